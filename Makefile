@@ -1,0 +1,67 @@
+# `make help` lists everything. Nothing but Python ≥ 3.11 and make has to be there before.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.complete
+SNAKEMAKE := $(BIN)/snakemake
+SMOKE := --configfile workflow/presets/smoke.yaml
+SOURCES := src tests benchmarks
+
+.DEFAULT_GOAL := help
+.PHONY: help all setup test lint format smoke dry-runs schema clean
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+all: $(STAMP) ## set up, then regenerate every result that is not up to date
+	$(SNAKEMAKE) --quiet all -- data || echo "going on without the image study"
+	$(SNAKEMAKE) all
+
+setup: $(STAMP) ## create .venv with the pinned packages
+
+# The stamp is written last: an install that was interrupted is done again.
+$(STAMP): requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "fathom needs Python 3.11 or newer; set one with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --requirement requirements.txt
+	$(BIN)/python -m pip install --quiet --no-deps --editable .
+	@touch $(STAMP)
+
+test: $(STAMP) ## set up, then run every fast test
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+test-faults: $(STAMP) ## kill trainings and workflows, damage files, fill a disk
+	$(BIN)/python -m pytest -m faults tests/faults
+
+lint: $(STAMP) ## style of Python and Snakemake files, and the generated schema
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/snakefmt --check workflow
+	$(BIN)/fathom schema --check
+	$(SNAKEMAKE) --lint
+
+format: $(STAMP) ## rewrite Python and Snakemake files in the project's style
+	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/snakefmt workflow
+
+verify: $(STAMP) ## check every result against what it was made from
+	$(BIN)/fathom verify
+
+smoke: $(STAMP) ## every rule on a tiny grid, into results/smoke
+	$(SNAKEMAKE) all cell_figures --workflow-profile ci $(SMOKE)
+
+dry-runs: $(STAMP) ## plan every preset, and a cluster run, without running anything
+	$(SNAKEMAKE) -n -q
+	$(SNAKEMAKE) -n -q $(SMOKE)
+	$(SNAKEMAKE) -n -q --configfile workflow/presets/paper.yaml
+	$(SNAKEMAKE) -n -q --configfile workflow/presets/paper.yaml --workflow-profile slurm
+
+schema: $(STAMP) ## regenerate workflow/schemas/config.schema.json from the models
+	$(BIN)/fathom schema
+
+clean: ## delete results (not the imported ones) and what Snakemake remembers
+	rm -rf results/runs results/tables results/figures results/logs results/benchmarks \
+	  results/smoke results/*.md results/config.json .snakemake

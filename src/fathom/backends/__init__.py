@@ -1,0 +1,124 @@
+"""Backends: what a framework has to supply so that the models can train on it.
+
+A backend is one file, named after the framework that it alone imports. It offers `connect`, which
+picks the device and returns a `Backend`. NumPy's is the float64 oracle: ops and no trainer.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from fathom import blas
+
+if TYPE_CHECKING:
+    from fathom.models.ops import Array, Ops
+    from fathom.recipes import Recipe
+    from fathom.study import Optimizer
+
+
+class BackendError(RuntimeError):
+    """A framework or a device that is not there; the message says what would be."""
+
+
+class Objective(NamedTuple):
+    """What a training step differentiates, and what it reports."""
+
+    loss: Array
+    """A scalar."""
+    report: dict[str, Array]
+    """Small arrays to keep for the metrics, from the same forward pass."""
+
+
+ObjectiveFunction = Callable[["dict[str, Array]", "tuple[Array, ...]", "Array"], Objective]
+"""(parameters, inputs, targets) → Objective, in the backend's own arrays."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where a backend computes."""
+
+    framework: str
+    framework_version: str
+    kind: str
+    """cpu, cuda, mps or gpu."""
+    name: str
+    driver: str | None = None
+    blas: str | None = None
+    """The library that does the matrix products, where it is ours to choose."""
+
+
+class Trainer(ABC):
+    """Parameters and optimiser state on the device, advanced one step at a time."""
+
+    @abstractmethod
+    def step(self, inputs: tuple[np.ndarray, ...], targets: np.ndarray, lr: float) -> None:
+        """Forward, backward, update at this learning rate. Measurements stay on the device."""
+
+    @abstractmethod
+    def infer(
+        self, function: Callable[[dict[str, Array], Array], Array], inputs: np.ndarray
+    ) -> np.ndarray:
+        """`function` of the present parameters and the inputs, without gradients."""
+
+    @abstractmethod
+    def collect(self) -> dict[str, np.ndarray]:
+        """Measurements of the n steps since the last call, each [n, …]; waits for the device.
+
+        `loss` [n], `grad_norms` [n, P] (L2 norm of each parameter's gradient, in the order of the
+        parameters) and the objective's reports.
+        """
+
+    @abstractmethod
+    def state(self) -> dict[str, np.ndarray]:
+        """`param.*`, `m.*`, `v.*` (AdamW's moments) by parameter name, and `step`."""
+
+    @abstractmethod
+    def load_state(self, state: dict[str, np.ndarray]) -> None:
+        """Go on from what `state` returned."""
+
+
+class Backend(ABC):
+    """A framework on a device."""
+
+    ops: Ops
+    device: Device
+
+    @abstractmethod
+    def trainer(
+        self,
+        params: dict[str, np.ndarray],
+        objective: ObjectiveFunction,
+        optimizer: Optimizer,
+        recipe: Recipe,
+    ) -> Trainer:
+        """A trainer that starts from the given parameters."""
+
+    def peak_memory_bytes(self) -> int | None:
+        """Most device memory in use so far; None where the device is the host."""
+        return None
+
+
+def connect(name: str, device: str = "auto", threads: int = 1, mlx_blas: str = "auto") -> Backend:
+    """Start a framework on a device, with so many CPU threads.
+
+    The frameworks and the BLAS under them read both settings when they load, so these are set
+    before. Raises BackendError when the framework is not installed or has no such device.
+    """
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    os.environ[blas.SWITCH] = mlx_blas
+    try:
+        module = importlib.import_module(f"fathom.backends.{name}")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != name:
+            raise
+        raise BackendError(
+            f"backend {name} is not installed here; `pip install -e '.[{name}]'` brings it"
+        ) from error
+    return module.connect(device)

@@ -1,0 +1,282 @@
+"""PyTorch on cpu, cuda or mps."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812, the name that PyTorch's own documentation uses
+from torch import Tensor
+
+from fathom.backends import Backend, BackendError, Device, ObjectiveFunction, Trainer
+from fathom.hardware import cpu_model
+from fathom.recipes import Recipe
+from fathom.study import Optimizer
+
+
+class TorchOps:
+    """Ops in float32. Docstrings: `fathom.models.ops`."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def asarray(self, x: np.ndarray) -> Tensor:
+        dtype = torch.int64 if np.issubdtype(x.dtype, np.integer) else torch.float32
+        return torch.tensor(x, dtype=dtype, device=self.device)
+
+    def unstack(self, x: Tensor) -> Sequence[Tensor]:
+        return x.unbind(0)
+
+    def split(self, x: Tensor, parts: int) -> Sequence[Tensor]:
+        return x.chunk(parts, dim=-1)
+
+    def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
+        return x.reshape(shape)
+
+    def transpose(self, x: Tensor, axes: Sequence[int]) -> Tensor:
+        return x.permute(axes)
+
+    def repeat(self, x: Tensor, copies: int) -> Tensor:
+        return x.expand(copies, *x.shape)
+
+    def exp(self, x: Tensor) -> Tensor:
+        return x.exp()
+
+    def relu(self, x: Tensor) -> Tensor:
+        return F.relu(x)
+
+    def tanh(self, x: Tensor) -> Tensor:
+        return x.tanh()
+
+    def sigmoid(self, x: Tensor) -> Tensor:
+        return x.sigmoid()
+
+    def clip(self, x: Tensor, bound: float) -> Tensor:
+        return x.clamp(-bound, bound)
+
+    def tril(self, x: Tensor) -> Tensor:
+        return x.tril()
+
+    def identity_like(self, x: Tensor) -> Tensor:
+        return torch.eye(x.shape[-1], device=x.device)
+
+    def sqrt(self, x: Tensor) -> Tensor:
+        return x.sqrt()
+
+    def abs(self, x: Tensor) -> Tensor:
+        return x.abs()
+
+    def max(self, x: Tensor) -> Tensor:
+        return x.max()
+
+    def maximum(self, x: Tensor, floor: float) -> Tensor:
+        return x.clamp_min(floor)
+
+    def sum(self, x: Tensor, axis: int, keepdims: bool = False) -> Tensor:
+        return x.sum(dim=axis, keepdim=keepdims)
+
+    def mean(self, x: Tensor, axis: int) -> Tensor:
+        return x.mean(dim=axis)
+
+    def softmax(self, x: Tensor) -> Tensor:
+        return x.softmax(dim=-1)
+
+    def stack(self, xs: Sequence[Tensor]) -> Tensor:
+        return torch.stack(list(xs))
+
+    def einsum(self, pattern: str, *xs: Tensor) -> Tensor:
+        return torch.einsum(pattern, *xs)
+
+    def tensordot(self, a: Tensor, b: Tensor) -> Tensor:
+        return torch.tensordot(a, b, dims=1)
+
+    def outer(self, w: Tensor, x: Tensor) -> Tensor:
+        return w.reshape(-1, *[1] * x.ndim) * x
+
+    def embedding(self, table: Tensor, ids: Tensor) -> Tensor:
+        return F.embedding(ids, table)
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        return F.linear(x, weight, bias)
+
+    def gelu(self, x: Tensor) -> Tensor:
+        return F.gelu(x)
+
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return F.layer_norm(x, weight.shape, weight, bias, eps=1e-5)
+
+    def conv2d(self, x: Tensor, weight: Tensor, bias: Tensor, stride: int = 1) -> Tensor:
+        # Views: the memory stays channels-last, which the kernels take as it is.
+        y = F.conv2d(x.movedim(-1, 1), weight.movedim(-1, 1), bias, stride=stride, padding=1)
+        return y.movedim(1, -1)
+
+    def group_norm(self, x: Tensor, groups: int, weight: Tensor, bias: Tensor) -> Tensor:
+        return F.group_norm(x.movedim(-1, 1), groups, weight, bias, eps=1e-5).movedim(1, -1)
+
+    def causal_attention(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    def cross_entropy(self, logits: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(logits.flatten(0, -2), targets.flatten())
+
+    def constant(self, x: Tensor) -> Tensor:
+        return x.detach()
+
+    def to_numpy(self, x: Tensor) -> np.ndarray:
+        return x.detach().cpu().numpy()
+
+    def all_finite(self, x: Tensor) -> Tensor:
+        return x.isfinite().all()
+
+
+class TorchTrainer(Trainer):
+    """AdamW on stacked parameters; measurements stay on the device until collected."""
+
+    def __init__(
+        self,
+        ops: TorchOps,
+        params: dict[str, np.ndarray],
+        objective: ObjectiveFunction,
+        optimizer: Optimizer,
+        recipe: Recipe,
+    ) -> None:
+        self.ops = ops
+        self.objective = objective
+        self.hyper = optimizer
+        self.bias_correction = recipe.bias_correction
+        self.params = {k: ops.asarray(v).requires_grad_() for k, v in params.items()}
+        self.adamw = torch.optim.AdamW(
+            self.params.values(),
+            lr=optimizer.lr,
+            betas=(optimizer.beta1, optimizer.beta2),
+            eps=optimizer.eps,
+            weight_decay=optimizer.weight_decay,
+            fused=True,
+        )
+        self.steps = 0
+        self.measured: list[dict[str, Tensor]] = []
+
+    def step(self, inputs: tuple[np.ndarray, ...], targets: np.ndarray, lr: float) -> None:
+        params = self.params
+        arrays = tuple(map(self.ops.asarray, inputs))
+        loss, report = self.objective(params, arrays, self.ops.asarray(targets))
+        self.adamw.zero_grad(set_to_none=True)
+        loss.backward()
+        for p in params.values():
+            if p.grad is None:  # the loss does not use it: a zero, as in MLX
+                p.grad = torch.zeros_like(p)
+        norms = [torch.linalg.vector_norm(p.grad) for p in params.values()]
+        self.measured.append(
+            {
+                "loss": loss.detach(),
+                "grad_norms": torch.stack(norms),
+                **{name: value.detach() for name, value in report.items()},
+            }
+        )
+        self.steps += 1
+        (group,) = self.adamw.param_groups
+        group["lr"] = lr
+        if not self.bias_correction:
+            self._cancel_bias_correction(group, lr)
+        self.adamw.step()
+
+    def infer(
+        self, function: Callable[[dict[str, Tensor], Tensor], Tensor], inputs: np.ndarray
+    ) -> np.ndarray:
+        with torch.inference_mode():
+            return function(self.params, self.ops.asarray(inputs)).cpu().numpy()
+
+    def _cancel_bias_correction(self, group: dict[str, Any], lr: float) -> None:
+        """Set (lr, eps, decay) so that PyTorch's corrected step equals the uncorrected one.
+
+        lr_t = lr (1 − β1^t) / √(1 − β2^t) and eps_t = eps / √(1 − β2^t). PyTorch multiplies the
+        decay by lr_t, so the decay is scaled back to lr.
+        """
+        hyper, t = self.hyper, self.steps
+        root = math.sqrt(1 - hyper.beta2**t)
+        scale = (1 - hyper.beta1**t) / root
+        group["lr"] = lr * scale
+        group["eps"] = hyper.eps / root
+        group["weight_decay"] = hyper.weight_decay / scale
+
+    def collect(self) -> dict[str, np.ndarray]:
+        measured, self.measured = self.measured, []
+        return {
+            name: torch.stack([m[name] for m in measured]).cpu().numpy() for name in measured[0]
+        }
+
+    def state(self) -> dict[str, np.ndarray]:
+        state = {"step": np.array(self.steps)}
+        for name, p in self.params.items():
+            moments = self.adamw.state[p]
+            state[f"param.{name}"] = p.detach().cpu().numpy().copy()
+            state[f"m.{name}"] = moments["exp_avg"].cpu().numpy().copy()
+            state[f"v.{name}"] = moments["exp_avg_sq"].cpu().numpy().copy()
+        return state
+
+    def load_state(self, state: dict[str, np.ndarray]) -> None:
+        self.steps = int(state["step"])
+        with torch.no_grad():
+            for name, p in self.params.items():
+                p.copy_(self.ops.asarray(state[f"param.{name}"]))
+                self.adamw.state[p] = {
+                    "step": torch.tensor(float(self.steps), device=p.device),
+                    "exp_avg": self.ops.asarray(state[f"m.{name}"]),
+                    "exp_avg_sq": self.ops.asarray(state[f"v.{name}"]),
+                }
+
+
+class TorchBackend(Backend):
+    """PyTorch on one device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.torch_device = device
+        self.ops = TorchOps(device)
+        cuda = device.type == "cuda"
+        self.device = Device(
+            framework="torch",
+            framework_version=torch.__version__,
+            kind=device.type,
+            name=torch.cuda.get_device_name(device) if cuda else cpu_model(),
+            driver=f"CUDA {torch.version.cuda}" if cuda else None,
+        )
+
+    def trainer(
+        self,
+        params: dict[str, np.ndarray],
+        objective: ObjectiveFunction,
+        optimizer: Optimizer,
+        recipe: Recipe,
+    ) -> Trainer:
+        return TorchTrainer(self.ops, params, objective, optimizer, recipe)
+
+    def peak_memory_bytes(self) -> int | None:
+        if self.torch_device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.torch_device)
+        return None
+
+
+def connect(device: str = "auto") -> TorchBackend:
+    """PyTorch on `device` (auto: cuda, else mps, else cpu).
+
+    Raises BackendError for a device that is not there.
+    """
+    present = {
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+        "cpu": True,
+    }
+    if device == "auto":
+        device = next(kind for kind, here in present.items() if here)
+    if not present.get(device, False):
+        here = ", ".join(kind for kind, is_here in present.items() if is_here)
+        raise BackendError(f"torch has no device '{device}' here; device can be auto, {here}")
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    # TensorFloat-32 rounds products to 10 bits: off, so that devices can be compared.
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    return TorchBackend(torch.device(device))

@@ -1,0 +1,52 @@
+"""Metrics computed on the host, in float64, from what a training step leaves behind.
+
+Definitions: docs/definitions.md, "Metrics".
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Gain(NamedTuple):
+    """log10 of three measures of the composite H_res[L−1] … H_res[0], each of shape […]."""
+
+    max_entry: np.ndarray
+    """Largest absolute entry: the sources' gain proxy."""
+    amax_forward: np.ndarray
+    """Largest absolute signed row sum: the paper's Amax gain of the signal."""
+    amax_backward: np.ndarray
+    """Largest absolute signed column sum: the paper's Amax gain of the gradient."""
+
+
+def composite_gain(H_res: np.ndarray) -> Gain:
+    """Gain of the product over layers of H_res […, L, S, S], later layers on the left.
+
+    After every factor the product is divided by its largest entry, whose logarithm is summed
+    apart, so nothing overflows at any depth. Non-finite matrices give NaN; a product that is
+    exactly zero gives −inf.
+    """
+    H = np.asarray(H_res, dtype=np.float64)
+    *batch, L, S, _ = H.shape
+    product = np.broadcast_to(np.eye(S), (*batch, S, S))
+    log_scale = np.zeros(batch)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for layer in range(L):
+            product = H[..., layer, :, :] @ product
+            scale = np.abs(product).max(axis=(-2, -1))
+            log_scale = log_scale + np.log10(scale)
+            product = product / np.where(scale == 0, 1, scale)[..., None, None]
+        return Gain(
+            max_entry=_finite_or_nan(log_scale, H),
+            amax_forward=_finite_or_nan(log_scale + _log10_max(product.sum(axis=-1)), H),
+            amax_backward=_finite_or_nan(log_scale + _log10_max(product.sum(axis=-2)), H),
+        )
+
+
+def _log10_max(sums: np.ndarray) -> np.ndarray:
+    return np.log10(np.abs(sums).max(axis=-1))
+
+
+def _finite_or_nan(value: np.ndarray, H: np.ndarray) -> np.ndarray:
+    """NaN wherever any factor was not finite: no gain is claimed for a broken matrix."""
+    return np.where(np.isfinite(H).all(axis=(-3, -2, -1)), value, np.nan)

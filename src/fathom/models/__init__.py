@@ -1,0 +1,1 @@
+"""The networks, written once as functions of (ops, parameters, batch)."""

@@ -1,0 +1,162 @@
+"""What the tests share: a small cell, both backends on the CPU, and the float64 oracle."""
+
+import importlib.util
+
+import numpy as np
+import pytest
+from hypothesis import settings
+
+from fathom import backends, tasks
+from fathom.recipes import RECIPES
+from fathom.study import Spec, load_config
+
+# The same examples on every run, and no limit on the time of one: machines differ, tests must not.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.load_profile("repeatable")
+
+TRAINING_BACKENDS = ("torch", "mlx")
+
+
+def connect_to_cpu(name):
+    """The backend on the CPU; skips the test where its framework is not installed."""
+    # Not importorskip: MLX must not be imported before fathom has chosen its BLAS.
+    if importlib.util.find_spec(name) is None:
+        pytest.skip(f"{name} is not installed")
+    return backends.connect(name, "cpu")
+
+
+@pytest.fixture(params=TRAINING_BACKENDS)
+def backend(request):
+    """Each backend in turn."""
+    return connect_to_cpu(request.param)
+
+
+@pytest.fixture
+def connect_cpu():
+    """A function from a backend's name to the backend, for tests of one of them."""
+    return connect_to_cpu
+
+
+@pytest.fixture
+def both_backends():
+    """Both at once, by name: for tests that hold one against the other."""
+    return {name: connect_to_cpu(name) for name in TRAINING_BACKENDS}
+
+
+@pytest.fixture(scope="session")
+def default_config(pytestconfig):
+    """The config.yaml of the repository."""
+    return load_config([pytestconfig.rootpath / "config.yaml"])
+
+
+@pytest.fixture(scope="session")
+def make_spec():
+    """A small spec; every number can be changed by its name, whichever section it stands in."""
+
+    def make(**changes):
+        top = {
+            "study": "small",
+            "depth": 3,
+            "variant": "mhc",
+            "backend": "torch",
+            "seed": 0,
+            "task": "tokens",
+            "recipe": "torch",
+            "steps": 3,
+            "batch_size": 4,
+        }
+        model = {
+            "vocab": 32,
+            "length": 8,
+            "width": 16,
+            "heads": 4,
+            "hidden": 32,
+            "streams": 4,
+            "sinkhorn_iterations": 20,
+        }
+        optimizer = {
+            "lr": 1e-2,
+            "beta1": 0.9,
+            "beta2": 0.999,
+            "eps": 1e-8,
+            "weight_decay": 0.0,
+            "schedule": "constant",
+            "warmup_steps": 0,
+        }
+        for name, value in changes.items():
+            section = next(s for s in (top, model, optimizer) if name in s)
+            section[name] = value
+        return Spec.model_validate({**top, "model": model, "optimizer": optimizer})
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def first_batch():
+    """Inputs and targets of the spec's first step."""
+    return lambda spec: tasks.load(spec.task).batch(spec, 0)
+
+
+@pytest.fixture(scope="session")
+def parameters_off_symmetry():
+    """Initial parameters, each moved at random.
+
+    At their initial values the mixing matrices are symmetric, the streams equal and many biases
+    zero: a transposed matrix or a forgotten bias would change nothing there.
+    """
+    from fathom.train import initial_parameters
+
+    def draw(spec):
+        rng = np.random.default_rng(12345)
+        return {
+            name: (value + amount(name) * rng.standard_normal(value.shape)).astype(np.float32)
+            for name, value in initial_parameters(spec).items()
+        }
+
+    def amount(name):
+        # Far enough to matter, and not so far that 24 layers of hc overflow float32.
+        return 0.5 if name.startswith("connection.") else 0.2
+
+    return draw
+
+
+@pytest.fixture(scope="session")
+def oracle_forward():
+    """The spec's float64 forward pass on given parameters: its Output."""
+    from fathom.backends.numpy import NumpyOps
+    from fathom.models import language
+    from fathom.train import connection_of
+
+    def forward(spec, params, inputs):
+        ops = NumpyOps()
+        exact = {name: ops.asarray(value) for name, value in params.items()}
+        return language.forward(ops, spec.model, connection_of(spec), exact, inputs)
+
+    return forward
+
+
+@pytest.fixture(scope="session")
+def oracle_loss(oracle_forward):
+    """The spec's float64 loss on given parameters."""
+    from fathom.backends.numpy import NumpyOps
+
+    def loss(spec, params, inputs, targets):
+        return NumpyOps().cross_entropy(oracle_forward(spec, params, inputs).logits, targets)
+
+    return loss
+
+
+@pytest.fixture(scope="session")
+def start():
+    """A trainer for the spec on a backend, at its initial parameters or at given ones."""
+    from fathom.train import initial_parameters, objective
+
+    def trainer(backend, spec, params=None):
+        return backend.trainer(
+            initial_parameters(spec) if params is None else params,
+            objective(spec, backend.ops),
+            spec.optimizer,
+            RECIPES[spec.recipe],
+        )
+
+    return trainer

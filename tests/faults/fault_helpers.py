@@ -1,0 +1,168 @@
+"""What the tests of faults share: folders to work in, and commands that can be killed."""
+
+import csv
+import gzip
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+import fathom
+from fathom.runs import inspect, run_folder
+from fathom.study import installed_backends, load_config
+
+PROJECT = Path(__file__).parents[2]
+PACKAGE = Path(fathom.__file__).parent
+RUN_FILES = {"spec.json", "metrics.jsonl", "summary.json", "manifest.json"}
+STUDY = {
+    "task": "tokens",
+    "recipe": "torch",
+    "variants": ["mhc"],
+    "depths": [2],
+    "backends": list(installed_backends()),
+    "seeds": [0],
+    "steps": 600,
+    "batch_size": 2,
+    "model": {"vocab": 16, "length": 4, "width": 8, "heads": 2, "hidden": 16},
+    "optimizer": {"lr": 0.01},
+}
+SECONDS = 300
+"""No command here takes as long, unless it hangs."""
+
+
+@dataclass
+class Project:
+    """A folder with a config, in which fathom and Snakemake are called as a user calls them."""
+
+    folder: Path
+    config_file: str = "config.yaml"
+
+    @property
+    def config(self):
+        """As fathom reads it, with results that can be found from any folder."""
+        files = dict.fromkeys([self.folder / "config.yaml", self.folder / self.config_file])
+        return load_config(list(files), {"results": str(self.results)})
+
+    @property
+    def results(self):
+        text = (self.folder / self.config_file).read_text(encoding="utf-8")
+        return self.folder / yaml.safe_load(text)["results"]
+
+    def start(self, *arguments):
+        """`python ARGUMENTS` in a process group of its own, to be killed with all its jobs."""
+        return subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, *arguments):
+        """(exit status, what was printed) of `python ARGUMENTS`, left to finish."""
+        process = self.start(*arguments)
+        printed, _ = process.communicate(timeout=SECONDS)
+        return process.returncode, printed
+
+    def train_all(self, *arguments):
+        """Train what is left; nothing may go wrong."""
+        status, printed = self.run("-m", "fathom", "train-all", *arguments)
+        assert status == 0, printed
+        return printed
+
+    def cell_folder(self, cell):
+        return run_folder(self.results, cell)
+
+    def inspect(self, cell):
+        return inspect(self.cell_folder(cell), self.config.spec(cell))
+
+    def manifest(self, cell):
+        return json.loads((self.cell_folder(cell) / "manifest.json").read_text(encoding="utf-8"))
+
+    def numbers(self, cell):
+        """Rows and summary of a run, without the times."""
+        folder = self.cell_folder(cell)
+        lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        summary = (folder / "summary.json").read_text(encoding="utf-8")
+        return [without_times(json.loads(text)) for text in (*lines, summary)]
+
+    def tables(self):
+        """Every table by name, as rows of text, without the times."""
+        return {file.name: rows_of(file) for file in sorted((self.results / "tables").iterdir())}
+
+
+def without_times(row):
+    return {name: value for name, value in row.items() if "seconds" not in name}
+
+
+def rows_of(table):
+    content = table.read_bytes()
+    text = (gzip.decompress(content) if table.suffix == ".gz" else content).decode()
+    return [without_times(row) for row in csv.DictReader(text.splitlines())]
+
+
+def tiny_project(folder, results="results", checkpoint_steps=10, **study):
+    """A project with one cell for each backend, to be trained by `train-all`."""
+    data = {
+        "results": str(results),
+        "studies": {"small": {**STUDY, **study}},
+        "compute": {"device": "cpu", "checkpoint_steps": checkpoint_steps},
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.yaml").write_text(yaml.safe_dump(data), encoding="utf-8")
+    return Project(folder)
+
+
+def whole_project(folder):
+    """A copy of the real project, with a small grid of its own, for Snakemake."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(PACKAGE, folder / "src/fathom", ignore=ignored)
+    for part in ("workflow", "report", "envs"):
+        shutil.copytree(PROJECT / part, folder / part, ignore=ignored)
+    shutil.copy(PROJECT / "config.yaml", folder)
+    study = {**{k: STUDY[k] for k in ("variants", "depths", "batch_size", "model")}, "steps": 100}
+    grid = {
+        "results": "results/faults",
+        "depths": STUDY["depths"],
+        "seeds": [0, 1],
+        "studies": {"depth-mlx": study, "depth-torch": study},
+        "compute": {"device": "cpu", "checkpoint_steps": 10},
+    }
+    (folder / "faults.yaml").write_text(yaml.safe_dump(grid), encoding="utf-8")
+    return Project(folder, "faults.yaml")
+
+
+def the_cell(project):
+    """The one cell of a project."""
+    (cell,) = project.config.cells()
+    return cell
+
+
+def need(backend):
+    if backend not in installed_backends():
+        pytest.skip(f"{backend} is not installed")
+    return backend
+
+
+def wait_until(condition, process):
+    """Wait for something that a process does; fails if it ends before."""
+    end = time.monotonic() + SECONDS
+    while not condition():
+        assert process.poll() is None, process.stdout.read()
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def kill(process):
+    """SIGKILL for a process and every job that it has started."""
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate(timeout=SECONDS)

@@ -1,0 +1,156 @@
+"""A disk that fills up: a clear error, nothing half written, and nothing older is lost."""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+from fault_helpers import RUN_FILES, tiny_project
+
+from fathom.study import installed_backends
+
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.xdist_group("full-disk"),
+    pytest.mark.skipif(not installed_backends(), reason="neither torch nor mlx is installed"),
+]
+
+KIB = 1024
+DISK = 512 * KIB
+STEP = 12 * KIB
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """The folder of a small file system, where mounting one is allowed."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(folder)]
+    try:
+        mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("this system has no mount")
+    if mounted.returncode != 0:
+        pytest.skip(f"mounting is not allowed here: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def fill(disk, free):
+    """Take up all of the disk but so many bytes."""
+    (disk / "ballast").unlink(missing_ok=True)
+    status = os.statvfs(disk)
+    size = status.f_bavail * status.f_frsize - free
+    (disk / "ballast").write_bytes(bytes(max(size, 0)))
+
+
+def assert_full(status, printed):
+    """What a command leaves that the disk has no room for: its progress, and one line more."""
+    assert status == 1, printed
+    assert "Traceback" not in printed
+    (line,) = [line for line in printed.splitlines() if line.startswith("fathom: ")]
+    assert "No space left on device" in line
+    return line
+
+
+def run_on_full_disk(project, *arguments):
+    assert_full(*project.run("-m", "fathom", *arguments))
+
+
+def contents(folder):
+    return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def half_written(folder):
+    """Temporary files, which an error (unlike a kill) has no reason to leave."""
+    return list(folder.rglob("*.tmp"))
+
+
+@pytest.fixture
+def trained(disk, tmp_path):
+    """A project on the disk, in which one of two cells is trained."""
+    project = tiny_project(
+        tmp_path / "project",
+        results=disk / "results",
+        backends=installed_backends()[:1],
+        seeds=[0, 1],
+        steps=100,
+    )
+    project.train_all("*/seed0")
+    return project
+
+
+def test_a_training_that_fills_the_disk_says_so_and_spoils_nothing(trained, disk):
+    """With more and more room, so that each of the files in turn is the one that does not fit."""
+    first, second = trained.config.cells()
+    earlier = contents(trained.cell_folder(first))
+    too_small = 0
+    for free in range(0, DISK, STEP):
+        fill(disk, free)
+        status, printed = trained.run("-m", "fathom", "train-all")
+        if status == 0:
+            break
+        too_small += 1
+        assert assert_full(status, printed).startswith(f"fathom: {second}: ")
+        assert contents(trained.cell_folder(first)) == earlier
+        assert trained.inspect(first).status == "measured"
+        assert trained.inspect(second).status in ("failed", "missing")
+        assert half_written(disk) == []
+    else:
+        pytest.fail("the training fits on no disk")
+    print(f"\n{too_small} disks too small, the last with {(free - STEP) // KIB} KiB")
+    assert too_small >= 3
+    assert trained.inspect(second).status == "measured"
+    assert {file.name for file in trained.cell_folder(second).iterdir()} == RUN_FILES
+
+    # It went on from one disk to the next; with room from the beginning, the numbers are the same.
+    in_pieces = trained.numbers(second)
+    shutil.rmtree(trained.cell_folder(second))
+    (disk / "ballast").unlink()
+    trained.train_all()
+    assert trained.numbers(second) == in_pieces
+
+
+@pytest.mark.parametrize("command", ["train", "job"])
+def test_the_other_ways_to_train_say_so_as_well(trained, disk, command):
+    _, cell = trained.config.cells()
+    fill(disk, 16 * KIB)
+    if command == "train":
+        arguments = ["train", "small", "--seed", "1"]
+    else:  # what the workflow calls
+        compute = trained.config.compute.model_dump_json()
+        folder = str(trained.cell_folder(cell))
+        arguments = ["job", trained.config.spec(cell).json(), "--out", folder, "--compute", compute]
+    run_on_full_disk(trained, *arguments)
+    assert trained.inspect(cell).status in ("failed", "missing")
+    assert half_written(disk) == []
+
+
+def test_a_bundle_that_does_not_fit_leaves_no_bundle(trained, disk):
+    fill(disk, 4 * KIB)
+    run_on_full_disk(trained, "bundle", "create", "-o", str(disk / "b.tar.gz"))
+    assert not (disk / "b.tar.gz").exists()
+    assert half_written(disk) == []
+
+
+def test_an_import_that_does_not_fit_leaves_nothing(trained, disk, tmp_path):
+    bundle = str(tmp_path / "b.tar.gz")
+    assert trained.run("-m", "fathom", "bundle", "create", "-o", bundle)[0] == 0
+    fill(disk, 20 * KIB)
+    before = contents(disk)
+    run_on_full_disk(trained, "bundle", "import", bundle)
+    assert contents(disk) == before
+    assert not (disk / "results/imported").exists()
+
+    (disk / "ballast").unlink()
+    assert trained.run("-m", "fathom", "bundle", "import", bundle)[0] == 0
+
+
+def test_tables_that_do_not_fit_leave_the_old_ones(trained, disk):
+    trained.train_all()
+    assert trained.run("-m", "fathom", "tables")[0] == 0
+    before = contents(trained.results / "tables")
+    fill(disk, 0)
+    run_on_full_disk(trained, "tables")
+    assert contents(trained.results / "tables") == before
+    assert half_written(disk) == []

@@ -1,0 +1,228 @@
+"""A cell that is killed goes on, and ends with the numbers of one that was not."""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+from fault_helpers import RUN_FILES, kill, need, the_cell, tiny_project, wait_until
+
+from fathom.study import BACKENDS, installed_backends
+
+pytestmark = [pytest.mark.faults, pytest.mark.xdist_group("killed-cells")]
+
+KILLS = {"torch": 20, "mlx": 5}
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def backend(request):
+    return need(request.param)
+
+
+def assert_same_numbers(project, other):
+    cell = the_cell(project)
+    run = project.inspect(cell)
+    assert (run.status, run.reason) == ("measured", "")
+    assert project.numbers(cell) == other.numbers(cell)
+
+
+# --- at random moments ---------------------------------------------------------------------------
+
+
+def test_kills_at_random_steps_change_no_number(backend, tmp_path):
+    """As many trainings as the kills need, each killed several times; every one is compared."""
+    rng = random.Random(20260517)  # noqa: S311, nothing secret
+    undisturbed = tiny_project(tmp_path / "undisturbed", backends=[backend])
+    undisturbed.train_all()
+    project = tiny_project(tmp_path / "killed", backends=[backend])
+    kills, went_on = 0, []
+    while kills < KILLS[backend]:
+        if is_killed(project, rng):
+            kills += 1
+            assert project.inspect(the_cell(project)).status in ("failed", "measured")
+        else:
+            went_on.append(steps_it_went_on_at(project, undisturbed))
+            shutil.rmtree(project.cell_folder(the_cell(project)))
+    project.train_all()
+    went_on.append(steps_it_went_on_at(project, undisturbed))
+
+    print(f"\n{backend}: {kills} kills; each training went on at the steps {went_on}")
+    # Or the kills came before there was anything to lose.
+    assert sum(len(at) for at in went_on) >= kills / 2
+
+
+def is_killed(project, rng):
+    """Train, and SIGKILL that some checkpoints and milliseconds later; False if it ends before."""
+    folder = project.cell_folder(the_cell(project)) / ".partial"
+    process = project.start("-m", "fathom", "train-all")
+    wait_until(folder.is_dir, process)  # before, Python starts: there is nothing to lose
+    for _ in range(rng.randrange(7)):
+        seen = time_of(folder / "checkpoint.safetensors")
+        while process.poll() is None and time_of(folder / "checkpoint.safetensors") == seen:
+            time.sleep(0.001)
+    time.sleep(rng.uniform(0, 0.05))
+    killed = process.poll() is None
+    if killed:
+        kill(process)
+    else:
+        printed, _ = process.communicate()
+        assert process.returncode == 0, printed
+    return killed
+
+
+def time_of(file):
+    try:
+        return file.stat().st_mtime_ns
+    except FileNotFoundError:
+        return None
+
+
+def steps_it_went_on_at(project, undisturbed):
+    """Of a finished training, whose numbers must be those of the undisturbed one."""
+    assert_same_numbers(project, undisturbed)
+    cell = the_cell(project)
+    assert {file.name for file in project.cell_folder(cell).iterdir()} == RUN_FILES
+    at = project.manifest(cell)["resumed_at_steps"]
+    assert at == sorted(at)  # no kill throws a training back behind an earlier checkpoint
+    return at
+
+
+# --- around every file that is written -----------------------------------------------------------
+
+DIE_AT_RENAME = """
+import os, signal, sys
+from pathlib import Path
+from fathom import portable
+
+left, moment = int(sys.argv[1]), sys.argv[2]
+rename = Path.replace
+
+def rename_or_die(self, target):
+    global left
+    left -= 1
+    if left == 0 and moment == "before":
+        os.kill(os.getpid(), signal.SIGKILL)
+    rename(self, target)
+    if left == 0 and moment == "after":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+Path.replace = rename_or_die
+portable.main(["train-all"])
+"""
+"""Every file gets its name by a rename: die at one of them."""
+
+FILES_WRITTEN = 2 + 4
+"""By a training of 25 steps: checkpoints after 11 and 21, and the files of the run."""
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_kill_around_any_file_leaves_nothing_half(tmp_path, moment):
+    backend = installed_backends()[0]
+    whole = tiny_project(tmp_path / "whole", backends=[backend], steps=25)
+    whole.train_all()
+    for rename in range(1, FILES_WRITTEN + 1):
+        project = tiny_project(tmp_path / f"{rename}", backends=[backend], steps=25)
+        status, printed = project.run("-c", DIE_AT_RENAME, str(rename), moment)
+        assert status == -signal.SIGKILL, printed
+        was_complete = assert_nothing_half(project, whole)
+        project.train_all()
+        assert_same_numbers(project, whole)
+        left = {file.name for file in project.cell_folder(the_cell(project)).iterdir()}
+        # A run that was complete when it was killed is not touched again.
+        assert left - ({".partial"} if was_complete else set()) == RUN_FILES
+    # And there are no more than these.
+    project = tiny_project(tmp_path / "last", backends=[backend], steps=25)
+    status, _ = project.run("-c", DIE_AT_RENAME, str(FILES_WRITTEN + 1), moment)
+    assert status == 0
+
+
+def assert_nothing_half(project, whole):
+    """What has its final name is whole, and only a run with a manifest counts: is there one?"""
+    folder = project.cell_folder(the_cell(project))
+    has_manifest = (folder / "manifest.json").exists()
+    assert project.inspect(the_cell(project)).status == ("measured" if has_manifest else "failed")
+    if (folder / "summary.json").exists():
+        assert project.numbers(the_cell(project)) == whole.numbers(the_cell(whole))
+    return has_manifest
+
+
+def test_a_kill_while_a_run_is_replaced_leaves_no_mixture(tmp_path):
+    """The old run is stale, the new one is half written: neither may pass for the other."""
+    backend = installed_backends()[0]
+    old = tiny_project(tmp_path / "old", backends=[backend], steps=15)
+    old.train_all()
+    for rename in range(1, FILES_WRITTEN + 1):
+        shutil.copytree(old.folder, tmp_path / f"{rename}")
+        project = tiny_project(tmp_path / f"{rename}", backends=[backend], steps=25)
+        assert project.inspect(the_cell(project)).status == "stale"
+        status, printed = project.run("-c", DIE_AT_RENAME, str(rename), "after")
+        assert status == -signal.SIGKILL, printed
+        expected = "stale" if rename <= 2 else "failed" if rename < FILES_WRITTEN else "measured"
+        assert project.inspect(the_cell(project)).status == expected
+
+
+# --- workers of train-all ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def both(tmp_path):
+    """A project of two long cells, which two workers train at once."""
+    return tiny_project(
+        tmp_path, variants=["baseline", "mhc"], backends=installed_backends()[:1], steps=600
+    )
+
+
+def workers_of(process):
+    found = subprocess.run(
+        ["pgrep", "-P", str(process.pid), "-f", "spawn_main"], capture_output=True, check=False
+    )
+    return [int(line) for line in found.stdout.split()]
+
+
+def is_running(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def begin_both(project):
+    """`train-all --jobs 2`, at a moment when both cells have a checkpoint."""
+    process = project.start("-m", "fathom", "train-all", "--jobs", "2")
+    folders = [project.cell_folder(cell) for cell in project.config.cells()]
+    checkpoints = [folder / ".partial/checkpoint.safetensors" for folder in folders]
+    wait_until(lambda: all(file.exists() for file in checkpoints), process)
+    return process
+
+
+def test_a_killed_worker_is_said_in_a_line_for_each_cell(both):
+    """As the system does where memory runs out."""
+    process = begin_both(both)
+    os.kill(workers_of(process)[0], signal.SIGKILL)
+    printed, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "Traceback" not in printed
+    failures = [line for line in printed.splitlines() if line.startswith("fathom: ")]
+    assert len(failures) == 2
+    assert all(f"{cell}: " in printed for cell in both.config.cells())
+    both.train_all("--jobs", "2")
+    for cell in both.config.cells():
+        assert len(both.manifest(cell)["resumed_at_steps"]) == 1
+
+
+def test_workers_do_not_outlive_a_train_all_that_is_killed(both):
+    """Or they go on beside those of the next `train-all`, in the same folders."""
+    process = begin_both(both)
+    workers = workers_of(process)
+    assert len(workers) == 2
+    os.kill(process.pid, signal.SIGKILL)
+    try:
+        process.communicate(timeout=30)  # ends when nobody holds the other end any more
+    except subprocess.TimeoutExpired:
+        for pid in filter(is_running, workers):
+            os.kill(pid, signal.SIGKILL)
+        raise

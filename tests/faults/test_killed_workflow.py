@@ -1,0 +1,151 @@
+"""A workflow that is killed goes on, and ends with the tables of one that was not.
+
+Snakemake locks its folder while it runs. SIGKILL leaves the lock, so the next `snakemake` stops and
+says so; `snakemake --unlock` removes it. Jobs that were running are then found to be incomplete and
+run again (rerun-incomplete, in workflow/profiles), and trainings go on from their checkpoints.
+"""
+
+import random
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from fault_helpers import kill, wait_until, whole_project
+
+from fathom.study import installed_backends
+
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.xdist_group("killed-workflow"),
+    pytest.mark.skipif(not installed_backends(), reason="neither torch nor mlx is installed"),
+]
+
+KILLS = 5
+ALL = ("-m", "snakemake", "all", "--configfile", "faults.yaml", "--cores", "2")
+UNLOCK = ("-m", "snakemake", "--unlock")
+LOCKED = "Directory cannot be locked"
+WAY_OUT = "It can be removed with the --unlock argument"
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """A workflow that nobody kills; and how many seconds it took."""
+    project = whole_project(tmp_path_factory.mktemp("undisturbed"))
+    start = time.monotonic()
+    status, printed = project.run(*ALL)
+    assert status == 0, printed
+    return project, time.monotonic() - start
+
+
+def is_locked(project):
+    locks = project.folder / ".snakemake/locks"
+    return locks.is_dir() and any(locks.iterdir())
+
+
+def processes_in(folder):
+    """Every process that works in a folder, where the system shows this."""
+    found = []
+    for link in Path("/proc").glob("[0-9]*/cwd"):
+        try:
+            if link.readlink() == folder:
+                found.append(int(link.parent.name))
+        except OSError:
+            pass  # gone, or of somebody else
+    return found
+
+
+def measured(project):
+    """When each cell that is trained was: the start and the end, by its path."""
+    runs = (project.inspect(cell) for cell in project.config.cells())
+    return {
+        run.cell.path(): (run.manifest["started"], run.manifest["ended"])
+        for run in runs
+        if run.status == "measured"
+    }
+
+
+def assert_complete(project, cells):
+    """So many cells are trained, and `fathom verify` has nothing to say against what was made."""
+    assert len(measured(project)) == cells
+    status, printed = project.run("-m", "fathom", "verify", "-c", "results/faults/config.json")
+    assert status == 0, printed
+
+
+def test_kills_of_the_whole_workflow_change_no_table(undisturbed, tmp_path):
+    whole, seconds = undisturbed
+    rng = random.Random(20260517)  # noqa: S311, nothing secret
+    project = whole_project(tmp_path / "killed")
+    kills, locks, finished, trained_again = 0, 0, {}, []
+    while kills < KILLS:
+        if not is_killed(project, rng.uniform(0, seconds / 2)):
+            assert project.tables() == whole.tables()
+            shutil.rmtree(project.folder)  # and begin from nothing
+            project, finished = whole_project(tmp_path / "killed"), {}
+            continue
+        kills += 1
+        trained_again.append(len(finished.items() - measured(project).items()))
+        finished = measured(project)
+        locks += unlock(project)
+
+    status, printed = project.run(*ALL)
+    assert status == 0, printed
+    assert_complete(project, cells=len(project.config.cells()))
+    assert project.tables() == whole.tables()
+    trained_again.append(len(finished.items() - measured(project).items()))
+    print(f"\n{kills} kills, {locks} locks; finished cells trained again: {trained_again}")
+    # A job that ended, and was killed before Snakemake noted it, runs again: one of two at once.
+    assert max(trained_again) <= 2
+
+
+def is_killed(project, seconds):
+    """Run everything, and SIGKILL it all so many seconds later; False if it ends before."""
+    process = project.start(*ALL)
+    try:
+        printed, _ = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        kill(process)
+        wait_until_nobody_works_in(project.folder)
+        return True
+    assert process.returncode == 0, printed
+    return False
+
+
+def unlock(project):
+    """Get out as a user is told to; returns whether there was a lock."""
+    if not is_locked(project):
+        return False
+    status, printed = project.run(*ALL)
+    assert status != 0
+    assert LOCKED in printed
+    assert WAY_OUT in printed
+    status, printed = project.run(*UNLOCK)
+    assert status == 0, printed
+    assert not is_locked(project)
+    return True
+
+
+def wait_until_nobody_works_in(folder):
+    end = time.monotonic() + 30
+    while processes_in(folder):
+        assert time.monotonic() < end, "a job outlives the workflow that was killed"
+        time.sleep(0.05)
+
+
+def test_a_workflow_in_a_folder_where_one_runs_stops_and_says_how_to_go_on(tmp_path):
+    project = whole_project(tmp_path / "twice")
+    few = ("--config", "seeds=[0]", f'backends=["{installed_backends()[0]}"]')
+    first = project.start(*ALL, *few)
+    wait_until(lambda: is_locked(project), first)
+    status, printed = project.run(*ALL, *few)
+    assert status != 0
+    assert first.poll() is None  # or there was nothing to collide with
+    assert LOCKED in printed
+    assert WAY_OUT in printed
+    assert "Traceback" not in printed
+
+    rest, _ = first.communicate(timeout=300)
+    assert first.returncode == 0, rest
+    assert not is_locked(project)
+    assert_complete(project, cells=2)

@@ -1,0 +1,1204 @@
+"""Claims: every kind of test turned in both directions, verdicts, scales, and published.yaml."""
+
+import copy
+import math
+
+import pandas as pd
+import pytest
+import yaml
+
+from fathom.claims import (
+    Published,
+    claims_table,
+    deviates,
+    load_published,
+    published_table,
+    verdicts_table,
+    write_claims,
+)
+from fathom.study import ConfigError, checked
+from fathom.tables import read_table, save_tables, summary_table
+from tables_helpers import (
+    CHANCE,
+    GPU_PLATFORM,
+    T975,
+    TOLD,
+    config_with,
+    curve,
+    frame,
+    half_width,
+    run,
+    seeds,
+)
+
+NAN, INF = math.nan, math.inf
+REPRODUCED, NOT_REPRODUCED = "reproduced", "not reproduced"
+CONTRADICTED, NOT_MEASURED = "contradicted", "not measured"
+
+SOURCES = {
+    "lab": {"title": "A lab", "platform": "some GPU", "backend": "torch"},
+    "elsewhere": {"title": "Elsewhere", "platform": "not stated"},
+}
+
+
+def published_with(*claims, values=()):
+    """Published claims; each is a dict of what differs from a claim of the lab."""
+    base = {"source": "lab", "says": "It is so."}
+    entries = [{**base, "id": f"claim-{n}", **claim} for n, claim in enumerate(claims)]
+    data = {"sources": SOURCES, "notes": [], "values": list(values), "claims": entries}
+    return checked(Published, data, "published.yaml")
+
+
+NO_STEPS = frame(curve([1.0], study="no-such-study"))
+
+
+def claims_of(published, cells, steps=NO_STEPS, config=None):
+    """The table of claims, for a config of two studies, a and b."""
+    config = config or config_with(studies=("a", "b"))
+    return claims_table(config, cells, steps, published)
+
+
+def judge(test, *rows, steps=None):
+    """What a test says of runs in one place: its row of claims.csv, as a dict."""
+    published = published_with({"holds": "everywhere", "tests": [{"studies": ["a"], **test}]})
+    steps = NO_STEPS if steps is None else frame(*steps)
+    (row,) = claims_of(published, frame(*rows), steps).to_dict("records")
+    return row
+
+
+def verdict(test, *rows, steps=None):
+    return judge(test, *rows, steps=steps)["verdict"]
+
+
+def at_depths(measure, by_depth, **axes):
+    """Runs of several depths; by_depth maps a depth to the values of its seeds."""
+    return [
+        row for d, values in by_depth.items() for row in seeds(measure, values, depth=d, **axes)
+    ]
+
+
+# --- line_in_depth -------------------------------------------------------------------------------
+
+LINE = {"kind": "line_in_depth", "variant": "hc", "measures": ["gain_final", "gain_first"]}
+
+
+def gains(by_depth, measure="gain_final"):
+    return at_depths(measure, by_depth, variant="hc")
+
+
+def test_a_gain_that_grows_along_a_line_is_reproduced():
+    assert verdict(LINE, gains({4: [2.0, 2.1], 8: [4.0, 4.1], 16: [8.0, 8.1]})) == REPRODUCED
+
+
+def test_a_gain_that_falls_is_contradicted():
+    assert verdict(LINE, gains({4: [8.0, 8.1], 8: [4.0, 4.1], 16: [0.0, 0.1]})) == CONTRADICTED
+
+
+def test_a_gain_that_stays_is_contradicted():
+    assert verdict(LINE, gains({4: [1.0] * 3, 8: [1.0] * 3, 16: [1.0] * 3})) == CONTRADICTED
+
+
+def test_a_gain_that_grows_along_a_bent_line_is_not_reproduced():
+    # Like the square root of depth: R² is 0.977.
+    assert verdict(LINE, gains({4: [2.0] * 3, 16: [4.0] * 3, 64: [8.0] * 3})) == NOT_REPRODUCED
+
+
+def test_a_gain_of_which_nothing_can_be_said_is_not_reproduced():
+    assert verdict(LINE, gains({4: [1.0, 5.0], 8: [5.0, 1.0], 16: [1.0, 5.1]})) == NOT_REPRODUCED
+
+
+def test_the_slope_and_its_interval_by_hand():
+    # About depth 28/3 and gain 5: Sxx = 224/3, Sxy = 44, Syy = 26; one degree of freedom is left.
+    row = judge({**LINE, "published": 0.564}, gains({4: [2.0], 8: [4.0], 16: [9.0]}))
+    slope = 44 / (224 / 3)
+    assert row["observed"] == pytest.approx(slope)
+    assert row["half"] == pytest.approx(
+        T975[1] * math.sqrt((26 - 44 * slope) / (224 / 3)), rel=TOLD
+    )
+    assert row["published"] == 0.564
+    assert row["verdict"] == REPRODUCED  # R² is 44²/(26·224/3) = 0.9973
+
+
+def test_how_straight_the_line_must_be_is_a_setting():
+    runs = gains({4: [2.0], 8: [4.0], 16: [9.0]})
+    assert verdict({**LINE, "r_squared": 0.998}, runs) == NOT_REPRODUCED
+
+
+def test_a_run_that_diverged_gives_its_gain_from_the_start():
+    runs = gains({4: [2.0], 8: [4.0]}) + gains({16: [8.0]}, measure="gain_first")
+    assert judge(LINE, runs)["observed"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("third", [[], gains({16: [None]}), gains({8: [4.1]})])
+def test_a_line_needs_three_depths(third):
+    assert verdict(LINE, gains({4: [2.0], 8: [4.0]}), third) == NOT_MEASURED
+
+
+def test_only_the_named_variant_makes_the_line():
+    others = at_depths("gain_final", {4: [9.0], 8: [0.0], 16: [-9.0]}, variant="mhc")
+    runs = gains({4: [2.0], 8: [4.0], 16: [8.0]})
+    assert judge(LINE, runs, others)["observed"] == pytest.approx(0.5)
+
+
+# --- near ----------------------------------------------------------------------------------------
+
+NEAR = {"kind": "near", "variant": "mhc", "measures": ["gain_final", "gain_first"],
+        "value": -0.6, "tolerance": 0.1}  # fmt: skip
+
+
+def test_runs_that_are_all_near_reproduce_the_value():
+    assert verdict(NEAR, at_depths("gain_final", {4: [-0.55, -0.65], 8: [-0.6]})) == REPRODUCED
+
+
+@pytest.mark.parametrize("values", [[0.5, 0.51, 0.52], [-1.7, -1.71, -1.72], [0.5]])
+def test_runs_that_are_all_far_contradict_the_value(values):
+    assert verdict(NEAR, seeds("gain_final", values)) == CONTRADICTED
+
+
+def test_one_depth_that_is_far_contradicts_the_value():
+    runs = at_depths("gain_final", {4: [-0.6] * 3, 8: [0.0, 0.01, 0.02]})
+    assert verdict(NEAR, runs) == CONTRADICTED
+
+
+def test_an_interval_that_reaches_into_the_tolerance_leaves_it_open():
+    # Mean −0.45, standard deviation 0.2, interval ±0.5: some runs are outside, the mean need not.
+    values = [-0.25, -0.45, -0.65]
+    row = judge(NEAR, seeds("gain_final", values))
+    assert row["verdict"] == NOT_REPRODUCED
+    assert row["observed"] == pytest.approx(-0.45)
+    assert row["half"] == pytest.approx(half_width(values), rel=TOLD)
+    assert row["published"] == -0.6
+
+
+@pytest.mark.parametrize("broken", [[None], [None, None, None]])
+def test_runs_that_are_not_finite_are_not_near(broken):
+    assert verdict(NEAR, seeds("gain_final", broken)) == CONTRADICTED
+
+
+def test_one_run_that_is_not_finite_is_not_reproduced():
+    assert verdict(NEAR, seeds("gain_final", [-0.6, -0.6, -0.6, None])) == NOT_REPRODUCED
+
+
+def test_the_second_measure_stands_in_for_one_that_is_not_finite():
+    runs = [run(gain_first=-0.6), run(seed=1, gain_first=99.0, gain_final=-0.6)]
+    assert verdict(NEAR, runs) == REPRODUCED
+
+
+def test_only_the_named_depths_must_be_near():
+    runs = at_depths("gain_final", {4: [5.0] * 3, 8: [-0.6] * 3})
+    assert verdict({**NEAR, "depths": [8]}, runs) == REPRODUCED
+    assert verdict(NEAR, runs) == CONTRADICTED
+
+
+# --- fails ---------------------------------------------------------------------------------------
+
+FAILS = {"kind": "fails", "variant": "hc", "depths": [8]}
+
+
+def ended(*outcomes, **axes):
+    """A run of hc for each outcome."""
+    losses = {"learned": 0.1, "at chance": CHANCE, "diverged": None}
+    return [
+        run(**{"variant": "hc", "seed": seed, "outcome": o, "loss_final": losses[o], **axes})
+        for seed, o in enumerate(outcomes)
+    ]
+
+
+@pytest.mark.parametrize("way", ["diverged", "at chance"])
+def test_runs_that_all_fail_reproduce_it(way):
+    assert verdict(FAILS, ended(way, way, "diverged")) == REPRODUCED
+
+
+def test_runs_that_all_learn_contradict_it():
+    assert verdict(FAILS, ended("learned", "learned", "learned")) == CONTRADICTED
+
+
+def test_some_that_fail_leave_it_open():
+    row = judge(FAILS, ended("learned", "diverged", "at chance"))
+    assert row["verdict"] == NOT_REPRODUCED
+    assert "of 3 runs" in row["reason"]
+    assert "1 learned" in row["reason"]
+
+
+def test_other_depths_and_variants_may_learn():
+    others = ended("learned", depth=4) + ended("learned", variant="mhc")
+    assert verdict(FAILS, ended("diverged"), others) == REPRODUCED
+
+
+# --- diverges_at_once ----------------------------------------------------------------------------
+
+AT_ONCE = {"kind": "diverges_at_once", "variant": "hc", "depths": [8]}
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ([0, 0, 0], REPRODUCED),
+        ([NAN, NAN, NAN], CONTRADICTED),
+        ([1, 1, 1], CONTRADICTED),  # not at once
+        ([0, 0, NAN], NOT_REPRODUCED),
+        ([0, 0, 1], NOT_REPRODUCED),
+    ],
+)
+def test_diverging_at_once(steps, expected):
+    assert verdict(AT_ONCE, seeds("first_nonfinite_step", steps, variant="hc")) == expected
+
+
+def test_how_many_diverged_at_once_is_told():
+    row = judge(AT_ONCE, seeds("first_nonfinite_step", [0, 7, 0], variant="hc"))
+    assert row["observed"] == 2
+    assert "2 of 3 runs" in row["reason"]
+
+
+# --- no_events -----------------------------------------------------------------------------------
+
+NO_EVENTS = {"kind": "no_events", "variants": ["hc", "mhc"]}
+
+
+def events(*counts, **axes):
+    return seeds("nonfinite_total", list(counts), **axes)
+
+
+def test_runs_without_an_event_reproduce_it():
+    assert verdict(NO_EVENTS, events(0, 0), events(0, 0, variant="hc")) == REPRODUCED
+
+
+def test_one_event_contradicts_it():
+    row = judge(NO_EVENTS, events(0, 1), events(0, 0, variant="hc"))
+    assert row["verdict"] == CONTRADICTED
+    assert row["observed"] == 1
+
+
+def test_events_of_other_variants_do_not_matter():
+    runs = events(0), events(0, variant="hc"), events(5, variant="baseline")
+    assert verdict(NO_EVENTS, *runs) == REPRODUCED
+
+
+# --- converges_below -----------------------------------------------------------------------------
+
+BELOW = {"kind": "converges_below", "variants": ["mhc"], "depths": [4, 8]}
+LIMIT = 0.1 * CHANCE  # 0.416
+
+
+def final_losses(by_depth, **axes):
+    return at_depths("loss_final", by_depth, **axes)
+
+
+def test_losses_below_the_limit_reproduce_it():
+    row = judge(BELOW, final_losses({4: [0.01, 0.02, 0.03], 8: [0.1, 0.11, 0.12]}))
+    assert row["verdict"] == REPRODUCED
+    assert row["observed"] == pytest.approx(0.11)  # the higher of the two
+    assert row["half"] == pytest.approx(half_width([0.1, 0.11, 0.12]), rel=TOLD)
+
+
+def test_one_depth_above_the_limit_contradicts_it():
+    assert verdict(BELOW, final_losses({4: [0.01] * 3, 8: [2.0, 2.1, 2.2]})) == CONTRADICTED
+
+
+def test_one_diverged_run_contradicts_it():
+    assert verdict(BELOW, final_losses({4: [0.01] * 3, 8: [0.01, 0.01, None]})) == CONTRADICTED
+
+
+@pytest.mark.parametrize("values", [[0.3, 0.35, 0.4], [0.45, 0.5, 0.55]])
+def test_an_interval_across_the_limit_leaves_it_open(values):
+    # Both intervals are ±0.124 wide and hold 0.416.
+    assert verdict(BELOW, final_losses({4: [0.01] * 3, 8: values})) == NOT_REPRODUCED
+
+
+def test_the_limit_is_a_setting():
+    runs = final_losses({4: [0.01] * 3, 8: [2.0, 2.1, 2.2]})
+    assert verdict({**BELOW, "fraction": 0.9}, runs) == REPRODUCED
+    assert verdict({**BELOW, "fraction": 0.001}, runs) == CONTRADICTED
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"), [(LIMIT - 0.001, REPRODUCED), (LIMIT + 0.001, CONTRADICTED)]
+)
+def test_one_run_is_held_against_the_limit_as_it_is(loss, expected):
+    assert verdict(BELOW, final_losses({4: [0.01], 8: [loss]})) == expected
+
+
+def test_every_variant_must_converge():
+    test = {**BELOW, "variants": ["hc", "mhc"]}
+    good = final_losses({4: [0.01] * 3, 8: [0.01] * 3})
+    bad = final_losses({4: [0.01] * 3, 8: [3.0] * 3}, variant="hc")
+    assert verdict(test, good, bad) == CONTRADICTED
+
+
+# --- ordered -------------------------------------------------------------------------------------
+
+ORDERED = {"kind": "ordered", "lower": "mhc", "higher": ["baseline", "hc"], "depths": [8],
+           "measure": "loss_final"}  # fmt: skip
+ABOVE_HC = {**ORDERED, "higher": ["hc"]}
+
+
+def losses_of(**by_variant):
+    return [
+        row for v, values in by_variant.items() for row in seeds("loss_final", values, variant=v)
+    ]
+
+
+def test_losses_that_are_lower_reproduce_it():
+    runs = losses_of(mhc=[0.1, 0.11, 0.12], hc=[1.0, 1.1, 1.2], baseline=[2.0, 2.1, 2.2])
+    assert verdict(ORDERED, runs) == REPRODUCED
+
+
+def test_losses_that_are_higher_contradict_it():
+    runs = losses_of(mhc=[1.0, 1.1, 1.2], hc=[0.1, 0.11, 0.12], baseline=[2.0, 2.1, 2.2])
+    row = judge(ORDERED, runs)
+    assert row["verdict"] == CONTRADICTED
+    assert "above hc at 8 layers" in row["reason"]
+
+
+def test_losses_that_cannot_be_told_apart_leave_it_open():
+    runs = losses_of(mhc=[1.0, 1.1, 1.2], hc=[1.1, 1.0, 1.2], baseline=[2.0, 2.1, 2.2])
+    assert verdict(ORDERED, runs) == NOT_REPRODUCED
+
+
+def test_seeds_are_compared_pair_by_pair():
+    # The losses of one variant are all over the place, but each is below its partner.
+    runs = losses_of(mhc=[0.01, 0.1, 1.0], hc=[0.011, 0.11, 1.1])
+    row = judge(ABOVE_HC, runs)
+    assert row["verdict"] == REPRODUCED
+    assert row["observed"] == pytest.approx(-math.log10(1.1))
+
+
+def test_pairs_are_made_by_seed_and_not_by_order():
+    runs = losses_of(mhc=[0.01, 0.1, 1.0], hc=[0.011, 0.11, 1.1])
+    assert judge(ABOVE_HC, runs[::-1])["observed"] == pytest.approx(-math.log10(1.1))
+
+
+@pytest.mark.parametrize(
+    ("ratios", "expected"),
+    [
+        # Mean −0.2, standard deviation 0.1, interval ±0.248.
+        ((-0.1, -0.2, -0.3), NOT_REPRODUCED),
+        # Mean −0.26, the same spread.
+        ((-0.16, -0.26, -0.36), REPRODUCED),
+        ((0.16, 0.26, 0.36), CONTRADICTED),
+    ],
+)
+def test_the_interval_of_the_log_ratio_by_hand(ratios, expected):
+    row = judge(ABOVE_HC, losses_of(mhc=[10.0**r for r in ratios], hc=[1.0] * 3))
+    assert row["observed"] == pytest.approx(sum(ratios) / 3)
+    assert row["half"] == pytest.approx(half_width(ratios), rel=TOLD)
+    assert row["verdict"] == expected
+
+
+def test_the_effect_size_is_told_in_standard_deviations():
+    # −0.26 over 0.1.
+    row = judge(ABOVE_HC, losses_of(mhc=[10.0**r for r in (-0.16, -0.26, -0.36)], hc=[1.0] * 3))
+    assert "effect -2.6 sd" in row["reason"]
+
+
+@pytest.mark.parametrize("values", [[0.1], [0.1, 0.1, 0.1]])
+def test_an_effect_size_that_is_not_defined_is_not_told(values):
+    """One run has no standard deviation, and equal differences have one of zero."""
+    row = judge(ABOVE_HC, losses_of(mhc=values, hc=[1.0] * len(values)))
+    assert row["verdict"] == REPRODUCED
+    assert "nan" not in row["reason"]
+
+
+@pytest.mark.parametrize("diverged", ["mhc", "hc"])
+def test_a_side_that_diverged_is_not_compared(diverged):
+    values = {"mhc": [0.1] * 3, "hc": [1.0] * 3, diverged: [None] * 3}
+    row = judge(ABOVE_HC, losses_of(**values))
+    assert row["verdict"] == NOT_REPRODUCED
+    assert math.isnan(row["observed"])
+    assert "diverged" in row["reason"]
+
+
+def test_one_diverged_seed_is_enough_not_to_compare():
+    # The other two would contradict.
+    runs = losses_of(mhc=[5.0, 5.0, 5.0], hc=[1.0, 1.0, None], baseline=[9.0, 9.1, 9.2])
+    row = judge(ORDERED, runs)
+    assert row["verdict"] == REPRODUCED
+    assert "not compared, diverged: hc at 8 layers" in row["reason"]
+
+
+def test_every_depth_must_be_in_order():
+    runs = [
+        row
+        for depth, low in ((4, 0.1), (8, 3.0))
+        for variant, loss in (("mhc", low), ("hc", 1.0))
+        for row in seeds("loss_final", [loss, 1.1 * loss], variant=variant, depth=depth)
+    ]
+    assert verdict({**ABOVE_HC, "depths": [4]}, runs) == REPRODUCED
+    assert verdict({**ABOVE_HC, "depths": [4, 8]}, runs) == CONTRADICTED
+
+
+# --- monotone ------------------------------------------------------------------------------------
+
+MONOTONE = {"kind": "monotone", "variant": "mhc", "depths": [8], "measure": "grad_norm"}
+
+
+def norms(*runs, **axes):
+    """(the runs' rows of cells, their rows of steps)"""
+    steps = [
+        row
+        for seed, values in enumerate(runs)
+        for row in curve(values, seed=seed, column="grad_norm", **axes)
+    ]
+    return [run(seed=seed, **axes) for seed in range(len(runs))], steps
+
+
+def monotone(*runs, test=MONOTONE, **axes):
+    cells, steps = norms(*runs, **axes)
+    return judge(test, cells, steps=[steps])
+
+
+def test_norms_that_never_rise_reproduce_it():
+    assert monotone([3.0, 2.0, 2.0, 1.0], [9.0, 8.0, 7.0, 6.0])["verdict"] == REPRODUCED
+
+
+def test_norms_that_rise_in_every_run_contradict_it():
+    row = monotone([3.0, 2.0, 2.1, 1.0], [9.0, 9.1, 9.0, 9.1])
+    assert row["verdict"] == CONTRADICTED
+    assert row["observed"] == 2  # rises in the second run
+
+
+def test_norms_that_rise_in_one_run_leave_it_open():
+    assert monotone([3.0, 2.0, 2.1], [3.0, 2.0, 1.0])["verdict"] == NOT_REPRODUCED
+
+
+def test_steps_are_taken_in_order():
+    cells, steps = norms([3.0, 2.0, 1.0])
+    assert judge(MONOTONE, cells, steps=[steps[::-1]])["verdict"] == REPRODUCED
+
+
+def test_one_run_ending_and_the_next_beginning_is_no_rise():
+    assert monotone([3.0, 1.0], [3.0, 1.0])["verdict"] == REPRODUCED
+
+
+@pytest.mark.parametrize(
+    "broken", [[3.0, 2.0, NAN], [NAN, NAN, NAN], [3.0, NAN, 1.0], [3.0, 2.0, INF]]
+)
+def test_a_run_that_is_not_finite_does_not_count_as_never_rising(broken):
+    assert monotone(broken, broken)["verdict"] != REPRODUCED
+
+
+# --- same_at_equal_steps -------------------------------------------------------------------------
+
+SAME = {"kind": "same_at_equal_steps", "studies": ["a", "b"], "variants": ["mhc"], "depths": [8]}
+
+
+def equal_steps(long, short):
+    """Study a for four steps and b for two; a curve for each seed."""
+    rows = []
+    for study, curves in (("a", long), ("b", short)):
+        for seed, losses in enumerate(curves):
+            rows += curve(losses, seed=seed, study=study)
+    return judge(SAME, [run(), run(study="b")], steps=[rows])
+
+
+def test_losses_that_are_the_same_at_the_same_step_reproduce_it():
+    # At the ends, which differ, study a has had more steps.
+    row = equal_steps(
+        [[4.0, 2.0, 0.1, 0.01], [4.0, 3.0, 0.1, 0.01], [4.0, 1.0, 0.1, 0.01]],
+        [[4.0, 2.1], [4.0, 2.9], [4.0, 1.0]],
+    )
+    assert row["verdict"] == REPRODUCED
+    ratios = [math.log10(2 / 2.1), math.log10(3 / 2.9), 0]
+    assert row["observed"] == pytest.approx(sum(ratios) / 3)
+    assert row["half"] == pytest.approx(half_width(ratios), rel=TOLD)
+
+
+@pytest.mark.parametrize("factor", [0.1, 10.0])
+def test_losses_that_differ_at_the_same_step_contradict_it(factor):
+    row = equal_steps(
+        [[4.0, 2.0, 1.0, 1.0], [4.0, 3.0, 1.0, 1.0], [4.0, 1.0, 1.0, 1.0]],
+        [[4.0, 2.1 * factor], [4.0, 2.9 * factor], [4.0, factor]],
+    )
+    assert row["verdict"] == CONTRADICTED
+
+
+@pytest.mark.parametrize("broken", [NAN, INF])
+@pytest.mark.parametrize("side", [0, 1])
+def test_studies_with_a_diverged_run_are_not_compared(side, broken):
+    curves = [[[4.0, 2.0, 1.0, 1.0]] * 3, [[4.0, 1.0]] * 3]
+    ends = [4.0, broken] if side else [4.0, broken, broken, broken]
+    curves[side] = [ends, *curves[side][1:]]
+    row = equal_steps(*curves)
+    assert row["verdict"] == NOT_REPRODUCED
+    assert math.isnan(row["observed"])
+    assert "diverged" in row["reason"]
+
+
+# --- what was not measured -----------------------------------------------------------------------
+
+KINDS = [LINE, NEAR, FAILS, AT_ONCE, NO_EVENTS, BELOW, ORDERED, MONOTONE, SAME]
+
+
+def kind_of(test):
+    return test["kind"]
+
+
+@pytest.mark.parametrize("test", KINDS, ids=kind_of)
+def test_without_its_cells_a_test_is_not_measured(test):
+    row = judge(test, run(study="c"), steps=[curve([1.0], study="c")])
+    assert row["verdict"] == NOT_MEASURED
+    assert row["reason"].startswith("no run of ")
+    assert math.isnan(row["observed"])
+
+
+@pytest.mark.parametrize("test", KINDS, ids=kind_of)
+def test_runs_that_are_stale_are_not_measured(test):
+    rows = [
+        run(variant=v, depth=d, status="stale", loss_final=1.0, gain_final=1.0, study=s)
+        for v in ("baseline", "hc", "mhc")
+        for d in (4, 8, 16)
+        for s in ("a", "b")
+    ]
+    assert verdict(test, rows) == NOT_MEASURED  # stale runs have no rows in the table of steps
+
+
+def anything(variant, depth, study="a"):
+    """Three runs that every kind of test can judge."""
+    return [
+        run(variant=variant, depth=depth, study=study, seed=seed, loss_final=0.01, gain_final=-0.6)
+        for seed in range(3)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("test", "there"),
+    [
+        ({**NEAR, "depths": [4, 8]}, [("mhc", 4)]),
+        ({**FAILS, "depths": [4, 8]}, [("hc", 4)]),
+        ({**AT_ONCE, "depths": [4, 8]}, [("hc", 4)]),
+        (NO_EVENTS, [("mhc", 8)]),
+        (BELOW, [("mhc", 4)]),
+        ({**BELOW, "variants": ["hc", "mhc"]}, [("mhc", 4), ("mhc", 8)]),
+        ({**BELOW, "variants": ["hc", "mhc"]}, [("mhc", 4), ("mhc", 8), ("hc", 4)]),
+        (ORDERED, [("mhc", 8), ("hc", 8)]),
+        (ORDERED, [("baseline", 8), ("hc", 8)]),
+        ({**ABOVE_HC, "depths": [4, 8]}, [("mhc", 4), ("hc", 4)]),
+        ({**MONOTONE, "depths": [4, 8]}, [("mhc", 4)]),
+        ({**SAME, "studies": ["a", "c"]}, [("mhc", 8)]),
+        ({**SAME, "studies": ["a", "a"], "depths": [4, 8]}, [("mhc", 4)]),
+    ],
+    ids=lambda value: value["kind"] if isinstance(value, dict) else "",
+)
+def test_with_some_of_its_cells_missing_a_test_is_not_measured(test, there):
+    """Or "all three variants converge" would be reproduced by one of them."""
+    cells = [row for variant, depth in there for row in anything(variant, depth)]
+    steps = [
+        row
+        for variant, depth in there
+        for seed in range(3)
+        for row in curve([3.0, 2.0, 1.0], variant, depth, seed)
+    ]
+    assert verdict(test, cells, steps=[steps]) == NOT_MEASURED
+
+
+def test_a_claim_without_tests_is_not_measured():
+    table = claims_of(published_with({}), frame(run()))
+    (row,) = table.to_dict("records")
+    assert row["verdict"] == NOT_MEASURED
+    assert verdicts_table(table)["verdict"].tolist() == [NOT_MEASURED]
+
+
+def test_with_no_run_at_all_every_claim_has_a_line():
+    published = published_with(*({"tests": [{"studies": ["a"], **test}]} for test in KINDS))
+    table = claims_of(published, frame(run(status="missing", origin="")))
+    assert table["verdict"].tolist() == [NOT_MEASURED] * len(KINDS)
+
+
+# --- where it holds ------------------------------------------------------------------------------
+
+TWO_PLACES = ended("diverged", "diverged", "diverged"), ended(
+    "learned", "learned", "learned", backend="mlx"
+)  # fmt: skip
+
+
+def verdict_of(claim, *rows, steps=NO_STEPS, config=None):
+    """The claim's row of verdicts.csv."""
+    table = claims_of(published_with(claim), frame(*rows), steps, config)
+    (row,) = verdicts_table(table).to_dict("records")
+    return row
+
+
+def fails(**settings):
+    return {"tests": [{"studies": ["a"], **FAILS}], **settings}
+
+
+def test_at_home_only_the_sources_backend_decides():
+    row = verdict_of(fails(), *TWO_PLACES)
+    assert (row["verdict"], row["elsewhere"]) == (REPRODUCED, CONTRADICTED)
+
+
+def test_everywhere_every_backend_decides():
+    row = verdict_of(fails(holds="everywhere"), *TWO_PLACES)
+    assert (row["verdict"], row["elsewhere"]) == (CONTRADICTED, "")
+
+
+def test_each_place_has_its_own_row():
+    table = claims_of(published_with(fails()), frame(*TWO_PLACES))
+    rows = table[["backend", "verdict", "decides"]].to_numpy().tolist()
+    assert rows == [["torch", REPRODUCED, True], ["mlx", CONTRADICTED, False]]
+
+
+def test_a_home_that_was_not_measured_decides_nothing():
+    row = verdict_of(fails(), ended("diverged", backend="mlx"))
+    assert (row["verdict"], row["elsewhere"], row["tests"]) == (NOT_MEASURED, REPRODUCED, 0)
+
+
+def test_every_platform_of_the_home_backend_decides():
+    gpu = ended("learned", platform=GPU_PLATFORM, origin="imported", status="imported")
+    assert verdict_of(fails(), ended("diverged"), gpu)["verdict"] == CONTRADICTED
+
+
+def test_runs_of_two_platforms_are_not_judged_together():
+    gpu = ended("learned", platform=GPU_PLATFORM, origin="imported", status="imported")
+    table = claims_of(published_with(fails()), frame(ended("diverged"), gpu))
+    assert table["verdict"].tolist() == [REPRODUCED, CONTRADICTED]
+
+
+def test_a_source_without_a_backend_here_is_decided_everywhere():
+    row = verdict_of(fails(source="elsewhere"), ended("diverged", "diverged", "diverged"))
+    assert row["verdict"] == REPRODUCED
+
+
+# --- from tests to a verdict ---------------------------------------------------------------------
+
+
+def table_of(*verdicts, **columns):
+    """A table of claims with one claim and these rows, all of which decide."""
+    base = {"claim": "c", "source": "lab", "says": "So.", "scale": "", "seeds": 3, "decides": True}
+    return pd.DataFrame([{**base, "verdict": v, **columns} for v in verdicts])
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([REPRODUCED, REPRODUCED], REPRODUCED),
+        ([REPRODUCED, NOT_REPRODUCED], NOT_REPRODUCED),
+        ([REPRODUCED, CONTRADICTED], CONTRADICTED),
+        ([NOT_REPRODUCED, CONTRADICTED], CONTRADICTED),
+        ([NOT_MEASURED, NOT_REPRODUCED], NOT_REPRODUCED),
+        ([NOT_MEASURED, CONTRADICTED], CONTRADICTED),
+        ([NOT_MEASURED, REPRODUCED], REPRODUCED),
+        ([NOT_MEASURED, NOT_MEASURED], NOT_MEASURED),
+    ],
+)
+def test_a_verdict_is_that_of_its_weakest_test(rows, expected):
+    for order in (rows, rows[::-1]):
+        assert verdicts_table(table_of(*order))["verdict"].tolist() == [expected]
+
+
+def test_claims_keep_their_order_and_their_own_rows():
+    table = pd.concat(
+        [table_of(CONTRADICTED).assign(claim="z"), table_of(REPRODUCED).assign(claim="a")]
+    )
+    found = verdicts_table(table)
+    assert list(zip(found["claim"], found["verdict"], strict=True)) == [
+        ("z", CONTRADICTED),
+        ("a", REPRODUCED),
+    ]
+
+
+@pytest.mark.parametrize(("seeds_", "qualifier"), [(1, "one run"), (2, "2 runs"), (3, ""), (9, "")])
+def test_fewer_than_three_seeds_are_said(seeds_, qualifier):
+    row = verdict_of(fails(), ended(*["diverged"] * seeds_))
+    assert (row["verdict"], row["qualifier"]) == (REPRODUCED, qualifier)
+
+
+def one_seed(depths=(4, 8, 16)):
+    """One run of every cell that KINDS asks for, and its steps."""
+    cells, steps = [], []
+    for study in ("a", "b"):
+        for variant in ("baseline", "hc", "mhc"):
+            for depth in depths:
+                axes = {"variant": variant, "depth": depth, "study": study}
+                cells.append(run(**axes, loss_final=1.0, gain_final=0.5 * depth))
+                steps += curve([3.0, 2.0, 1.0], **axes)
+    return frame(cells), frame(steps)
+
+
+@pytest.mark.parametrize("test", [*KINDS, {**MONOTONE, "depths": [4, 8, 16]}], ids=kind_of)
+def test_with_one_seed_a_verdict_says_one_run(test):
+    cells, steps = one_seed()
+    row = verdict_of({"tests": [{"studies": ["a"], **test}]}, cells.to_dict("records"), steps=steps)
+    assert row["verdict"] != NOT_MEASURED
+    assert row["qualifier"] == "one run"
+
+
+def test_a_claim_of_which_one_test_was_not_made_is_tested_in_part():
+    claim = fails()
+    claim["tests"] = [*claim["tests"], {"studies": ["c"], **FAILS}]
+    row = verdict_of(claim, ended("diverged", "diverged", "diverged"))
+    assert (row["verdict"], row["qualifier"]) == (REPRODUCED, "in part")
+
+
+def test_a_test_that_was_only_made_away_from_home_is_one_that_was_not_made():
+    claim = fails()
+    claim["tests"] = [*claim["tests"], {"studies": ["b"], **FAILS}]
+    away = ended("diverged", "diverged", "diverged", study="b", backend="mlx")
+    row = verdict_of(claim, ended("diverged", "diverged", "diverged"), away)
+    assert (row["verdict"], row["qualifier"]) == (REPRODUCED, "in part")
+
+
+# --- scale ---------------------------------------------------------------------------------------
+
+OURS = {"vocab": 64, "length": 8, "width": 16, "heads": 4, "hidden": 32, "streams": 4,
+        "steps": 3, "batch_size": 8, "lr": 0.002, "weight_decay": 0.0}  # fmt: skip
+
+
+def scale_of(scale, config=None):
+    """The scale text of a measured claim, and its qualifier."""
+    claim = fails(scale=scale)
+    cells = frame(ended("diverged", "diverged", "diverged"))
+    table = claims_of(published_with(claim), cells, config=config)
+    return table["scale"].iloc[0], verdicts_table(table)["qualifier"].iloc[0]
+
+
+def test_the_published_scale_needs_no_word():
+    assert scale_of(OURS) == ("", "")
+
+
+def test_another_scale_is_said_with_its_numbers():
+    text, qualifier = scale_of({**OURS, "width": 256, "steps": 800, "lr": 0.0001})
+    assert text == "width 16 for 256, steps 3 for 800, lr 0.002 for 0.0001"
+    assert qualifier == "at another scale"
+
+
+def test_what_a_source_does_not_say_is_not_compared():
+    assert scale_of({"width": 16}) == ("", "")
+
+
+def test_batch_sizes_by_depth_are_compared_depth_by_depth():
+    assert scale_of({"batch_size": {4: 8, 8: 8, 16: 8}}) == ("", "")
+    text, _ = scale_of({"batch_size": {4: 32, 8: 24, 16: 16}})
+    assert text == "batch_size 8 for 32/24/16"
+    config = config_with(batch_size={4: 32, 8: 24, 16: 8})
+    assert scale_of({"batch_size": {4: 32, 8: 24, 16: 16}}, config)[0] == (
+        "batch_size 32/24/8 for 32/24/16"
+    )
+
+
+def test_scale_and_seeds_are_both_said():
+    row = verdict_of(fails(scale={"width": 256}), ended("diverged"))
+    assert row["qualifier"] == "at another scale, one run"
+
+
+def test_the_scale_of_what_was_not_measured_is_not_told():
+    assert verdict_of(fails(scale={"width": 256}), [run(study="c")])["qualifier"] == ""
+
+
+def test_a_test_over_two_studies_tells_both_recipes():
+    config = config_with(studies=("a", "b"), b={"recipe": "torch"})
+    claim = {"tests": [SAME]}
+    _, steps = one_seed()
+    cells, _ = one_seed()
+    assert claims_of(published_with(claim), cells, steps, config)["recipe"].tolist() == [
+        "mlx, torch"
+    ]
+
+
+# --- published figures beside ours ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("published", "mean", "half", "expected"),
+    [
+        # No interval: half a unit of the last printed digit.
+        (5.54, 5.5449, NAN, False),
+        (5.54, 5.5451, NAN, True),
+        (5.54, 5.5351, NAN, False),
+        (5.54, 5.5349, NAN, True),
+        (7.0, 7.04, NAN, False),
+        (7.0, 7.06, NAN, True),
+        (-0.6, -0.64, NAN, False),
+        (-0.6, -0.66, NAN, True),
+        (0.0001, 0.00014, NAN, False),
+        (0.0001, 0.00016, NAN, True),
+        # Python writes these with an exponent.
+        (1e-5, 1.4e-5, NAN, False),
+        (1e-5, 1.6e-5, NAN, True),
+        (2.5e-5, 2.54e-5, NAN, False),
+        (2.5e-5, 2.56e-5, NAN, True),
+        # An interval, and the rounding on top of it.
+        (5.54, 5.64, 0.1, False),
+        (5.54, 5.644, 0.1, False),
+        (5.54, 5.646, 0.1, True),
+        (5.54, 5.434, 0.1, True),
+        (27.3, 27.34, 0.0, False),
+        (27.3, 27.36, 0.0, True),
+        # Only one of the two is finite.
+        (NAN, NAN, NAN, False),
+        (NAN, 1.0, 0.1, True),
+        (1.0, NAN, NAN, True),
+    ],
+)
+def test_deviating(published, mean, half, expected):
+    assert deviates(published, mean, half) is expected
+
+
+def value_entry(**changes):
+    return {"source": "lab", "study": "a", "measure": "loss_final", "scale": {},
+            "cells": {"mhc": {8: 0.5}}, **changes}  # fmt: skip
+
+
+def beside(entry, *rows):
+    """The rows of published.csv of one entry."""
+    config = config_with(studies=("a", "b"))
+    published = published_with(values=[entry])
+    return published_table(config, summary_table(frame(*rows)), published).to_dict("records")
+
+
+def test_a_published_value_stands_beside_our_mean():
+    (row,) = beside(value_entry(), seeds("loss_final", [1.0, 2.0, 6.0]))
+    assert (row["published"], row["mean"], row["n"]) == (0.5, pytest.approx(3), 3)
+    assert row["half"] == pytest.approx(half_width([1.0, 2.0, 6.0]), rel=TOLD)
+    assert row["scale"] == ""
+    assert not row["deviates"]  # ±6.6
+
+
+def test_a_published_value_stands_beside_every_place():
+    rows = beside(
+        value_entry(),
+        seeds("loss_final", [0.5, 0.5, 0.5]),
+        seeds("loss_final", [0.9, 0.9, 0.9], backend="mlx"),
+    )
+    found = [(row["backend"], row["mean"], row["deviates"]) for row in rows]
+    assert found == [("torch", 0.5, False), ("mlx", pytest.approx(0.9), True)]
+
+
+def test_a_published_nan_is_met_by_runs_that_diverged():
+    (row,) = beside(value_entry(cells={"mhc": {8: NAN}}), seeds("loss_final", [None] * 3))
+    assert not row["deviates"]
+
+
+def test_a_value_of_a_cell_that_was_not_run_stands_alone():
+    (row,) = beside(value_entry(cells={"hc": {8: 0.5}}), [run()])
+    assert row["published"] == 0.5
+    assert pd.isna(row["backend"])
+    assert pd.isna(row["mean"])
+
+
+def test_a_value_tells_how_our_scale_differs():
+    (row,) = beside(value_entry(scale={"width": 256}), [run(loss_final=0.5)])
+    assert row["scale"] == "width 16 for 256"
+
+
+def test_every_published_cell_has_a_row():
+    entry = value_entry(cells={"mhc": {4: 0.1, 8: 0.2}, "hc": {16: 0.3}})
+    assert [(r["variant"], r["depth"], r["published"]) for r in beside(entry, [run()])] == [
+        ("mhc", 4, 0.1),
+        ("mhc", 8, 0.2),
+        ("hc", 16, 0.3),
+    ]
+
+
+# --- YAML alone ----------------------------------------------------------------------------------
+
+YAML = """
+sources:
+  lab: {title: A lab, platform: some GPU, backend: torch}
+notes: []
+values:
+  - {source: lab, study: a, measure: loss_final, scale: {width: 256}, cells: {mhc: {8: 0.5}}}
+claims:
+  - id: first
+    source: lab
+    says: It fails.
+    tests:
+      - {kind: fails, studies: [a], variant: hc, depths: [8]}
+  - {id: second, source: lab, says: It does not.}
+"""
+
+ADDED = """
+  - id: added-by-hand
+    source: lab
+    says: Its loss ends near a half.
+    holds: everywhere
+    scale: {width: 16, steps: 3}
+    tests:
+      - {kind: near, studies: [a], variant: mhc, measures: [loss_final], value: 0.5, tolerance: 0.1}
+"""
+
+
+@pytest.fixture
+def yaml_file(tmp_path):
+    """A function that writes a published.yaml and gives its path."""
+
+    def write(text):
+        file = tmp_path / "published.yaml"
+        file.write_text(text if isinstance(text, str) else yaml.safe_dump(text), encoding="utf-8")
+        return file
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("losses", "expected"), [([0.5, 0.51, 0.52], REPRODUCED), ([3.0, 3.1, 3.2], CONTRADICTED)]
+)
+def test_a_claim_is_added_by_yaml_alone(yaml_file, tmp_path, losses, expected):
+    cells = frame(seeds("loss_final", losses), ended("diverged"))
+    save_tables(
+        {"cells.csv": cells, "summary.csv": summary_table(cells), "steps.csv.gz": NO_STEPS},
+        tmp_path,
+    )
+    write_claims(config_with(), load_published(yaml_file(YAML + ADDED)), tmp_path)
+    verdicts = read_table(tmp_path / "verdicts.csv").set_index("claim")
+    assert verdicts["verdict"].to_dict() == {
+        "first": REPRODUCED,
+        "second": NOT_MEASURED,
+        "added-by-hand": expected,
+    }
+    (row,) = read_table(tmp_path / "claims.csv").query("claim == 'added-by-hand'").itertuples()
+    assert row.observed == pytest.approx(sum(losses) / 3)
+    assert row.says == "Its loss ends near a half."
+    assert read_table(tmp_path / "published.csv")["mean"].tolist() == pytest.approx(
+        [sum(losses) / 3]
+    )
+
+
+def test_a_text_folded_over_lines_stays_one_line(yaml_file):
+    """A line break would break the tables of the report, and shift the lines that it links to."""
+    text = YAML.replace("says: It fails.", "says: >\n      It fails,\n      always.")
+    (first, _) = load_published(yaml_file(text)).claims
+    assert first.says == "It fails, always."
+
+
+def refusal(file):
+    """The lines that refuse a published.yaml; each must name the file."""
+    with pytest.raises(ConfigError) as caught:
+        load_published(file)
+    lines = str(caught.value).splitlines()
+    assert lines
+    for line in lines:
+        assert line.startswith(f"{file}: ")
+    return lines
+
+
+def near(measure):
+    return (
+        f"{{kind: near, studies: [a], variant: hc, measures: [{measure}], value: 1, tolerance: 1}}"
+    )
+
+
+A_TEST = "{kind: fails, studies: [a], variant: hc, depths: [8]}"
+FIRST = ["'first'", "claims.0"]
+"""What names the first claim: its id, or its place in the list."""
+
+
+MISTAKES = [
+    # What stands there, what stands there by mistake, names of the entry, what must be said.
+    # --- claims
+    ("id: first\n    source: lab", "id: first\n    source: lob", FIRST, "lob"),
+    ("says: It fails.", "says: It fails.\n    scale: {widht: 16}", FIRST, "widht"),
+    ("id: second", "id: first", ["first"], "same id"),
+    ("kind: fails", "kind: fials", FIRST, "fials"),
+    ("variant: hc, ", "", FIRST, "variant"),
+    ("    says: It fails.\n", "", FIRST, "says"),
+    ("variant: hc", "varaint: hc", FIRST, "did you mean 'variant'"),
+    ("depths: [8]", "depths: deep", FIRST, "depths"),
+    ("studies: [a]", "studies: []", FIRST, "studies"),
+    ("variant: hc", "variant: hv", FIRST, "hv"),
+    ("says: It fails.", "says: It fails.\n    holds: at work", FIRST, "at work"),
+    (A_TEST, near("gane"), FIRST, "gane"),
+    (A_TEST, "{kind: same_at_equal_steps, studies: [a], variants: [hc], depths: [8]}",
+     FIRST, "exactly two studies"),
+    (A_TEST, "{kind: ordered, studies: [a], lower: hc, higher: [mhc], depths: [8], measure: loss}",
+     FIRST, "'loss'"),
+    (A_TEST, "{kind: monotone, studies: [a], variant: hc, depths: [8], measure: grad_nrom}",
+     FIRST, "grad_nrom"),
+    # --- values
+    ("values:\n  - {source: lab", "values:\n  - {source: lob", ["values.0"], "lob"),
+    ("measure: loss_final", "measure: loss_fnal", ["values.0"], "loss_fnal"),
+    ("scale: {width: 256}", "scale: {widht: 256}", ["values.0"], "widht"),
+    ("{mhc: {8: 0.5}}", "{mhc: {8: half}}", ["values.0"], "half"),
+    ("{mhc: {8: 0.5}}", "{mhc: 0.5}", ["values.0"], "0.5"),
+    ("study: a, ", "", ["values.0"], "study"),
+    # --- sources, notes
+    ("backend: torch", "backend: torhc", ["sources.lab", "'lab'"], "torhc"),
+    ("title: A lab, ", "", ["sources.lab"], "title"),
+    ("notes: []", "notes: [{source: lob, says: It differs.}]", ["notes.0"], "lob"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "names", "problem"), MISTAKES, ids=[f"{m[2][0]}-{m[3]}" for m in MISTAKES]
+)
+def test_a_mistake_is_refused_with_the_file_and_the_entry(yaml_file, old, new, names, problem):
+    assert YAML.count(old) == 1
+    file = yaml_file(YAML.replace(old, new))
+    lines = [line.removeprefix(f"{file}: ") for line in refusal(file)]
+    assert any(problem in line for line in lines)
+    for line in lines:
+        assert any(name in line for name in names)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "claims: [", "claims: {", "just text"])
+def test_a_file_that_is_no_mapping_is_refused(yaml_file, text):
+    assert len(refusal(yaml_file(text))) == 1
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path):
+    (line,) = refusal(tmp_path / "published.yaml")
+    assert "cannot be read" in line
+
+
+@pytest.mark.parametrize("section", ["sources", "notes", "values", "claims"])
+def test_a_section_that_is_missing_is_refused(yaml_file, section):
+    data = {key: value for key, value in yaml.safe_load(YAML).items() if key != section}
+    assert any(section in line for line in refusal(yaml_file(data)))
+
+
+def test_every_mistake_is_named_at_once(yaml_file):
+    data = copy.deepcopy(yaml.safe_load(YAML))
+    del data["claims"][0]["says"]
+    del data["values"][0]["study"]
+    lines = refusal(yaml_file(data))
+    assert any("claims.0.says" in line for line in lines)
+    assert any("values.0.study" in line for line in lines)
+
+
+# --- the claims that are shipped -----------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def shipped(pytestconfig):
+    return load_published(pytestconfig.rootpath / "report/published.yaml")
+
+
+CLAIMS = [
+    "gain-hc-exponential", "gain-mhc-bounded", "baseline-struggles", "hc-fails-48",
+    "mhc-converges-48", "no-nonfinite", "hc-grad-erratic", "hc-nan-48", "all-converge-shallow",
+    "mhc-lowest-loss", "platforms-agree", "demo-converges-fast", "fashion-mhc-best-100",
+    "fashion-hc-beat-resnet-500", "fashion-ds", "text-dynamic-tradeoff",
+    "text-init-extreme-better", "text-gate-saturates", "text-static-stable",
+]  # fmt: skip
+
+
+def test_all_nineteen_claims_are_there_once(shipped):
+    assert len(CLAIMS) == 19
+    assert sorted(claim.id for claim in shipped.claims) == sorted(CLAIMS)
+
+
+def test_tested_claims_are_those_of_the_sweeps_and_the_demo(shipped):
+    assert [claim.id for claim in shipped.claims if claim.tests] == CLAIMS[:15]
+
+
+def test_every_tested_claim_has_a_home_and_a_scale(shipped):
+    for claim in shipped.claims:
+        if claim.tests:
+            assert shipped.sources[claim.source].backend in ("torch", "mlx")
+            assert claim.scale
+
+
+def test_published_values_are_copied_as_printed(shipped):
+    printed = {
+        (value.source, value.study, value.measure, variant, depth): number
+        for value in shipped.values
+        for variant, by_depth in value.cells.items()
+        for depth, number in by_depth.items()
+    }
+    assert printed["mhc-demo-mlx", "depth-mlx", "loss_final", "baseline", 48] == 3.79
+    assert printed["mhc-demo-mlx", "depth-mlx", "loss_final", "hc", 48] == 5.54
+    assert printed["mhc-demo-mlx", "depth-mlx", "gain_final", "hc", 24] == 14.4
+    assert printed["mhc-demo-cuda", "depth-torch", "loss_final", "mhc", 12] == 0.0005
+    assert printed["mhc-demo-cuda", "demo-500", "grad_norm_final", "mhc", 24] == 0.00254
+    assert math.isnan(printed["mhc-demo-cuda", "depth-torch", "loss_final", "hc", 48])
+    assert printed["surviving-depth", "fashion", "test_accuracy", "mhc_causal", 100] == 0.7324
+    assert (
+        printed["surviving-depth-25-january", "fashion-500", "test_accuracy", "resnet", 500]
+        == 0.6363
+    )
+    assert len(printed) == 9 * 3 + 9 + 6 + 6 + 3 + (3 * 3 + 5 * 2 + 3 + 5)
+
+
+# What runs could plausibly show instead: a guesser's loss at 256 tokens, the slope of hc's gain,
+# the first loss at 64 tokens.
+GUESSER = math.log(256)
+SLOPE = 0.5823
+FIRST_LOSS = 4.37
+
+
+def world(test, backend, *, holds):
+    """Runs and steps under which a shipped test holds, or under which it plainly does not."""
+    depths = getattr(test, "depths", None) or [12, 24, 48]
+    variants = [
+        *getattr(test, "variants", []),
+        *getattr(test, "higher", []),
+        *(getattr(test, name) for name in ("variant", "lower") if hasattr(test, name)),
+    ]
+    cells, steps = [], []
+    for study in test.studies:
+        for variant in variants:
+            for depth in depths:
+                for seed in range(3):
+                    axes = {"study": study, "variant": variant, "depth": depth, "seed": seed}
+                    axes["backend"] = backend
+                    values, losses = numbers(test, axes, holds)
+                    cells.append(run(**axes, chance_loss=GUESSER, **values))
+                    column = test.measure if test.kind == "monotone" else "loss"
+                    steps += curve(losses, column=column, **axes)
+    return frame(cells), frame(steps)
+
+
+def numbers(test, axes, holds):
+    """(summary, curve) of one run."""
+    jitter = 1 + 0.001 * axes["seed"]
+    good = [3.0, 0.02 * jitter]
+    if test.kind == "line_in_depth":
+        slope = SLOPE if holds else -SLOPE
+        return {test.measures[0]: slope * axes["depth"] * jitter}, good
+    if test.kind == "near":
+        unlike = {
+            "gain_final": SLOPE * axes["depth"],
+            "loss_first": FIRST_LOSS,
+            "loss_final": GUESSER,
+            "mixing_row_error": 1.0,
+            "mixing_column_error": 1.0,
+        }
+        value = test.value if holds else unlike[test.measures[0]]
+        return {test.measures[0]: value * jitter}, good
+    if test.kind == "fails":
+        return {"outcome": "at chance" if holds else "learned", "loss_final": jitter}, good
+    if test.kind == "diverges_at_once":
+        return {"first_nonfinite_step": 0 if holds else NAN}, good
+    if test.kind == "no_events":
+        return {"nonfinite_total": 0 if holds else 1}, good
+    if test.kind == "converges_below":
+        return {"loss_final": (0.001 if holds else GUESSER) * jitter}, good
+    if test.kind == "ordered":
+        small = (axes["variant"] == test.lower) == holds
+        return {test.measure: (0.1 if small else 1.0) * jitter}, good
+    if test.kind == "monotone":
+        return {}, [3.0, 2.0, 1.0] if holds else [1.0, 2.0, 3.0]
+    assert test.kind == "same_at_equal_steps"
+    if axes["study"] == test.studies[0]:
+        return {}, [3.0, 0.02 * (1 + 0.01 * (axes["seed"] - 1))]
+    return {}, [3.0, 0.02 if holds else 0.2]
+
+
+def shipped_verdicts(shipped, config, *, holds):
+    """Each shipped test, as (claim, number of the test, kind) → verdict in such a world."""
+    found = {}
+    for claim in shipped.claims:
+        for number, test in enumerate(claim.tests):
+            home = shipped.sources[claim.source].backend
+            cells, steps = world(test, home, holds=holds)
+            alone = claim.model_copy(update={"tests": [test]})
+            one = shipped.model_copy(update={"claims": [alone]})
+            (row,) = claims_table(config, cells, steps, one).to_dict("records")
+            found[claim.id, number, test.kind] = row["verdict"]
+    return found
+
+
+def test_every_shipped_test_can_be_reproduced(shipped, default_config):
+    found = shipped_verdicts(shipped, default_config, holds=True)
+    assert found == dict.fromkeys(found, REPRODUCED)
+    assert len(found) == 22
+
+
+def test_no_tolerance_keeps_a_shipped_test_from_being_contradicted(shipped, default_config):
+    found = shipped_verdicts(shipped, default_config, holds=False)
+    assert found == dict.fromkeys(found, CONTRADICTED)
+
+
+def test_the_shipped_claims_cover_every_kind(shipped):
+    kinds = {test.kind for claim in shipped.claims for test in claim.tests}
+    assert kinds == {test["kind"] for test in KINDS}

@@ -1,0 +1,502 @@
+"""Figures: colours, labels, curves and bands by hand, marks of divergence, and the same bytes."""
+
+import math
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib import colors
+from matplotlib import pyplot as plt
+from matplotlib.collections import PolyCollection
+
+from fathom import figures
+from fathom.tables import summary_table
+from tables_helpers import CPU_PLATFORM, GPU_PLATFORM, curve, frame, half_width, run, seeds
+
+NAN, INF = math.nan, math.inf
+GAIN = "gain_proxy_log10_max_entry"
+COLOURS = {"baseline": "#000000", "hc": "#d55e00", "mhc": "#0072b2"}  # Okabe and Ito's
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    yield
+    plt.close("all")
+
+
+# --- data ------------------------------------------------------------------------------------
+
+
+def steps_of(losses, variants=("mhc",), depths=(4, 8), count=3):
+    """Rows of steps with these losses; gradient norm and gain follow them."""
+    rows = []
+    for variant in variants:
+        for depth in depths:
+            for seed in range(count):
+                for row in curve([loss * (1 + seed) for loss in losses], variant, depth, seed):
+                    rows.append({**row, "grad_norm": row["loss"], GAIN: row["loss"]})
+    return frame(rows).assign(nonfinite_total=0)
+
+
+def summary_of(values, variants=("mhc",), depths=(4, 8)):
+    """A summary in which every cell has these gains at its last step, and 2 at its first."""
+    rows = [
+        run(variant=v, depth=d, seed=seed, gain_final=value, gain_first=2.0)
+        for v in variants
+        for d in depths
+        for seed, value in enumerate(values)
+    ]
+    return summary_table(frame(rows))
+
+
+def variance_of(*shares):
+    rows = [{"depth": 4 * n, "variant": "mhc", **share} for n, share in enumerate(shares, 1)]
+    return pd.DataFrame(rows, columns=["depth", "variant", "recipe", "place", "seed", "other"])
+
+
+SHARES = {"recipe": 0.6, "place": 0.2, "seed": 0.15, "other": 0.05}
+
+
+def published_of(*rows):
+    base = {"study": "a", "measure": "loss_final", "variant": "mhc", "depth": 8,
+            "published": 0.5, "backend": "torch", "platform": CPU_PLATFORM, "origin": "here",
+            "mean": 0.6, "half": 0.1}  # fmt: skip
+    return pd.DataFrame([{**base, **row} for row in rows], columns=list(base))
+
+
+def drawn(steps, summary):
+    """Every figure that draws variants, by name."""
+    own = steps[steps["depth"] == steps["depth"].max()]
+    found = figures.study_figures(steps, summary, "a study")
+    return {**found, **figures.cell_figures(own, "a cell")}
+
+
+# --- what there is ---------------------------------------------------------------------------
+
+
+def test_names_of_the_figures_of_a_study():
+    names = figures.study_figures(steps_of([1.0, 2.0]), summary_of([1.0]), "a")
+    assert list(names) == [
+        "loss_comparison", "grad_norm_comparison", "gain_comparison", "depth_scaling",
+        "8l_comparison",
+    ]  # fmt: skip
+
+
+def test_names_of_the_other_figures():
+    cell = steps_of([1.0, 2.0], depths=[8], count=1)
+    assert list(figures.cell_figures(cell, "a")) == [
+        "loss", "grad_norm", "nan_inf_events", "gain_proxy",
+    ]  # fmt: skip
+    assert list(figures.overview_figures(variance_of(SHARES), published_of({}))) == [
+        "variance",
+        "published",
+    ]
+
+
+WHOLE = [4.0, 2.0, 1.0]
+
+
+def one_depth(losses, **changes):
+    return steps_of(losses, depths=[8], **changes)
+
+
+@pytest.mark.parametrize(
+    ("steps", "summary"),
+    [
+        (steps_of(WHOLE), summary_of([1.0, 2.0, 3.0])),
+        (one_depth([NAN, NAN, NAN]), summary_of([None, None, None])),
+        (one_depth([4.0, NAN, NAN]), summary_of([1.0, None, 3.0])),
+        (one_depth([4.0, INF, INF]), summary_of([None, None, None])),
+        (one_depth([0.0, 0.0]), summary_of([0.0, 0.0])),
+        (one_depth(WHOLE, count=1), summary_of([1.0])),
+        (one_depth([4.0]), summary_of([1.0, 2.0])),
+        (one_depth([NAN]), summary_of([None])),
+        (one_depth([4.0], count=1), summary_of([1.0], depths=[8])),
+        (one_depth([-0.6, -0.6]), summary_of([-0.6, -0.6, -0.6])),
+    ],
+    ids=[
+        "whole", "nan from step 0", "nan from step 1", "infinite", "zero", "one seed", "one step",
+        "one step, nan", "one number", "negative",
+    ],
+)  # fmt: skip
+def test_every_figure_can_be_drawn_and_saved(steps, summary, tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = drawn(steps, summary)
+        figures.save(found, tmp_path)
+    assert len(found) == 9
+    for name in found:
+        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    "published",
+    [
+        [],
+        [{}],
+        [{"published": NAN}, {"mean": NAN, "half": NAN}],
+        [{"half": NAN}, {"mean": 1e-5, "half": 1.0}],
+        [{"measure": "gain_final", "published": -0.6}],
+        [{"measure": "nonfinite_total"}],
+        [{"backend": ""}],
+    ],
+    ids=["empty", "one", "nan", "wide", "one measure", "no measure", "not measured"],
+)
+@pytest.mark.parametrize("shares", [[], [SHARES], [SHARES] * 9], ids=["empty", "one", "nine"])
+def test_the_overview_can_be_drawn_and_saved(shares, published, tmp_path):
+    found = figures.overview_figures(variance_of(*shares), published_of(*published))
+    figures.save(found, tmp_path)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["published.png", "variance.png"]
+
+
+@pytest.mark.parametrize("name", ["variance", "published"])
+def test_an_overview_of_nothing_says_so_and_has_no_axes(name):
+    figure = figures.overview_figures(variance_of(), published_of())[name]
+    (ax,) = figure.axes
+    assert not ax.axison
+    (text,) = ax.texts
+    assert text.get_text() in ("nothing to decompose", "no published value was repeated")
+
+
+# --- colours ---------------------------------------------------------------------------------
+
+
+def lines_of(figure):
+    return [line for ax in figure.axes for line in ax.lines]
+
+
+def hex_of(artist):
+    return colors.to_hex(artist.get_color())
+
+
+def legend_of(figure):
+    """Label → colour."""
+    (legend,) = figure.legends
+    labels = [text.get_text() for text in legend.get_texts()]
+    return dict(zip(labels, map(hex_of, legend.legend_handles), strict=True))
+
+
+@pytest.mark.parametrize(("variant", "colour"), COLOURS.items())
+@pytest.mark.parametrize("losses", [WHOLE, [4.0, NAN, NAN]], ids=["whole", "diverging"])
+def test_a_variant_alone_has_its_colour_in_every_figure(variant, colour, losses):
+    gains = [1.0, 2.0] if losses is WHOLE else [1.0, None]
+    found = drawn(steps_of(losses, [variant]), summary_of(gains, [variant]))
+    for name, figure in found.items():
+        assert {hex_of(line) for line in lines_of(figure)} == {colour}, name
+        assert legend_of(figure) == {variant: colour}, name
+
+
+@pytest.mark.parametrize("order", [["baseline", "hc", "mhc"], ["mhc", "hc", "baseline"]])
+def test_variants_together_have_the_same_colours(order):
+    found = drawn(steps_of(WHOLE, order), summary_of([1.0], order))
+    for name, figure in found.items():
+        assert legend_of(figure) == COLOURS, name
+        assert {hex_of(line) for line in lines_of(figure)} == set(COLOURS.values()), name
+
+
+def test_a_curve_has_the_colour_that_the_legend_gives_it():
+    steps = frame(curve([1.0, 1.0], "hc"), curve([2.0, 2.0], "mhc"))
+    (ax,) = figures.depth_panels(steps, "loss", "a").axes
+    assert {hex_of(line): line.get_ydata()[0] for line in ax.lines} == pytest.approx(
+        {COLOURS["hc"]: 1.0, COLOURS["mhc"]: 2.0}
+    )
+
+
+def test_published_values_have_the_colour_of_their_variant():
+    rows = [{"variant": variant, "depth": 8} for variant in COLOURS]
+    figure = figures.published_panels(published_of(*rows))
+    left = figure.axes[0]
+    hollow = [line for line in left.lines if line.get_markerfacecolor() == "none"]
+    assert [colors.to_hex(line.get_markeredgecolor()) for line in hollow] == list(COLOURS.values())
+    assert legend_of(figure).items() >= COLOURS.items()
+
+
+def test_a_variant_without_a_colour_of_its_own_keeps_one():
+    colour = figures.colour_of("identity")
+    assert colour == figures.colour_of("identity")
+    assert colour.lower() not in COLOURS.values()
+
+
+# --- labels ----------------------------------------------------------------------------------
+
+
+def test_every_axis_says_what_it_shows():
+    units = {
+        "loss_comparison": "nats", "grad_norm_comparison": "L2", "gain_comparison": "log10",
+        "depth_scaling": "log10", "8l_comparison": "nats", "loss": "nats", "grad_norm": "L2",
+        "nan_inf_events": "steps", "gain_proxy": "log10",
+    }  # fmt: skip
+    found = drawn(steps_of(WHOLE), summary_of([1.0, 2.0]))
+    for name, figure in found.items():
+        assert units[name] in figure.axes[0].get_ylabel(), name
+        x = "layers" if name == "depth_scaling" else "step"
+        assert {ax.get_xlabel() for ax in figure.axes} == {x}, name
+
+
+def test_panels_beside_each_other_share_the_axis_that_has_the_label():
+    figure = figures.depth_panels(steps_of(WHOLE), "loss", "a")
+    first, second = figure.axes
+    assert first.get_shared_y_axes().joined(first, second)
+
+
+def test_the_head_to_head_labels_both_sides():
+    figure = figures.head_to_head(steps_of(WHOLE, depths=[8]), "a")
+    assert "nats" in figure.axes[0].get_ylabel()
+    assert "log10" in figure.axes[1].get_ylabel()
+    assert figure.get_suptitle() == "a, 8 layers"
+
+
+def test_panels_are_titled_by_depth_in_order():
+    figure = figures.depth_panels(steps_of(WHOLE, depths=[16, 4, 8]), "loss", "the study")
+    assert [ax.get_title() for ax in figure.axes] == ["4 layers", "8 layers", "16 layers"]
+    assert figure.get_suptitle() == "the study"
+
+
+def test_shares_are_labelled_in_percent_and_by_cell():
+    (ax,) = figures.variance_bars(variance_of(SHARES, SHARES)).axes
+    assert "(%)" in ax.get_xlabel()
+    assert [label.get_text() for label in ax.get_yticklabels()] == [
+        "mhc, 4 layers",
+        "mhc, 8 layers",
+    ]
+
+
+def test_published_panels_are_labelled_with_units_and_depths():
+    figure = figures.published_panels(published_of({"depth": 4}, {"depth": 8}))
+    left, right = figure.axes
+    assert "nats" in left.get_ylabel()
+    assert "log10" in right.get_ylabel()
+    assert [label.get_text() for label in left.get_xticklabels()] == ["4 layers", "8 layers"]
+
+
+# --- curves ----------------------------------------------------------------------------------
+
+
+def band_of(ax):
+    """(lower, upper) edge of the one band."""
+    (band,) = [c for c in ax.collections if isinstance(c, PolyCollection)]
+    (path,) = band.get_paths()
+    xs = sorted(set(path.vertices[:, 0]))
+    at = [path.vertices[path.vertices[:, 0] == x, 1] for x in xs]
+    return [min(ys) for ys in at], [max(ys) for ys in at]
+
+
+@pytest.mark.parametrize("column", ["loss", "grad_norm"])
+def test_a_curve_is_the_geometric_mean_and_its_band_the_range(column):
+    steps = frame(
+        curve([1.0, 10.0], seed=0, column=column),
+        curve([10.0, 10.0], seed=1, column=column),
+        curve([100.0, 80.0], seed=2, column=column),
+    )
+    (ax,) = figures.depth_panels(steps, column, "a").axes
+    (line,) = ax.lines
+    assert list(line.get_xdata()) == [0, 1]
+    assert list(line.get_ydata()) == pytest.approx([10, 20])  # the third root of 8000
+    low, high = band_of(ax)
+    assert low == pytest.approx([1, 10])
+    assert high == pytest.approx([100, 80])
+    assert ax.get_yscale() == "log"
+
+
+def test_a_gain_is_a_logarithm_already_and_is_averaged_as_it_is():
+    steps = frame(curve([1.0, -2.0], column=GAIN), curve([3.0, -6.0], seed=1, column=GAIN))
+    (ax,) = figures.depth_panels(steps, GAIN, "a").axes
+    (line,) = ax.lines
+    assert list(line.get_ydata()) == pytest.approx([2, -4])
+    assert ax.get_yscale() == "linear"
+
+
+def test_each_panel_shows_its_own_depth():
+    steps = frame(curve([1.0, 1.0], depth=4), curve([2.0, 2.0], depth=8))
+    figure = figures.depth_panels(steps, "loss", "a")
+    assert [ax.lines[0].get_ydata()[0] for ax in figure.axes] == pytest.approx([1, 2])
+
+
+def test_a_single_step_is_a_point_that_can_be_seen():
+    (ax,) = figures.depth_panels(frame(curve([2.0])), "loss", "a").axes
+    (line,) = ax.lines
+    assert line.get_marker() == "o"
+    low, high = ax.get_xlim()
+    assert low <= 0 < high
+
+
+def test_gain_against_depth_by_hand():
+    cells = frame(
+        seeds("gain_final", [1.0, 2.0, 6.0], depth=4), seeds("gain_final", [5.0], depth=16)
+    )
+    (ax,) = figures.depth_scaling(summary_table(cells), "a").axes
+    (container,) = ax.containers
+    points, _, (bars,) = container.lines
+    assert list(points.get_xdata()) == [4, 16]
+    assert list(points.get_ydata()) == pytest.approx([3, 5])
+    half = half_width([1.0, 2.0, 6.0])
+    edges = [(segment[0][1], segment[1][1]) for segment in bars.get_segments()]
+    assert edges[0] == pytest.approx((3 - half, 3 + half))
+    assert edges[1] == pytest.approx((5, 5))  # one seed has no interval
+    assert list(ax.get_xticks()) == [4, 16]
+
+
+def test_bars_are_the_shares_one_after_the_other():
+    other = {"recipe": 0.1, "place": 0.2, "seed": 0.3, "other": 0.4}
+    figure = figures.variance_bars(variance_of(SHARES, other))
+    (ax,) = figure.axes
+    bars = {bar.get_label(): [(p.get_x(), p.get_width()) for p in bar] for bar in ax.containers}
+    assert np.array(bars["recipe"]) == pytest.approx(np.array([(0, 60), (0, 10)]))
+    assert np.array(bars["backend"]) == pytest.approx(np.array([(60, 20), (10, 20)]))
+    assert np.array(bars["seed"]) == pytest.approx(np.array([(80, 15), (30, 30)]))
+    assert np.array(bars["interactions"]) == pytest.approx(np.array([(95, 5), (60, 40)]))
+    assert ax.get_xlim() == (0, 100)
+
+
+# --- divergence ------------------------------------------------------------------------------
+
+
+def crosses(ax):
+    """(x, colour) of every cross."""
+    return [(line.get_xdata()[0], hex_of(line)) for line in ax.lines if line.get_marker() == "x"]
+
+
+def remarks(ax):
+    return [text.get_text() for text in ax.texts]
+
+
+@pytest.mark.parametrize("column", ["loss", "grad_norm", GAIN])
+@pytest.mark.parametrize("broken", [NAN, INF, -INF])
+@pytest.mark.parametrize("step", [0, 2])
+def test_a_cross_marks_the_step_from_which_a_run_is_not_finite(column, broken, step):
+    values = [1.0] * step + [broken] * (4 - step)
+    steps = frame(curve([1.0] * 4, "mhc", column=column), curve(values, "hc", column=column))
+    (ax,) = figures.depth_panels(steps, column, "a").axes
+    assert crosses(ax) == [(step, COLOURS["hc"])]
+    assert remarks(ax) == [f"not finite from step {step}"]
+
+
+def test_no_cross_where_all_is_finite():
+    (ax,) = figures.depth_panels(steps_of(WHOLE, depths=[8]), "loss", "a").axes
+    assert crosses(ax) == []
+    assert remarks(ax) == []
+
+
+@pytest.mark.parametrize("column", ["loss", "grad_norm"])
+def test_zero_is_finite_although_it_has_no_logarithm(column):
+    """A cross there would say of a run that learned everything that it diverged."""
+    steps = frame(curve([4.0, 1.0, 0.0], column=column))
+    (ax,) = figures.depth_panels(steps, column, "a").axes
+    assert remarks(ax) == []
+
+
+def test_the_first_seed_to_diverge_ends_the_curve():
+    # A mean over the survivors would flatter.
+    steps = frame(curve([4.0, 3.0, 2.0, 1.0]), curve([4.0, 3.0, NAN, NAN], seed=1))
+    (ax,) = figures.depth_panels(steps, "loss", "a").axes
+    (line,) = [line for line in ax.lines if line.get_marker() != "x"]
+    assert list(line.get_xdata()) == [0, 1]
+    assert crosses(ax) == [(2, COLOURS["mhc"])]
+
+
+def test_a_cross_stands_in_the_panel_of_its_depth():
+    steps = frame(curve([1.0, 1.0], depth=4), curve([1.0, NAN], depth=8))
+    whole, broken = figures.depth_panels(steps, "loss", "a").axes
+    assert crosses(whole) == []
+    assert crosses(broken) == [(1, COLOURS["mhc"])]
+
+
+def test_two_crosses_do_not_cover_each_other():
+    steps = frame(curve([NAN, NAN], "hc"), curve([NAN, NAN], "mhc"))
+    (ax,) = figures.depth_panels(steps, "loss", "a").axes
+    heights = [line.get_ydata()[0] for line in ax.lines if line.get_marker() == "x"]
+    assert len(set(heights)) == 2
+    assert min(heights) > 1  # above the panel, so over no curve
+
+
+def test_gain_against_depth_crosses_cells_that_diverged():
+    cells = frame(
+        seeds("gain_final", [1.0, 1.0], depth=4),
+        [run(depth=8, gain_first=2.5, gain_final=1.0), run(depth=8, seed=1, gain_first=2.5)],
+    )
+    figure = figures.depth_scaling(summary_table(cells), "a")
+    (ax,) = figure.axes
+    (cross,) = [line for line in ax.lines if line.get_marker() == "x"]
+    assert (list(cross.get_xdata()), list(cross.get_ydata())) == ([8], [2.5])
+    assert "diverged" in figure.get_suptitle()
+
+
+def test_gain_against_depth_without_divergence_has_no_remark():
+    assert figures.depth_scaling(summary_of([1.0]), "a").get_suptitle() == "a"
+
+
+# --- published beside ours -------------------------------------------------------------------
+
+
+def test_published_is_hollow_and_ours_is_filled_with_its_interval():
+    left = figures.published_panels(published_of({})).axes[0]
+    (hollow,) = [line for line in left.lines if line.get_markerfacecolor() == "none"]
+    assert list(hollow.get_ydata()) == [0.5]
+    (container,) = left.containers
+    ours, _, (bars,) = container.lines
+    assert list(ours.get_ydata()) == [0.6]
+    assert ours.get_markerfacecolor() != "none"
+    assert bars.get_segments()[0][:, 1] == pytest.approx([0.5, 0.7])
+
+
+@pytest.mark.parametrize("missing", ["published", "mean"])
+def test_a_value_that_is_not_finite_is_a_cross(missing):
+    left = figures.published_panels(published_of({missing: NAN})).axes[0]
+    assert len([line for line in left.lines if line.get_marker() == "x"]) == 1
+
+
+def test_each_measure_stands_in_its_own_panel():
+    figure = figures.published_panels(
+        published_of({"published": 0.5}, {"measure": "gain_final", "published": -0.6})
+    )
+    for ax, value in zip(figure.axes, (0.5, -0.6), strict=True):
+        (hollow,) = [line for line in ax.lines if line.get_markerfacecolor() == "none"]
+        assert list(hollow.get_ydata()) == [value]
+
+
+def test_each_study_has_its_row():
+    figure = figures.published_panels(published_of({"study": "a"}, {"study": "b"}))
+    assert [ax.get_title() for ax in figure.axes] == ["a", "a", "b", "b"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"backend": "mlx"}, {"platform": GPU_PLATFORM, "origin": "imported"}],
+    ids=["backend", "platform"],
+)
+def test_places_are_told_apart(other):
+    """Two values of ours must not lie on each other, and the legend must name both."""
+    figure = figures.published_panels(published_of({}, {**other, "mean": 0.8}))
+    points = [container.lines[0] for container in figure.axes[0].containers]
+    assert len({point.get_xdata()[0] for point in points}) == 2
+    assert len({point.get_marker() for point in points}) == 2
+    assert len([label for label in legend_of(figure) if label.startswith("ours")]) == 2
+
+
+# --- files -----------------------------------------------------------------------------------
+
+
+def test_the_same_numbers_make_the_same_bytes(tmp_path):
+    names = set()
+    for folder in ("one", "two"):
+        found = drawn(one_depth([4.0, NAN, NAN]), summary_of([1.0, None], depths=[8]))
+        found |= figures.overview_figures(variance_of(SHARES), published_of({}))
+        figures.save(found, tmp_path / folder)
+        names |= set(found)
+    assert len(names) == 11
+    for name in names:
+        one, two = (tmp_path / folder / f"{name}.png" for folder in ("one", "two"))
+        assert one.read_bytes() == two.read_bytes(), name
+
+
+def test_a_file_holds_no_date_and_no_version(tmp_path):
+    figures.save({"a": figures.variance_bars(variance_of(SHARES))}, tmp_path)
+    content = (tmp_path / "a.png").read_bytes()
+    assert b"tEXt" not in content
+    assert b"tIME" not in content
+
+
+def test_saving_closes_the_figures(tmp_path):
+    figures.save({"a": figures.variance_bars(variance_of(SHARES))}, tmp_path)
+    assert plt.get_fignums() == []

@@ -1,0 +1,253 @@
+"""Initial parameters: spread by spread against their formulas, and against the frameworks."""
+
+import math
+
+import numpy as np
+import pytest
+
+from fathom.models.init import Constant, Normal, Parameter, ScaledIdentity, Uniform, draw
+from fathom.train import initial_parameters
+
+V, T, D, F, L = 256, 64, 48, 96, 12
+
+# Every parameter of mhc with the spread that its recipe gives it.
+IN_BOTH_RECIPES = {
+    "embedding.position": ("normal", 0.01),
+    "block.norm1.weight": ("constant", 1),
+    "block.norm1.bias": ("constant", 0),
+    "block.attention_out.weight": ("uniform", 1 / math.sqrt(D)),
+    "block.norm2.weight": ("constant", 1),
+    "block.norm2.bias": ("constant", 0),
+    "block.up.weight": ("uniform", 1 / math.sqrt(D)),
+    "block.up.bias": ("uniform", 1 / math.sqrt(D)),
+    "block.down.weight": ("uniform", 1 / math.sqrt(F)),
+    "block.down.bias": ("uniform", 1 / math.sqrt(F)),
+    "norm.weight": ("constant", 1),
+    "norm.bias": ("constant", 0),
+    "head.weight": ("uniform", 1 / math.sqrt(D)),
+    "connection.H_pre": ("identity", None),
+    "connection.H_post": ("identity", None),
+    "connection.H_res": ("identity", None),
+}
+SPREADS = {
+    "mlx": {
+        **IN_BOTH_RECIPES,
+        "embedding.token": ("normal", 1 / math.sqrt(D)),
+        "block.qkv.weight": ("uniform", 1 / math.sqrt(D)),
+        "block.qkv.bias": ("uniform", 1 / math.sqrt(D)),
+        "block.attention_out.bias": ("uniform", 1 / math.sqrt(D)),
+    },
+    "torch": {
+        **IN_BOTH_RECIPES,
+        "embedding.token": ("normal", 1),
+        "block.qkv.weight": ("uniform", math.sqrt(6 / (4 * D))),
+        "block.qkv.bias": ("constant", 0),
+        "block.attention_out.bias": ("constant", 0),
+    },
+}
+CASES = [
+    pytest.param(recipe, name, kind, value, id=f"{recipe}-{name}")
+    for recipe, spreads in SPREADS.items()
+    for name, (kind, value) in spreads.items()
+]
+
+
+@pytest.fixture
+def spec_of(make_spec):
+    sizes = {"vocab": V, "length": T, "width": D, "hidden": F, "depth": L}
+    return lambda recipe, **changes: make_spec(recipe=recipe, **{**sizes, **changes})
+
+
+def assert_normal(x, std):
+    # The sample's standard deviation strays by std/√(2n), its mean by std/√n: allow six of each.
+    assert x.std() == pytest.approx(std, rel=6 / math.sqrt(2 * x.size))
+    assert abs(x.mean()) < 6 * std / math.sqrt(x.size)
+    # Three of 1000 normal draws lie beyond three standard deviations; a uniform has none.
+    assert (np.abs(x) > 3 * std).any()
+
+
+def assert_uniform(x, bound):
+    assert np.abs(x).max() <= bound * (1 + 1e-6)  # the bound itself is rounded to float32
+    # The largest of n draws falls short of the bound by about bound/n.
+    assert np.abs(x).max() > bound * (1 - 20 / x.size)
+    # Mean 0 with variance bound²/3n; mean square bound²/3 with relative error √(4/5n).
+    assert abs(x.mean()) < 6 * bound / math.sqrt(3 * x.size)
+    assert (x**2).mean() == pytest.approx(bound**2 / 3, rel=6 * math.sqrt(0.8 / x.size))
+
+
+@pytest.mark.parametrize(("recipe", "name", "kind", "value"), CASES)
+def test_every_parameter_has_the_spread_of_its_recipe(spec_of, recipe, name, kind, value):
+    x = initial_parameters(spec_of(recipe))[name].astype(np.float64)
+    if kind == "normal":
+        assert_normal(x, value)
+    elif kind == "uniform":
+        assert_uniform(x, value)
+    elif kind == "constant":
+        assert (x == value).all()
+    else:
+        assert (x == np.stack([2 * np.eye(4) - 1] * L)).all()
+
+
+@pytest.mark.parametrize("recipe", ["mlx", "torch"])
+def test_the_list_above_is_complete(spec_of, recipe):
+    assert set(initial_parameters(spec_of(recipe))) == set(SPREADS[recipe])
+
+
+def test_shapes(spec_of):
+    shapes = {name: x.shape for name, x in initial_parameters(spec_of("torch")).items()}
+    assert shapes == {
+        "embedding.token": (V, D),
+        "embedding.position": (T, D),
+        "block.norm1.weight": (L, D),
+        "block.norm1.bias": (L, D),
+        "block.qkv.weight": (L, 3 * D, D),
+        "block.qkv.bias": (L, 3 * D),
+        "block.attention_out.weight": (L, D, D),
+        "block.attention_out.bias": (L, D),
+        "block.norm2.weight": (L, D),
+        "block.norm2.bias": (L, D),
+        "block.up.weight": (L, F, D),
+        "block.up.bias": (L, F),
+        "block.down.weight": (L, D, F),
+        "block.down.bias": (L, D),
+        "norm.weight": (D,),
+        "norm.bias": (D,),
+        "head.weight": (V, D),
+        "connection.H_pre": (L, 4, 4),
+        "connection.H_post": (L, 4, 4),
+        "connection.H_res": (L, 4, 4),
+    }
+
+
+def test_the_baseline_has_no_connection_parameters(spec_of):
+    names = set(initial_parameters(spec_of("torch", variant="baseline")))
+    assert names == {name for name in SPREADS["torch"] if not name.startswith("connection.")}
+
+
+# --- where the recipes come from: the layers of the frameworks themselves ------------------------
+
+
+def torch_layers():
+    import torch
+
+    torch.manual_seed(0)
+    attention = torch.nn.MultiheadAttention(D, 4)
+    up, down = torch.nn.Linear(D, F), torch.nn.Linear(F, D)
+    return {
+        "embedding.token": torch.nn.Embedding(V, D).weight,
+        "block.qkv.weight": attention.in_proj_weight,
+        "block.qkv.bias": attention.in_proj_bias,
+        "block.attention_out.weight": attention.out_proj.weight,
+        "block.attention_out.bias": attention.out_proj.bias,
+        "block.up.weight": up.weight,
+        "block.up.bias": up.bias,
+        "block.down.weight": down.weight,
+        "block.down.bias": down.bias,
+        "head.weight": torch.nn.Linear(D, V, bias=False).weight,
+    }
+
+
+def mlx_layers():
+    import mlx.core as mx
+    import mlx.nn as nn
+
+    mx.random.seed(0)
+    attention = nn.MultiHeadAttention(D, 4, bias=True)
+    up, down = nn.Linear(D, F), nn.Linear(F, D)
+    return {
+        "embedding.token": nn.Embedding(V, D).weight,
+        "block.qkv.weight": attention.query_proj.weight,
+        "block.qkv.bias": attention.query_proj.bias,
+        "block.attention_out.weight": attention.out_proj.weight,
+        "block.attention_out.bias": attention.out_proj.bias,
+        "block.up.weight": up.weight,
+        "block.up.bias": up.bias,
+        "block.down.weight": down.weight,
+        "block.down.bias": down.bias,
+        "head.weight": nn.Linear(D, V, bias=False).weight,
+    }
+
+
+@pytest.mark.parametrize(("recipe", "layers"), [("torch", torch_layers), ("mlx", mlx_layers)])
+def test_a_recipe_draws_as_the_layers_of_its_framework_do(connect_cpu, spec_of, recipe, layers):
+    connect_cpu(recipe)  # recipes are named after frameworks; skips if this one is not here
+    ours = initial_parameters(spec_of(recipe))
+    for name, layer in layers().items():
+        theirs = np.array(layer.tolist())
+        if not theirs.any():
+            assert not ours[name].any(), name
+            continue
+        # Both are samples: the shorter one has n draws, whose deviation strays by 1/√(2n).
+        spread = 6 / math.sqrt(2 * theirs.size)
+        assert ours[name].std() == pytest.approx(theirs.std(), rel=spread), name
+
+
+# --- the draw ------------------------------------------------------------------------------------
+
+
+def test_everything_is_float32(spec_of):
+    assert {x.dtype for x in initial_parameters(spec_of("mlx")).values()} == {np.dtype("float32")}
+
+
+def test_a_seed_determines_every_number(spec_of):
+    first, second = (initial_parameters(spec_of("mlx", seed=7)) for _ in range(2))
+    for name in first:
+        assert (first[name] == second[name]).all(), name
+
+
+def test_another_seed_draws_other_numbers(spec_of):
+    first, second = (initial_parameters(spec_of("mlx", seed=seed)) for seed in (7, 8))
+    for name, (kind, _) in SPREADS["mlx"].items():
+        if kind in ("normal", "uniform"):
+            assert_uncorrelated(first[name], second[name])
+
+
+def test_another_name_draws_other_numbers():
+    same = Parameter((1000,), Normal(1.0))
+    drawn = draw({"one": same, "two": same}, seed=0)
+    assert_uncorrelated(drawn["one"], drawn["two"])
+
+
+def assert_uncorrelated(x, y):
+    # The correlation of two independent samples has standard deviation 1/√n.
+    assert abs(np.corrcoef(x.ravel(), y.ravel())[0, 1]) < 6 / math.sqrt(x.size)
+
+
+def test_a_further_parameter_leaves_the_others_alone():
+    one = Parameter((5,), Normal(1.0))
+    alone = draw({"one": one}, seed=3)
+    accompanied = draw({"zero": Parameter((9,), Uniform(1.0)), "one": one}, seed=3)
+    assert (alone["one"] == accompanied["one"]).all()
+
+
+def test_variants_share_the_numbers_of_their_blocks(spec_of):
+    baseline = initial_parameters(spec_of("torch", variant="baseline"))
+    mhc = initial_parameters(spec_of("torch", variant="mhc"))
+    for name, value in baseline.items():
+        assert (mhc[name] == value).all(), name
+
+
+@pytest.mark.parametrize("recipe", ["mlx", "torch"])
+def test_a_deeper_network_starts_with_the_layers_of_a_shallower_one(spec_of, recipe):
+    shallow = initial_parameters(spec_of(recipe, depth=3))
+    deep = initial_parameters(spec_of(recipe, depth=L))
+    for name, value in shallow.items():
+        stacked = name.startswith(("block.", "connection."))
+        assert (value == (deep[name][:3] if stacked else deep[name])).all(), name
+
+
+def test_layers_differ_from_each_other(spec_of):
+    weight = initial_parameters(spec_of("torch"))["block.up.weight"]
+    assert_uncorrelated(weight[0], weight[1])
+
+
+def test_fixed_distributions_by_hand():
+    drawn = draw(
+        {
+            "constant": Parameter((2,), Constant(3.5)),
+            "identity": Parameter((1, 2, 2), ScaledIdentity(2.0, -1.0)),
+        },
+        seed=0,
+    )
+    assert drawn["constant"].tolist() == [3.5, 3.5]
+    assert drawn["identity"].tolist() == [[[1, -1], [-1, 1]]]

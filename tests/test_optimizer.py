@@ -1,0 +1,166 @@
+"""AdamW as the trainers run it, against the textbook in float64."""
+
+import inspect
+
+import numpy as np
+import pytest
+
+from fathom.backends import Objective
+from fathom.recipes import Recipe
+from fathom.study import Optimizer
+
+# An eps that is not negligible, or its place in the formula would not be tested; likewise decay.
+OPTIMIZER = Optimizer(lr=0.05, beta1=0.8, beta2=0.95, eps=0.03, weight_decay=0.4)
+START = {
+    "w": np.array([[1.0, -2.0, 0.5], [3.0, 0.1, -0.7]], dtype=np.float32),
+    "b": np.array([0.3, -0.2, 0.9], dtype=np.float32),
+}
+FLOAT32 = 1e-6
+"""Three steps on numbers of order one: a dozen roundings of 6e-8 each."""
+
+
+def recipe(bias_correction):
+    return Recipe("unit", "linear", bias_correction)
+
+
+def batch(step):
+    """Inputs and targets of a step, float32 [3] each."""
+    rng = np.random.default_rng(step)
+    return rng.normal(size=3).astype(np.float32), rng.normal(size=3).astype(np.float32)
+
+
+def take_step(trainer, step, lr=None):
+    inputs, targets = batch(step)
+    trainer.step((inputs,), targets, OPTIMIZER.lr if lr is None else lr)
+
+
+def quadratic(ops):
+    """½ Σ (w·input + b − target)², over two rows of w that share b."""
+
+    def objective(params, inputs, targets):
+        (x,) = inputs
+        error = params["w"] * x + params["b"] - targets
+        return Objective(ops.sum(ops.sum(error * error, axis=-1), axis=-1) / 2, {})
+
+    return objective
+
+
+def quadratic_gradient(params, inputs, targets):
+    """The gradient of the above, by hand."""
+    error = params["w"] * inputs + params["b"] - targets
+    return {"w": error * inputs, "b": error.sum(axis=0)}
+
+
+def textbook_adamw(steps, bias_correction, hyper):
+    """(params, m, v) after so many steps, in float64."""
+    params = {name: value.astype(np.float64) for name, value in START.items()}
+    m = {name: np.zeros_like(value) for name, value in params.items()}
+    v = {name: np.zeros_like(value) for name, value in params.items()}
+    for t in range(1, steps + 1):
+        gradient = quadratic_gradient(params, *batch(t - 1))
+        for name, g in gradient.items():
+            m[name] = hyper.beta1 * m[name] + (1 - hyper.beta1) * g
+            v[name] = hyper.beta2 * v[name] + (1 - hyper.beta2) * g**2
+            m_hat, v_hat = m[name], v[name]
+            if bias_correction:
+                m_hat = m_hat / (1 - hyper.beta1**t)
+                v_hat = v_hat / (1 - hyper.beta2**t)
+            params[name] = params[name] * (1 - hyper.lr * hyper.weight_decay)
+            params[name] = params[name] - hyper.lr * m_hat / (np.sqrt(v_hat) + hyper.eps)
+    return params, m, v
+
+
+def trained(backend, steps, bias_correction=True, hyper=OPTIMIZER):
+    trainer = backend.trainer(START, quadratic(backend.ops), hyper, recipe(bias_correction))
+    for step in range(steps):
+        take_step(trainer, step, hyper.lr)
+    return trainer
+
+
+@pytest.mark.parametrize("bias_correction", [True, False])
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_first_steps_equal_the_textbook(backend, steps, bias_correction):
+    params, m, v = textbook_adamw(steps, bias_correction, OPTIMIZER)
+    state = trained(backend, steps, bias_correction).state()
+    for name in START:
+        assert state[f"param.{name}"] == pytest.approx(params[name], abs=FLOAT32)
+        assert state[f"m.{name}"] == pytest.approx(m[name], abs=FLOAT32)
+        assert state[f"v.{name}"] == pytest.approx(v[name], abs=FLOAT32)
+
+
+@pytest.mark.parametrize("bias_correction", [True, False])
+def test_fifty_steps_with_the_default_betas(backend, bias_correction):
+    hyper = Optimizer(lr=0.01, weight_decay=0.1)
+    params, _, _ = textbook_adamw(50, bias_correction, hyper)
+    state = trained(backend, 50, bias_correction, hyper).state()
+    for name in START:
+        # Adam divides by a small √v: fifty steps of 0.01 to 0.03 carry their rounding along.
+        assert state[f"param.{name}"] == pytest.approx(params[name], abs=2e-5)
+
+
+def test_without_correction_the_first_step_is_longer(backend):
+    # |step| is lr·(1−β1)/√(1−β2) = 3.16 lr uncorrected, lr corrected, where |g| ≫ eps.
+    hyper = Optimizer(lr=0.01)
+    moved = {}
+    for bias_correction in (True, False):
+        state = trained(backend, 1, bias_correction, hyper).state()
+        moved[bias_correction] = np.abs(state["param.w"] - START["w"])
+    # One rounding of a parameter, 2e-7 at most, against a step of 0.01.
+    assert moved[True] == pytest.approx(0.01, rel=1e-4)
+    assert moved[False] == pytest.approx(0.01 * 0.1 / np.sqrt(0.001), rel=1e-4)
+
+
+def test_measurements_are_of_each_step_before_its_update(backend):
+    trainer = trained(backend, 3)
+    measured = trainer.collect()
+    for step in range(3):
+        params, _, _ = textbook_adamw(step, True, OPTIMIZER)
+        inputs, targets = batch(step)
+        error = params["w"] * inputs + params["b"] - targets
+        gradient = quadratic_gradient(params, inputs, targets)
+        assert measured["loss"][step] == pytest.approx((error**2).sum() / 2, rel=1e-5)
+        norms = [np.sqrt((gradient[name] ** 2).sum()) for name in START]
+        assert measured["grad_norms"][step] == pytest.approx(norms, rel=1e-5)
+
+
+def test_collect_hands_over_each_step_once(backend):
+    trainer = trained(backend, 3)
+    assert trainer.collect()["loss"].shape == (3,)
+    take_step(trainer, 3)
+    assert trainer.collect()["loss"].shape == (1,)
+
+
+@pytest.mark.parametrize("bias_correction", [True, False])
+def test_going_on_from_a_state_equals_never_having_stopped(backend, bias_correction):
+    uninterrupted = trained(backend, 8, bias_correction)
+    resumed = backend.trainer(START, quadratic(backend.ops), OPTIMIZER, recipe(bias_correction))
+    resumed.load_state(trained(backend, 5, bias_correction).state())
+    for step in range(5, 8):
+        take_step(resumed, step)
+    expected, state = uninterrupted.state(), resumed.state()
+    assert set(state) == set(expected)
+    for name in expected:
+        assert state[name].tobytes() == expected[name].tobytes(), name  # bit for bit
+
+
+def test_a_state_is_a_copy_that_later_steps_leave_alone(backend):
+    trainer = trained(backend, 2)
+    state = trainer.state()
+    before = {name: value.copy() for name, value in state.items()}
+    take_step(trainer, 2)
+    trainer.collect()
+    for name in before:
+        assert (state[name] == before[name]).all(), name
+
+
+def test_a_state_counts_the_steps(backend):
+    assert int(trained(backend, 4).state()["step"]) == 4
+
+
+def test_mlx_by_default_leaves_the_bias_uncorrected(connect_cpu):
+    """Where the recipe `mlx` comes from."""
+    connect_cpu("mlx")
+    import mlx.optimizers
+
+    defaults = inspect.signature(mlx.optimizers.AdamW).parameters
+    assert defaults["bias_correction"].default is False

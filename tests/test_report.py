@@ -1,0 +1,901 @@
+"""Reports: what templates may say, numbers as text, links to rows, and sentences that follow."""
+
+import csv
+import math
+import re
+import shutil
+import statistics
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fathom.attribution import write_attribution
+from fathom.claims import load_published, write_claims
+from fathom.report import (
+    check_prose,
+    largest,
+    left_out,
+    number,
+    percent,
+    plus_minus,
+    write_reports,
+)
+from fathom.study import ConfigError
+from fathom.tables import comparison_table, save_tables, summary_table
+from tables_helpers import (
+    CHANCE,
+    CPU_PLATFORM,
+    GPU_PLATFORM,
+    config_with,
+    curve,
+    frame,
+    half_width,
+    run,
+)
+
+NAN, INF = math.nan, math.inf
+
+
+# --- what a template may say -----------------------------------------------------------------
+
+
+@pytest.fixture
+def prose(tmp_path):
+    """A function that checks a template of these lines, beside a list of judging words."""
+    folder = tmp_path / "templates"
+    folder.mkdir()
+    (tmp_path / "judging_words.txt").write_text("# not these words\nbetter large\nworse\n")
+
+    def check(*lines, name="PAGE.md.j2"):
+        (folder / name).write_text("\n".join(lines), encoding="utf-8")
+        check_prose(folder)
+
+    return check
+
+
+def refused(prose, *lines):
+    with pytest.raises(ConfigError) as caught:
+        prose(*lines)
+    return str(caught.value).splitlines()
+
+
+@pytest.mark.parametrize(
+    "text", ["The loss is 4.", "0.5 nats", "x2", "L2", "10^-0.6", "48L", "| 3 |", "1. First", "#1"]
+)
+def test_a_number_typed_by_hand_is_refused(prose, text):
+    for line in refused(prose, "Fine.", "", text):
+        assert "PAGE.md.j2: line 3: the number " in line
+
+
+@pytest.mark.parametrize("word", ["better", "Better", "LARGE", "worse."])
+def test_a_word_that_judges_is_refused(prose, word):
+    (line,) = refused(prose, "Fine.", f"This is {word}")
+    assert f"PAGE.md.j2: line 2: '{word.rstrip('.')}' judges" in line
+
+
+@pytest.mark.parametrize(
+    "text", ["It is **better**.", "[better](a.md)", "(better)", "better-than", "much\nbetter"]
+)
+def test_a_word_that_judges_is_found_behind_signs(prose, text):
+    assert len(refused(prose, text)) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ 4 }}",
+        "{{ 'better' if 3 > 2 else 'worse' }}",
+        "{% if x == 3 %}{% endif %}",
+        "{% set rows = better(\n  4\n) %}",
+        "{# 2 is better #}",
+        "{#\n 2 lines, better\n#}",
+        "the column `H_2 better`",
+        "[figure](figures/48l_better.png)",
+        "![figure](figures/48l_better.png)",
+        '<a id="better-2"></a>',
+        "enlarge, Worseley, betterment",  # other words
+    ],
+)
+def test_names_links_and_expressions_may_hold_them(prose, text):
+    prose(text)
+
+
+def test_a_number_beside_an_expression_is_found(prose):
+    (line,) = refused(prose, "{{ 3 }} of 7 `4`")
+    assert "the number 7 " in line
+
+
+def test_lines_are_counted_through_expressions(prose):
+    (line,) = refused(prose, "{#\n\n#}", "{{ x(\n1\n) }}", "better")
+    assert "line 7" in line
+
+
+def test_every_find_of_every_template_is_named(prose):
+    prose("Fine.", name="macros.j2")
+    lines = refused(prose, "One is 1.", "Two is better, 3 worse.")
+    assert [re.search(r"line (\d).*(1|better|3|worse)", line).groups() for line in lines] == [
+        ("1", "1"),
+        ("2", "better"),
+        ("2", "3"),
+        ("2", "worse"),
+    ]
+
+
+def test_macros_are_checked_too(prose):
+    with pytest.raises(ConfigError, match=r"macros\.j2: line 1"):
+        prose("better", name="macros.j2")
+
+
+def test_the_shipped_templates_pass(pytestconfig):
+    check_prose(pytestconfig.rootpath / "report/templates")
+
+
+@pytest.mark.parametrize("word", ["best", "fastest", "large", "robust", "stable", "worst"])
+def test_the_shipped_words_hold_the_usual_ones(pytestconfig, prose, tmp_path, word):
+    shutil.copy(pytestconfig.rootpath / "report/judging_words.txt", tmp_path)
+    assert len(refused(prose, f"It is the {word}.")) == 1
+
+
+# --- numbers as text -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mean", "half", "text"),
+    [
+        (0.5, 0.012, "0.500 ± 0.012"),
+        (4.1714, 0.0759, "4.171 ± 0.076"),
+        (1.7115, 1.4, "1.7 ± 1.4"),
+        (130.2, 19.4, "130 ± 19"),
+        (-0.59718, 0.00158, "−0.5972 ± 0.0016"),
+        (-13.59, 0.183, "−13.59 ± 0.18"),
+        (0.0, 0.1, "0.00 ± 0.10"),
+        # Wider than the mean.
+        (0.5, 30.0, "0 ± 30"),
+        (0.012, 0.34, "0.01 ± 0.34"),
+        # Far narrower: five digits of the mean, no more.
+        (-0.602059, 1e-9, "−0.60206 ± <0.00001"),
+        (27.347123, 1e-7, "27.347 ± <0.001"),
+        (12345.678, 0.001, "12346 ± <1"),
+        # A constant.
+        (0.0, 0.0, "0 ± 0"),
+        (-0.6020599, 0.0, "−0.60206 ± 0"),
+        # Beyond what is read as it is: powers of ten.
+        (0.0034, 0.00051, "0.00340 ± 0.00051"),
+        (0.00034, 0.000051, "(3.40 ± 0.51)·10^−4"),
+        (1e-7, 2e-9, "(1.000 ± 0.020)·10^−7"),
+        (-2.5e-12, 3.1e-13, "(−2.50 ± 0.31)·10^−12"),
+        (1234567.0, 1000.0, "(1.2346 ± 0.0010)·10^6"),
+        (3e20, 4e19, "(3.00 ± 0.40)·10^20"),
+        # No interval: fewer than three values.
+        (0.0034567, NAN, "0.00346"),
+        (-12.3456, NAN, "−12.3"),
+        (0.0, NAN, "0"),
+        # No mean.
+        (NAN, NAN, "NaN"),
+    ],
+)
+def test_mean_and_interval_by_hand(mean, half, text):
+    assert plus_minus(mean, half) == text
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ((0.5, 0.012, 3, 3), "0.500 ± 0.012"),
+        ((0.5, NAN, 1, 1), "0.5"),
+        ((0.5, NAN, 2, 3), "0.5 (NaN: 1 of 3)"),
+        ((0.5, NAN, 1, 3), "0.5 (NaN: 2 of 3)"),
+        ((0.5, 0.012, 3, 5), "0.500 ± 0.012 (NaN: 2 of 5)"),
+        ((0.5, 0.0, 3, 5), "0.5 ± 0 (NaN: 2 of 5)"),
+        ((1e-7, 2e-9, 3, 4), "(1.000 ± 0.020)·10^−7 (NaN: 1 of 4)"),
+        ((NAN, NAN, 0, 3), "NaN (3 of 3)"),
+        ((NAN, NAN, 0.0, 3.0), "NaN (3 of 3)"),  # as a CSV with gaps gives them
+    ],
+)
+def test_values_that_are_not_finite_are_counted(values, text):
+    assert plus_minus(*values) == text
+
+
+SHOWN = re.compile(r"\(?([−0-9.]+) ± (<?)([0-9.]+)\)?(?:·10\^(−?[0-9]+))?")
+mantissas = st.floats(1, 9.999)
+exponents = st.integers(-30, 30)
+
+
+@given(mantissas, exponents, mantissas, st.integers(-12, 0), st.sampled_from([1, -1]))
+def test_what_is_shown_is_the_number_rounded(m, e, width, below, sign):
+    mean, half = sign * m * 10.0**e, width * 10.0 ** (e + below)
+    centre, less, shown, power = SHOWN.fullmatch(plus_minus(mean, half)).groups()
+    scale = 10.0 ** int((power or "0").replace("−", "-"))
+    unit = 10.0 ** -len(centre.partition(".")[2]) * scale
+    # Half a unit of the last digit, and a little for the decimal fractions themselves.
+    rounding = 0.5001 * unit
+    assert abs(float(centre.replace("−", "-")) * scale - mean) <= rounding
+    if less:
+        assert half < float(shown) * scale
+    else:
+        assert abs(float(shown) * scale - half) <= rounding
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [
+        (3.14159, 3, "3.14"),
+        (0.5, 3, "0.5"),
+        (-0.602, 3, "−0.602"),
+        (1234.5, 3, "1.23e+03"),
+        (3.3e-07, 2, "3.3e−07"),
+        (0, 3, "0"),
+        (48, 3, "48"),
+        (INF, 3, "inf"),
+        (NAN, 3, "NaN"),
+        (None, 3, "NaN"),
+    ],
+)
+def test_a_number_in_few_digits(value, digits, text):
+    assert number(value, digits) == text
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (1.0, "100 %"), (0.996, "100 %"), (0.934, "93 %"), (0.0151, "2 %"), (0.0051, "1 %"),
+        (0.0049, "<0.5 %"), (1e-12, "<0.5 %"), (0.0, "<0.5 %"), (-1e-17, "<0.5 %"), (NAN, "NaN"),
+    ],
+)  # fmt: skip
+def test_a_share_as_a_percentage(share, text):
+    assert percent(share) == text
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"), [([1.0, 3.0, 2.0], 3), ([NAN, 1.0], 1), ([NAN], NAN), ([], NAN)]
+)
+def test_the_largest_finite_value(values, expected):
+    rows = [{"x": value} for value in values]
+    assert largest(rows, "x") == pytest.approx(expected, nan_ok=True)
+
+
+def test_what_is_left_out_is_grouped():
+    stale = {"status": "stale", "reason": "code differs"}
+    rows = [run(), *(run(seed=s, **stale) for s in (1, 2)), run(backend="mlx", status="missing")]
+    groups = left_out(frame(rows))
+    assert [(g["backend"], g["status"], g["reason"], g["cells"]) for g in groups] == [
+        ("torch", "stale", "code differs", 2),
+        ("mlx", "missing", "", 1),
+    ]
+
+
+# --- a whole report --------------------------------------------------------------------------
+
+DEPTHS = [12, 24, 48]
+
+
+def study_config(results, **changes):
+    """The published sweep's two studies, with three seeds; `changes` as in config_with."""
+    b = {"recipe": "torch", **changes.pop("depth-torch", {})}
+    names = ("depth-mlx", "depth-torch")
+    return config_with(results, names, **{"depths": DEPTHS, "depth-torch": b, **changes})
+
+
+SPREAD = {"baseline": (1.1, 1.3, 1.2), "hc": (1.2, 0.9, 1.1), "mhc": (1.0, 0.9, 1.1)}
+"""How seeds differ, in a way that no two variants share."""
+
+
+def spread(cell, loss):
+    """A loss near the given one, for the cell's seed."""
+    return loss * SPREAD[cell.variant][cell.seed]
+
+
+def by_recipe(cell):
+    """Final losses that the recipe sets; hc at 48 layers is NaN on torch, a guesser's on mlx."""
+    if (cell.variant, cell.depth) == ("hc", 48):
+        return NAN if cell.backend == "torch" else CHANCE
+    return spread(cell, {"depth-mlx": 0.01, "depth-torch": 1.0}[cell.study])
+
+
+def row_of(config, cell, loss):
+    """A run that ends at a loss. Only hc at 48 layers overflows; only mhc logs its streams."""
+    axes = {name: getattr(cell, name) for name in ("study", "depth", "variant", "backend", "seed")}
+    values = {
+        "recipe": config.studies[cell.study].recipe,
+        "loss_first": CHANCE,
+        "loss_final": loss,
+        "grad_norm_first": 1.0,
+        "grad_norm_final": 0.1,
+        "grad_norm_max": 1.5,
+        "grad_norm_log10_sd": spread(cell, 0.06),
+        "gain_first": 0.0,
+        "gain_final": {"baseline": 0.0, "hc": 0.58 * cell.depth, "mhc": -0.6}[cell.variant],
+        "seconds_per_step": 0.01,
+    }
+    if math.isnan(loss):
+        values |= {"outcome": "diverged", "nonfinite_total": 3, "first_nonfinite_step": 0}
+    elif loss > 0.95 * CHANCE:
+        values["outcome"] = "at chance"
+    if (cell.variant, cell.depth) == ("hc", 48):
+        values |= {"overflow_layer": 30, "overflow_activation_log10": 20.25}
+    if cell.variant == "mhc":
+        values |= {"stream_difference_max": 0.00015, "grad_norm_H_res_max": 6.9e-6}
+    return run(**axes, **values)
+
+
+def write_world(config, published, templates, loss_of):
+    """Tables of runs with these final losses, and the reports that follow; their folder."""
+    folder = Path(config.results)
+    cells, steps = [], []
+    for cell in config.cells():
+        loss = loss_of(cell)
+        if loss is None:
+            cells.append({**row_of(config, cell, 1.0), "status": "missing", "origin": ""})
+            continue
+        row = row_of(config, cell, loss)
+        cells.append(row)
+        axes = (cell.variant, cell.depth, cell.seed, cell.study, cell.backend)
+        steps += curve([CHANCE, CHANCE, loss], *axes)
+    cells = frame(cells)
+    summary = summary_table(cells)
+    platform = {"platform": CPU_PLATFORM, "framework_version": "2.0.0", "device": "Test CPU",
+                "kind": "cpu", "driver": "", "blas": "", "os": "TestOS", "python": "3.11.0",
+                "numpy": "2.0.0", "threads": 1, "origin": "here", "runs": 3}  # fmt: skip
+    platforms = [{"backend": backend, **platform} for backend in summary.get("backend", [])]
+    no_steps = frame(curve([1.0])).iloc[:0]
+    save_tables(
+        {
+            "cells.csv": cells,
+            "steps.csv.gz": frame(steps) if steps else no_steps,
+            "summary.csv": summary,
+            "comparison.csv": comparison_table(cells, summary),
+            "platforms.csv": pd.DataFrame(platforms[:1], columns=["backend", *platform]),
+        },
+        folder / "tables",
+    )
+    write_attribution(config, folder / "tables")
+    write_claims(config, published, folder / "tables")
+    write_reports(config, published, templates, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def shipped(pytestconfig):
+    """(published figures, templates) of the repository."""
+    report = pytestconfig.rootpath / "report"
+    return load_published(report / "published.yaml"), report / "templates"
+
+
+@pytest.fixture(scope="module")
+def world(shipped, tmp_path_factory):
+    """The reports of runs in which the recipe decides: their folder."""
+    return write_world(study_config(tmp_path_factory.mktemp("world")), *shipped, by_recipe)
+
+
+@pytest.fixture(scope="module")
+def summit(shipped, tmp_path_factory):
+    """As `shipped`, but with no more of the templates than the scorecard and the sentences."""
+    published, templates = shipped
+    copy = tmp_path_factory.mktemp("summit") / "templates"
+    shutil.copytree(templates, copy, ignore=shutil.ignore_patterns("COMPARISON*"))
+    shutil.copy(templates.parent / "judging_words.txt", copy.parent)
+    results = copy / "RESULTS.md.j2"
+    text, found, _ = results.read_text(encoding="utf-8").partition("## Claims\n")
+    assert found
+    results.write_text(text, encoding="utf-8")
+    return published, copy
+
+
+def small_config(results, **changes):
+    """The deepest cells of hc and mhc: enough for every sentence."""
+    return study_config(results, **{"depths": [48], "variants": ["hc", "mhc"], **changes})
+
+
+@pytest.fixture
+def sentences(summit, tmp_path):
+    """A function that gives the sentences for a reader in a hurry of a world of runs."""
+
+    def write(loss_of, **changes):
+        folder = write_world(small_config(tmp_path, **changes), *summit, loss_of)
+        return hurried((folder / "RESULTS.md").read_text(encoding="utf-8"))
+
+    return write
+
+
+@pytest.fixture
+def reports(shipped, tmp_path):
+    """A function that gives (RESULTS.md, COMPARISON.md) of a world of runs."""
+
+    def write(loss_of, **changes):
+        folder = write_world(small_config(tmp_path, **changes), *shipped, loss_of)
+        names = ("RESULTS.md", "COMPARISON.md")
+        return [(folder / name).read_text(encoding="utf-8") for name in names]
+
+    return write
+
+
+def section(text, heading):
+    """What stands below a heading, up to the next of the same or a higher level."""
+    level = heading.partition(" ")[0]
+    _, found, below = f"\n{text}".partition(f"\n{heading}\n")
+    assert found, heading
+    return re.split(rf"^#{{1,{len(level)}}} ", below, maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def hurried(text):
+    """The numbered sentences; none may be blank, or begin or end as a torn one would."""
+    lines = section(text, "## For a reader in a hurry").strip().splitlines()
+    found = []
+    for position, line in enumerate(lines, start=1):
+        prefix, _, sentence = line.partition(". ")
+        assert prefix == str(position)
+        assert re.fullmatch(r"[A-Z].*\.", sentence), sentence
+        found.append(sentence)
+    return found
+
+
+def tables_in(text):
+    """Every Markdown table, as a list of rows of cells."""
+    found = [[]]
+    for line in text.splitlines():
+        if line.startswith("|"):
+            found[-1].append([cell.strip() for cell in line.strip("|").split("|")])
+        elif found[-1]:
+            found.append([])
+    return [table for table in found if table]
+
+
+@pytest.mark.parametrize("name", ["RESULTS.md", "COMPARISON.md"])
+def test_every_row_of_a_table_has_the_columns_of_its_head(world, name):
+    tables = tables_in((world / name).read_text(encoding="utf-8"))
+    assert len(tables) > 5
+    for head, ruler, *rows in tables:
+        assert all(set(cell) <= set("-:") for cell in ruler)
+        assert rows
+        assert {len(row) for row in (ruler, *rows)} == {len(head)}
+
+
+@pytest.mark.parametrize("name", ["RESULTS.md", "COMPARISON.md"])
+def test_nothing_of_python_shows_through(world, name):
+    text = (world / name).read_text(encoding="utf-8").replace("hc-nan-48", "")
+    assert not re.findall(r"\b(nan|None|True|False|Undefined|dtype)\b|[{}]", text)
+
+
+def test_every_cell_links_to_its_row(world):
+    lines = (world / "tables" / "summary.csv").read_text(encoding="utf-8").splitlines()
+    (head,) = csv.reader(lines[:1])
+    text = (world / "RESULTS.md").read_text(encoding="utf-8")
+    checked = 0
+    for study in ("depth-mlx", "depth-torch"):
+        for (_, _, *variants), _, *rows in tables_in(section(text, f"## {study}")):
+            for depth, place, *cells in rows:
+                for variant, cell in zip(variants, cells, strict=True):
+                    if cell == "none":
+                        continue
+                    number_ = int(re.search(r"\]\(tables/summary\.csv#L(\d+)\)$", cell)[1])
+                    (row,) = csv.reader(lines[number_ - 1 : number_])
+                    found = dict(zip(head, row, strict=True))
+                    assert found["study"] == study
+                    assert found["depth"] == depth
+                    assert found["variant"] == variant
+                    assert found["backend"] == place
+                    checked += 1
+    # Seven measures of every variant, and streams and overflow of those that have them.
+    assert checked > 2 * 7 * len(DEPTHS) * 3 * 2
+
+
+def test_every_test_of_a_claim_links_to_its_row(world):
+    lines = (world / "tables" / "claims.csv").read_text(encoding="utf-8").splitlines()
+    text = section((world / "RESULTS.md").read_text(encoding="utf-8"), "## Claims")
+    links = 0
+    for block in text.split('<a id="')[1:]:
+        claim = block.partition('"')[0]
+        for verdict, line in re.findall(r"^- \[(.*)\]\(tables/claims\.csv#L(\d+)\)", block, re.M):
+            (row,) = csv.reader(lines[int(line) - 1 : int(line)])
+            assert row[0] == claim
+            assert verdict in row
+            links += 1
+    assert links == len(lines) - 1
+
+
+def cell_of(text, study, measure_heading, depth, place, variant):
+    """The text of one cell of the first table below a heading."""
+    below = section(section(text, f"## {study}"), f"### {measure_heading} in {study}")
+    (_, _, *variants), _, *rows = tables_in(below)[0]
+    found = {tuple(row[:2]): row[2:] for row in rows}
+    cell = found[str(depth), place][variants.index(variant)]
+    return re.fullmatch(r"\[(.*)\]\(.*\)", cell)[1]
+
+
+@pytest.mark.parametrize("study", ["depth-mlx", "depth-torch"])
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_a_cell_shows_mean_and_interval_of_its_seeds(world, study, depth):
+    text = (world / "RESULTS.md").read_text(encoding="utf-8")
+    losses = [{"depth-mlx": 0.01, "depth-torch": 1.0}[study] * x for x in SPREAD["mhc"]]
+    shown = cell_of(text, study, "Final loss", depth, "mlx", "mhc")
+    # 0.0100 ± 0.0025 or 1.00 ± 0.25: the interval in two digits.
+    digits = 2 if study == "depth-torch" else 4
+    mean, half = statistics.mean(losses), half_width(losses)
+    assert shown == f"{mean:.{digits}f} ± {half:.{digits}f}"
+
+
+def test_a_cell_that_diverged_says_so(world):
+    text = (world / "RESULTS.md").read_text(encoding="utf-8")
+    assert cell_of(text, "depth-mlx", "Final loss", 48, "torch", "hc") == "NaN (3 of 3)"
+    failures = section(section(text, "## depth-mlx"), "### Final loss in depth-mlx")
+    assert "- 48 layers, hc on torch: 3 diverged and 0 at chance, of 3\n" in failures
+    assert "- 48 layers, hc on mlx: 0 diverged and 3 at chance, of 3\n" in failures
+
+
+def test_variants_without_streams_have_none_to_show(world):
+    text = (world / "RESULTS.md").read_text(encoding="utf-8")
+    below = section(section(text, "## depth-mlx"), "### Streams and activations in depth-mlx")
+    (head, _, *rows) = tables_in(below)[0]
+    column = head.index("baseline")
+    assert {row[column] for row in rows} == {"none"}
+
+
+def test_every_figure_of_the_workflow_is_shown(world):
+    shown = re.findall(r"!\[.*?\]\((.*?)\)", (world / "RESULTS.md").read_text(encoding="utf-8"))
+    names = ("loss_comparison", "grad_norm_comparison", "gain_comparison", "depth_scaling",
+             "48l_comparison")  # fmt: skip
+    expected = [
+        f"figures/{study}/{backend}/{name}.png"
+        for study in ("depth-mlx", "depth-torch")
+        for backend in ("torch", "mlx")
+        for name in names
+    ]
+    assert sorted(shown) == sorted([*expected, "figures/overview/variance.png"])
+
+
+def test_claims_link_to_their_paragraph(world):
+    text = (world / "RESULTS.md").read_text(encoding="utf-8")
+    links = re.findall(r"\]\(#(.*?)\)", text)
+    assert len(links) == 19
+    assert links == re.findall(r'<a id="(.*?)"></a>', text)
+
+
+def test_the_scorecard_counts_every_claim(world):
+    card = section((world / "RESULTS.md").read_text(encoding="utf-8"), "## Scorecard")
+    counts = {
+        v: (int(n), int(of)) for v, n, of in re.findall(r"\*\*(.*?)\*\*: (\d+) of (\d+)", card)
+    }
+    verdicts = pd.read_csv(world / "tables" / "verdicts.csv")["verdict"].value_counts()
+    assert set(counts) == {"reproduced", "not reproduced", "contradicted", "not measured"}
+    assert {v: n for v, (n, _) in counts.items() if n} == verdicts.to_dict()
+    assert {of for _, of in counts.values()} == {19}
+
+
+def test_the_number_of_tests_is_said(world):
+    card = section((world / "RESULTS.md").read_text(encoding="utf-8"), "## Scorecard")
+    rows = pd.read_csv(world / "tables" / "claims.csv")
+    tests = int((rows["verdict"] != "not measured").sum())
+    assert f"{tests} tests were made, each at 95 % confidence" in card
+    assert f"about {0.05 * tests:.2g} of them" in card
+
+
+def test_another_scale_is_said_with_the_claim(world):
+    text = section((world / "RESULTS.md").read_text(encoding="utf-8"), "## Claims")
+    block = text.partition('<a id="hc-fails-48"></a>')[2].partition("<a id=")[0]
+    assert "at another scale" in block
+    assert "Scale: vocab 64 for 256, length 8 for 128, width 16 for 256" in block
+
+
+# --- published beside ours -------------------------------------------------------------------
+
+
+def test_deviating_values_stand_out(shipped, tmp_path):
+    # Published for the MLX runs at 12 layers: baseline 1.78, hc 0.0001, mhc 0.002.
+    losses = {"baseline": [1.7, 1.8, 1.9], "hc": [0.2, 0.21, 0.22], "mhc": [0.002, 0.002, 0.002]}
+    config = study_config(tmp_path, depths=[12], backends=["mlx"])
+    folder = write_world(config, *shipped, lambda cell: losses[cell.variant][cell.seed])
+    text = (folder / "COMPARISON.md").read_text(encoding="utf-8")
+    beside = section(text, "## depth-mlx: mHC demo, MLX results")
+    rows = {tuple(row[:3]): row[3:] for row in tables_in(beside)[0][2:]}
+    assert rows["`loss_final`", "12", "baseline"] == ["1.78", "1.80 ± 0.25"]
+    assert rows["`loss_final`", "12", "hc"] == ["0.0001", "**0.210 ± 0.025**"]
+    assert rows["`loss_final`", "12", "mhc"] == ["0.002", "0.002 ± 0"]
+    assert rows["`loss_final`", "24", "mhc"] == ["0.0002", "not run here"]
+    assert "**Ours is at another scale** (vocab 64 for 256, " in beside
+
+
+def test_contradictions_inside_the_sources_are_named(world, shipped):
+    text = (world / "COMPARISON.md").read_text(encoding="utf-8")
+    below = section(text, "# Contradictions inside the sources")
+    assert len(shipped[0].notes) >= 2
+    for note in shipped[0].notes:
+        assert note.says in below
+
+
+def test_trajectories_stand_in_the_comparison(shipped, tmp_path):
+    # mlx ends 5 % above torch, 1/21 relative to mlx; the seeds spread by 0.1 of the mean.
+    def loss(cell):
+        return spread(cell, 1.05 if cell.backend == "mlx" else 1.0)
+
+    config = study_config(tmp_path, depths=[12], variants=["mhc"])
+    folder = write_world(config, *shipped, loss)
+    text = (folder / "COMPARISON.md").read_text(encoding="utf-8")
+    below = section(text, "### depth-mlx: torch beside mlx")
+    parted = tables_in(below)[-1]
+    assert parted[2] == ["12", "mhc", "2", "0.048", "0.048", "0.1", "yes"]
+
+
+# --- the sentences for a reader in a hurry ---------------------------------------------------
+
+
+def test_there_are_five_sentences(world):
+    assert len(hurried((world / "RESULTS.md").read_text(encoding="utf-8"))) == 5
+
+
+def test_the_first_sentence_counts_the_claims(sentences):
+    def verdicts(text):
+        assert text.startswith("Of 19 claims of the sources, ")
+        return {verdict: int(n) for n, verdict in re.findall(r"(\d+) (?:is|are) ([a-z ]+)", text)}
+
+    before = verdicts(sentences(by_recipe)[0])
+    # hc no longer fails at 48 layers, so hc-fails-48 and hc-nan-48 are contradicted.
+    after = verdicts(sentences(lambda cell: spread(cell, 0.01))[0])
+    assert sum(before.values()) == sum(after.values()) == 19
+    assert after["contradicted"] == before["contradicted"] + 2
+
+
+def test_the_recipe_decides_where_it_does(sentences):
+    (_, decides, *_) = sentences(by_recipe)
+    assert decides.startswith("The recipe decides, not the platform: it explains 100 % of")
+    assert "the backend <0.5 %" in decides
+
+
+def test_the_platform_decides_where_it_does(sentences):
+    def by_backend(cell):
+        return spread(cell, {"torch": 0.01, "mlx": 1.0}[cell.backend])
+
+    (_, decides, *_) = sentences(by_backend)
+    assert decides.startswith("The platform decides, not the recipe: it explains 100 % of")
+
+
+def test_neither_decides_where_the_seed_does(sentences):
+    (_, decides, *_) = sentences(lambda cell: 10.0 ** (cell.seed - 2))
+    assert decides.startswith("Neither recipe nor platform decides: seed explains 100 % of")
+
+
+def test_neither_decides_where_only_both_together_do(sentences):
+    def by_both(cell):
+        return spread(cell, 1.0 if (cell.study == "depth-mlx") == (cell.backend == "mlx") else 0.01)
+
+    (_, decides, *_) = sentences(by_both)
+    assert decides.startswith("Neither recipe nor platform decides: ")
+    assert "explains 100 % of" in decides
+
+
+def test_nothing_decides_where_all_have_a_part(sentences):
+    # log10 of the loss: ±1 by recipe and ±1 by backend, so half of the variance each.
+    def by_each(cell):
+        recipe = 10.0 if cell.study == "depth-mlx" else 0.1
+        return spread(cell, recipe * (0.1 if cell.backend == "mlx" else 0.001))
+
+    (_, decides, *_) = sentences(by_each)
+    assert decides.startswith("No single factor decides: ")
+    assert "the recipe explains 50 %, the backend 50 %, the seed <0.5 %" in decides
+
+
+def test_the_comparison_gives_the_same_answer(world):
+    decides = hurried((world / "RESULTS.md").read_text(encoding="utf-8"))[1]
+    assert decides in (world / "COMPARISON.md").read_text(encoding="utf-8")
+
+
+def test_the_failure_of_hc_is_told_by_backend(sentences):
+    (_, _, overflow, *_) = sentences(by_recipe)
+    assert overflow.startswith("In depth-mlx, hc does not learn in 6 of 6 runs at 48 layers")
+    assert "layer norm of block 30" in overflow
+    assert "10^20.2" in overflow
+    assert "torch: 3 not finite and 0 at a guesser's loss" in overflow
+    assert "mlx: 0 not finite and 3 at a guesser's loss" in overflow
+
+
+def test_an_hc_that_learns_is_not_told_to_fail(sentences):
+    (_, _, overflow, *_) = sentences(lambda cell: spread(cell, 0.01))
+    assert "hc does not learn in 0 of 6 runs at 48 layers" in overflow
+
+
+def test_what_mhc_ends_at_is_told_by_depth(sentences):
+    losses = {12: 0.5, 24: 0.25, 48: 0.125}
+    depth = sentences(lambda cell: spread(cell, losses[cell.depth]), depths=DEPTHS)[3]
+    assert "mhc ends at a loss of 0.5 at 12, 0.25 at 24, 0.125 at 48 layers" in depth
+    assert "do not learn" not in depth
+
+
+def test_an_mhc_that_fails_is_told_so(sentences):
+    def fails_on_torch(cell):
+        return NAN if cell.backend == "torch" else spread(cell, 0.01)
+
+    (depth,) = [s for s in sentences(fails_on_torch) if "mhc ends" in s]
+    assert "a loss of NaN / 0.01 at 48 layers, where 3 of 6 runs at 48 layers do not learn" in depth
+
+
+def test_streams_are_told_with_their_numbers(sentences):
+    streams = sentences(by_recipe)[4]
+    assert "the streams of mhc differ by at most 0.00015 of" in streams
+    assert "H_res is at most 6.9e−06 in any run, beside 1.5 for all" in streams
+
+
+# --- what cannot be said is left out ---------------------------------------------------------
+
+
+def test_one_backend_leaves_the_question_open(sentences):
+    found = sentences(by_recipe, backends=["mlx"])
+    assert not any("decides" in sentence for sentence in found)
+    assert len(found) == 4
+
+
+def test_one_study_leaves_the_question_open(sentences):
+    found = sentences(lambda cell: spread(cell, 0.01) if cell.study == "depth-mlx" else None)
+    assert not any("decides" in sentence for sentence in found)
+    assert any(sentence.startswith("In depth-mlx, hc ") for sentence in found)
+
+
+def test_a_study_that_was_not_run_is_not_told(sentences):
+    found = sentences(lambda cell: spread(cell, 0.5) if cell.study == "depth-torch" else None)
+    assert any("With recipe torch (depth-torch), mhc ends at" in sentence for sentence in found)
+    assert not any("depth-mlx" in sentence for sentence in found)
+
+
+@pytest.mark.parametrize("variants", [["baseline"], ["hc"], ["baseline", "hc"]])
+def test_without_mhc_nothing_is_said_of_it(sentences, variants):
+    found = sentences(by_recipe, variants=variants)
+    assert not any("mhc" in sentence for sentence in found)
+    assert not any("depth stops counting" in sentence for sentence in found)
+
+
+def test_mhc_in_the_second_study_alone_is_told_all_the_same(sentences):
+    changes = {"depth-mlx": {"variants": ["hc"]}, "depth-torch": {"recipe": "mlx"}}
+    found = sentences(lambda cell: spread(cell, 0.5), **changes)
+    assert any(
+        sentence.startswith("With recipe mlx (depth-torch), mhc ends at a loss of 0.5 at 48 layers")
+        for sentence in found
+    )
+
+
+def test_one_seed_makes_a_report_too(sentences):
+    found = sentences(by_recipe, seeds=[0])
+    assert any("hc does not learn in 2 of 2 runs" in sentence for sentence in found)
+
+
+def test_without_any_run_a_report_says_so(reports):
+    text, _ = reports(lambda cell: None)
+    (counts,) = hurried(text)
+    assert "19 are not measured" in counts
+    assert section(text, "## depth-mlx").strip().endswith("Not run here.")
+    assert "- depth-mlx on torch: 6 cells missing" in text
+
+
+def test_a_backend_that_was_not_run_is_named(reports):
+    for text in reports(lambda cell: spread(cell, 0.1) if cell.backend == "torch" else None):
+        assert "Backend mlx: not run here." in text
+
+
+def test_a_cell_that_was_not_run_says_so(reports):
+    left = ("hc", "mlx")
+    text, _ = reports(
+        lambda cell: None if (cell.variant, cell.backend) == left else spread(cell, 0.1)
+    )
+    (_, _, *variants), _, *rows = tables_in(section(text, "### Final loss in depth-mlx"))[0]
+    shown = {row[1]: row[2 + variants.index("hc")] for row in rows}
+    assert shown["mlx"] == "not run here"
+    assert shown["torch"] != "not run here"
+
+
+# --- places ----------------------------------------------------------------------------------
+
+
+def test_an_imported_platform_has_rows_of_its_own(shipped, tmp_path):
+    config = study_config(tmp_path, depths=[12], variants=["mhc"], backends=["torch"])
+    folder = write_world(config, *shipped, lambda cell: 0.5)
+    here = pd.read_csv(folder / "tables" / "cells.csv", keep_default_na=False)
+    there = here.assign(
+        origin="imported", status="imported", platform=GPU_PLATFORM, loss_final=0.75
+    )
+    cells = pd.concat([here, there]).replace("", None)
+    cells["reason"] = ""
+    summary = summary_table(cells)
+    comparison = comparison_table(cells, summary)
+    save_tables(
+        {"cells.csv": cells, "summary.csv": summary, "comparison.csv": comparison},
+        folder / "tables",
+    )
+    write_reports(config, *shipped, folder)
+    text = (folder / "RESULTS.md").read_text(encoding="utf-8")
+    label = f"torch, {GPU_PLATFORM}"
+    assert cell_of(text, "depth-mlx", "Final loss", 12, "torch", "mhc").startswith("0.5 ")
+    assert cell_of(text, "depth-mlx", "Final loss", 12, label, "mhc").startswith("0.75 ")
+    assert f"figures/depth-mlx/torch-{GPU_PLATFORM}/loss_comparison.png" in text
+    compared = (folder / "COMPARISON.md").read_text(encoding="utf-8")
+    assert f"### depth-mlx: torch beside {label}" in compared
+
+
+def test_links_to_the_definitions_lead_there_from_any_results_folder(
+    shipped, tmp_path, monkeypatch, pytestconfig
+):
+    """The paper preset writes into a folder below the default one."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(pytestconfig.rootpath / "docs", tmp_path / "docs")
+    config = study_config("results/paper", depths=[12], variants=["mhc"], backends=["mlx"])
+    folder = write_world(config, *shipped, lambda cell: 0.5)
+    targets = re.findall(r"\]\(([^)#]*definitions\.md)", (folder / "RESULTS.md").read_text())
+    assert targets
+    for target in targets:
+        assert (folder / target).is_file()
+
+
+def test_anchors_of_the_definitions_exist(world, pytestconfig):
+    text = (pytestconfig.rootpath / "docs/definitions.md").read_text(encoding="utf-8")
+    anchors = {
+        heading.strip("# ").lower().replace(" ", "-")
+        for heading in re.findall(r"^#+ .*$", text, re.MULTILINE)
+    }
+    linked = set(re.findall(r"definitions\.md#([a-z-]+)", (world / "RESULTS.md").read_text()))
+    assert linked
+    assert linked <= anchors
+
+
+# --- templates that cannot be filled ---------------------------------------------------------
+
+
+@pytest.fixture
+def broken(world, shipped, tmp_path):
+    """A function that appends text to a copy of a shipped template, and gives the error's text."""
+
+    def fill(name, text):
+        report = tmp_path / "report"
+        shutil.copytree(shipped[1].parent, report)
+        file = report / "templates" / name
+        with file.open("a", encoding="utf-8") as template:
+            template.write(f"{text}\n")
+        config = study_config(world)
+        with pytest.raises(ConfigError) as caught:
+            write_reports(config, shipped[0], report / "templates", world)
+        (line,) = str(caught.value).splitlines()
+        last = len(file.read_text(encoding="utf-8").splitlines())
+        return line, f"{name}: line {last}: "
+
+    return fill
+
+
+def test_a_misspelt_name_is_one_line_that_names_the_template(broken):
+    line, _ = broken("RESULTS.md.j2", "{{ verdcts.rows }}")
+    assert "RESULTS.md.j2: " in line
+    assert "'verdcts' is undefined" in line
+
+
+def test_a_misspelt_name_is_found_by_its_line(broken):
+    line, place = broken("RESULTS.md.j2", "{{ verdcts.rows }}")
+    assert place in line
+
+
+def test_a_misspelt_column_is_one_line_that_names_the_template(broken):
+    line, _ = broken(
+        "COMPARISON.md.j2",
+        "{% for study in studies %}{{ study.summary_of_all }}{% endfor %}",
+    )
+    assert "COMPARISON.md.j2: " in line
+    assert "summary_of_all" in line
+
+
+def test_bad_syntax_is_one_line_that_names_the_template_and_the_line(broken):
+    line, place = broken("RESULTS.md.j2", "{{ verdicts.rows ")
+    assert place in line
+
+
+def test_bad_syntax_of_a_macro_names_the_file_of_macros(broken):
+    line, place = broken("sentences.j2", "{% endif %}")
+    assert place in line
+
+
+def test_prose_is_checked_before_anything_is_written(broken, world):
+    before = (world / "RESULTS.md").read_bytes()
+    line, place = broken("RESULTS.md.j2", "The loss is 4.")
+    assert place in line
+    assert (world / "RESULTS.md").read_bytes() == before
+
+
+def test_the_same_tables_make_the_same_report(world, shipped):
+    before = {name: (world / name).read_bytes() for name in ("RESULTS.md", "COMPARISON.md")}
+    write_reports(study_config(world), *shipped, world)
+    assert {name: (world / name).read_bytes() for name in before} == before

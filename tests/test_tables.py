@@ -1,0 +1,426 @@
+"""Tables: intervals, groups of seeds, places side by side, and which runs may enter."""
+
+import gzip
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from fathom.runs import RunError
+from fathom.tables import (
+    MEASURES,
+    Place,
+    comparison_table,
+    interval,
+    read_table,
+    save_tables,
+    summary_table,
+    write_tables,
+)
+from tables_helpers import (
+    CHANCE,
+    CPU_PLATFORM,
+    GPU,
+    GPU_PLATFORM,
+    T975,
+    TOLD,
+    config_with,
+    curve,
+    frame,
+    half_width,
+    run,
+    seeds,
+    write_cell,
+)
+
+NAN = math.nan
+
+
+# --- intervals -----------------------------------------------------------------------------------
+
+
+def test_no_value_has_no_mean():
+    found = interval(pd.Series([], dtype=float))
+    assert found["n"] == 0
+    assert all(math.isnan(found[name]) for name in ("mean", "sd", "half"))
+
+
+def test_one_value_is_a_mean_without_a_spread():
+    found = interval(pd.Series([2.5]))
+    assert (found["n"], found["mean"]) == (1, 2.5)
+    assert math.isnan(found["sd"])
+    assert math.isnan(found["half"])
+
+
+def test_two_values_have_a_spread_and_no_interval():
+    found = interval(pd.Series([1.0, 3.0]))
+    assert (found["n"], found["mean"]) == (2, 2.0)
+    assert found["sd"] == pytest.approx(math.sqrt(2))
+    assert math.isnan(found["half"])
+
+
+def test_three_values_by_hand():
+    # Deviations from 7/3: −4/3, −1/3, 5/3; the sum of their squares is 42/9.
+    sd = math.sqrt(42 / 9 / 2)
+    found = interval(pd.Series([1.0, 2.0, 4.0]))
+    assert found["n"] == 3
+    assert found["mean"] == pytest.approx(7 / 3)
+    assert found["sd"] == pytest.approx(sd)
+    assert found["half"] == pytest.approx(T975[2] * sd / math.sqrt(3), rel=TOLD)
+
+
+@pytest.mark.parametrize("n", [3, 4, 6, 30])
+def test_the_interval_is_students(n):
+    values = np.random.default_rng(n).normal(5, 2, n)
+    low, high = stats.t.interval(0.95, n - 1, loc=values.mean(), scale=stats.sem(values))
+    found = interval(pd.Series(values))
+    assert found["mean"] - found["half"] == pytest.approx(low)
+    assert found["mean"] + found["half"] == pytest.approx(high)
+
+
+def test_values_that_are_not_finite_do_not_count():
+    # None is what a summary.json has in their place.
+    assert interval(pd.Series([1.0, None, 2.0, NAN, 4.0], dtype=object)) == interval(
+        pd.Series([1.0, 2.0, 4.0])
+    )
+
+
+def test_equal_values_have_an_interval_of_no_width():
+    assert interval(pd.Series([0.25] * 3)) == {"n": 3, "mean": 0.25, "sd": 0, "half": 0}
+
+
+# --- groups of seeds -----------------------------------------------------------------------------
+
+
+def test_a_row_of_the_summary_by_hand():
+    (row,) = summary_table(frame(seeds("loss_final", [1.0, 2.0, 6.0]))).to_dict("records")
+    assert (row["study"], row["depth"], row["variant"]) == ("a", 8, "mhc")
+    assert (row["backend"], row["platform"], row["origin"]) == ("torch", CPU_PLATFORM, "here")
+    assert (row["n"], row["loss_final_n"]) == (3, 3)
+    assert row["loss_final_mean"] == pytest.approx(3)
+    assert row["loss_final_sd"] == pytest.approx(math.sqrt((4 + 1 + 9) / 2))
+    assert row["loss_final_half"] == pytest.approx(half_width([1.0, 2.0, 6.0]), rel=TOLD)
+    assert row["chance_loss"] == CHANCE
+    assert row["steps"] == 3
+
+
+def test_every_measure_has_its_four_columns():
+    columns = set(summary_table(frame(run())))
+    assert {f"{m}_{part}" for m in MEASURES for part in ("n", "mean", "sd", "half")} <= columns
+
+
+def test_outcomes_are_counted():
+    outcomes = ["learned", "diverged", "at chance", "diverged"]
+    cells = frame([run(seed=seed, outcome=outcome) for seed, outcome in enumerate(outcomes)])
+    (row,) = summary_table(cells).to_dict("records")
+    assert (row["n"], row["learned"], row["at_chance"], row["diverged"]) == (4, 1, 1, 2)
+
+
+def test_a_diverged_seed_is_counted_and_not_averaged():
+    (row,) = summary_table(frame(seeds("loss_final", [1.0, None, 3.0, 8.0]))).to_dict("records")
+    assert (row["n"], row["loss_final_n"]) == (4, 3)
+    assert row["loss_final_mean"] == pytest.approx(4)
+    assert row["loss_final_half"] == pytest.approx(half_width([1.0, 3.0, 8.0]), rel=TOLD)
+
+
+@pytest.mark.parametrize("values", [[1.0], [1.0, 2.0], [1.0, 2.0, None]])
+def test_no_interval_below_three_finite_seeds(values):
+    (row,) = summary_table(frame(seeds("loss_final", values))).to_dict("records")
+    assert math.isnan(row["loss_final_half"])
+    assert not math.isnan(row["loss_final_mean"])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"study": "b"},
+        {"depth": 16},
+        {"variant": "hc"},
+        {"backend": "mlx"},
+        {"platform": GPU_PLATFORM},
+        {"origin": "imported", "status": "imported"},
+    ],
+)
+def test_only_seeds_of_the_same_cell_and_place_are_averaged(other):
+    cells = frame(run(loss_final=1.0), run(seed=1, loss_final=3.0), run(loss_final=9.0, **other))
+    summary = summary_table(cells)
+    assert summary["n"].tolist() == [2, 1]
+    assert summary["loss_final_mean"].tolist() == [2.0, 9.0]
+
+
+@pytest.mark.parametrize("status", ["stale", "missing", "failed"])
+def test_runs_that_do_not_count_are_in_no_mean(status):
+    cells = frame(run(loss_final=1.0), run(seed=1, loss_final=99.0, status=status))
+    (row,) = summary_table(cells).to_dict("records")
+    assert (row["n"], row["loss_final_mean"]) == (1, 1.0)
+
+
+def test_a_summary_of_nothing_has_no_rows():
+    assert summary_table(frame(run(status="missing", origin=""))).empty
+
+
+# --- places side by side -------------------------------------------------------------------------
+
+
+def compared(left, right):
+    """The one row of the comparison of these runs, torch first."""
+    cells = frame(left, [{**row, "backend": "mlx"} for row in right])
+    (row,) = comparison_table(cells, summary_table(cells)).to_dict("records")
+    return row
+
+
+def test_loss_and_gradient_norm_differ_relatively_to_the_second_place():
+    row = compared(
+        [run(loss_first=4.0, grad_norm_first=3.0), run(seed=1, loss_first=5.5, grad_norm_first=1)],
+        [run(loss_first=5.0, grad_norm_first=2.0), run(seed=1, loss_first=5.0, grad_norm_first=1)],
+    )
+    assert (row["backend_a"], row["backend_b"], row["seeds"]) == ("torch", "mlx", 2)
+    assert row["loss_first_difference"] == pytest.approx(0.2)  # the larger of 1/5 and 0.5/5
+    assert row["grad_norm_first_difference"] == pytest.approx(0.5)  # of 1/2 and 0
+
+
+def test_gain_differs_absolutely():
+    row = compared([run(gain_first=6.5)], [run(gain_first=6.0)])
+    assert row["gain_first_difference"] == pytest.approx(0.5)
+
+
+def test_a_gain_of_zero_is_compared_all_the_same():
+    assert compared([run(gain_first=0.0)], [run(gain_first=0.0)])["gain_first_difference"] == 0
+
+
+@pytest.mark.parametrize("sides", [(1.0, None), (None, 1.0), (None, None)])
+@pytest.mark.parametrize("measure", ["loss_first", "grad_norm_first", "gain_first"])
+def test_no_difference_where_a_side_is_not_finite(measure, sides):
+    left, right = ([run(**{measure: 1.0}), run(seed=1, **{measure: side})] for side in sides)
+    assert math.isnan(compared(left, right)[f"{measure}_difference"])
+
+
+def test_only_seeds_of_both_places_are_compared():
+    row = compared(
+        [run(loss_first=1.0), run(seed=1, loss_first=99.0)],
+        [run(loss_first=1.0), run(seed=2, loss_first=50.0)],
+    )
+    assert row["seeds"] == 1
+    assert row["loss_first_difference"] == 0
+
+
+def test_places_without_a_common_seed_have_no_difference():
+    row = compared([run(loss_first=1.0)], [run(seed=1, loss_first=1.0)])
+    assert row["seeds"] == 0
+    assert math.isnan(row["loss_first_difference"])
+
+
+def test_each_side_shows_its_own_means_and_counts():
+    row = compared(
+        seeds("loss_final", [1.0, 2.0, 6.0]),
+        [run(loss_final=None, outcome="diverged"), run(seed=1, loss_final=7.0)],
+    )
+    assert row["loss_final_mean_a"] == pytest.approx(3)
+    assert row["loss_final_half_a"] == pytest.approx(half_width([1.0, 2.0, 6.0]), rel=TOLD)
+    assert row["loss_final_mean_b"] == 7
+    assert math.isnan(row["loss_final_half_b"])
+    assert (row["n_a"], row["diverged_a"], row["n_b"], row["diverged_b"]) == (3, 0, 2, 1)
+
+
+def test_three_places_make_three_pairs():
+    cells = frame(
+        run(), run(backend="mlx"), run(platform=GPU_PLATFORM, origin="imported", status="imported")
+    )
+    table = comparison_table(cells, summary_table(cells))
+    pairs = [
+        (row.backend_a, row.origin_a, row.backend_b, row.origin_b) for row in table.itertuples()
+    ]
+    assert pairs == [
+        ("torch", "here", "mlx", "here"),
+        ("torch", "here", "torch", "imported"),
+        ("mlx", "here", "torch", "imported"),
+    ]
+
+
+def test_a_cell_of_one_place_is_not_compared():
+    cells = frame(run(), run(backend="mlx"), run(depth=16))
+    assert comparison_table(cells, summary_table(cells))["depth"].tolist() == [8]
+
+
+def test_a_place_is_named_by_its_platform_only_where_it_was_imported():
+    here, imported = Place("torch", CPU_PLATFORM, "here"), Place("torch", GPU_PLATFORM, "imported")
+    assert (here.label, here.folder) == ("torch", "torch")
+    assert (imported.label, imported.folder) == (f"torch, {GPU_PLATFORM}", f"torch-{GPU_PLATFORM}")
+
+
+# --- from run folders ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def config(tmp_path):
+    """One cell with three seeds, on torch."""
+    return config_with(tmp_path, variants=["mhc"], depths=[8], backends=["torch"])
+
+
+def tables_of(config, folder):
+    """Every table that the runs of a config make, by name, as read back."""
+    write_tables(config, folder)
+    return {file.name.partition(".")[0]: read_table(file) for file in folder.iterdir()}
+
+
+def test_tables_of_runs_by_hand(config, tmp_path):
+    for cell, losses in zip(
+        config.cells(), ([4.0, 2.0, 1.0], [4.0, 3.0, 2.0], [4.0, 5.0, 6.0]), strict=True
+    ):
+        write_cell(config, cell, losses)
+    tables = tables_of(config, tmp_path / "tables")
+
+    cells = tables["cells"]
+    assert cells["key"].tolist() == [cell.path() for cell in config.cells()]
+    assert cells["loss_final"].tolist() == [1, 2, 6]
+    assert cells["loss_min"].tolist() == [1, 2, 4]
+    assert cells["seconds_per_step"].tolist() == [0.5] * 3
+    assert set(cells["platform"]) == {CPU_PLATFORM}
+    # 6 is above 95 % of a guesser's 4.16.
+    assert cells["outcome"].tolist() == ["learned", "learned", "at chance"]
+
+    (row,) = tables["summary"].to_dict("records")
+    assert row["loss_final_mean"] == pytest.approx(3)
+    assert row["loss_final_half"] == pytest.approx(half_width([1.0, 2.0, 6.0]), rel=TOLD)
+    assert (row["learned"], row["at_chance"], row["diverged"]) == (2, 1, 0)
+
+    steps = tables["steps"]
+    assert steps["seed"].tolist() == [0] * 3 + [1] * 3 + [2] * 3
+    assert steps["step"].tolist() == [0, 1, 2] * 3
+    assert steps["loss"].tolist() == [4, 2, 1, 4, 3, 2, 4, 5, 6]
+    assert tables["comparison"].empty
+    assert tables["platforms"]["runs"].tolist() == [3]
+
+
+def test_each_kind_of_broken_number_reaches_the_table_of_steps(config, tmp_path):
+    write_cell(config, config.cells()[0], [1.0, math.inf, NAN])
+    tables = tables_of(config, tmp_path / "tables")
+    one, infinite, nan = tables["steps"]["loss"]
+    assert (one, infinite) == (1.0, math.inf)
+    assert math.isnan(nan)
+    assert tables["cells"]["outcome"].tolist() == ["diverged", "", ""]
+    assert tables["cells"]["first_nonfinite_step"].tolist()[0] == 1
+
+
+def left_out(tables):
+    """(seed, status, reason) of every run that the summary does not count."""
+    out = tables["cells"][~tables["cells"]["status"].isin(["measured", "imported"])]
+    return list(out[["seed", "status", "reason"]].itertuples(index=False, name=None))
+
+
+def test_missing_and_stale_runs_are_left_out_and_listed(config, tmp_path):
+    first, second, _ = config.cells()
+    write_cell(config, first, [4.0, 2.0, 1.0])
+    write_cell(config, second, [4.0, 2.0, 90.0], code={"fathom.train": "of another time"})
+    tables = tables_of(config, tmp_path / "tables")
+    (stale, missing) = left_out(tables)
+    assert stale[:2] == (1, "stale")
+    assert stale[2].startswith("code differs: ")
+    assert "fathom.train" in stale[2]
+    assert missing == (2, "missing", "")
+    assert tables["summary"]["n"].tolist() == [1]
+    assert tables["summary"]["loss_final_mean"].tolist() == [1]
+    assert set(tables["steps"]["seed"]) == {0}
+    assert tables["cells"]["loss_final"].isna().tolist() == [False, True, True]
+
+
+def test_a_run_of_other_numbers_says_which(config, tmp_path):
+    write_cell(config, config.cells()[0], [4.0, 2.0, 1.0])
+    other = config_with(tmp_path, variants=["mhc"], depths=[8], backends=["torch"], batch_size=4)
+    (stale, *_) = left_out(tables_of(other, tmp_path / "tables"))
+    assert stale == (0, "stale", "spec differs: batch_size 8 → 4")
+
+
+def test_an_unfinished_run_is_left_out(config, tmp_path):
+    folder = write_cell(config, config.cells()[0], [4.0, 2.0, 1.0])
+    (folder / "manifest.json").unlink()
+    (folder / ".partial").mkdir()
+    (failed, *_) = left_out(tables_of(config, tmp_path / "tables"))
+    assert failed[:2] == (0, "failed")
+
+
+def test_every_corrupt_run_is_refused_by_name_and_nothing_is_written(config, tmp_path):
+    first, second, third = (write_cell(config, cell, [4.0, 2.0, 1.0]) for cell in config.cells())
+    metrics = first / "metrics.jsonl"
+    metrics.write_bytes(metrics.read_bytes().replace(b"2.0", b"3.0"))
+    (third / "summary.json").unlink()
+    with pytest.raises(RunError) as caught:
+        write_tables(config, tmp_path / "tables")
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith(f"{first}: metrics.jsonl")
+    assert lines[1].startswith(f"{third}: summary.json: missing")
+    assert str(second) not in str(caught.value)
+    assert not (tmp_path / "tables").exists()
+
+
+def test_the_same_platform_here_and_imported_stays_apart(config, tmp_path):
+    cell = config.cells()[0]
+    write_cell(config, cell, [4.0, 2.0, 1.0])
+    write_cell(config, cell, [4.4, 2.0, 3.0], platform=CPU_PLATFORM)
+    tables = tables_of(config, tmp_path / "tables")
+    summary = tables["summary"]
+    assert summary["platform"].tolist() == [CPU_PLATFORM] * 2
+    assert summary["origin"].tolist() == ["here", "imported"]
+    assert summary["n"].tolist() == [1, 1]
+    assert summary["loss_final_mean"].tolist() == [1, 3]
+    (pair,) = tables["comparison"].to_dict("records")
+    assert (pair["origin_a"], pair["origin_b"]) == ("here", "imported")
+    assert pair["loss_first_difference"] == pytest.approx(0.4 / 4.4)
+    assert sorted(tables["platforms"]["origin"]) == ["here", "imported"]
+
+
+def test_platforms_are_listed_with_their_device(config, tmp_path):
+    first, second, third = config.cells()
+    write_cell(config, first, [4.0, 2.0, 1.0])
+    write_cell(config, second, [4.0, 2.0, 1.0], platform=GPU_PLATFORM, device=GPU)
+    write_cell(config, third, [4.0, 2.0, 1.0], platform=GPU_PLATFORM, device=GPU)
+    platforms = tables_of(config, tmp_path / "tables")["platforms"].set_index("platform")
+    assert platforms["runs"].to_dict() == {CPU_PLATFORM: 1, GPU_PLATFORM: 2}
+    assert platforms["device"].to_dict() == {CPU_PLATFORM: "Test CPU", GPU_PLATFORM: "Test GPU"}
+    assert platforms.loc[GPU_PLATFORM, "driver"] == "CUDA 13.0"
+
+
+def test_a_config_without_any_run_makes_empty_tables(config, tmp_path):
+    tables = tables_of(config, tmp_path / "tables")
+    assert tables["cells"]["status"].tolist() == ["missing"] * 3
+    assert all(tables[name].empty for name in ("summary", "steps", "comparison", "platforms"))
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def test_the_same_runs_make_the_same_bytes(config, tmp_path):
+    for cell in config.cells():
+        write_cell(config, cell, [4.0, 2.0, 1.0])
+    for name in ("one", "two"):
+        write_tables(config, tmp_path / name)
+    names = sorted(file.name for file in (tmp_path / "one").iterdir())
+    assert "steps.csv.gz" in names
+    for name in names:
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+def test_a_packed_table_holds_no_time_and_no_name(tmp_path):
+    save_tables({"steps.csv.gz": frame(curve([1.0, 2.0]))}, tmp_path)
+    packed = (tmp_path / "steps.csv.gz").read_bytes()
+    # RFC 1952: byte 3 has the flags (a name would be 8), bytes 4 to 7 the time.
+    assert packed[3] == 0
+    assert packed[4:8] == bytes(4)
+    assert gzip.decompress(packed).startswith(b"study,depth,variant,backend,seed,")
+
+
+def test_text_stays_text(tmp_path):
+    table = pd.DataFrame(
+        {"status": ["missing", "stale"], "reason": ["", "spec differs"], "platform": ["", "007"]}
+    )
+    save_tables({"cells.csv": table}, tmp_path)
+    pd.testing.assert_frame_equal(read_table(tmp_path / "cells.csv"), table, check_dtype=False)
+
+
+def test_numbers_are_read_back_to_the_last_digit(tmp_path):
+    values = np.random.default_rng(0).normal(size=50) * 10.0 ** np.arange(-25, 25)
+    save_tables({"cells.csv": pd.DataFrame({"loss": values})}, tmp_path)
+    assert read_table(tmp_path / "cells.csv")["loss"].tolist() == values.tolist()

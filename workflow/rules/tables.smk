@@ -1,0 +1,70 @@
+# Runs → CSVs. The config goes into a file, so that tables and reports know every cell.
+
+RUN_TABLES = ("cells", "summary", "comparison", "platforms")
+ATTRIBUTION = ("trajectories", "variance", "variance_summary")
+VERDICTS = ("published", "claims", "verdicts")
+
+TABLES = [f"{RESULTS}/tables/{name}.csv" for name in (*RUN_TABLES, *ATTRIBUTION, *VERDICTS)]
+TABLES += [f"{RESULTS}/tables/steps.csv.gz"]
+
+PUBLISHED = "report/published.yaml"
+
+
+rule resolve:
+    output:
+        config=f"{RESULTS}/config.json",
+    log:
+        f"{RESULTS}/logs/resolve.log",
+    localrule: True
+    conda:
+        "../../envs/report.yaml"
+    params:
+        config=CONFIG.model_dump_json(exclude={"compute"}),
+        code_hash=provenance.code_hash("fathom.study"),
+    shell:
+        "fathom resolve {params.config:q} --out {output.config:q} 2> {log:q}"
+
+
+rule run_tables:
+    input:
+        config=f"{RESULTS}/config.json",
+        runs=[file for cell in CELLS for file in run_files(cell)],
+        imported=imported_files(),
+    output:
+        [f"{RESULTS}/tables/{name}.csv" for name in (*RUN_TABLES, *ATTRIBUTION)],
+        f"{RESULTS}/tables/steps.csv.gz",
+    log:
+        f"{RESULTS}/logs/tables.log",
+    localrule: True
+    conda:
+        "../../envs/report.yaml"
+    params:
+        code_hash=provenance.code_hash("fathom.tables", "fathom.attribution"),
+    shell:
+        "fathom tables --config {input.config:q} 2> {log:q}"
+
+
+rule claims:
+    input:
+        config=f"{RESULTS}/config.json",
+        published=PUBLISHED,
+        cells=f"{RESULTS}/tables/cells.csv",
+        summary=f"{RESULTS}/tables/summary.csv",
+        steps=f"{RESULTS}/tables/steps.csv.gz",
+    output:
+        [f"{RESULTS}/tables/{name}.csv" for name in VERDICTS],
+    log:
+        f"{RESULTS}/logs/claims.log",
+    localrule: True
+    conda:
+        "../../envs/report.yaml"
+    params:
+        code_hash=provenance.code_hash("fathom.claims"),
+    shell:
+        "fathom claims --config {input.config:q} --published {input.published:q} 2> {log:q}"
+
+
+rule tables:
+    input:
+        TABLES,
+    localrule: True

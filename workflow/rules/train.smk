@@ -1,0 +1,45 @@
+# One job per cell, and one target per study.
+
+
+RUN = f"{RESULTS}/runs/{{study}}/{{depth}}L/{{variant}}/{{backend}}/seed{{seed}}"
+
+
+rule train:
+    input:
+        data_of,
+    output:
+        spec=f"{RUN}/spec.json",
+        metrics=f"{RUN}/metrics.jsonl",
+        summary=f"{RUN}/summary.json",
+        manifest=f"{RUN}/manifest.json",
+    log:
+        f"{RESULTS}/logs/train/{{study}}/{{depth}}L-{{variant}}-{{backend}}-seed{{seed}}.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/{{study}}/{{depth}}L-{{variant}}-{{backend}}-seed{{seed}}.tsv"
+    conda:
+        "../../envs/{backend}.yaml"
+    threads: CONFIG.compute.threads
+    resources:
+        mem_mb=CONFIG.compute.mem_mb,
+        runtime=CONFIG.compute.runtime,
+        gpu=CONFIG.compute.gpu,
+    params:
+        spec=lambda w: spec_of(w).json(),
+        spec_hash=lambda w: spec_of(w).hash(),
+        code_hash=code_of,
+        device=CONFIG.compute.device,
+        folder=subpath(output.manifest, parent=True),
+    shell:
+        "fathom job {params.spec:q} --out {params.folder:q}"
+        ' --compute "$FATHOM_COMPUTE" 2> {log:q}'
+
+
+for name in STUDIES:
+
+    rule:
+        name:
+            name
+        input:
+            [file for cell in CELLS if cell.study == name for file in run_files(cell)],
+            study_figures(name),
+        localrule: True
