@@ -30,7 +30,7 @@ $(STAMP): requirements.txt pyproject.toml
 	@touch $(STAMP)
 
 test: $(STAMP) ## set up, then run every fast test
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-faults: $(STAMP) ## kill trainings and workflows, damage files, fill a disk
 	$(BIN)/python -m pytest -m faults tests/faults

@@ -20,8 +20,6 @@ from fathom.bundle import BundleError, create_bundle, import_bundle
 from fathom.runs import RunError, find_runs, run_cell, run_folder
 from fathom.study import Compute, Spec, installed_backends, load_config
 
-pytestmark = pytest.mark.xdist_group("bundle")  # one worker: the runs are trained once
-
 BACKENDS = installed_backends()
 CPU = Compute(device="cpu")
 INDEX = "bundle.json"

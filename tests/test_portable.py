@@ -33,10 +33,7 @@ STUDY = {
 # What a machine with only Python, the core and a framework lacks.
 ABSENT = ("typer", "click", "rich", "pandas", "scipy", "matplotlib", "jinja2", "snakemake")
 
-pytestmark = [
-    pytest.mark.xdist_group("portable"),  # one worker: the cells are trained once
-    pytest.mark.skipif(not BACKENDS, reason="neither torch nor mlx is installed"),
-]
+pytestmark = pytest.mark.skipif(not BACKENDS, reason="neither torch nor mlx is installed")
 
 
 # --- a folder to work in, and the commands -------------------------------------------------------

@@ -23,8 +23,6 @@ from fathom.study import Cell, Compute, installed_backends, load_config
 from fathom.tables import read_table, write_tables
 from fathom.verify import verify
 
-pytestmark = pytest.mark.xdist_group("verify")  # one worker: the results are made once
-
 BACKENDS = installed_backends()
 RUN_FILES = ("spec.json", "metrics.jsonl", "summary.json", "manifest.json")
 GRID = {"variants": ["mhc"], "depths": [2, 3], "seeds": [0], "backends": list(BACKENDS[:1])}

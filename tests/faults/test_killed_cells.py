@@ -12,7 +12,7 @@ from fault_helpers import RUN_FILES, kill, need, the_cell, tiny_project, wait_un
 
 from fathom.study import BACKENDS, installed_backends
 
-pytestmark = [pytest.mark.faults, pytest.mark.xdist_group("killed-cells")]
+pytestmark = pytest.mark.faults
 
 KILLS = {"torch": 20, "mlx": 5}
 

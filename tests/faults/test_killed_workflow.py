@@ -18,7 +18,6 @@ from fathom.study import installed_backends
 
 pytestmark = [
     pytest.mark.faults,
-    pytest.mark.xdist_group("killed-workflow"),
     pytest.mark.skipif(not installed_backends(), reason="neither torch nor mlx is installed"),
 ]
 

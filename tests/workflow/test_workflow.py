@@ -7,7 +7,6 @@ import re
 import pytest
 
 CELL = "runs/depth-mlx/3L/mhc/torch/seed0"
-pytestmark = pytest.mark.xdist_group("workflow")  # one worker: the grid runs once
 
 FIGURES = {
     "figures_depth_mlx",
