@@ -33,7 +33,7 @@ test: $(STAMP) ## set up, then run every fast test
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-faults: $(STAMP) ## kill trainings and workflows, damage files, fill a disk
-	$(BIN)/python -m pytest -m faults tests/faults
+	$(BIN)/python -m pytest -m faults tests/faults -n 2 --dist loadfile
 
 lint: $(STAMP) ## style of Python and Snakemake files, and the generated schema
 	$(BIN)/ruff check $(SOURCES)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
-from typing import Annotated, Any, Never
+from typing import Annotated, Any
 
 import typer
 import yaml
 
 from fathom import study
+from fathom.errors import fail, fail_for_interrupt, fail_for_system
 from fathom.files import write_json, write_text
 from fathom.study import Cell, Compute, Config, ConfigError, Spec
 
@@ -49,15 +49,11 @@ def main() -> None:
     try:
         app()
     except (ConfigError, BackendError, DataError, RunError) as error:
-        _fail(str(error))
+        fail(str(error))
+    except OSError as error:
+        fail_for_system(error)
     except KeyboardInterrupt:
-        _fail("interrupted; a training goes on from its last checkpoint", code=130)
-
-
-def _fail(message: str, code: int = 1) -> Never:
-    for line in message.splitlines():
-        print(f"fathom: {line}", file=sys.stderr)
-    raise SystemExit(code)
+        fail_for_interrupt()
 
 
 def _read_config(files: list[Path], overrides: list[str]) -> Config:
@@ -221,7 +217,7 @@ def verify(
     found = check(settings, load_published(published), templates)
     counts = ", ".join(f"{n} {what}" for what, n in found.checked.items())
     if found.problems:
-        _fail("\n".join([*found.problems, f"{len(found.problems)} problems in {counts}"]))
+        fail("\n".join([*found.problems, f"{len(found.problems)} problems in {counts}"]))
     print(f"verified: {counts}")
 
 
@@ -371,7 +367,7 @@ def schema(
     if not check:
         write_text(out, text)
     elif not out.exists() or out.read_text(encoding="utf-8") != text:
-        _fail(f"{out} is not what the models say; run: fathom schema")
+        fail(f"{out} is not what the models say; run: fathom schema")
 
 
 def _spec_of(settings: Config, name: str, wanted: dict[str, Any]) -> Spec:

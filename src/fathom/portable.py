@@ -7,17 +7,21 @@ import typer, rich, pandas or Snakemake.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import wait
 from pathlib import Path
-from typing import NoReturn
 
 from fathom import runs
 from fathom.backends import BackendError
 from fathom.bundle import BundleError, create_bundle, import_bundle, matches
+from fathom.errors import fail, fail_for_interrupt, fail_for_system
 from fathom.progress import log_lines
 from fathom.runs import RunError
 from fathom.study import (
@@ -37,17 +41,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         options.run(options)
     except (BackendError, BundleError, ConfigError, RunError) as error:
-        _fail(str(error))
+        fail(str(error))
     except OSError as error:
-        _fail(f"{error.filename or 'writing'}: {error.strerror or error}")
+        fail_for_system(error)
     except KeyboardInterrupt:
-        _fail("interrupted; a training goes on from its last checkpoint", code=130)
-
-
-def _fail(message: str, code: int = 1) -> NoReturn:
-    for line in message.splitlines():
-        print(f"fathom: {line}", file=sys.stderr)
-    raise SystemExit(code)
+        fail_for_interrupt()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -128,7 +126,7 @@ def _train_all(options: argparse.Namespace) -> None:
             file=sys.stderr,
         )
     if failures:
-        _fail("\n".join(failures))
+        fail("\n".join(failures))
 
 
 def _specs_left(config: Config, patterns: Sequence[str]) -> list[Spec]:
@@ -164,13 +162,30 @@ def _trained(
             yield spec, _train_one(spec, runs.run_folder(results, spec.cell), compute)
         return
     # Spawned: a forked child would inherit the threads and locks of a framework.
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_end_with_parent) as pool:
         pending = {
             pool.submit(_train_one, spec, runs.run_folder(results, spec.cell), compute): spec
             for spec in specs
         }
         for future in as_completed(pending):
-            yield pending[future], future.result()
+            try:
+                yield pending[future], future.result()
+            except BrokenProcessPool:
+                # As the system does where memory runs out; the pool gives up its other cells too.
+                yield pending[future], "a worker was killed; run it again to go on"
+
+
+def _end_with_parent() -> None:
+    """Let this worker end when its parent is killed, or both would write to the same folders."""
+    parent = parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _train_one(spec: Spec, folder: Path, compute: Compute) -> str:

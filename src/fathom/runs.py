@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save
 
 import fathom
 from fathom import backends, data, provenance, tasks
@@ -149,6 +149,8 @@ def _write_run(
 ) -> None:
     """Write every file of a run, the manifest last: without it the others do not count."""
     (folder / "manifest.json").unlink(missing_ok=True)
+    for left in folder.glob(".*.tmp"):  # by a training that was killed while it wrote
+        left.unlink(missing_ok=True)
     write_json(folder / "spec.json", spec.model_dump())
     with replacing(folder / "metrics.jsonl") as temporary:
         temporary.write_text("".join(encode_row(row) for row in rows), encoding="utf-8")
@@ -156,7 +158,7 @@ def _write_run(
     (folder / WEIGHTS).unlink(missing_ok=True)
     if weights is not None:
         with replacing(folder / WEIGHTS) as temporary:
-            save_file(weights, temporary)
+            temporary.write_bytes(save(weights))
     files = {
         name: {"sha256": sha256(folder / name), "bytes": (folder / name).stat().st_size}
         for name in (*FILES, *([WEIGHTS] if weights is not None else []))
@@ -316,7 +318,7 @@ class Partial:
         }
         metadata["sha256"] = _digest(metadata, state)
         with replacing(self.file) as temporary:
-            save_file(state, temporary, metadata)
+            temporary.write_bytes(save(state, metadata))
 
     def resume(self) -> Resume | None:
         """Where to go on from, or None if there is no checkpoint, or it is damaged or of others."""
