@@ -132,7 +132,7 @@ def at_end(spec: Spec, ops: Ops, trainer: Trainer) -> Row:
     return found
 
 
-def test_accuracy(spec: Spec, ops: Ops, trainer: Trainer, batch: int = 500) -> float:
+def test_accuracy(spec: Spec, ops: Ops, trainer: Trainer, batch: int = 100) -> float:
     """The share of all test images that the network names rightly; NaN logits name nothing."""
     images, labels = tasks.load(spec.task).test_set(spec)
     connection = connection_of(spec)
