@@ -358,6 +358,41 @@ def report(
 
 
 @app.command()
+def bench(
+    parts: Annotated[
+        list[str] | None,
+        typer.Argument(help="steps, growth, startup, dry-run, sweep (default: all but sweep)."),
+    ] = None,
+    size: Annotated[
+        list[str] | None, typer.Option(help="demo, small or default (repeatable; default: all).")
+    ] = None,
+    turns: Annotated[int, typer.Option(min=1, help="How often each side runs.")] = 5,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads of a step.")] = 1,
+    out: Annotated[Path, typer.Option(help="The table.")] = Path("results/tables/bench.csv"),
+    figure: Annotated[Path | None, typer.Option(help="Draw it too, as this PNG.")] = None,
+) -> None:
+    """Measure training steps against a textbook step and the machine, and the workflow's overhead.
+
+    Both sides take turns, so a machine that slows down slows both. Leave the machine alone
+    meanwhile: the steps take ten minutes, the sweep as long as `snakemake all`.
+    """
+    from fathom import bench as benchmark
+
+    parts = parts or [part for part in benchmark.PARTS if part != "sweep"]
+    sizes = size or list(benchmark.SIZES)
+    for given, known in ((parts, benchmark.PARTS), (sizes, tuple(benchmark.SIZES))):
+        unknown = [name for name in given if name not in known]
+        if unknown:
+            raise ConfigError(f"bench knows no '{unknown[0]}'; there are {', '.join(known)}")
+    benchmark.write_bench(out, parts, sizes, turns, threads, typer.echo)
+    if figure:
+        from fathom.figures import bench_figure, save
+        from fathom.tables import read_table
+
+        save({figure.stem: bench_figure(read_table(out))}, figure.parent)
+
+
+@app.command()
 def schema(
     out: Annotated[Path, typer.Option(help="The file.")] = SCHEMA,
     check: Annotated[bool, typer.Option("--check", help="Only see whether it is current.")] = False,
