@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conftest import connect_to_cpu
 from fathom import bench, tasks
 from fathom.recipes import RECIPES
 from fathom.train import initial_parameters, objective, step_metrics
@@ -87,8 +86,8 @@ def load_mlx(network, weights):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("name", ["torch", "mlx"])
-def test_a_textbook_step_from_the_same_weights_has_the_same_metrics(name, variant):
-    spec, backend = spec_of(variant, name), connect_to_cpu(name)
+def test_a_textbook_step_from_the_same_weights_has_the_same_metrics(name, variant, connect_cpu):
+    spec, backend = spec_of(variant, name), connect_cpu(name)
     params, batch, ours = our_step(spec, backend)
     textbook = importlib.import_module(f"textbook.{name}").Textbook(spec)
     {"torch": load_torch, "mlx": load_mlx}[name](textbook.network, flattened(params, spec.depth))
