@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.special import ndtr
 
 from fathom.metrics import composite_gain
 from fathom.models import language
@@ -384,6 +385,47 @@ def test_layer_norm_of_an_overflowing_variance(connect_cpu, name, expected):
     x, weight, bias = np.array([[1e25, -1e25, 2e25, 0]]), np.ones(4), np.full(4, 0.5)
     out = np.asarray(ops.layer_norm(*(ops.asarray(a) for a in (x, weight, bias))))
     assert out == pytest.approx(np.full((1, 4), expected), nan_ok=True)
+
+
+# --- MLX's GELU from arithmetic alone -------------------------------------------------------------
+
+
+@pytest.fixture
+def gelu_and_derivative(connect_cpu):
+    """Values, cotangent 3, over enough numbers that they are taken in several pieces."""
+    connect_cpu("mlx")
+    import mlx.core as mx
+
+    from fathom.backends.mlx import CACHED, MlxOps
+
+    ops = MlxOps(values_one_by_one=True)
+
+    def evaluate(x):
+        x = mx.array(x.astype(np.float32))
+        assert x.size > CACHED
+        (y,), (gradient,) = mx.vjp(ops.gelu, [x], [mx.full(x.shape, 3.0)])
+        return np.asarray(y), np.asarray(gradient) / 3
+
+    return evaluate
+
+
+@pytest.mark.parametrize("reach", [1e-3, 1, 6, 14])
+def test_mlx_gelu_and_its_derivative_to_one_millionth(gelu_and_derivative, reach):
+    x = np.linspace(-reach, reach, 2**18, dtype=np.float32).reshape(64, -1)
+    y, derivative = gelu_and_derivative(x)
+    x = x.astype(np.float64)
+    density = np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
+    assert np.abs(y - x * ndtr(x)).max() <= 1e-6
+    assert np.abs(derivative - (ndtr(x) + x * density)).max() <= 1e-6
+
+
+def test_mlx_gelu_of_what_is_huge_or_not_a_number(gelu_and_derivative):
+    """As x Φ(x) says, but at −∞, where 0·∞ has no value: the native product gives NaN too."""
+    kinds = [0.0, 1e30, -1e30, math.inf, -math.inf, math.nan]
+    y, derivative = gelu_and_derivative(np.tile(kinds, (2**18, 1)))
+    assert y[0] == pytest.approx([0, 1e30, 0, math.inf, math.nan, math.nan], nan_ok=True)
+    assert derivative[0, :5] == pytest.approx([0.5, 1, 0, 1, 0], abs=1e-6)
+    assert math.isnan(derivative[0, 5])
 
 
 # --- why MLX has a layer norm of its own here ----------------------------------------------------

@@ -198,7 +198,7 @@ def in_turns(
 ) -> dict[tuple, list[float]]:
     """Seconds per step of each worker, all of them once per turn, about so many seconds each."""
     counts = {}
-    for key, worker in workers.items():
+    for key, worker in workers.items():  # this turn warms up, and does not count
         once = worker.ask("steps 1")["seconds"]
         counts[key] = max(1, min(50, round(seconds / once)))
     times: dict[tuple, list[float]] = {key: [] for key in workers}

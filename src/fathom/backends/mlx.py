@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -59,8 +60,68 @@ def _normalise(x: array) -> tuple[array, array]:
     return centred * reciprocal_std, reciprocal_std
 
 
+def quick_exp(x: array) -> array:
+    """e^x to 3e-7, relative, for −87 ≤ x ≤ 87, from arithmetic alone.
+
+    MLX's own takes its values one by one on the CPU, fifty times slower than a product. Here
+    x = k ln 2 + r with a whole k; a polynomial gives e^r and the bits of a float give 2^k.
+    """
+    # Adding 1.5·2²³ rounds to a whole number, which is then in the low bits.
+    shifted = x * (1 / math.log(2)) + 12582912.0
+    k = shifted - 12582912.0
+    r = (x - k * 0.693359375) + k * 2.12194440e-4  # ln 2 in two parts, the first exact in k
+    power = r * (1 / 720) + 1 / 120
+    for coefficient in (1 / 24, 1 / 6, 0.5, 1.0, 1.0):
+        power = power * r + coefficient
+    exponent = mx.left_shift(mx.view(shifted, mx.int32), 23) + (127 << 23)
+    return power * mx.view(exponent, mx.float32)
+
+
+CACHED = 2**17
+"""Numbers in a piece of a chain of element-wise products, so that it stays in a core's cache."""
+
+
+def gelu_in_pieces(x: array) -> array:
+    """`quick_gelu` of x, piece by piece."""
+    pieces = math.ceil(x.size / CACHED)
+    if pieces < 2 or x.shape[0] % pieces:
+        return quick_gelu(x)[0]
+    return mx.concatenate([quick_gelu(piece)[0] for piece in mx.split(x, pieces)])
+
+
+@mx.custom_function
+def quick_gelu(x: array) -> tuple[array, array]:
+    """Exact GELU and its derivative, both to 1e-6, absolute, without MLX's slow erf and exp.
+
+    Φ(x) = 1 − e^(−x²/2) P(t) for x ≥ 0, with t = 1/(1 + 0.3275911 |x|/√2) and P of degree five
+    (Abramowitz and Stegun, 7.1.26: an error below 1.5e-7 in erf).
+    """
+    near = mx.clip(x, -13.0, 13.0)  # beyond, Φ is 0 or 1
+    exponential = quick_exp(near * near * -0.5)
+    t = mx.reciprocal(mx.abs(near) * (0.3275911 * math.sqrt(0.5)) + 1)
+    tail = t * 1.061405429 - 1.453152027
+    for coefficient in (1.421413741, -0.284496736, 0.254829592):
+        tail = tail * t + coefficient
+    tail = tail * t * exponential * 0.5
+    # 1 − tail above zero and tail below it: a product, since `where` is slow here too.
+    side = mx.sign(x)
+    cdf = side * (0.5 - tail) + 0.5
+    return x * cdf, cdf + near * exponential * (1 / math.sqrt(2 * math.pi))
+
+
+@quick_gelu.vjp
+def _quick_gelu_vjp(
+    primals: array, cotangents: tuple[array, array], outputs: tuple[array, array]
+) -> array:
+    return cotangents[0] * outputs[1]
+
+
 class MlxOps:
     """Ops in float32. Docstrings: `fathom.models.ops`."""
+
+    def __init__(self, values_one_by_one: bool = False) -> None:
+        """`values_one_by_one`: whether MLX computes erf without vector instructions."""
+        self.values_one_by_one = values_one_by_one
 
     def asarray(self, x: np.ndarray) -> array:
         return mx.array(x, dtype=mx.int32 if np.issubdtype(x.dtype, np.integer) else mx.float32)
@@ -142,6 +203,8 @@ class MlxOps:
         return x @ weight.T if bias is None else mx.addmm(bias, x, weight.T)
 
     def gelu(self, x: array) -> array:
+        if self.values_one_by_one:
+            return gelu_in_pieces(x)
         return x * (1 + mx.erf(x * math.sqrt(0.5))) * 0.5
 
     def layer_norm(self, x: array, weight: array, bias: array) -> array:
@@ -258,8 +321,8 @@ class MlxBackend(Backend):
     """MLX on one device."""
 
     def __init__(self, kind: str) -> None:
-        self.ops = MlxOps()
         gpu = kind == "gpu"
+        self.ops = MlxOps(values_one_by_one=not gpu and sys.platform == "linux")
         info = mx.device_info() if gpu else {}
         self.device = Device(
             framework="mlx",
