@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from fathom import blas
+from fathom.hardware import keep_freed_memory
 
 if TYPE_CHECKING:
     from fathom.models.ops import Array, Ops
@@ -113,6 +114,7 @@ def connect(name: str, device: str = "auto", threads: int = 1, mlx_blas: str = "
     """
     os.environ["OMP_NUM_THREADS"] = str(threads)
     os.environ[blas.SWITCH] = mlx_blas
+    keep_freed_memory()
     try:
         module = importlib.import_module(f"fathom.backends.{name}")
     except ModuleNotFoundError as error:

@@ -77,18 +77,6 @@ def quick_exp(x: array) -> array:
     return power * mx.view(exponent, mx.float32)
 
 
-CACHED = 2**17
-"""Numbers in a piece of a chain of element-wise products, so that it stays in a core's cache."""
-
-
-def gelu_in_pieces(x: array) -> array:
-    """`quick_gelu` of x, piece by piece."""
-    pieces = math.ceil(x.size / CACHED)
-    if pieces < 2 or x.shape[0] % pieces:
-        return quick_gelu(x)[0]
-    return mx.concatenate([quick_gelu(piece)[0] for piece in mx.split(x, pieces)])
-
-
 @mx.custom_function
 def quick_gelu(x: array) -> tuple[array, array]:
     """Exact GELU and its derivative, both to 1e-6, absolute, without MLX's slow erf and exp.
@@ -204,7 +192,7 @@ class MlxOps:
 
     def gelu(self, x: array) -> array:
         if self.values_one_by_one:
-            return gelu_in_pieces(x)
+            return quick_gelu(x)[0]
         return x * (1 + mx.erf(x * math.sqrt(0.5))) * 0.5
 
     def layer_norm(self, x: array, weight: array, bias: array) -> array:
