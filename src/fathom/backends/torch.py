@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812, the name that PyTorch's own documentation uses
 from torch import Tensor
+from torch.optim.adamw import adamw
 
 from fathom.backends import Backend, BackendError, Device, ObjectiveFunction, Trainer
 from fathom.hardware import cpu_model
@@ -149,14 +149,10 @@ class TorchTrainer(Trainer):
         self.hyper = optimizer
         self.bias_correction = recipe.bias_correction
         self.params = {k: ops.asarray(v).requires_grad_() for k, v in params.items()}
-        self.adamw = torch.optim.AdamW(
-            self.params.values(),
-            lr=optimizer.lr,
-            betas=(optimizer.beta1, optimizer.beta2),
-            eps=optimizer.eps,
-            weight_decay=optimizer.weight_decay,
-            fused=True,
-        )
+        self.m = {k: torch.zeros_like(p, requires_grad=False) for k, p in self.params.items()}
+        self.v = {k: torch.zeros_like(p, requires_grad=False) for k, p in self.params.items()}
+        # One for each parameter, as the fused update wants it.
+        self.counters = [torch.zeros((), device=ops.device) for _ in params]
         self.steps = 0
         self.measured: list[dict[str, Tensor]] = []
 
@@ -164,25 +160,36 @@ class TorchTrainer(Trainer):
         params = self.params
         arrays = tuple(map(self.ops.asarray, inputs))
         loss, report = self.objective(params, arrays, self.ops.asarray(targets))
-        self.adamw.zero_grad(set_to_none=True)
-        loss.backward()
         for p in params.values():
-            if p.grad is None:  # the loss does not use it: a zero, as in MLX
-                p.grad = torch.zeros_like(p)
-        norms = [torch.linalg.vector_norm(p.grad) for p in params.values()]
+            p.grad = None
+        loss.backward()
+        # A parameter that the loss does not use has a gradient of zero, as in MLX.
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in params.values()]
         self.measured.append(
             {
                 "loss": loss.detach(),
-                "grad_norms": torch.stack(norms),
+                "grad_norms": torch.stack([torch.linalg.vector_norm(g) for g in grads]),
                 **{name: value.detach() for name, value in report.items()},
             }
         )
         self.steps += 1
-        (group,) = self.adamw.param_groups
-        group["lr"] = lr
-        if not self.bias_correction:
-            self._cancel_bias_correction(group, lr)
-        self.adamw.step()
+        with torch.no_grad():
+            # The function, not torch.optim.AdamW: to make that object imports torch's compiler,
+            # which takes a second.
+            adamw(
+                list(params.values()),
+                grads,
+                list(self.m.values()),
+                list(self.v.values()),
+                [],
+                self.counters,
+                fused=True,
+                amsgrad=False,
+                maximize=False,
+                beta1=self.hyper.beta1,
+                beta2=self.hyper.beta2,
+                **self._rates(lr),
+            )
 
     def infer(
         self, function: Callable[[dict[str, Tensor], Tensor], Tensor], inputs: np.ndarray
@@ -190,18 +197,23 @@ class TorchTrainer(Trainer):
         with torch.inference_mode():
             return function(self.params, self.ops.asarray(inputs)).cpu().numpy()
 
-    def _cancel_bias_correction(self, group: dict[str, Any], lr: float) -> None:
-        """Set (lr, eps, decay) so that PyTorch's corrected step equals the uncorrected one.
+    def _rates(self, lr: float) -> dict[str, float]:
+        """Learning rate, eps and weight decay that PyTorch's update is given for this step.
 
-        lr_t = lr (1 − β1^t) / √(1 − β2^t) and eps_t = eps / √(1 − β2^t). PyTorch multiplies the
-        decay by lr_t, so the decay is scaled back to lr.
+        PyTorch always corrects the bias. Where the recipe does not, they are set so that its
+        step equals the uncorrected one: lr_t = lr (1 − β1^t) / √(1 − β2^t) and
+        eps_t = eps / √(1 − β2^t). PyTorch multiplies the decay by lr_t, so it is scaled back.
         """
         hyper, t = self.hyper, self.steps
+        if self.bias_correction:
+            return {"lr": lr, "eps": hyper.eps, "weight_decay": hyper.weight_decay}
         root = math.sqrt(1 - hyper.beta2**t)
         scale = (1 - hyper.beta1**t) / root
-        group["lr"] = lr * scale
-        group["eps"] = hyper.eps / root
-        group["weight_decay"] = hyper.weight_decay / scale
+        return {
+            "lr": lr * scale,
+            "eps": hyper.eps / root,
+            "weight_decay": hyper.weight_decay / scale,
+        }
 
     def collect(self) -> dict[str, np.ndarray]:
         measured, self.measured = self.measured, []
@@ -211,23 +223,19 @@ class TorchTrainer(Trainer):
 
     def state(self) -> dict[str, np.ndarray]:
         state = {"step": np.array(self.steps)}
-        for name, p in self.params.items():
-            moments = self.adamw.state[p]
-            state[f"param.{name}"] = p.detach().cpu().numpy().copy()
-            state[f"m.{name}"] = moments["exp_avg"].cpu().numpy().copy()
-            state[f"v.{name}"] = moments["exp_avg_sq"].cpu().numpy().copy()
+        for kind, values in (("param", self.params), ("m", self.m), ("v", self.v)):
+            for name, value in values.items():
+                state[f"{kind}.{name}"] = value.detach().cpu().numpy().copy()
         return state
 
     def load_state(self, state: dict[str, np.ndarray]) -> None:
         self.steps = int(state["step"])
         with torch.no_grad():
-            for name, p in self.params.items():
-                p.copy_(self.ops.asarray(state[f"param.{name}"]))
-                self.adamw.state[p] = {
-                    "step": torch.tensor(float(self.steps), device=p.device),
-                    "exp_avg": self.ops.asarray(state[f"m.{name}"]),
-                    "exp_avg_sq": self.ops.asarray(state[f"v.{name}"]),
-                }
+            for counter in self.counters:
+                counter.fill_(self.steps)
+            for kind, values in (("param", self.params), ("m", self.m), ("v", self.v)):
+                for name, value in values.items():
+                    value.copy_(self.ops.asarray(state[f"{kind}.{name}"]))
 
 
 class TorchBackend(Backend):
