@@ -474,6 +474,35 @@ def test_places_are_told_apart(other):
     assert len([label for label in legend_of(figure) if label.startswith("ours")]) == 2
 
 
+# --- speed -----------------------------------------------------------------------------------
+
+
+def bench_of(*rows):
+    names = ["part", "measure", "size", "backend", "variant", "value", "low", "high"]
+    return pd.DataFrame([dict(zip(names, row, strict=True)) for row in rows])
+
+
+def test_steps_stand_by_size_and_growth_by_depth():
+    figure = figures.bench_figure(
+        bench_of(
+            ("steps", "ours step", "demo", "torch", "mhc", 3.0, 2.0, 5.0),
+            ("steps", "textbook step", "demo", "torch", "mhc", 9.0, 8.0, 9.5),
+            ("steps", "over baseline", "demo", "torch", "mhc", 1.2, NAN, NAN),
+            ("growth", "step at 12 layers", "default", "torch", "mhc", 1.0, 1.0, 1.0),
+            ("growth", "step at 96 layers", "default", "torch", "mhc", 8.0, 8.0, 8.0),
+            ("startup", "framework", "default", "mlx", "mhc", 1.5, NAN, NAN),
+        )
+    )
+    left, right = figure.axes
+    ours, textbook = [container.lines[0] for container in left.containers]
+    assert (ours.get_ydata()[0], textbook.get_ydata()[0]) == (3.0, 9.0)
+    assert textbook.get_markerfacecolor() == "none" != ours.get_markerfacecolor()
+    assert [tuple(path[:, 1]) for path in left.collections[0].get_segments()] == [(2.0, 5.0)]
+    (line,) = right.lines
+    assert (list(line.get_xdata()), list(line.get_ydata())) == ([12, 96], [1.0, 8.0])
+    assert {"mhc", "torch", "hollow: textbook"} <= set(legend_of(figure))
+
+
 # --- files -----------------------------------------------------------------------------------
 
 

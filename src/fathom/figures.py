@@ -278,6 +278,50 @@ def published_panels(published: pd.DataFrame) -> Figure:
     return figure
 
 
+def bench_figure(bench: pd.DataFrame) -> Figure:
+    """Milliseconds per step: at each measured size beside a textbook step, and against depth.
+
+    `bench` is bench.csv; what was not measured is left out.
+    """
+    figure, (left, right) = _panels(2, sharey=False)
+    backends = list(bench.loc[bench["backend"] != "", "backend"].unique())
+    sides = {"ours step": {"ms": 9}, "textbook step": {"ms": 10, "mfc": "none", "mew": 2}}
+    steps = bench[(bench["part"] == "steps") & bench["measure"].isin(sides)]
+    sizes = list(steps["size"].unique())
+    variants = list(steps["variant"].unique())
+    for _, row in steps.iterrows():
+        # A group per size, in it a block per backend, in that a place per variant.
+        block = sizes.index(row["size"]) + 0.4 * (backends.index(row["backend"]) - 0.5)
+        x = block + 0.1 * (variants.index(row["variant"]) - (len(variants) - 1) / 2)
+        marker = _marker(backends.index(row["backend"]))
+        bars = [[row["value"] - row["low"]], [row["high"] - row["value"]]]
+        left.errorbar(x, row["value"], yerr=bars, marker=marker, ls="",
+                      color=colour_of(row["variant"]), **sides[row["measure"]])  # fmt: skip
+    left.set_xticks(range(len(sizes)), sizes)
+    left.set_xlabel("size of the network")
+
+    growth = bench[bench["part"] == "growth"]
+    for (backend, variant), group in growth.groupby(["backend", "variant"], sort=False):
+        depths = group["measure"].str.extract(r"(\d+)", expand=False).astype(int)
+        right.plot(depths, group["value"], marker=_marker(backends.index(backend)), ms=8,
+                   color=colour_of(variant))  # fmt: skip
+        right.set_xscale("log")
+        right.set_xticks(depths, depths)
+        right.minorticks_off()
+    right.set_xlabel("layers, at the default size")
+    for ax in (left, right):
+        ax.set_yscale("log")
+        ax.set_ylabel("time of a training step (ms)")
+
+    grey = {"color": "#555555", "ls": "", "ms": 9}
+    signs = [Line2D([], [], color=colour_of(v), lw=6, label=v) for v in variants]
+    signs += [Line2D([], [], marker=_marker(i), label=b, **grey) for i, b in enumerate(backends)]
+    signs.append(Line2D([], [], marker="D", mfc="none", label="hollow: textbook", **grey))
+    with mpl.rc_context(STYLE):
+        figure.legend(handles=signs, loc="outside lower center", ncols=3, frameon=False)
+    return figure
+
+
 def _marker(place: int) -> str:
     """The marker of a place by its number; with more places than markers they come round again."""
     return MARKERS[place % len(MARKERS)]
