@@ -111,10 +111,10 @@ def test_a_malformed_path_is_refused(path):
 # --- expansion -----------------------------------------------------------------------------------
 
 
-def test_the_default_config_has_155_cells(default_config):
+def test_the_default_config_has_141_cells(default_config):
     # 2 studies × 3 depths × 3 variants × 2 backends × 3 seeds
     cells = default_config.cells()
-    assert len(cells) == len(set(cells)) == 155
+    assert len(cells) == len(set(cells)) == 141
 
 
 def test_cells_are_the_product_of_the_axes():
