@@ -115,6 +115,7 @@ def test_a_summary_by_hand(make_spec):
                 "activation_max_log10",
                 "overflow_layer",
                 "overflow_activation_log10",
+                "overflow_depth",
                 "test_accuracy",
                 "mixing_row_error",
                 "mixing_column_error",

@@ -15,6 +15,7 @@ from fathom.train import (
     learning_rate,
     objective,
     training_batch,
+    where_untrained_overflows,
 )
 
 IMAGE_VARIANTS = sorted(name for name, kind in VARIANTS.items() if kind.task == "fashion")
@@ -221,6 +222,32 @@ def test_one_raw_stream_grows_fivefold_in_every_layer():
         streams = connection.update(ops, c, streams, 0 * x)
     ratio = np.abs(streams[0]).max() / np.abs(x).max()
     assert ratio == pytest.approx(5**4, rel=0.05)
+
+
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+
+def test_where_untrained_networks_of_the_published_depth_overflow(backend, images, monkeypatch):
+    """One raw stream of size x₀ enters block i as 5^(i+1)·x₀; the residual network stays small."""
+    monkeypatch.setattr("fathom.tasks.fashion.batch", lambda spec, step: images)
+    spec = image_spec("hc_dynamic", streams=1)
+    stem = initial_parameters(spec)["stem.weight"].astype(np.float64)
+    x = np.array([
+        [correlate(image[..., 0], weight[..., 0], "same")[::2, ::2] for weight in stem]
+        for image in images[0].astype(np.float64)
+    ])  # fmt: skip
+    if backend.device.framework == "torch":  # where a variance overflows, NaN enters the next block
+        deviation = x.reshape(3, 2, -1).std(axis=-1).max()  # two groups of four channels
+        expected = math.ceil(math.log(math.sqrt(FLOAT32_MAX) / deviation, 5))
+    else:
+        expected = math.ceil(math.log(FLOAT32_MAX / np.abs(x).max(), 5)) - 1
+    found = where_untrained_overflows(spec, backend.ops)["overflow_depth"]
+    # α·(x̄ φ) makes the five a little more or less; the first block, where f(x) is as large as x,
+    # adds up to a layer's growth.
+    assert expected - 2 <= found <= expected + 1
+    for variant in ("resnet", "hc_paper", "mhc_causal"):
+        row = where_untrained_overflows(image_spec(variant), backend.ops)
+        assert row == {"overflow_depth": None}
 
 
 def test_dropout_drops_its_share_and_is_the_same_for_every_backend(monkeypatch):

@@ -25,6 +25,7 @@ from fathom.files import write_text
 from fathom.runs import AT_CHANCE, WILD_GRADIENT
 from fathom.study import Config, ConfigError, Study, VisionModel
 from fathom.tables import PLACE, Place, read_table
+from fathom.train import PUBLISHED_DEPTH
 
 TABLES = (
     "cells", "summary", "comparison", "platforms", "trajectories", "variance", "variance_summary",
@@ -65,6 +66,7 @@ def write_reports(config: Config, published: Published, templates: Path, folder:
         "at_chance": round(100 * AT_CHANCE),
         "wild_gradient": f"{WILD_GRADIENT:g}",
         "raw_start": 5,
+        "published_depth": PUBLISHED_DEPTH,
         # From where the reports belong, which may be deeper than the default results folder.
         "docs": Path(os.path.relpath(templates.parent.parent / "docs", config.results)).as_posix(),
     }

@@ -48,22 +48,24 @@ MANIFEST_KEYS = {
 }  # fmt: skip
 """Everything that a manifest may hold."""
 
-COUNTS = {"step", "nonfinite_event", "nonfinite_total", "overflow_layer"}
+COUNTS = {"step", "nonfinite_event", "nonfinite_total", "overflow_layer", "overflow_depth"}
 """The metrics of a row that are whole numbers; all others are floats."""
 
-MAY_BE_NULL = {"overflow_layer", "overflow_activation_log10"}
+MAY_BE_NULL = {"overflow_layer", "overflow_activation_log10", "overflow_depth"}
 """The metrics that a row can have without a value."""
 
 ROW_NAMES = re.compile(
     "step|loss|grad_norm(_[A-Za-z_]+)?|nonfinite_event|nonfinite_total"
     "|step_seconds|elapsed_seconds|stream_difference|stream_cosine"
     "|gain_proxy_log10_max_entry|amax_forward_log10|amax_backward_log10"
-    "|activation_max_log10|overflow_layer|overflow_activation_log10"
+    "|activation_max_log10|overflow_layer|overflow_activation_log10|overflow_depth"
     "|test_accuracy|mixing_row_error|mixing_column_error"
 )
 """The names that a row may have: any other could pass for a column of a table."""
 
-AT_START = ("activation_max_log10", "overflow_layer", "overflow_activation_log10")
+AT_START = (
+    "activation_max_log10", "overflow_layer", "overflow_activation_log10", "overflow_depth",
+)  # fmt: skip
 """What only the row of the first step has."""
 
 AT_END = ("test_accuracy", "mixing_row_error", "mixing_column_error")

@@ -35,7 +35,7 @@ MEASURES = [
     "test_accuracy", "mixing_row_error", "mixing_column_error",
     "grad_norm_stem_max", "seconds",
     "gain_first", "gain_final", "nonfinite_total", "seconds_per_step",
-    "activation_max_log10", "overflow_layer", "overflow_activation_log10",
+    "activation_max_log10", "overflow_layer", "overflow_activation_log10", "overflow_depth",
     "stream_difference_max", "stream_cosine_min",
     "grad_norm_H_pre_max", "grad_norm_H_post_max", "grad_norm_H_res_max",
 ]  # fmt: skip

@@ -37,6 +37,9 @@ GAIN_NAMES = {
 # Keeps dropout's random numbers apart from those of batches and initial parameters.
 DROPOUT_STREAM = 0x64726F70
 
+PUBLISHED_DEPTH = 100
+"""Layers of the source's first image network; the default scale has fewer."""
+
 CHUNK_STEPS = 10
 """Steps between two looks at the device: metrics come back, and a checkpoint may be taken."""
 
@@ -170,6 +173,21 @@ def largest_activations(spec: Spec, ops: Ops, params: dict[str, np.ndarray]) -> 
     }
 
 
+def where_untrained_overflows(spec: Spec, ops: Ops) -> Row:
+    """After how many layers the connection alone leads out of float32, at the published depth.
+
+    `overflow_depth`: in a network of PUBLISHED_DEPTH layers that is otherwise the cell's, at its
+    initial parameters and on its first batch, the first block, from 0, whose input is not finite;
+    None if all are.
+    """
+    deep = spec.model_copy(update={"depth": PUBLISHED_DEPTH})
+    images, _ = tasks.load(spec.task).batch(deep, 0)
+    arrays = {name: ops.asarray(value) for name, value in initial_parameters(deep).items()}
+    output = vision.forward(ops, deep.model, connection_of(deep), arrays, ops.asarray(images))
+    finite = [bool(ops.to_numpy(ops.all_finite(x))) for x in output.block_inputs]
+    return {"overflow_depth": None if all(finite) else finite.index(False)}
+
+
 def train(spec: Spec, backend: Backend, resume: Resume | None = None) -> Iterator[Chunk]:
     """Train one cell, yielding its rows as they come; with `resume`, go on from there.
 
@@ -183,8 +201,12 @@ def train(spec: Spec, backend: Backend, resume: Resume | None = None) -> Iterato
     )
     first, elapsed, nonfinite_total = 0, 0.0, 0
     at_start = {}
-    if resume is None and spec.task == "tokens":
-        at_start = largest_activations(spec, backend.ops, params)
+    if resume is None:
+        at_start = (
+            largest_activations(spec, backend.ops, params)
+            if spec.task == "tokens"
+            else where_untrained_overflows(spec, backend.ops)
+        )
     if resume is not None:
         trainer.load_state(resume.state)
         last = resume.rows[-1]

@@ -30,8 +30,8 @@ class Workflow:
             check=False,
         )
 
-    def smoke(self, *arguments):
-        result = self.snakemake(*arguments, *SMOKE, *GRID)
+    def smoke(self, *arguments, grid=GRID):
+        result = self.snakemake(*arguments, *SMOKE, *grid)
         assert result.returncode == 0, result.stdout + result.stderr
         return result
 

@@ -33,6 +33,8 @@ class Output(NamedTuple):
     """[B, 10]."""
     H_res: Array | None
     """[L, S, S], or None where no such matrices mix the streams."""
+    block_inputs: list[Array]
+    """[B, 14, 14, W] of each layer."""
 
 
 def groups_of(width: int) -> int:
@@ -101,9 +103,10 @@ def forward(
     per_layer = connection.per_layer(ops, coefficients, len(blocks))
     keeps = [None] * len(blocks) if keep is None else ops.unstack(keep)
 
-    streams = connection.open(ops, x)
+    streams, inputs = connection.open(ops, x), []
     for layer, c, kept in zip(blocks, per_layer, keeps, strict=True):
-        y = block(ops, layer, connection.read(ops, c, streams), dims, kept)
+        inputs.append(connection.read(ops, c, streams))
+        y = block(ops, layer, inputs[-1], dims, kept)
         streams = connection.update(ops, c, streams, y)
     x = connection.close(ops, params, streams)
 
@@ -113,4 +116,4 @@ def forward(
     B, *_, W = x.shape
     pooled = ops.mean(ops.reshape(x, (B, -1, W)), axis=1)
     logits = ops.linear(pooled, params["head.weight"], params["head.bias"])
-    return Output(logits, connection.mixing(ops, coefficients))
+    return Output(logits, connection.mixing(ops, coefficients), inputs)
