@@ -224,6 +224,17 @@ def test_one_raw_stream_grows_fivefold_in_every_layer():
     assert ratio == pytest.approx(5**4, rel=0.05)
 
 
+def test_a_step_reports_the_mixing_before_its_own_update(backend, images, start):
+    """`hc_paper` mixes by its parameter as it is: H_res = I at first, and 0.9 moves it."""
+    spec = image_spec("hc_paper", lr=0.9)
+    trainer = start(backend, spec)
+    for _ in range(2):
+        trainer.step((images[0],), images[1], 0.9)
+    before, after = trainer.collect()["H_res"]
+    assert np.array_equal(before, np.broadcast_to(np.eye(3), (5, 3, 3)))
+    assert np.abs(after - before).max() > 0.1
+
+
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Sequence
 
@@ -133,6 +132,63 @@ class TorchOps:
         return x.isfinite().all()
 
 
+GRAPH_SWITCH = "FATHOM_TORCH_GRAPH"
+"""Environment variable: `off` runs the operations of a step on a GPU one by one."""
+
+UNCORRECTED = 2**30
+"""Steps that PyTorch's AdamW believes to have taken where the recipe corrects no bias.
+
+Its corrections 1 − β^t are then exactly one."""
+
+Step = Callable[[tuple[Tensor, ...], Tensor, float | Tensor], dict[str, Tensor]]
+"""From inputs, targets and learning rate: updates the parameters, returns what it measured."""
+
+
+class Captured:
+    """A step recorded once as a CUDA graph, then replayed: one launch instead of thousands.
+
+    A graph reads and writes fixed addresses. So batches are copied to where the first ones were,
+    the learning rate is a tensor, and what a replay measured is copied before the next.
+    """
+
+    WARM_UP = 3
+    """Steps run as usual first, on a stream of their own: libraries set themselves up in them."""
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+        self.stream = torch.cuda.Stream()
+        self.runs = 0
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.arguments: tuple[Tensor, ...] = ()
+        self.measured: dict[str, Tensor] = {}
+
+    def __call__(
+        self, inputs: tuple[Tensor, ...], targets: Tensor, lr: float | Tensor
+    ) -> dict[str, Tensor]:
+        arguments = (*inputs, targets, torch.as_tensor(lr, device=targets.device))
+        if not self.arguments:
+            self.arguments = tuple(x.clone() for x in arguments)
+        for kept, given in zip(self.arguments, arguments, strict=True):
+            kept.copy_(given)
+        if self.runs < self.WARM_UP:
+            self.runs += 1
+            self.stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.stream):
+                measured = self._on_kept_arguments()
+            torch.cuda.current_stream().wait_stream(self.stream)
+            return measured
+        if self.graph is None:
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):  # records; nothing is computed yet
+                self.measured = self._on_kept_arguments()
+        self.graph.replay()
+        return {name: value.clone() for name, value in self.measured.items()}
+
+    def _on_kept_arguments(self) -> dict[str, Tensor]:
+        *inputs, targets, lr = self.arguments
+        return self.step(tuple(inputs), targets, lr)
+
+
 class TorchTrainer(Trainer):
     """AdamW on stacked parameters; measurements stay on the device until collected."""
 
@@ -147,38 +203,41 @@ class TorchTrainer(Trainer):
         self.ops = ops
         self.objective = objective
         self.hyper = optimizer
-        self.bias_correction = recipe.bias_correction
         self.params = {k: ops.asarray(v).requires_grad_() for k, v in params.items()}
         self.m = {k: torch.zeros_like(p, requires_grad=False) for k, p in self.params.items()}
         self.v = {k: torch.zeros_like(p, requires_grad=False) for k, p in self.params.items()}
+        self.ahead = 0 if recipe.bias_correction else UNCORRECTED
         # One for each parameter, as the fused update wants it.
-        self.counters = [torch.zeros((), device=ops.device) for _ in params]
+        self.counters = [torch.tensor(float(self.ahead), device=ops.device) for _ in params]
         self.steps = 0
         self.measured: list[dict[str, Tensor]] = []
+        captures = ops.device.type == "cuda" and os.environ.get(GRAPH_SWITCH, "on") != "off"
+        self.whole_step: Step = Captured(self._whole_step) if captures else self._whole_step
 
     def step(self, inputs: tuple[np.ndarray, ...], targets: np.ndarray, lr: float) -> None:
-        params = self.params
         arrays = tuple(map(self.ops.asarray, inputs))
-        loss, report = self.objective(params, arrays, self.ops.asarray(targets))
-        for p in params.values():
-            p.grad = None
-        loss.backward()
-        # A parameter that the loss does not use has a gradient of zero, as in MLX.
-        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in params.values()]
-        self.measured.append(
-            {
-                "loss": loss.detach(),
-                "grad_norms": torch.stack([torch.linalg.vector_norm(g) for g in grads]),
-                **{name: value.detach() for name, value in report.items()},
-            }
-        )
+        self.measured.append(self.whole_step(arrays, self.ops.asarray(targets), lr))
         self.steps += 1
+
+    def _whole_step(
+        self, inputs: tuple[Tensor, ...], targets: Tensor, lr: float | Tensor
+    ) -> dict[str, Tensor]:
+        params = list(self.params.values())
+        loss, report = self.objective(self.params, inputs, targets)
+        # A parameter that the loss does not use has a gradient of zero, as in MLX.
+        grads = torch.autograd.grad(loss, params, materialize_grads=True)
+        measured = {
+            "loss": loss.detach(),
+            "grad_norms": torch.stack([torch.linalg.vector_norm(g) for g in grads]),
+            # Copies: a report may be a parameter itself, which the update is about to change.
+            **{name: value.detach().clone() for name, value in report.items()},
+        }
         with torch.no_grad():
             # The function, not torch.optim.AdamW: to make that object imports torch's compiler,
             # which takes a second.
             adamw(
-                list(params.values()),
-                grads,
+                params,
+                list(grads),
                 list(self.m.values()),
                 list(self.v.values()),
                 [],
@@ -186,34 +245,19 @@ class TorchTrainer(Trainer):
                 fused=True,
                 amsgrad=False,
                 maximize=False,
+                lr=lr,
                 beta1=self.hyper.beta1,
                 beta2=self.hyper.beta2,
-                **self._rates(lr),
+                eps=self.hyper.eps,
+                weight_decay=self.hyper.weight_decay,
             )
+        return measured
 
     def infer(
         self, function: Callable[[dict[str, Tensor], Tensor], Tensor], inputs: np.ndarray
     ) -> np.ndarray:
         with torch.inference_mode():
             return function(self.params, self.ops.asarray(inputs)).cpu().numpy()
-
-    def _rates(self, lr: float) -> dict[str, float]:
-        """Learning rate, eps and weight decay that PyTorch's update is given for this step.
-
-        PyTorch always corrects the bias. Where the recipe does not, they are set so that its
-        step equals the uncorrected one: lr_t = lr (1 − β1^t) / √(1 − β2^t) and
-        eps_t = eps / √(1 − β2^t). PyTorch multiplies the decay by lr_t, so it is scaled back.
-        """
-        hyper, t = self.hyper, self.steps
-        if self.bias_correction:
-            return {"lr": lr, "eps": hyper.eps, "weight_decay": hyper.weight_decay}
-        root = math.sqrt(1 - hyper.beta2**t)
-        scale = (1 - hyper.beta1**t) / root
-        return {
-            "lr": lr * scale,
-            "eps": hyper.eps / root,
-            "weight_decay": hyper.weight_decay / scale,
-        }
 
     def collect(self) -> dict[str, np.ndarray]:
         measured, self.measured = self.measured, []
@@ -232,7 +276,7 @@ class TorchTrainer(Trainer):
         self.steps = int(state["step"])
         with torch.no_grad():
             for counter in self.counters:
-                counter.fill_(self.steps)
+                counter.fill_(self.ahead + self.steps)
             for kind, values in (("param", self.params), ("m", self.m), ("v", self.v)):
                 for name, value in values.items():
                     value.copy_(self.ops.asarray(state[f"{kind}.{name}"]))

@@ -1,0 +1,59 @@
+"""What only a GPU does: a step as one CUDA graph, or compiled by MLX, equals a plain one."""
+
+import numpy as np
+import pytest
+
+from fathom import backends, tasks
+from fathom.recipes import RECIPES
+from fathom.train import initial_parameters, objective
+
+STEPS = 8  # three to warm up, one to record, four replays
+
+GPUS = [
+    pytest.param("torch", "cuda", "FATHOM_TORCH_GRAPH", marks=pytest.mark.gpu, id="cuda"),
+    pytest.param("mlx", "gpu", "FATHOM_MLX_COMPILE", marks=pytest.mark.metal, id="metal"),
+]
+
+
+def connect(name, device):
+    try:
+        return backends.connect(name, device)
+    except backends.BackendError as error:
+        pytest.skip(str(error))
+
+
+def trained(spec, name, device):
+    backend = connect(name, device)
+    function = objective(spec, backend.ops)
+    trainer = backend.trainer(
+        initial_parameters(spec), function, spec.optimizer, RECIPES[spec.recipe]
+    )
+    for step in range(STEPS):
+        tokens, targets = tasks.load("tokens").batch(spec, step)
+        trainer.step((tokens,), targets, spec.optimizer.lr / (1 + step))
+    return trainer.collect(), trainer.state()
+
+
+@pytest.mark.parametrize("recipe", ["mlx", "torch"])
+@pytest.mark.parametrize("variant", ["baseline", "mhc"])
+@pytest.mark.parametrize(("name", "device", "switch"), GPUS)
+def test_a_whole_step_at_once_equals_its_operations_one_by_one(
+    name, device, switch, variant, recipe, make_spec, monkeypatch
+):
+    spec = make_spec(variant=variant, recipe=recipe, backend=name)
+    at_once = trained(spec, name, device)
+    monkeypatch.setenv(switch, "off")
+    one_by_one = trained(spec, name, device)
+    for found, expected in zip(at_once, one_by_one, strict=True):
+        assert set(found) == set(expected)
+        for key, value in expected.items():
+            np.testing.assert_allclose(found[key], value, rtol=1e-4, atol=1e-6, err_msg=key)
+
+
+@pytest.mark.parametrize(("name", "device", "switch"), GPUS)
+def test_the_first_loss_equals_the_oracle(name, device, switch, make_spec, oracle_loss):
+    spec = make_spec(backend=name)
+    measured, _ = trained(spec, name, device)
+    tokens, targets = tasks.load("tokens").batch(spec, 0)
+    expected = oracle_loss(spec, initial_parameters(spec), tokens, targets)
+    assert measured["loss"][0] == pytest.approx(expected, rel=1e-5)
