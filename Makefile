@@ -20,12 +20,13 @@ all: $(STAMP) ## set up, then regenerate every result that is not up to date
 
 setup: $(STAMP) ## create .venv with the pinned packages
 
-# The stamp is written last: an install that was interrupted is done again.
+# The stamp is written last: an install that was interrupted is done again. Python compiles a module
+# when it is first imported; compiling all of them now would take a minute.
 $(STAMP): requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "fathom needs Python 3.11 or newer; set one with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --requirement requirements.txt
+	$(BIN)/python -m pip install --quiet --no-compile --requirement requirements.txt
 	$(BIN)/python -m pip install --quiet --no-deps --editable .
 	@touch $(STAMP)
 
