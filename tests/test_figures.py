@@ -474,6 +474,21 @@ def test_places_are_told_apart(other):
     assert len([label for label in legend_of(figure) if label.startswith("ours")]) == 2
 
 
+# --- images ----------------------------------------------------------------------------------
+
+
+def test_curves_of_the_image_study_are_means_over_a_sixteenth_of_the_steps():
+    """32 steps, so two at a time: the geometric mean of 1 and 100, the plain mean of 0 and 6."""
+    steps = steps_of([1.0, 100.0] * 16, depths=(4,), count=1).assign(grad_norm_stem=[0.0, 6.0] * 16)
+    summary = pd.DataFrame(
+        [{"depth": 4, "variant": "mhc", "test_accuracy_mean": 0.5, "test_accuracy_half": NAN}]
+    )
+    left, _, right = figures.accuracy_panels(steps, summary, "images").axes
+    assert left.lines[0].get_ydata() == pytest.approx([1.0] + [10.0] * 31)
+    assert right.lines[0].get_ydata() == pytest.approx([0.0] + [3.0] * 31)
+    assert left.get_ylabel().endswith("mean of 2 steps")
+
+
 # --- speed -----------------------------------------------------------------------------------
 
 

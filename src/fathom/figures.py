@@ -176,9 +176,13 @@ def accuracy_panels(steps: pd.DataFrame, summary: pd.DataFrame, title: str) -> F
         )
     for (left, middle, right), depth in zip(axes, depths, strict=True):
         chosen = steps[steps["depth"] == depth]
-        marks = [_curves(left, chosen, "loss"), _curves(right, chosen, "grad_norm_stem")]
-        left.set_ylabel(LABELS["loss"].replace("token", "image"))
-        right.set_ylabel(LABELS["grad_norm_stem"])
+        # Batches of pictures differ much in difficulty: single steps would hide the course.
+        window = max(1, chosen["step"].nunique() // 16)
+        marks = [_curves(ax, chosen, column, window)
+                 for ax, column in ((left, "loss"), (right, "grad_norm_stem"))]  # fmt: skip
+        over = f",\nmean of {window} steps" if window > 1 else ""
+        left.set_ylabel(LABELS["loss"].replace("token", "image") + over)
+        right.set_ylabel(LABELS["grad_norm_stem"] + over)
         groups = summary[summary["depth"] == depth]
         for position, (_, row) in enumerate(groups.iterrows()):
             half = 100 * row["test_accuracy_half"]
@@ -212,10 +216,10 @@ def mixing_maps(matrices: dict[str, np.ndarray], title: str) -> Figure:
         left.set_ylabel("layer")
         left.grid(visible=False)
         figure.colorbar(image, ax=left, label="weight")
-        right.plot(matrix.sum(axis=1), color="#0072B2", label="row sums")
-        right.plot(matrix.sum(axis=0), color="#D55E00", ls="--", label="column sums")
+        right.plot(matrix.sum(axis=1) - 1, color="#0072B2", label="rows")
+        right.plot(matrix.sum(axis=0) - 1, color="#D55E00", ls="--", label="columns")
         right.set_xlabel("row or column")
-        right.set_ylabel("sum")
+        right.set_ylabel("sum − 1")
         right.legend(frameon=False, fontsize=13)
         right.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     return figure
@@ -391,10 +395,13 @@ def _panels(count: int, sharey: bool) -> tuple[Figure, list[Axes]]:
     return figure, list(axes[0])
 
 
-def _curves(ax: Axes, steps: pd.DataFrame, column: str) -> int:
-    """Draw a line and a band for each variant; return how many marks stand above the panel."""
+def _curves(ax: Axes, steps: pd.DataFrame, column: str, window: int = 1) -> int:
+    """Draw a line and a band for each variant; return how many marks stand above the panel.
+
+    Every point is a mean over the last `window` steps, of logarithms on a logarithmic axis.
+    """
     logarithmic = column in ("loss", "grad_norm")
-    transform: Callable = np.log10 if logarithmic else np.asarray
+    transform: Callable = np.log10 if logarithmic else (lambda x: x)
     restore: Callable = (lambda x: 10**x) if logarithmic else np.asarray
     crosses = []
     for variant, group in steps.groupby("variant", sort=False):
@@ -407,7 +414,7 @@ def _curves(ax: Axes, steps: pd.DataFrame, column: str) -> int:
             whole = whole[(whole > 0).all(axis=1)]
         colour = colour_of(variant)
         if not whole.empty:
-            values = transform(whole)
+            values = transform(whole).rolling(window, min_periods=1).mean()
             x = whole.index
             ax.fill_between(
                 x,
