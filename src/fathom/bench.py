@@ -102,7 +102,7 @@ def targeted(row: Row) -> Row:
 
 def write_bench(out: Path, parts: Sequence[str], sizes: Sequence[str], turns: int, threads: int,
                 say: Callable[[str], None]) -> list[Row]:  # fmt: skip
-    """Measure the parts, say each row as it comes, and write them all to the CSV `out`.
+    """Measure the parts, say each row as it comes, and write every finished part to the CSV `out`.
 
     Rows of parts that are not measured this time are kept. Raises BackendError outside a copy of
     the project, where the textbook steps are not to be had.
@@ -118,21 +118,28 @@ def write_bench(out: Path, parts: Sequence[str], sizes: Sequence[str], turns: in
     }
     rows = []
     for part in parts:
+        measured = []
         for row in map(targeted, measures[part]()):
             where = f"{row.part:8} {row.size:8} {row.backend:6} {row.variant:9}"
             against = f"  (target {row.target}: {row.met})" if row.target else ""
             say(f"{where} {row.measure}: {row.value:.4g} {row.unit}{against}")
-            rows.append(row)
+            measured.append(row)
+        _replace_part(out, part, measured)
+        rows += measured
+    return rows
+
+
+def _replace_part(out: Path, part: str, rows: Sequence[Row]) -> None:
+    """Put the rows of one part into the CSV, in place of those it had."""
     names = [field.name for field in fields(Row)] + ["met"]
     kept = []
     if out.exists():
         with out.open(newline="", encoding="utf-8") as file:
-            kept = [r for r in csv.DictReader(file) if r["part"] not in parts]
+            kept = [row for row in csv.DictReader(file) if row["part"] != part]
     with replacing(out) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, names, lineterminator="\n")
         writer.writeheader()
         writer.writerows([*kept, *({**asdict(row), "met": row.met} for row in rows)])
-    return rows
 
 
 # --- training steps -----------------------------------------------------------------------------
@@ -326,7 +333,7 @@ def dry_run_rows(turns: int) -> Iterator[Row]:
         studies = json.dumps({"depth-mlx": {"seeds": list(range(seeds))}})
         with tempfile.TemporaryDirectory() as folder:
             command = [
-                sys.executable, "-m", "snakemake", "-n", "-q", "depth-mlx", "--config",
+                sys.executable, "-m", "snakemake", "depth-mlx", "-n", "-q", "--config",
                 f"studies={studies}", "assume_backends=true", f"results={folder}",
             ]  # fmt: skip
             value = median(_seconds(command) for _ in range(repeats))

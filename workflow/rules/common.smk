@@ -1,5 +1,6 @@
 # What every stage needs: the checked config, its cells, and how a job calls fathom.
 
+import functools
 import json
 import shlex
 
@@ -105,14 +106,23 @@ def places(study_name):
     return sorted({*here, *carried})
 
 
+@functools.lru_cache(maxsize=1)  # a rule asks twice in a row
+def spec_of_cell(cell):
+    return CONFIG.spec(cell)
+
+
 def spec_of(wildcards):
     w = wildcards
-    return CONFIG.spec(Cell(w.study, int(w.depth), w.variant, w.backend, int(w.seed)))
+    return spec_of_cell(Cell(w.study, int(w.depth), w.variant, w.backend, int(w.seed)))
+
+
+@functools.cache  # the same for thousands of cells
+def training_code(task, backend):
+    return provenance.code_hash(*provenance.training_modules(task, backend))
 
 
 def code_of(wildcards):
-    task = CONFIG.studies[wildcards.study].task
-    return provenance.code_hash(*provenance.training_modules(task, wildcards.backend))
+    return training_code(CONFIG.studies[wildcards.study].task, wildcards.backend)
 
 
 COMPARISONS = (
