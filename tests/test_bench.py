@@ -119,12 +119,17 @@ def test_both_sides_run_and_every_ratio_follows(tmp_path, monkeypatch):
     monkeypatch.setattr(bench, "installed_backends", lambda: ("torch",))
     tiny = {"depth": 2, "width": 8, "length": 4, "batch": 2, "vocab": 16}
     monkeypatch.setattr(bench, "SIZES", {"demo": tiny})
+    # Every side of every variant is a process that starts a framework: as few as have a ratio.
+    monkeypatch.setattr(bench, "VARIANTS", ("baseline", "mhc"))
+    monkeypatch.setattr(bench, "TEXTBOOK", {"torch": ("mhc",)})
     out = tmp_path / "bench.csv"
     rows = bench.write_bench(out, ["steps"], ["demo"], turns=2, threads=1, say=lambda line: None)
     found = {(r.measure, r.variant): r.value for r in rows}
     assert found["over baseline", "mhc"] == pytest.approx(
         found["ours step", "mhc"] / found["ours step", "baseline"]
     )
+    assert found["textbook over ours", "mhc"] > 0
+    assert ("textbook over ours", "baseline") not in found
     flops = bench.flops_per_step(bench.spec_for("demo", "mhc", "torch"))
     seconds = found["ours step", "mhc"] / 1e3
     assert found["share of matmul rate", "mhc"] == pytest.approx(
