@@ -1,6 +1,6 @@
 """One side of a comparison, in a process of its own that computes only when it is told to.
 
-    python benchmarks/worker.py '{"side": "ours", "backend": "torch", "threads": 1, "spec": {…}}'
+    python benchmarks/worker.py '{"side": "ours", "threads": 1, "blas": "auto", "spec": {…}}'
 
 `fathom bench` starts several and lets them take turns. Each line on stdin is a command, each line
 on stdout its answer in JSON: `steps N` → seconds of each of N training steps, metrics included;
@@ -21,24 +21,22 @@ import numpy as np
 
 from fathom import tasks
 from fathom.backends import Backend, connect
+from fathom.bench import MATRIX, MODULES
 from fathom.hardware import peak_host_memory_bytes
 from fathom.recipes import RECIPES
 from fathom.study import Spec
 from fathom.train import initial_parameters, objective, step_metrics, training_batch
-
-MATRIX = 1024
 
 
 def main() -> None:
     """Answer commands until stdin closes."""
     wanted = json.loads(sys.argv[1])
     spec = Spec.model_validate(wanted["spec"])
-    backend = connect(wanted["backend"], wanted.get("device", "auto"), wanted["threads"],
-                      wanted.get("blas", "auto"))  # fmt: skip
+    backend = connect(spec.backend, "cpu", wanted["threads"], wanted["blas"])
     run = {"ours": ours, "textbook": textbook}[wanted["side"]](spec, backend)
-    product = matmul(wanted["backend"])
+    product = matmul(spec.backend)
     run(1)  # the first step allocates and compiles
-    print(json.dumps({"ready": True, "blas": backend.device.blas}), flush=True)
+    print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         command, _, count = line.strip().partition(" ")
         if command == "memory":
@@ -82,7 +80,7 @@ def matmul(name: str) -> Callable[[int], None]:
     """Products of two square matrices, one after the other."""
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal((MATRIX, MATRIX), dtype=np.float32) for _ in range(2))
-    framework = importlib.import_module({"torch": "torch", "mlx": "mlx.core"}[name])
+    framework = importlib.import_module(MODULES[name])
     if name == "torch":
         x, y = framework.from_numpy(a), framework.from_numpy(b)
         return lambda count: [x @ y for _ in range(count)] and None

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from fathom import bench, tasks
-from fathom.recipes import RECIPES
-from fathom.train import initial_parameters, objective, step_metrics
+from fathom.train import initial_parameters, step_metrics
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 VARIANTS = ("baseline", "hc", "mhc")
@@ -25,10 +24,8 @@ def spec_of(variant, backend):
     return spec.model_copy(update={"batch_size": 2})
 
 
-def our_step(spec, backend):
+def our_step(trainer, spec):
     params = initial_parameters(spec)
-    function = objective(spec, backend.ops)
-    trainer = backend.trainer(params, function, spec.optimizer, RECIPES[spec.recipe])
     tokens, targets = tasks.load("tokens").batch(spec, 0)
     trainer.step((tokens,), targets, spec.optimizer.lr)
     (row,) = step_metrics(spec, trainer.collect(), list(params))
@@ -86,9 +83,11 @@ def load_mlx(network, weights):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("name", ["torch", "mlx"])
-def test_a_textbook_step_from_the_same_weights_has_the_same_metrics(name, variant, connect_cpu):
+def test_a_textbook_step_from_the_same_weights_has_the_same_metrics(
+    name, variant, connect_cpu, start
+):
     spec, backend = spec_of(variant, name), connect_cpu(name)
-    params, batch, ours = our_step(spec, backend)
+    params, batch, ours = our_step(start(backend, spec), spec)
     textbook = importlib.import_module(f"textbook.{name}").Textbook(spec)
     {"torch": load_torch, "mlx": load_mlx}[name](textbook.network, flattened(params, spec.depth))
     theirs = textbook.step(*batch)

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from fathom import backends, tasks
-from fathom.recipes import RECIPES
-from fathom.train import initial_parameters, objective
+from fathom.train import initial_parameters
 
 STEPS = 8  # three to warm up, one to record, four replays
 
@@ -22,12 +21,7 @@ def connect(name, device):
         pytest.skip(str(error))
 
 
-def trained(spec, name, device):
-    backend = connect(name, device)
-    function = objective(spec, backend.ops)
-    trainer = backend.trainer(
-        initial_parameters(spec), function, spec.optimizer, RECIPES[spec.recipe]
-    )
+def trained(trainer, spec):
     for step in range(STEPS):
         tokens, targets = tasks.load("tokens").batch(spec, step)
         trainer.step((tokens,), targets, spec.optimizer.lr / (1 + step))
@@ -38,12 +32,13 @@ def trained(spec, name, device):
 @pytest.mark.parametrize("variant", ["baseline", "mhc"])
 @pytest.mark.parametrize(("name", "device", "switch"), GPUS)
 def test_a_whole_step_at_once_equals_its_operations_one_by_one(
-    name, device, switch, variant, recipe, make_spec, monkeypatch
+    name, device, switch, variant, recipe, make_spec, start, monkeypatch
 ):
     spec = make_spec(variant=variant, recipe=recipe, backend=name)
-    at_once = trained(spec, name, device)
+    backend = connect(name, device)
+    at_once = trained(start(backend, spec), spec)
     monkeypatch.setenv(switch, "off")
-    one_by_one = trained(spec, name, device)
+    one_by_one = trained(start(backend, spec), spec)
     for found, expected in zip(at_once, one_by_one, strict=True):
         assert set(found) == set(expected)
         for key, value in expected.items():
@@ -51,9 +46,9 @@ def test_a_whole_step_at_once_equals_its_operations_one_by_one(
 
 
 @pytest.mark.parametrize(("name", "device", "switch"), GPUS)
-def test_the_first_loss_equals_the_oracle(name, device, switch, make_spec, oracle_loss):
+def test_the_first_loss_equals_the_oracle(name, device, switch, make_spec, start, oracle_loss):
     spec = make_spec(backend=name)
-    measured, _ = trained(spec, name, device)
+    measured, _ = trained(start(connect(name, device), spec), spec)
     tokens, targets = tasks.load("tokens").batch(spec, 0)
     expected = oracle_loss(spec, initial_parameters(spec), tokens, targets)
     assert measured["loss"][0] == pytest.approx(expected, rel=1e-5)

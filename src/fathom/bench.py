@@ -27,7 +27,10 @@ from fathom.study import Spec, installed_backends
 
 WORKER = Path("benchmarks/worker.py")
 MATRIX = 1024
-"""Side of the matrices whose product sets the machine's rate; as in the worker."""
+"""Side of the matrices whose product sets the machine's rate."""
+
+MODULES = {"torch": "torch", "mlx": "mlx.core"}
+"""What is imported of each framework."""
 
 VARIANTS = ("baseline", "hc", "mhc")
 SIZES: dict[str, dict[str, int]] = {
@@ -145,18 +148,22 @@ def _replace_part(out: Path, part: str, rows: Sequence[Row]) -> None:
 # --- training steps -----------------------------------------------------------------------------
 
 
+def _environment() -> dict[str, str]:
+    """In which a process finds this fathom, installed or not."""
+    return {**os.environ, "PYTHONPATH": str(Path("src").resolve())}
+
+
 class Worker:
     """A process that trains when told to."""
 
     def __init__(self, spec: Spec, side: str, threads: int, blas: str = "auto") -> None:
-        wanted = {"side": side, "backend": spec.backend, "threads": threads, "blas": blas,
-                  "device": "cpu", "spec": spec.model_dump()}  # fmt: skip
+        wanted = {"side": side, "threads": threads, "blas": blas, "spec": spec.model_dump()}
         self.process = subprocess.Popen(
             [sys.executable, str(WORKER), json.dumps(wanted)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(Path("src").resolve())},
+            env=_environment(),
         )
         self._answer()
 
@@ -294,13 +301,10 @@ def growth_rows(turns: int, threads: int) -> Iterator[Row]:
 # --- jobs and workflows -------------------------------------------------------------------------
 
 
-def _seconds(command: Sequence[str], **environment: str) -> float:
+def _seconds(command: Sequence[str]) -> float:
     """Wall time of a command. Raises BackendError with its last words if it fails."""
     start = time.perf_counter()
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": str(Path("src").resolve()), **environment},
-    )  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=_environment())
     if done.returncode:
         last = (done.stderr.strip() or done.stdout.strip()).rpartition("\n")[2]
         raise BackendError(f"{' '.join(command[:4])} … failed: {last}")
@@ -310,7 +314,7 @@ def _seconds(command: Sequence[str], **environment: str) -> float:
 def startup_rows(turns: int) -> Iterator[Row]:
     """Seconds that a job takes beside its steps, each part on top of the one before."""
     for backend in sorted(installed_backends(), reverse=True):
-        framework = {"torch": "torch", "mlx": "mlx.core"}[backend]
+        framework = MODULES[backend]
         spec = spec_for("default", "mhc", backend).model_dump_json()
         with tempfile.TemporaryDirectory() as folder:
             commands = {

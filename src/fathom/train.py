@@ -151,6 +151,15 @@ def test_accuracy(spec: Spec, ops: Ops, trainer: Trainer, batch: int = 100) -> f
     return right / len(images)
 
 
+def block_inputs(spec: Spec, ops: Ops, params: dict[str, np.ndarray]) -> list[Array]:
+    """What enters each block in a forward pass on the first step's batch, without dropout."""
+    inputs, _ = tasks.load(spec.task).batch(spec, 0)
+    arrays = {name: ops.asarray(value) for name, value in params.items()}
+    forward = NETWORKS[spec.task].forward
+    output = forward(ops, spec.model, connection_of(spec), arrays, ops.asarray(inputs))
+    return output.block_inputs
+
+
 def largest_activations(spec: Spec, ops: Ops, params: dict[str, np.ndarray]) -> Row:
     """How large activations are in the first step's forward pass, and where a layer norm overflows.
 
@@ -158,10 +167,7 @@ def largest_activations(spec: Spec, ops: Ops, params: dict[str, np.ndarray]) -> 
     input has, in float64, a variance beyond the largest float32, so that its first layer norm
     overflows; None if there is none. `overflow_activation_log10`: the largest activation there.
     """
-    inputs, _ = tasks.load(spec.task).batch(spec, 0)
-    arrays = {name: ops.asarray(value) for name, value in params.items()}
-    output = language.forward(ops, spec.model, connection_of(spec), arrays, ops.asarray(inputs))
-    entering = [ops.to_numpy(x).astype(np.float64) for x in output.block_inputs]
+    entering = [ops.to_numpy(x).astype(np.float64) for x in block_inputs(spec, ops, params)]
     largest = [float(np.log10(np.abs(x).max())) for x in entering]
     limit = np.finfo(np.float32).max
     over = [layer for layer, x in enumerate(entering) if x.var(axis=-1).max() > limit]
@@ -181,10 +187,8 @@ def where_untrained_overflows(spec: Spec, ops: Ops) -> Row:
     None if all are.
     """
     deep = spec.model_copy(update={"depth": PUBLISHED_DEPTH})
-    images, _ = tasks.load(spec.task).batch(deep, 0)
-    arrays = {name: ops.asarray(value) for name, value in initial_parameters(deep).items()}
-    output = vision.forward(ops, deep.model, connection_of(deep), arrays, ops.asarray(images))
-    finite = [bool(ops.to_numpy(ops.all_finite(x))) for x in output.block_inputs]
+    entering = block_inputs(deep, ops, initial_parameters(deep))
+    finite = [bool(ops.to_numpy(ops.all_finite(x))) for x in entering]
     return {"overflow_depth": None if all(finite) else finite.index(False)}
 
 
@@ -207,7 +211,7 @@ def train(spec: Spec, backend: Backend, resume: Resume | None = None) -> Iterato
             if spec.task == "tokens"
             else where_untrained_overflows(spec, backend.ops)
         )
-    if resume is not None:
+    else:
         trainer.load_state(resume.state)
         last = resume.rows[-1]
         first = last["step"] + 1
