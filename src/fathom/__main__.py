@@ -2,6 +2,9 @@
 
 import sys
 
+from fathom import warm
+from fathom.errors import fail_for_interrupt
+
 PORTABLE = ("train-all", "bundle")
 """Commands that work where the packages below are not installed."""
 
@@ -17,9 +20,14 @@ def main() -> None:
         portable.main(sys.argv[1:])
         return
     try:
+        if sys.argv[1:2] == ["job"]:
+            status = warm.delegate(sys.argv[1:])
+            warm.leave(warm.run() if status is None else status)
         from fathom import cli
 
         cli.main()  # which imports what a command needs only when that is run
+    except KeyboardInterrupt:
+        fail_for_interrupt()
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in OPTIONAL:

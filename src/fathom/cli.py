@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -252,10 +251,6 @@ def job(
 ) -> None:
     """Train the cell of a spec: what the workflow calls."""
     _train(Spec.model_validate_json(spec), out, Compute.model_validate_json(compute))
-    # Everything is written. To take the framework apart in good order would be half a second more.
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
 
 
 @app.command(hidden=True)

@@ -275,6 +275,9 @@ class Compute(Section):
     mlx_blas: Literal["auto", "off"] = Field(
         "auto", description="whether MLX on Linux takes matrix products from a faster library"
     )
+    preload: bool = Field(
+        True, description="whether local jobs on Linux share one loading of their framework"
+    )
     data: Annotated[str, Field(min_length=1)] = Field("data", description="folder for data sets")
     threads: Positive = Field(1, description="CPU threads of a cell")
     checkpoint_seconds: Annotated[Number, Field(gt=0)] = Field(

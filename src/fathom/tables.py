@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from scipy import stats
+from scipy.special import stdtrit  # of all of scipy.stats, which takes a second to load
 
 from fathom.data import fashion_mnist_folder
 from fathom.files import replacing
@@ -220,7 +220,7 @@ def interval(values: pd.Series) -> dict[str, float]:
     finite = pd.to_numeric(values).dropna()
     n = len(finite)
     sd = float(finite.std(ddof=1)) if n > 1 else math.nan
-    half = float(stats.t.ppf(0.975, n - 1)) * sd / math.sqrt(n) if n >= 3 else math.nan
+    half = float(stdtrit(n - 1, 0.975)) * sd / math.sqrt(n) if n >= 3 else math.nan
     return {"n": n, "mean": float(finite.mean()) if n else math.nan, "sd": sd, "half": half}
 
 

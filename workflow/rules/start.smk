@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(workflow.basedir).parent / "src"))
 
-from fathom import provenance, study
+from fathom import provenance, study, warm
 from fathom.study import Cell
 
 

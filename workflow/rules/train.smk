@@ -15,6 +15,8 @@ rule train:
     log:
         f"{RESULTS}/logs/train/{{study}}/{{depth}}L-{{variant}}-{{backend}}-seed{{seed}}.log",
     benchmark:
+        # Its seconds hold for every job; its memory and CPU time for those that train in their own
+        # process: on a cluster, or with `compute.preload: false`.
         f"{RESULTS}/benchmarks/{{study}}/{{depth}}L-{{variant}}-{{backend}}-seed{{seed}}.tsv"
     conda:
         "../../envs/{backend}.yaml"

@@ -11,6 +11,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -109,18 +110,25 @@ class Backend(ABC):
 def connect(name: str, device: str = "auto", threads: int = 1, mlx_blas: str = "auto") -> Backend:
     """Start a framework on a device, with so many CPU threads.
 
+    Raises BackendError when the framework is not installed or has no such device.
+    """
+    return load(name, threads, mlx_blas).connect(device)
+
+
+def load(name: str, threads: int, mlx_blas: str) -> ModuleType:
+    """Load a framework, without any computation: the backend's module.
+
     The frameworks and the BLAS under them read both settings when they load, so these are set
-    before. Raises BackendError when the framework is not installed or has no such device.
+    before. Raises BackendError when the framework is not installed.
     """
     os.environ["OMP_NUM_THREADS"] = str(threads)
     os.environ[blas.SWITCH] = mlx_blas
     keep_freed_memory()
     try:
-        module = importlib.import_module(f"fathom.backends.{name}")
+        return importlib.import_module(f"fathom.backends.{name}")
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != name:
             raise
         raise BackendError(
             f"backend {name} is not installed here; `pip install -e '.[{name}]'` brings it"
         ) from error
-    return module.connect(device)
