@@ -61,6 +61,15 @@ def test_sinkhorn_ends_on_columns():
     assert 1e-12 < row_error < 1e-2  # near, but what 20 iterations leave is no rounding
 
 
+@pytest.mark.parametrize("entry", [1e-9, 0.3, 1.0, 2e4])
+def test_sinkhorn_of_one_stream_is_one_exactly_and_has_no_gradient(entry, connect_cpu):
+    torch = connect_cpu("torch")
+    logit = torch.ops.asarray(np.array([[[entry]]])).requires_grad_()
+    result = sinkhorn(torch.ops, logit, 20)
+    result.sum().backward()
+    assert (result.item(), logit.grad.item()) == (1.0, 0.0)
+
+
 def test_sinkhorn_on_each_backend(backend):
     matrices = random_positive(6, 4, 4).astype(np.float32)
     expected = sinkhorn(NumpyOps(), matrices.astype(np.float64), 20)

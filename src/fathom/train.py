@@ -156,8 +156,9 @@ def block_inputs(spec: Spec, ops: Ops, params: dict[str, np.ndarray]) -> list[Ar
     inputs, _ = tasks.load(spec.task).batch(spec, 0)
     arrays = {name: ops.asarray(value) for name, value in params.items()}
     forward = NETWORKS[spec.task].forward
-    output = forward(ops, spec.model, connection_of(spec), arrays, ops.asarray(inputs))
-    return output.block_inputs
+    entering: list[Array] = []
+    forward(ops, spec.model, connection_of(spec), arrays, ops.asarray(inputs), entering=entering)
+    return entering
 
 
 def largest_activations(spec: Spec, ops: Ops, params: dict[str, np.ndarray]) -> Row:

@@ -33,6 +33,8 @@ def sinkhorn(ops: Ops, matrix: Array, iterations: int, floor: float = 1e-12) -> 
     `matrix` [..., S, S] must be positive. The result's columns sum to 1 (they come last), its
     rows nearly so. Sums are kept at `floor` or above.
     """
+    if matrix.shape[-1] == 1:
+        iterations = min(iterations, 1)  # [[1]] after one pass; others leave that exactly as it is
     for _ in range(iterations):
         matrix = matrix / ops.maximum(ops.sum(matrix, axis=-1, keepdims=True), floor)
         matrix = matrix / ops.maximum(ops.sum(matrix, axis=-2, keepdims=True), floor)

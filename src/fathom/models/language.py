@@ -34,8 +34,6 @@ class Output(NamedTuple):
     """[L, S, S], or None where the connection does not mix streams."""
     streams: Array
     """What the last layer leaves to the connection: [S, B, T, D], or [B, T, D] without streams."""
-    block_inputs: list[Array]
-    """[B, T, D] for each layer: what enters the block's first layer norm."""
 
 
 def parameters(
@@ -100,19 +98,29 @@ def block(ops: Ops, layer: dict[str, Array], x: Array, heads: int) -> Array:
 
 
 def forward(
-    ops: Ops, dims: Dimensions, connection: Connection, params: dict[str, Array], tokens: Array
+    ops: Ops,
+    dims: Dimensions,
+    connection: Connection,
+    params: dict[str, Array],
+    tokens: Array,
+    entering: list[Array] | None = None,
 ) -> Output:
-    """Logits [B, T, V] for tokens [B, T], and the mixing matrices on the way."""
+    """Logits [B, T, V] for tokens [B, T], and the mixing matrices on the way.
+
+    What enters each block, [B, T, D], is appended to `entering`.
+    """
     x = ops.embedding(params["embedding.token"], tokens) + params["embedding.position"]
     blocks = stacked_layers(ops, params)
     coefficients = connection.coefficients(ops, params)
 
-    streams, inputs = connection.open(ops, x), []
+    streams = connection.open(ops, x)
     for layer, c in zip(blocks, connection.per_layer(ops, coefficients, len(blocks)), strict=True):
-        inputs.append(connection.read(ops, c, streams))
-        streams = connection.update(ops, c, streams, block(ops, layer, inputs[-1], dims.heads))
+        x = connection.read(ops, c, streams)
+        if entering is not None:
+            entering.append(x)
+        streams = connection.update(ops, c, streams, block(ops, layer, x, dims.heads))
     x = connection.close(ops, params, streams)
 
     x = ops.layer_norm(x, params["norm.weight"], params["norm.bias"])
     logits = ops.linear(x, params["head.weight"])
-    return Output(logits, connection.mixing(ops, coefficients), streams, inputs)
+    return Output(logits, connection.mixing(ops, coefficients), streams)

@@ -33,8 +33,6 @@ class Output(NamedTuple):
     """[B, 10]."""
     H_res: Array | None
     """[L, S, S], or None where no such matrices mix the streams."""
-    block_inputs: list[Array]
-    """[B, 14, 14, W] of each layer."""
 
 
 def groups_of(width: int) -> int:
@@ -92,10 +90,12 @@ def forward(
     params: dict[str, Array],
     images: Array,
     keep: Array | None = None,
+    entering: list[Array] | None = None,
 ) -> Output:
     """Logits [B, 10] for images [B, 28, 28, 1].
 
-    `keep` [L, B, 14, 14, W] says which activations dropout keeps; without it, all are.
+    `keep` [L, B, 14, 14, W] says which activations dropout keeps; without it, all are. What enters
+    each block, [B, 14, 14, W], is appended to `entering`, and otherwise not held on to.
     """
     x = ops.conv2d(images, params["stem.weight"], params["stem.bias"], stride=2)
     blocks = stacked_layers(ops, params)
@@ -103,11 +103,12 @@ def forward(
     per_layer = connection.per_layer(ops, coefficients, len(blocks))
     keeps = [None] * len(blocks) if keep is None else ops.unstack(keep)
 
-    streams, inputs = connection.open(ops, x), []
+    streams = connection.open(ops, x)
     for layer, c, kept in zip(blocks, per_layer, keeps, strict=True):
-        inputs.append(connection.read(ops, c, streams))
-        y = block(ops, layer, inputs[-1], dims, kept)
-        streams = connection.update(ops, c, streams, y)
+        x = connection.read(ops, c, streams)
+        if entering is not None:
+            entering.append(x)
+        streams = connection.update(ops, c, streams, block(ops, layer, x, dims, kept))
     x = connection.close(ops, params, streams)
 
     x = ops.relu(
@@ -116,4 +117,4 @@ def forward(
     B, *_, W = x.shape
     pooled = ops.mean(ops.reshape(x, (B, -1, W)), axis=1)
     logits = ops.linear(pooled, params["head.weight"], params["head.bias"])
-    return Output(logits, connection.mixing(ops, coefficients), inputs)
+    return Output(logits, connection.mixing(ops, coefficients))
