@@ -139,6 +139,13 @@ def test_a_training_that_is_killed_fails_its_job(keeper, spec, tmp_path):
     assert "ended unexpectedly" in printed
 
 
+def test_the_process_that_forks_has_one_thread(keeper, spec, tmp_path):
+    _, folder = keeper
+    assert train(spec, tmp_path).returncode == 0
+    (process,) = processes_naming(f"{folder}/{spec.backend}")
+    assert len(list(Path(f"/proc/{process}/task").iterdir())) == 1
+
+
 @pytest.mark.parametrize("end", ["leaves", "is killed"])
 def test_the_warm_processes_end_with_the_one_that_started_them(keeper, spec, tmp_path, end):
     process, folder = keeper

@@ -2,7 +2,6 @@
 
 import sys
 
-from fathom import warm
 from fathom.errors import fail_for_interrupt
 
 PORTABLE = ("train-all", "bundle")
@@ -21,6 +20,8 @@ def main() -> None:
         return
     try:
         if sys.argv[1:2] == ["job"]:
+            from fathom import warm
+
             status = warm.delegate(sys.argv[1:])
             warm.leave(warm.run() if status is None else status)
         from fathom import cli

@@ -276,7 +276,7 @@ class Compute(Section):
         "auto", description="whether MLX on Linux takes matrix products from a faster library"
     )
     preload: bool = Field(
-        True, description="whether local jobs on Linux share one loading of their framework"
+        True, description="whether local jobs of one thread on Linux share a loaded framework"
     )
     data: Annotated[str, Field(min_length=1)] = Field("data", description="folder for data sets")
     threads: Positive = Field(1, description="CPU threads of a cell")

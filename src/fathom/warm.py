@@ -11,8 +11,8 @@ kills the workflow closes the warm process's standard input, at which it ends. A
 warm process loads the framework itself: the results are the same, so it is only ever a matter of
 time. Standard library only, for the job's own process is to start quickly.
 
-Linux only: nothing that a backend loads there starts a thread before it computes, and a fork keeps
-no thread but the one that forked.
+Only on Linux, and for jobs of one thread: nothing that a backend loads then starts a thread before
+it computes, and a fork keeps no thread but the one that forked.
 """
 
 from __future__ import annotations
@@ -46,23 +46,24 @@ def start(backends: Sequence[str], threads: int, mlx_blas: str) -> None:
     """Start a process for each backend; jobs started from here on will find them.
 
     They load nothing until the first job asks, and end when the calling process does, however it
-    does. Does nothing on systems other than Linux.
+    does. Does nothing on systems other than Linux, nor for jobs of several threads.
     """
-    if sys.platform != "linux":
+    if sys.platform != "linux" or threads > 1:
         return
     folder = tempfile.mkdtemp(prefix="fathom-")  # nobody else can enter it
     os.environ[FOLDER] = folder
     for backend in backends:
-        watched, _kept_open = os.pipe()
+        watched, _ = os.pipe()  # whose other end is closed by the end of this process alone
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             listener.bind(f"{folder}/{backend}")
             listener.listen(128)
-            settings = (str(listener.fileno()), str(threads), mlx_blas)
+            arguments = (f"{folder}/{backend}", str(listener.fileno()), mlx_blas)
+            source = str(Path(__file__).parents[1])
             subprocess.Popen(
-                [sys.executable, "-m", "fathom.warm", f"{folder}/{backend}", *settings],
+                [sys.executable, "-m", "fathom.warm", *arguments],
                 stdin=watched,
                 pass_fds=[listener.fileno()],
-                env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+                env={**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"},
                 start_new_session=True,  # Ctrl-C is for the jobs
             )
         os.close(watched)
@@ -111,13 +112,13 @@ def _backend_of(arguments: Sequence[str]) -> str | None:
 
 
 def main() -> None:
-    """The warm process: `fathom.warm SOCKET LISTENER THREADS MLX_BLAS`.
+    """The warm process: `fathom.warm SOCKET LISTENER MLX_BLAS`.
 
     LISTENER is the file descriptor that listens at the socket.
     """
-    address, listener, threads, mlx_blas = Path(sys.argv[1]), *sys.argv[2:]
+    address, listener, mlx_blas = Path(sys.argv[1]), *sys.argv[2:]
     with socket.socket(fileno=int(listener)) as listening:
-        job = serve(listening, lambda: load(address.name, int(threads), mlx_blas))
+        job = serve(listening, lambda: load(address.name, mlx_blas))
     if job is not None:
         take_the_place_of(job)
     address.unlink(missing_ok=True)
@@ -125,11 +126,11 @@ def main() -> None:
         address.parent.rmdir()
 
 
-def load(backend: str, threads: int, mlx_blas: str) -> None:
+def load(backend: str, mlx_blas: str) -> None:
     """Load what a job of the backend needs, and note the hashes of that very code."""
     from fathom import backends, progress, provenance, study, tasks  # noqa: F401
 
-    backends.load(backend, threads, mlx_blas)
+    backends.load(backend, threads=1, mlx_blas=mlx_blas)
     for task in study.TASKS:
         tasks.load(task)
         provenance.code_hashes(*provenance.training_modules(task, backend))

@@ -139,7 +139,7 @@ def test_a_tampered_run_is_refused_by_name(workflow):
 @pytest.mark.parametrize(
     ("arguments", "cells"),
     [
-        (["-n"], 140),
+        (["-n"], 136),
         (["-n", "--configfile", "workflow/presets/paper.yaml"], 207),
         (["-n", "--configfile", "workflow/presets/paper.yaml", "--workflow-profile", "slurm"], 207),
         (["-n", "--config", 'backends=["torch"]', "seeds=[0]"], 30),
