@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -164,6 +165,22 @@ def test_a_job_whose_warm_process_is_gone_trains_by_itself(keeper, spec, tmp_pat
     wait_until(lambda: not folder.exists())
     assert train(spec, tmp_path).returncode == 0
     assert len(numbers(tmp_path)) == 3
+
+
+def test_where_no_socket_can_be_made_jobs_train_by_themselves(spec, tmp_path, monkeypatch):
+    deep = tmp_path / ("d" * 100) / ("e" * 100)  # a socket's path has 108 bytes at most
+    deep.mkdir(parents=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    monkeypatch.setenv(warm.FOLDER, "")  # so that it is as before afterwards
+    warm.start([spec.backend], 1, "auto")
+    assert Path(os.environ[warm.FOLDER]).parent == deep
+    assert train(spec, tmp_path / "run").returncode == 0
+
+
+def test_jobs_of_several_threads_get_no_warm_process(monkeypatch):
+    monkeypatch.delenv(warm.FOLDER, raising=False)
+    warm.start(installed_backends(), 2, "auto")
+    assert warm.FOLDER not in os.environ
 
 
 def test_without_a_warm_process_nothing_is_delegated(spec, monkeypatch):

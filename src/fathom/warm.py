@@ -53,10 +53,13 @@ def start(backends: Sequence[str], threads: int, mlx_blas: str) -> None:
     folder = tempfile.mkdtemp(prefix="fathom-")  # nobody else can enter it
     os.environ[FOLDER] = folder
     for backend in backends:
-        watched, _ = os.pipe()  # whose other end is closed by the end of this process alone
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-            listener.bind(f"{folder}/{backend}")
+            try:
+                listener.bind(f"{folder}/{backend}")
+            except OSError:  # a path too long for a socket, say: jobs will find none
+                continue
             listener.listen(128)
+            watched, _ = os.pipe()  # whose other end is closed by the end of this process alone
             arguments = (f"{folder}/{backend}", str(listener.fileno()), mlx_blas)
             source = str(Path(__file__).parents[1])
             subprocess.Popen(
@@ -66,7 +69,7 @@ def start(backends: Sequence[str], threads: int, mlx_blas: str) -> None:
                 env={**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"},
                 start_new_session=True,  # Ctrl-C is for the jobs
             )
-        os.close(watched)
+            os.close(watched)
 
 
 # --- the job's side ----------------------------------------------------------------------------
