@@ -6,10 +6,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 SNAKEMAKE := $(BIN)/snakemake
 SMOKE := --configfile workflow/presets/smoke.yaml
-SOURCES := src tests benchmarks
+SOURCES := src tests benchmarks docs/examples
 
 .DEFAULT_GOAL := help
-.PHONY: help all setup test lint format smoke dry-runs schema clean
+.PHONY: help all setup test test-faults lint format verify smoke dry-runs schema clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -36,7 +36,7 @@ test: $(STAMP) ## set up, then run every fast test
 test-faults: $(STAMP) ## kill trainings and workflows, damage files, fill a disk
 	$(BIN)/python -m pytest -m faults tests/faults -n 2 --dist loadfile
 
-lint: $(STAMP) ## style of Python and Snakemake files, and the generated schema
+lint: $(STAMP) ## style of Python and Snakemake files; whether the schema is current
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/snakefmt --check workflow
@@ -55,14 +55,14 @@ smoke: $(STAMP) ## every rule on a tiny grid, into results/smoke
 	$(SNAKEMAKE) all cell_figures --workflow-profile ci $(SMOKE)
 
 dry-runs: $(STAMP) ## plan every preset, and a cluster run, without running anything
-	$(SNAKEMAKE) -n -q
-	$(SNAKEMAKE) -n -q $(SMOKE)
-	$(SNAKEMAKE) -n -q --configfile workflow/presets/paper.yaml
-	$(SNAKEMAKE) -n -q --configfile workflow/presets/paper.yaml --workflow-profile slurm
+	$(SNAKEMAKE) -n
+	$(SNAKEMAKE) -n $(SMOKE)
+	$(SNAKEMAKE) -n --configfile workflow/presets/paper.yaml
+	$(SNAKEMAKE) -n --configfile workflow/presets/paper.yaml --workflow-profile slurm
 
-schema: $(STAMP) ## regenerate workflow/schemas/config.schema.json from the models
+schema: $(STAMP) ## renew what follows from the code: the config's schema, the tables of measures
 	$(BIN)/fathom schema
 
 clean: ## delete results (not the imported ones) and what Snakemake remembers
-	rm -rf results/runs results/tables results/figures results/logs results/benchmarks \
+	rm -rf results/runs results/cuts results/tables results/figures results/logs results/benchmarks \
 	  results/smoke results/*.md results/config.json .snakemake

@@ -15,18 +15,33 @@ import time
 
 import numpy as np
 
+from fathom import tasks
 from fathom.backends import Backend, Objective, Trainer, connect
-from fathom.models import vision
-from fathom.models.connections import CausalManifoldConnection, Connection, PlainCausalConnection
-from fathom.recipes import RECIPES
-from fathom.study import Spec
-from fathom.train import connection_of, initial_parameters
+from fathom.config import Spec, check_config
+from fathom.models.connections.causal import Causal, CausalConnection, History
+from fathom.models.connections.connection import Site
+from fathom.models.network import Network
+from fathom.models.ops import Array, Ops
 
 
-class PlainManifoldConnection(CausalManifoldConnection):
-    """`mhc_causal` with the plain sum."""
+class PlainSum(CausalConnection):
+    """A causal connection whose every layer sums its whole history, state by state."""
 
-    read = PlainCausalConnection.read
+    def pre(self, ops: Ops, c: Array, streams: History) -> Array:
+        m = len(streams.states)
+        row = c[m - 1, :m]
+        streams.input = row[0] * streams.states[0]
+        for weight, state in zip(row[1:], streams.states[1:], strict=True):
+            streams.input = streams.input + weight * state
+        return streams.input
+
+
+class PlainCausal(Causal):
+    """The settings of such a connection: those of `causal`."""
+
+    def at(self, site: Site) -> PlainSum:
+        """The scheme at its site."""
+        return PlainSum(self, site)
 
 
 def main() -> None:
@@ -53,11 +68,15 @@ def measure(backend: Backend, depth: int, options: argparse.Namespace) -> str:
     images = rng.random((options.batch, 28, 28, 1), dtype=np.float32)
     labels = rng.integers(0, 10, options.batch).astype(np.int32)
     specs = {name: spec_of(name, depth, options) for name in ("resnet", "mhc_causal")}
-    causal = connection_of(specs["mhc_causal"])
+    networks = {name: tasks.network_of(spec) for name, spec in specs.items()}
+    causal = specs["mhc_causal"]
+    scheme = PlainCausal.model_validate(causal.connection.model_dump())
+    task = tasks.load(causal.task)
+    networks["plain"] = task.network(causal.model, causal.depth, causal.recipe, scheme)
     trainers = {
-        "resnet": start(backend, specs["resnet"], connection_of(specs["resnet"])),
-        "blocks": start(backend, specs["mhc_causal"], causal),
-        "plain": start(backend, specs["mhc_causal"], PlainManifoldConnection(1, 20)),
+        "resnet": start(backend, specs["resnet"], networks["resnet"]),
+        "blocks": start(backend, causal, networks["mhc_causal"]),
+        "plain": start(backend, causal, networks["plain"]),
     }
     seconds: dict[str, list[float]] = {name: [] for name in trainers}
     gradients, logits = {}, {}
@@ -86,27 +105,25 @@ def measure(backend: Backend, depth: int, options: argparse.Namespace) -> str:
 
 def spec_of(variant: str, depth: int, options: argparse.Namespace) -> Spec:
     """The published optimiser, at the asked sizes, without dropout."""
-    return Spec.model_validate(
-        {
-            "study": "benchmark", "depth": depth, "variant": variant, "backend": options.backend,
-            "seed": 0, "task": "fashion", "recipe": "mlx", "steps": 1,
-            "batch_size": options.batch, "model": {"width": options.width, "dropout": 0.0},
-            "optimizer": {"lr": 8e-4, "beta1": 0.0, "weight_decay": 0.1},
-        }
-    )  # fmt: skip
+    study = {
+        "task": "fashion", "recipe": "mlx-defaults", "variants": [variant], "streams": 1,
+        "depths": [depth], "backends": [options.backend], "seeds": [0], "steps": 1,
+        "batch_size": options.batch, "model": {"width": options.width, "dropout": 0.0},
+        "optimizer": {"lr": 8e-4, "beta1": 0.0, "weight_decay": 0.1},
+    }  # fmt: skip
+    config = check_config({"studies": {"benchmark": study}})
+    return config.spec(config.cells()[0])
 
 
-def start(backend: Backend, spec: Spec, connection: Connection) -> Trainer:
+def start(backend: Backend, spec: Spec, network: Network) -> Trainer:
     """A trainer that also reports its logits."""
 
     def objective(params: dict, inputs: tuple, targets: object) -> Objective:
-        output = vision.forward(backend.ops, spec.model, connection, params, *inputs)
+        output = network.forward(backend.ops, params, *inputs)
         loss = backend.ops.cross_entropy(output.logits, targets)
         return Objective(loss, {"logits": output.logits})
 
-    return backend.trainer(
-        initial_parameters(spec), objective, spec.optimizer, RECIPES[spec.recipe]
-    )
+    return backend.trainer(tasks.initial_parameters(spec), objective, spec.optimizer, spec.recipe)
 
 
 def relative(a: np.ndarray, b: np.ndarray) -> float:

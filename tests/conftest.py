@@ -7,14 +7,13 @@ import pytest
 from hypothesis import settings
 
 from fathom import backends, tasks
-from fathom.recipes import RECIPES
-from fathom.study import Spec, load_config
+from fathom.config import BACKENDS, check_config, installed_backends, load_config
 
 # The same examples on every run, and no limit on the time of one: machines differ, tests must not.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 
-TRAINING_BACKENDS = ("torch", "mlx")
+TRAINING_BACKENDS = BACKENDS
 
 
 def connect_to_cpu(name):
@@ -43,6 +42,13 @@ def both_backends():
     return {name: connect_to_cpu(name) for name in TRAINING_BACKENDS}
 
 
+@pytest.fixture
+def backends_here():
+    """All that are installed, by name: for tests that hold each against the same numbers."""
+    found = {name: connect_to_cpu(name) for name in installed_backends()}
+    return found or pytest.skip("no framework is installed")
+
+
 @pytest.fixture(scope="session")
 def default_config(pytestconfig):
     """The config.yaml of the repository."""
@@ -51,50 +57,66 @@ def default_config(pytestconfig):
 
 @pytest.fixture(scope="session")
 def make_spec():
-    """A small spec; every number can be changed by its name, whichever section it stands in."""
+    """A small spec; every number can be changed by its name, whichever section it stands in.
+
+    `variant` is the name of a connection; or give `connection`, its settings.
+    """
 
     def make(**changes):
+        cell = {"study": "small", "depth": 3, "variant": "mhc", "backend": "torch", "seed": 0}
         top = {
-            "study": "small",
-            "depth": 3,
-            "variant": "mhc",
-            "backend": "torch",
-            "seed": 0,
             "task": "tokens",
-            "recipe": "torch",
+            "recipe": "torch-defaults",
+            "streams": 4,
             "steps": 3,
             "batch_size": 4,
+            "weights": False,
         }
-        model = {
-            "vocab": 32,
-            "length": 8,
-            "width": 16,
-            "heads": 4,
-            "hidden": 32,
-            "streams": 4,
-            "sinkhorn_iterations": 20,
-        }
-        optimizer = {
-            "lr": 1e-2,
-            "beta1": 0.9,
-            "beta2": 0.999,
-            "eps": 1e-8,
-            "weight_decay": 0.0,
-            "schedule": "constant",
-            "warmup_steps": 0,
-        }
+        is_image = changes.get("task") == "fashion"
+        model = IMAGE_MODEL if is_image else TOKEN_MODEL
+        study = {**top, "model": dict(model), "optimizer": dict(OPTIMIZER)}
+        label, connection = changes.pop("variant", "mhc"), changes.pop("connection", None)
         for name, value in changes.items():
-            section = next(s for s in (top, model, optimizer) if name in s)
-            section[name] = value
-        return Spec.model_validate({**top, "model": model, "optimizer": optimizer})
+            sections = (cell, top, model, OPTIMIZER)
+            section = next(i for i, s in enumerate(sections) if name in s)
+            (cell, study, study["model"], study["optimizer"])[section][name] = value
+        variant = label if connection is None else {label: connection}
+        axes = {f"{axis}s": [cell[axis]] for axis in ("depth", "backend", "seed")}
+        config = check_config(
+            {"studies": {cell["study"]: {**study, **axes, "variants": [variant]}}}
+        )
+        return config.spec(config.cells()[0])
 
     return make
 
 
+TOKEN_MODEL = {"vocab": 32, "length": 8, "width": 16, "heads": 4, "hidden": 32}
+IMAGE_MODEL = {"width": 8, "dropout": 0.1, "normalise": False, "augment": False}
+OPTIMIZER = {
+    "lr": 1e-2,
+    "beta1": 0.9,
+    "beta2": 0.999,
+    "eps": 1e-8,
+    "weight_decay": 0.0,
+    "schedule": "constant",
+    "warmup_steps": 0,
+}
+
+
 @pytest.fixture(scope="session")
 def first_batch():
-    """Inputs and targets of the spec's first step."""
-    return lambda spec: tasks.load(spec.task).batch(spec, 0)
+    """A batch of the spec; its images are noise, so that no files are needed."""
+
+    def batch(spec):
+        if spec.task == "tokens":
+            return tasks.load("tokens").batch(spec, 0)
+        B, W, rng = spec.batch_size, spec.model.width, np.random.default_rng(7)
+        images = rng.random((B, 28, 28, 1), dtype=np.float32)
+        kept = rng.random((spec.depth, B, 14, 14, W)) >= spec.model.dropout
+        inputs = (images, kept) if spec.model.dropout else (images,)
+        return tasks.Batch(inputs, rng.integers(0, 10, B).astype(np.int32))
+
+    return batch
 
 
 @pytest.fixture(scope="session")
@@ -104,13 +126,12 @@ def parameters_off_symmetry():
     At their initial values the mixing matrices are symmetric, the streams equal and many biases
     zero: a transposed matrix or a forgotten bias would change nothing there.
     """
-    from fathom.train import initial_parameters
 
     def draw(spec):
         rng = np.random.default_rng(12345)
         return {
             name: (value + amount(name) * rng.standard_normal(value.shape)).astype(np.float32)
-            for name, value in initial_parameters(spec).items()
+            for name, value in tasks.initial_parameters(spec).items()
         }
 
     def amount(name):
@@ -124,13 +145,11 @@ def parameters_off_symmetry():
 def oracle_forward():
     """The spec's float64 forward pass on given parameters: its Output."""
     from fathom.backends.numpy import NumpyOps
-    from fathom.models import language
-    from fathom.train import connection_of
 
     def forward(spec, params, inputs):
         ops = NumpyOps()
         exact = {name: ops.asarray(value) for name, value in params.items()}
-        return language.forward(ops, spec.model, connection_of(spec), exact, inputs)
+        return tasks.network_of(spec).forward(ops, exact, *inputs)
 
     return forward
 
@@ -149,14 +168,14 @@ def oracle_loss(oracle_forward):
 @pytest.fixture(scope="session")
 def start():
     """A trainer for the spec on a backend, at its initial parameters or at given ones."""
-    from fathom.train import initial_parameters, objective
+    from fathom.train import objective
 
     def trainer(backend, spec, params=None):
         return backend.trainer(
-            initial_parameters(spec) if params is None else params,
+            tasks.initial_parameters(spec) if params is None else params,
             objective(spec, backend.ops),
             spec.optimizer,
-            RECIPES[spec.recipe],
+            spec.recipe,
         )
 
     return trainer

@@ -7,15 +7,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fathom.attribution import (
+from fathom.analysis.attribution import (
     trajectories_table,
     variance_shares,
     variance_summary,
     variance_table,
     write_attribution,
 )
-from fathom.tables import read_table, save_tables
-from tables_helpers import CPU_PLATFORM, GPU_PLATFORM, config_with, curve, frame
+from fathom.analysis.tables import read_table, save_tables
+from run_helpers import CPU_PLATFORM, GPU_PLATFORM, config_with
+from tables_helpers import curve, frame
 
 NAN, INF = math.nan, math.inf
 
@@ -80,6 +81,10 @@ def test_whether_the_final_difference_is_within_the_spread(final, within):
     # Spread √7 / 3 = 0.88; the first seed's difference is 0.1 or 3.
     row = parted(([final], [1.0]), ([2.0], [2.0]), ([6.0], [6.0]))
     assert row["within_seed_spread"] == within
+
+
+def test_places_that_agree_are_within_a_spread_of_zero():
+    assert parted(([1.0], [1.0]), ([1.0], [1.0]))["within_seed_spread"]
 
 
 @pytest.mark.parametrize("broken", [NAN, INF])
@@ -229,8 +234,8 @@ def test_runs_that_are_all_equal_have_no_variance_to_share():
 
 
 def two_recipes(**changes):
-    """Studies a (recipe mlx) and b (recipe torch), alike but for what is given for b."""
-    return config_with(studies=("a", "b"), a={}, b={"recipe": "torch", **changes})
+    """Studies a (mlx-defaults) and b (torch-defaults), alike but for what is given for b."""
+    return config_with(studies=("a", "b"), a={}, b={"recipe": "torch-defaults", **changes})
 
 
 def grid(loss, steps=(3, 3), depths=(8,), variants=("mhc",)):
@@ -319,7 +324,7 @@ def test_a_cell_with_a_loss_without_a_logarithm_is_left_out(broken):
 @pytest.mark.parametrize(
     "change",
     [
-        {"recipe": "mlx"},
+        {"recipe": "mlx-defaults"},
         {"optimizer": {"lr": 0.001}},
         {"model": {"vocab": 64, "length": 8, "width": 32, "heads": 4, "hidden": 32}},
     ],

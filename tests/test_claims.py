@@ -7,29 +7,19 @@ import pandas as pd
 import pytest
 import yaml
 
-from fathom.claims import (
-    Published,
+from fathom.analysis.claims import Published, load_published, write_claims
+from fathom.analysis.claims.rules import RULES
+from fathom.analysis.claims.verdicts import (
     claims_table,
     deviates,
-    load_published,
     published_table,
     verdicts_table,
-    write_claims,
 )
-from fathom.study import ConfigError, checked
-from fathom.tables import read_table, save_tables, summary_table
-from tables_helpers import (
-    CHANCE,
-    GPU_PLATFORM,
-    T975,
-    TOLD,
-    config_with,
-    curve,
-    frame,
-    half_width,
-    run,
-    seeds,
-)
+from fathom.analysis.tables import read_table, save_tables, summary_table
+from fathom.config import check_config
+from fathom.settings import ConfigError, checked
+from run_helpers import GPU_PLATFORM, config_with
+from tables_helpers import CHANCE, T975, TOLD, curve, frame, half_width, run, seeds
 
 NAN, INF = math.nan, math.inf
 REPRODUCED, NOT_REPRODUCED = "reproduced", "not reproduced"
@@ -112,7 +102,7 @@ def test_the_slope_and_its_interval_by_hand():
     row = judge({**LINE, "published": 0.564}, gains({4: [2.0], 8: [4.0], 16: [9.0]}))
     slope = 44 / (224 / 3)
     assert row["observed"] == pytest.approx(slope)
-    assert row["half"] == pytest.approx(
+    assert row["ci95_half"] == pytest.approx(
         T975[1] * math.sqrt((26 - 44 * slope) / (224 / 3)), rel=TOLD
     )
     assert row["published"] == 0.564
@@ -166,7 +156,7 @@ def test_an_interval_that_reaches_into_the_tolerance_leaves_it_open():
     row = judge(NEAR, seeds("gain_final", values))
     assert row["verdict"] == NOT_REPRODUCED
     assert row["observed"] == pytest.approx(-0.45)
-    assert row["half"] == pytest.approx(half_width(values), rel=TOLD)
+    assert row["ci95_half"] == pytest.approx(half_width(values), rel=TOLD)
     assert row["published"] == -0.6
 
 
@@ -188,6 +178,19 @@ def test_only_the_named_depths_must_be_near():
     runs = at_depths("gain_final", {4: [5.0] * 3, 8: [-0.6] * 3})
     assert verdict({**NEAR, "depths": [8]}, runs) == REPRODUCED
     assert verdict(NEAR, runs) == CONTRADICTED
+
+
+def test_the_depth_that_is_farthest_is_told():
+    by_depth = {4: [-0.6] * 3, 8: [-0.3, -0.31, -0.32], 16: [-0.61] * 3}
+    row = judge(NEAR, at_depths("gain_final", by_depth))
+    assert row["observed"] == pytest.approx(-0.31)
+    assert row["reason"] == ("6 of 9 runs within 0.1 of -0.6; farthest at 8 layers: -0.31 ± 0.025")
+
+
+def test_a_depth_that_is_not_finite_is_the_farthest():
+    by_depth = {4: [5.0] * 3, 8: [None] * 3, 16: [-0.6] * 3}
+    row = judge(NEAR, at_depths("gain_final", by_depth))
+    assert row["reason"].endswith("farthest at 8 layers: not finite")
 
 
 # --- fails ---------------------------------------------------------------------------------------
@@ -218,6 +221,13 @@ def test_some_that_fail_leave_it_open():
     assert row["verdict"] == NOT_REPRODUCED
     assert "of 3 runs" in row["reason"]
     assert "1 learned" in row["reason"]
+
+
+def test_the_final_loss_of_runs_that_fail_is_told():
+    runs = [run(**{**row, "loss_first": 9.0}) for row in ended(*["at chance"] * 3, variant="hc")]
+    row = judge({**FAILS, "published": 5.54}, runs)
+    assert (row["observed"], row["ci95_half"]) == (pytest.approx(CHANCE), pytest.approx(0))
+    assert (row["published"], row["seeds"]) == (5.54, 3)
 
 
 def test_other_depths_and_variants_may_learn():
@@ -288,7 +298,23 @@ def test_losses_below_the_limit_reproduce_it():
     row = judge(BELOW, final_losses({4: [0.01, 0.02, 0.03], 8: [0.1, 0.11, 0.12]}))
     assert row["verdict"] == REPRODUCED
     assert row["observed"] == pytest.approx(0.11)  # the higher of the two
-    assert row["half"] == pytest.approx(half_width([0.1, 0.11, 0.12]), rel=TOLD)
+    assert row["ci95_half"] == pytest.approx(half_width([0.1, 0.11, 0.12]), rel=TOLD)
+
+
+def test_the_limit_and_what_is_above_it_are_told():
+    runs = final_losses({4: [0.01] * 3, 8: [2.0, 2.1, 2.2]})
+    assert judge(BELOW, runs)["reason"].startswith(
+        "above 0.416: mhc at 8 layers; highest: mhc at 8"
+    )
+    runs = final_losses({4: [0.01] * 3, 8: [0.02] * 3})
+    assert judge(BELOW, runs)["reason"] == "all below 0.416; highest: mhc at 8 layers, 0.02 ± 0"
+
+
+def test_runs_that_are_not_finite_are_the_highest():
+    runs = final_losses({4: [None] * 3, 8: [5.0] * 3, 16: [0.01] * 3})
+    row = judge({**BELOW, "depths": [4, 8, 16]}, runs)
+    assert math.isnan(row["observed"])
+    assert row["reason"].endswith("highest: mhc at 4 layers, not finite")
 
 
 def test_one_depth_above_the_limit_contradicts_it():
@@ -364,8 +390,17 @@ def test_seeds_are_compared_pair_by_pair():
 
 
 def test_pairs_are_made_by_seed_and_not_by_order():
-    runs = losses_of(mhc=[0.01, 0.1, 1.0], hc=[0.011, 0.11, 1.1])
-    assert judge(ABOVE_HC, runs[::-1])["observed"] == pytest.approx(-math.log10(1.1))
+    mhc, hc = losses_of(mhc=[0.01, 0.1, 1.0]), losses_of(hc=[0.011, 0.11, 1.1])
+    for rows in (mhc + hc[::-1], mhc[::-1] + hc, hc + mhc):
+        row = judge(ABOVE_HC, rows)
+        assert row["verdict"] == REPRODUCED  # in order of rows the interval is ±5
+        assert row["observed"] == pytest.approx(-math.log10(1.1))
+
+
+def test_a_seed_of_one_side_alone_is_not_compared():
+    runs = losses_of(mhc=[0.1, 0.11, 0.12, 99.0], hc=[1.0, 1.1, 1.2])
+    row = judge(ABOVE_HC, runs)
+    assert (row["verdict"], row["seeds"]) == (REPRODUCED, 3)
 
 
 @pytest.mark.parametrize(
@@ -381,7 +416,7 @@ def test_pairs_are_made_by_seed_and_not_by_order():
 def test_the_interval_of_the_log_ratio_by_hand(ratios, expected):
     row = judge(ABOVE_HC, losses_of(mhc=[10.0**r for r in ratios], hc=[1.0] * 3))
     assert row["observed"] == pytest.approx(sum(ratios) / 3)
-    assert row["half"] == pytest.approx(half_width(ratios), rel=TOLD)
+    assert row["ci95_half"] == pytest.approx(half_width(ratios), rel=TOLD)
     assert row["verdict"] == expected
 
 
@@ -427,6 +462,19 @@ def test_every_depth_must_be_in_order():
     assert verdict({**ABOVE_HC, "depths": [4, 8]}, runs) == CONTRADICTED
 
 
+def test_the_least_favourable_comparison_is_told():
+    runs = losses_of(mhc=[0.1, 0.11, 0.12], hc=[0.2, 0.22, 0.24], baseline=[2.0, 2.2, 2.4])
+    row = judge(ORDERED, runs)
+    assert row["observed"] == pytest.approx(-math.log10(2))
+    assert "least favourable: log10 ratio to hc at 8 layers -0.301" in row["reason"]
+
+
+@pytest.mark.parametrize("order", [("baseline", "hc"), ("hc", "baseline")])
+def test_the_most_seeds_of_any_comparison_are_told(order):
+    runs = losses_of(mhc=[0.1, 0.11, 0.12], hc=[1.0, 1.1], baseline=[2.0, 2.1, 2.2])
+    assert judge({**ORDERED, "higher": list(order)}, runs)["seeds"] == 3
+
+
 # --- monotone ------------------------------------------------------------------------------------
 
 MONOTONE = {"kind": "monotone", "variant": "mhc", "depths": [8], "measure": "grad_norm"}
@@ -470,6 +518,21 @@ def test_one_run_ending_and_the_next_beginning_is_no_rise():
     assert monotone([3.0, 1.0], [3.0, 1.0])["verdict"] == REPRODUCED
 
 
+@pytest.mark.parametrize("axis", ["study", "depth"])
+def test_each_run_is_looked_at_alone(axis):
+    """One from 9 to 7 and another from 3 to 1, each of them falling; together they would rise."""
+    places = {"study": [{"study": "a"}, {"study": "b"}], "depth": [{"depth": 8}, {"depth": 16}]}
+    cells, steps = [], []
+    for axes, values in zip(places[axis], ([9.0, 8.0, 7.0], [3.0, 2.0, 1.0]), strict=True):
+        found = norms(values, **axes)
+        cells, steps = cells + found[0], found[1] + steps
+    test = {**MONOTONE, "studies": ["a", "b"] if axis == "study" else ["a"]}
+    test["depths"] = [8, 16] if axis == "depth" else [8]
+    row = judge(test, cells, steps=[steps])
+    assert row["verdict"] == REPRODUCED
+    assert row["reason"] == "never rises in 2 of 2 runs; at most 0 rises in one"
+
+
 @pytest.mark.parametrize(
     "broken", [[3.0, 2.0, NAN], [NAN, NAN, NAN], [3.0, NAN, 1.0], [3.0, 2.0, INF]]
 )
@@ -500,7 +563,34 @@ def test_losses_that_are_the_same_at_the_same_step_reproduce_it():
     assert row["verdict"] == REPRODUCED
     ratios = [math.log10(2 / 2.1), math.log10(3 / 2.9), 0]
     assert row["observed"] == pytest.approx(sum(ratios) / 3)
-    assert row["half"] == pytest.approx(half_width(ratios), rel=TOLD)
+    assert row["ci95_half"] == pytest.approx(half_width(ratios), rel=TOLD)
+
+
+def test_studies_are_compared_by_seed_and_not_by_order():
+    losses = [1.0, 0.1, 0.01]
+    rows = [row for seed in (0, 1, 2) for row in curve([4.0, losses[seed]], seed=seed)]
+    for seed in (2, 1, 0):
+        rows += curve([4.0, losses[seed]], seed=seed, study="b")
+    row = judge(SAME, [run(), run(study="b")], steps=[rows])
+    assert (row["verdict"], row["ci95_half"]) == (REPRODUCED, 0)
+
+
+def test_seeds_of_one_study_alone_are_not_compared():
+    long = [[4.0, 2.0, 1.0, 1.0], [4.0, 3.0, 1.0, 1.0], [4.0, 9.0, 1.0, 1.0]]
+    row = equal_steps(long, [[4.0, 2.0], [4.0, 3.0]])
+    assert (row["verdict"], row["observed"], row["seeds"]) == (REPRODUCED, 0, 2)
+
+
+def test_the_widest_difference_is_told_on_whichever_side_it_is():
+    rows, cells = [], [run(), run(study="b")]
+    for depth, other in ((4, 2.0), (8, 10.0), (16, 0.5)):
+        for seed in (0, 1, 2):
+            rows += curve([4.0, 1.0], depth=depth, seed=seed)
+            rows += curve([4.0, other], depth=depth, seed=seed, study="b")
+    row = judge({**SAME, "depths": [4, 8, 16]}, cells, steps=[rows])
+    assert row["observed"] == pytest.approx(-1)
+    assert "at step 2, apart: mhc at 4 layers, mhc at 8 layers, mhc at 16" in row["reason"]
+    assert row["reason"].endswith("widest: mhc at 8 layers, log10 ratio -1 ± 0")
 
 
 @pytest.mark.parametrize("factor", [0.1, 10.0])
@@ -654,9 +744,33 @@ def test_runs_of_two_platforms_are_not_judged_together():
     assert table["verdict"].tolist() == [REPRODUCED, CONTRADICTED]
 
 
+def test_elsewhere_names_only_other_verdicts():
+    away = ended("diverged", "diverged", "diverged", backend="mlx")
+    row = verdict_of(fails(), ended("diverged", "diverged", "diverged"), away)
+    assert (row["verdict"], row["elsewhere"]) == (REPRODUCED, "")
+
+
 def test_a_source_without_a_backend_here_is_decided_everywhere():
     row = verdict_of(fails(source="elsewhere"), ended("diverged", "diverged", "diverged"))
     assert row["verdict"] == REPRODUCED
+
+
+# --- intervals -----------------------------------------------------------------------------------
+
+
+def test_each_rule_says_whether_it_rests_on_an_interval():
+    table = claims_of(
+        published_with(*({"tests": [{"studies": ["a"], **test}]} for test in KINDS)), frame(run())
+    )
+    assert dict(zip(table["test"], table["interval"], strict=True)) == {
+        "line_in_depth": True, "near": True, "converges_below": True, "ordered": True,
+        "same_at_equal_steps": True,
+        "fails": False, "diverges_at_once": False, "no_events": False, "monotone": False,
+    }  # fmt: skip
+
+
+def test_a_claim_without_tests_rests_on_none():
+    assert claims_of(published_with({}), frame(run()))["interval"].tolist() == [False]
 
 
 # --- from tests to a verdict ---------------------------------------------------------------------
@@ -701,6 +815,13 @@ def test_claims_keep_their_order_and_their_own_rows():
 def test_fewer_than_three_seeds_are_said(seeds_, qualifier):
     row = verdict_of(fails(), ended(*["diverged"] * seeds_))
     assert (row["verdict"], row["qualifier"]) == (REPRODUCED, qualifier)
+
+
+def test_a_claim_has_as_few_seeds_as_any_of_its_tests():
+    claim = fails()
+    claim["tests"] = [*claim["tests"], {"studies": ["b"], **FAILS}]
+    rows = ended("diverged", study="b"), ended("diverged", "diverged", "diverged")
+    assert verdict_of(claim, *rows)["qualifier"] == "one run"
 
 
 def one_seed(depths=(4, 8, 16)):
@@ -786,12 +907,12 @@ def test_the_scale_of_what_was_not_measured_is_not_told():
 
 
 def test_a_test_over_two_studies_tells_both_recipes():
-    config = config_with(studies=("a", "b"), b={"recipe": "torch"})
+    config = config_with(studies=("a", "b"), b={"recipe": "torch-defaults"})
     claim = {"tests": [SAME]}
     _, steps = one_seed()
     cells, _ = one_seed()
     assert claims_of(published_with(claim), cells, steps, config)["recipe"].tolist() == [
-        "mlx, torch"
+        "mlx-defaults, torch-defaults"
     ]
 
 
@@ -849,7 +970,7 @@ def beside(entry, *rows):
 def test_a_published_value_stands_beside_our_mean():
     (row,) = beside(value_entry(), seeds("loss_final", [1.0, 2.0, 6.0]))
     assert (row["published"], row["mean"], row["n"]) == (0.5, pytest.approx(3), 3)
-    assert row["half"] == pytest.approx(half_width([1.0, 2.0, 6.0]), rel=TOLD)
+    assert row["ci95_half"] == pytest.approx(half_width([1.0, 2.0, 6.0]), rel=TOLD)
     assert row["scale"] == ""
     assert not row["deviates"]  # ±6.6
 
@@ -881,6 +1002,20 @@ def test_a_value_tells_how_our_scale_differs():
     assert row["scale"] == "width 16 for 256"
 
 
+def test_a_value_is_compared_at_its_own_depths():
+    """The study has others too, whose batches are of another size."""
+    config = config_with(a={"batch_size": {4: 32, 8: 24, 16: 8}})
+    published = published_with(values=[value_entry(scale={"batch_size": 24, "depth": 8})])
+    (row,) = published_table(config, summary_table(frame(run())), published).to_dict("records")
+    assert row["scale"] == ""
+
+
+def test_runs_that_diverged_are_counted_beside_a_value():
+    runs = [run(seed=0, outcome="diverged"), run(seed=1), run(seed=2)]
+    (row,) = beside(value_entry(), runs)
+    assert (row["n"], row["diverged"]) == (3, 1)
+
+
 def test_every_published_cell_has_a_row():
     entry = value_entry(cells={"mhc": {4: 0.1, 8: 0.2}, "hc": {16: 0.3}})
     assert [(r["variant"], r["depth"], r["published"]) for r in beside(entry, [run()])] == [
@@ -906,6 +1041,8 @@ claims:
       - {kind: fails, studies: [a], variant: hc, depths: [8]}
   - {id: second, source: lab, says: It does not.}
 """
+
+CONFIG = config_with()
 
 ADDED = """
   - id: added-by-hand
@@ -939,7 +1076,7 @@ def test_a_claim_is_added_by_yaml_alone(yaml_file, tmp_path, losses, expected):
         {"cells.csv": cells, "summary.csv": summary_table(cells), "steps.csv.gz": NO_STEPS},
         tmp_path,
     )
-    write_claims(config_with(), load_published(yaml_file(YAML + ADDED)), tmp_path)
+    write_claims(CONFIG, load_published(yaml_file(YAML + ADDED), CONFIG), tmp_path)
     verdicts = read_table(tmp_path / "verdicts.csv").set_index("claim")
     assert verdicts["verdict"].to_dict() == {
         "first": REPRODUCED,
@@ -957,14 +1094,14 @@ def test_a_claim_is_added_by_yaml_alone(yaml_file, tmp_path, losses, expected):
 def test_a_text_folded_over_lines_stays_one_line(yaml_file):
     """A line break would break the tables of the report, and shift the lines that it links to."""
     text = YAML.replace("says: It fails.", "says: >\n      It fails,\n      always.")
-    (first, _) = load_published(yaml_file(text)).claims
+    (first, _) = load_published(yaml_file(text), CONFIG).claims
     assert first.says == "It fails, always."
 
 
 def refusal(file):
     """The lines that refuse a published.yaml; each must name the file."""
     with pytest.raises(ConfigError) as caught:
-        load_published(file)
+        load_published(file, CONFIG)
     lines = str(caught.value).splitlines()
     assert lines
     for line in lines:
@@ -1055,12 +1192,25 @@ def test_every_mistake_is_named_at_once(yaml_file):
     assert any("values.0.study" in line for line in lines)
 
 
+def test_a_claim_may_speak_of_every_variant_that_the_config_has(yaml_file):
+    """By the label of a study, or by the name of a connection of the config's own."""
+    text = YAML.replace("variant: hc", "variant: mhc_five").replace("{mhc: {8", "{mhc_own: {8")
+    file = yaml_file(text)
+    with pytest.raises(ConfigError) as caught:
+        load_published(file, CONFIG)
+    assert len(str(caught.value).splitlines()) == 2
+    five = {"mhc_five": {"connection": "mhc", "H_res": {"iterations": 5}}}
+    study = CONFIG.studies["a"].model_dump() | {"variants": ["baseline", five]}
+    config = check_config({"connections": {"mhc_own": "mhc_demo"}, "studies": {"a": study}})
+    assert load_published(file, config).claims[0].tests[0].variant == "mhc_five"
+
+
 # --- the claims that are shipped -----------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def shipped(pytestconfig):
-    return load_published(pytestconfig.rootpath / "report/published.yaml")
+def shipped(pytestconfig, default_config):
+    return load_published(pytestconfig.rootpath / "report/published.yaml", default_config)
 
 
 CLAIMS = [
@@ -1109,9 +1259,9 @@ def test_published_values_are_copied_as_printed(shipped):
     assert len(printed) == 9 * 3 + 9 + 6 + 6 + 3 + (3 * 3 + 5 * 2 + 3 + 5)
 
 
-# What runs could plausibly show instead: a guesser's loss at 256 tokens, the slope of hc's gain,
+# What runs could plausibly show instead: the chance level of 256 tokens, the slope of hc's gain,
 # the first loss at 64 tokens.
-GUESSER = math.log(256)
+AT_CHANCE = math.log(256)
 SLOPE = 0.5823
 FIRST_LOSS = 4.37
 
@@ -1132,7 +1282,7 @@ def world(test, backend, *, holds):
                     axes = {"study": study, "variant": variant, "depth": depth, "seed": seed}
                     axes["backend"] = backend
                     values, losses = numbers(test, axes, holds)
-                    cells.append(run(**axes, chance_loss=GUESSER, **values))
+                    cells.append(run(**axes, chance_loss=AT_CHANCE, **values))
                     column = test.measure if test.kind == "monotone" else "loss"
                     steps += curve(losses, column=column, **axes)
     return frame(cells), frame(steps)
@@ -1149,7 +1299,7 @@ def numbers(test, axes, holds):
         unlike = {
             "gain_final": SLOPE * axes["depth"],
             "loss_first": FIRST_LOSS,
-            "loss_final": GUESSER,
+            "loss_final": AT_CHANCE,
             "mixing_row_error": 1.0,
             "mixing_column_error": 1.0,
         }
@@ -1162,7 +1312,7 @@ def numbers(test, axes, holds):
     if test.kind == "no_events":
         return {"nonfinite_total": 0 if holds else 1}, good
     if test.kind == "converges_below":
-        return {"loss_final": (0.001 if holds else GUESSER) * jitter}, good
+        return {"loss_final": (0.001 if holds else AT_CHANCE) * jitter}, good
     if test.kind == "ordered":
         small = (axes["variant"] == test.lower) == holds
         return {test.measure: (0.1 if small else 1.0) * jitter}, good
@@ -1201,4 +1351,4 @@ def test_no_tolerance_keeps_a_shipped_test_from_being_contradicted(shipped, defa
 
 def test_the_shipped_claims_cover_every_kind(shipped):
     kinds = {test.kind for claim in shipped.claims for test in claim.tests}
-    assert kinds == {test["kind"] for test in KINDS}
+    assert kinds == {test["kind"] for test in KINDS} == set(RULES)

@@ -19,8 +19,9 @@ import time
 import numpy as np
 import pytest
 
-from fathom import data
-from fathom.data import DataError
+from fathom import datasets
+from fathom.datasets import DataError
+from fathom.datasets import fashion_mnist as data
 
 TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS = data.FILES
 
@@ -230,12 +231,22 @@ def test_a_refused_set_is_read_anew_once_it_is_mended(official, arrays):
 )
 def test_the_environment_says_where_the_data_is(monkeypatch, value, place):
     monkeypatch.setenv("FATHOM_DATA", value)
-    assert data.fashion_mnist_folder().as_posix() == place
+    assert data.folder().as_posix() == place
 
 
 def test_the_data_is_in_a_folder_named_data_if_nobody_says_otherwise(monkeypatch):
     monkeypatch.delenv("FATHOM_DATA", raising=False)
-    assert data.fashion_mnist_folder().as_posix() == "data/fashion-mnist"
+    assert data.folder().as_posix() == "data/fashion-mnist"
+
+
+def test_a_data_set_is_fetched_by_its_name(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setenv("FATHOM_DATA", str(tmp_path))
+    monkeypatch.setattr(data, "fetch", lambda folder, log: asked.append((folder, log)))
+    assert datasets.DATASETS == ("fashion_mnist",)
+    datasets.fetch("fashion_mnist", print)
+    assert asked == [(tmp_path / "fashion-mnist", print)]
+    assert datasets.folder_of("fashion_mnist", "elsewhere").as_posix() == "elsewhere/fashion-mnist"
 
 
 # --- the order of the sources --------------------------------------------------------------------
@@ -328,7 +339,7 @@ def test_when_all_fail_one_message_says_what_was_tried_and_what_to_do(folder, so
     with pytest.raises(DataError) as caught:
         data.fetch(folder, log.append)
     first, *rest = str(caught.value).splitlines()
-    assert first == "Fashion-MNIST cannot be had here: 3 of 4 files are missing"
+    assert first == "Fashion-MNIST is unavailable here: 3 of 4 files are missing"
     assert rest[:4] == [f"tried {line}" for line in log]
     assert str(folder) in rest[4]
     assert rest[4].endswith(f": {TRAIN_IMAGES}, {TEST_IMAGES}, {TEST_LABELS}")
@@ -667,7 +678,7 @@ def test_without_a_tool_the_package_is_not_asked_for(debian, folder, monkeypatch
 
 @pytest.mark.data
 def test_the_official_set_is_what_its_authors_say():
-    folder = data.fashion_mnist_folder()
+    folder = data.folder()
     missing = [name for name in data.FILES if not (folder / name).exists()]
     if missing:
         pytest.skip(f"{folder} has no {', '.join(missing)}; `fathom fetch` brings them")

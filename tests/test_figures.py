@@ -1,28 +1,36 @@
 """Figures: colours, labels, curves and bands by hand, marks of divergence, and the same bytes."""
 
 import math
+import re
+import subprocess
+import sys
+import types
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from matplotlib import colors
-from matplotlib import pyplot as plt
 from matplotlib.collections import PolyCollection
+from safetensors.numpy import save_file
 
-from fathom import figures
-from fathom.tables import summary_table
-from tables_helpers import CPU_PLATFORM, GPU_PLATFORM, curve, frame, half_width, run, seeds
+from fathom.analysis.tables import summary_table
+from fathom.config import Cell
+from fathom.report.figures import draw_family, figures_of, save, style
+from fathom.report.figures import figure as declare
+from fathom.report.figures.bench import bench
+from fathom.report.figures.image import comparison, mixing_matrix
+from fathom.report.figures.overview import published, variance
+from fathom.report.figures.sweep import deepest_comparison, depth_panels, depth_scaling
+from fathom.report.mixing import mixing_files, mixing_matrices
+from fathom.settings import ConfigError
+from run_helpers import CPU_PLATFORM, GPU_PLATFORM
+from tables_helpers import curve, frame, half_width, run, seeds
 
 NAN, INF = math.nan, math.inf
 GAIN = "gain_proxy_log10_max_entry"
 COLOURS = {"baseline": "#000000", "hc": "#d55e00", "mhc": "#0072b2"}  # Okabe and Ito's
-
-
-@pytest.fixture(autouse=True)
-def close_figures():
-    yield
-    plt.close("all")
 
 
 # --- data ------------------------------------------------------------------------------------
@@ -61,37 +69,105 @@ SHARES = {"recipe": 0.6, "place": 0.2, "seed": 0.15, "other": 0.05}
 def published_of(*rows):
     base = {"study": "a", "measure": "loss_final", "variant": "mhc", "depth": 8,
             "published": 0.5, "backend": "torch", "platform": CPU_PLATFORM, "origin": "here",
-            "mean": 0.6, "half": 0.1}  # fmt: skip
+            "mean": 0.6, "ci95_half": 0.1}  # fmt: skip
     return pd.DataFrame([{**base, **row} for row in rows], columns=list(base))
 
 
 def drawn(steps, summary):
     """Every figure that draws variants, by name."""
     own = steps[steps["depth"] == steps["depth"].max()]
-    found = figures.study_figures(steps, summary, "a study")
-    return {**found, **figures.cell_figures(own, "a cell")}
+    found = draw_family("sweep", "a study", steps=steps, summary=summary)
+    return {**found, **draw_family("cell", "a cell", rows=own)}
+
+
+def overview(shares, values):
+    return draw_family("overview", variance=variance_of(*shares), published=published_of(*values))
 
 
 # --- what there is ---------------------------------------------------------------------------
 
 
-def test_names_of_the_figures_of_a_study():
-    names = figures.study_figures(steps_of([1.0, 2.0]), summary_of([1.0]), "a")
-    assert list(names) == [
-        "loss_comparison", "grad_norm_comparison", "gain_comparison", "depth_scaling",
-        "8l_comparison",
-    ]  # fmt: skip
+def test_names_of_all_figures():
+    assert {family: list(figures_of(family)) for family in FAMILIES} == {
+        "sweep": ["loss_comparison", "grad_norm_comparison", "gain_comparison", "depth_scaling",
+                  "deepest_comparison"],
+        "image": ["comparison", "mixing_matrix"],
+        "overview": ["variance", "published"],
+        "cell": ["loss", "grad_norm", "nan_inf_events", "gain_proxy"],
+        "bench": ["bench"],
+    }  # fmt: skip
 
 
-def test_names_of_the_other_figures():
-    cell = steps_of([1.0, 2.0], depths=[8], count=1)
-    assert list(figures.cell_figures(cell, "a")) == [
-        "loss", "grad_norm", "nan_inf_events", "gain_proxy",
-    ]  # fmt: skip
-    assert list(figures.overview_figures(variance_of(SHARES), published_of({}))) == [
-        "variance",
-        "published",
-    ]
+FAMILIES = ("sweep", "image", "overview", "cell", "bench")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_figure_has_a_caption_of_whole_sentences(family):
+    for declared in figures_of(family).values():
+        assert declared.reads
+        assert re.fullmatch(r"[A-Za-z].*[^.]\.", declared.caption), declared.name
+        assert "\n" not in declared.caption
+
+
+def test_a_figure_is_declared_by_its_function_alone():
+    def a_new_one(summary, steps, title):
+        """Shows it.
+
+        In two paragraphs.
+        """
+
+    a_new_one.__module__ = "fathom.report.figures.sweep"
+    try:
+        assert declare(a_new_one) is a_new_one
+        declared = figures_of("sweep")["a_new_one"]
+        assert declared.reads == ("summary", "steps")
+        assert declared.caption == "Shows it. In two paragraphs."
+        assert declared.label == "a new one"
+    finally:
+        figures_of("sweep").pop("a_new_one", None)
+
+
+def test_a_figure_gets_what_it_reads(monkeypatch):
+    seen = []
+
+    def of_two(steps, title):
+        """Shows."""
+        seen.append((steps, title))
+
+    of_two.__module__ = "fathom.report.figures.a_test"
+    monkeypatch.setitem(sys.modules, of_two.__module__, types.ModuleType("a_test"))
+    declare(of_two)
+    assert list(draw_family("a_test", "the title", steps=1, summary=2)) == ["of_two"]
+    assert seen == [(1, "the title")]
+
+
+def test_a_figure_may_not_read_what_there_is_not():
+    def of_steps(stpes, title):
+        """Shows."""
+
+    with pytest.raises(TypeError, match="figure of_steps: nothing is called 'stpes'"):
+        declare(of_steps)
+
+
+def test_a_figure_needs_a_caption():
+    def of_steps(steps):
+        pass
+
+    with pytest.raises(TypeError, match="of_steps"):
+        declare(of_steps)
+
+
+def test_declarations_are_read_without_matplotlib():
+    """The workflow reads them at every start."""
+    code = (
+        "import sys; from fathom.report.figures import figures_of; "
+        f"[figures_of(f) for f in {FAMILIES}]; from fathom.report.mixing import mixing_files; "
+        "print([m for m in ('matplotlib', 'scipy', 'fathom.train') if m in sys.modules])"
+    )
+    run_it = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert run_it.stdout == "[]\n"
 
 
 WHOLE = [4.0, 2.0, 1.0]
@@ -124,19 +200,19 @@ def test_every_figure_can_be_drawn_and_saved(steps, summary, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = drawn(steps, summary)
-        figures.save(found, tmp_path)
+        save(found, tmp_path)
     assert len(found) == 9
     for name in found:
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(
-    "published",
+    "values",
     [
         [],
         [{}],
-        [{"published": NAN}, {"mean": NAN, "half": NAN}],
-        [{"half": NAN}, {"mean": 1e-5, "half": 1.0}],
+        [{"published": NAN}, {"mean": NAN, "ci95_half": NAN}],
+        [{"ci95_half": NAN}, {"mean": 1e-5, "ci95_half": 1.0}],
         [{"measure": "gain_final", "published": -0.6}],
         [{"measure": "nonfinite_total"}],
         [{"backend": ""}],
@@ -144,16 +220,15 @@ def test_every_figure_can_be_drawn_and_saved(steps, summary, tmp_path):
     ids=["empty", "one", "nan", "wide", "one measure", "no measure", "not measured"],
 )
 @pytest.mark.parametrize("shares", [[], [SHARES], [SHARES] * 9], ids=["empty", "one", "nine"])
-def test_the_overview_can_be_drawn_and_saved(shares, published, tmp_path):
-    found = figures.overview_figures(variance_of(*shares), published_of(*published))
-    figures.save(found, tmp_path)
+def test_the_overview_can_be_drawn_and_saved(shares, values, tmp_path):
+    found = overview(shares, values)
+    save(found, tmp_path)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["published.png", "variance.png"]
 
 
 @pytest.mark.parametrize("name", ["variance", "published"])
 def test_an_overview_of_nothing_says_so_and_has_no_axes(name):
-    figure = figures.overview_figures(variance_of(), published_of())[name]
-    (ax,) = figure.axes
+    (ax,) = overview([], [])[name].axes
     assert not ax.axison
     (text,) = ax.texts
     assert text.get_text() in ("nothing to decompose", "no published value was repeated")
@@ -197,7 +272,7 @@ def test_variants_together_have_the_same_colours(order):
 
 def test_a_curve_has_the_colour_that_the_legend_gives_it():
     steps = frame(curve([1.0, 1.0], "hc"), curve([2.0, 2.0], "mhc"))
-    (ax,) = figures.depth_panels(steps, "loss", "a").axes
+    (ax,) = depth_panels(steps, "loss", "a").axes
     assert {hex_of(line): line.get_ydata()[0] for line in ax.lines} == pytest.approx(
         {COLOURS["hc"]: 1.0, COLOURS["mhc"]: 2.0}
     )
@@ -205,7 +280,7 @@ def test_a_curve_has_the_colour_that_the_legend_gives_it():
 
 def test_published_values_have_the_colour_of_their_variant():
     rows = [{"variant": variant, "depth": 8} for variant in COLOURS]
-    figure = figures.published_panels(published_of(*rows))
+    figure = published(published_of(*rows))
     left = figure.axes[0]
     hollow = [line for line in left.lines if line.get_markerfacecolor() == "none"]
     assert [colors.to_hex(line.get_markeredgecolor()) for line in hollow] == list(COLOURS.values())
@@ -213,8 +288,8 @@ def test_published_values_have_the_colour_of_their_variant():
 
 
 def test_a_variant_without_a_colour_of_its_own_keeps_one():
-    colour = figures.colour_of("identity")
-    assert colour == figures.colour_of("identity")
+    colour = style.colour_of("identity")
+    assert colour == style.colour_of("identity")
     assert colour.lower() not in COLOURS.values()
 
 
@@ -224,7 +299,7 @@ def test_a_variant_without_a_colour_of_its_own_keeps_one():
 def test_every_axis_says_what_it_shows():
     units = {
         "loss_comparison": "nats", "grad_norm_comparison": "L2", "gain_comparison": "log10",
-        "depth_scaling": "log10", "8l_comparison": "nats", "loss": "nats", "grad_norm": "L2",
+        "depth_scaling": "log10", "deepest_comparison": "nats", "loss": "nats", "grad_norm": "L2",
         "nan_inf_events": "steps", "gain_proxy": "log10",
     }  # fmt: skip
     found = drawn(steps_of(WHOLE), summary_of([1.0, 2.0]))
@@ -235,26 +310,28 @@ def test_every_axis_says_what_it_shows():
 
 
 def test_panels_beside_each_other_share_the_axis_that_has_the_label():
-    figure = figures.depth_panels(steps_of(WHOLE), "loss", "a")
+    figure = depth_panels(steps_of(WHOLE), "loss", "a")
     first, second = figure.axes
     assert first.get_shared_y_axes().joined(first, second)
 
 
 def test_the_head_to_head_labels_both_sides():
-    figure = figures.head_to_head(steps_of(WHOLE, depths=[8]), "a")
+    steps = frame(curve([1.0, 1.0], depth=4), curve([2.0, 2.0], depth=8))
+    figure = deepest_comparison(steps, "a")
+    assert figure.axes[0].lines[0].get_ydata()[0] == pytest.approx(2)
     assert "nats" in figure.axes[0].get_ylabel()
     assert "log10" in figure.axes[1].get_ylabel()
     assert figure.get_suptitle() == "a, 8 layers"
 
 
 def test_panels_are_titled_by_depth_in_order():
-    figure = figures.depth_panels(steps_of(WHOLE, depths=[16, 4, 8]), "loss", "the study")
+    figure = depth_panels(steps_of(WHOLE, depths=[16, 4, 8]), "loss", "the study")
     assert [ax.get_title() for ax in figure.axes] == ["4 layers", "8 layers", "16 layers"]
     assert figure.get_suptitle() == "the study"
 
 
 def test_shares_are_labelled_in_percent_and_by_cell():
-    (ax,) = figures.variance_bars(variance_of(SHARES, SHARES)).axes
+    (ax,) = variance(variance_of(SHARES, SHARES)).axes
     assert "(%)" in ax.get_xlabel()
     assert [label.get_text() for label in ax.get_yticklabels()] == [
         "mhc, 4 layers",
@@ -263,7 +340,7 @@ def test_shares_are_labelled_in_percent_and_by_cell():
 
 
 def test_published_panels_are_labelled_with_units_and_depths():
-    figure = figures.published_panels(published_of({"depth": 4}, {"depth": 8}))
+    figure = published(published_of({"depth": 4}, {"depth": 8}))
     left, right = figure.axes
     assert "nats" in left.get_ylabel()
     assert "log10" in right.get_ylabel()
@@ -289,7 +366,7 @@ def test_a_curve_is_the_geometric_mean_and_its_band_the_range(column):
         curve([10.0, 10.0], seed=1, column=column),
         curve([100.0, 80.0], seed=2, column=column),
     )
-    (ax,) = figures.depth_panels(steps, column, "a").axes
+    (ax,) = depth_panels(steps, column, "a").axes
     (line,) = ax.lines
     assert list(line.get_xdata()) == [0, 1]
     assert list(line.get_ydata()) == pytest.approx([10, 20])  # the third root of 8000
@@ -301,7 +378,7 @@ def test_a_curve_is_the_geometric_mean_and_its_band_the_range(column):
 
 def test_a_gain_is_a_logarithm_already_and_is_averaged_as_it_is():
     steps = frame(curve([1.0, -2.0], column=GAIN), curve([3.0, -6.0], seed=1, column=GAIN))
-    (ax,) = figures.depth_panels(steps, GAIN, "a").axes
+    (ax,) = depth_panels(steps, GAIN, "a").axes
     (line,) = ax.lines
     assert list(line.get_ydata()) == pytest.approx([2, -4])
     assert ax.get_yscale() == "linear"
@@ -309,12 +386,12 @@ def test_a_gain_is_a_logarithm_already_and_is_averaged_as_it_is():
 
 def test_each_panel_shows_its_own_depth():
     steps = frame(curve([1.0, 1.0], depth=4), curve([2.0, 2.0], depth=8))
-    figure = figures.depth_panels(steps, "loss", "a")
+    figure = depth_panels(steps, "loss", "a")
     assert [ax.lines[0].get_ydata()[0] for ax in figure.axes] == pytest.approx([1, 2])
 
 
 def test_a_single_step_is_a_point_that_can_be_seen():
-    (ax,) = figures.depth_panels(frame(curve([2.0])), "loss", "a").axes
+    (ax,) = depth_panels(frame(curve([2.0])), "loss", "a").axes
     (line,) = ax.lines
     assert line.get_marker() == "o"
     low, high = ax.get_xlim()
@@ -325,7 +402,7 @@ def test_gain_against_depth_by_hand():
     cells = frame(
         seeds("gain_final", [1.0, 2.0, 6.0], depth=4), seeds("gain_final", [5.0], depth=16)
     )
-    (ax,) = figures.depth_scaling(summary_table(cells), "a").axes
+    (ax,) = depth_scaling(summary_table(cells), "a").axes
     (container,) = ax.containers
     points, _, (bars,) = container.lines
     assert list(points.get_xdata()) == [4, 16]
@@ -339,7 +416,7 @@ def test_gain_against_depth_by_hand():
 
 def test_bars_are_the_shares_one_after_the_other():
     other = {"recipe": 0.1, "place": 0.2, "seed": 0.3, "other": 0.4}
-    figure = figures.variance_bars(variance_of(SHARES, other))
+    figure = variance(variance_of(SHARES, other))
     (ax,) = figure.axes
     bars = {bar.get_label(): [(p.get_x(), p.get_width()) for p in bar] for bar in ax.containers}
     assert np.array(bars["recipe"]) == pytest.approx(np.array([(0, 60), (0, 10)]))
@@ -367,13 +444,13 @@ def remarks(ax):
 def test_a_cross_marks_the_step_from_which_a_run_is_not_finite(column, broken, step):
     values = [1.0] * step + [broken] * (4 - step)
     steps = frame(curve([1.0] * 4, "mhc", column=column), curve(values, "hc", column=column))
-    (ax,) = figures.depth_panels(steps, column, "a").axes
+    (ax,) = depth_panels(steps, column, "a").axes
     assert crosses(ax) == [(step, COLOURS["hc"])]
     assert remarks(ax) == [f"not finite from step {step}"]
 
 
 def test_no_cross_where_all_is_finite():
-    (ax,) = figures.depth_panels(steps_of(WHOLE, depths=[8]), "loss", "a").axes
+    (ax,) = depth_panels(steps_of(WHOLE, depths=[8]), "loss", "a").axes
     assert crosses(ax) == []
     assert remarks(ax) == []
 
@@ -382,14 +459,14 @@ def test_no_cross_where_all_is_finite():
 def test_zero_is_finite_although_it_has_no_logarithm(column):
     """A cross there would say of a run that learned everything that it diverged."""
     steps = frame(curve([4.0, 1.0, 0.0], column=column))
-    (ax,) = figures.depth_panels(steps, column, "a").axes
+    (ax,) = depth_panels(steps, column, "a").axes
     assert remarks(ax) == []
 
 
 def test_the_first_seed_to_diverge_ends_the_curve():
     # A mean over the survivors would flatter.
     steps = frame(curve([4.0, 3.0, 2.0, 1.0]), curve([4.0, 3.0, NAN, NAN], seed=1))
-    (ax,) = figures.depth_panels(steps, "loss", "a").axes
+    (ax,) = depth_panels(steps, "loss", "a").axes
     (line,) = [line for line in ax.lines if line.get_marker() != "x"]
     assert list(line.get_xdata()) == [0, 1]
     assert crosses(ax) == [(2, COLOURS["mhc"])]
@@ -397,14 +474,14 @@ def test_the_first_seed_to_diverge_ends_the_curve():
 
 def test_a_cross_stands_in_the_panel_of_its_depth():
     steps = frame(curve([1.0, 1.0], depth=4), curve([1.0, NAN], depth=8))
-    whole, broken = figures.depth_panels(steps, "loss", "a").axes
+    whole, broken = depth_panels(steps, "loss", "a").axes
     assert crosses(whole) == []
     assert crosses(broken) == [(1, COLOURS["mhc"])]
 
 
 def test_two_crosses_do_not_cover_each_other():
     steps = frame(curve([NAN, NAN], "hc"), curve([NAN, NAN], "mhc"))
-    (ax,) = figures.depth_panels(steps, "loss", "a").axes
+    (ax,) = depth_panels(steps, "loss", "a").axes
     heights = [line.get_ydata()[0] for line in ax.lines if line.get_marker() == "x"]
     assert len(set(heights)) == 2
     assert min(heights) > 1  # above the panel, so over no curve
@@ -415,7 +492,7 @@ def test_gain_against_depth_crosses_cells_that_diverged():
         seeds("gain_final", [1.0, 1.0], depth=4),
         [run(depth=8, gain_first=2.5, gain_final=1.0), run(depth=8, seed=1, gain_first=2.5)],
     )
-    figure = figures.depth_scaling(summary_table(cells), "a")
+    figure = depth_scaling(summary_table(cells), "a")
     (ax,) = figure.axes
     (cross,) = [line for line in ax.lines if line.get_marker() == "x"]
     assert (list(cross.get_xdata()), list(cross.get_ydata())) == ([8], [2.5])
@@ -423,14 +500,14 @@ def test_gain_against_depth_crosses_cells_that_diverged():
 
 
 def test_gain_against_depth_without_divergence_has_no_remark():
-    assert figures.depth_scaling(summary_of([1.0]), "a").get_suptitle() == "a"
+    assert depth_scaling(summary_of([1.0]), "a").get_suptitle() == "a"
 
 
 # --- published beside ours -------------------------------------------------------------------
 
 
 def test_published_is_hollow_and_ours_is_filled_with_its_interval():
-    left = figures.published_panels(published_of({})).axes[0]
+    left = published(published_of({})).axes[0]
     (hollow,) = [line for line in left.lines if line.get_markerfacecolor() == "none"]
     assert list(hollow.get_ydata()) == [0.5]
     (container,) = left.containers
@@ -442,12 +519,12 @@ def test_published_is_hollow_and_ours_is_filled_with_its_interval():
 
 @pytest.mark.parametrize("missing", ["published", "mean"])
 def test_a_value_that_is_not_finite_is_a_cross(missing):
-    left = figures.published_panels(published_of({missing: NAN})).axes[0]
+    left = published(published_of({missing: NAN})).axes[0]
     assert len([line for line in left.lines if line.get_marker() == "x"]) == 1
 
 
 def test_each_measure_stands_in_its_own_panel():
-    figure = figures.published_panels(
+    figure = published(
         published_of({"published": 0.5}, {"measure": "gain_final", "published": -0.6})
     )
     for ax, value in zip(figure.axes, (0.5, -0.6), strict=True):
@@ -456,7 +533,7 @@ def test_each_measure_stands_in_its_own_panel():
 
 
 def test_each_study_has_its_row():
-    figure = figures.published_panels(published_of({"study": "a"}, {"study": "b"}))
+    figure = published(published_of({"study": "a"}, {"study": "b"}))
     assert [ax.get_title() for ax in figure.axes] == ["a", "a", "b", "b"]
 
 
@@ -467,7 +544,7 @@ def test_each_study_has_its_row():
 )
 def test_places_are_told_apart(other):
     """Two values of ours must not lie on each other, and the legend must name both."""
-    figure = figures.published_panels(published_of({}, {**other, "mean": 0.8}))
+    figure = published(published_of({}, {**other, "mean": 0.8}))
     points = [container.lines[0] for container in figure.axes[0].containers]
     assert len({point.get_xdata()[0] for point in points}) == 2
     assert len({point.get_marker() for point in points}) == 2
@@ -481,12 +558,81 @@ def test_curves_of_the_image_study_are_means_over_a_sixteenth_of_the_steps():
     """32 steps, so two at a time: the geometric mean of 1 and 100, the plain mean of 0 and 6."""
     steps = steps_of([1.0, 100.0] * 16, depths=(4,), count=1).assign(grad_norm_stem=[0.0, 6.0] * 16)
     summary = pd.DataFrame(
-        [{"depth": 4, "variant": "mhc", "test_accuracy_mean": 0.5, "test_accuracy_half": NAN}]
+        [{"depth": 4, "variant": "mhc", "test_accuracy_mean": 0.5, "test_accuracy_ci95_half": NAN}]
     )
-    left, _, right = figures.accuracy_panels(steps, summary, "images").axes
+    left, _, right = comparison(steps, summary, "images").axes
     assert left.lines[0].get_ydata() == pytest.approx([1.0] + [10.0] * 31)
     assert right.lines[0].get_ydata() == pytest.approx([0.0] + [3.0] * 31)
     assert left.get_ylabel().endswith("mean of 2 steps")
+
+
+def matrix_files(folder, **matrices):
+    """A file of matrices for each variant."""
+    folder.mkdir(exist_ok=True)
+    for variant, arrays in matrices.items():
+        save_file(
+            {name: np.asarray(value, np.float32) for name, value in arrays.items()},
+            folder / f"{variant}.safetensors",
+        )
+    return {variant: folder / f"{variant}.safetensors" for variant in matrices}
+
+
+def test_mixing_files_are_of_the_first_seed_of_the_deepest_cell():
+    cells = [
+        Cell("images", depth, variant, "torch", seed)
+        for depth, variant, seed in [(4, "a", 0), (8, "a", 7), (8, "a", 2), (4, "b", 3)]
+    ]
+    expected = {
+        "a": Path("results/runs/images/8L/a/torch/seed2/mixing.safetensors"),
+        "b": Path("results/runs/images/4L/b/torch/seed3/mixing.safetensors"),
+    }
+    for order in (cells, cells[::-1]):
+        assert mixing_files(order, "results/runs") == expected
+    assert list(mixing_files(cells, "x")) == ["a", "b"]
+
+
+def test_mixing_over_depth_is_the_doubly_stochastic_matrix_or_the_weights(tmp_path):
+    stochastic = [[0.7, 0.3], [0.3, 0.7]]
+    weights = [[1.0, 0.0], [0.25, 0.75]]
+    found = mixing_matrices(
+        matrix_files(
+            tmp_path,
+            manifold={"mixing": stochastic, "weights": weights},
+            plain={"mixing": [[54.6, 1.0], [1.0, 54.6]], "weights": weights},
+            streams={"H_res": np.eye(4)[None]},
+            none={},
+            broken={"mixing": stochastic, "weights": weights}
+            | {"mixing": [[NAN, 1], [1, 1]], "weights": [[NAN, 0], [0, 1]]},
+        )
+    )
+    assert list(found) == ["manifold", "plain"]
+    assert found["manifold"] == pytest.approx(np.array(stochastic))
+    assert found["plain"] == pytest.approx(np.array(weights))
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no safetensors"])
+def test_a_file_of_matrices_that_cannot_be_read_is_named(tmp_path, content):
+    file = tmp_path / "mixing.safetensors"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(ConfigError, match=re.escape(f"{file}: cannot be read")):
+        mixing_matrices({"mhc_causal": file})
+
+
+def test_mixing_is_shown_with_the_sums_of_its_rows_and_columns():
+    matrix = np.array([[1.0, 0.0], [0.25, 0.5]])
+    left, right, _ = mixing_matrix({"mhc_causal": matrix}, "images").axes
+    assert left.get_title() == "mhc_causal"
+    np.testing.assert_allclose(left.images[0].get_array(), matrix)
+    rows, columns = right.lines
+    assert rows.get_ydata() == pytest.approx([0, -0.25])
+    assert columns.get_ydata() == pytest.approx([0.25, -0.5])
+    assert [text.get_text() for text in right.get_legend().get_texts()] == ["rows", "columns"]
+
+
+def test_without_mixing_over_depth_a_figure_says_so():
+    (ax,) = mixing_matrix({}, "images").axes
+    assert remarks(ax) == ["no variant here mixes over depth"]
 
 
 # --- speed -----------------------------------------------------------------------------------
@@ -498,7 +644,7 @@ def bench_of(*rows):
 
 
 def test_steps_stand_by_size_and_growth_by_depth():
-    figure = figures.bench_figure(
+    figure = bench(
         bench_of(
             ("steps", "ours step", "demo", "torch", "mhc", 3.0, 2.0, 5.0),
             ("steps", "textbook step", "demo", "torch", "mhc", 9.0, 8.0, 9.5),
@@ -525,8 +671,8 @@ def test_the_same_numbers_make_the_same_bytes(tmp_path):
     names = set()
     for folder in ("one", "two"):
         found = drawn(one_depth([4.0, NAN, NAN]), summary_of([1.0, None], depths=[8]))
-        found |= figures.overview_figures(variance_of(SHARES), published_of({}))
-        figures.save(found, tmp_path / folder)
+        found |= overview([SHARES], [{}])
+        save(found, tmp_path / folder)
         names |= set(found)
     assert len(names) == 11
     for name in names:
@@ -535,12 +681,7 @@ def test_the_same_numbers_make_the_same_bytes(tmp_path):
 
 
 def test_a_file_holds_no_date_and_no_version(tmp_path):
-    figures.save({"a": figures.variance_bars(variance_of(SHARES))}, tmp_path)
+    save({"a": variance(variance_of(SHARES))}, tmp_path)
     content = (tmp_path / "a.png").read_bytes()
     assert b"tEXt" not in content
     assert b"tIME" not in content
-
-
-def test_saving_closes_the_figures(tmp_path):
-    figures.save({"a": figures.variance_bars(variance_of(SHARES))}, tmp_path)
-    assert plt.get_fignums() == []

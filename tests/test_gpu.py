@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from fathom import backends, tasks
-from fathom.train import initial_parameters
 
 STEPS = 8  # three to warm up, one to record, four replays
 
@@ -23,13 +22,12 @@ def connect(name, device):
 
 def trained(trainer, spec):
     for step in range(STEPS):
-        tokens, targets = tasks.load("tokens").batch(spec, step)
-        trainer.step((tokens,), targets, spec.optimizer.lr / (1 + step))
+        trainer.step(*tasks.load("tokens").batch(spec, step), spec.optimizer.lr / (1 + step))
     return trainer.collect(), trainer.state()
 
 
-@pytest.mark.parametrize("recipe", ["mlx", "torch"])
-@pytest.mark.parametrize("variant", ["baseline", "mhc"])
+@pytest.mark.parametrize("recipe", ["mlx-defaults", "torch-defaults"])
+@pytest.mark.parametrize("variant", ["baseline", "mhc", "mhc_dynamic", "mhc_causal"])
 @pytest.mark.parametrize(("name", "device", "switch"), GPUS)
 def test_a_whole_step_at_once_equals_its_operations_one_by_one(
     name, device, switch, variant, recipe, make_spec, start, monkeypatch
@@ -49,6 +47,6 @@ def test_a_whole_step_at_once_equals_its_operations_one_by_one(
 def test_the_first_loss_equals_the_oracle(name, device, switch, make_spec, start, oracle_loss):
     spec = make_spec(backend=name)
     measured, _ = trained(start(connect(name, device), spec), spec)
-    tokens, targets = tasks.load("tokens").batch(spec, 0)
-    expected = oracle_loss(spec, initial_parameters(spec), tokens, targets)
+    batch = tasks.load("tokens").batch(spec, 0)
+    expected = oracle_loss(spec, tasks.initial_parameters(spec), *batch)
     assert measured["loss"][0] == pytest.approx(expected, rel=1e-5)

@@ -5,8 +5,16 @@ import math
 import numpy as np
 import pytest
 
-from fathom.models.init import Constant, Normal, Parameter, ScaledIdentity, Uniform, draw
-from fathom.train import initial_parameters
+from fathom.models.init import (
+    Constant,
+    Normal,
+    OneStream,
+    Parameter,
+    ScaledIdentity,
+    Uniform,
+    draw,
+)
+from fathom.tasks import initial_parameters
 
 V, T, D, F, L = 256, 64, 48, 96, 12
 
@@ -30,14 +38,14 @@ IN_BOTH_RECIPES = {
     "connection.H_res": ("identity", None),
 }
 SPREADS = {
-    "mlx": {
+    "mlx-defaults": {
         **IN_BOTH_RECIPES,
         "embedding.token": ("normal", 1 / math.sqrt(D)),
         "block.qkv.weight": ("uniform", 1 / math.sqrt(D)),
         "block.qkv.bias": ("uniform", 1 / math.sqrt(D)),
         "block.attention_out.bias": ("uniform", 1 / math.sqrt(D)),
     },
-    "torch": {
+    "torch-defaults": {
         **IN_BOTH_RECIPES,
         "embedding.token": ("normal", 1),
         "block.qkv.weight": ("uniform", math.sqrt(6 / (4 * D))),
@@ -62,8 +70,8 @@ def assert_normal(x, std):
     # The sample's standard deviation strays by std/√(2n), its mean by std/√n: allow six of each.
     assert x.std() == pytest.approx(std, rel=6 / math.sqrt(2 * x.size))
     assert abs(x.mean()) < 6 * std / math.sqrt(x.size)
-    # Three of 1000 normal draws lie beyond three standard deviations; a uniform has none.
-    assert (np.abs(x) > 3 * std).any()
+    # Seven of 100 normal draws lie beyond 1.8 standard deviations; a uniform ends at √3.
+    assert (np.abs(x) > 1.8 * std).any()
 
 
 def assert_uniform(x, bound):
@@ -75,9 +83,7 @@ def assert_uniform(x, bound):
     assert (x**2).mean() == pytest.approx(bound**2 / 3, rel=6 * math.sqrt(0.8 / x.size))
 
 
-@pytest.mark.parametrize(("recipe", "name", "kind", "value"), CASES)
-def test_every_parameter_has_the_spread_of_its_recipe(spec_of, recipe, name, kind, value):
-    x = initial_parameters(spec_of(recipe))[name].astype(np.float64)
+def assert_spread(x, kind, value):
     if kind == "normal":
         assert_normal(x, value)
     elif kind == "uniform":
@@ -88,13 +94,18 @@ def test_every_parameter_has_the_spread_of_its_recipe(spec_of, recipe, name, kin
         assert (x == np.stack([2 * np.eye(4) - 1] * L)).all()
 
 
-@pytest.mark.parametrize("recipe", ["mlx", "torch"])
+@pytest.mark.parametrize(("recipe", "name", "kind", "value"), CASES)
+def test_every_parameter_has_the_spread_of_its_recipe(spec_of, recipe, name, kind, value):
+    assert_spread(initial_parameters(spec_of(recipe))[name].astype(np.float64), kind, value)
+
+
+@pytest.mark.parametrize("recipe", ["mlx-defaults", "torch-defaults"])
 def test_the_list_above_is_complete(spec_of, recipe):
     assert set(initial_parameters(spec_of(recipe))) == set(SPREADS[recipe])
 
 
 def test_shapes(spec_of):
-    shapes = {name: x.shape for name, x in initial_parameters(spec_of("torch")).items()}
+    shapes = {name: x.shape for name, x in initial_parameters(spec_of("torch-defaults")).items()}
     assert shapes == {
         "embedding.token": (V, D),
         "embedding.position": (T, D),
@@ -120,8 +131,100 @@ def test_shapes(spec_of):
 
 
 def test_the_baseline_has_no_connection_parameters(spec_of):
-    names = set(initial_parameters(spec_of("torch", variant="baseline")))
-    assert names == {name for name in SPREADS["torch"] if not name.startswith("connection.")}
+    names = set(initial_parameters(spec_of("torch-defaults", variant="baseline")))
+    assert names == {
+        name for name in SPREADS["torch-defaults"] if not name.startswith("connection.")
+    }
+
+
+# --- the image network and its connections --------------------------------------------------------
+
+W = 16
+
+IMAGE_SPREADS = {
+    "stem.weight": ("normal", math.sqrt(2 / 9)),
+    "stem.bias": ("constant", 0),
+    "block.norm1.weight": ("constant", 1),
+    "block.norm1.bias": ("constant", 0),
+    "block.conv1.weight": ("normal", math.sqrt(2 / (9 * W))),
+    "block.conv1.bias": ("constant", 0),
+    "block.norm2.weight": ("constant", 1),
+    "block.norm2.bias": ("constant", 0),
+    "block.conv2.weight": ("normal", math.sqrt(2 / (9 * W)) / math.sqrt(L)),
+    "block.conv2.bias": ("constant", 0),
+    "norm.weight": ("constant", 1),
+    "norm.bias": ("constant", 0),
+    "head.weight": ("normal", math.sqrt(2 / W)),
+    "head.bias": ("constant", 0),
+}
+
+
+@pytest.mark.parametrize("recipe", ["mlx-defaults", "torch-defaults"])
+def test_the_image_network_starts_as_he_has_it_whatever_the_recipe(make_spec, recipe):
+    spec = make_spec(task="fashion", variant="resnet", recipe=recipe, width=W, depth=L)
+    drawn = initial_parameters(spec)
+    assert set(drawn) == set(IMAGE_SPREADS)
+    for name, (kind, value) in IMAGE_SPREADS.items():
+        assert_spread(drawn[name].astype(np.float64), kind, value)
+    assert drawn["stem.weight"].shape == (W, 3, 3, 1)
+    assert drawn["block.conv1.weight"].shape == (L, W, 3, 3, W)
+
+
+FIRST = np.array([1, 0, 0, 0])
+DIAGONAL = np.eye(4)
+STATIC_STARTS = {
+    "H_pre": (5 * FIRST, 0),
+    "H_post": (5 * FIRST, 0),
+    "H_res": (4 * DIAGONAL, 0.05),
+    "readout": (5 * FIRST, 0),
+}
+DYNAMIC_STARTS = {
+    "phi_pre": (0, 1 / math.sqrt(4 * W)),
+    "phi_post": (0, 1 / math.sqrt(4 * W)),
+    "phi_res": (0, 1 / math.sqrt(4 * W)),
+    "phi_readout": (0, 1 / math.sqrt(4 * W)),
+    "b_pre": (10 * FIRST - 5, 0),
+    "b_post": (10 * FIRST - 5, 0),
+    "b_readout": (10 * FIRST - 5, 0),
+    "b_res": (10 * DIAGONAL - 5, 0.01),
+    "alpha": (0.01, 0),
+    "alpha_readout": (0.01, 0),
+}
+STARTS = {
+    "plain": {},
+    "hc_causal": {"mixing": (4 * np.eye(L), 0.05)},
+    "mhc_causal": {"mixing": (4 * np.eye(L), 0.05)},
+    "hc_static": STATIC_STARTS,
+    "mhc_static": {**STATIC_STARTS, "gate": (math.log(0.01 / 0.99), 0)},
+    "hc_dynamic": DYNAMIC_STARTS,
+    "mhc_dynamic": DYNAMIC_STARTS,
+    "hc_paper_static": {
+        "H_pre": (np.tile(DIAGONAL, (L // 4, 1)), 0),  # layer l reads stream l mod S
+        "H_post": (1, 0),
+        "H_res": (DIAGONAL, 0),
+    },
+}
+"""Each parameter: what it is without noise, and the noise's standard deviation."""
+
+
+@pytest.mark.parametrize("scheme", STARTS)
+def test_connections_of_images_start_as_published(make_spec, scheme):
+    drawn = {
+        name.removeprefix("connection."): value.astype(np.float64)
+        for name, value in initial_parameters(
+            make_spec(task="fashion", variant=scheme, width=W, depth=L)
+        ).items()
+        if name.startswith("connection.")
+    }
+    assert set(drawn) == set(STARTS[scheme])
+    for name, (mean, std) in STARTS[scheme].items():
+        rest = drawn[name] - mean
+        assert rest.shape == drawn[name].shape
+        if std:
+            assert rest.std() == pytest.approx(std, rel=6 / math.sqrt(2 * rest.size)), name
+            assert abs(rest.mean()) < 6 * std / math.sqrt(rest.size), name
+        else:
+            assert rest == pytest.approx(0, abs=1e-6), name
 
 
 # --- where the recipes come from: the layers of the frameworks themselves ------------------------
@@ -168,10 +271,10 @@ def mlx_layers():
     }
 
 
-@pytest.mark.parametrize(("recipe", "layers"), [("torch", torch_layers), ("mlx", mlx_layers)])
-def test_a_recipe_draws_as_the_layers_of_its_framework_do(connect_cpu, spec_of, recipe, layers):
-    connect_cpu(recipe)  # recipes are named after frameworks; skips if this one is not here
-    ours = initial_parameters(spec_of(recipe))
+@pytest.mark.parametrize(("framework", "layers"), [("torch", torch_layers), ("mlx", mlx_layers)])
+def test_a_recipe_draws_as_the_layers_of_its_framework_do(connect_cpu, spec_of, framework, layers):
+    connect_cpu(framework)
+    ours = initial_parameters(spec_of(f"{framework}-defaults"))
     for name, layer in layers().items():
         theirs = np.array(layer.tolist())
         if not theirs.any():
@@ -186,18 +289,20 @@ def test_a_recipe_draws_as_the_layers_of_its_framework_do(connect_cpu, spec_of, 
 
 
 def test_everything_is_float32(spec_of):
-    assert {x.dtype for x in initial_parameters(spec_of("mlx")).values()} == {np.dtype("float32")}
+    assert {x.dtype for x in initial_parameters(spec_of("mlx-defaults")).values()} == {
+        np.dtype("float32")
+    }
 
 
 def test_a_seed_determines_every_number(spec_of):
-    first, second = (initial_parameters(spec_of("mlx", seed=7)) for _ in range(2))
+    first, second = (initial_parameters(spec_of("mlx-defaults", seed=7)) for _ in range(2))
     for name in first:
         assert (first[name] == second[name]).all(), name
 
 
 def test_another_seed_draws_other_numbers(spec_of):
-    first, second = (initial_parameters(spec_of("mlx", seed=seed)) for seed in (7, 8))
-    for name, (kind, _) in SPREADS["mlx"].items():
+    first, second = (initial_parameters(spec_of("mlx-defaults", seed=seed)) for seed in (7, 8))
+    for name, (kind, _) in SPREADS["mlx-defaults"].items():
         if kind in ("normal", "uniform"):
             assert_uncorrelated(first[name], second[name])
 
@@ -221,13 +326,13 @@ def test_a_further_parameter_leaves_the_others_alone():
 
 
 def test_variants_share_the_numbers_of_their_blocks(spec_of):
-    baseline = initial_parameters(spec_of("torch", variant="baseline"))
-    mhc = initial_parameters(spec_of("torch", variant="mhc"))
+    baseline = initial_parameters(spec_of("torch-defaults", variant="baseline"))
+    mhc = initial_parameters(spec_of("torch-defaults", variant="mhc"))
     for name, value in baseline.items():
         assert (mhc[name] == value).all(), name
 
 
-@pytest.mark.parametrize("recipe", ["mlx", "torch"])
+@pytest.mark.parametrize("recipe", ["mlx-defaults", "torch-defaults"])
 def test_a_deeper_network_starts_with_the_layers_of_a_shallower_one(spec_of, recipe):
     shallow = initial_parameters(spec_of(recipe, depth=3))
     deep = initial_parameters(spec_of(recipe, depth=L))
@@ -237,7 +342,7 @@ def test_a_deeper_network_starts_with_the_layers_of_a_shallower_one(spec_of, rec
 
 
 def test_layers_differ_from_each_other(spec_of):
-    weight = initial_parameters(spec_of("torch"))["block.up.weight"]
+    weight = initial_parameters(spec_of("torch-defaults"))["block.up.weight"]
     assert_uncorrelated(weight[0], weight[1])
 
 
@@ -246,8 +351,12 @@ def test_fixed_distributions_by_hand():
         {
             "constant": Parameter((2,), Constant(3.5)),
             "identity": Parameter((1, 2, 2), ScaledIdentity(2.0, -1.0)),
+            "stream": Parameter((2, 3), OneStream(5.0, -5.0, 1)),
+            "cycle": Parameter((3, 2), OneStream(1.0, 0.0, None)),
         },
         seed=0,
     )
     assert drawn["constant"].tolist() == [3.5, 3.5]
     assert drawn["identity"].tolist() == [[[1, -1], [-1, 1]]]
+    assert drawn["stream"].tolist() == [[-5, 5, -5]] * 2
+    assert drawn["cycle"].tolist() == [[1, 0], [0, 1], [1, 0]]

@@ -1,13 +1,15 @@
-"""AdamW as the trainers run it, against the textbook in float64."""
+"""AdamW as the trainers run it, against the textbook in float64; and the learning rate."""
 
 import inspect
+import math
 
 import numpy as np
 import pytest
 
 from fathom.backends import Objective
-from fathom.recipes import Recipe
-from fathom.study import Optimizer
+from fathom.config import Optimizer
+from fathom.models.recipes import Recipe
+from fathom.train import learning_rate
 
 # An eps that is not negligible, or its place in the formula would not be tested; likewise decay.
 OPTIMIZER = Optimizer(lr=0.05, beta1=0.8, beta2=0.95, eps=0.03, weight_decay=0.4)
@@ -20,7 +22,7 @@ FLOAT32 = 1e-6
 
 
 def recipe(bias_correction):
-    return Recipe("unit", "linear", bias_correction)
+    return Recipe(embedding="unit", attention="linear", bias_correction=bias_correction)
 
 
 def batch(step):
@@ -78,7 +80,7 @@ def trained(backend, steps, bias_correction=True, hyper=OPTIMIZER):
 
 
 @pytest.mark.parametrize("bias_correction", [True, False])
-@pytest.mark.parametrize("steps", [1, 2, 3])
+@pytest.mark.parametrize("steps", [1, 3])
 def test_first_steps_equal_the_textbook(backend, steps, bias_correction):
     params, m, v = textbook_adamw(steps, bias_correction, OPTIMIZER)
     state = trained(backend, steps, bias_correction).state()
@@ -157,10 +159,35 @@ def test_a_state_counts_the_steps(backend):
     assert int(trained(backend, 4).state()["step"]) == 4
 
 
+def test_parameters_are_those_of_the_state(backend):
+    trainer = trained(backend, 2)
+    state, params = trainer.state(), trainer.parameters()
+    assert list(params) == list(START)
+    for name, value in params.items():
+        assert (value == state[f"param.{name}"]).all()
+
+
+def test_inference_uses_the_present_parameters(backend):
+    trainer = trained(backend, 2)
+    found = trainer.infer(lambda params, x: params["w"] * x, np.array([2.0], np.float32))
+    assert found == pytest.approx(2 * trainer.parameters()["w"], rel=FLOAT32)
+
+
 def test_mlx_by_default_leaves_the_bias_uncorrected(connect_cpu):
-    """Where the recipe `mlx` comes from."""
+    """Where the recipe `mlx-defaults` comes from."""
     connect_cpu("mlx")
     import mlx.optimizers
 
     defaults = inspect.signature(mlx.optimizers.AdamW).parameters
     assert defaults["bias_correction"].default is False
+
+
+def test_the_learning_rate_by_hand(make_spec):
+    cosine = make_spec(schedule="cosine", warmup_steps=2, steps=10, lr=8e-4)
+    rates = [learning_rate(cosine, step) / 8e-4 for step in range(10)]
+    assert rates[:3] == pytest.approx([0.5, 1.0, 1.0])
+    assert rates[6] == pytest.approx(0.5)  # half of the eight steps after the warm-up
+    assert rates[9] == pytest.approx(0.5 * (1 + math.cos(math.pi * 7 / 8)))
+    constant = make_spec(warmup_steps=4, steps=10, lr=8e-4)
+    rates = [learning_rate(constant, step) / 8e-4 for step in range(10)]
+    assert rates == pytest.approx([0.25, 0.5, 0.75, *[1.0] * 7])

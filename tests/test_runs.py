@@ -1,194 +1,40 @@
-"""Run folders: rows as text, summaries, the four files, and going on after an interruption."""
+"""Trainings: the files that one leaves, going on after an interruption, evaluating again."""
 
+import gzip
 import hashlib
 import json
 import math
+import os
 import shutil
+import struct
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from safetensors.numpy import load_file, save_file
 
+from fathom import tasks
 from fathom.backends import BackendError
-from fathom.runs import decode_row, encode_row, outcome, read_rows, run_cell, summarise
-from fathom.study import Compute
+from fathom.backends.numpy import NumpyOps
+from fathom.config import Compute
+from fathom.datasets import fashion_mnist
+from fathom.measures import outcome
+from fathom.runs.bundle import create_bundle, import_bundle
+from fathom.runs.folder import RunError, read_rows, run_folder
+from fathom.runs.inspect import inspect
+from fathom.runs.training import evaluate_run, run_cell
+from run_helpers import RUN_FILES, config_with, read_manifest, seal
 
+MIXING = "mixing.safetensors"
 CPU = Compute(device="cpu")
-CHECKPOINTS = Compute(device="cpu", checkpoint_steps=5)
-RUN_FILES = {"spec.json", "metrics.jsonl", "summary.json", "manifest.json"}
+CHECKPOINTS = Compute(device="cpu", checkpoint_steps=1)
+STEPS = 12
+"""Rows come after 1, 11 and 12 of them: a training looks at the device every ten."""
 
 
-# --- rows as text --------------------------------------------------------------------------------
-
-names = st.sampled_from(["step", "loss", "grad_norm", "amax_forward_log10", "grad_norm_H_res"])
-numbers = st.integers() | st.floats()  # floats include NaN, both infinities and −0.0
-
-
-def strictly(text):
-    """Parse JSON as its standard has it: without NaN and Infinity."""
-
-    def refuse(token):
-        raise AssertionError(f"{token} is not JSON")
-
-    return json.loads(text, parse_constant=refuse)
-
-
-@given(st.dictionaries(names, numbers))
-def test_a_row_is_read_back_as_it_was(row):
-    # repr tells NaN, −0.0 and the last digit of a float apart, and a float from an integer.
-    assert repr(sorted(decode_row(encode_row(row)).items())) == repr(sorted(row.items()))
-
-
-@given(st.dictionaries(names, numbers))
-def test_a_row_is_one_line_of_strict_json(row):
-    line = encode_row(row)
-    assert line.endswith("\n")
-    assert line.count("\n") == 1
-    strictly(line)
-
-
-def test_a_row_by_hand():
-    row = {"step": 3, "loss": math.nan, "grad_norm": -math.inf, "gain": 0.5}
-    assert strictly(encode_row(row)) == {
-        "step": 3,
-        "loss": None,
-        "grad_norm": None,
-        "gain": 0.5,
-        "nonfinite": {"loss": "nan", "grad_norm": "-inf"},
-    }
-
-
-@pytest.mark.parametrize("line", ["", "{", "[1]", "3", "null", '{"step": 1'])
-def test_a_line_that_is_no_row_is_refused(line):
-    with pytest.raises(ValueError, match=r"Expecting|not a JSON object"):
-        decode_row(line)
-
-
-# --- summaries -----------------------------------------------------------------------------------
-
-
-def row_of(step, loss, grad_norm, **changes):
-    return {
-        "step": step,
-        "loss": loss,
-        "grad_norm": grad_norm,
-        "nonfinite_event": 0,
-        "gain_proxy_log10_max_entry": 6.0 + step,
-        "amax_forward_log10": 7.0 + step,
-        "amax_backward_log10": 8.0 + step,
-        "nonfinite_total": 0,
-        "step_seconds": 1.0,
-        "elapsed_seconds": 1.0 + step,
-        **changes,
-    }
-
-
-def test_a_summary_by_hand(make_spec):
-    rows = [
-        row_of(0, 3.5, 1.0, step_seconds=9.0, elapsed_seconds=9.0),
-        row_of(1, 0.5, 100.0, step_seconds=1.0, elapsed_seconds=10.0),
-        row_of(2, 2.0, 10.0, step_seconds=2.0, elapsed_seconds=12.0),
-        row_of(3, 1.0, 10.0, step_seconds=6.0, elapsed_seconds=18.0),
-    ]
-    assert summarise(make_spec(vocab=32), rows) == {
-        "steps": 4,
-        "outcome": "learned",
-        "chance_loss": pytest.approx(math.log(32)),
-        "loss_first": 3.5,
-        "loss_final": 1.0,
-        "loss_min": 0.5,
-        "grad_norm_first": 1.0,
-        "grad_norm_final": 10.0,
-        "grad_norm_max": 100.0,
-        # log10 ratios 2, −1, 0: mean 1/3, variance (25/9 + 16/9 + 1/9) / 2 = 7/3
-        "grad_norm_log10_sd": pytest.approx(math.sqrt(7 / 3)),
-        # What belongs to streams, to the first step and to images: these rows have none of it.
-        **dict.fromkeys(
-            [
-                "grad_norm_stem_max",
-                "stream_difference_max",
-                "stream_cosine_min",
-                "grad_norm_H_pre_max",
-                "grad_norm_H_post_max",
-                "grad_norm_H_res_max",
-                "activation_max_log10",
-                "overflow_layer",
-                "overflow_activation_log10",
-                "overflow_depth",
-                "test_accuracy",
-                "mixing_row_error",
-                "mixing_column_error",
-            ]
-        ),
-        "gain_first": 6.0,
-        "gain_final": 9.0,
-        "amax_forward_log10_final": 10.0,
-        "amax_backward_log10_final": 11.0,
-        "nonfinite_total": 0,
-        "first_nonfinite_step": None,
-        "seconds_per_step": 2.0,  # the median of 1, 2, 6: the first step has the start-up in it
-        "seconds": 18.0,
-    }
-
-
-def test_a_summary_of_a_diverged_run_by_hand(make_spec):
-    broken = {"gain_proxy_log10_max_entry": math.nan, "amax_forward_log10": math.inf}
-    rows = [
-        row_of(0, 3.0, 1.0),
-        row_of(1, 2.5, math.inf, nonfinite_event=0),
-        row_of(2, math.nan, math.nan, nonfinite_event=1, nonfinite_total=1),
-        row_of(3, math.nan, math.nan, nonfinite_event=1, nonfinite_total=2, **broken),
-    ]
-    summary = summarise(make_spec(), rows)
-    assert summary["outcome"] == "diverged"
-    assert summary["loss_final"] is None
-    assert summary["loss_min"] == 2.5
-    assert summary["grad_norm_final"] is None
-    assert summary["grad_norm_max"] == 1.0
-    assert summary["grad_norm_log10_sd"] is None
-    assert summary["gain_final"] is None
-    assert summary["amax_forward_log10_final"] is None
-    assert summary["nonfinite_total"] == 2
-    assert summary["first_nonfinite_step"] == 2
-    json.dumps(summary, allow_nan=False)
-
-
-def test_a_summary_without_any_number(make_spec):
-    summary = summarise(make_spec(), [row_of(0, math.nan, math.nan, nonfinite_event=1)])
-    assert summary["loss_first"] is None
-    assert summary["loss_min"] is None
-    assert summary["grad_norm_max"] is None
-    assert summary["first_nonfinite_step"] == 0
-    assert summary["seconds_per_step"] == 1.0  # there is none but the first
-
-
-def test_a_smooth_decay_is_not_erratic(make_spec):
-    rows = [row_of(step, 1.0, 10.0**-step) for step in range(6)]
-    assert summarise(make_spec(), rows)["grad_norm_log10_sd"] == pytest.approx(0, abs=1e-12)
-
-
-@pytest.mark.parametrize("norms", [[1.0, 2.0], [1.0, 0.0, 2.0], [1.0, math.inf, 2.0]])
-def test_no_spread_of_too_few_or_of_broken_norms(make_spec, norms):
-    rows = [row_of(step, 1.0, norm) for step, norm in enumerate(norms)]
-    assert summarise(make_spec(), rows)["grad_norm_log10_sd"] is None
-
-
-@pytest.mark.parametrize(
-    ("final_loss", "expected"),
-    [
-        (math.nan, "diverged"),
-        (math.inf, "diverged"),
-        (-math.inf, "diverged"),
-        (4.0, "at chance"),
-        (100.0, "at chance"),
-        (3.81, "at chance"),  # above 95 % of a guesser's 4.0
-        (3.79, "learned"),
-        (0.0, "learned"),
-    ],
-)
-def test_outcome(final_loss, expected):
-    assert outcome(final_loss, chance_loss=4.0) == expected
+@pytest.fixture(autouse=True)
+def data_folder(monkeypatch):
+    """A training says in the environment where data sets are: put back afterwards."""
+    monkeypatch.setenv("FATHOM_DATA", os.environ.get("FATHOM_DATA", ""))
 
 
 # --- a run ---------------------------------------------------------------------------------------
@@ -196,10 +42,10 @@ def test_outcome(final_loss, expected):
 
 @pytest.fixture
 def spec_on(make_spec):
-    """A function from a backend to a spec of 30 steps on it."""
+    """A function from a backend to a spec of a few steps on it."""
 
     def make(backend, **changes):
-        return make_spec(backend=backend.device.framework, **{"steps": 30, **changes})
+        return make_spec(backend=backend.device.framework, **{"steps": STEPS, **changes})
 
     return make
 
@@ -212,79 +58,75 @@ def without_times(rows):
     ]
 
 
-def manifest_of(folder):
-    return json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+def files_in(folder):
+    return {file.name for file in folder.iterdir()}
 
 
-def test_a_run_leaves_four_files_and_nothing_else(backend, spec_on, tmp_path):
-    run_cell(spec_on(backend), tmp_path / "run", CHECKPOINTS)
-    assert {file.name for file in (tmp_path / "run").iterdir()} == RUN_FILES
+def assert_same_numbers(folder, other):
+    """Bit for bit: the measures of every step, and the matrices of the last parameters."""
+    rows, others = read_rows(folder), read_rows(other)
+    assert without_times(rows) == without_times(others)
+    assert (folder / MIXING).read_bytes() == (other / MIXING).read_bytes()
+    for each in (rows, others):  # the time goes on as well
+        elapsed = np.cumsum([row["step_seconds"] for row in each])
+        assert [row["elapsed_seconds"] for row in each] == pytest.approx(elapsed)
+
+
+def test_a_run_and_its_manifest(backend, spec_on, tmp_path):
+    spec, seen = spec_on(backend), []
+    said = run_cell(spec, tmp_path / "run", CHECKPOINTS, lambda chunk: seen.extend(chunk.rows))
     assert [file.name for file in tmp_path.iterdir()] == ["run"]
+    assert files_in(tmp_path / "run") == set(RUN_FILES)
+    found = inspect(tmp_path / "run", spec)
+    assert (found.status, found.reason) == ("measured", "")
+    rows = read_rows(tmp_path / "run")
+    assert [row["step"] for row in rows] == list(range(STEPS))
+    assert repr(seen) == repr(rows)
+    assert said == outcome(rows, math.log(spec.model.vocab))
 
-
-def test_the_manifest_has_the_hash_and_the_size_of_every_file(backend, spec_on, tmp_path):
-    run_cell(spec_on(backend), tmp_path, CPU)
-    files = manifest_of(tmp_path)["files"]
-    assert set(files) == RUN_FILES - {"manifest.json"}
-    for name, recorded in files.items():
-        content = (tmp_path / name).read_bytes()
-        assert recorded["sha256"] == hashlib.sha256(content).hexdigest()
-        assert recorded["bytes"] == len(content)
-
-
-def test_the_manifest_names_the_cell_the_spec_and_the_framework(backend, spec_on, tmp_path):
-    spec = spec_on(backend)
-    run_cell(spec, tmp_path, CPU)
-    manifest = manifest_of(tmp_path)
+    manifest = read_manifest(tmp_path / "run")
     assert manifest["cell"] == spec.cell.path()
     assert manifest["spec_hash"] == spec.hash()
     assert manifest["device"]["framework"] == spec.backend
     assert manifest["device"]["kind"] == "cpu"
     assert manifest["resumed_at_steps"] == []
-
-
-def test_the_spec_is_kept_whole(backend, spec_on, tmp_path):
-    spec = spec_on(backend)
-    run_cell(spec, tmp_path, CPU)
-    kept = json.loads((tmp_path / "spec.json").read_text(encoding="utf-8"))
+    assert manifest["seconds"] == pytest.approx(sum(row["step_seconds"] for row in rows), abs=1e-3)
+    assert set(manifest["files"]) == set(RUN_FILES) - {"manifest.json"}
+    for name, recorded in manifest["files"].items():
+        content = (tmp_path / "run" / name).read_bytes()
+        assert recorded["sha256"] == hashlib.sha256(content).hexdigest()
+        assert recorded["bytes"] == len(content)
+    kept = json.loads((tmp_path / "run/spec.json").read_text(encoding="utf-8"))
     assert kept == json.loads(spec.json())
 
 
-def test_every_step_has_its_row(backend, spec_on, tmp_path):
-    run_cell(spec_on(backend, steps=23), tmp_path, CPU)
-    rows = read_rows(tmp_path)
-    assert [row["step"] for row in rows] == list(range(23))
-    elapsed = np.cumsum([row["step_seconds"] for row in rows])
-    assert [row["elapsed_seconds"] for row in rows] == pytest.approx(elapsed)
-
-
-def test_the_summary_is_the_one_of_the_rows(backend, spec_on, tmp_path):
-    spec = spec_on(backend)
-    returned = run_cell(spec, tmp_path, CPU)
-    kept = strictly((tmp_path / "summary.json").read_text(encoding="utf-8"))
-    assert kept == returned == summarise(spec, read_rows(tmp_path))
-
-
-def test_a_run_can_be_repeated_bit_for_bit(backend, spec_on, tmp_path):
-    for name in ("one", "two"):
-        run_cell(spec_on(backend), tmp_path / name, CPU)
-    assert without_times(read_rows(tmp_path / "one")) == without_times(read_rows(tmp_path / "two"))
-
-
-def test_on_chunk_sees_every_row_once(backend, spec_on, tmp_path):
-    seen = []
-    run_cell(spec_on(backend), tmp_path, CPU, lambda chunk: seen.extend(chunk.rows))
-    assert repr(seen) == repr(read_rows(tmp_path))
+@pytest.mark.parametrize("variant", ["baseline", "hc", "mhc_causal"])
+def test_the_mixing_is_that_of_the_last_parameters(backend, spec_on, tmp_path, variant):
+    """In float64, from the weights that the run keeps too."""
+    spec = spec_on(backend, variant=variant, weights=True, steps=5)
+    run_cell(spec, tmp_path, CPU)
+    weights, mixing = (load_file(tmp_path / f"{n}.safetensors") for n in ("weights", "mixing"))
+    connection = tasks.network_of(spec).connection
+    ops = NumpyOps()
+    exact = connection.matrices(ops, {n: ops.asarray(v) for n, v in weights.items()})
+    initial = connection.matrices(
+        ops, {n: ops.asarray(v) for n, v in tasks.initial_parameters(spec).items()}
+    )
+    assert mixing.keys() == exact.keys()
+    for name, matrix in mixing.items():
+        np.testing.assert_allclose(matrix, exact[name], rtol=1e-5, atol=1e-7)
+        assert not np.allclose(matrix, initial[name], rtol=1e-5, atol=1e-7)
 
 
 def test_a_training_that_diverges_is_kept_as_strict_json(connect_cpu, spec_on, tmp_path):
     spec = spec_on(connect_cpu("torch"), variant="hc", depth=48, steps=3)
-    summary = run_cell(spec, tmp_path, CPU)
-    assert summary["outcome"] == "diverged"
-    assert summary["nonfinite_total"] == 3
+    assert run_cell(spec, tmp_path, CPU) == "diverged"
     for line in (tmp_path / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
-        assert strictly(line)["nonfinite"]["loss"] == "nan"
-    assert all(math.isnan(row["loss"]) for row in read_rows(tmp_path))
+        assert json.loads(line, parse_constant=pytest.fail)["nonfinite"]["loss"] == "nan"
+    rows = read_rows(tmp_path)
+    assert all(math.isnan(row["loss"]) for row in rows)
+    assert [row["nonfinite_total"] for row in rows] == [1, 2, 3]
+    assert inspect(tmp_path, spec).status == "measured"
 
 
 @pytest.mark.parametrize(("name", "device"), [("torch", "gpu"), ("mlx", "cuda")])
@@ -314,10 +156,11 @@ def interrupt_at(steps):
     return on_chunk
 
 
-def interrupted(spec, folder, steps=20):
+def interrupted(spec, folder, steps=11, compute=CHECKPOINTS):
     """Leave in `folder` what a training leaves that dies after so many of its steps."""
     with pytest.raises(InterruptionError):
-        run_cell(spec, folder, CHECKPOINTS, interrupt_at(steps))
+        run_cell(spec, folder, compute, interrupt_at(steps))
+    assert files_in(folder) == {".partial"}
 
 
 def checkpoint_in(folder):
@@ -325,13 +168,9 @@ def checkpoint_in(folder):
     return file
 
 
-def test_an_interrupted_training_leaves_no_finished_file(backend, spec_on, tmp_path):
-    interrupted(spec_on(backend), tmp_path)
-    assert [file.name for file in tmp_path.iterdir()] == [".partial"]
-
-
-@pytest.mark.parametrize("variant", ["baseline", "mhc"])
-@pytest.mark.parametrize("recipe", ["mlx", "torch"])
+@pytest.mark.parametrize(
+    ("variant", "recipe"), [("baseline", "mlx-defaults"), ("mhc", "torch-defaults")]
+)
 def test_an_interrupted_training_goes_on_as_if_nothing_had_happened(
     backend, spec_on, tmp_path, variant, recipe
 ):
@@ -339,42 +178,30 @@ def test_an_interrupted_training_goes_on_as_if_nothing_had_happened(
     run_cell(spec, tmp_path / "whole", CPU)
     interrupted(spec, tmp_path / "broken")
     run_cell(spec, tmp_path / "broken", CHECKPOINTS)
-
-    whole, broken = (read_rows(tmp_path / name) for name in ("whole", "broken"))
-    assert without_times(broken) == without_times(whole)  # bit for bit
-    # Rows come after 1, 11 and 21 steps: the interruption at 21 fell back to the save at 11.
-    assert manifest_of(tmp_path / "broken")["resumed_at_steps"] == [11]
-    assert {file.name for file in (tmp_path / "broken").iterdir()} == RUN_FILES
+    assert_same_numbers(tmp_path / "broken", tmp_path / "whole")
+    # Rows come after 1 and 11 steps: the interruption at 11 fell back to the save at 1.
+    assert read_manifest(tmp_path / "broken")["resumed_at_steps"] == [1]
+    assert files_in(tmp_path / "broken") == set(RUN_FILES)
 
 
-def test_a_training_that_is_interrupted_twice_goes_on_twice(backend, spec_on, tmp_path):
-    spec = spec_on(backend, steps=40)
+def test_a_training_that_is_interrupted_twice_goes_on_twice(connect_cpu, spec_on, tmp_path):
+    spec = spec_on(connect_cpu("torch"), steps=40)
+    every_fifth = Compute(device="cpu", checkpoint_steps=5)
     run_cell(spec, tmp_path / "whole", CPU)
-    interrupted(spec, tmp_path / "broken", steps=20)
-    interrupted(spec, tmp_path / "broken", steps=30)
+    interrupted(spec, tmp_path / "broken", 20, every_fifth)
+    interrupted(spec, tmp_path / "broken", 30, every_fifth)
     run_cell(spec, tmp_path / "broken", CPU)
-    whole, broken = (read_rows(tmp_path / name) for name in ("whole", "broken"))
-    assert without_times(broken) == without_times(whole)
-    assert manifest_of(tmp_path / "broken")["resumed_at_steps"] == [11, 22]
-
-
-def test_elapsed_time_goes_on_from_the_checkpoint(backend, spec_on, tmp_path):
-    spec = spec_on(backend)
-    interrupted(spec, tmp_path)
-    run_cell(spec, tmp_path, CPU)
-    rows = read_rows(tmp_path)
-    elapsed = np.cumsum([row["step_seconds"] for row in rows])
-    assert [row["elapsed_seconds"] for row in rows] == pytest.approx(elapsed)
+    assert_same_numbers(tmp_path / "broken", tmp_path / "whole")
+    assert read_manifest(tmp_path / "broken")["resumed_at_steps"] == [11, 22]
 
 
 def test_a_diverged_training_goes_on_as_well(connect_cpu, spec_on, tmp_path):
     spec = spec_on(connect_cpu("torch"), variant="hc", depth=48)
     run_cell(spec, tmp_path / "whole", CPU)
     interrupted(spec, tmp_path / "broken")
-    summary = run_cell(spec, tmp_path / "broken", CPU)
-    whole, broken = (read_rows(tmp_path / name) for name in ("whole", "broken"))
-    assert without_times(broken) == without_times(whole)
-    assert summary["nonfinite_total"] == 30
+    assert run_cell(spec, tmp_path / "broken", CPU) == "diverged"
+    assert_same_numbers(tmp_path / "broken", tmp_path / "whole")
+    assert read_rows(tmp_path / "broken")[-1]["nonfinite_total"] == STEPS
 
 
 def empty(file):
@@ -403,46 +230,161 @@ def remove(file):
     file.unlink()
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, make_spec):
+    """A folder of a training on torch that nothing disturbed, and of one that was interrupted."""
+    pytest.importorskip("torch")
+    folder = tmp_path_factory.mktemp("whole")
+    run_cell(make_spec(steps=STEPS), folder / "run", CPU)
+    interrupted(make_spec(steps=STEPS), folder / "interrupted")
+    return folder
+
+
 @pytest.mark.parametrize(
     "damage", [empty, cut_off, cut_within_header, overwrite, flip_a_bit, remove]
 )
-def test_a_damaged_checkpoint_is_left_unused(connect_cpu, spec_on, tmp_path, damage):
+def test_a_damaged_checkpoint_is_left_unused(connect_cpu, spec_on, tmp_path, whole, damage):
     spec = spec_on(connect_cpu("torch"))
-    run_cell(spec, tmp_path / "whole", CPU)
-    interrupted(spec, tmp_path / "broken")
+    shutil.copytree(whole / "interrupted", tmp_path / "broken")
     damage(checkpoint_in(tmp_path / "broken"))
     run_cell(spec, tmp_path / "broken", CPU)
-    whole, broken = (read_rows(tmp_path / name) for name in ("whole", "broken"))
-    assert without_times(broken) == without_times(whole)
-    assert manifest_of(tmp_path / "broken")["resumed_at_steps"] == []
+    assert_same_numbers(tmp_path / "broken", whole / "run")
+    assert read_manifest(tmp_path / "broken")["resumed_at_steps"] == []
 
 
-@pytest.mark.parametrize("change", [{"lr": 0.02}, {"seed": 1}, {"steps": 31}, {"recipe": "mlx"}])
-def test_a_checkpoint_of_another_spec_is_left_unused(connect_cpu, spec_on, tmp_path, change):
+@pytest.mark.parametrize(
+    "change", [{"lr": 0.02}, {"seed": 1}, {"steps": 13}, {"recipe": "mlx-defaults"}]
+)
+def test_a_checkpoint_of_another_spec_is_left_unused(connect_cpu, spec_on, tmp_path, whole, change):
     backend = connect_cpu("torch")
-    spec, other = spec_on(backend), spec_on(backend, **change)
-    run_cell(spec, tmp_path / "whole", CPU)
-    interrupted(other, tmp_path / "other")
-    shutil.copytree(tmp_path / "other", tmp_path / "mixed")
-    run_cell(spec, tmp_path / "mixed", CPU)
-    whole, mixed = (read_rows(tmp_path / name) for name in ("whole", "mixed"))
-    assert without_times(mixed) == without_times(whole)
-    assert manifest_of(tmp_path / "mixed")["resumed_at_steps"] == []
+    interrupted(spec_on(backend, **change), tmp_path)
+    run_cell(spec_on(backend), tmp_path, CPU)
+    assert_same_numbers(tmp_path, whole / "run")
+    assert read_manifest(tmp_path)["resumed_at_steps"] == []
 
 
 def test_a_checkpoint_of_other_code_is_left_unused(connect_cpu, spec_on, tmp_path, monkeypatch):
-    from fathom import provenance
-
     spec = spec_on(connect_cpu("torch"))
     interrupted(spec, tmp_path)
-    monkeypatch.setattr(provenance, "code_hashes", lambda *modules: {"fathom.train": "changed"})
-    run_cell(spec, tmp_path, CPU)
-    assert manifest_of(tmp_path)["resumed_at_steps"] == []
+    another = {"fathom.train:train": "changed"}
+    with monkeypatch.context() as patch:
+        patch.setattr("fathom.runs.training.training_code", lambda spec: another)
+        run_cell(spec, tmp_path, CPU)
+    manifest = read_manifest(tmp_path)
+    assert (manifest["resumed_at_steps"], manifest["code"]) == ([], another)
 
 
 def test_a_new_training_replaces_an_older_run(connect_cpu, spec_on, tmp_path):
     backend = connect_cpu("torch")
     run_cell(spec_on(backend, seed=1), tmp_path, CPU)
     run_cell(spec_on(backend, seed=2), tmp_path, CPU)
-    assert {file.name for file in tmp_path.iterdir()} == RUN_FILES
-    assert manifest_of(tmp_path)["spec_hash"] == spec_on(backend, seed=2).hash()
+    assert files_in(tmp_path) == set(RUN_FILES)
+    assert read_manifest(tmp_path)["spec_hash"] == spec_on(backend, seed=2).hash()
+
+
+# --- bundles, and evaluating again ---------------------------------------------------------------
+
+
+def test_a_run_that_was_trained_can_be_carried_elsewhere(connect_cpu, tmp_path):
+    """The tests of bundles have runs made by hand."""
+    connect_cpu("torch")
+    axes = {"variants": ["mhc"], "depths": [4], "backends": ["torch"], "seeds": [0]}
+    config = config_with(tmp_path / "here", **axes)
+    (cell,) = config.cells()
+    run_cell(config.spec(cell), run_folder(tmp_path / "here", cell), CPU)
+    create_bundle(config, tmp_path / "b.tar.gz")
+    done = import_bundle(tmp_path / "there", tmp_path / "b.tar.gz")
+    assert done["imported"] == [cell.path()]
+    (platform,) = (tmp_path / "there/imported").iterdir()
+    found = inspect(platform / cell.path(), config.spec(cell), imported=True)
+    assert (found.status, found.platform) == ("imported", platform.name)
+
+
+IMAGES = {"train": 20, "test": 60}
+
+
+@pytest.fixture
+def images(tmp_path, monkeypatch):
+    """How to compute with a small set of images of our own, in place of the official ones."""
+    rng = np.random.default_rng(8)
+    folder = tmp_path / "data/fashion-mnist"
+    folder.mkdir(parents=True)
+    digests = {}
+    for name in fashion_mnist.FILES:
+        count = IMAGES["train" if name.startswith("train") else "test"]
+        sizes, top = ((count, 28, 28), 256) if "images" in name else ((count,), 10)
+        array = rng.integers(0, top, sizes, dtype=np.uint8)
+        header = struct.pack(f">{1 + array.ndim}I", 0x0800 + array.ndim, *array.shape)
+        content = gzip.compress(header + array.tobytes())
+        (folder / name).write_bytes(content)
+        digests[name] = hashlib.sha256(content).hexdigest()
+    monkeypatch.setattr(fashion_mnist, "FILES", digests)
+    return Compute(device="cpu", data=str(tmp_path / "data"))
+
+
+@pytest.fixture
+def image_spec(spec_on):
+    """A function from a backend to a spec of the image task whose runs keep their weights."""
+
+    def make(backend, **changes):
+        small = {"task": "fashion", "variant": "mhc_causal", "depth": 2, "steps": 4}
+        return spec_on(backend, **{**small, "batch_size": 5, "weights": True, **changes})
+
+    return make
+
+
+def test_weights_give_what_was_measured_after_training_again(backend, image_spec, images, tmp_path):
+    spec, folder = image_spec(backend), tmp_path / "run"
+    run_cell(spec, folder, images)
+    assert files_in(folder) == {*RUN_FILES, "weights.safetensors"}
+    assert inspect(folder, spec).status == "measured"
+    last = read_rows(folder)[-1]
+    names = ("test_accuracy", "mixing_row_error", "mixing_column_error")
+    recorded = {name: last[name] for name in names}
+    assert evaluate_run(folder, images) == recorded  # to the last digit
+
+    # It is read from the weights: without its last layer the network names one class for all.
+    weights = load_file(folder / "weights.safetensors")
+    weights["head.weight"][:], weights["head.bias"][:] = 0, np.arange(10)
+    save_file(weights, folder / "weights.safetensors")
+    seal(folder)
+    nines = fashion_mnist.load(fashion_mnist.folder()).test_labels == 9
+    assert evaluate_run(folder, images)["test_accuracy"] == nines.mean()
+
+
+def refusal(folder, compute):
+    """The line with which a run is not evaluated."""
+    with pytest.raises(RunError) as caught:
+        evaluate_run(folder, compute)
+    line = str(caught.value)
+    assert line.startswith(str(folder))
+    assert line.isprintable()
+    return line.removeprefix(f"{folder}/")
+
+
+def test_what_cannot_be_evaluated_is_said_in_a_line(connect_cpu, image_spec, images, tmp_path):
+    backend, folder = connect_cpu("torch"), tmp_path / "run"
+    assert refusal(folder, images) == "spec.json: missing"
+    run_cell(image_spec(backend, weights=False), folder, images)
+    assert refusal(folder, images) == (
+        "weights.safetensors: missing; a study keeps weights with `weights: true`, then train it "
+        "again"
+    )
+
+    run_cell(image_spec(backend), folder, images)
+    file = folder / "weights.safetensors"
+    whole = file.read_bytes()
+    flip_a_bit(file)
+    assert refusal(folder, images) == "weights.safetensors: its SHA-256 is not the manifest's"
+    cut_off(file)
+    said = f"weights.safetensors: {len(whole) // 2} bytes, but the manifest says {len(whole)}"
+    assert refusal(folder, images) == said
+    overwrite(file)
+    seal(folder)
+    assert refusal(folder, images).startswith("weights.safetensors: ")
+    file.unlink()
+    assert refusal(folder, images) == "weights.safetensors: missing"
+
+    save_file(tasks.initial_parameters(image_spec(backend, depth=3)), file)
+    seal(folder)
+    assert "F32 [3, 8], but F32 [2, 8] by spec.json" in refusal(folder, images)

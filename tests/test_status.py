@@ -1,25 +1,28 @@
 """Status: counts, what is left, and how long that takes by hand."""
 
 import json
-import re
-from pathlib import Path
 
 import pytest
-import yaml
-from typer.testing import CliRunner
 
-from fathom import status
-from fathom.cli import app
-from fathom.runs import STATUSES
-from fathom.status import status_of
-from fathom.study import Cell
-from fathom.terminal import LOOKS, print_status
-from tables_helpers import CPU_PLATFORM, GPU, GPU_PLATFORM, STUDY, config_with, write_cell
+from fathom.config import Cell
+from fathom.runs import status
+from fathom.runs.inspect import STATUSES
+from fathom.runs.status import status_of
+from run_helpers import (
+    CPU_PLATFORM,
+    GPU,
+    GPU_PLATFORM,
+    config_with,
+    read_manifest,
+    write_cell,
+    write_manifest,
+)
 
 LOSSES = [4.0, 2.0, 1.0]
 STEPS = 3
 STARTUP = 4.0
 """Seconds that a job takes beside its steps."""
+OF_ANOTHER_TIME = {"fathom.train:train": "of another time"}
 
 
 @pytest.fixture(autouse=True)
@@ -50,9 +53,9 @@ def test_without_any_run_all_is_missing(config):
 def test_every_status_is_counted(config):
     write_cell(config, cell(seed=0), LOSSES)
     write_cell(config, cell(seed=1), LOSSES)
-    write_cell(config, cell(seed=2), LOSSES, code={"fathom.train": "of another time"})
+    write_cell(config, cell(seed=2), LOSSES, code=OF_ANOTHER_TIME)
     damaged = write_cell(config, cell(8), LOSSES)
-    (damaged / "summary.json").unlink()
+    (damaged / "mixing.safetensors").unlink()
     unfinished = write_cell(config, cell(8, seed=1), LOSSES)
     (unfinished / "manifest.json").unlink()
     (unfinished / ".partial").mkdir()
@@ -94,9 +97,9 @@ def test_what_is_current_is_not_left(config):
 
 
 def test_what_is_stale_or_broken_is_left(config):
-    write_cell(config, cell(), LOSSES, code={"fathom.train": "of another time"})
+    write_cell(config, cell(), LOSSES, code=OF_ANOTHER_TIME)
     damaged = write_cell(config, cell(seed=1), LOSSES)
-    (damaged / "summary.json").unlink()
+    (damaged / "mixing.safetensors").unlink()
     assert status_of(config).left == config.cells()
 
 
@@ -120,14 +123,14 @@ def test_cells_of_a_backend_that_is_not_installed_are_not_left(config, monkeypat
 
 
 def all_but(config, *left, seconds):
-    """Runs of every cell but these; `seconds` is a function from a cell to its time per step."""
+    """Runs of every cell but these, which took so many seconds."""
     for one in config.cells():
         if one not in left:
-            write_cell(config, one, LOSSES, step_seconds=seconds(one))
+            write_cell(config, one, LOSSES, seconds=seconds)
 
 
 def test_nothing_left_takes_no_time(config):
-    all_but(config, seconds=lambda one: 1.0)
+    all_but(config, seconds=3.0)
     found = status_of(config)
     assert (found.left, found.seconds) == ([], 0)
 
@@ -137,19 +140,18 @@ def test_nothing_measured_gives_no_estimate(config):
 
 
 def test_a_cell_takes_as_long_as_the_median_of_its_like(config):
-    """The first step, of nine seconds, has the start-up in it and does not count."""
-    write_cell(config, cell(seed=0), LOSSES, step_seconds=0.5)
-    write_cell(config, cell(seed=1), LOSSES, step_seconds=0.7)
-    all_but(config, *(cell(seed=s) for s in range(3)), seconds=lambda one: 100.0)
+    write_cell(config, cell(seed=0), LOSSES, seconds=1.5)
+    write_cell(config, cell(seed=1), LOSSES, seconds=2.1)
+    all_but(config, *(cell(seed=s) for s in range(3)), seconds=300.0)
     found = status_of(config)
     assert found.left == [cell(seed=2)]
     assert found.seconds == pytest.approx(STARTUP + 0.6 * STEPS)
 
 
 def test_without_its_like_a_cell_takes_as_long_per_layer_as_the_median(config):
-    # 0.1 s per layer at 4 layers of hc, 0.2 at 8 of hc and 0.3 at 4 of mhc: the median is 0.2.
+    # A step takes 0.1 s per layer at 4 layers of hc, 0.2 at 8 and 0.3 at 4 of mhc: median 0.2.
     for one, seconds in ((cell(4, "hc"), 0.4), (cell(8, "hc"), 1.6), (cell(4, "mhc"), 1.2)):
-        write_cell(config, one, LOSSES, step_seconds=seconds)
+        write_cell(config, one, LOSSES, seconds=STEPS * seconds)
     # Left are two more of each, and three of mhc at 8.
     steps = 2 * 0.4 + 2 * 1.6 + 2 * 1.2 + 3 * (0.2 * 8)
     assert status_of(config).seconds == pytest.approx(9 * STARTUP + STEPS * steps)
@@ -165,7 +167,7 @@ def test_a_backend_that_was_never_measured_gives_no_estimate(tmp_path):
 
 def test_runs_from_elsewhere_and_stale_ones_do_not_say_how_fast_it_is_here(config):
     write_cell(config, cell(), LOSSES, platform=GPU_PLATFORM, device=GPU)
-    write_cell(config, cell(seed=1), LOSSES, code={"fathom.train": "of another time"})
+    write_cell(config, cell(seed=1), LOSSES, code=OF_ANOTHER_TIME)
     assert status_of(config).seconds is None
 
 
@@ -174,18 +176,29 @@ def test_a_study_of_more_steps_takes_longer(tmp_path):
         tmp_path, ("a", "b"), depths=[4], variants=["mhc"], backends=["torch"], seeds=[0],
         b={"steps": 1000},
     )  # fmt: skip
-    write_cell(config, cell(), LOSSES, step_seconds=0.5)
+    write_cell(config, cell(), LOSSES, seconds=1.5)
     found = status_of(config)
     assert found.left == [cell(study="b")]
     assert found.seconds == pytest.approx(STARTUP + 0.5 * 1000)
 
 
-# --- for machines, and for people ------------------------------------------------------------
+def test_a_run_that_does_not_say_how_long_it_took_gives_no_estimate(tmp_path):
+    config = config_with(tmp_path, depths=[4], variants=["mhc"], backends=["torch"], seeds=[0, 1])
+    folder = write_cell(config, cell(), LOSSES)
+    manifest = read_manifest(folder)
+    del manifest["seconds"]
+    write_manifest(folder, manifest)
+    found = status_of(config)
+    assert found.counts == {"measured": 1, "missing": 1}
+    assert found.seconds is None
+
+
+# --- for machines ------------------------------------------------------------------------
 
 
 def test_the_shape_of_the_json(config):
-    write_cell(config, cell(), LOSSES, step_seconds=0.5)
-    write_cell(config, cell(seed=1), LOSSES, code={"fathom.train": "of another time"})
+    write_cell(config, cell(), LOSSES)
+    write_cell(config, cell(seed=1), LOSSES, code=OF_ANOTHER_TIME)
     data = json.loads(json.dumps(status_of(config, ()).as_json(), allow_nan=False))
     assert set(data) == {"counts", "left", "estimated_seconds", "runs"}
     assert data["counts"] == {"measured": 1, "stale": 1, "missing": 10}
@@ -199,67 +212,5 @@ def test_the_shape_of_the_json(config):
         "status": "measured",
         "reason": "",
     }
-    assert by_cell["a/4L/mhc/torch/seed1"]["reason"].startswith("code differs: ")
+    assert by_cell["a/4L/mhc/torch/seed1"]["reason"] == "code differs: fathom.train:train"
     assert by_cell["a/8L/hc/torch/seed2"]["status"] == "missing"
-
-
-def invoke(config, *arguments):
-    """`fathom status` on a file with that config."""
-    data = {**STUDY, "depths": [4, 8], "variants": ["hc", "mhc"], "backends": ["torch"]}
-    file = Path(config.results) / "config.yaml"
-    file.write_text(yaml.safe_dump({"results": config.results, "studies": {"a": data}}))
-    return CliRunner().invoke(app, ["status", "--config", str(file), *arguments])
-
-
-def test_the_command_prints_the_json_and_nothing_else(config):
-    write_cell(config, cell(), LOSSES)
-    result = invoke(config, "--json")
-    assert result.exit_code == 0
-    assert json.loads(result.stdout) == status_of(config).as_json()
-
-
-def test_the_command_refuses_a_study_that_is_not_there(config):
-    result = invoke(config, "b")
-    assert result.exit_code != 0
-    assert "no study 'b'; the config has a" in str(result.exception)
-
-
-def printed(config, capsys):
-    print_status(status_of(config))
-    return capsys.readouterr().out
-
-
-def test_people_see_counts_reasons_and_what_is_left(config, capsys):
-    write_cell(config, cell(), LOSSES, step_seconds=0.5)
-    write_cell(config, cell(seed=1), LOSSES, code={"fathom.train": "of another time"})
-    text = printed(config, capsys)
-    assert "1 measured" in text
-    assert "10 missing" in text
-    assert "a/4L/mhc/torch/seed1: stale: code differs: " in text
-    assert "torch (seeds 0, 1, 2)" in text
-    # 11 starts and 3 steps each: 5 cells of 4 layers at 0.5 s, 6 of 8 at 1 s.
-    assert "11 cells left to run here: about 70 seconds on one core." in text
-
-
-def test_people_see_one_sign_for_each_seed(config, capsys):
-    write_cell(config, cell(seed=1), LOSSES)
-    missing, measured = LOOKS["missing"][0], LOOKS["measured"][0]
-    text = printed(config, capsys)
-    (four,) = re.findall(r"^.*\b4 .*mhc.*$", text, re.MULTILINE)
-    (eight,) = re.findall(r"^.*\b8 .*mhc.*$", text, re.MULTILINE)
-    assert f"{missing} {measured} {missing}" in four
-    assert f"{missing} {missing} {missing}" in eight
-
-
-def test_people_see_that_nothing_is_left(config, capsys):
-    all_but(config, seconds=lambda one: 1.0)
-    assert "Nothing is left to run here." in printed(config, capsys)
-
-
-def test_people_see_that_the_time_is_not_known(config, capsys):
-    assert "12 cells left to run here: not known yet on one core." in printed(config, capsys)
-
-
-def test_every_status_has_a_sign_of_its_own():
-    assert set(LOOKS) == set(STATUSES)
-    assert len({sign for sign, _ in LOOKS.values()}) == len(STATUSES)

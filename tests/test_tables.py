@@ -2,16 +2,16 @@
 
 import gzip
 import math
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
 
-from fathom.runs import RunError
-from fathom.tables import (
-    MEASURES,
-    Place,
+from fathom.analysis import tables
+from fathom.analysis.places import Place
+from fathom.analysis.tables import (
     comparison_table,
     interval,
     read_table,
@@ -19,21 +19,10 @@ from fathom.tables import (
     summary_table,
     write_tables,
 )
-from tables_helpers import (
-    CHANCE,
-    CPU_PLATFORM,
-    GPU,
-    GPU_PLATFORM,
-    T975,
-    TOLD,
-    config_with,
-    curve,
-    frame,
-    half_width,
-    run,
-    seeds,
-    write_cell,
-)
+from fathom.measures import AVERAGED, RUN_MEASURES, RunMeasure, last
+from fathom.runs.folder import RunError
+from run_helpers import CPU_PLATFORM, GPU, GPU_PLATFORM, config_with, write_cell
+from tables_helpers import CHANCE, T975, TOLD, curve, frame, half_width, run, seeds
 
 NAN = math.nan
 
@@ -44,21 +33,21 @@ NAN = math.nan
 def test_no_value_has_no_mean():
     found = interval(pd.Series([], dtype=float))
     assert found["n"] == 0
-    assert all(math.isnan(found[name]) for name in ("mean", "sd", "half"))
+    assert all(math.isnan(found[name]) for name in ("mean", "sd", "ci95_half"))
 
 
 def test_one_value_is_a_mean_without_a_spread():
     found = interval(pd.Series([2.5]))
     assert (found["n"], found["mean"]) == (1, 2.5)
     assert math.isnan(found["sd"])
-    assert math.isnan(found["half"])
+    assert math.isnan(found["ci95_half"])
 
 
 def test_two_values_have_a_spread_and_no_interval():
     found = interval(pd.Series([1.0, 3.0]))
     assert (found["n"], found["mean"]) == (2, 2.0)
     assert found["sd"] == pytest.approx(math.sqrt(2))
-    assert math.isnan(found["half"])
+    assert math.isnan(found["ci95_half"])
 
 
 def test_three_values_by_hand():
@@ -68,7 +57,7 @@ def test_three_values_by_hand():
     assert found["n"] == 3
     assert found["mean"] == pytest.approx(7 / 3)
     assert found["sd"] == pytest.approx(sd)
-    assert found["half"] == pytest.approx(T975[2] * sd / math.sqrt(3), rel=TOLD)
+    assert found["ci95_half"] == pytest.approx(T975[2] * sd / math.sqrt(3), rel=TOLD)
 
 
 @pytest.mark.parametrize("n", [3, 4, 6, 30])
@@ -76,19 +65,19 @@ def test_the_interval_is_students(n):
     values = np.random.default_rng(n).normal(5, 2, n)
     low, high = stats.t.interval(0.95, n - 1, loc=values.mean(), scale=stats.sem(values))
     found = interval(pd.Series(values))
-    assert found["mean"] - found["half"] == pytest.approx(low)
-    assert found["mean"] + found["half"] == pytest.approx(high)
+    assert found["mean"] - found["ci95_half"] == pytest.approx(low)
+    assert found["mean"] + found["ci95_half"] == pytest.approx(high)
 
 
 def test_values_that_are_not_finite_do_not_count():
-    # None is what a summary.json has in their place.
+    # None is what a measure without a value has in its place.
     assert interval(pd.Series([1.0, None, 2.0, NAN, 4.0], dtype=object)) == interval(
         pd.Series([1.0, 2.0, 4.0])
     )
 
 
 def test_equal_values_have_an_interval_of_no_width():
-    assert interval(pd.Series([0.25] * 3)) == {"n": 3, "mean": 0.25, "sd": 0, "half": 0}
+    assert interval(pd.Series([0.25] * 3)) == {"n": 3, "mean": 0.25, "sd": 0, "ci95_half": 0}
 
 
 # --- groups of seeds -----------------------------------------------------------------------------
@@ -101,14 +90,14 @@ def test_a_row_of_the_summary_by_hand():
     assert (row["n"], row["loss_final_n"]) == (3, 3)
     assert row["loss_final_mean"] == pytest.approx(3)
     assert row["loss_final_sd"] == pytest.approx(math.sqrt((4 + 1 + 9) / 2))
-    assert row["loss_final_half"] == pytest.approx(half_width([1.0, 2.0, 6.0]), rel=TOLD)
+    assert row["loss_final_ci95_half"] == pytest.approx(half_width([1.0, 2.0, 6.0]), rel=TOLD)
     assert row["chance_loss"] == CHANCE
     assert row["steps"] == 3
 
 
 def test_every_measure_has_its_four_columns():
     columns = set(summary_table(frame(run())))
-    assert {f"{m}_{part}" for m in MEASURES for part in ("n", "mean", "sd", "half")} <= columns
+    assert {f"{m}_{part}" for m in AVERAGED for part in ("n", "mean", "sd", "ci95_half")} <= columns
 
 
 def test_outcomes_are_counted():
@@ -122,13 +111,13 @@ def test_a_diverged_seed_is_counted_and_not_averaged():
     (row,) = summary_table(frame(seeds("loss_final", [1.0, None, 3.0, 8.0]))).to_dict("records")
     assert (row["n"], row["loss_final_n"]) == (4, 3)
     assert row["loss_final_mean"] == pytest.approx(4)
-    assert row["loss_final_half"] == pytest.approx(half_width([1.0, 3.0, 8.0]), rel=TOLD)
+    assert row["loss_final_ci95_half"] == pytest.approx(half_width([1.0, 3.0, 8.0]), rel=TOLD)
 
 
 @pytest.mark.parametrize("values", [[1.0], [1.0, 2.0], [1.0, 2.0, None]])
 def test_no_interval_below_three_finite_seeds(values):
     (row,) = summary_table(frame(seeds("loss_final", values))).to_dict("records")
-    assert math.isnan(row["loss_final_half"])
+    assert math.isnan(row["loss_final_ci95_half"])
     assert not math.isnan(row["loss_final_mean"])
 
 
@@ -215,13 +204,17 @@ def test_places_without_a_common_seed_have_no_difference():
 def test_each_side_shows_its_own_means_and_counts():
     row = compared(
         seeds("loss_final", [1.0, 2.0, 6.0]),
-        [run(loss_final=None, outcome="diverged"), run(seed=1, loss_final=7.0)],
+        [
+            run(loss_final=None, outcome="diverged"),
+            run(seed=1, loss_final=7.0, outcome="at chance"),
+        ],
     )
     assert row["loss_final_mean_a"] == pytest.approx(3)
-    assert row["loss_final_half_a"] == pytest.approx(half_width([1.0, 2.0, 6.0]), rel=TOLD)
+    assert row["loss_final_ci95_half_a"] == pytest.approx(half_width([1.0, 2.0, 6.0]), rel=TOLD)
     assert row["loss_final_mean_b"] == 7
-    assert math.isnan(row["loss_final_half_b"])
+    assert math.isnan(row["loss_final_ci95_half_b"])
     assert (row["n_a"], row["diverged_a"], row["n_b"], row["diverged_b"]) == (3, 0, 2, 1)
+    assert (row["at_chance_a"], row["at_chance_b"]) == (0, 1)
 
 
 def test_three_places_make_three_pairs():
@@ -248,6 +241,14 @@ def test_a_place_is_named_by_its_platform_only_where_it_was_imported():
     here, imported = Place("torch", CPU_PLATFORM, "here"), Place("torch", GPU_PLATFORM, "imported")
     assert (here.label, here.folder) == ("torch", "torch")
     assert (imported.label, imported.folder) == (f"torch, {GPU_PLATFORM}", f"torch-{GPU_PLATFORM}")
+
+
+def test_a_place_is_found_by_the_name_of_its_folder_and_knows_its_runs():
+    assert Place.parse("torch") == Place("torch", "", "here")
+    assert Place.parse(f"torch-{GPU_PLATFORM}") == Place("torch", GPU_PLATFORM, "imported")
+    assert Place.parse("torch").runs("results") == Path("results/runs")
+    imported = Place.parse(f"torch-{GPU_PLATFORM}")
+    assert imported.runs("results") == Path("results/imported") / GPU_PLATFORM
 
 
 # --- from run folders ----------------------------------------------------------------------------
@@ -278,12 +279,12 @@ def test_tables_of_runs_by_hand(config, tmp_path):
     assert cells["loss_min"].tolist() == [1, 2, 4]
     assert cells["seconds_per_step"].tolist() == [0.5] * 3
     assert set(cells["platform"]) == {CPU_PLATFORM}
-    # 6 is above 95 % of a guesser's 4.16.
+    # 6 is above 95 % of the chance level, 4.16.
     assert cells["outcome"].tolist() == ["learned", "learned", "at chance"]
 
     (row,) = tables["summary"].to_dict("records")
     assert row["loss_final_mean"] == pytest.approx(3)
-    assert row["loss_final_half"] == pytest.approx(half_width([1.0, 2.0, 6.0]), rel=TOLD)
+    assert row["loss_final_ci95_half"] == pytest.approx(half_width([1.0, 2.0, 6.0]), rel=TOLD)
     assert (row["learned"], row["at_chance"], row["diverged"]) == (2, 1, 0)
 
     steps = tables["steps"]
@@ -333,6 +334,16 @@ def test_a_run_of_other_numbers_says_which(config, tmp_path):
     assert stale == (0, "stale", "spec differs: batch_size 8 → 4")
 
 
+def test_a_cell_whose_data_are_unavailable_says_why(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables.datasets, "unavailable", lambda name: f"{name}: no network")
+    images = {"task": "fashion", "variants": ["resnet"], "model": {"width": 8}}
+    config = config_with(tmp_path, ("a", "images"), depths=[8], backends=["torch"], seeds=[0],
+                         a={"variants": ["mhc"]}, images=images)  # fmt: skip
+    found = tables_of(config, tmp_path / "tables")["cells"].set_index("study")
+    assert found["status"].tolist() == ["missing"] * 2
+    assert found["reason"].to_dict() == {"a": "", "images": "fashion_mnist: no network"}
+
+
 def test_an_unfinished_run_is_left_out(config, tmp_path):
     folder = write_cell(config, config.cells()[0], [4.0, 2.0, 1.0])
     (folder / "manifest.json").unlink()
@@ -345,13 +356,13 @@ def test_every_corrupt_run_is_refused_by_name_and_nothing_is_written(config, tmp
     first, second, third = (write_cell(config, cell, [4.0, 2.0, 1.0]) for cell in config.cells())
     metrics = first / "metrics.jsonl"
     metrics.write_bytes(metrics.read_bytes().replace(b"2.0", b"3.0"))
-    (third / "summary.json").unlink()
+    (third / "mixing.safetensors").unlink()
     with pytest.raises(RunError) as caught:
         write_tables(config, tmp_path / "tables")
     lines = str(caught.value).splitlines()
     assert len(lines) == 2
     assert lines[0].startswith(f"{first}: metrics.jsonl")
-    assert lines[1].startswith(f"{third}: summary.json: missing")
+    assert lines[1].startswith(f"{third}: mixing.safetensors: missing")
     assert str(second) not in str(caught.value)
     assert not (tmp_path / "tables").exists()
 
@@ -387,6 +398,74 @@ def test_a_config_without_any_run_makes_empty_tables(config, tmp_path):
     tables = tables_of(config, tmp_path / "tables")
     assert tables["cells"]["status"].tolist() == ["missing"] * 3
     assert all(tables[name].empty for name in ("summary", "steps", "comparison", "platforms"))
+
+
+def test_every_run_measure_is_a_column_by_hand(config, tmp_path):
+    columns = {
+        "grad_norm": [3.0, 30.0, 3.0],
+        "gain_proxy_log10_max_entry": [0.5, 2.0, -1.0],
+        "stream_difference": [0.1, 0.3, 0.2],
+        "grad_norm_H_res": [NAN, 4.0, 5.0],
+    }
+    write_cell(config, config.cells()[0], [4.0, NAN, 2.0], step_seconds=0.25, **columns)
+    (row, *_) = tables_of(config, tmp_path / "tables")["cells"].to_dict("records")
+    found = {name: row[name] for name in RUN_MEASURES}
+    assert found == pytest.approx(
+        {
+            "loss_first": 4, "loss_final": 2, "loss_min": 2,
+            "grad_norm_first": 3, "grad_norm_final": 3, "grad_norm_max": 30,
+            "grad_norm_log10_sd": math.sqrt(2),  # of 1 and −1
+            "gain_first": 0.5, "gain_final": -1,
+            "amax_forward_log10_final": 0, "amax_backward_log10_final": 0,
+            "nonfinite_total": 1, "first_nonfinite_step": 1,
+            "seconds": 9.5, "seconds_per_step": 0.25,
+            "activation_max_log10": 1.5,
+            "stream_difference_max": 0.3, "grad_norm_H_res_max": 5,
+            **dict.fromkeys(
+                ("test_accuracy", "mixing_row_error", "mixing_column_error", "grad_norm_stem_max",
+                 "overflow_layer", "overflow_activation_log10", "overflow_depth",
+                 "stream_cosine_min", "grad_norm_H_pre_max", "grad_norm_H_post_max"), NAN
+            ),
+        },
+        nan_ok=True,
+    )  # fmt: skip
+    assert row["outcome"] == "learned"
+    assert row["chance_loss"] == pytest.approx(CHANCE)
+    assert row["steps"] == 3
+
+
+def test_a_new_measure_makes_columns_and_nothing_else(config, tmp_path, monkeypatch):
+    """No run is stale or corrupt by it, and no other number moves."""
+    for cell in config.cells():
+        write_cell(config, cell, [4.0, 2.0 + cell.seed, 1.0])
+        write_cell(config, cell, [4.0, 9.0, 1.0], platform=GPU_PLATFORM, device=GPU)
+    before = tables_of(config, tmp_path / "before")
+    second = RunMeasure("loss", lambda values: values[1], "loss of the second step")
+    monkeypatch.setitem(RUN_MEASURES, "loss_second", second)
+    monkeypatch.setitem(RUN_MEASURES, "unheard_of", RunMeasure("noise", last, "of no run at all"))
+    monkeypatch.setattr(tables, "AVERAGED", (*AVERAGED, "loss_second"))
+    after = tables_of(config, tmp_path / "after")
+
+    cells = after["cells"].sort_values(["origin", "seed"])
+    assert cells["loss_second"].tolist() == [2, 3, 4, 9, 9, 9]
+    assert cells["unheard_of"].isna().all()
+    here, _ = after["summary"].sort_values("origin").to_dict("records")
+    found = [here[f"loss_second_{part}"] for part in ("n", "mean", "sd", "ci95_half")]
+    assert found == pytest.approx([3, 3, 1, half_width([2.0, 3.0, 4.0])], rel=TOLD)
+    for name, table in before.items():
+        pd.testing.assert_frame_equal(after[name][table.columns], table)
+        parts = {"summary": ("n", "mean", "sd", "ci95_half"),
+                 "comparison": ("mean_a", "mean_b", "ci95_half_a", "ci95_half_b")}  # fmt: skip
+        added = {f"loss_second_{part}" for part in parts.get(name, ())}
+        added |= {"loss_second", "unheard_of"} if name == "cells" else set()
+        assert set(after[name]) - set(table) == added
+
+
+def test_what_is_averaged_is_what_its_measure_says():
+    assert set(AVERAGED) == {name for name, measure in RUN_MEASURES.items() if measure.averaged}
+    columns = summary_table(frame(run())).columns
+    assert "loss_final_mean" in columns
+    assert "first_nonfinite_step_mean" not in columns  # a mean of it would mean nothing
 
 
 # --- files ---------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The token task, against its definition: (start + t) mod V."""
+"""The token task against its definition, (start + t) mod V; and what it measures at the start."""
 
 import math
 
@@ -6,57 +6,72 @@ import numpy as np
 import pytest
 
 from fathom import tasks
-from fathom.tasks import tokens
+from fathom.backends.numpy import NumpyOps
+from fathom.settings import Section
+
+tokens = tasks.load("tokens")
 
 
-def test_the_task_is_found_by_its_name():
-    assert tasks.load("tokens") is tokens
+def batch(spec, step):
+    """(inputs, targets), [B, T] each."""
+    (inputs,), targets = tokens.batch(spec, step)
+    return inputs, targets
+
+
+@pytest.mark.parametrize("name", tasks.TASKS)
+def test_a_task_is_found_by_its_name_and_offers_all_that_is_asked(name):
+    task, shown = tasks.load(name), tasks.presentation(name)
+    assert task is tasks.load(name)
+    assert type(task).__module__ == f"fathom.tasks.{name}"
+    assert issubclass(task.Model, Section)
+    assert "mhc" in task.Network.names
+    assert isinstance(shown, tasks.Presentation)
 
 
 def test_a_batch_is_int32_of_shape_batch_by_length(make_spec):
-    inputs, targets = tokens.batch(make_spec(batch_size=5, length=7), 0)
+    inputs, targets = batch(make_spec(batch_size=5, length=7), 0)
     assert inputs.shape == targets.shape == (5, 7)
     assert inputs.dtype == targets.dtype == np.int32
 
 
 def test_each_sequence_counts_up_modulo_the_vocabulary(make_spec):
     spec = make_spec(vocab=5, length=12, batch_size=9)  # longer than V, so every row wraps
-    inputs, _ = tokens.batch(spec, 3)
+    inputs, _ = batch(spec, 3)
     for row in inputs.tolist():
         assert row == [(row[0] + t) % 5 for t in range(12)]
 
 
 def test_the_target_is_the_next_token(make_spec):
-    inputs, targets = tokens.batch(make_spec(vocab=5, length=12), 3)
+    inputs, targets = batch(make_spec(vocab=5, length=12), 3)
     assert (targets[:, :-1] == inputs[:, 1:]).all()
     assert (targets[:, -1] == (inputs[:, -1] + 1) % 5).all()
 
 
 def test_tokens_stay_within_the_vocabulary(make_spec):
     spec = make_spec(vocab=6, batch_size=64)
-    tokens_seen = np.concatenate([np.stack(tokens.batch(spec, step)) for step in range(20)])
+    tokens_seen = np.concatenate([np.stack(batch(spec, step)) for step in range(20)])
     assert set(tokens_seen.ravel().tolist()) == set(range(6))
 
 
 def test_a_batch_depends_on_seed_and_step_alone(make_spec):
     spec = make_spec(seed=4)
-    again, _ = tokens.batch(make_spec(seed=4, backend="mlx", variant="hc", depth=9), 17)
-    tokens.batch(spec, 3)  # whatever was drawn before
-    inputs, _ = tokens.batch(spec, 17)
+    again, _ = batch(make_spec(seed=4, backend="mlx", variant="hc", depth=9), 17)
+    batch(spec, 3)  # whatever was drawn before
+    inputs, _ = batch(spec, 17)
     assert (inputs == again).all()
 
 
 @pytest.mark.parametrize("other", [{"seed": 4, "step": 18}, {"seed": 5, "step": 17}])
 def test_another_seed_or_step_is_another_batch(make_spec, other):
-    inputs, _ = tokens.batch(make_spec(seed=4, batch_size=32), 17)
-    others, _ = tokens.batch(make_spec(seed=other["seed"], batch_size=32), other["step"])
+    inputs, _ = batch(make_spec(seed=4, batch_size=32), 17)
+    others, _ = batch(make_spec(seed=other["seed"], batch_size=32), other["step"])
     # Of 32 starts among 32 tokens about one agrees by chance; six would be rarer than 1 in 1000.
     assert (inputs[:, 0] == others[:, 0]).sum() < 6
 
 
 def test_starts_are_uniform(make_spec):
     spec = make_spec(vocab=32, batch_size=64)
-    starts = np.concatenate([tokens.batch(spec, step)[0][:, 0] for step in range(200)])
+    starts = np.concatenate([batch(spec, step)[0][:, 0] for step in range(200)])
     expected = len(starts) / 32
     chi_square = ((np.bincount(starts, minlength=32) - expected) ** 2 / expected).sum()
     # 31 degrees of freedom: mean 31, standard deviation 7.9. Six of those above, or far too
@@ -68,3 +83,67 @@ def test_starts_are_uniform(make_spec):
 def test_chance_loss_is_ln_v(make_spec, vocab, nats):
     # The source prints 5.54 for V = 256.
     assert tokens.chance_loss(make_spec(vocab=vocab)) == pytest.approx(nats, abs=5e-4)
+
+
+# --- what is measured of the untrained network ----------------------------------------------------
+
+
+class Entering:
+    """A start whose blocks are entered by given activations."""
+
+    def __init__(self, *arrays):
+        self.entering = [np.array(array) for array in arrays]
+
+
+def measured(*arrays):
+    start = Entering(*arrays)
+    return {name: measure(start) for name, measure in tokens.at_start.items()}
+
+
+def test_activations_that_fit_by_hand():
+    found = measured([[1.0, -1e3]], [[1e2, 2.0]])
+    assert found["activation_max_log10"] == pytest.approx(3)
+    assert found["overflow_layer"] is None
+    assert found["overflow_activation_log10"] is None
+
+
+def test_the_first_block_whose_variance_is_beyond_float32():
+    # The variance of (x, −x) is x²: beyond 3.4e38 from x = 1.85e19 on.
+    found = measured([[[1e19, -1e19]]], [[[3.0, -2e19], [2e19, -2e19]]], [[[1e30, 0.0]]])
+    assert found["overflow_layer"] == 1
+    assert found["overflow_activation_log10"] == pytest.approx(math.log10(2e19))
+    assert found["activation_max_log10"] == pytest.approx(30)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_what_is_not_finite_is_no_largest_activation():
+    assert measured([[1.0, 10.0]], [[math.inf, 0.0]])["activation_max_log10"] == pytest.approx(1)
+    assert math.isnan(measured([[math.nan, 0.0]])["activation_max_log10"])
+
+
+@pytest.mark.parametrize("variant", ["baseline", "mhc"])
+def test_what_enters_the_blocks(make_spec, variant):
+    """The embedded batch first, as the streams are copies; then what the first block made of it."""
+    spec, ops = make_spec(variant=variant), NumpyOps()
+    params = tasks.initial_parameters(spec)
+    first, second, _ = tasks.Start(spec, ops, params).entering
+    inputs, _ = batch(spec, 0)
+    embedded = params["embedding.token"].astype(float)[inputs] + params["embedding.position"]
+    assert first.shape == second.shape == embedded.shape
+    assert first == pytest.approx(embedded, rel=1e-6)
+    assert (second != first).all()
+
+
+# --- streams --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("variant", "has"), [("mhc", True), ("baseline", False), ("mhc_dynamic", False)]
+)
+def test_the_spread_of_streams_is_reported_where_matrices_mix_them(
+    make_spec, first_batch, oracle_forward, variant, has
+):
+    spec = make_spec(variant=variant)
+    output = oracle_forward(spec, tasks.initial_parameters(spec), first_batch(spec).inputs)
+    reports = tokens.reports(NumpyOps(), output)
+    assert set(reports) == ({"stream_difference", "stream_cosine"} if has else set())

@@ -1,4 +1,4 @@
-"""The Fashion-MNIST task: its shuffles, its pictures, its augmentation.
+"""The Fashion-MNIST task: its shuffles, pictures, augmentation and dropout, and its accuracy.
 
 The files are small ones that the tests write, read by the real loader.
 """
@@ -12,8 +12,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fathom import data, tasks
+from fathom import tasks
+from fathom.backends.numpy import NumpyOps
+from fathom.datasets import DataError
+from fathom.datasets import fashion_mnist as data
 from fathom.tasks import fashion
+
+task = tasks.load("fashion")
 
 COUNT, TEST_COUNT, BATCH = 23, 7, 5
 PER_EPOCH = 4  # 23 pictures make four batches of five, and three are left over
@@ -28,6 +33,7 @@ def files(tmp_path_factory):
         for count in (COUNT, TEST_COUNT)
         for low, high, size in ((0, 256, (count, 28, 28)), (0, 10, count))
     )
+    arrays[3][0] = 0  # what a largest logit of no number might be taken for
     root = tmp_path_factory.mktemp("data")
     folder = root / "fashion-mnist"
     folder.mkdir()
@@ -42,9 +48,16 @@ def files(tmp_path_factory):
         yield data.FashionMnist(*arrays)
 
 
-def make_spec(seed=0, batch_size=BATCH, normalise=False, augment=False, **others):
-    model = SimpleNamespace(width=8, dropout=0.1, normalise=normalise, augment=augment)
-    return SimpleNamespace(seed=seed, batch_size=batch_size, depth=3, model=model, **others)
+def spec_of(seed=0, batch_size=BATCH, normalise=False, augment=False, dropout=0.1, **others):
+    model = SimpleNamespace(width=8, dropout=dropout, normalise=normalise, augment=augment)
+    fields = {"seed": seed, "batch_size": batch_size, "depth": 3, "model": model, **others}
+    return SimpleNamespace(**fields)
+
+
+def batch(spec, step):
+    """(images, labels): what is kept of activations is tested by itself."""
+    (images, *_), labels = task.batch(spec, step)
+    return images, labels
 
 
 def rows_of(images, files):
@@ -61,22 +74,18 @@ def rows_of(images, files):
 def epoch_rows(spec, epoch, files):
     """The training pictures of an epoch, in the order in which its batches show them."""
     steps = range(epoch * PER_EPOCH, (epoch + 1) * PER_EPOCH)
-    return rows_of(np.concatenate([fashion.batch(spec, step)[0] for step in steps]), files)
-
-
-def test_the_task_is_found_by_its_name():
-    assert tasks.load("fashion") is fashion
+    return rows_of(np.concatenate([batch(spec, step)[0] for step in steps]), files)
 
 
 def test_a_batch_is_float_pictures_and_integer_labels(files):
-    images, labels = fashion.batch(make_spec(), 0)
+    images, labels = batch(spec_of(), 0)
     assert (images.shape, images.dtype) == ((BATCH, 28, 28, 1), np.float32)
     assert (labels.shape, labels.dtype) == ((BATCH,), np.int32)
 
 
 def test_pixels_are_the_files_bytes_over_255_and_labels_belong_to_them(files):
     for step in range(PER_EPOCH):
-        images, labels = fashion.batch(make_spec(), step)
+        images, labels = batch(spec_of(), step)
         rows = rows_of(images, files)
         exact = files.train_images[rows].astype(np.float64) / 255
         np.testing.assert_array_equal(images[..., 0], exact.astype(np.float32))
@@ -84,14 +93,14 @@ def test_pixels_are_the_files_bytes_over_255_and_labels_belong_to_them(files):
 
 
 def test_an_epoch_shows_no_picture_twice_and_drops_what_does_not_fill_a_batch(files):
-    spec = make_spec(seed=3)
+    spec = spec_of(seed=3)
     for epoch in range(6):
         rows = epoch_rows(spec, epoch, files)
         assert len(set(rows)) == len(rows) == PER_EPOCH * BATCH
 
 
 def test_over_epochs_every_picture_is_shown(files):
-    spec = make_spec(seed=3)
+    spec = spec_of(seed=3)
     seen = {row for epoch in range(12) for row in epoch_rows(spec, epoch, files)}
     assert seen == set(range(COUNT))
 
@@ -99,49 +108,49 @@ def test_over_epochs_every_picture_is_shown(files):
 def test_an_epoch_is_the_documented_shuffle(files):
     for epoch in (0, 1, 5):
         shuffle = np.random.default_rng([9, int.from_bytes(b"fashion"), epoch]).permutation(COUNT)
-        rows = epoch_rows(make_spec(seed=9), epoch, files)
+        rows = epoch_rows(spec_of(seed=9), epoch, files)
         assert rows == shuffle[: PER_EPOCH * BATCH].tolist()
 
 
 def test_a_full_last_batch_is_kept(files):
-    spec = make_spec(batch_size=COUNT)
+    spec = spec_of(batch_size=COUNT)
     for step in (0, 1):
-        assert sorted(rows_of(fashion.batch(spec, step)[0], files)) == list(range(COUNT))
+        assert sorted(rows_of(batch(spec, step)[0], files)) == list(range(COUNT))
 
 
 def test_a_batch_depends_on_seed_and_step_alone(files):
     for options in ({}, {"augment": True, "normalise": True}):
-        spec = make_spec(seed=4, **options)
-        images, labels = fashion.batch(spec, 17)
+        spec = spec_of(seed=4, **options)
+        images, labels = batch(spec, 17)
         for step in (0, 9, 30):  # whatever was drawn before
-            fashion.batch(make_spec(seed=step, **options), step)
+            batch(spec_of(seed=step, **options), step)
         fashion._permutation.cache_clear()
-        other = make_spec(seed=4, backend="mlx", variant="hc", **options)
-        again, labels_again = fashion.batch(other, 17)
+        other = spec_of(seed=4, backend="mlx", variant="hc", **options)
+        again, labels_again = batch(other, 17)
         np.testing.assert_array_equal(images, again)
         np.testing.assert_array_equal(labels, labels_again)
 
 
 @pytest.mark.parametrize("other", [{"seed": 4, "step": 18}, {"seed": 5, "step": 17}])
 def test_another_seed_or_step_is_another_batch(files, other):
-    rows = rows_of(fashion.batch(make_spec(seed=4), 17)[0], files)
-    others = rows_of(fashion.batch(make_spec(seed=other["seed"]), other["step"])[0], files)
+    rows = rows_of(batch(spec_of(seed=4), 17)[0], files)
+    others = rows_of(batch(spec_of(seed=other["seed"]), other["step"])[0], files)
     assert rows != others
 
 
 def test_epochs_differ_in_their_order(files):
-    orders = {tuple(epoch_rows(make_spec(), epoch, files)) for epoch in range(5)}
+    orders = {tuple(epoch_rows(spec_of(), epoch, files)) for epoch in range(5)}
     assert len(orders) == 5
 
 
 def test_a_batch_larger_than_the_set_is_refused(files):
-    with pytest.raises(data.DataError, match="batch_size 24 is more than the 23 training images"):
-        fashion.batch(make_spec(batch_size=24), 0)
+    with pytest.raises(DataError, match="batch_size 24 is more than the 23 training images"):
+        batch(spec_of(batch_size=24), 0)
 
 
 def test_normalising_takes_off_the_mean_and_divides_by_the_deviation(files):
-    plain, labels = fashion.batch(make_spec(), 2)
-    normalised, same_labels = fashion.batch(make_spec(normalise=True), 2)
+    plain, labels = batch(spec_of(), 2)
+    normalised, same_labels = batch(spec_of(normalise=True), 2)
     assert normalised.dtype == np.float32
     exact = (plain.astype(np.float64) - 0.2860) / 0.3530
     np.testing.assert_allclose(normalised, exact, rtol=0, atol=1e-6)
@@ -152,19 +161,16 @@ def test_normalising_takes_off_the_mean_and_divides_by_the_deviation(files):
 
 
 def moved(picture, down, right):
-    """The picture moved, pixel by pixel; what moves in is black."""
-    result = np.zeros_like(picture)
-    for row in range(28):
-        for column in range(28):
-            if 0 <= row - down < 28 and 0 <= column - right < 28:
-                result[row, column] = picture[row - down, column - right]
-    return result
+    """The picture moved; what moves in is black."""
+    result = np.zeros((32, 32), picture.dtype)
+    result[2 + down : 30 + down, 2 + right : 30 + right] = picture
+    return result[2:30, 2:30]
 
 
 def translations(spec, step):
     """By how much each picture of an augmented batch was moved: compared with all 25 ways."""
-    plain, labels = fashion.batch(make_spec(seed=spec.seed), step)
-    augmented, same_labels = fashion.batch(spec, step)
+    plain, labels = batch(spec_of(seed=spec.seed), step)
+    augmented, same_labels = batch(spec, step)
     np.testing.assert_array_equal(labels, same_labels)
     assert (augmented.shape, augmented.dtype) == (plain.shape, plain.dtype)
     found = []
@@ -181,23 +187,23 @@ def translations(spec, step):
 
 
 def test_augmentation_moves_pictures_by_up_to_two_pixels_each_way(files):
-    spec = make_spec(seed=2, augment=True)
+    spec = spec_of(seed=2, augment=True)
     found = [way for step in range(40) for way in translations(spec, step)]
     # 200 draws among 25 ways miss one with a chance of 25 × (24/25)^200 = 0.7 %.
     assert set(found) == {(down, right) for down in range(-2, 3) for right in range(-2, 3)}
 
 
 def test_pictures_of_a_batch_move_differently_and_steps_too(files):
-    spec = make_spec(seed=2, augment=True)
+    spec = spec_of(seed=2, augment=True)
     assert len(set(translations(spec, 0))) > 1
     assert translations(spec, 0) != translations(spec, 1)
     assert translations(spec, 0) != translations(spec, PER_EPOCH)  # the same place, an epoch later
-    assert translations(spec, 0) != translations(make_spec(seed=3, augment=True), 0)
+    assert translations(spec, 0) != translations(spec_of(seed=3, augment=True), 0)
 
 
 def test_what_moves_in_is_black_before_it_is_normalised(files):
-    augmented, _ = fashion.batch(make_spec(seed=2, augment=True), 0)
-    both, _ = fashion.batch(make_spec(seed=2, augment=True, normalise=True), 0)
+    augmented, _ = batch(spec_of(seed=2, augment=True), 0)
+    both, _ = batch(spec_of(seed=2, augment=True, normalise=True), 0)
     exact = (augmented.astype(np.float64) - 0.2860) / 0.3530
     np.testing.assert_allclose(both, exact, rtol=0, atol=1e-6)
 
@@ -206,7 +212,7 @@ def test_what_moves_in_is_black_before_it_is_normalised(files):
 
 
 def test_the_test_set_is_all_test_pictures_in_the_files_order(files):
-    images, labels = fashion.test_set(make_spec())
+    images, labels = fashion.test_set(spec_of())
     exact = files.test_images.astype(np.float64) / 255
     assert (images.shape, images.dtype) == ((TEST_COUNT, 28, 28, 1), np.float32)
     np.testing.assert_array_equal(images[..., 0], exact.astype(np.float32))
@@ -215,20 +221,106 @@ def test_the_test_set_is_all_test_pictures_in_the_files_order(files):
 
 
 def test_the_test_set_is_normalised_but_never_augmented(files):
-    plain, _ = fashion.test_set(make_spec())
-    prepared, _ = fashion.test_set(make_spec(normalise=True, augment=True))
+    plain, _ = fashion.test_set(spec_of())
+    prepared, _ = fashion.test_set(spec_of(normalise=True, augment=True))
     exact = (plain.astype(np.float64) - 0.2860) / 0.3530
     np.testing.assert_allclose(prepared, exact, rtol=0, atol=1e-6)
 
 
 def test_chance_loss_is_ln_10():
-    assert fashion.chance_loss(make_spec()) == pytest.approx(math.log(10))
-    assert fashion.chance_loss(make_spec()) == pytest.approx(2.302585, abs=1e-6)
+    assert task.chance_loss(spec_of()) == pytest.approx(math.log(10))
+    assert task.chance_loss(spec_of()) == pytest.approx(2.302585, abs=1e-6)
 
 
 def test_without_the_files_one_line_says_how_to_get_them(monkeypatch, tmp_path):
     monkeypatch.setenv("FATHOM_DATA", str(tmp_path))
-    with pytest.raises(data.DataError) as caught:
-        fashion.batch(make_spec(), 0)
+    with pytest.raises(DataError) as caught:
+        batch(spec_of(), 0)
     assert str(caught.value).startswith(f"{tmp_path / 'fashion-mnist'}: has no train-images-")
     assert str(caught.value).endswith("; run: fathom fetch")
+
+
+# --- dropout --------------------------------------------------------------------------------------
+
+
+def test_dropout_keeps_its_share_and_the_same_for_every_backend(files):
+    spec = spec_of(depth=40)
+    (_, keep), _ = task.batch(spec, 0)
+    assert keep.shape == (40, BATCH, 14, 14, 8)
+    assert keep.dtype == bool
+    # 313 600 draws: the share's standard deviation is 0.0005.
+    assert 1 - keep.mean() == pytest.approx(0.1, abs=0.003)
+    (_, again), _ = task.batch(spec_of(depth=40, backend="mlx", variant="hc"), 0)
+    assert (again == keep).all()
+    for other in (task.batch(spec, 1), task.batch(spec_of(depth=40, seed=1), 0)):
+        # Independent masks agree in 0.9² + 0.1² of all places.
+        assert (other.inputs[1] == keep).mean() == pytest.approx(0.82, abs=0.01)
+
+
+def test_without_dropout_a_batch_has_images_alone(files):
+    inputs, _ = task.batch(spec_of(dropout=0.0), 0)
+    assert len(inputs) == 1
+
+
+# --- what is measured of the trained network ------------------------------------------------------
+
+
+def end_of(spec, params):
+    """The end of a training, as the oracle sees it."""
+    ops = NumpyOps()
+    exact = {name: ops.asarray(value) for name, value in params.items()}
+    return tasks.End(spec, ops, lambda function, inputs: function(exact, ops.asarray(inputs)))
+
+
+@pytest.mark.parametrize("evaluated_at_once", [100, 3])
+def test_accuracy_is_the_share_of_test_images_named_rightly(
+    files, make_spec, monkeypatch, evaluated_at_once
+):
+    monkeypatch.setattr(fashion, "EVALUATION_BATCH", evaluated_at_once)
+    spec = make_spec(task="fashion", variant="resnet", depth=1)
+    params = tasks.initial_parameters(spec)
+    params["head.weight"][:] = 0
+    for named in range(10):  # the bias alone speaks: every image is named the same
+        params["head.bias"][:] = np.arange(10) == named
+        share = (files.test_labels == named).mean()
+        assert fashion.test_accuracy(end_of(spec, params)) == pytest.approx(share)
+    params["head.bias"][:] = math.nan
+    assert fashion.test_accuracy(end_of(spec, params)) == 0
+
+
+def test_accuracy_is_measured_image_by_image_and_without_dropout(
+    files, make_spec, monkeypatch, oracle_forward, parameters_off_symmetry
+):
+    spec = make_spec(task="fashion", variant="resnet", depth=1, dropout=0.5)
+    params = parameters_off_symmetry(spec)
+    images, _ = fashion.test_set(spec)
+    images = np.stack([scale * images[i] for i, scale in enumerate((0.1, 1, 9))])
+    logits = [oracle_forward(spec, params, (image[None],)).logits[0] for image in images]
+    params["head.bias"] -= np.mean(logits, axis=0).astype(np.float32)  # so that they differ
+    named = np.array([(row - np.mean(logits, axis=0)).argmax() for row in logits])
+    assert named[0] != named[2]
+    labels = np.array([named[0], (named[1] + 1) % 10, (named[2] + 1) % 10])
+    assert labels[2] != named[0]
+    monkeypatch.setattr(fashion, "test_set", lambda spec: (images, labels))
+    assert fashion.test_accuracy(end_of(spec, params)) == pytest.approx(1 / 3)
+
+
+def test_errors_of_the_causal_mixing_by_hand(make_spec):
+    spec = make_spec(task="fashion", variant="hc_causal", depth=2)
+    params = tasks.initial_parameters(spec)
+    params["connection.mixing"][:] = np.log([[0.5, 0.75], [0.5, 0.5]])
+    # Rows sum to 1.25 and 1, columns to 1 and 1.25; and twice the first entry: 1.75, 1.5.
+    found = {name: task.at_end[name](end_of(spec, params)) for name in ERRORS}
+    assert found == pytest.approx({"mixing_row_error": 0.25, "mixing_column_error": 0.25})
+    params["connection.mixing"][:] = np.log([[1.0, 0.75], [0.5, 0.5]])
+    found = {name: task.at_end[name](end_of(spec, params)) for name in ERRORS}
+    assert found == pytest.approx({"mixing_row_error": 0.75, "mixing_column_error": 0.5})
+
+
+def test_other_connections_have_no_such_errors(make_spec):
+    spec = make_spec(task="fashion", variant="mhc_static")
+    end = end_of(spec, tasks.initial_parameters(spec))
+    assert [task.at_end[name](end) for name in ERRORS] == [None, None]
+
+
+ERRORS = ("mixing_row_error", "mixing_column_error")

@@ -6,7 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fathom.study import Spec
+from fathom.config import Spec
+
+VARIANTS = ("baseline", "hc", "mhc")
+"""What `fathom bench` measures."""
 
 
 class Block(nn.Module):
@@ -57,8 +60,8 @@ class Network(nn.Module):
     def __init__(self, spec: Spec) -> None:
         super().__init__()
         m = spec.model
-        self.streams = 0 if spec.variant == "baseline" else m.streams
-        iterations = m.sinkhorn_iterations if spec.variant == "mhc" else None
+        self.streams = 0 if spec.variant == "baseline" else spec.connection.streams
+        iterations = spec.connection.H_res.iterations if spec.variant == "mhc" else None
         blocks = [Block(m.width, m.heads, m.hidden) for _ in range(spec.depth)]
         self.embedding = nn.Embedding(m.vocab, m.width)
         self.position = nn.Parameter(torch.randn(m.length, m.width) * 0.01)

@@ -16,15 +16,16 @@ import pytest
 import yaml
 
 import fathom
-from fathom.runs import inspect, run_folder
-from fathom.study import installed_backends, load_config
+from fathom.config import installed_backends, load_config
+from fathom.runs.folder import run_folder
+from fathom.runs.inspect import inspect
 
 PROJECT = Path(__file__).parents[2]
 PACKAGE = Path(fathom.__file__).parent
-RUN_FILES = {"spec.json", "metrics.jsonl", "summary.json", "manifest.json"}
+RUN_FILES = {"spec.json", "metrics.jsonl", "mixing.safetensors", "manifest.json"}
 STUDY = {
     "task": "tokens",
-    "recipe": "torch",
+    "recipe": "torch-defaults",
     "variants": ["mhc"],
     "depths": [2],
     "backends": list(installed_backends()),
@@ -89,11 +90,11 @@ class Project:
         return json.loads((self.cell_folder(cell) / "manifest.json").read_text(encoding="utf-8"))
 
     def numbers(self, cell):
-        """Rows and summary of a run, without the times."""
+        """The rows of a run, without the times, and its matrices."""
         folder = self.cell_folder(cell)
         lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        summary = (folder / "summary.json").read_text(encoding="utf-8")
-        return [without_times(json.loads(text)) for text in (*lines, summary)]
+        mixing = (folder / "mixing.safetensors").read_bytes()
+        return [without_times(json.loads(line)) for line in lines], mixing
 
     def tables(self):
         """Every table by name, as rows of text, without the times."""
@@ -129,12 +130,16 @@ def whole_project(folder):
     for part in ("workflow", "report", "envs"):
         shutil.copytree(PROJECT / part, folder / part, ignore=ignored)
     shutil.copy(PROJECT / "config.yaml", folder)
-    study = {**{k: STUDY[k] for k in ("variants", "depths", "batch_size", "model")}, "steps": 100}
+    study = {
+        **{k: STUDY[k] for k in ("variants", "depths", "batch_size", "model")},
+        "steps": 100,
+        "seeds": [0, 1],
+    }
+    nothing = {"exclude": [{"seed": seed} for seed in range(3)]}
+    others = ("depth-beyond", "fashion", "fashion-streams")
     grid = {
         "results": "results/faults",
-        "depths": STUDY["depths"],
-        "seeds": [0, 1],
-        "studies": {"depth-mlx": study, "depth-torch": study},
+        "studies": {"depth-mlx": study, "depth-torch": study, **dict.fromkeys(others, nothing)},
         "compute": {"device": "cpu", "checkpoint_steps": 10},
     }
     (folder / "faults.yaml").write_text(yaml.safe_dump(grid), encoding="utf-8")

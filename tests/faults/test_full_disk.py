@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from fault_helpers import RUN_FILES, tiny_project
 
-from fathom.study import installed_backends
+from fathom.config import installed_backends
 
 pytestmark = [
     pytest.mark.faults,

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from fault_helpers import kill, wait_until, whole_project
 
-from fathom.study import installed_backends
+from fathom.config import installed_backends
 
 pytestmark = [
     pytest.mark.faults,
@@ -59,16 +59,16 @@ def measured(project):
     """When each cell that is trained was: the start and the end, by its path."""
     runs = (project.inspect(cell) for cell in project.config.cells())
     return {
-        run.cell.path(): (run.manifest["started"], run.manifest["ended"])
+        run.cell.path(): (run.manifest.started, run.manifest.ended)
         for run in runs
         if run.status == "measured"
     }
 
 
-def assert_complete(project, cells):
+def assert_complete(project, cells, reports="results/faults"):
     """So many cells are trained, and `fathom verify` has nothing to say against what was made."""
     assert len(measured(project)) == cells
-    status, printed = project.run("-m", "fathom", "verify", "-c", "results/faults/config.json")
+    status, printed = project.run("-m", "fathom", "verify", "-c", f"{reports}/config.json")
     assert status == 0, printed
 
 
@@ -134,7 +134,8 @@ def wait_until_nobody_works_in(folder):
 
 def test_a_workflow_in_a_folder_where_one_runs_stops_and_says_how_to_go_on(tmp_path):
     project = whole_project(tmp_path / "twice")
-    few = ("--config", "seeds=[0]", f'backends=["{installed_backends()[0]}"]')
+    backend = installed_backends()[0]
+    few = ("--config", "seeds=[0]", f'backends=["{backend}"]')
     first = project.start(*ALL, *few)
     wait_until(lambda: is_locked(project), first)
     status, printed = project.run(*ALL, *few)
@@ -147,4 +148,5 @@ def test_a_workflow_in_a_folder_where_one_runs_stops_and_says_how_to_go_on(tmp_p
     rest, _ = first.communicate(timeout=300)
     assert first.returncode == 0, rest
     assert not is_locked(project)
-    assert_complete(project, cells=2)
+    reports = f"results/faults/cuts/backends-{backend}+seeds-0"
+    assert_complete(project, cells=2, reports=reports)

@@ -1,9 +1,12 @@
 """A copy of the project in which the real Snakemake runs the real rules on a tiny grid."""
 
+import functools
+import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,33 +14,75 @@ import pytest
 
 PROJECT = Path(__file__).parents[2]
 PARTS = ("src", "workflow", "report", "envs", "config.yaml")
-SMOKE = ("--configfile", "workflow/presets/smoke.yaml")
-# Smaller still than the preset: 2 studies, 2 depths, 2 backends.
-GRID = ("--config", "seeds=[0]", 'variants=["hc","mhc"]')
+SMOKE = ("--configfile", "workflow/presets/smoke.yaml", "grid.yaml")
+# Smaller still than the preset: 12 cells, and no images. An overlay of studies, which is no cut.
+GRID = """\
+studies:
+  depth-mlx: {variants: [hc, mhc], seeds: [0]}
+  fashion: {exclude: [{seed: 0}]}
+  fashion-streams: {exclude: [{seed: 0}]}
+"""
+
+
+class Server:
+    """A process that has Snakemake loaded, and runs one command line after the other."""
+
+    def __init__(self):
+        self.folder = Path(tempfile.mkdtemp())
+        self.process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("snakemake_server.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, arguments, folder):
+        files = {name: self.folder / name for name in ("stdout", "stderr")}
+        request = {
+            "arguments": [str(argument) for argument in arguments],
+            "folder": str(folder),
+            "environment": dict(os.environ),
+            **{name: str(file) for name, file in files.items()},
+        }
+        print(json.dumps(request), file=self.process.stdin, flush=True)
+        status = int(self.process.stdout.readline())
+        texts = {name: file.read_text(errors="replace") for name, file in files.items()}
+        return subprocess.CompletedProcess(arguments, status, **texts)
+
+
+@functools.cache
+def server():
+    """Of this process of pytest; it ends when its standard input is closed, with this one."""
+    return Server()
 
 
 @dataclass
 class Workflow:
     folder: Path
+    said: str = ""
+    """What the run that made it showed."""
 
-    def snakemake(self, *arguments, environment=None):
+    def snakemake(self, *arguments, environment=None, folder="."):
+        """The real Snakemake; with an environment of its own, started from nothing."""
+        if environment is None and hasattr(os, "fork"):
+            return server().run(arguments, (self.folder / folder).resolve())
         return subprocess.run(
             [sys.executable, "-m", "snakemake", *arguments],
-            cwd=self.folder,
+            cwd=self.folder / folder,
             env={**os.environ, **(environment or {})},
             capture_output=True,
             text=True,
             check=False,
         )
 
-    def smoke(self, *arguments, grid=GRID):
-        result = self.snakemake(*arguments, *SMOKE, *grid)
+    def smoke(self, *arguments):
+        result = self.snakemake(*arguments, *SMOKE)
         assert result.returncode == 0, result.stdout + result.stderr
         return result
 
     def planned(self, *arguments):
         """(rule, first output without the results folder) of every job that a dry-run lists."""
-        text = self.smoke("-n", *arguments).stdout
+        text = self.smoke("-n", "--printshellcmds", *arguments).stdout
         jobs, rule = [], None
         for line in text.splitlines():
             words = line.split()
@@ -60,7 +105,7 @@ class Workflow:
 def finished(tmp_path_factory):
     """The smoke grid, run once."""
     workflow = copy_of_project(tmp_path_factory.mktemp("finished"))
-    workflow.smoke("all")
+    workflow.said = workflow.smoke("all").stderr
     return workflow
 
 
@@ -91,4 +136,5 @@ def copy_of_project(folder):
             shutil.copytree(source, folder / part, ignore=ignore)
         else:
             shutil.copy(source, folder / part)
+    (folder / "grid.yaml").write_text(GRID)
     return Workflow(folder)

@@ -3,8 +3,15 @@
 import csv
 import json
 import re
+import shlex
+import shutil
+from pathlib import Path
 
 import pytest
+import typer
+
+from conftest import PROJECT, SMOKE
+from fathom import cli
 
 CELL = "runs/depth-mlx/3L/mhc/torch/seed0"
 
@@ -21,6 +28,15 @@ def rules(jobs):
     return {rule for rule, _ in jobs}
 
 
+def jobs_in(text):
+    """How many jobs the table of a plan has, by rule."""
+    counts = {}
+    for what, jobs in re.findall(r"^(\S.*?) {2,}([0-9]+)(?:  .*)?$", text, re.M):
+        rule = what if what == "in all" else what.split()[0]
+        counts[rule] = counts.get(rule, 0) + int(jobs)
+    return counts
+
+
 def trained(jobs):
     return sorted(output.rpartition("/")[0] for rule, output in jobs if rule == "train")
 
@@ -34,7 +50,7 @@ def test_all_leaves_reports_tables_and_figures(finished):
     # depth-mlx: 2 depths × 2 variants; the other two: mhc at one depth; all on 2 backends.
     assert len(cells) == 8 + 2 + 2
     assert {cell["status"] for cell in cells} == {"measured"}
-    assert (results / "figures/depth-mlx/mlx/3l_comparison.png").stat().st_size > 10_000
+    assert (results / "figures/depth-mlx/mlx/deepest_comparison.png").stat().st_size > 10_000
 
 
 def test_a_second_run_has_nothing_to_do(finished):
@@ -68,11 +84,8 @@ def test_one_file_can_be_asked_for(untouched):
 
 def test_a_study_is_a_target(untouched):
     jobs = untouched.planned("depth-torch")
-    assert {cell.split("/")[1] for cell in trained(jobs) if "depth-torch" in cell} == {
-        "depth-torch"
-    }
-    assert "figures_depth_torch" in rules(jobs)
-    assert "figures_depth_mlx" not in rules(jobs)
+    assert trained(jobs) == [f"runs/depth-torch/2L/mhc/{name}/seed0" for name in ("mlx", "torch")]
+    assert rules(jobs) == {"train"}
 
 
 def test_another_learning_rate_retrains_its_study_alone(workflow):
@@ -94,31 +107,45 @@ def test_how_jobs_compute_retrains_nothing(workflow):
     assert workflow.planned("all") == []
 
 
-@pytest.mark.parametrize(
-    ("module", "backends"),
-    [
-        ("models/connections.py", {"torch", "mlx"}),
-        ("metrics.py", {"torch", "mlx"}),
-        ("backends/mlx.py", {"mlx"}),
-    ],
-)
-def test_an_edit_of_training_code_retrains_what_uses_it(workflow, module, backends):
-    with (workflow.folder / "src/fathom" / module).open("a") as file:
-        file.write("\n# a change\n")
-    assert {cell.split("/")[4] for cell in trained(workflow.planned("all"))} == backends
+EDITS = {
+    "an ingredient": (
+        "models/connections/ingredients.py", "min(iterations, 1)", "min(iterations, 2)",
+        {"mhc/torch", "mhc/mlx"},
+    ),
+    "a measure": (
+        "models/gain.py", "np.where(scale == 0, 1, scale)", "np.where(scale == 0, 2, scale)",
+        {"hc/torch", "mhc/torch", "hc/mlx", "mhc/mlx"},
+    ),
+    "a backend": (
+        "backends/mlx.py", "return mx.tanh(x)", "return +mx.tanh(x)", {"hc/mlx", "mhc/mlx"},
+    ),
+    "a message": (
+        "tasks/tokens.py", "is not divisible by heads", "cannot be split between heads", set(),
+    ),
+    "a docstring": ("train.py", "Train one cell, yielding", "Train a cell, yielding", set()),
+    "a comment": ("models/transformer.py", "# Both frameworks", "# The two frameworks", set()),
+    "another task": ("tasks/fashion.py", "MARGIN = 2", "MARGIN = 3", set()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edit_of_code_retrains_what_it_changes_the_meaning_of(workflow, edit):
+    module, old, new, retrained = EDITS[edit]
+    workflow.edit(f"src/fathom/{module}", old, new)
+    cells = trained(workflow.planned("all"))
+    assert {"/".join(cell.split("/")[3:5]) for cell in cells} == retrained
 
 
 def test_an_edit_of_a_template_only_writes_the_reports_again(workflow):
     workflow.edit("report/templates/RESULTS.md.j2", "# Results\n", "# All results\n")
-    assert workflow.planned("all") == [("reports", "RESULTS.md")]
+    assert workflow.planned("all") == [("reports", "COMPARISON.md")]
     workflow.smoke("all")
     text = (workflow.folder / "results/smoke/RESULTS.md").read_text()
     assert text.startswith("# All results")
 
 
 def test_an_edit_of_the_figures_trains_nothing(workflow):
-    with (workflow.folder / "src/fathom/figures.py").open("a") as file:
-        file.write("\n# a change\n")
+    workflow.edit("src/fathom/report/figures/style.py", '"font.size": 15', '"font.size": 14')
     jobs = workflow.planned("all")
     assert rules(jobs) == FIGURES | {"reports"}
 
@@ -126,30 +153,133 @@ def test_an_edit_of_the_figures_trains_nothing(workflow):
 def test_a_tampered_run_is_refused_by_name(workflow):
     metrics = workflow.folder / "results/smoke" / CELL / "metrics.jsonl"
     metrics.write_text(metrics.read_text().replace('"loss":', '"loss":1', 1))
-    result = workflow.snakemake(
-        "tables", "--configfile", "workflow/presets/smoke.yaml", "--config", "seeds=[0]",
-        'variants=["hc","mhc"]',
-    )  # fmt: skip
+    result = workflow.snakemake("tables", *SMOKE)
     assert result.returncode != 0
-    log = (workflow.folder / "results/smoke/logs/tables.log").read_text()
-    assert CELL in log
-    assert "metrics.jsonl" in log
+    lines = result.stderr.splitlines()
+    assert "failed: run_tables" in lines
+    (line,) = [line for line in lines if line.startswith("fathom: ")]  # out of the job's log
+    assert CELL in line
+    assert "metrics.jsonl" in line
+    assert "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "cells"),
-    [
-        (["-n"], 136),
-        (["-n", "--configfile", "workflow/presets/paper.yaml"], 207),
-        (["-n", "--configfile", "workflow/presets/paper.yaml", "--workflow-profile", "slurm"], 207),
-        (["-n", "--config", 'backends=["torch"]', "seeds=[0]"], 30),
-    ],
-    ids=["default", "paper", "slurm", "cut"],
-)
-def test_dry_runs_plan_every_cell(untouched, arguments, cells):
-    result = untouched.snakemake(*arguments)
+def test_a_dry_run_says_what_would_run_and_why_on_a_screen(untouched, workflow):
+    text = untouched.snakemake("-n").stdout
+    assert len(text.splitlines()) <= 24
+    assert max(map(len, text.splitlines())) <= 100
+    assert "train depth-mlx                   54  not made yet" in text
+
+    workflow.edit("workflow/presets/smoke.yaml", "steps: 4", "steps: 5")
+    (workflow.folder / "results/smoke" / CELL / "mixing.safetensors").unlink()
+    workflow.edit("src/fathom/backends/mlx.py", "return mx.tanh(x)", "return +mx.tanh(x)")
+    why = dict(re.findall(r"^(.*?)  +[0-9]+  (.*)$", workflow.smoke("-n", "all").stdout, re.M))
+    found = "code and settings changed (4), settings changed (3), not made yet (1)"
+    assert why["train depth-mlx"] == found
+    assert why["reports"] == "an input is made again"
+
+
+def test_a_run_shows_a_line_for_each_job(finished):
+    lines = [line for line in finished.said.splitlines() if line.startswith("[")]
+    table = jobs_in(finished.said)
+    assert len(lines) == table["in all"] == sum(n for what, n in table.items() if what != "in all")
+    numbers = [line.partition("]")[0] for line in lines]
+    assert numbers == [f"[{i}/{len(lines)}" for i in range(1, len(lines) + 1)]
+    names = {line.partition("] ")[2] for line in lines}
+    assert {"train depth-mlx/3L/mhc/torch/seed0", "figures_depth_mlx torch", "reports"} <= names
+    assert len(finished.said) < 4000
+
+
+def test_a_log_file_has_every_job_in_full(finished):
+    (log,) = re.findall(r"^Complete log\(s\): (.*)$", finished.said, re.M)
+    assert f"output: results/smoke/{CELL}/spec.json" in Path(log).read_text()
+
+
+def test_a_cut_has_reports_of_its_own_and_trains_nothing_again(workflow):
+    results = workflow.folder / "results/smoke"
+    before = {f: f.read_bytes() for f in results.rglob("*") if f.is_file()}
+    cut = ("--config", "depths=[3]", 'variants=["hc"]', 'backends=["torch"]')
+    result = workflow.snakemake("all", *SMOKE, *cut)
     assert result.returncode == 0, result.stderr
-    assert re.search(rf"^train +{cells}$", result.stdout, re.MULTILINE)
+    assert "train" not in jobs_in(result.stderr)
+    assert {f: f.read_bytes() for f in before if f.suffix != ".log"} == {
+        f: content for f, content in before.items() if f.suffix != ".log"
+    }
+    folder = results / "cuts/variants-hc+depths-3+backends-torch"
+    for name in ("RESULTS.md", "COMPARISON.md"):
+        head = (folder / name).read_text().split("\n\n")[1].strip("*")
+        assert (
+            head == "This is a cut of the whole grid: only variants hc, depths 3, backends torch."
+        )
+        assert "cut of the whole grid" not in (results / name).read_text()
+    with (folder / "tables/cells.csv").open(newline="") as file:
+        assert [r["study"] for r in csv.DictReader(file)] == ["depth-mlx"]
+    # And a run that the whole lacks is trained once, for both.
+    shutil.rmtree(results / CELL)
+    plan = workflow.snakemake("-n", "all", *SMOKE, "--config", "depths=[3]").stdout
+    assert jobs_in(plan)["train"] == 1
+
+
+# --- README's table of commands ------------------------------------------------------------------
+
+ROW = re.compile(r"^\| (.+?) \| (.+?) \|$", re.M)
+PAPER = "snakemake all --configfile workflow/presets/paper.yaml"
+PLANS = {
+    "see what would run, and why": {"train": 136, "reports": 1},
+    "train one study": {"train": 54},
+    "do one cell again": {"train": 1},
+    "cut an axis": {"train": 30, "reports": 1},
+    "draw every cell's own figures": {"train": 136, "cell_figure": 136},
+    "get the images, or see why not": {"data_fashion_mnist": 1},
+    "run the published scale": {"train": 207, "reports": 1},
+    "… on a Slurm cluster": {"train": 207, "reports": 1},
+}
+"""What a command plans where nothing has run yet; the data set and tables go without saying."""
+
+
+def readme_commands():
+    """(what for, command) of every row."""
+    text = (PROJECT / "README.md").read_text(encoding="utf-8")
+    table = text.partition("| to … | run |\n|---|---|\n")[2].partition("\n\n")[0]
+    for purpose, cell in ROW.findall(table):
+        command = re.search("`(.*?)`", cell)[1]
+        yield (
+            purpose.partition(",")[0] if "cut" in purpose else purpose,
+            (f"{PAPER} {command}" if cell.startswith("the same with") else command),
+        )
+
+
+COMMANDS = dict(readme_commands())
+
+
+def test_every_row_of_the_readme_is_tried_here():
+    own = {purpose for purpose, command in COMMANDS.items() if command.startswith("fathom ")}
+    assert set(COMMANDS) - own == set(PLANS) | {"make a browsable report"}
+
+
+@pytest.mark.parametrize("purpose", PLANS)
+def test_a_command_of_the_readme_plans_what_the_readme_says(untouched, purpose):
+    program, *arguments = shlex.split(COMMANDS[purpose])
+    assert program == "snakemake"
+    result = untouched.snakemake(*arguments, *([] if "-n" in arguments else ["-n"]))
+    assert result.returncode == 0, result.stderr
+    jobs = jobs_in(result.stdout)
+    expected = PLANS[purpose]
+    assert {what: jobs.get(what) for what in expected} == expected
+    if "reports" not in expected:  # nothing else, but the images that some cells need
+        assert set(jobs) <= set(expected) | {"data_fashion_mnist", "in all"}
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS.values() if c.startswith("fathom ")])
+def test_a_command_of_the_readme_can_be_read(command):
+    _, name, *arguments = shlex.split(command)
+    typer.main.get_command(cli.app).commands[name].make_context(name, arguments)
+
+
+def test_a_browsable_report_is_made(finished, tmp_path):
+    program, option, file = shlex.split(COMMANDS["make a browsable report"])
+    assert (program, option) == ("snakemake", "--report")
+    finished.smoke(option, str(tmp_path / file))
+    assert (tmp_path / file).stat().st_size > 100_000
 
 
 def test_a_missing_backend_is_left_out_and_said(untouched, tmp_path):
@@ -157,7 +287,7 @@ def test_a_missing_backend_is_left_out_and_said(untouched, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['mlx'] = None\n")
     result = untouched.snakemake("-n", environment={"PYTHONPATH": str(tmp_path)})
     assert result.returncode == 0, result.stderr
-    assert re.search(r"^train +76$", result.stdout, re.MULTILINE)
+    assert jobs_in(result.stdout)["train"] == 76
     said = [line for line in result.stderr.splitlines() if "mlx is not installed here" in line]
     assert len(said) == 1
 
@@ -166,8 +296,13 @@ def test_without_the_images_everything_else_is_made_and_the_tables_say_why(fresh
     record = fresh.folder / "data/fashion-mnist/unavailable.txt"
     record.parent.mkdir(parents=True)
     record.write_text("nothing answered\nand more about it\n")
-    grid = ("seeds=[0]", "depths=[2]", 'variants=["mhc","mhc_causal"]', 'backends=["torch"]')
-    result = fresh.smoke("tables", grid=("--config", *grid))
+    (fresh.folder / "grid.yaml").write_text(
+        "studies:\n"
+        "  depth-mlx: {variants: [mhc], depths: [2], seeds: [0], backends: [torch]}\n"
+        "  depth-torch: {exclude: [{seed: 0}]}\n"
+        "  depth-beyond: {exclude: [{seed: 0}]}\n"
+    )
+    result = fresh.smoke("tables")
     said = [line for line in result.stderr.splitlines() if line.startswith("fathom:")]
     assert len(said) == 1
     assert "data/fashion-mnist/unavailable.txt says what was tried" in said[0]
@@ -195,6 +330,34 @@ def test_bad_config_is_one_line_and_nothing_starts(untouched, setting, said):
     assert not (untouched.folder / "results").exists()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["dpeth-mlx"], "did you mean depth-mlx?"),
+        (["results/runs/depth-mlx/48L/mhk/torch/seed0/metrics.jsonl"], "did you mean 'mhc'?"),
+        (["results/runs/dpeth-mlx/48L/mhc/torch/seed0/metrics.jsonl"], "no study 'dpeth-mlx'"),
+    ],
+)
+def test_a_wrong_target_is_refused_in_one_line(untouched, arguments, said):
+    result = untouched.snakemake("-n", *arguments)
+    assert result.returncode == 1
+    own = "Using workflow specific profile"  # which Snakemake says before it reads the workflow
+    lines = (result.stdout + result.stderr).splitlines()
+    (line,) = [line for line in lines if line and not line.startswith(own)]
+    assert line.startswith("fathom: ")
+    assert said in line
+
+
+def test_from_another_folder_the_line_says_what_to_do(untouched):
+    result = untouched.snakemake("-n", "-s", "../workflow/Snakefile", folder="report")
+    assert result.returncode == 1
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("fathom:")]
+    assert line == (
+        f"fathom: config.yaml is not in this folder; go to {untouched.folder}, "
+        f"or add --directory {untouched.folder} to the command"
+    )
+
+
 def test_malformed_yaml_is_refused_by_file_and_line(fresh):
     fresh.edit("config.yaml", "variants: null", "variants: [unclosed")
     result = fresh.snakemake("-n")
@@ -205,5 +368,5 @@ def test_malformed_yaml_is_refused_by_file_and_line(fresh):
 
 def test_the_config_a_run_used_is_kept(finished):
     kept = json.loads((finished.folder / "results/smoke/config.json").read_text())
-    assert kept["seeds"] == [0]
+    assert kept["studies"]["depth-mlx"]["seeds"] == [0]
     assert kept["studies"]["depth-mlx"]["steps"] == 4

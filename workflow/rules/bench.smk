@@ -3,20 +3,17 @@
 
 rule bench:
     output:
-        table=f"{RESULTS}/tables/bench.csv",
-        figure=report(
-            f"{RESULTS}/figures/bench.png",
-            category="Speed",
-            caption="../report/bench.rst",
-        ),
+        table=f"{STORE}/tables/bench.csv",
+        figure=in_report(f"{STORE}/figures", "bench", category="Speed"),
     log:
-        f"{RESULTS}/logs/bench.log",
+        f"{STORE}/logs/bench.log",
     conda:
         "../../envs/bench.yaml"
     # All of them: what is measured has the machine to itself.
     threads: workflow.cores or 1
     params:
-        code_hash=provenance.code_hash("fathom.bench"),
+        captions=captions_of("bench"),
+        code_hash=provenance.code_hash("fathom.bench.measure", "fathom.report.figures.bench"),
     shell:
         "fathom bench steps growth startup dry-run sweep"
         " --out {output.table:q} --figure {output.figure:q} > {log:q} 2>&1"

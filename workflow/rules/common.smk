@@ -1,10 +1,16 @@
 # What every stage needs: the checked config, its cells, and how a job calls fathom.
 
 import functools
-import json
 import shlex
 
-CONFIG = or_exit(study.check_config, config, " + ".join(map(str, workflow.configfiles)))
+from fathom import datasets, tasks
+from fathom.analysis.places import Place
+from fathom.config import BACKENDS, Cell, check_config, installed_backends
+from fathom.runs.code import training_roots
+from fathom.runs.folder import FILES, MANIFEST
+from fathom.runs.inspect import imported_that_count
+
+CONFIG = or_exit(check_config, config, " + ".join(map(str, workflow.configfiles)))
 
 CONDA = bool(workflow.deployment_settings.deployment_method)
 
@@ -21,27 +27,43 @@ prefix = (
 )
 shell.prefix(prefix.replace("{", "{{").replace("}", "}}"))  # Snakemake formats it once more
 
-RESULTS = CONFIG.results
+# Runs, and what belongs to them, are in STORE whatever is cut; tables, figures and reports in
+# RESULTS, which a cut has of its own.
+STORE = CONFIG.results
+RESULTS = CONFIG.report_folder
 
-INSTALLED = study.BACKENDS if CONDA or CONFIG.assume_backends else study.installed_backends()
-
-# Written once the data set is there and checked; the other, if it could not be had.
-DATA = f"{CONFIG.compute.data}/fashion-mnist/SHA256SUMS"
-NO_DATA = f"{CONFIG.compute.data}/fashion-mnist/unavailable.txt"
-
-
-def has_data(cell):
-    """False for a cell of the image study once fetching its data has failed."""
-    needed = CONFIG.studies[cell.study].task == "fashion"
-    return not needed or Path(DATA).exists() or not Path(NO_DATA).exists()
+INSTALLED = BACKENDS if CONDA or CONFIG.assume_backends else installed_backends()
 
 
-CELLS = [c for c in CONFIG.cells() if c.backend in INSTALLED and has_data(c)]
+def folder_of_data(dataset):
+    return datasets.folder_of(dataset, CONFIG.compute.data)
 
-if not all(map(has_data, CONFIG.cells())):
+
+def dataset_of(study_name):
+    """The data set that a study's task needs; None without one."""
+    return tasks.load(CONFIG.studies[study_name].task).dataset
+
+
+def is_unavailable(dataset):
+    """Whether fetching it has failed."""
+    folder = folder_of_data(dataset)
+    return (folder / datasets.UNAVAILABLE).exists() and not (folder / datasets.SUMS).exists()
+
+
+DATASETS = sorted({name for study in CONFIG.studies if (name := dataset_of(study))})
+UNAVAILABLE = list(filter(is_unavailable, DATASETS))
+
+CELLS = [
+    cell
+    for cell in CONFIG.cells()
+    if cell.backend in INSTALLED and dataset_of(cell.study) not in UNAVAILABLE
+]
+
+for name in UNAVAILABLE:
     print(
-        f"fathom: Fashion-MNIST could not be had, so its studies are left out; {NO_DATA} says what "
-        "was tried (snakemake data tries again)",
+        f"fathom: the data set {name} is unavailable, so its studies are left out; "
+        f"{folder_of_data(name) / datasets.UNAVAILABLE} says what was tried (snakemake data tries "
+        "again)",
         file=sys.stderr,
     )
 
@@ -53,130 +75,70 @@ for backend in sorted({cell.backend for cell in CONFIG.cells()} - set(INSTALLED)
         file=sys.stderr,
     )
 
-RUN_FILES = ("spec.json", "metrics.jsonl", "summary.json", "manifest.json")
+RUN_FILES = (*FILES, MANIFEST)
 
 
 def run_files(cell):
     """The files that training a cell leaves."""
-    return [f"{RESULTS}/runs/{cell.path()}/{name}" for name in RUN_FILES]
+    return [f"{STORE}/runs/{cell.path()}/{name}" for name in RUN_FILES]
 
 
-def imported_runs():
-    """(platform, cell) of the imported runs that the config and the code of today would repeat.
-
-    Others stay where they are and in no table; `fathom status` says why.
-    """
-    runs = []
-    for folder in sorted(Path(RESULTS).glob("imported/*/")):
-        for cell in CONFIG.cells():
-            manifest_file = folder / cell.path() / "manifest.json"
-            if not manifest_file.exists():
-                continue
-            spec = CONFIG.spec(cell)
-            code = provenance.code_hashes(*provenance.training_modules(spec.task, cell.backend))
-            try:
-                manifest = json.loads(manifest_file.read_text())
-                current = (manifest["spec_hash"], manifest["code"]) == (
-                    spec.hash(),
-                    code,
-                )
-            except (ValueError, KeyError, TypeError, RecursionError):
-                current = True  # damaged: the tables refuse it by name
-            if current:
-                runs.append((folder.name, cell))
-    return runs
-
-
-IMPORTED = imported_runs()
+IMPORTED = imported_that_count(CONFIG)  # (platform, cell); `fathom status` has the others
 STUDIES = list(dict.fromkeys(cell.study for cell in [*CELLS, *(c for _, c in IMPORTED)]))
 
 
 def imported_files():
     return [
-        f"{RESULTS}/imported/{platform}/{cell.path()}/{name}"
+        f"{STORE}/imported/{platform}/{cell.path()}/{name}"
         for platform, cell in IMPORTED
         for name in RUN_FILES
     ]
 
 
 def places(study_name):
-    """Folders of figures: a backend for what is trained here, backend-platform for the rest."""
-    here = [cell.backend for cell in CELLS if cell.study == study_name]
-    carried = [f"{c.backend}-{platform}" for platform, c in IMPORTED if c.study == study_name]
-    return sorted({*here, *carried})
+    """Where a study was measured, as names of folders of figures."""
+    here = [Place.named(cell.backend) for cell in CELLS if cell.study == study_name]
+    carried = [Place.named(c.backend, where) for where, c in IMPORTED if c.study == study_name]
+    return sorted({place.folder for place in (*here, *carried)})
 
 
-@functools.lru_cache(maxsize=1)  # a rule asks twice in a row
+@functools.lru_cache(maxsize=1)  # a rule asks several times in a row
 def spec_of_cell(cell):
     return CONFIG.spec(cell)
 
 
 def spec_of(wildcards):
     w = wildcards
-    return spec_of_cell(Cell(w.study, int(w.depth), w.variant, w.backend, int(w.seed)))
-
-
-@functools.cache  # the same for thousands of cells
-def training_code(task, backend):
-    return provenance.code_hash(*provenance.training_modules(task, backend))
+    if w.study not in CONFIG.studies:
+        fail(f"no study '{w.study}'; the config has {', '.join(CONFIG.studies)}")
+    if w.backend in BACKENDS and w.backend not in INSTALLED:
+        fail(
+            f"backend {w.backend} is not installed here (pip install -e '.[{w.backend}]' brings it)"
+        )
+    cell = Cell(w.study, int(w.depth), w.variant, w.backend, int(w.seed))
+    return or_exit(spec_of_cell, cell)
 
 
 def code_of(wildcards):
-    return training_code(CONFIG.studies[wildcards.study].task, wildcards.backend)
+    return hash_of_roots(training_roots(spec_of(wildcards)))
 
 
-COMPARISONS = (
-    "loss_comparison",
-    "grad_norm_comparison",
-    "gain_comparison",
-    "depth_scaling",
-)
-CELL_FIGURES = ("loss", "grad_norm", "nan_inf_events", "gain_proxy")
-
-
-def deepest(study_name):
-    """The name of the head-to-head figure, as in 48l_comparison."""
-    depth = max(c.depth for c in [*CELLS, *(c for _, c in IMPORTED)] if c.study == study_name)
-    return f"{depth}l_comparison"
-
-
-IMAGE_FIGURES = ("comparison", "mixing_matrix")
-
-
-def figure_names(study_name):
-    """The figures of a study: those of the image study are its own."""
-    if CONFIG.studies[study_name].task == "fashion":
-        return IMAGE_FIGURES
-    return (*COMPARISONS, deepest(study_name))
-
-
-def caption_of(figure):
-    return "deepest_comparison" if figure.endswith("l_comparison") else figure
-
-
-def study_figures(study_name):
-    names = figure_names(study_name)
-    folder = f"{RESULTS}/figures/{study_name}"
-    return [f"{folder}/{place}/{name}.png" for place in places(study_name) for name in names]
-
-
-def place_options(place):
-    """How `fathom figures` is told of a place."""
-    backend, _, platform = place.partition("-")
-    if platform:
-        return f"--backend {backend} --platform {platform} --runs {RESULTS}/imported/{platform}"
-    return f"--backend {backend} --runs {RESULTS}/runs"
+@functools.cache  # the same for thousands of cells
+def hash_of_roots(roots):
+    return provenance.code_hash(*roots)
 
 
 def data_of(wildcards):
-    """What a cell reads: the image study its data, the others nothing."""
-    return ancient(DATA) if CONFIG.studies[wildcards.study].task == "fashion" else []
+    """What a cell reads: the data set of its task, if that needs one."""
+    dataset = dataset_of(spec_of(wildcards).study)
+    return ancient(str(folder_of_data(dataset) / datasets.SUMS)) if dataset else []
 
 
 wildcard_constraints:
-    study="|".join(STUDIES),
+    # Whether there is such a study, variant or backend, `spec_of` says in words.
+    study="[a-z][a-z0-9-]*",
     depth="[0-9]+",
     variant="[a-z0-9_]+",
-    backend="|".join(INSTALLED),
+    backend="[a-z]+",
     place="[a-z0-9-]+",
     seed="[0-9]+",

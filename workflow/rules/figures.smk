@@ -1,7 +1,7 @@
-# CSVs → PNGs: one job for each study and backend, and one for each cell on request.
+# CSVs → PNGs: one job for each study and place, and one for each cell on request.
 
-OVERVIEW = [f"{RESULTS}/figures/overview/{name}.png" for name in ("variance", "published")]
-FIGURES = [file for name in STUDIES for file in study_figures(name)] + OVERVIEW
+FIGURES = [file for name in STUDIES for file in study_figures(name)]
+FIGURES += pngs(f"{RESULTS}/figures/overview", "overview")
 
 for name in STUDIES:
 
@@ -11,20 +11,14 @@ for name in STUDIES:
         input:
             steps=f"{RESULTS}/tables/steps.csv.gz",
             summary=f"{RESULTS}/tables/summary.csv",
+            mixing=mixing_of(name, family_of(name)),
         output:
-            *[
-                report(
-                    f"{RESULTS}/figures/{name}/{{place}}/{figure}.png",
-                    category=name,
-                    subcategory="{place}",
-                    caption=f"../report/{caption_of(figure)}.rst",
-                    labels={
-                        "figure": figure.replace("_", " "),
-                        "place": "{place}",
-                    },
-                )
-                for figure in figure_names(name)
-            ],
+            *in_report(
+                f"{RESULTS}/figures/{name}/{{place}}",
+                family_of(name),
+                category=name,
+                place="{place}",
+            ),
         log:
             f"{RESULTS}/logs/figures/{name}-{{place}}.log",
         localrule: True
@@ -32,12 +26,15 @@ for name in STUDIES:
             "../../envs/report.yaml"
         params:
             study=name,
-            code_hash=provenance.code_hash("fathom.figures", "fathom.mixing"),
+            family=family_of(name),
+            captions=captions_of(family_of(name)),
+            code_hash=code_of_figures(family_of(name)),
             folder=subpath(output[0], parent=True),
-            place=lambda w: place_options(w.place),
+            place=lambda w: place_options(Place.parse(w.place)),
         shell:
             "fathom figures --steps {input.steps:q} --summary {input.summary:q}"
-            " --study {params.study} {params.place} --out {params.folder:q} 2> {log:q}"
+            " --study {params.study} --family {params.family} {params.place:q}"
+            " --out {params.folder:q} 2> {log:q}"
 
 
 rule overview_figures:
@@ -45,17 +42,15 @@ rule overview_figures:
         variance=f"{RESULTS}/tables/variance.csv",
         published=f"{RESULTS}/tables/published.csv",
     output:
-        *[
-            report(file, category="Overview", caption=f"../report/{Path(file).stem}.rst")
-            for file in OVERVIEW
-        ],
+        *in_report(f"{RESULTS}/figures/overview", "overview", category="Overview"),
     log:
         f"{RESULTS}/logs/figures/overview.log",
     localrule: True
     conda:
         "../../envs/report.yaml"
     params:
-        code_hash=provenance.code_hash("fathom.figures"),
+        captions=captions_of("overview"),
+        code_hash=code_of_figures("overview"),
         folder=subpath(output[0], parent=True),
     shell:
         "fathom overview-figures --variance {input.variance:q} --published {input.published:q}"
@@ -66,18 +61,14 @@ rule cell_figure:
     input:
         metrics=f"{RUN}/metrics.jsonl",
     output:
-        expand(
-            f"{RESULTS}/figures/cells/{{{{study}}}}/{{{{depth}}}}L/{{{{variant}}}}/"
-            "{{backend}}/seed{{seed}}/{figure}.png",
-            figure=CELL_FIGURES,
-        ),
+        pngs(f"{STORE}/figures/cells/{CELL}", "cell"),
     log:
-        f"{RESULTS}/logs/figures/{{study}}/{{depth}}L-{{variant}}-{{backend}}-seed{{seed}}.log",
+        f"{STORE}/logs/figures/{{study}}/{{depth}}L-{{variant}}-{{backend}}-seed{{seed}}.log",
     localrule: True
     conda:
         "../../envs/report.yaml"
     params:
-        code_hash=provenance.code_hash("fathom.figures"),
+        code_hash=code_of_figures("cell"),
         run=subpath(input.metrics, parent=True),
         folder=subpath(output[0], parent=True),
     shell:
@@ -92,9 +83,5 @@ rule figures:
 
 rule cell_figures:
     input:
-        [
-            f"{RESULTS}/figures/cells/{cell.path()}/{figure}.png"
-            for cell in CELLS
-            for figure in CELL_FIGURES
-        ],
+        [file for cell in CELLS for file in pngs(f"{STORE}/figures/cells/{cell.path()}", "cell")],
     localrule: True

@@ -1,8 +1,11 @@
-# CSVs and figures → RESULTS.md and COMPARISON.md.
+# CSVs and figures → one report for each template NAME.SUFFIX.j2.
 
-REPORT_NAMES = ("RESULTS", "COMPARISON")
-REPORTS = [f"{RESULTS}/{name}.md" for name in REPORT_NAMES]
-TEMPLATES = sorted(map(str, Path("report/templates").glob("*.j2")))
+TEMPLATES_FOLDER = "report/templates"
+TEMPLATES = sorted(map(str, Path(TEMPLATES_FOLDER).rglob("*.j2")))
+REPORTS = [
+    f"{RESULTS}/{file.name.removesuffix('.j2')}"
+    for file in sorted(Path(TEMPLATES_FOLDER).glob("*.*.j2"))
+]
 
 
 rule reports:
@@ -12,19 +15,15 @@ rule reports:
         config=f"{RESULTS}/config.json",
         published=PUBLISHED,
         templates=TEMPLATES,
-        judging_words="report/judging_words.txt",
     output:
-        *[
-            report(file, category="Reports", caption=f"../report/{name}.rst")
-            for file, name in zip(REPORTS, REPORT_NAMES)
-        ],
+        *[report(file, category="Reports", caption="../report/report.rst") for file in REPORTS],
     log:
         f"{RESULTS}/logs/report.log",
     localrule: True
     conda:
         "../../envs/report.yaml"
     params:
-        code_hash=provenance.code_hash("fathom.report"),
+        code_hash=provenance.code_hash("fathom.report.render", "fathom.measures:RUN_MEASURES[*]"),
         templates=lambda w, input: str(Path(input.templates[0]).parent),
     shell:
         "fathom report --config {input.config:q} --published {input.published:q}"
@@ -53,17 +52,3 @@ rule verify:
     shell:
         "fathom verify --config {input.config:q} --published {input.published:q}"
         " --templates {params.templates:q} 2>&1 | tee {log:q}"
-
-
-rule schema:
-    output:
-        "workflow/schemas/config.schema.json",
-    log:
-        f"{RESULTS}/logs/schema.log",
-    localrule: True
-    conda:
-        "../../envs/report.yaml"
-    params:
-        code_hash=provenance.code_hash("fathom.study"),
-    shell:
-        "fathom schema --out {output:q} 2> {log:q}"

@@ -1,27 +1,28 @@
 # Before anything else: the sources, and a config.yaml that can be read.
 
-import os
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(workflow.basedir).parent / "src"))
+PROJECT = Path(workflow.basedir).resolve().parent
+sys.path.insert(0, str(PROJECT / "src"))
 
-from fathom import provenance, study, warm
-from fathom.study import Cell
+from fathom import preload
+from fathom.config import ConfigError, read_yaml
+from fathom.runs import provenance
+from fathom.system.errors import fail
 
 
 def or_exit(check, *arguments):
-    """The result of a check of the config; a problem ends everything with one line for each.
-
-    Nothing has started yet, and an exception would bury the lines in a traceback.
-    """
+    """The result of a check of the config; a problem ends everything with one line for each."""
     try:
         return check(*arguments)
-    except study.ConfigError as error:
-        for line in str(error).splitlines():
-            print(f"fathom: {line}", file=sys.stderr)
-        sys.stderr.flush()
-        os._exit(1)
+    except ConfigError as error:
+        fail(str(error))
 
 
-or_exit(study.read_yaml, "config.yaml")
+if not Path("config.yaml").exists():
+    fail(
+        f"config.yaml is not in this folder; go to {PROJECT}, or add --directory {PROJECT} to the "
+        "command"
+    )
+or_exit(read_yaml, "config.yaml")

@@ -20,7 +20,7 @@ rule resolve:
         "../../envs/report.yaml"
     params:
         config=CONFIG.model_dump_json(exclude={"compute"}),
-        code_hash=provenance.code_hash("fathom.study"),
+        code_hash=provenance.code_hash("fathom.config"),
     shell:
         "fathom resolve {params.config:q} --out {output.config:q} 2> {log:q}"
 
@@ -39,7 +39,11 @@ rule run_tables:
     conda:
         "../../envs/report.yaml"
     params:
-        code_hash=provenance.code_hash("fathom.tables", "fathom.attribution"),
+        code_hash=provenance.code_hash(
+            "fathom.analysis.tables",
+            "fathom.analysis.attribution",
+            "fathom.measures:RUN_MEASURES[*]",
+        ),
     shell:
         "fathom tables --config {input.config:q} 2> {log:q}"
 
@@ -59,7 +63,7 @@ rule claims:
     conda:
         "../../envs/report.yaml"
     params:
-        code_hash=provenance.code_hash("fathom.claims"),
+        code_hash=provenance.code_hash("fathom.analysis.claims", "fathom.analysis.claims.rules"),
     shell:
         "fathom claims --config {input.config:q} --published {input.published:q} 2> {log:q}"
 

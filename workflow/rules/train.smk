@@ -1,7 +1,8 @@
 # One job per cell, and one target per study.
 
 
-RUN = f"{RESULTS}/runs/{{study}}/{{depth}}L/{{variant}}/{{backend}}/seed{{seed}}"
+CELL = "{study}/{depth}L/{variant}/{backend}/seed{seed}"
+RUN = f"{STORE}/runs/{CELL}"
 
 
 rule train:
@@ -10,14 +11,14 @@ rule train:
     output:
         spec=f"{RUN}/spec.json",
         metrics=f"{RUN}/metrics.jsonl",
-        summary=f"{RUN}/summary.json",
+        mixing=f"{RUN}/mixing.safetensors",
         manifest=f"{RUN}/manifest.json",
     log:
-        f"{RESULTS}/logs/train/{{study}}/{{depth}}L-{{variant}}-{{backend}}-seed{{seed}}.log",
+        f"{STORE}/logs/train/{{study}}/{{depth}}L-{{variant}}-{{backend}}-seed{{seed}}.log",
     benchmark:
         # Its seconds hold for every job; its memory and CPU time for those that train in their own
         # process: on a cluster, or with `compute.preload: false`.
-        f"{RESULTS}/benchmarks/{{study}}/{{depth}}L-{{variant}}-{{backend}}-seed{{seed}}.tsv"
+        f"{STORE}/benchmarks/{{study}}/{{depth}}L-{{variant}}-{{backend}}-seed{{seed}}.tsv"
     conda:
         "../../envs/{backend}.yaml"
     threads: CONFIG.compute.threads
@@ -43,5 +44,4 @@ for name in STUDIES:
             name
         input:
             [file for cell in CELLS if cell.study == name for file in run_files(cell)],
-            study_figures(name),
         localrule: True

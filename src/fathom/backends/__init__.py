@@ -16,16 +16,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from fathom import blas
-from fathom.hardware import keep_freed_memory
+from fathom.system import blas
+from fathom.system.errors import UserError
+from fathom.system.hardware import keep_freed_memory
 
 if TYPE_CHECKING:
+    from fathom.config import Optimizer
     from fathom.models.ops import Array, Ops
-    from fathom.recipes import Recipe
-    from fathom.study import Optimizer
+    from fathom.models.recipes import Recipe
 
 
-class BackendError(RuntimeError):
+class BackendError(UserError):
     """A framework or a device that is not there; the message says what would be."""
 
 
@@ -80,6 +81,15 @@ class Trainer(ABC):
     @abstractmethod
     def state(self) -> dict[str, np.ndarray]:
         """`param.*`, `m.*`, `v.*` (AdamW's moments) by parameter name, and `step`."""
+
+    def parameters(self) -> dict[str, np.ndarray]:
+        """The present parameters by name, on the host."""
+        prefix = "param."
+        return {
+            name.removeprefix(prefix): value
+            for name, value in self.state().items()
+            if name.startswith(prefix)
+        }
 
     @abstractmethod
     def load_state(self, state: dict[str, np.ndarray]) -> None:

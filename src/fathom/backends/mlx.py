@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from fathom import blas
 from fathom.backends import Backend, BackendError, Device, ObjectiveFunction, Trainer
-from fathom.hardware import cpu_model
-from fathom.recipes import Recipe
-from fathom.study import Optimizer
+from fathom.config import Optimizer
+from fathom.models.recipes import Recipe
+from fathom.system import blas
+from fathom.system.hardware import cpu_model
 
 COMPILE_SWITCH = "FATHOM_MLX_COMPILE"
 """Environment variable: `off` leaves the step uncompiled on a GPU too."""
@@ -230,7 +230,7 @@ class MlxOps:
         picked = mx.take_along_axis(logits, targets[..., None], axis=-1).squeeze(-1)
         return mx.mean(mx.logsumexp(logits, axis=-1) - picked)
 
-    def constant(self, x: array) -> array:
+    def stop_gradient(self, x: array) -> array:
         return mx.stop_gradient(x)
 
     def to_numpy(self, x: array) -> np.ndarray:

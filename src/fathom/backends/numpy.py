@@ -124,7 +124,7 @@ class NumpyOps:
         log_probabilities = log_softmax(logits, axis=-1)
         return -np.take_along_axis(log_probabilities, targets[..., None], axis=-1).mean()
 
-    def constant(self, x: np.ndarray) -> np.ndarray:
+    def stop_gradient(self, x: np.ndarray) -> np.ndarray:
         return x
 
     def to_numpy(self, x: np.ndarray) -> np.ndarray:

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.optim.adamw import adamw
 
 from fathom.backends import Backend, BackendError, Device, ObjectiveFunction, Trainer
-from fathom.hardware import cpu_model
-from fathom.recipes import Recipe
-from fathom.study import Optimizer
+from fathom.config import Optimizer
+from fathom.models.recipes import Recipe
+from fathom.system.hardware import cpu_model
 
 
 class TorchOps:
@@ -122,7 +122,7 @@ class TorchOps:
     def cross_entropy(self, logits: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(logits.flatten(0, -2), targets.flatten())
 
-    def constant(self, x: Tensor) -> Tensor:
+    def stop_gradient(self, x: Tensor) -> Tensor:
         return x.detach()
 
     def to_numpy(self, x: Tensor) -> np.ndarray:

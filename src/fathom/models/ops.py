@@ -124,7 +124,7 @@ class Ops(Protocol):
         """Mean over [B, T] of −log softmax(logits […, V])[target], in nats."""
         ...
 
-    def constant(self, x: Array) -> Array:
+    def stop_gradient(self, x: Array) -> Array:
         """`x`, through which no gradient flows."""
         ...
 
@@ -135,12 +135,3 @@ class Ops(Protocol):
     def all_finite(self, x: Array) -> Array:
         """A scalar: whether no entry is NaN or infinite."""
         ...
-
-
-def stacked_layers(ops: Ops, params: dict[str, Array]) -> list[dict[str, Array]]:
-    """Unbind the stacked parameters `block.*` once: a dict of […] for each layer."""
-    prefix = "block."
-    names = [name for name in params if name.startswith(prefix)]
-    stacks = (ops.unstack(params[name]) for name in names)
-    keys = [name.removeprefix(prefix) for name in names]
-    return [dict(zip(keys, layer, strict=True)) for layer in zip(*stacks, strict=True)]

@@ -9,26 +9,116 @@ import math
 from typing import TYPE_CHECKING
 
 import numpy as np
+from pydantic import Field, model_validator
+
+from fathom.models.connections.connection import stream_spread
+from fathom.models.transformer import Transformer
+from fathom.settings import Positive, Registry, Section
+from fathom.tasks import Batch, Presentation, Start, Task
 
 if TYPE_CHECKING:
-    from fathom.study import Spec
+    from fathom.config import Spec
+    from fathom.models.connections.schemes import Scheme
+    from fathom.models.network import Output
+    from fathom.models.ops import Array, Ops
+    from fathom.models.recipes import Recipe
 
 # Keeps the batches' random numbers apart from those of the initial parameters.
 STREAM = 0x746F6B656E73
 
 
-def batch(spec: Spec, step: int) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs and targets, int32 [B, T] each, a pure function of (seed, step).
+class Model(Section):
+    """Sizes of the transformer."""
 
-    The sequence has T + 1 tokens: the input drops the last, the target drops the first.
+    vocab: Positive = Field(description="V, number of distinct tokens")
+    length: Positive = Field(description="T, tokens in a sequence")
+    width: Positive = Field(description="D, channels of a stream")
+    heads: Positive = Field(description="H, attention heads; must divide width")
+    hidden: Positive = Field(description="F, channels between the MLP's two layers")
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> Model:
+        if self.width % self.heads:
+            raise ValueError(
+                f"width {self.width} is not divisible by heads {self.heads}; "
+                f"make width a multiple of {self.heads}"
+            )
+        return self
+
+
+def activation_max_log10(start: Start) -> float:
+    """log10 of the largest activation that enters any block; NaN if none is finite."""
+    finite = [value for value in _largest_log10(start) if np.isfinite(value)]
+    return max(finite, default=math.nan)
+
+
+def overflow_layer(start: Start) -> int | None:
+    """The first block whose input has a variance beyond float32, so that its norm overflows.
+
+    In float64, from what enters it; None if there is none.
     """
-    vocab = spec.model.vocab
-    rng = np.random.default_rng([spec.seed, STREAM, step])
-    start = rng.integers(0, vocab, size=(spec.batch_size, 1))
-    sequence = ((start + np.arange(spec.model.length + 1)) % vocab).astype(np.int32)
-    return sequence[:, :-1], sequence[:, 1:]
+    limit = np.finfo(np.float32).max
+    over = (layer for layer, x in enumerate(start.entering) if x.var(axis=-1).max() > limit)
+    return next(over, None)
 
 
-def chance_loss(spec: Spec) -> float:
-    """ln V: every token equally likely."""
-    return math.log(spec.model.vocab)
+def overflow_activation_log10(start: Start) -> float | None:
+    """log10 of the largest activation that enters that block; None if there is none."""
+    layer = overflow_layer(start)
+    return None if layer is None else _largest_log10(start)[layer]
+
+
+def _largest_log10(start: Start) -> list[float]:
+    return [float(np.log10(np.abs(x).max())) for x in start.entering]
+
+
+AT_START = Registry(
+    {
+        "activation_max_log10": activation_max_log10,
+        "overflow_layer": overflow_layer,
+        "overflow_activation_log10": overflow_activation_log10,
+    }
+)
+
+
+class Tokens(Task):
+    """Predict the next token of a sequence that counts up."""
+
+    Model = Model
+    Network = Transformer
+    at_start = AT_START
+
+    def network(self, model: Model, depth: int, recipe: Recipe, scheme: Scheme) -> Transformer:
+        return Transformer(model, depth, recipe, scheme)
+
+    def batch(self, spec: Spec, step: int) -> Batch:
+        """Inputs and targets, int32 [B, T] each.
+
+        The sequence has T + 1 tokens: the input drops the last, the target drops the first.
+        """
+        vocab = spec.model.vocab
+        rng = np.random.default_rng([spec.seed, STREAM, step])
+        start = rng.integers(0, vocab, size=(spec.batch_size, 1))
+        sequence = ((start + np.arange(spec.model.length + 1)) % vocab).astype(np.int32)
+        return Batch((sequence[:, :-1],), sequence[:, 1:])
+
+    def chance_loss(self, spec: Spec) -> float:
+        """ln V: every token equally likely."""
+        return math.log(spec.model.vocab)
+
+    def reports(self, ops: Ops, output: Output) -> dict[str, Array]:
+        """How far the last streams are from being one, where there are several to mix."""
+        if output.H_res is None or output.H_res.shape[-1] == 1:
+            return {}
+        difference, cosine = stream_spread(ops, ops.stop_gradient(output.streams))
+        return {"stream_difference": difference, "stream_cosine": cosine}
+
+
+def sizes(model: Model) -> str:
+    """In the letters of docs/definitions.md."""
+    return f"V {model.vocab}, T {model.length}, D {model.width}, H {model.heads}, F {model.hidden}"
+
+
+PRESENTATION = Presentation(
+    unit="token", figures="sweep", report="sweep", compared="gain_final", sizes=sizes
+)

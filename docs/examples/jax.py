@@ -1,0 +1,259 @@
+"""JAX on cpu or gpu: an example of a backend. As src/fathom/backends/jax.py it is one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from fathom.backends import Backend, BackendError, Device, ObjectiveFunction, Trainer
+from fathom.config import Optimizer
+from fathom.models.recipes import Recipe
+from fathom.system.hardware import cpu_model
+
+# Read when JAX starts, hence before its import.
+os.environ["PJRT_NPROC"] = os.environ["OMP_NUM_THREADS"]
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+
+class JaxOps:
+    """Ops in float32. Docstrings: `fathom.models.ops`."""
+
+    def asarray(self, x: np.ndarray) -> Array:
+        return jnp.array(x, jnp.int32 if np.issubdtype(x.dtype, np.integer) else jnp.float32)
+
+    def unstack(self, x: Array) -> Sequence[Array]:
+        return jnp.unstack(x)
+
+    def split(self, x: Array, parts: int) -> Sequence[Array]:
+        return jnp.split(x, parts, axis=-1)
+
+    def reshape(self, x: Array, shape: Sequence[int]) -> Array:
+        return jnp.reshape(x, shape)
+
+    def transpose(self, x: Array, axes: Sequence[int]) -> Array:
+        return jnp.transpose(x, axes)
+
+    def repeat(self, x: Array, copies: int) -> Array:
+        return jnp.broadcast_to(x, (copies, *x.shape))
+
+    def exp(self, x: Array) -> Array:
+        return jnp.exp(x)
+
+    def relu(self, x: Array) -> Array:
+        return jax.nn.relu(x)
+
+    def tanh(self, x: Array) -> Array:
+        return jnp.tanh(x)
+
+    def sigmoid(self, x: Array) -> Array:
+        return jax.nn.sigmoid(x)
+
+    def clip(self, x: Array, bound: float) -> Array:
+        return jnp.clip(x, -bound, bound)
+
+    def tril(self, x: Array) -> Array:
+        return jnp.tril(x)
+
+    def identity_like(self, x: Array) -> Array:
+        return jnp.eye(x.shape[-1])
+
+    def sqrt(self, x: Array) -> Array:
+        return jnp.sqrt(x)
+
+    def abs(self, x: Array) -> Array:
+        return jnp.abs(x)
+
+    def max(self, x: Array) -> Array:
+        return jnp.max(x)
+
+    def maximum(self, x: Array, floor: float) -> Array:
+        return jnp.maximum(x, floor)
+
+    def sum(self, x: Array, axis: int, keepdims: bool = False) -> Array:
+        return jnp.sum(x, axis=axis, keepdims=keepdims)
+
+    def mean(self, x: Array, axis: int) -> Array:
+        return jnp.mean(x, axis=axis)
+
+    def softmax(self, x: Array) -> Array:
+        return jax.nn.softmax(x)
+
+    def stack(self, xs: Sequence[Array]) -> Array:
+        return jnp.stack(xs)
+
+    def einsum(self, pattern: str, *xs: Array) -> Array:
+        return jnp.einsum(pattern, *xs)
+
+    def tensordot(self, a: Array, b: Array) -> Array:
+        return jnp.tensordot(a, b, axes=1)
+
+    def outer(self, w: Array, x: Array) -> Array:
+        return w.reshape(-1, *[1] * x.ndim) * x
+
+    def embedding(self, table: Array, ids: Array) -> Array:
+        return table[ids]
+
+    def linear(self, x: Array, weight: Array, bias: Array | None = None) -> Array:
+        y = x @ weight.T
+        return y if bias is None else y + bias
+
+    def gelu(self, x: Array) -> Array:
+        return jax.nn.gelu(x, approximate=False)
+
+    def layer_norm(self, x: Array, weight: Array, bias: Array) -> Array:
+        return normed(x, axes=-1) * weight + bias
+
+    def conv2d(self, x: Array, weight: Array, bias: Array, stride: int = 1) -> Array:
+        border = ((1, 1), (1, 1))
+        order = ("NHWC", "OHWI", "NHWC")
+        y = jax.lax.conv_general_dilated(x, weight, (stride, stride), border, None, None, order)
+        return y + bias
+
+    def group_norm(self, x: Array, groups: int, weight: Array, bias: Array) -> Array:
+        grouped = x.reshape(x.shape[0], -1, groups, x.shape[-1] // groups)
+        return normed(grouped, axes=(1, 3)).reshape(x.shape) * weight + bias
+
+    def causal_attention(self, q: Array, k: Array, v: Array) -> Array:
+        q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))  # heads are JAX's third axis
+        return jax.nn.dot_product_attention(q, k, v, is_causal=True).swapaxes(1, 2)
+
+    def cross_entropy(self, logits: Array, targets: Array) -> Array:
+        log_shares = jax.nn.log_softmax(logits)
+        return -jnp.take_along_axis(log_shares, targets[..., None], axis=-1).mean()
+
+    def stop_gradient(self, x: Array) -> Array:
+        return jax.lax.stop_gradient(x)
+
+    def to_numpy(self, x: Array) -> np.ndarray:
+        return np.asarray(x)
+
+    def all_finite(self, x: Array) -> Array:
+        return jnp.isfinite(x).all()
+
+
+def normed(x: Array, axes: int | tuple[int, ...]) -> Array:
+    """Mean 0 and variance 1 over the axes; zeros where the variance overflows.
+
+    A division: the gradient of `rsqrt` cubes 1/σ, which underflows once σ passes 1e13.
+    """
+    centred = x - x.mean(axis=axes, keepdims=True)
+    return centred / jnp.sqrt(jnp.square(centred).mean(axis=axes, keepdims=True) + 1e-5)
+
+
+class JaxTrainer(Trainer):
+    """AdamW on stacked parameters, the whole step compiled."""
+
+    def __init__(
+        self,
+        ops: JaxOps,
+        params: dict[str, np.ndarray],
+        objective: ObjectiveFunction,
+        optimizer: Optimizer,
+        recipe: Recipe,
+    ) -> None:
+        self.ops, self.objective, self.hyper, self.recipe = ops, objective, optimizer, recipe
+        self.names = list(params)  # JAX sorts the keys of a dict; `grad_norms` keeps this order
+        self.params = {name: ops.asarray(value) for name, value in params.items()}
+        self.m = {name: jnp.zeros_like(value) for name, value in self.params.items()}
+        self.v = dict(self.m)
+        self.steps = 0
+        self.measured: list[dict[str, Array]] = []
+        self.whole_step = jax.jit(self._whole_step)
+
+    def step(self, inputs: tuple[np.ndarray, ...], targets: np.ndarray, lr: float) -> None:
+        self.steps += 1
+        h, corrects = self.hyper, self.recipe.bias_correction
+        corrections = [1 - beta**self.steps if corrects else 1.0 for beta in (h.beta1, h.beta2)]
+        state = (self.params, self.m, self.v)
+        batch = (tuple(map(self.ops.asarray, inputs)), self.ops.asarray(targets))
+        state, measured = self.whole_step(state, batch, lr, corrections)
+        self.params, self.m, self.v = state
+        self.measured.append(measured)
+
+    def _whole_step(
+        self, state: tuple, batch: tuple, lr: Array, corrections: Sequence[Array]
+    ) -> tuple[tuple, dict[str, Array]]:
+        params, m, v = state
+
+        def loss_and_report(params: dict[str, Array]) -> tuple[Array, dict[str, Array]]:
+            return tuple(self.objective(params, *batch))
+
+        (loss, report), grads = jax.value_and_grad(loss_and_report, has_aux=True)(params)
+        norms = jnp.stack([jnp.linalg.norm(grads[name].ravel()) for name in self.names])
+        h, (correction1, correction2) = self.hyper, corrections
+        m = {n: h.beta1 * m[n] + (1 - h.beta1) * g for n, g in grads.items()}
+        v = {n: h.beta2 * v[n] + (1 - h.beta2) * jnp.square(g) for n, g in grads.items()}
+
+        def updated(name: str) -> Array:
+            change = (m[name] / correction1) / (jnp.sqrt(v[name] / correction2) + h.eps)
+            return params[name] * (1 - lr * h.weight_decay) - lr * change
+
+        params = {name: updated(name) for name in params}
+        return (params, m, v), {"loss": loss, "grad_norms": norms, **report}
+
+    def infer(
+        self, function: Callable[[dict[str, Array], Array], Array], inputs: np.ndarray
+    ) -> np.ndarray:
+        return np.asarray(jax.jit(function)(self.params, self.ops.asarray(inputs)))
+
+    def collect(self) -> dict[str, np.ndarray]:
+        measured, self.measured = self.measured, []
+        return {name: np.stack([np.asarray(m[name]) for m in measured]) for name in measured[0]}
+
+    def state(self) -> dict[str, np.ndarray]:
+        state = {"step": np.array(self.steps)}
+        for kind, values in (("param", self.params), ("m", self.m), ("v", self.v)):
+            state |= {f"{kind}.{name}": np.array(values[name]) for name in self.names}
+        return state
+
+    def load_state(self, state: dict[str, np.ndarray]) -> None:
+        self.steps = int(state["step"])
+        self.params, self.m, self.v = (
+            {name: self.ops.asarray(state[f"{kind}.{name}"]) for name in self.names}
+            for kind in ("param", "m", "v")
+        )
+
+
+class JaxBackend(Backend):
+    """JAX on one device."""
+
+    def __init__(self, kind: str) -> None:
+        self.ops = JaxOps()
+        self.place = jax.devices(kind)[0]
+        name = cpu_model() if kind == "cpu" else self.place.device_kind
+        self.device = Device("jax", jax.__version__, kind, name)
+
+    def trainer(
+        self,
+        params: dict[str, np.ndarray],
+        objective: ObjectiveFunction,
+        optimizer: Optimizer,
+        recipe: Recipe,
+    ) -> Trainer:
+        return JaxTrainer(self.ops, params, objective, optimizer, recipe)
+
+    def peak_memory_bytes(self) -> int | None:
+        statistics = self.place.memory_stats()  # none on the CPU
+        return statistics["peak_bytes_in_use"] if statistics else None
+
+
+def connect(device: str = "auto") -> JaxBackend:
+    """JAX on `device` (auto: gpu where there is one, else cpu).
+
+    Raises BackendError for a device that is not there.
+    """
+    present = sorted({found.platform for found in jax.devices()} | {"cpu"})
+    if device == "auto":
+        device = "gpu" if "gpu" in present else "cpu"
+    if device not in present:
+        here = ", ".join(["auto", *present])
+        raise BackendError(f"jax has no device '{device}' here; device can be {here}")
+    jax.config.update("jax_default_device", jax.devices(device)[0])
+    # Products in full float32 on a GPU too, so that devices can be compared.
+    jax.config.update("jax_default_matmul_precision", "highest")
+    return JaxBackend(device)

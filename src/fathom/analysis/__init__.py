@@ -1,0 +1,1 @@
+"""Runs → CSVs: tables, attribution, claims."""

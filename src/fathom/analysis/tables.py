@@ -1,0 +1,251 @@
+"""Runs → tidy CSVs. Every number that a report shows is read from one of these.
+
+Intervals and counts: docs/definitions.md, "Statistics".
+"""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from scipy.special import stdtrit  # of all of scipy.stats, which takes a second to load
+
+from fathom import datasets, tasks
+from fathom.analysis.places import PLACE
+from fathom.config import Config, Spec
+from fathom.measures import AVERAGED, RUN_MEASURES, Row, outcome, summarise
+from fathom.runs.folder import RunError, read_rows
+from fathom.runs.inspect import Run, find_runs
+from fathom.system.files import replacing
+
+AXES = ["study", "depth", "variant", "backend", "seed"]
+CELL = ["study", "depth", "variant"]
+GROUP = [*CELL, *PLACE]
+"""What a row of the summary stands for: everything but the seed."""
+
+OUTCOMES = ["learned", "at chance", "diverged"]
+
+CONFIDENCE = 0.95
+"""Of every interval."""
+
+MIN_SEEDS = 3
+"""Below this many values an interval would say more than is known: there is none."""
+
+
+def write_tables(config: Config, folder: Path) -> None:
+    """Write the tables of runs into `folder`. Raises RunError naming each corrupt run."""
+    runs = find_runs(config)
+    corrupt = [run for run in runs if run.status == "corrupt"]
+    if corrupt:
+        lines = [
+            f"{run.folder}: {run.reason}; delete the folder and run it again" for run in corrupt
+        ]
+        raise RunError("\n".join(lines))
+    rows = {run.folder: read_rows(run.folder) for run in runs if run.counts}
+    cells = cells_table(config, runs, rows)
+    summary = summary_table(cells)
+    tables = {
+        "cells.csv": cells,
+        "summary.csv": summary,
+        "steps.csv.gz": steps_table(runs, rows),
+        "comparison.csv": comparison_table(cells, summary),
+        "platforms.csv": platforms_table(runs),
+    }
+    save_tables(tables, folder)
+
+
+def save_tables(tables: dict[str, pd.DataFrame], folder: Path) -> None:
+    """Write tables by file name, each all at once."""
+    for name, table in tables.items():
+        content = table.to_csv(index=False).encode()
+        with replacing(folder / name) as temporary:
+            # No name or time inside the archive: the same runs make the same bytes.
+            temporary.write_bytes(
+                gzip.compress(content, mtime=0) if name.endswith(".gz") else content
+            )
+
+
+def read_table(file: Path) -> pd.DataFrame:
+    """A table as written. Text stays text, and an empty text is not a missing number."""
+    text = ["platform", "origin", "reason", "outcome", "status", "study", "variant", "backend"]
+    table = pd.read_csv(file, dtype=dict.fromkeys(text, str))
+    for column in set(text) & set(table.columns):
+        table[column] = table[column].fillna("")
+    return table
+
+
+# --- one row per run ---------------------------------------------------------------------------
+
+
+Rows = Mapping[Path, Sequence[Row]]
+"""The rows of every run that counts, by the run's folder."""
+
+
+def cells_table(config: Config, runs: Sequence[Run], rows: Rows) -> pd.DataFrame:
+    """A row for every run: axes, platform, status, and the run measures of those that count."""
+    return pd.DataFrame([_cell_row(config, run, rows.get(run.folder)) for run in runs])
+
+
+def _cell_row(config: Config, run: Run, rows: Sequence[Row] | None) -> dict[str, Any]:
+    measured = run_measures(config.spec(run.cell), rows) if rows else {}
+    return {
+        "key": run.cell.path(),
+        **{axis: getattr(run.cell, axis) for axis in AXES},
+        "recipe": config.studies[run.cell.study].recipe_name,
+        "platform": run.platform,
+        "origin": run.origin,
+        "status": run.status,
+        "reason": run.reason or _why_missing(config, run),
+        **{name: measured.get(name) for name in ("outcome", *RUN_MEASURES, "chance_loss", "steps")},
+    }
+
+
+def run_measures(spec: Spec, rows: Sequence[Row]) -> dict[str, Any]:
+    """The numbers of a whole run by the name of their column, and its outcome."""
+    chance_loss = tasks.load(spec.task).chance_loss(spec)
+    return {
+        "outcome": outcome(rows, chance_loss),
+        **summarise(rows),
+        "chance_loss": chance_loss,
+        "steps": len(rows),
+    }
+
+
+def _why_missing(config: Config, run: Run) -> str:
+    """For a cell that was not trained because its data are unavailable: what was said first."""
+    if run.status != "missing":
+        return ""
+    dataset = tasks.load(config.studies[run.cell.study].task).dataset
+    return datasets.unavailable(dataset) if dataset else ""
+
+
+def steps_table(runs: Iterable[Run], rows: Rows) -> pd.DataFrame:
+    """A row for every step of every run that counts."""
+    frames = []
+    for run in runs:
+        if run.folder not in rows:
+            continue
+        frame = pd.DataFrame(rows[run.folder])
+        axes = {axis: getattr(run.cell, axis) for axis in AXES}
+        place = {"platform": run.platform, "origin": run.origin}
+        for position, (name, value) in enumerate({**axes, **place}.items()):
+            frame.insert(position, name, value)
+        frames.append(frame)
+    if not frames:
+        return pd.DataFrame(columns=[*AXES, "platform", "origin", "step", "loss"])
+    return pd.concat(frames, ignore_index=True)
+
+
+def platforms_table(runs: Iterable[Run]) -> pd.DataFrame:
+    """A row for every platform and framework version that runs were measured with."""
+    rows = []
+    for run in runs:
+        if not run.counts:
+            continue
+        device, manifest = run.manifest.device, run.manifest
+        rows.append(
+            {
+                "platform": run.platform,
+                "backend": run.cell.backend,
+                "framework_version": device.framework_version,
+                "device": device.name,
+                "kind": device.kind,
+                "driver": device.driver or "",
+                "blas": device.blas or "",
+                "os": manifest.os,
+                "cpu": manifest.cpu,
+                "python": manifest.python,
+                "numpy": manifest.numpy,
+                "threads": manifest.threads,
+                "origin": run.origin,
+            }
+        )
+    if not rows:
+        return pd.DataFrame(columns=[*PLACE, "runs"])
+    table = pd.DataFrame(rows)
+    return table.groupby(list(table.columns), dropna=False).size().reset_index(name="runs")
+
+
+# --- one row per group of seeds ----------------------------------------------------------------
+
+
+def summary_table(cells: pd.DataFrame) -> pd.DataFrame:
+    """Seeds summarised: a row per study × depth × variant × backend × platform.
+
+    For every measure that is averaged: `_n` (finite values), `_mean`, `_sd` and `_ci95_half`, half
+    the width of the 95 % interval.
+    """
+    counted = cells[cells["status"].isin(["measured", "imported"])]
+    rows = []
+    for group, seeds in counted.groupby(GROUP, sort=False):
+        outcomes = seeds["outcome"].value_counts()
+        row = {
+            **dict(zip(GROUP, group, strict=True)),
+            "recipe": seeds["recipe"].iloc[0],
+            "n": len(seeds),
+            **{name.replace(" ", "_"): int(outcomes.get(name, 0)) for name in OUTCOMES},
+            "chance_loss": seeds["chance_loss"].iloc[0],
+            "steps": int(seeds["steps"].iloc[0]),
+        }
+        for measure in AVERAGED:
+            row |= {f"{measure}_{k}": v for k, v in interval(seeds[measure]).items()}
+        rows.append(row)
+    return pd.DataFrame(rows, columns=list(rows[0]) if rows else [*GROUP, "n"])
+
+
+def interval(values: pd.Series) -> dict[str, float]:
+    """n, mean, sd and 95 % half-width (Student's t) of the finite values.
+
+    Below MIN_SEEDS values there is no interval: its half-width is NaN.
+    """
+    finite = pd.to_numeric(values).dropna()
+    n = len(finite)
+    mean = float(finite.mean()) if n else math.nan
+    sd = float(finite.std(ddof=1)) if n > 1 else math.nan
+    half = math.nan
+    if n >= MIN_SEEDS:
+        half = float(stdtrit(n - 1, 0.5 + CONFIDENCE / 2)) * sd / math.sqrt(n)
+    return {"n": n, "mean": mean, "sd": sd, "ci95_half": half}
+
+
+def comparison_table(cells: pd.DataFrame, summary: pd.DataFrame) -> pd.DataFrame:
+    """A row per study × depth × variant and pair of places.
+
+    Step-0 differences are the largest over common seeds: relative, |a − b| / |b|, for loss and
+    gradient norm, absolute for the gain, which is a logarithm. NaN where a side is not finite.
+    """
+    places = summary[PLACE].drop_duplicates().itertuples(index=False)
+    rows = []
+    for a, b in itertools.combinations(places, 2):
+        left, right = _at(summary, a), _at(summary, b)
+        both = left.merge(right, on=CELL, suffixes=("_a", "_b"))
+        for _, pair in both.iterrows():
+            row = {name: pair[name] for name in CELL}
+            row |= {
+                f"{name}_{side}": getattr(p, name)
+                for p, side in ((a, "a"), (b, "b"))
+                for name in PLACE
+            }
+            same = cells[(cells[CELL] == [pair[name] for name in CELL]).all(axis=1)]
+            seeds = _at(same, a).merge(_at(same, b), on="seed", suffixes=("_a", "_b"))
+            row["seeds"] = len(seeds)
+            for measure in ("loss_first", "grad_norm_first", "gain_first"):
+                x, y = (pd.to_numeric(seeds[f"{measure}_{side}"]) for side in "ab")
+                scale = 1 if measure == "gain_first" else y.abs()
+                row[f"{measure}_difference"] = ((x - y).abs() / scale).max(skipna=False)
+            for measure in AVERAGED:
+                for part, side in itertools.product(("mean", "ci95_half"), "ab"):
+                    row[f"{measure}_{part}_{side}"] = pair[f"{measure}_{part}_{side}"]
+            for name, side in itertools.product(("n", "diverged", "at_chance"), "ab"):
+                row[f"{name}_{side}"] = pair[f"{name}_{side}"]
+            rows.append(row)
+    return pd.DataFrame(rows, columns=list(rows[0]) if rows else CELL)
+
+
+def _at(table: pd.DataFrame, place: Any) -> pd.DataFrame:  # noqa: ANN401, a row of pandas
+    return table[(table[PLACE] == [getattr(place, name) for name in PLACE]).all(axis=1)]

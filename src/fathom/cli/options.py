@@ -1,0 +1,69 @@
+"""What several commands share: their options, and how these become a config."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from fathom.config import Compute, Config, ConfigError, load_config, merge
+from fathom.settings import checked
+
+ConfigFiles = Annotated[
+    list[Path],
+    typer.Option("--config", "-c", help="Config files; later ones are laid over earlier ones."),
+]
+Overrides = Annotated[
+    list[str],
+    typer.Option("--set", help="KEY=VALUE laid over the files, as in depths=[12] (repeatable)."),
+]
+Patterns = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[PATTERN]...", help="Which cells, as in 'depth-mlx/48L/*' or '*/torch/*'; or all."
+    ),
+]
+PublishedFile = Annotated[
+    Path, typer.Option("--published", help="Published figures to set beside ours.")
+]
+TemplatesFolder = Annotated[Path, typer.Option("--templates", help="Folder of the templates.")]
+DEFAULT_CONFIG = [Path("config.yaml")]
+PUBLISHED = Path("report/published.yaml")
+TEMPLATES = Path("report/templates")
+
+
+def example(command: str) -> str:
+    """What ends the help of a command: an example, on a line of its own however long."""
+    return f"\b\nExample:\n  {command}"
+
+
+def read_config(files: Sequence[Path], overrides: Sequence[str] = ()) -> Config:
+    """The config of the files, with KEY=VALUE laid over them. Raises ConfigError."""
+    values: dict[str, Any] = {}
+    for override in overrides:
+        key, separator, text = override.partition("=")
+        if not separator:
+            raise ConfigError(f"--set {override}: write KEY=VALUE, as in depths=[12]")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"--set {override}: the value is not valid YAML") from error
+        for part in reversed(key.split(".")):
+            value = {part: value}
+        merge(values, value)
+    if list(files) == DEFAULT_CONFIG and not DEFAULT_CONFIG[0].exists():
+        raise ConfigError(
+            "config.yaml is not in this folder; go to the folder of the project, or name a config "
+            "with --config FILE"
+        )
+    return load_config(files, values)
+
+
+def changed(compute: Compute, **changes: str | int | None) -> Compute:
+    """The section with every change that is not None. Raises ConfigError naming the option."""
+    given = {key: value for key, value in changes.items() if value is not None}
+    options = " ".join(f"--{key} {value}" for key, value in given.items())
+    return checked(Compute, {**compute.model_dump(), **given}, options or "compute")

@@ -1,0 +1,217 @@
+"""Training: one cell, all cells, the variants of a comparison, a job of the workflow."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fathom import datasets
+from fathom.cli.options import (
+    DEFAULT_CONFIG,
+    ConfigFiles,
+    Overrides,
+    Patterns,
+    changed,
+    example,
+    read_config,
+)
+from fathom.config import Cell, Compute, Config, ConfigError, Spec
+from fathom.system.errors import fail
+
+app = typer.Typer()
+
+Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, mps or gpu.")]
+
+
+@app.command(
+    epilog=example("fathom train depth-mlx --depth 48 --variant mhc --backend torch --seed 0")
+)
+def train(
+    name: Annotated[str, typer.Argument(metavar="STUDY", help="A study of the config.")],
+    depth: Annotated[int | None, typer.Option(help="Number of layers.")] = None,
+    variant: Annotated[str | None, typer.Option(help="Residual scheme.")] = None,
+    backend: Annotated[str | None, typer.Option(help="Framework, as in torch.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of parameters and batches.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the run; by default its place in results.")
+    ] = None,
+    config: ConfigFiles = DEFAULT_CONFIG,
+    override: Overrides = [],  # noqa: B006, typer copies it
+    device: Device = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
+) -> None:
+    """Train one cell of a study.
+
+    An axis for which the study has only one value can be left out; one that the study does not
+    list is tried all the same. A cell that was interrupted goes on from its checkpoint. The run
+    folder holds spec.json, metrics.jsonl, mixing.safetensors and manifest.json.
+    """
+    settings = read_config(config, override)
+    wanted = {"depth": depth, "variant": variant, "backend": backend, "seed": seed}
+    spec = _spec_of(settings, name, wanted)
+    compute = changed(settings.compute, device=device, threads=threads)
+    _train(spec, out or Path(settings.results) / "runs" / spec.cell.path(), compute)
+
+
+@app.command("train-all", epilog=example("fathom train-all 'depth-mlx/*' --jobs 2"))
+def train_all(
+    patterns: Patterns = None,
+    config: ConfigFiles = DEFAULT_CONFIG,
+    override: Overrides = [],  # noqa: B006, typer copies it
+    jobs: Annotated[int, typer.Option(min=1, help="How many cells train at once.")] = 1,
+    device: Device = None,
+) -> None:
+    """Train every cell that is left, without Snakemake.
+
+    For machines that have only Python, the core and a framework. `fathom bundle` carries the runs
+    to another one.
+    """
+    from fathom.runs.train_all import specs_left, train_each
+
+    settings = read_config(config, override)
+    compute = changed(settings.compute, device=device)
+    specs = specs_left(settings, patterns or (), _say)
+    if not specs:
+        _say("nothing to be done: every chosen cell is trained")
+        return
+    started, failures = time.monotonic(), []
+    trained = train_each(specs, Path(settings.results), compute, jobs)
+    for done, (spec, error) in enumerate(trained, start=1):
+        failures += [f"{spec.cell}: {error}"] if error else []
+        minutes = (time.monotonic() - started) / 60
+        left = minutes / done * (len(specs) - done)
+        state = f"failed, {error}" if error else "done"
+        typer.echo(
+            f"[{done}/{len(specs)}] {spec.cell}: {state}  ({minutes:.1f} min, {left:.1f} left)",
+            err=True,
+        )
+    if failures:
+        fail("\n".join(failures))
+
+
+@app.command(
+    epilog=example("fathom compare fashion --mode resnet --mode mhc_causal --depth 20 --steps 100")
+)
+def compare(
+    task: Annotated[str, typer.Argument(metavar="TASK", help="A task with a comparison.")],
+    mode: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this variant (repeatable); without it, all that are published."),
+    ] = None,
+    depth: Annotated[int | None, typer.Option(min=1, help="Layers.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Training steps.")] = None,
+    width: Annotated[int | None, typer.Option(min=1, help="Channels.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Examples in a batch.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of all random numbers.")] = None,
+    streams: Annotated[int | None, typer.Option(min=1, help="Streams of hc and mhc.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="Decoupled decay.")] = None,
+    warmup_steps: Annotated[int | None, typer.Option(min=0, help="Of linear warm-up.")] = None,
+    dropout: Annotated[float | None, typer.Option(help="Share of activations dropped.")] = None,
+    no_schedule: Annotated[bool, typer.Option("--no-schedule", help="Constant rate.")] = False,
+    no_compile: Annotated[
+        bool, typer.Option("--no-compile", help="MLX on a GPU: do not compile the step.")
+    ] = False,
+    backend: Annotated[str, typer.Option(help="Framework, as in torch.")] = "torch",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps or gpu.")] = "auto",
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; all cores.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for everything.")] = Path("results/compare"),
+) -> None:
+    """Train several variants and set them side by side.
+
+    One after the other, without the workflow. What is not given is as the source published it.
+    Leaves a figure, heat maps of the mixing matrices, a table, the weights, and one JSON file with
+    configuration, summary and history. The data set is fetched if it is not there.
+    """
+    from fathom.report.compare import compare_variants, comparison
+
+    if no_compile:
+        os.environ["FATHOM_MLX_COMPILE"] = "off"
+    study = {
+        "variants": mode,
+        "depths": [depth] if depth else None,
+        "seeds": None if seed is None else [seed],
+        "backends": [backend],
+        "steps": steps,
+        "batch_size": batch_size,
+        "streams": streams,
+        "model": {"width": width, "dropout": dropout},
+        "optimizer": {
+            "lr": lr,
+            "weight_decay": weight_decay,
+            "warmup_steps": warmup_steps,
+            "schedule": "constant" if no_schedule else None,
+        },
+    }
+    config = comparison(task, study)
+    cores = threads or os.cpu_count() or 1
+    compare_variants([config.spec(cell) for cell in config.cells()], _here(device, cores), out)
+
+
+@app.command(epilog=example("fathom evaluate results/runs/STUDY/4L/resnet/torch/seed0"))
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="A run folder with weights.safetensors.")],
+    device: Device = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
+) -> None:
+    """Measure a trained network again, from the weights that its run has kept.
+
+    A study keeps them with `weights: true`.
+    """
+    from fathom.runs.training import evaluate_run
+
+    found = evaluate_run(run, _here(device, threads))
+    if not found:
+        typer.echo(f"{run}: its task measures nothing after training")
+    for name, value in found.items():
+        typer.echo(f"{name}: {value:.6g}")
+
+
+@app.command(
+    hidden=True, epilog=example("fathom job \"$(cat RUN/spec.json)\" --out RUN --compute '{}'")
+)
+def job(
+    spec: Annotated[str, typer.Argument(help="A whole spec, as JSON.")],
+    out: Annotated[Path, typer.Option(help="Folder for the run.")],
+    compute: Annotated[str, typer.Option(help="That section of the config, as JSON.")] = "{}",
+) -> None:
+    """Train the cell of a spec: what the workflow calls."""
+    _train(Spec.model_validate_json(spec), out, Compute.model_validate_json(compute))
+
+
+def _here(device: str | None, threads: int | None) -> Compute:
+    """How to compute where no config says so; data sets are where the environment says."""
+    compute = Compute(data=datasets.data_folder())
+    return changed(compute, device=device, threads=threads)
+
+
+def _spec_of(settings: Config, name: str, wanted: dict[str, Any]) -> Spec:
+    if name not in settings.studies:
+        raise ConfigError(f"no study '{name}'; the config has {', '.join(settings.studies)}")
+    chosen = settings.studies[name]
+    values = {}
+    for axis, value in wanted.items():
+        listed = chosen.labels if axis == "variant" else getattr(chosen, f"{axis}s")
+        if value is None and len(listed) > 1:
+            known = ", ".join(map(str, listed))
+            raise ConfigError(f"{name}: add --{axis}, one of {known}")
+        values[axis] = listed[0] if value is None else value
+    return settings.spec(Cell(name, **values))
+
+
+def _train(spec: Spec, out: Path, compute: Compute) -> None:
+    from fathom.runs.progress import training_progress
+    from fathom.runs.training import run_cell
+
+    with training_progress(spec) as on_chunk:
+        outcome = run_cell(spec, out, compute, on_chunk)
+    typer.echo(f"{spec.cell}: {outcome}; the run is in {out}", err=True)
+
+
+def _say(line: str) -> None:
+    print(f"fathom: {line}", file=sys.stderr)

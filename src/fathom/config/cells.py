@@ -1,0 +1,114 @@
+"""Cells and specs: one point of a study's grid, and every number that its training uses."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator
+
+from fathom import tasks
+from fathom.models.connections.schemes import AnyConnection
+from fathom.models.recipes import Recipe
+from fathom.settings import (
+    Flag,
+    Label,
+    NonNegative,
+    Number,
+    Positive,
+    Section,
+    Whole,
+    one_of,
+)
+
+TaskName = Annotated[str, one_of("task", tasks.TASKS)]
+
+
+class Optimizer(Section):
+    """AdamW. Whether it corrects its bias is the recipe's affair."""
+
+    schedule: Literal["constant", "cosine"] = Field(
+        "constant", description="cosine: from lr to zero over the steps after the warm-up"
+    )
+    warmup_steps: Annotated[Whole, Field(ge=0)] = Field(0, description="of linear warm-up")
+
+    lr: Annotated[Number, Field(gt=0)] = Field(description="learning rate")
+    beta1: Annotated[Number, Field(ge=0, lt=1)] = 0.9
+    beta2: Annotated[Number, Field(ge=0, lt=1)] = 0.999
+    eps: Annotated[Number, Field(gt=0)] = 1e-8
+    weight_decay: Annotated[Number, Field(ge=0)] = Field(0.0, description="decoupled decay")
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    """One point of the grid: what one training job computes."""
+
+    study: str
+    depth: int
+    variant: str
+    backend: str
+    seed: int
+
+    def path(self) -> str:
+        """Its folder below the folder of runs."""
+        return f"{self.study}/{self.depth}L/{self.variant}/{self.backend}/seed{self.seed}"
+
+    @classmethod
+    def parse(cls, path: str) -> Cell:
+        """The inverse of `path`. Raises ValueError on anything that `path` does not write."""
+        match = re.fullmatch(
+            r"([a-z][a-z0-9-]*)/([1-9][0-9]*)L/([a-z0-9_]+)/([a-z]+)/seed(0|[1-9][0-9]*)", path
+        )
+        if not match:
+            raise ValueError(f"'{path}' is not study/depthL/variant/backend/seedN")
+        study, depth, variant, backend, seed = match.groups()
+        return cls(study, int(depth), variant, backend, int(seed))
+
+    def __str__(self) -> str:
+        return self.path()
+
+
+class TaskSection(Section):
+    """A section with a task and the settings of that task's model."""
+
+    task: TaskName
+    model: SerializeAsAny[Section]
+
+    @field_validator("model", mode="plain")
+    @classmethod
+    def _belongs_to_the_task(cls, value: object, info: ValidationInfo) -> object:
+        """Checked by the task's own section; an unknown task has its own line."""
+        task = info.data.get("task")
+        return value if task is None else tasks.load(task).Model.model_validate(value)
+
+
+class Spec(TaskSection):
+    """Every number that one run depends on; equal specs mean equal computations."""
+
+    study: str
+    depth: Positive
+    variant: Label
+    backend: str
+    seed: NonNegative
+    recipe: Recipe
+    connection: AnyConnection
+    steps: Positive
+    batch_size: Positive
+    optimizer: Optimizer
+    weights: Flag = False
+
+    @property
+    def cell(self) -> Cell:
+        """The cell that this spec belongs to."""
+        return Cell(self.study, self.depth, self.variant, self.backend, self.seed)
+
+    def json(self) -> str:
+        """Canonical JSON: sorted keys, no spaces."""
+        return json.dumps(self.model_dump(), sort_keys=True, separators=(",", ":"))
+
+    def hash(self) -> str:
+        """Sixteen hexadecimal digits that change whenever any number does."""
+        return hashlib.sha256(self.json().encode()).hexdigest()[:16]

@@ -1,0 +1,50 @@
+"""`plain`: one stream, layer after layer: the ordinary residual network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from fathom.models.connections.connection import Connection, Site
+from fathom.settings import Section
+
+if TYPE_CHECKING:
+    from fathom.models.init import Parameter
+    from fathom.models.ops import Array, Ops
+
+
+class Plain(Section):
+    """x ← x + f(x); just x ← f(x) where f has a residual of its own."""
+
+    kind: Literal["plain"] = "plain"
+
+    def at(self, site: Site) -> PlainConnection:
+        """The scheme at its site."""
+        return PlainConnection(site)
+
+
+@dataclass(frozen=True)
+class PlainConnection(Connection):
+    """Formula: `Plain`."""
+
+    site: Site
+    one_stream = True
+
+    def parameters(self) -> dict[str, Parameter]:
+        return {}
+
+    def per_layer(self, ops: Ops, coefficients: None) -> Sequence[None]:
+        return [None] * self.site.layers
+
+    def open(self, ops: Ops, x: Array) -> Array:
+        return x
+
+    def pre(self, ops: Ops, c: None, streams: Array) -> Array:
+        return streams
+
+    def update(self, ops: Ops, c: None, streams: Array, y: Array) -> Array:
+        return y if self.site.has_residual else streams + y
+
+    def close(self, ops: Ops, params: dict[str, Array], streams: Array) -> Array:
+        return streams

@@ -1,0 +1,123 @@
+"""The convolutional network of the image study: stem, residual blocks in a connection, head.
+
+Blocks have no residual of their own: the connection brings it. Images are [B, H, W, C].
+Formulas: docs/definitions.md, "Vision model".
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Protocol
+
+from fathom.models.connections.connection import Connection, Site
+from fathom.models.connections.schemes import Scheme
+from fathom.models.init import Constant, Normal, Parameter
+from fathom.models.network import Network, Output, stacked_layers, through_layers
+from fathom.models.ops import Array, Ops
+from fathom.settings import Registry
+
+CLASSES = 10
+SIDE = 14
+"""Height and width of the activations after the stem."""
+
+
+class Sizes(Protocol):
+    """The sizes of the network."""
+
+    width: int
+    dropout: float
+
+
+def groups_of(width: int) -> int:
+    """Groups of consecutive channels in a group norm."""
+    return min(32, max(1, width // 4))
+
+
+# The published command line has `hc` and `mhc`. The static versions are those of the source's
+# README of 19 and 21 January; the dynamic ones, of 25 January, have published results, so a
+# bare name means these.
+NAMES = Registry({"resnet": "plain", "hc": "hc_dynamic", "mhc": "mhc_dynamic"})
+"""What the published names of variants stand for on this network."""
+
+
+@dataclass(frozen=True)
+class ConvNet(Network):
+    """Images [B, 28, 28, 1] → logits [B, 10]."""
+
+    names = NAMES
+
+    sizes: Sizes
+    depth: int
+    scheme: Scheme
+
+    @cached_property
+    def connection(self) -> Connection:
+        """Around every block, which has no residual inside; one set of weights per image."""
+        site = Site(layers=self.depth, width=self.sizes.width, pooled_axes=2, has_residual=False)
+        return self.scheme.at(site)
+
+    def parameters(self) -> dict[str, Parameter]:
+        """He-normal weights, the second convolution of a block scaled by 1/√L, biases zero."""
+        W, L = self.sizes.width, self.depth
+        he_stem, he_block, he_head = (Normal(math.sqrt(2 / fan_in)) for fan_in in (9, 9 * W, W))
+        ones, zeros = Constant(1.0), Constant(0.0)
+        return {
+            "stem.weight": Parameter((W, 3, 3, 1), he_stem),
+            "stem.bias": Parameter((W,), zeros),
+            "block.norm1.weight": Parameter((L, W), ones),
+            "block.norm1.bias": Parameter((L, W), zeros),
+            "block.conv1.weight": Parameter((L, W, 3, 3, W), he_block),
+            "block.conv1.bias": Parameter((L, W), zeros),
+            "block.norm2.weight": Parameter((L, W), ones),
+            "block.norm2.bias": Parameter((L, W), zeros),
+            "block.conv2.weight": Parameter((L, W, 3, 3, W), Normal(he_block.std / math.sqrt(L))),
+            "block.conv2.bias": Parameter((L, W), zeros),
+            "norm.weight": Parameter((W,), ones),
+            "norm.bias": Parameter((W,), zeros),
+            "head.weight": Parameter((CLASSES, W), he_head),
+            "head.bias": Parameter((CLASSES,), zeros),
+            **self.connection.parameters(),
+        }
+
+    def forward(
+        self,
+        ops: Ops,
+        params: dict[str, Array],
+        *inputs: Array,
+        entering: list[Array] | None = None,
+    ) -> Output:
+        """Inputs: images, and where activations are dropped, which of [L, B, 14, 14, W] to keep."""
+        images, *dropped = inputs
+        x = ops.conv2d(images, params["stem.weight"], params["stem.bias"], stride=2)
+        layers = stacked_layers(ops, params)
+        keeps = ops.unstack(dropped[0]) if dropped else [None] * len(layers)
+        blocks = [
+            partial(block, ops, layer, dropout=self.sizes.dropout, keep=keep)
+            for layer, keep in zip(layers, keeps, strict=True)
+        ]
+        x, H_res, streams = through_layers(ops, self.connection, params, x, blocks, entering)
+        B, *_, W = x.shape
+        x = ops.relu(ops.group_norm(x, groups_of(W), params["norm.weight"], params["norm.bias"]))
+        pooled = ops.mean(ops.reshape(x, (B, -1, W)), axis=1)
+        logits = ops.linear(pooled, params["head.weight"], params["head.bias"])
+        return Output(logits, H_res, streams)
+
+    def forward_flops(self, batch_size: int) -> float:
+        W = self.sizes.width
+        per_position = 9 * W + self.depth * 2 * 9 * W**2
+        return 2 * batch_size * (SIDE**2 * per_position + W * CLASSES)
+
+
+def block(
+    ops: Ops, layer: dict[str, Array], x: Array, *, dropout: float, keep: Array | None
+) -> Array:
+    """GN → ReLU → conv → dropout → GN → ReLU → conv, [B, H, W, C] → the same."""
+    groups = groups_of(x.shape[-1])
+    x = ops.relu(ops.group_norm(x, groups, layer["norm1.weight"], layer["norm1.bias"]))
+    x = ops.conv2d(x, layer["conv1.weight"], layer["conv1.bias"])
+    if keep is not None:
+        x = x * keep / (1 - dropout)
+    x = ops.relu(ops.group_norm(x, groups, layer["norm2.weight"], layer["norm2.bias"]))
+    return ops.conv2d(x, layer["conv2.weight"], layer["conv2.bias"])

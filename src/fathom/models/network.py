@@ -1,0 +1,77 @@
+"""What every network offers, and the pass through its layers that all of them share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar, NamedTuple
+
+from fathom.models.connections.connection import Connection
+from fathom.models.init import Parameter
+from fathom.models.ops import Array, Ops
+
+
+class Output(NamedTuple):
+    """What a forward pass leaves for the loss and the measures."""
+
+    logits: Array
+    """[B, …, classes]."""
+    H_res: Array | None
+    """[L, S, S]; None where no such matrices mix streams."""
+    streams: Array
+    """What the last layer leaves to the connection."""
+
+
+class Network(ABC):
+    """Embedding, layers in a connection, head."""
+
+    names: ClassVar[Mapping[str, str]]
+    """What the published name of a variant stands for on this network."""
+
+    connection: Connection
+
+    @abstractmethod
+    def parameters(self) -> dict[str, Parameter]:
+        """Declare every parameter; those of the blocks, `block.*`, are stacked over layers."""
+
+    @abstractmethod
+    def forward(
+        self,
+        ops: Ops,
+        params: dict[str, Array],
+        *inputs: Array,
+        entering: list[Array] | None = None,
+    ) -> Output:
+        """A pass on a batch; what enters each wrapped function is appended to `entering`."""
+
+    @abstractmethod
+    def forward_flops(self, batch_size: int) -> float:
+        """Floating-point operations of the matrix products of a forward pass."""
+
+
+def through_layers(
+    ops: Ops,
+    connection: Connection,
+    params: dict[str, Array],
+    x: Array,
+    layers: Sequence[Callable[[Array], Array]],
+    entering: list[Array] | None = None,
+) -> tuple[Array, Array | None, Array]:
+    """`x` through all layers in their connection: (output, H_res, last streams)."""
+    coefficients = connection.coefficients(ops, params)
+    streams = connection.open(ops, x)
+    for layer, c in zip(layers, connection.per_layer(ops, coefficients), strict=True):
+        x = connection.pre(ops, c, streams)
+        if entering is not None:
+            entering.append(x)
+        streams = connection.update(ops, c, streams, layer(x))
+    return connection.close(ops, params, streams), connection.H_res(coefficients), streams
+
+
+def stacked_layers(ops: Ops, params: dict[str, Array]) -> list[dict[str, Array]]:
+    """Unbind the stacked parameters `block.*` once: a dict of […] for each layer."""
+    prefix = "block."
+    names = [name for name in params if name.startswith(prefix)]
+    stacks = (ops.unstack(params[name]) for name in names)
+    keys = [name.removeprefix(prefix) for name in names]
+    return [dict(zip(keys, layer, strict=True)) for layer in zip(*stacks, strict=True)]

@@ -1,0 +1,1 @@
+"""CSVs → figures and Markdown."""

@@ -1,0 +1,122 @@
+"""One comparison without the workflow: several variants trained in turn and set side by side."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+
+from fathom import datasets, tasks
+from fathom.analysis.places import Place
+from fathom.analysis.tables import AXES, run_measures, summary_table
+from fathom.config import Compute, Config, Spec, check_config
+from fathom.measures import STEP_MEASURES, Row
+from fathom.report.figures import draw_family, save
+from fathom.report.mixing import mixing_files, mixing_matrices
+from fathom.runs.folder import read_rows
+from fathom.runs.progress import training_progress
+from fathom.runs.training import run_cell
+from fathom.settings import ConfigError
+from fathom.system.files import write_text
+
+
+def comparison(task: str, changes: Mapping[str, Any]) -> Config:
+    """The config of a task's published comparison with these changes; None changes nothing.
+
+    Raises ConfigError for a task that has none, or a change that it does not know.
+    """
+    known = [name for name in tasks.TASKS if tasks.presentation(name).comparison]
+    if task not in known:
+        raise ConfigError(f"compare knows no task '{task}' (known: {', '.join(known)})")
+    study = _changed(tasks.presentation(task).comparison or {}, changes)
+    return check_config({"studies": {"compare": study}}, "compare")
+
+
+def _changed(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    changed = dict(settings)
+    for key, value in changes.items():
+        if isinstance(value, Mapping):
+            changed[key] = _changed(changed.get(key, {}), value)
+        elif value is not None:
+            changed[key] = value
+    return changed
+
+
+def compare_variants(specs: Sequence[Spec], compute: Compute, out: Path) -> None:
+    """Train every spec into `out/runs`, then write figures, a JSON file and a table."""
+    console = Console(stderr=True)
+    task, shown = tasks.load(specs[0].task), tasks.presentation(specs[0].task)
+    if task.dataset:
+        datasets.fetch(task.dataset, lambda line: console.print(line, markup=False))
+    for spec in specs:
+        with training_progress(spec) as on_chunk:
+            run_cell(spec, out / "runs" / spec.cell.path(), compute, on_chunk)
+
+    rows = {spec.variant: read_rows(out / "runs" / spec.cell.path()) for spec in specs}
+    measured = {spec.variant: run_measures(spec, rows[spec.variant]) for spec in specs}
+    draw(specs, rows, measured, out)
+
+    stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
+    record = {
+        "config": {s.variant: s.model_dump() for s in specs},
+        "summary": {v: {**m, "diverged": m["outcome"] == "diverged"} for v, m in measured.items()},
+        "history": {variant: _history(found) for variant, found in rows.items()},
+    }
+    write_text(out / f"metrics_{stamp}.json", json.dumps(record, allow_nan=False) + "\n")
+    console.print(_table(measured, ("loss_final", shown.compared, "grad_norm_max")))
+    console.print(f"Figures, runs and metrics_{stamp}.json are in {out}", markup=False)
+
+
+def draw(
+    specs: Sequence[Spec],
+    rows: dict[str, list[Row]],
+    measured: dict[str, dict[str, Any]],
+    out: Path,
+) -> None:
+    """Draw the figures of the task's family into `out`; `rows` and `measured` are by variant."""
+    first = specs[0]
+    place = Place.named(first.backend)
+    steps = [pd.DataFrame(rows[spec.variant]).assign(**_axes(spec, place)) for spec in specs]
+    cells = [{**_axes(spec, place), "recipe": "", "status": "measured",
+              **measured[spec.variant]} for spec in specs]  # fmt: skip
+    data = {
+        "steps": pd.concat(steps, ignore_index=True),
+        "summary": summary_table(pd.DataFrame(cells)),
+        "mixing": mixing_matrices(mixing_files((spec.cell for spec in specs), place.runs(out))),
+    }
+    title = f"{first.depth} layers, width {first.model.width}, {first.steps} steps"
+    save(draw_family(tasks.presentation(first.task).figures, title, **data), out)
+
+
+def _axes(spec: Spec, place: Place) -> dict[str, Any]:
+    axes = {name: getattr(spec.cell, name) for name in AXES}
+    return {**axes, "platform": place.platform, "origin": place.origin}
+
+
+def _history(rows: Sequence[Row]) -> dict[str, list[Any]]:
+    """Every measure that a run has, as a list over its steps."""
+    names = [name for name in STEP_MEASURES if any(name in row for row in rows)]
+    return {name: [_json(row.get(name)) for row in rows] for name in names}
+
+
+def _json(value: Any) -> Any:  # noqa: ANN401, any metric
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _table(measured: dict[str, dict[str, Any]], shown: Sequence[str]) -> Table:
+    table = Table(title="Comparison", title_justify="left", header_style="")
+    table.add_column("variant")
+    for name in (*shown, "outcome", "seconds"):
+        table.add_column(name, justify="right")
+    for variant, found in measured.items():
+        values = (found[name] for name in shown)
+        texts = ["NaN" if value is None else f"{value:.4f}" for value in values]
+        table.add_row(variant, *texts, found["outcome"], f"{found['seconds']:.0f}")
+    return table

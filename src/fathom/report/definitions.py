@@ -1,0 +1,41 @@
+"""The tables of measures in docs/definitions.md, from the registry that defines them."""
+
+from __future__ import annotations
+
+import re
+
+from fathom.measures import RUN_MEASURES, STEP_MEASURES
+
+MARKED = re.compile(r"(<!-- (step|run) measures -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def with_tables(text: str) -> str:
+    """The document with what stands between its marks replaced by today's tables."""
+    tables = {"step": step_table, "run": run_table}
+    return MARKED.sub(lambda m: f"{m[1]}{tables[m[2]]()}{m[3]}", text)
+
+
+def step_table() -> str:
+    """A row for each measure of a step, those with the same words in one."""
+    rows: dict[str, list[str]] = {}
+    for name, measure in STEP_MEASURES.items():
+        when = "" if measure.when == "every step" else f"{measure.when} only: "
+        rows.setdefault(when + measure.definition, []).append(name)
+    return _table("field", rows)
+
+
+def run_table() -> str:
+    """A row for each measure of a run."""
+    rows: dict[str, list[str]] = {}
+    for name, measure in RUN_MEASURES.items():
+        meaning = f"{measure.definition} (from `{measure.of}`)"
+        rows.setdefault(meaning, []).append(name)
+    return _table("column", rows)
+
+
+def _table(head: str, rows: dict[str, list[str]]) -> str:
+    lines = [f"| {head} | meaning |", "|---|---|"]
+    for meaning, names in rows.items():
+        quoted = ", ".join(f"`{name}`" for name in names)
+        lines.append(f"| {quoted} | {meaning.replace('|', chr(92) + '|')} |")
+    return "\n".join(lines) + "\n"

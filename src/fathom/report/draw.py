@@ -1,0 +1,58 @@
+"""Files → figures: what the commands that draw do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from fathom.analysis.places import Place
+from fathom.analysis.tables import AXES, read_table
+from fathom.config import Cell
+from fathom.report.figures import draw_family, figures_of, save
+from fathom.report.mixing import mixing_files, mixing_matrices
+from fathom.runs.folder import read_rows, read_spec
+
+
+def draw_study(
+    study: str, family: str, place: Place, steps: Path, summary: Path, runs: Path, out: Path
+) -> None:
+    """Draw the figures of one study at one place.
+
+    `family`: what its task names as `figures`. `steps` and `summary` are the tables, `runs` is the
+    folder of the runs of that place.
+    """
+    chosen, groups = (_of(read_table(file), study, place) for file in (steps, summary))
+    mixing = {}
+    if any("mixing" in declared.reads for declared in figures_of(family).values()):
+        axes = chosen[AXES].drop_duplicates().astype(object).itertuples(index=False)
+        mixing = mixing_matrices(mixing_files((Cell(*row) for row in axes), runs))
+    title = f"{study} on {place.label}"
+    save(draw_family(family, title, steps=chosen, summary=groups, mixing=mixing), out)
+
+
+def draw_overview(variance: Path, published: Path, out: Path) -> None:
+    """Draw the figures over all studies, from two tables."""
+    tables = {"variance": read_table(variance), "published": read_table(published)}
+    save(draw_family("overview", **tables), out)
+
+
+def draw_cell(run: Path, out: Path) -> None:
+    """Draw the figures of the run in a folder."""
+    spec = read_spec(run)
+    rows = pd.DataFrame(read_rows(run)).assign(variant=spec.variant, seed=spec.seed)
+    save(draw_family("cell", spec.cell.path(), rows=rows), out)
+
+
+def draw_bench(table: Path, figure: Path) -> None:
+    """Draw bench.csv as the PNG `figure`."""
+    (drawn,) = draw_family("bench", bench=read_table(table)).values()
+    save({figure.stem: drawn}, figure.parent)
+
+
+def _of(table: pd.DataFrame, study: str, place: Place) -> pd.DataFrame:
+    """The rows of one study at one place."""
+    wanted = {"study": study, "backend": place.backend, "origin": place.origin}
+    if place.platform:
+        wanted["platform"] = place.platform
+    return table[(table[list(wanted)] == list(wanted.values())).all(axis=1)]

@@ -1,0 +1,134 @@
+"""Tables → RESULTS.md and COMPARISON.md.
+
+Python here only looks up and formats what the tables hold; the words are in report/templates. A
+name that a template misspells is an error, not a blank; so is a digit that does not come from an
+expression, in backticks or not.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import traceback
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from fathom.analysis.attribution import APART
+from fathom.analysis.claims import Published
+from fathom.analysis.tables import CONFIDENCE, MIN_SEEDS, read_table
+from fathom.config import Config
+from fathom.measures import AT_CHANCE, EXPLODED_GRADIENT
+from fathom.report.figures import figures_of
+from fathom.report.numbers import largest, number, percent, plus_minus
+from fathom.report.views import AttributionView, StudyView, VerdictsView, left_out, records
+from fathom.settings import ConfigError
+from fathom.system.files import write_text
+
+TABLES = (
+    "cells", "summary", "comparison", "platforms", "trajectories", "variance", "variance_summary",
+    "published", "claims", "verdicts",
+)  # fmt: skip
+
+
+def write_reports(config: Config, published: Published, templates: Path, folder: Path) -> None:
+    """Fill every template `NAME.SUFFIX.j2` into `NAME.SUFFIX` in `folder`, from the tables in it.
+
+    Raises ConfigError naming the template and the line if it cannot be filled, or has a number of
+    its own.
+    """
+    check_numbers(templates)
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(templates),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701, the output is Markdown
+    )
+    environment.filters |= {
+        "number": number, "largest": largest, "percent": percent, "paragraphs": paragraphs,
+    }  # fmt: skip
+    # Global, so that a file of macros has it too.
+    environment.globals |= context(config, published, templates, folder)
+    for file in sorted(templates.glob("*.*.j2")):
+        try:
+            text = environment.get_template(file.name).render()
+        except jinja2.TemplateSyntaxError as error:
+            # The file may be one that this one imports.
+            where = f"{error.filename or file}: line {error.lineno}"
+            raise ConfigError(f"{where}: {error.message}") from error
+        except jinja2.TemplateError as error:
+            raise ConfigError(f"{_place_of(error) or file}: {error}") from error
+        write_text(folder / file.name.removesuffix(".j2"), text)
+
+
+def context(config: Config, published: Published, templates: Path, folder: Path) -> dict[str, Any]:
+    """Everything that a template may name."""
+    tables = {name: read_table(folder / "tables" / f"{name}.csv") for name in TABLES}
+    return {
+        "studies": [StudyView(name, s, tables) for name, s in config.studies.items()],
+        "overview": list(figures_of("overview").values()),
+        "platforms": records(tables["platforms"]),
+        "left_out": left_out(tables["cells"]),
+        "sources": published.sources,
+        "notes": published.notes,
+        "verdicts": VerdictsView(tables["verdicts"], tables["claims"]),
+        "attribution": AttributionView(tables["variance"], tables["variance_summary"]),
+        "pm": plus_minus,
+        "ms": 1000,
+        "cut": ", ".join(
+            f"{axis} {' '.join(map(str, values))}" for axis, values in config.cut.items()
+        ),
+        "apart": f"{APART:g}",
+        "confidence": round(100 * CONFIDENCE),
+        "min_seeds": MIN_SEEDS,
+        "at_chance": round(100 * AT_CHANCE),
+        "exploded_gradient": f"{EXPLODED_GRADIENT:g}",
+        # From where the reports belong, which may be deeper than the default results folder.
+        "docs": Path(
+            os.path.relpath(templates.parent.parent / "docs", config.report_folder)
+        ).as_posix(),
+    }
+
+
+def paragraphs(text: str) -> list[str]:
+    """What blank lines separate, each on one line; nothing for what is empty."""
+    return [" ".join(part.split()) for part in re.split(r"\n\s*\n", text) if part.strip()]
+
+
+def _place_of(error: jinja2.TemplateError) -> str:
+    """The template and the line that raised it: Jinja puts its templates into the traceback."""
+    frames = traceback.extract_tb(error.__traceback__)
+    places = [f"{f.filename}: line {f.lineno}" for f in frames if f.filename.endswith(".j2")]
+    return places[-1] if places else ""
+
+
+# --- what a template may say by itself ----------------------------------------------------------
+
+NOT_PROSE = re.compile(
+    r"\{#.*?#\}|\{%.*?%\}|\{\{.*?\}\}"  # Jinja's own
+    r"|\]\([^)\n]*\)|<[^>\n]*>",  # where links lead
+    re.DOTALL,
+)
+
+
+def check_numbers(templates: Path) -> None:
+    """Refuse a template with a digit outside an expression, be it a name's: `{{ "H_2" }}`.
+
+    Raises ConfigError, one line for each find, naming template and line.
+    """
+    finds = []
+    for template in sorted(templates.rglob("*.j2")):
+        source = template.read_text(encoding="utf-8")
+        # Blanked rather than removed, so that line numbers stay.
+        prose = NOT_PROSE.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), source)
+        for line_number, line in enumerate(prose.splitlines(), start=1):
+            for found in re.findall(r"[0-9][0-9.]*", line):
+                finds.append(
+                    f"{template}: line {line_number}: the number {found} is typed by hand; compute "
+                    "it, or write {{ '...' }} around a name that has it"
+                )
+    if finds:
+        raise ConfigError("\n".join(finds))

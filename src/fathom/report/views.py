@@ -1,0 +1,262 @@
+"""Views: what a template may ask of the tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import astuple
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+
+from fathom import tasks
+from fathom.analysis.claims.rules import NOT_MEASURED, VERDICTS
+from fathom.analysis.places import PLACE, Place
+from fathom.analysis.tables import CONFIDENCE
+from fathom.config import Study
+from fathom.measures import RUN_MEASURES
+from fathom.report.figures import Declaration, figures_of
+from fathom.report.numbers import number, plus_minus
+
+
+def records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows of a table as dicts."""
+    return table.to_dict("records")
+
+
+def left_out(cells: pd.DataFrame) -> list[dict[str, Any]]:
+    """Cells that no table counts, grouped by study, backend, status and reason."""
+    out = cells[~cells["status"].isin(["measured", "imported"])]
+    groups = out.groupby(["study", "backend", "status", "reason"], sort=False)
+    return records(groups.size().reset_index(name="cells"))
+
+
+class StudyView:
+    """What a template may ask about one study."""
+
+    def __init__(self, name: str, study: Study, tables: dict[str, pd.DataFrame]) -> None:
+        self.name = name
+        self.study = study
+        self.task = tasks.presentation(study.task)
+        self.tables = {k: t[t["study"] == name] for k, t in tables.items() if "study" in t}
+        # The line of the CSV that a row came from, to link to; the header is the first.
+        self.summary = self.tables["summary"].copy().assign(line=lambda t: t.index + 2)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether any run of the study counts."""
+        return not self.summary.empty
+
+    @property
+    def backends_not_run(self) -> list[str]:
+        """Backends that the study names and no run counts for."""
+        return [b for b in self.study.backends if b not in set(self.summary["backend"])]
+
+    @cached_property
+    def places(self) -> list[Place]:
+        """Where the study was measured."""
+        return [
+            Place(*row) for row in self.summary[PLACE].drop_duplicates().itertuples(index=False)
+        ]
+
+    @property
+    def variants(self) -> list[str]:
+        """The variants measured, in the order of the config."""
+        return [v for v in self.study.labels if v in set(self.summary["variant"])]
+
+    @property
+    def depths(self) -> list[int]:
+        """The depths measured, in ascending order."""
+        return sorted(self.summary["depth"].unique())
+
+    @property
+    def seeds(self) -> int:
+        """The largest number of seeds behind any value."""
+        return int(self.summary["n"].max())
+
+    @property
+    def steps(self) -> int:
+        """Optimiser steps of a run."""
+        return self.study.steps
+
+    @property
+    def unit(self) -> str:
+        """What the loss is per, as in 'token'."""
+        return self.task.unit
+
+    @property
+    def compared(self) -> str:
+        """The measure that stands beside the loss where places are compared."""
+        return self.task.compared
+
+    @property
+    def template(self) -> str:
+        """The file with the part of the report that is the task's own."""
+        return f"studies/{self.task.report}.j2"
+
+    @property
+    def figures(self) -> list[Declaration]:
+        """The figures that the workflow draws of it, at every place."""
+        return list(figures_of(self.task.figures).values())
+
+    @property
+    def scale(self) -> str:
+        """The sizes, in the letters of docs/definitions.md."""
+        model, batch, optimizer = self.study.model, self.study.batch_size, self.study.optimizer
+        if isinstance(batch, dict):
+            batch = " / ".join(f"{size} at {depth}L" for depth, size in batch.items())
+        return (
+            f"{self.task.sizes(model)}, S {self.study.streams}, B {batch}, "
+            f"{self.study.steps} steps, lr {optimizer.lr:g} ({optimizer.schedule}), "
+            f"decay {optimizer.weight_decay:g}"
+        )
+
+    @property
+    def chance_loss(self) -> float:
+        """The loss of a model that has learned nothing, in nats."""
+        return float(self.summary["chance_loss"].iloc[0])
+
+    @property
+    def chance_accuracy(self) -> float:
+        """The accuracy of a model that has learned nothing, where every class is as frequent."""
+        return math.exp(-self.chance_loss)
+
+    def row(self, depth: int, variant: str, place: Place) -> dict[str, Any] | None:
+        """The summary of one group of seeds, or None if it was not measured."""
+        return self._rows.get((depth, variant, place))
+
+    @cached_property
+    def _rows(self) -> dict[tuple[int, str, Place], dict[str, Any]]:
+        """The rows of the summary by what they stand for."""
+        rows = records(self.summary)
+        return {(r["depth"], r["variant"], Place(*(r[n] for n in PLACE))): r for r in rows}
+
+    def value(self, depth: int, variant: str, place: Place, measure: str) -> str:
+        """Mean ± half its interval over seeds, or what stood in its way, linked to its row."""
+        row = self.row(depth, variant, place)
+        if row is None:
+            return "not run here"
+        mean, half, finite = (row[f"{measure}_{part}"] for part in ("mean", "ci95_half", "n"))
+        if finite == 0 and not RUN_MEASURES[measure].always:
+            return "none"
+        return f"[{plus_minus(mean, half, finite, row['n'])}](tables/summary.csv#L{row['line']})"
+
+    def failed(self, variant: str, depth: int) -> tuple[int, int]:
+        """How many runs of a variant did not learn, of how many, over all places."""
+        s = self.summary
+        rows = s[(s["variant"] == variant) & (s["depth"] == depth)]
+        return int((rows["diverged"] + rows["at_chance"]).sum()), int(rows["n"].sum())
+
+    def first_row(self, variant: str, depth: int) -> dict[str, Any] | None:
+        """The summary at the first place that has an overflow to tell of, else at the first."""
+        rows = [r for p in self.places if (r := self.row(depth, variant, p))]
+        return next((r for r in rows if r["overflow_layer_n"]), rows[0] if rows else None)
+
+    def mean_text(self, variant: str, depth: int, measure: str) -> str:
+        """The mean at every place, once if they print alike."""
+        rows = [self.row(depth, variant, place) for place in self.places]
+        texts = [number(row[f"{measure}_mean"]) for row in rows if row]
+        return " / ".join(dict.fromkeys(texts)) or "not run here"
+
+    def largest(self, variant: str) -> dict[str, float] | None:
+        """The maximum over cells and seeds of what is logged about streams and gradients."""
+        c = self.tables["cells"]
+        rows = c[(c["variant"] == variant) & (c["outcome"] == "learned")]
+        names = ("stream_difference_max", "grad_norm_H_res_max", "grad_norm_max")
+        return {name: float(rows[name].max()) for name in names} if len(rows) else None
+
+    def trajectories(self, a: Place, b: Place) -> list[dict[str, Any]]:
+        """How the losses at two places part."""
+        t = self.tables["trajectories"]
+        sides = [f"{name}_{side}" for side in "ab" for name in PLACE]
+        return records(t[(t[sides] == [*astuple(a), *astuple(b)]).all(axis=1)])
+
+    def failures(self) -> Iterator[dict[str, Any]]:
+        """Groups in which a run did not learn, with the counts and the place."""
+        for row in records(self.summary):
+            if row["diverged"] or row["at_chance"]:
+                yield {**row, "place": Place(*(row[name] for name in PLACE))}
+
+    def pairs(self) -> Iterator[tuple[Place, Place, list[dict[str, Any]]]]:
+        """Every two places that were compared, with their rows of the comparison table."""
+        table = self.tables["comparison"]
+        sides = [[f"{name}_{side}" for name in PLACE] for side in "ab"]
+        if table.empty:
+            return
+        for key, rows in table.groupby([*sides[0], *sides[1]], sort=False):
+            yield Place(*key[: len(PLACE)]), Place(*key[len(PLACE) :]), records(rows)
+
+    def published(self) -> Iterator[tuple[str, str, list[dict[str, Any]]]]:
+        """(source, how our scale differs, rows): a row holds ours by the label of the place."""
+        for source, table in self.tables["published"].groupby("source", sort=False):
+            rows = []
+            for key, values in table.groupby(["measure", "depth", "variant"], sort=False):
+                ours = {
+                    Place(*(v[name] for name in PLACE)).label: _marked(v)
+                    for v in records(values)
+                    if v["backend"]
+                }
+                named = dict(zip(("measure", "depth", "variant"), key, strict=True))
+                rows.append({**named, "published": values["published"].iloc[0], "ours": ours})
+            scales = table["scale"].dropna()
+            yield source, "" if scales.empty else scales.iloc[0], rows
+
+
+class VerdictsView:
+    """What a template may ask about the claims."""
+
+    order = VERDICTS
+
+    def __init__(self, verdicts: pd.DataFrame, claims: pd.DataFrame) -> None:
+        self.rows = records(verdicts.astype(object).fillna(""))
+        self.claims = claims.assign(line=claims.index + 2)
+
+    def named(self, verdict: str) -> list[dict[str, Any]]:
+        """The claims with that verdict."""
+        return [row for row in self.rows if row["verdict"] == verdict]
+
+    def tests_of(self, claim: str) -> Iterator[dict[str, Any]]:
+        """The rows of the table of claims that belong to one claim."""
+        rows = self.claims[self.claims["claim"] == claim]
+        for row in records(rows):
+            yield {**row, "place": Place(*(row[name] for name in PLACE))}
+
+    def scales_of(self, claim: str) -> list[str]:
+        """How the tests of one claim differ from the published scale, where they do."""
+        measured = self.claims[self.claims["verdict"] != NOT_MEASURED]
+        scales = measured.loc[measured["claim"] == claim, "scale"].fillna("")
+        return [scale for scale in scales.unique() if scale]
+
+    @property
+    def tests(self) -> int:
+        """How many tests were made."""
+        return int((self.claims["verdict"] != NOT_MEASURED).sum())
+
+    @property
+    def tests_with_interval(self) -> int:
+        """How many of them rest on an interval."""
+        made = self.claims["verdict"] != NOT_MEASURED
+        return int((made & self.claims["interval"]).sum())
+
+    @property
+    def expected_by_chance(self) -> float:
+        """How many of those would come out wrong by chance alone, were all claims true."""
+        return self.tests_with_interval * (1 - CONFIDENCE)
+
+
+class AttributionView:
+    """What a template may ask about recipe, platform and seed."""
+
+    def __init__(self, variance: pd.DataFrame, summary: pd.DataFrame) -> None:
+        self.variance = records(variance)
+        self.summary = records(summary) if len(variance) else []
+
+    def of(self, factor: str) -> dict[str, Any]:
+        """The summary of one factor."""
+        return next(row for row in self.summary if row["factor"] == factor)
+
+
+def _marked(row: dict[str, Any]) -> str:
+    text = plus_minus(row["mean"], row["ci95_half"])
+    return f"**{text}**" if str(row["deviates"]) == "True" else text

@@ -1,0 +1,73 @@
+"""Checkpoints: where a training that was killed goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load_file, save
+
+from fathom.measures import Row
+from fathom.runs.folder import PARTIAL, decode_row, encode_row
+from fathom.system.files import replacing
+from fathom.train import Resume
+
+
+class Checkpoint:
+    """What a training that is not over keeps: a checkpoint, and the rows up to it.
+
+    Both are in one file, replaced whole, so that they cannot disagree. `identity` ties them to a
+    spec, a code and a device: a checkpoint of anything else is left unused.
+    """
+
+    def __init__(self, run: Path, identity: str) -> None:
+        self.folder = run / PARTIAL
+        self.file = self.folder / "checkpoint.safetensors"
+        self.identity = identity
+        self.resumed_at: list[int] = []
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def save(self, rows: Sequence[Row], state: dict[str, np.ndarray]) -> None:
+        """Replace the checkpoint, all at once."""
+        metadata = {
+            "identity": self.identity,
+            "rows": "".join(encode_row(row) for row in rows),
+            "resumed_at_steps": json.dumps(self.resumed_at),
+        }
+        metadata["sha256"] = _digest(metadata, state)
+        with replacing(self.file) as temporary:
+            temporary.write_bytes(save(state, metadata))
+
+    def resume(self) -> Resume | None:
+        """Where to go on from, or None if there is no checkpoint, or it is damaged or of others."""
+        try:
+            with safe_open(self.file, framework="numpy") as opened:
+                metadata = opened.metadata() or {}
+            state = load_file(self.file)
+            recorded = metadata.pop("sha256")
+            if recorded != _digest(metadata, state) or metadata["identity"] != self.identity:
+                return None
+            rows = [decode_row(line) for line in metadata["rows"].splitlines()]
+            resumed_at = json.loads(metadata["resumed_at_steps"])
+        except (FileNotFoundError, SafetensorError, ValueError, KeyError):
+            return None
+        self.resumed_at = [*resumed_at, len(rows)]
+        return Resume(state, rows)
+
+    def remove(self) -> None:
+        """Drop everything: the run is complete."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _digest(metadata: dict[str, str], state: dict[str, np.ndarray]) -> str:
+    """A hash over a whole checkpoint: its format has none, and a flipped bit would train on."""
+    digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
+    for name, value in sorted(state.items()):
+        digest.update(f"{name} {value.dtype} {value.shape}".encode())
+        digest.update(np.ascontiguousarray(value).data)
+    return digest.hexdigest()

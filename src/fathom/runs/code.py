@@ -1,0 +1,42 @@
+"""Which code a cell's training depends on: its task, its connection's ingredients, its backend."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from fathom import tasks
+from fathom.config import Spec
+from fathom.measures import STEP_MEASURES
+from fathom.models.connections.schemes import sections_of
+from fathom.runs import provenance
+
+
+def training_code(spec: Spec) -> dict[str, str]:
+    """A hash of every definition that training the spec reaches, by 'module:name'.
+
+    Of its neighbours, other tasks, backends, ingredients and what only shows results, none.
+    """
+    return _hashes(training_roots(spec))
+
+
+def training_roots(spec: Spec) -> tuple[str, ...]:
+    """What training finds by a name in the spec, which no reading of the sources could follow."""
+    task = tasks.load(spec.task)
+    functions = [
+        *(measure.compute for measure in STEP_MEASURES.values() if measure.compute),
+        *task.at_start.values(),
+        *task.at_end.values(),
+    ]
+    classes = {type(section) for section in sections_of(spec.connection)}
+    found = {f"{o.__module__}:{_top_level(o)}" for o in (type(task), *functions, *classes)}
+    return ("fathom.train:train", f"fathom.backends.{spec.backend}", *sorted(found))
+
+
+def _top_level(definition: object) -> str:
+    """The name at the top of its module: of the function around it for a closure."""
+    return definition.__qualname__.partition(".")[0]
+
+
+@cache  # the same for thousands of cells
+def _hashes(roots: tuple[str, ...]) -> dict[str, str]:
+    return provenance.definition_hashes(*roots)

@@ -1,0 +1,352 @@
+"""The format of a run folder: what a trained cell leaves, and how each file is read back.
+
+A run is complete once `manifest.json` is there, which is written last. Until then the folder
+holds `.partial/`: the rows so far and a checkpoint, from which a killed training goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from fathom import tasks
+from fathom.config import Cell, ConfigError, Spec
+from fathom.measures import Row, is_step_value
+from fathom.settings import NonNegative, Number, Section, checked
+from fathom.system.errors import UserError
+from fathom.system.files import replacing, sha256, write_json
+
+FORMAT = 2
+"""The layout of a run folder; a reader refuses any other."""
+
+SPEC, METRICS, MIXING = "spec.json", "metrics.jsonl", "mixing.safetensors"
+"""The spec; a row of measures for each step; the connection's matrices after the last."""
+
+FILES = (SPEC, METRICS, MIXING)
+"""What every run holds beside its manifest."""
+
+WEIGHTS = "weights.safetensors"
+"""The last parameters: what a run holds besides if its study asks for them."""
+
+MANIFEST = "manifest.json"
+
+PARTIAL = ".partial"
+"""The folder of a training that is not over."""
+
+MAX_JSON_BYTES = 4 * 2**20
+MAX_ROW = 2**16
+"""Characters of a line of metrics."""
+MAX_HEADER_BYTES = 2**16
+"""What a file of arrays may hold beside their numbers."""
+
+
+class RunError(UserError):
+    """A run folder that cannot be used; the message names the file and the fix."""
+
+
+class Device(Section):
+    """Where a run was computed."""
+
+    framework: str = ""
+    framework_version: str
+    kind: str
+    name: str
+    driver: str | None = None
+    blas: str | None = None
+
+
+class ListedFile(Section):
+    """A file of a run, as it was written."""
+
+    sha256: str
+    bytes: NonNegative
+
+
+class Manifest(Section):
+    """`manifest.json`: what was computed, where, with what, and the hashes of its files."""
+
+    format: int
+    cell: str
+    spec_hash: str
+    code: dict[str, str] = Field(description="hash of every definition that training depends on")
+    device: Device
+    os: str
+    cpu: str
+    files: dict[str, ListedFile]
+    sha256: str = Field(description="over all other fields")
+    fathom: str = ""
+    git: dict[str, str | bool | None] = {}  # noqa: RUF012, pydantic copies it
+    python: str = ""
+    numpy: str = ""
+    threads: NonNegative = 1
+    started: str = ""
+    ended: str = ""
+    seconds: Number | None = None
+    resumed_at_steps: tuple[NonNegative, ...] = ()
+    peak_host_memory_bytes: NonNegative | None = None
+    peak_device_memory_bytes: NonNegative | None = None
+
+    @property
+    def platform(self) -> str:
+        """Device kind, device and system as one lower-case word, as in 'cpu-amd-epyc-linux'."""
+        words = f"{self.device.kind} {self.device.name} {self.os.partition(' ')[0]}"
+        return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")
+
+    @property
+    def run_files(self) -> list[str]:
+        """The files that the run has to hold beside the manifest."""
+        return [*FILES, *(name for name in (WEIGHTS,) if name in self.files)]
+
+
+def run_folder(results: Path, cell: Cell) -> Path:
+    """Where the cell's run is, or will be."""
+    return results / "runs" / cell.path()
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+def write_run(
+    folder: Path,
+    spec: Spec,
+    rows: Sequence[Row],
+    mixing: dict[str, np.ndarray],
+    weights: dict[str, np.ndarray] | None,
+    facts: dict[str, Any],
+) -> None:
+    """Write every file of a run, the manifest last: without it the others do not count.
+
+    `facts`: the fields of the manifest that no file gives.
+    """
+    (folder / MANIFEST).unlink(missing_ok=True)
+    for left in folder.glob(".*.tmp"):  # by a training that was killed while it wrote
+        left.unlink(missing_ok=True)
+    write_json(folder / SPEC, spec.model_dump())
+    _write_bytes(folder / METRICS, "".join(encode_row(row) for row in rows).encode())
+    _write_bytes(folder / MIXING, save(mixing))
+    (folder / WEIGHTS).unlink(missing_ok=True)
+    if weights is not None:
+        _write_bytes(folder / WEIGHTS, save(weights))
+    names = (*FILES, *([WEIGHTS] if weights is not None else []))
+    manifest = {
+        "format": FORMAT,
+        "cell": spec.cell.path(),
+        "spec_hash": spec.hash(),
+        **facts,
+        "files": {
+            name: {"sha256": sha256(folder / name), "bytes": (folder / name).stat().st_size}
+            for name in names
+        },
+    }
+    write_json(folder / MANIFEST, {**manifest, "sha256": manifest_hash(manifest)})
+
+
+def _write_bytes(file: Path, content: bytes) -> None:
+    with replacing(file) as temporary:
+        temporary.write_bytes(content)
+
+
+def manifest_hash(manifest: dict[str, Any]) -> str:
+    """A hash over all fields of a manifest but `sha256`, where it is kept."""
+    rest = {key: value for key, value in manifest.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def encode_row(row: Row) -> str:
+    """A row as one line of JSON: non-finite numbers are null, and `nonfinite` says which kind."""
+    kinds = {k: repr(v) for k, v in row.items() if isinstance(v, float) and not math.isfinite(v)}
+    plain = {name: None if name in kinds else value for name, value in row.items()}
+    if kinds:
+        plain["nonfinite"] = kinds
+    return json.dumps(plain, allow_nan=False, separators=(",", ":")) + "\n"
+
+
+def decode_row(line: str) -> Row:
+    """The inverse of `encode_row`. Raises ValueError on anything else."""
+    row = json.loads(line)
+    if not isinstance(row, dict):
+        raise ValueError("not a JSON object")
+    for name, kind in row.pop("nonfinite", {}).items():
+        if kind not in ("nan", "inf", "-inf"):
+            raise ValueError(f"{kind!r:.20} is no non-finite number")
+        row[name] = float(kind)
+    return row
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """A JSON object. Raises RunError naming the file if it is missing or is anything else."""
+    try:
+        if file.stat().st_size > MAX_JSON_BYTES:
+            raise RunError(f"{file}: more than {MAX_JSON_BYTES} bytes")
+        data = json.loads(file.read_text(encoding="utf-8"))
+        # Half of a surrogate pair can be escaped, but no table or terminal could write it.
+        json.dumps(data, ensure_ascii=False).encode()
+    except FileNotFoundError:
+        raise RunError(f"{file}: missing") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunError(f"{file}: not valid JSON ({error})") from error
+    if not isinstance(data, dict):
+        raise RunError(f"{file}: not a JSON object")
+    return data
+
+
+def read_section(kind: type[Section], file: Path) -> Any:  # noqa: ANN401, of that kind
+    """A section in a JSON file. Raises RunError with the first problem."""
+    try:
+        return checked(kind, read_json(file), str(file))
+    except ConfigError as error:
+        raise RunError(one_line(str(error).partition("\n")[0])) from error
+
+
+def read_spec(folder: Path) -> Spec:
+    """The spec of a run. Raises RunError."""
+    return read_section(Spec, folder / SPEC)
+
+
+def read_rows(folder: Path) -> list[Row]:
+    """The measures of every step. Raises RunError naming the file and the line."""
+    return list(_each_row(folder / METRICS))
+
+
+def _each_row(file: Path) -> Iterator[Row]:
+    """One row after the other: what is read may be far more than there is memory."""
+    number = 1
+    try:
+        with file.open(encoding="utf-8") as opened:
+            while line := opened.readline(MAX_ROW):
+                yield decode_row(line)
+                number += 1
+    except FileNotFoundError:
+        raise RunError(f"{file}: missing") from None
+    except (OSError, ValueError, RecursionError, AttributeError, TypeError) as error:
+        raise RunError(f"{file}: line {number} is not a row of metrics ({error})") from error
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """A manifest that this fathom can read. Raises RunError for any other."""
+    file = folder / MANIFEST
+    content = read_json(file)
+    if content.get("format") != FORMAT:
+        raise RunError(f"{file}: format {content.get('format')!r:.40}, but {FORMAT} is read here")
+    manifest = read_section(Manifest, file)
+    if manifest.sha256 != manifest_hash(content):
+        raise RunError(f"{file}: its content does not have the SHA-256 that it names")
+    return manifest
+
+
+def check_run(folder: Path, manifest: Manifest, cell: Cell) -> Spec:
+    """Check the files of a run, then what is in them; return its spec. Raises RunError."""
+    check_files(folder, manifest, cell)
+    return check_content(folder, manifest)
+
+
+def check_files(folder: Path, manifest: Manifest, cell: Cell) -> None:
+    """Raise RunError unless the folder holds what was written into it, for that cell."""
+    if manifest.cell != cell.path():
+        raise RunError(f"{folder}/{MANIFEST}: is of another cell, {manifest.cell!r:.80}")
+    for name in manifest.files:
+        if name not in (*FILES, WEIGHTS):
+            raise RunError(f"{folder}/{MANIFEST}: lists {name!r:.80}, which is no file of a run")
+    if (folder / WEIGHTS).exists() and WEIGHTS not in manifest.files:
+        raise RunError(f"{folder}/{WEIGHTS}: is there, but {MANIFEST} does not list it")
+    for name in manifest.run_files:
+        _check_file(folder / name, manifest.files.get(name))
+
+
+def _check_file(file: Path, listed: ListedFile | None) -> None:
+    """Raise RunError unless the file is there with the size and the hash that were recorded."""
+    if listed is None:
+        raise RunError(f"{file.parent}/{MANIFEST}: does not list {file.name}")
+    if not file.is_file():
+        raise RunError(f"{file}: missing")
+    size = file.stat().st_size
+    if size != listed.bytes:
+        raise RunError(f"{file}: {size} bytes, but the manifest says {listed.bytes}")
+    if sha256(file) != listed.sha256:
+        raise RunError(f"{file}: its SHA-256 is not the manifest's")
+
+
+def check_content(folder: Path, manifest: Manifest) -> Spec:
+    """Raise RunError unless the files have the form of a run of today; return its spec."""
+    spec = read_spec(folder)
+    if (spec.cell.path(), spec.hash()) != (manifest.cell, manifest.spec_hash):
+        raise RunError(f"{folder}/{SPEC}: is not the spec that the manifest names")
+    if (WEIGHTS in manifest.files) != spec.weights:
+        verb = "lists no" if spec.weights else "lists"
+        flag = str(spec.weights).lower()
+        raise RunError(f"{folder}/{MANIFEST}: {verb} {WEIGHTS}, but {SPEC} has weights: {flag}")
+    _check_rows(folder / METRICS, spec)
+    network = tasks.network_of(spec)
+    _check_arrays(folder / MIXING, network.connection.matrix_shapes())
+    if spec.weights:
+        shapes = {name: parameter.shape for name, parameter in network.parameters().items()}
+        _check_arrays(folder / WEIGHTS, shapes)
+    return spec
+
+
+ALWAYS = (
+    "step", "loss", "grad_norm", "nonfinite_event", "nonfinite_total", "step_seconds",
+    "elapsed_seconds",
+)  # fmt: skip
+"""The measures that every row has: the tables rely on them."""
+
+
+def _check_rows(file: Path, spec: Spec) -> None:
+    """Raise RunError unless there is a row of measures for each step, in order."""
+    disordered = f"{file}: does not hold steps 0 to {spec.steps - 1} in order"
+    done = 0
+    for row in _each_row(file):
+        missing = [name for name in ALWAYS if name not in row]
+        for name in missing + [n for n, value in row.items() if not is_step_value(n, value)]:
+            raise RunError(f"{file}: line {done + 1} has no valid {name!r:.40}")
+        if row["step"] != done:
+            raise RunError(disordered)
+        done += 1
+    if done != spec.steps:
+        raise RunError(disordered)
+
+
+def _check_arrays(file: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise RunError unless the file holds float32 arrays of these names and shapes, no others.
+
+    Only its header is read, once its size is seen to fit.
+    """
+    numbers = 4 * sum(map(math.prod, shapes.values()))
+    size = file.stat().st_size
+    if not numbers < size <= numbers + MAX_HEADER_BYTES:
+        raise RunError(f"{file}: {size} bytes, where {SPEC} makes arrays of {numbers} bytes")
+    try:
+        with safe_open(file, framework="numpy") as opened:
+            slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118
+            found = {n: _kind(s.get_dtype(), s.get_shape()) for n, s in slices.items()}
+    except SafetensorError as error:
+        raise RunError(f"{file}: cannot be read ({one_line(str(error), 200)})") from error
+    expected = {name: _kind("F32", shape) for name, shape in shapes.items()}
+    for name in {**expected, **found}:
+        has, needs = found.get(name, "absent"), expected.get(name, "absent")
+        if has != needs:
+            raise RunError(f"{file}: {name!r:.40} is {has}, but {needs} by {SPEC}")
+
+
+def _kind(dtype: str, shape: Sequence[int]) -> str:
+    """As in 'F32 [2, 4, 4]'."""
+    return f"{dtype} {list(shape)}"
+
+
+def one_line(text: str, limit: int = 500) -> str:
+    """The text on one line that a terminal only shows, whatever file it quotes, and cut to fit."""
+    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    return shown if len(shown) <= limit else f"{shown[:limit]}…"

@@ -1,0 +1,89 @@
+"""Training many cells without Snakemake: which are left, and a pool of processes for them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import wait
+from pathlib import Path
+
+from fathom.backends import BackendError
+from fathom.config import Compute, Config, ConfigError, Spec, installed_backends
+from fathom.runs.bundle import matches
+from fathom.runs.folder import run_folder
+from fathom.runs.inspect import inspect
+from fathom.runs.progress import log_lines
+from fathom.runs.training import run_cell
+from fathom.system.errors import UserError
+
+
+def specs_left(config: Config, patterns: Sequence[str], say: Callable[[str], None]) -> list[Spec]:
+    """Specs of the chosen cells that are not trained yet, the longest first.
+
+    A backend that is not installed is left out and said. Raises ConfigError if no cell is chosen,
+    BackendError if none of those chosen can be trained here.
+    """
+    cells = [cell for cell in config.cells() if matches(cell, patterns)]
+    if not cells:
+        raise ConfigError("no cell matches; a pattern is like 'depth-mlx/48L/*'")
+    here = installed_backends()
+    for backend in sorted({cell.backend for cell in cells} - set(here)):
+        say(f"backend {backend} is not installed here: left out")
+    specs = [config.spec(cell) for cell in cells if cell.backend in here]
+    if not specs:
+        raise BackendError("no chosen cell can be trained here: its backend is not installed")
+    results = Path(config.results)
+    left = [s for s in specs if _status(s, results) != "measured"]
+    # Long cells first, so that no worker waits for one that began last.
+    return sorted(left, key=lambda spec: -spec.depth * spec.steps)
+
+
+def _status(spec: Spec, results: Path) -> str:
+    return inspect(run_folder(results, spec.cell), spec).status
+
+
+def train_each(
+    specs: Sequence[Spec], results: Path, compute: Compute, jobs: int
+) -> Iterator[tuple[Spec, str]]:
+    """Train every spec, so many at once; yields each with its error, empty if there was none."""
+    if jobs == 1:
+        for spec in specs:
+            yield spec, _train_one(spec, run_folder(results, spec.cell), compute)
+        return
+    # Spawned: a forked child would inherit the threads and locks of a framework.
+    with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_end_with_parent) as pool:
+        pending = {
+            pool.submit(_train_one, spec, run_folder(results, spec.cell), compute): spec
+            for spec in specs
+        }
+        for future in as_completed(pending):
+            try:
+                yield pending[future], future.result()
+            except BrokenProcessPool:
+                # As the system does where memory runs out; the pool gives up its other cells too.
+                yield pending[future], "a worker was killed; run it again to go on"
+
+
+def _end_with_parent() -> None:
+    """Let this worker end when its parent is killed, or both would write to the same folders."""
+    parent = parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _train_one(spec: Spec, folder: Path, compute: Compute) -> str:
+    try:
+        run_cell(spec, folder, compute, log_lines(spec))
+    except (UserError, OSError) as error:
+        return str(error)
+    return ""

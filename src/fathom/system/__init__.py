@@ -1,0 +1,1 @@
+"""Files, hardware, BLAS, errors, progress: what every room may use."""

@@ -1,0 +1,158 @@
+"""CONTRIBUTING's examples: which there are, where they belong, and how they are put there."""
+
+import ast
+import re
+import shlex
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from markdown_helpers import parsed, slug
+
+PROJECT = Path(__file__).parents[1]
+PARTS = ("src", "workflow", "report", "envs", "docs", "config.yaml", "pyproject.toml")
+CONTRIBUTING = (PROJECT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+
+
+# --- what CONTRIBUTING says ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block that says in its first line where it belongs."""
+
+    file: str
+    how: str
+    """`whole`, `in X`, `before X`, `at the end` or `in part`."""
+    text: str
+
+
+def sections(text):
+    """By the anchor of each heading, the (language, content) of the fenced blocks below it."""
+    found, current = {}, None
+    tokens = parsed(text)
+    for token, following in zip(tokens, [*tokens[1:], None], strict=True):
+        if token.type == "heading_open":
+            current = found.setdefault(slug(following.content), [])
+        elif token.type == "fence" and current is not None:
+            current.append((token.info, token.content))
+    return found
+
+
+MARK = re.compile(r"(?:# |\{# )(?P<file>[\w./-]+\.\w+)(?:, (?P<how>[\w ]+?))?(?: #\})?")
+
+
+def blocks_of(section):
+    """The blocks of a section that name a file."""
+    for _, content in SECTIONS[section]:
+        first, _, rest = content.partition("\n")
+        if mark := MARK.fullmatch(first):
+            yield Block(mark["file"], mark["how"] or "whole", rest)
+
+
+def copied_by(section):
+    """(from, to) of every `cp` in a section."""
+    for language, content in SECTIONS[section]:
+        for line in content.splitlines() if language == "sh" else ():
+            command, *arguments = shlex.split(line, comments=True) or [""]
+            if command == "cp":
+                yield arguments
+
+
+def rows_of_the_table():
+    """What to touch, as glob patterns, by the section that a row links to."""
+    table = CONTRIBUTING.partition("## What to touch")[2].partition("\n## ")[0]
+    found = {}
+    for line in table.splitlines():
+        if row := re.match(r"\| \[.*?\]\(#(.*?)\) \| (.*?) \|", line):
+            named = re.findall("`(.*?)`", row[2])
+            found[row[1]] = {re.sub(r"\bNAME\b|\bSUFFIX\b", "*", name) for name in named}
+    return found
+
+
+SECTIONS = sections(CONTRIBUTING)
+ROWS = rows_of_the_table()
+
+
+# --- doing what it says --------------------------------------------------------------------------
+
+
+def apply(section, folder):
+    """Do to a copy of the project what a section says."""
+    for source, target in copied_by(section):
+        shutil.copy(folder / source, folder / target)
+    for block in blocks_of(section):
+        file = folder / block.file
+        if block.how == "whole":
+            assert not file.exists(), f"{block.file} is there already"
+            file.write_text(block.text, encoding="utf-8")
+        elif block.how == "in part":
+            text = file.read_text(encoding="utf-8")
+            for part in re.split(r"^ *\.\.\.\n", block.text, flags=re.MULTILINE):
+                assert part in text, f"{block.file} does not hold:\n{part}"
+        else:
+            text = file.read_text(encoding="utf-8")
+            file.write_text(inserted(text, block), encoding="utf-8")
+
+
+def inserted(text, block):
+    """The text of a file with a block at its place."""
+    if block.how == "at the end":
+        return f"{text}\n\n{block.text}"
+    where, name = block.how.split()
+    if block.file.endswith(".yaml"):
+        return in_yaml(text, name, block.text)
+    (statement,) = (s for s in ast.parse(text).body if name in names_set_by(s))
+    if where == "before":
+        lines = text.splitlines(keepends=True)
+        at = statement.lineno - 1
+        return "".join([*lines[:at], block.text, "\n\n", *lines[at:]])
+    return in_registry(text, statement, block.text)
+
+
+def names_set_by(statement):
+    targets = getattr(statement, "targets", None) or [getattr(statement, "target", None)]
+    return {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+def in_registry(text, statement, entry):
+    """The entry as the last of the dict in `X = Registry({...})`."""
+    entries = statement.value.args[0]
+    lines = text.encode().splitlines(keepends=True)  # ast counts bytes
+    end = sum(map(len, lines[: entries.end_lineno - 1])) + entries.end_col_offset - 1
+    before, after = text.encode()[:end].decode(), text.encode()[end:].decode()
+    kept = before.rstrip()
+    if entries.lineno == entries.end_lineno:
+        return f"{kept}, {entry.strip().removesuffix(',')}{after}"
+    return f"{kept}\n{entry}{before[len(kept) :].lstrip(chr(10))}{after}"
+
+
+def in_yaml(text, key, entry):
+    """The entry as the last below a key at the top of the file."""
+    lines = text.splitlines(keepends=True)
+    (start,) = (i for i, line in enumerate(lines) if re.match(rf"{key}:(?: \{{\}})?\s", line))
+    lines[start] = lines[start].replace(" {}", "")
+    rest = range(start + 1, len(lines))
+    end = next((i for i in rest if re.match(r"[^\s#]", lines[i])), len(lines))
+    while re.match(r"#|\s*$", lines[end - 1]):  # what stands above the next key belongs to it
+        end -= 1
+    return "".join([*lines[:end], entry, *lines[end:]])
+
+
+def copy_of_project(folder):
+    ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    for part in PARTS:
+        source = PROJECT / part
+        if source.is_dir():
+            shutil.copytree(source, folder / part, ignore=ignore)
+        else:
+            shutil.copy(source, folder / part)
+
+
+def differing(folder):
+    """The files of a copy that the project does not have, or not so."""
+    files = (file for part in PARTS for file in [folder / part, *(folder / part).rglob("*")])
+    for file in filter(Path.is_file, files):
+        original = PROJECT / file.relative_to(folder)
+        if not (original.is_file() and original.read_bytes() == file.read_bytes()):
+            yield file.relative_to(folder).as_posix()

@@ -1,0 +1,27 @@
+"""Markdown as a code-hosting page reads it."""
+
+import itertools
+import re
+
+from markdown_it import MarkdownIt
+
+
+def parsed(text):
+    """The tokens of a document."""
+    return MarkdownIt("commonmark").enable("table").parse(text)
+
+
+def inline(text):
+    """The tokens inside its paragraphs, headings and tables: texts, codes, links."""
+    return [child for token in parsed(text) for child in token.children or ()]
+
+
+def slug(heading):
+    """The anchor that a heading gets."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def anchors(text):
+    """Every anchor of a document."""
+    pairs = itertools.pairwise(parsed(text))
+    return {slug(following.content) for token, following in pairs if token.type == "heading_open"}

@@ -1,0 +1,126 @@
+"""Run folders made by hand: every file and hash that a run has, and nothing trained."""
+
+import copy
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+
+from fathom import tasks
+from fathom.backends.numpy import NumpyOps
+from fathom.config import check_config
+from fathom.runs import folder as runs
+from fathom.runs.code import training_code
+
+STUDY = {
+    "task": "tokens",
+    "recipe": "mlx-defaults",
+    "variants": ["baseline", "hc", "mhc"],
+    "depths": [4, 8, 16],
+    "backends": ["torch", "mlx"],
+    "seeds": [0, 1, 2],
+    "steps": 3,
+    "batch_size": 8,
+    "model": {"vocab": 64, "length": 8, "width": 16, "heads": 4, "hidden": 32},
+    "optimizer": {"lr": 0.002},
+}
+RUN_FILES = ("spec.json", "metrics.jsonl", "mixing.safetensors", "manifest.json")
+"""What a run holds, the manifest last."""
+
+CPU = {"framework_version": "2.0.0", "kind": "cpu", "name": "Test CPU"}
+GPU = {"framework_version": "2.0.0", "kind": "cuda", "name": "Test GPU", "driver": "CUDA 13.0"}
+CPU_PLATFORM, GPU_PLATFORM = "cpu-test-cpu-testos", "cuda-test-gpu-testos"
+
+
+def config_with(results="results", studies=("a",), **changes):
+    """A config of studies like STUDY; `changes` go into all of them, or name one: a={...}."""
+    data = {}
+    for name in studies:
+        data[name] = copy.deepcopy({**STUDY, **{k: v for k, v in changes.items() if k in STUDY}})
+        data[name] |= changes.get(name, {})
+    return check_config({"results": str(results), "studies": data})
+
+
+def metrics(losses, step_seconds=0.5, **columns):
+    """Rows of metrics.jsonl, with these losses; other columns can be given, one value per step."""
+    rows = []
+    for step, loss in enumerate(losses):
+        row = {
+            "step": step,
+            "loss": loss,
+            "grad_norm": 1.0 + step,
+            "nonfinite_event": int(not math.isfinite(loss)),
+            "gain_proxy_log10_max_entry": 0.0,
+            "amax_forward_log10": 0.0,
+            "amax_backward_log10": 0.0,
+            "nonfinite_total": sum(not math.isfinite(x) for x in losses[: step + 1]),
+            # The first step has the start-up in it, and must not count.
+            "step_seconds": 9.0 if step == 0 else step_seconds,
+            "elapsed_seconds": 9.0 + step * step_seconds,
+            **{name: values[step] for name, values in columns.items()},
+        }
+        if step == 0:
+            row |= {
+                "activation_max_log10": 1.5,
+                "overflow_layer": None,
+                "overflow_activation_log10": None,
+            }
+        rows.append(row)
+    return rows
+
+
+def initial_mixing(spec):
+    """The connection's matrices at the initial parameters, float32 by name."""
+    ops = NumpyOps()
+    params = {name: ops.asarray(value) for name, value in tasks.initial_parameters(spec).items()}
+    matrices = tasks.network_of(spec).connection.matrices(ops, params)
+    return {name: np.asarray(matrix, np.float32) for name, matrix in matrices.items()}
+
+
+def write_run(folder, spec, rows, device=CPU, code=None, mixing=None, weights=None, **facts):
+    """A run folder; `facts` are fields of the manifest."""
+    facts = {
+        "code": training_code(spec) if code is None else code,
+        "os": "TestOS 1.0",
+        "cpu": "Test CPU",
+        "device": {"framework": spec.backend, **device},
+        "seconds": rows[-1]["elapsed_seconds"],
+        **facts,
+    }
+    if weights is None and spec.weights:
+        weights = tasks.initial_parameters(spec)
+    mixing = initial_mixing(spec) if mixing is None else mixing
+    runs.write_run(folder, spec, rows, mixing, weights, facts)
+
+
+def write_cell(config, cell, losses, platform="", device=CPU, code=None, seconds=None, **columns):
+    """The run of a cell at its place below the results: trained here, or imported.
+
+    `seconds`: of the whole training, where the rows do not matter.
+    """
+    where = f"imported/{platform}" if platform else "runs"
+    folder = Path(config.results) / where / cell.path()
+    facts = {} if seconds is None else {"seconds": seconds}
+    write_run(folder, config.spec(cell), metrics(losses, **columns), device, code, **facts)
+    return folder
+
+
+def read_manifest(folder):
+    """The manifest as data, to be looked at or changed."""
+    return json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+
+
+def write_manifest(folder, manifest):
+    """Put a changed manifest there, with the hash that it then has."""
+    signed = {**manifest, "sha256": runs.manifest_hash(manifest)}
+    (folder / "manifest.json").write_text(json.dumps(signed), encoding="utf-8")
+
+
+def seal(folder):
+    """Let the manifest say what is true of the files, which a test has changed."""
+    manifest = read_manifest(folder)
+    for name, listed in manifest["files"].items():
+        listed["sha256"] = runs.sha256(folder / name)
+        listed["bytes"] = (folder / name).stat().st_size
+    write_manifest(folder, manifest)

@@ -1,0 +1,568 @@
+"""The command line: its words, `train-all`, `bundle`, and what works where little is."""
+
+import importlib.metadata
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+
+import pytest
+import typer
+import yaml
+
+from fathom import cli
+from fathom.config import installed_backends, load_config
+from fathom.runs.checkpoint import Checkpoint
+from fathom.runs.folder import run_folder
+from fathom.runs.inspect import find_runs, inspect
+from fathom.system.errors import PACKAGES
+
+BACKENDS = installed_backends()
+BACKEND = BACKENDS[0] if BACKENDS else "torch"
+OTHER = {"torch": "mlx", "mlx": "torch"}[BACKEND]
+RUN_FILES = {"spec.json", "metrics.jsonl", "mixing.safetensors", "manifest.json"}
+STUDY = {
+    "task": "tokens",
+    "recipe": "torch-defaults",
+    "variants": ["baseline", "mhc"],
+    "depths": [2],
+    "backends": [BACKEND],
+    "seeds": [0],
+    "steps": 4,
+    "batch_size": 2,
+    "model": {"vocab": 16, "length": 4, "width": 8, "heads": 2, "hidden": 16},
+    "optimizer": {"lr": 0.01},
+}
+
+# What a machine with only Python, the core and a framework lacks.
+ABSENT = ("pandas", "scipy", "matplotlib", "jinja2", "snakemake", "pooch")
+
+pytestmark = pytest.mark.skipif(not BACKENDS, reason="neither torch nor mlx is installed")
+
+
+# --- a folder to work in, and the commands -------------------------------------------------------
+
+
+def write_config(folder, **changes):
+    """The config.yaml of a folder; `changes` are of its one study."""
+    data = {"studies": {"small": {**STUDY, **changes}}, "compute": {"device": "cpu"}}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.yaml").write_text(yaml.safe_dump(data), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with a config and nothing else, and the current one."""
+    monkeypatch.chdir(write_config(tmp_path / "here"))
+    return tmp_path / "here"
+
+
+@pytest.fixture(scope="session")
+def trained_once(tmp_path_factory):
+    folder = write_config(tmp_path_factory.mktemp("cli") / "here")
+    done = python(folder, "train-all")
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture
+def trained(trained_once, tmp_path, monkeypatch):
+    """A copy of a folder in which every cell is trained, and the current one."""
+    shutil.copytree(trained_once, tmp_path / "here")
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "here"
+
+
+def python(folder, *arguments, path=None):
+    """`python -m fathom …` in the folder, as a user of another machine would run it."""
+    environment = {**os.environ, **({"PYTHONPATH": in_front(path)} if path else {})}
+    return subprocess.run(
+        [sys.executable, "-m", "fathom", *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def in_front(path):
+    """PYTHONPATH with a folder before what is there."""
+    return os.pathsep.join(filter(None, [str(path), os.environ.get("PYTHONPATH")]))
+
+
+@pytest.fixture
+def fathom(capsys):
+    """A function that runs a command here: (exit status, output, lines of errors)."""
+
+    def run(*arguments):
+        status = 0
+        try:
+            cli.main(arguments)
+        except SystemExit as stop:
+            status = stop.code
+        printed = capsys.readouterr()
+        return status, printed.out, printed.err.splitlines()
+
+    return run
+
+
+def config_of(folder):
+    """The folder's config, whose results need not be looked for in the current folder."""
+    return load_config([folder / "config.yaml"], {"results": str(folder / "results")})
+
+
+def statuses(folder):
+    return {run.cell.path(): run.status for run in find_runs(config_of(folder))}
+
+
+def cell_of(variant, backend=BACKEND):
+    return f"small/2L/{variant}/{backend}/seed0"
+
+
+def manifest_of(folder, cell):
+    return json.loads((folder / "results/runs" / cell / "manifest.json").read_text("utf-8"))
+
+
+# --- the words of the command line ---------------------------------------------------------------
+
+
+def commands_below(group, words=("fathom",)):
+    """(words, command) of every command, those of groups inside it included."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands_below(command, (*words, name))
+        else:
+            yield (*words, name), command
+
+
+COMMANDS = dict(commands_below(typer.main.get_command(cli.app)))
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_the_help_of_every_command_ends_with_an_example_that_can_be_given(words, fathom):
+    status, printed, _ = fathom(*words[1:], "--help")
+    assert status == 0
+    example = printed.splitlines()[-1].strip()
+    assert example.startswith(" ".join(words))
+    arguments = shlex.split(example)[len(words) :]
+    COMMANDS[words].make_context(" ".join(words), arguments)  # which refuses what it does not know
+
+
+def test_nothing_at_all_gives_the_help(fathom, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["fathom"])
+    status = 0
+    try:
+        cli.main()
+    except SystemExit as stop:
+        status = stop.code
+    assert status == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["trian"], "'trian'"),
+        (["train", "--dept", "3", "small"], "--dept"),
+        (["train"], "STUDY"),
+        (["bundle"], "fathom bundle --help"),
+        (["train", "small", "--threads", "0"], "--threads"),
+    ],
+)
+def test_a_command_that_cannot_be_read_is_refused_in_one_line(fathom, arguments, said):
+    status, printed, errors = fathom(*arguments)
+    assert (status, printed) == (1, "")
+    (line,) = errors
+    assert line.startswith("fathom: ")
+    assert said in line
+
+
+@pytest.mark.parametrize("command", ["status", "train-all", "verify"])
+def test_in_another_folder_the_line_says_where_to_go(tmp_path, monkeypatch, fathom, command):
+    monkeypatch.chdir(tmp_path)
+    status, _, errors = fathom(command)
+    assert status == 1
+    assert errors == [
+        "fathom: config.yaml is not in this folder; go to the folder of the project, or name a "
+        "config with --config FILE"
+    ]
+
+
+# --- train-all -----------------------------------------------------------------------------------
+
+
+def test_every_cell_is_trained(folder, fathom):
+    status, _, errors = fathom("train-all")
+    assert status == 0
+    assert statuses(folder) == {cell_of("baseline"): "measured", cell_of("mhc"): "measured"}
+    assert [line for line in errors if line.startswith("[2/2]") and ": done" in line]
+    for manifest in folder.rglob("manifest.json"):
+        assert {file.name for file in manifest.parent.iterdir()} == RUN_FILES
+
+
+def test_only_the_chosen_cells_are_trained(folder, fathom):
+    assert fathom("train-all", "*/mhc/*")[0] == 0
+    assert statuses(folder) == {cell_of("baseline"): "missing", cell_of("mhc"): "measured"}
+
+
+def test_several_patterns_choose_what_fits_any_of_them(folder, fathom):
+    assert (
+        fathom("train-all", "small/2L/baseline/*", f"*/{BACKEND}/seed7", "small/2L/mhc/*")[0] == 0
+    )
+    assert set(statuses(folder).values()) == {"measured"}
+
+
+def test_a_pattern_that_fits_nothing_is_refused(folder, fathom):
+    status, _, errors = fathom("train-all", "small/48L/*")
+    assert status == 1
+    assert errors == ["fathom: no cell matches; a pattern is like 'depth-mlx/48L/*'"]
+    assert not (folder / "results").exists()
+
+
+def test_trained_cells_are_not_trained_again(trained, fathom):
+    before = {file: file.stat().st_mtime_ns for file in trained.rglob("*")}
+    status, _, errors = fathom("train-all")
+    assert status == 0
+    (line,) = errors
+    assert line.startswith("fathom: nothing to be done")
+    assert {file: file.stat().st_mtime_ns for file in trained.rglob("*")} == before
+
+
+def test_only_what_is_left_is_trained(trained, fathom):
+    kept = manifest_of(trained, cell_of("mhc"))
+    shutil.rmtree(trained / "results/runs" / cell_of("baseline"))
+    _, _, errors = fathom("train-all")
+    assert [line for line in errors if line.startswith("[1/1]")]
+    assert set(statuses(trained).values()) == {"measured"}
+    assert manifest_of(trained, cell_of("mhc")) == kept
+
+
+def test_a_corrupt_or_stale_cell_is_trained_again(trained, fathom):
+    (trained / "results/runs" / cell_of("mhc") / "metrics.jsonl").write_text("", "utf-8")
+    assert statuses(trained)[cell_of("mhc")] == "corrupt"
+    _, _, errors = fathom("train-all")
+    assert [line for line in errors if line.startswith(f"[1/1] {cell_of('mhc')}: done")]
+    assert set(statuses(trained).values()) == {"measured"}
+
+    write_config(trained, steps=5)
+    assert set(statuses(trained).values()) == {"stale"}
+    fathom("train-all")
+    assert set(statuses(trained).values()) == {"measured"}
+
+
+def test_several_cells_train_at_once(folder):
+    done = python(folder, "train-all", "--jobs", "2")
+    assert done.returncode == 0, done.stderr
+    assert set(statuses(folder).values()) == {"measured"}
+    assert "[2/2]" in done.stderr
+
+
+def test_cells_trained_at_once_are_those_trained_one_by_one(folder, trained_once):
+    python(folder, "train-all", "--jobs", "2")
+    for cell in (cell_of("baseline"), cell_of("mhc")):
+        one, other = (rows_without_times(where, cell) for where in (folder, trained_once))
+        assert one == other
+
+
+def rows_without_times(folder, cell):
+    lines = (folder / "results/runs" / cell / "metrics.jsonl").read_text("utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    return [{k: v for k, v in row.items() if "seconds" not in k} for row in rows]
+
+
+@pytest.mark.parametrize("jobs", ["0", "-1", "two"])
+def test_a_number_of_jobs_that_is_none_is_refused(folder, fathom, jobs):
+    status, _, errors = fathom("train-all", "--jobs", jobs)
+    assert status == 1
+    (line,) = errors
+    assert line.startswith("fathom: ")
+    assert "--jobs" in line
+    assert not (folder / "results").exists()
+
+
+def test_an_unknown_device_is_refused_in_one_line(folder, fathom):
+    status, _, errors = fathom("train-all", "--device", "abacus")
+    assert status != 0
+    assert "device" in errors[-1]
+    assert "abacus" in errors[-1]
+    assert not [line for line in errors if "pydantic" in line]
+
+
+def test_a_device_that_is_not_there_fails_every_cell_by_name(folder, fathom):
+    device = {"torch": "gpu", "mlx": "cuda"}[BACKEND]  # the other framework's word for it
+    status, _, errors = fathom("train-all", "--device", device)
+    assert status == 1
+    failures = [line for line in errors if line.startswith("fathom: ")]
+    assert [line.split(": ")[1] for line in failures] == [cell_of("baseline"), cell_of("mhc")]
+    assert all(f"{BACKEND} has no device '{device}' here" in line for line in failures)
+
+
+def test_one_cell_that_fails_does_not_stop_the_others(folder, fathom):
+    blocked = folder / "results/runs" / cell_of("baseline")
+    blocked.parent.mkdir(parents=True)
+    blocked.write_text("a file in the place of the folder", "utf-8")
+    status, _, errors = fathom("train-all")
+    assert status == 1
+    assert statuses(folder)[cell_of("mhc")] == "measured"
+    (failure,) = [line for line in errors if line.startswith("fathom: ")]
+    assert failure.startswith(f"fathom: {cell_of('baseline')}: ")
+
+
+def test_a_bad_config_is_refused_in_one_line(folder, fathom):
+    write_config(folder, stepz=4)
+    status, _, errors = fathom("train-all")
+    assert status == 1
+    assert errors == [
+        "fathom: config.yaml: studies.small: unknown key 'stepz'; did you mean 'steps'?"
+    ]
+
+
+def test_a_config_that_is_not_there_is_refused_in_one_line(folder, fathom):
+    status, _, errors = fathom("train-all", "-c", "none.yaml")
+    assert status == 1
+    assert errors == ["fathom: none.yaml: cannot be read (No such file or directory)"]
+
+
+def test_later_configs_lie_over_earlier_ones(folder, fathom):
+    (folder / "more.yaml").write_text("results: elsewhere\nvariants: [mhc]\n", "utf-8")
+    assert fathom("train-all", "-c", "config.yaml", "-c", "more.yaml")[0] == 0
+    assert [file.parent.parent.parent.name for file in folder.rglob("manifest.json")] == ["mhc"]
+    assert (folder / "elsewhere").is_dir()
+
+
+# --- bundles from the command line ---------------------------------------------------------------
+
+
+def test_a_bundle_goes_from_one_folder_to_another(trained, tmp_path, fathom, monkeypatch):
+    status, printed, _ = fathom("bundle", "create", "-o", str(tmp_path / "b.tar.gz"))
+    assert status == 0
+    assert printed.splitlines()[0].startswith(f"{tmp_path / 'b.tar.gz'}: 2 runs, ")
+    assert printed.splitlines()[1].startswith("  2 from cpu-")
+
+    other = write_config(tmp_path / "other")
+    monkeypatch.chdir(other)
+    status, printed, _ = fathom("bundle", "import", str(tmp_path / "b.tar.gz"))
+    assert status == 0
+    assert printed == f"{tmp_path / 'b.tar.gz'}: 2 imported, under results/imported\n"
+    assert set(statuses(other).values()) == {"imported"}
+
+    _, printed, _ = fathom("bundle", "import", str(tmp_path / "b.tar.gz"))
+    assert ": 2 same, " in printed
+
+
+def test_a_pattern_chooses_what_is_packed(trained, tmp_path, fathom):
+    _, printed, _ = fathom("bundle", "create", "-o", str(tmp_path / "b.tar.gz"), "*/mhc/*")
+    assert ": 1 runs, " in printed
+
+
+def test_options_decide_what_happens_to_runs_that_are_there(trained, tmp_path, fathom):
+    fathom("bundle", "create", "-o", str(tmp_path / "b.tar.gz"))
+    fathom("bundle", "import", str(tmp_path / "b.tar.gz"))
+    (manifest, *_) = (trained / "results/imported").rglob("manifest.json")
+    manifest.unlink()
+
+    status, _, errors = fathom("bundle", "import", str(tmp_path / "b.tar.gz"))
+    assert status == 1
+    (line,) = errors
+    assert "is there already; choose --keep or --replace" in line
+    _, printed, _ = fathom("bundle", "import", "--keep", str(tmp_path / "b.tar.gz"))
+    assert "1 kept, 1 same" in printed
+    assert not manifest.exists()
+    _, printed, _ = fathom("bundle", "import", "--replace", str(tmp_path / "b.tar.gz"))
+    assert "1 imported, 1 same" in printed
+    assert manifest.exists()
+
+
+def test_keep_and_replace_exclude_each_other(trained, tmp_path, fathom):
+    assert fathom("bundle", "import", "--keep", "--replace", "b.tar.gz") == (
+        1,
+        "",
+        ["fathom: --keep and --replace exclude each other; give one of them"],
+    )
+
+
+def test_a_bundle_of_unfit_runs_is_refused_a_line_for_each(trained, tmp_path, fathom):
+    for variant in ("baseline", "mhc"):
+        (trained / "results/runs" / cell_of(variant) / "mixing.safetensors").unlink()
+    status, _, errors = fathom("bundle", "create", "-o", str(tmp_path / "b.tar.gz"))
+    assert status == 1
+    assert errors == [
+        f"fathom: {cell_of(variant)}: corrupt, mixing.safetensors: missing"
+        for variant in ("baseline", "mhc")
+    ]
+    assert not (tmp_path / "b.tar.gz").exists()
+
+
+def test_a_bundle_that_cannot_be_written_is_refused_in_one_line(trained, fathom):
+    (trained / "file").write_text("", "utf-8")
+    status, _, errors = fathom("bundle", "create", "-o", "file/b.tar.gz")
+    assert status == 1
+    (line,) = errors
+    assert line.startswith("fathom: file")
+
+
+# --- machines that lack the rest -----------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def without(tmp_path_factory):
+    """A function from names of packages to a folder that hides them, for PYTHONPATH."""
+
+    def hide(*names):
+        folder = tmp_path_factory.mktemp("without")
+        # None in sys.modules is how Python itself says that a module is not to be found.
+        code = f"import sys\nfor name in {names!r}:\n    sys.modules[name] = None\n"
+        (folder / "sitecustomize.py").write_text(code, "utf-8")
+        return folder
+
+    return hide
+
+
+@pytest.fixture(scope="session")
+def bare(without):
+    """A machine with the core and the frameworks, and nothing for workflow or reports."""
+    return without(*ABSENT)
+
+
+def test_training_and_carrying_need_nothing_else(folder, bare, tmp_path):
+    assert python(folder, "train-all", "*/mhc/*", path=bare).returncode == 0
+    bundle = str(tmp_path / "b.tar.gz")
+    assert python(folder, "bundle", "create", "-o", bundle, path=bare).returncode == 0
+    other = write_config(tmp_path / "other")
+    done = python(other, "bundle", "import", bundle, path=bare)
+    assert done.returncode == 0, done.stderr
+    assert statuses(other)[cell_of("mhc")] == "imported"
+
+
+def test_workers_need_nothing_else(folder, bare):
+    done = python(folder, "train-all", "--jobs", "2", path=bare)
+    assert done.returncode == 0, done.stderr
+    assert set(statuses(folder).values()) == {"measured"}
+
+
+@pytest.mark.parametrize("command", [["--help"], ["status"], ["train", "small", "--help"]])
+def test_help_and_status_need_nothing_else(folder, bare, command):
+    done = python(folder, *command, path=bare)
+    assert done.returncode == 0, done.stderr
+    assert "is not installed" not in done.stdout + done.stderr
+
+
+def test_one_cell_and_a_job_of_the_workflow_need_nothing_else(folder, bare):
+    cell = ["--depth", "2", "--variant", "mhc", "--backend", BACKEND, "--seed", "0"]
+    done = python(folder, "train", "small", *cell, path=bare)
+    assert done.returncode == 0, done.stderr
+    run = folder / "results/runs" / cell_of("mhc")
+    spec = json.dumps(json.loads((run / "spec.json").read_text("utf-8")))
+    done = python(
+        folder, "job", spec, "--out", "again", "--compute", '{"device": "cpu"}', path=bare
+    )
+    assert done.returncode == 0, done.stderr
+    assert (folder / "again/manifest.json").is_file()
+
+
+@pytest.mark.parametrize("command", ["verify", "tables", "report"])
+def test_other_commands_say_in_one_line_what_is_missing(folder, bare, command):
+    done = python(folder, command, path=bare)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("fathom: this needs ")
+    assert line.endswith("which is not installed here; pip install -e '.[workflow]' brings it")
+
+
+def test_what_is_said_to_bring_a_package_brings_it(pytestconfig):
+    """The names of modules in PACKAGES against the names of distributions in pyproject.toml."""
+    project = tomllib.loads((pytestconfig.rootpath / "pyproject.toml").read_text("utf-8"))[
+        "project"
+    ]
+    brought = {
+        ".": project["dependencies"],
+        ".[workflow]": project["optional-dependencies"]["workflow"],
+    }
+    distributions = importlib.metadata.packages_distributions()
+    for source, modules in PACKAGES.items():
+        named = {re.match("[A-Za-z0-9_-]+", line)[0].lower() for line in brought[source]}
+        of_modules = {d.lower() for module in modules for d in distributions[module]}
+        assert of_modules <= named
+        # Pandas and Snakemake import these two by themselves.
+        assert named - of_modules <= {"tabulate", "snakemake-executor-plugin-slurm"}
+
+
+@pytest.mark.parametrize(
+    ("command", "package"),
+    [
+        ("tables", "pandas"),
+        ("tables", "scipy"),
+        ("report", "jinja2"),
+        ("cell-figures", "matplotlib"),
+    ],
+)
+def test_a_command_names_the_one_package_that_it_lacks(
+    trained, without, pytestconfig, command, package
+):
+    options = {
+        "report": ["--published", str(pytestconfig.rootpath / "report/published.yaml")],
+        "cell-figures": [f"results/runs/{cell_of('mhc')}", "--out", "figures"],
+    }.get(command, [])
+    done = python(trained, command, *options, path=without(package))
+    assert done.returncode != 0
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("fathom: ")
+    assert package in line
+    assert "pip install" in line
+
+
+def test_a_backend_that_is_not_installed_is_left_out_and_said(folder, without):
+    write_config(folder, backends=[BACKEND, OTHER], variants=["mhc"])
+    done = python(folder, "train-all", path=without(OTHER))
+    assert done.returncode == 0
+    assert f"fathom: backend {OTHER} is not installed here: left out" in done.stderr.splitlines()
+    assert statuses(folder) == {
+        cell_of("mhc"): "measured",
+        cell_of("mhc", OTHER): "missing",
+    }
+
+
+def test_nothing_is_called_trained_that_cannot_be_trained_here(folder, without):
+    write_config(folder, backends=[BACKEND, OTHER])
+    done = python(folder, "train-all", f"*/{OTHER}/*", path=without(OTHER))
+    assert f"backend {OTHER} is not installed here" in done.stderr
+    assert "every chosen cell is trained" not in done.stderr
+
+
+# --- going on ------------------------------------------------------------------------------------
+
+
+def test_a_cell_that_was_interrupted_goes_on(folder, fathom, monkeypatch):
+    """Ctrl-C between two chunks: the checkpoint before it is used, and the user is told so."""
+    write_config(folder, steps=40, variants=["mhc"])
+    (folder / "often.yaml").write_text("compute: {checkpoint_steps: 5}\n", "utf-8")
+    command = ("train-all", "-c", "config.yaml", "-c", "often.yaml")
+    save = Checkpoint.save
+
+    def save_and_interrupt(self, rows, state):
+        save(self, rows, state)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Checkpoint, "save", save_and_interrupt)
+    status, _, errors = fathom(*command)
+    assert status == 130
+    assert errors[-1] == "fathom: interrupted; a training goes on from its last checkpoint"
+    assert statuses(folder) == {cell_of("mhc"): "failed"}
+
+    monkeypatch.setattr(Checkpoint, "save", save)
+    assert fathom(*command)[0] == 0
+    assert manifest_of(folder, cell_of("mhc"))["resumed_at_steps"] == [11]
+
+
+def test_the_run_of_train_all_is_the_one_that_the_workflow_expects(trained):
+    config = config_of(trained)
+    for cell in config.cells():
+        run = inspect(run_folder(trained / "results", cell), config.spec(cell))
+        assert (run.status, run.reason) == ("measured", "")

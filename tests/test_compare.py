@@ -1,0 +1,141 @@
+"""`fathom compare`: what a task has published, changed where asked, and what it leaves behind."""
+
+import json
+import math
+
+import pytest
+
+from fathom import cli
+from fathom.config import Compute
+from fathom.report import compare
+from fathom.report.compare import compare_variants, comparison
+from fathom.settings import ConfigError
+from run_helpers import metrics, write_run
+
+NAN = math.nan
+
+
+def specs_of(**changes):
+    config = comparison("fashion", {"backends": ["torch"], **changes})
+    return [config.spec(cell) for cell in config.cells()]
+
+
+def test_without_changes_it_is_what_the_source_published():
+    specs = specs_of()
+    assert [spec.variant for spec in specs] == ["resnet", "hc_causal", "mhc_causal", "hc", "mhc"]
+    for spec in specs:
+        assert (spec.depth, spec.seed, spec.steps, spec.batch_size) == (100, 42, 500, 64)
+        assert (spec.model.width, spec.model.dropout, spec.weights) == (64, 0.1, True)
+        o = spec.optimizer
+        assert (o.lr, o.weight_decay, o.schedule) == (8e-4, 0.1, "cosine")
+
+
+def test_changes_are_laid_over_it_setting_by_setting():
+    (spec,) = specs_of(
+        variants=["mhc_causal"],
+        depths=[3],
+        steps=None,
+        seeds=None,
+        model={"width": 8, "dropout": None},
+        optimizer={"lr": 0.01, "schedule": "constant", "weight_decay": None},
+    )
+    assert (spec.depth, spec.steps, spec.seed) == (3, 500, 42)
+    assert (spec.model.width, spec.model.dropout) == (8, 0.1)
+    assert (spec.optimizer.lr, spec.optimizer.schedule) == (0.01, "constant")
+    assert spec.optimizer.weight_decay == 0.1
+    assert specs_of()[0].model.width == 64  # nothing of it has stayed
+
+
+@pytest.mark.parametrize(
+    ("task", "changes", "said"),
+    [
+        ("tokens", {}, "compare knows no task 'tokens' (known: fashion)"),
+        ("fashoin", {}, "compare knows no task 'fashoin' (known: fashion)"),
+        ("fashion", {"variants": ["mhc_casual"]}, "unknown connection 'mhc_casual'"),
+        ("fashion", {"model": {"width": 0}}, "compare: studies.compare.model.width: "),
+    ],
+)
+def test_what_cannot_be_compared_is_one_line(task, changes, said):
+    with pytest.raises(ConfigError) as caught:
+        comparison(task, {"backends": ["torch"], **changes})
+    (line,) = str(caught.value).splitlines()
+    assert said in line
+
+
+def test_the_options_of_the_command_become_settings(monkeypatch, tmp_path):
+    found = []
+    monkeypatch.setattr(compare, "compare_variants", lambda *given: found.append(given))
+    command = (
+        "compare fashion --mode mhc --mode hc --depth 3 --steps 7 --width 16 --batch-size 5 "
+        "--seed 1 --streams 2 --lr 0.5 --weight-decay 0.25 --warmup-steps 2 --dropout 0.5 "
+        f"--no-schedule --backend mlx --device cpu --threads 3 --out {tmp_path}"
+    )
+    cli.main(command.split())
+    ((specs, compute, out),) = found
+    assert [spec.variant for spec in specs] == ["mhc", "hc"]
+    spec = specs[0]
+    assert (spec.depth, spec.steps, spec.batch_size, spec.seed) == (3, 7, 5, 1)
+    assert (spec.backend, spec.connection.streams) == ("mlx", 2)
+    assert (spec.model.width, spec.model.dropout) == (16, 0.5)
+    o = spec.optimizer
+    assert (o.lr, o.weight_decay, o.warmup_steps, o.schedule) == (0.5, 0.25, 2, "constant")
+    assert (compute.device, compute.threads, out) == ("cpu", 3, tmp_path)
+
+
+# --- what is left behind -------------------------------------------------------------------------
+
+LOSSES = {"resnet": [2.0, 1.5, 1.0], "mhc_causal": [2.0, NAN, NAN], "hc": [2.3, 2.3, 2.3]}
+ACCURACY = {"resnet": 0.75, "mhc_causal": 0.1, "hc": 0.125}
+
+
+@pytest.fixture
+def compared(monkeypatch, tmp_path, capsys):
+    """(folder, the JSON file's content, what was printed) of three runs made by hand."""
+    done = []
+
+    def train(spec, folder, compute, on_chunk):
+        assert compute.threads == 2
+        done.append(spec.variant)
+        rows = metrics(LOSSES[spec.variant], grad_norm_stem=[0.5, 0.25, 0.125])
+        rows[-1]["test_accuracy"] = ACCURACY[spec.variant]
+        write_run(folder, spec, rows)
+
+    monkeypatch.setattr(compare, "run_cell", train)
+    monkeypatch.setattr(compare.datasets, "fetch", lambda name, say: done.append(name))
+    sizes = {"depths": [3], "steps": 3, "model": {"width": 8}, "batch_size": 2}
+    specs = specs_of(variants=list(LOSSES), **sizes)
+    compare_variants(specs, Compute(threads=2), tmp_path)
+    assert done == ["fashion_mnist", *LOSSES]
+    (file,) = tmp_path.glob("metrics_*.json")
+    return tmp_path, json.loads(file.read_text(encoding="utf-8")), capsys.readouterr().err
+
+
+def test_runs_figures_and_numbers_are_left(compared):
+    folder, record, printed = compared
+    drawn = {file.name for file in folder.glob("*.png")}
+    assert drawn == {"comparison.png", "mixing_matrix.png"}
+    for variant in LOSSES:
+        run = folder / f"runs/compare/3L/{variant}/torch/seed42"
+        assert (run / "manifest.json").is_file()
+        assert (run / "weights.safetensors").is_file()
+
+    assert list(record) == ["config", "summary", "history"]
+    assert record["config"]["resnet"]["model"]["width"] == 8
+    names = ("loss_final", "test_accuracy", "outcome", "diverged")
+    assert {variant: [found[n] for n in names] for variant, found in record["summary"].items()} == {
+        "resnet": [1.0, 0.75, "learned", False],
+        "mhc_causal": [None, 0.1, "diverged", True],
+        "hc": [2.3, 0.125, "at chance", False],
+    }
+    history = record["history"]["mhc_causal"]
+    assert history["loss"] == [2.0, None, None]
+    assert history["grad_norm_stem"] == [0.5, 0.25, 0.125]
+    assert history["test_accuracy"] == [None, None, 0.1]
+    assert "stream_cosine" not in history
+
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in printed.splitlines()]
+    assert [row for row in rows if row] == [
+        ["resnet", "1.0000", "0.7500", "3.0000", "learned", "10"],
+        ["mhc_causal", "NaN", "0.1000", "3.0000", "diverged", "10"],
+        ["hc", "2.3000", "0.1250", "3.0000", "at chance", "10"],
+    ]

@@ -1,0 +1,551 @@
+"""CONTRIBUTING's examples, applied as they stand to a copy of the project: do they work?"""
+
+import ast
+import csv
+import fnmatch
+import gzip
+import importlib.util
+import inspect
+import itertools
+import json
+import math
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from safetensors.numpy import load_file
+
+from contributing_helpers import (
+    CONTRIBUTING,
+    PROJECT,
+    ROWS,
+    SECTIONS,
+    apply,
+    blocks_of,
+    copied_by,
+    copy_of_project,
+    differing,
+)
+from fathom import datasets, tasks
+from fathom.analysis.claims import load_published
+from fathom.analysis.claims.verdicts import claims_table, published_table, verdicts_table
+from fathom.analysis.tables import summary_table
+from fathom.backends import Backend, Trainer
+from fathom.backends.numpy import NumpyOps
+from fathom.config import Cell, Compute, load_config
+from fathom.models.ops import Ops
+from fathom.report.verify import is_whole_png
+from fathom.runs.code import training_roots
+from fathom.runs.folder import read_manifest, read_rows, read_spec, run_folder
+from fathom.runs.inspect import changed_code
+from fathom.runs.provenance import definition_hashes
+from fathom.runs.training import run_cell
+from tables_helpers import curve, frame, seeds
+from test_rooms import ROOMS
+
+needs_torch = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="torch is not installed"
+)
+
+
+# --- what CONTRIBUTING says ----------------------------------------------------------------------
+
+
+def test_the_table_has_a_row_for_every_thing_that_can_be_added():
+    assert len(ROWS) == 8
+    assert set(ROWS) <= set(SECTIONS)
+
+
+def test_every_example_belongs_to_a_row_of_the_table():
+    with_examples = {name for name in SECTIONS if [*blocks_of(name), *copied_by(name)]}
+    assert with_examples == set(ROWS)
+
+
+def test_the_rooms_are_those_that_the_test_of_rooms_checks_in_its_order():
+    listed = re.findall(r"^\| `([a-z_]+)(?:/|\.py)` \|", CONTRIBUTING, re.MULTILINE)
+    assert (*listed, "__main__") == ROOMS
+
+
+# --- one example at a time ------------------------------------------------------------------------
+
+TINY_MODEL = {"vocab": 16, "length": 4, "width": 8, "heads": 2, "hidden": 16}
+TINY = {"depths": [2], "backends": ["torch"], "seeds": [0], "steps": 3, "batch_size": 2}
+STUDIES = ("gated-torch", "identity-torch", "stride-torch")
+FILES = ("config.yaml", "workflow/presets/smoke.yaml")
+KEPT = Cell("depth-mlx", 2, "mhc", "torch", 0)
+"""A cell of the smoke scale that is trained before anything is added."""
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """(results folder, spec) of a run that was trained by the project as it is."""
+    results = tmp_path_factory.mktemp("kept")
+    spec = load_config([PROJECT / file for file in FILES]).spec(KEPT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(datasets.ENVIRONMENT, "data")  # which training sets: put back afterwards
+        run_cell(spec, run_folder(results, KEPT), Compute(device="cpu"))
+    return results, spec
+
+
+@needs_torch
+@pytest.mark.parametrize("section", ROWS)
+def test_an_example_touches_what_its_row_says_and_makes_no_run_stale(section, kept, tmp_path):
+    copy_of_project(tmp_path)
+    apply(section, tmp_path)
+    touched, patterns = set(differing(tmp_path)), ROWS[section]
+    for pattern in patterns:
+        assert fnmatch.filter(touched, pattern), f"no example for {pattern}"
+    of_the_row = {f for f in touched if any(fnmatch.fnmatch(f, p) for p in patterns)}
+    assert touched - of_the_row <= {"config.yaml"}, "a study to try it may be there, no more"
+
+    results, spec = kept
+    then = read_manifest(run_folder(results, KEPT)).code
+    now = definition_hashes(*training_roots(spec), package=tmp_path / "src" / "fathom")
+    assert changed_code(then, now) == []
+
+
+@needs_torch
+def test_a_change_of_meaning_would_be_seen(kept, tmp_path):
+    """So that the test above cannot pass for want of looking."""
+    copy_of_project(tmp_path)
+    file = tmp_path / "src/fathom/models/connections/ingredients.py"
+    text = file.read_text(encoding="utf-8")
+    file.write_text(text.replace("ops.exp(bounded)", "ops.exp(2 * bounded)"), encoding="utf-8")
+    results, spec = kept
+    then = read_manifest(run_folder(results, KEPT)).code
+    now = definition_hashes(*training_roots(spec), package=tmp_path / "src" / "fathom")
+    assert changed_code(then, now) == ["fathom.models.connections.ingredients:Sinkhorn"]
+
+
+# --- everything at once, in use ------------------------------------------------------------------
+
+RUN_COMMANDS = """\
+import contextlib, io, json, os, shlex, sys
+from fathom import cli
+
+answers = []
+for line in json.load(sys.stdin):
+    said = io.StringIO()
+    if line.startswith("take-away "):
+        for file in line.split()[1:]:
+            os.rename(file, os.path.basename(file))
+        answers.append([0, ""])
+        continue
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        try:
+            status = cli.main(shlex.split(line))
+        except SystemExit as end:
+            status = end.code
+    answers.append([status or 0, said.getvalue()])
+json.dump(answers, sys.stdout)
+"""
+
+
+@dataclass(frozen=True)
+class Project:
+    """A copy of the project with every example in it."""
+
+    folder: Path
+
+    def python(self, *arguments, text=None):
+        """What Python says there; the copy's fathom is the one that it finds."""
+        path = [str(self.folder / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+        done = subprocess.run(
+            [sys.executable, *arguments],
+            cwd=self.folder,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+            input=text,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    @property
+    def results(self):
+        return self.folder / "results/smoke"
+
+    def rows(self, path):
+        return read_rows(self.results / "runs" / path)
+
+    def table(self, name):
+        file = self.results / "tables" / name
+        content = file.read_bytes()
+        text = gzip.decompress(content) if file.suffix == ".gz" else content
+        return list(csv.DictReader(text.decode().splitlines()))
+
+
+@pytest.fixture(scope="module")
+def project(kept, tmp_path_factory):
+    """The copy, with the run of before in its place."""
+    folder = tmp_path_factory.mktemp("project")
+    copy_of_project(folder)
+    for section in ROWS:
+        apply(section, folder)
+    project = Project(folder)
+    shutil.copytree(kept[0] / "runs", project.results / "runs")
+    tiny = {name: {**TINY, "model": TINY_MODEL} for name in STUDIES}
+    tiny["stride-torch"]["variants"] = ["mhc"]
+    (folder / "tiny.yaml").write_text(yaml.safe_dump({"studies": tiny}))
+    return project
+
+
+FIGURE = "results/smoke/figures/gated-torch/torch/loss_scaling.png"
+REPORT = "results/smoke/LOSSES.tex"
+
+
+@pytest.fixture(scope="module")
+def said(project):
+    """(exit status, text) of every command that is tried in the copy, by its first word."""
+    config = " ".join(f"-c {file}" for file in (*FILES, "tiny.yaml"))
+    tables = "results/smoke/tables"
+    patterns = " ".join(f"'{name}/*'" for name in STUDIES)
+    lines = [
+        f"status --json {config}",
+        f"train-all {patterns} {config}",
+        f"tables {config}",
+        f"claims {config}",
+        f"report {config}",
+        f"figures --study gated-torch --backend torch --out {Path(FIGURE).parent}"
+        f" --steps {tables}/steps.csv.gz --summary {tables}/summary.csv"
+        f" --runs results/smoke/runs",
+        "schema",
+        f"take-away {FIGURE} {REPORT}",
+        f"verify {config}",
+    ]
+    answers = json.loads(project.python("-c", RUN_COMMANDS, text=json.dumps(lines)))
+    return dict(zip((line.split()[0] for line in lines), answers, strict=True))
+
+
+@needs_torch
+def test_every_command_works_with_every_example_in_place(said):
+    for command in ("status", "train-all", "tables", "claims", "report", "figures", "schema"):
+        status, text = said[command]
+        assert status == 0, f"{command}: {text}"
+
+
+@needs_torch
+def test_the_run_of_before_is_current(said):
+    runs = json.loads(said["status"][1])["runs"]
+    of_before = [run["status"] for run in runs if run["cell"] == KEPT.path()]
+    assert of_before == ["measured"]
+
+
+@needs_torch
+def test_a_scheme_lays_its_settings_over_another(project, said):
+    """The diagonal of mhc's H_res is e / (e + 3/e) at first: see definitions, "Connections"."""
+    mhc = math.e / (math.e + 3 / math.e)
+    for label, gate in (("mhc_gated", 0.01), ("mhc_half_open", 0.5)):
+        run = project.results / f"runs/gated-torch/2L/{label}/torch/seed0"
+        diagonal = np.diagonal(load_file(run / "mixing.safetensors")["H_res"], axis1=1, axis2=2)
+        # Three steps of AdamW at a rate of 0.002 move a logit by 0.006.
+        assert diagonal == pytest.approx(np.full((2, 4), 1 - gate + gate * mhc), abs=0.003)
+        spec = json.loads((run / "spec.json").read_text())
+        assert spec["connection"]["H_res"]["iterations"] == 5
+
+
+@needs_torch
+def test_the_ingredient_leaves_streams_unmixed_and_its_logits_without_gradient(project, said):
+    identity = project.rows("identity-torch/2L/mhc_identity/torch/seed0")
+    mhc = project.rows("identity-torch/2L/mhc/torch/seed0")
+    assert [row["grad_norm_H_res"] for row in identity] == [0.0, 0.0, 0.0]
+    assert [row["gain_proxy_log10_max_entry"] for row in identity] == [0.0, 0.0, 0.0]
+    # Streams are identical at the first step; float32 rounds sums of four in another order.
+    assert identity[0]["loss"] == pytest.approx(mhc[0]["loss"], rel=1e-6)
+
+
+@needs_torch
+def test_the_task_trains_on_sequences_of_one_stride_each(project, said):
+    rows = project.rows("stride-torch/2L/mhc/torch/seed0")
+    assert len(rows) == 3
+    assert all(math.isfinite(row["loss"]) for row in rows)
+    (row,) = (row for row in project.table("cells.csv") if row["key"].startswith("stride-torch"))
+    assert float(row["chance_loss"]) == pytest.approx(math.log(16))
+    assert "## stride-torch\n" in (project.results / "RESULTS.md").read_text(encoding="utf-8")
+
+
+def test_the_tasks_batches_are_what_its_docstring_says(make_spec, tmp_path):
+    stride = module_of("stride", tmp_path, "src/fathom/tasks/stride.py", "a-task")
+    spec = make_spec(vocab=16, length=6, batch_size=8)
+    (inputs,), targets = stride.Stride().batch(spec, 1)
+    for row, following in zip(inputs.tolist(), targets.tolist(), strict=True):
+        sequence = [*row, following[-1]]
+        assert following == sequence[1:]
+        steps = {(b - a) % 16 for a, b in itertools.pairwise(sequence)}
+        assert len(steps) == 1
+
+
+def module_of(name, folder, file, section):
+    """A module of the project with the examples of a section in it, apart from the real one."""
+    copy_of_project(folder)
+    apply(section, folder)
+    spec = importlib.util.spec_from_file_location(f"example_{name}", folder / file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@needs_torch
+def test_the_measure_of_a_step_is_in_every_row_and_in_the_table_of_steps(project, said):
+    path = "gated-torch/2L/mhc_gated/torch/seed0"
+    rows = project.rows(path)
+    for row in rows:
+        parts = [row[f"grad_norm_{name}"] ** 2 for name in ("H_pre", "H_post", "H_res", "gate")]
+        assert row["grad_norm_connection"] == pytest.approx(math.sqrt(sum(parts)), rel=1e-12)
+    table = [r for r in project.table("steps.csv.gz") if r["variant"] == "mhc_gated"]
+    assert [float(r["grad_norm_connection"]) for r in table] == [
+        row["grad_norm_connection"] for row in rows
+    ]
+
+
+@needs_torch
+def test_the_measure_of_a_run_is_in_both_tables_for_runs_of_before_too(project, said):
+    for path in ("gated-torch/2L/mhc_gated/torch/seed0", KEPT.path()):
+        expected = statistics.median(row["loss"] for row in project.rows(path))
+        (row,) = (row for row in project.table("cells.csv") if row["key"] == path)
+        assert float(row["loss_median"]) == expected
+    of_gated = [r for r in project.table("summary.csv") if r["variant"] == "mhc_gated"]
+    expected = statistics.median(
+        row["loss"] for row in project.rows("gated-torch/2L/mhc_gated/torch/seed0")
+    )
+    assert [float(row["loss_median_mean"]) for row in of_gated] == [expected]
+
+
+@needs_torch
+def test_the_measure_of_a_task_is_in_the_first_row(project, said):
+    """Against the oracle's forward pass, in float64."""
+    rows = project.rows("identity-torch/2L/mhc/torch/seed0")
+    assert ["activation_growth_log10" in row for row in rows] == [True, False, False]
+    spec = read_spec(project.results / "runs/identity-torch/2L/mhc/torch/seed0")
+    ops, params = NumpyOps(), tasks.initial_parameters(spec)
+    first, last = (np.abs(x).max() for x in tasks.block_inputs(spec, ops, params))
+    assert rows[0]["activation_growth_log10"] == pytest.approx(math.log10(last / first), abs=1e-6)
+
+
+@needs_torch
+def test_the_definitions_gain_a_row_for_each_measure_and_lose_none(project, said):
+    before = (PROJECT / "docs/definitions.md").read_text(encoding="utf-8").splitlines()
+    after = (project.folder / "docs/definitions.md").read_text(encoding="utf-8").splitlines()
+    assert set(before) <= set(after)
+    new = [line.split("|")[1].strip() for line in after if line not in before]
+    assert new == ["`grad_norm_connection`", "`activation_growth_log10`", "`loss_median`"]
+
+
+def test_the_figure_shows_the_table_it_is_given(tmp_path):
+    sweep = module_of("sweep", tmp_path, "src/fathom/report/figures/sweep.py", "a-figure")
+    rows = [
+        {"variant": v, "depth": d, "loss_final_mean": y, "loss_final_ci95_half": half}
+        for v, d, y, half in (("hc", 12, 0.5, 0.1), ("hc", 24, 0.25, math.nan), ("mhc", 12, 2, 1))
+    ]
+    (ax,) = sweep.loss_scaling(frame(rows), "a title").axes
+    drawn = [line.get_xydata().tolist() for line in ax.lines if line.get_marker() == "o"]
+    assert drawn == [[[12, 0.5], [24, 0.25]], [[12, 2]]]
+    assert ax.get_yscale() == "log"
+
+
+@needs_torch
+def test_the_figure_is_drawn_with_its_family(project, said):
+    assert is_whole_png((project.folder / Path(FIGURE).name).read_bytes())
+
+
+@needs_torch
+def test_verify_misses_the_figure_and_the_report_and_nothing_else(said):
+    """They were taken away before it was asked."""
+    status, text = said["verify"]
+    *problems, count = text.splitlines()
+    assert status == 1
+    assert [problem.removeprefix("fathom: ") for problem in problems] == [
+        f"{REPORT}: missing",
+        f"{FIGURE}: missing",
+    ], text
+    assert count.startswith("fathom: 2 problems in ") or count.startswith("2 problems in ")
+
+
+@needs_torch
+def test_the_workflow_expects_the_runs_the_figure_and_the_report(project, said):
+    config = ["--configfile", *FILES, "tiny.yaml"]
+    arguments = ["-n", "--forceall", "--printshellcmds", "all", *config]
+    text = project.python("-m", "snakemake", *arguments)
+    for file in (
+        "runs/stride-torch/2L/mhc/torch/seed0/manifest.json",
+        "runs/gated-torch/2L/mhc_half_open/torch/seed0/manifest.json",
+        "figures/identity-torch/torch/loss_scaling.png",
+        "figures/stride-torch/torch/loss_scaling.png",
+        "LOSSES.tex",
+    ):
+        assert f"results/smoke/{file}" in text
+
+
+@needs_torch
+def test_the_template_is_filled_from_the_tables(project, said):
+    text = (project.folder / Path(REPORT).name).read_text(encoding="utf-8")
+    first, head, *rows, last = text.strip().splitlines()
+    assert (first, last) == (r"\begin{tabular}{lrll}", r"\end{tabular}")
+    found = {tuple(row.removesuffix(r" \\").split(" & ")) for row in [head, *rows]}
+    expected = {("study", "layers", "variant", "loss")}
+    for row in project.table("cells.csv"):
+        if row["status"] == "measured":
+            loss = project.rows(row["key"])[-1]["loss"]
+            variant = row["variant"].replace("_", r"\_")
+            expected.add((row["study"], row["depth"], variant, f"{loss:.3g}"))
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("losses", "verdict"), [((0.1, 0.15, 0.12), "reproduced"), ((4.0, 4.1, 4.2), "contradicted")]
+)
+def test_the_claim_has_a_verdict_from_the_tables(tmp_path, losses, verdict):
+    """The chance level of 64 tokens is 4.159; a tenth of it is the rule's limit."""
+    claims, _ = judged(tmp_path, losses)
+    verdicts = verdicts_table(claims).set_index("claim")["verdict"]
+    assert verdicts["gated-trains"] == verdict
+    assert set(verdicts.drop("gated-trains")) == {"not measured"}
+
+
+@pytest.mark.parametrize(
+    ("losses", "deviates"), [((0.150, 0.151, 0.155), False), ((1, 1, 1), True)]
+)
+def test_the_published_value_stands_beside_ours(tmp_path, losses, deviates):
+    _, published = judged(tmp_path, losses)
+    (row,) = published[published["source"] == "my-lab"].to_dict("records")
+    assert (row["published"], row["variant"], row["depth"]) == (0.152, "mhc_gated", 12)
+    assert row["mean"] == pytest.approx(statistics.mean(losses))
+    assert row["deviates"] == deviates
+
+
+def judged(folder, losses):
+    """(claims, published values) with the example in place, for these final losses of its cell."""
+    copy_of_project(folder)
+    apply("a-scheme-of-known-ingredients", folder)
+    apply("a-claim-or-a-published-value", folder)
+    config = load_config([folder / "config.yaml"])
+    published = load_published(folder / "report/published.yaml", config)
+    axes = {"variant": "mhc_gated", "depth": 12, "study": "gated-torch"}
+    cells = frame(seeds("loss_final", losses, **axes))
+    claims = claims_table(config, cells, frame(curve([1.0], **axes)), published)
+    return claims, published_table(config, summary_table(cells), published)
+
+
+@needs_torch
+def test_the_examples_keep_the_rules_of_style(project):
+    """Of layout, names, docstrings and annotations, as `make lint` checks them."""
+    pytest.importorskip("ruff")
+    files = [file for file in differing(project.folder) if file.endswith(".py")]
+    assert len(files) == 6
+    project.python("-m", "ruff", "check", *files)
+    project.python("-m", "ruff", "format", "--check", *files)
+
+
+# --- the backend ---------------------------------------------------------------------------------
+
+JAX = ast.parse((PROJECT / "docs/examples/jax.py").read_text(encoding="utf-8"))
+
+
+def methods_of(name):
+    """(arguments, which of them have defaults) of every method of a class of the example."""
+    (found,) = (node for node in JAX.body if isinstance(node, ast.ClassDef) and node.name == name)
+    methods = {}
+    for node in found.body:
+        if isinstance(node, ast.FunctionDef):
+            arguments = [a.arg for a in node.args.args]
+            optional = arguments[len(arguments) - len(node.args.defaults) :]
+            rest = [f"*{node.args.vararg.arg}"] if node.args.vararg else []
+            methods[node.name] = ([*arguments, *rest], optional)
+    return methods
+
+
+def asked_of(protocol):
+    """The same of every method that a protocol has, and the names of those that must be there."""
+    methods = {}
+    for name, function in vars(protocol).items():
+        if inspect.isfunction(function) and not name.startswith("_"):
+            parameters = inspect.signature(function).parameters.values()
+            names = [f"*{p.name}" if p.kind is p.VAR_POSITIONAL else p.name for p in parameters]
+            methods[name] = (names, [p.name for p in parameters if p.default is not p.empty])
+    needed = getattr(protocol, "__abstractmethods__", None) or set(methods)
+    return methods, needed
+
+
+@pytest.mark.parametrize(
+    ("name", "protocol"), [("JaxOps", Ops), ("JaxTrainer", Trainer), ("JaxBackend", Backend)]
+)
+def test_the_backend_defines_every_method_with_the_arguments_that_are_asked(name, protocol):
+    asked, needed = asked_of(protocol)
+    defined = methods_of(name)
+    assert set(needed) <= set(defined)
+    for method in set(asked) & set(defined):
+        assert defined[method] == asked[method], method
+
+
+def test_the_backend_offers_connect():
+    (connect,) = (n for n in JAX.body if isinstance(n, ast.FunctionDef) and n.name == "connect")
+    assert [a.arg for a in connect.args.args] == ["device"]
+    assert [ast.literal_eval(default) for default in connect.args.defaults] == ["auto"]
+
+
+COMPARE_WITH_TORCH = """\
+import json, sys
+import numpy as np
+from fathom import backends, tasks
+from fathom.config import Spec
+from fathom.train import objective
+
+losses = []
+for text in json.load(sys.stdin):
+    spec = Spec.model_validate(text)
+    rng = np.random.default_rng(7)
+    if spec.task == "tokens":
+        batches = [tasks.load(spec.task).batch(spec, step) for step in range(4)]
+    else:
+        B, W = spec.batch_size, spec.model.width
+        batches = [
+            ((rng.random((B, 28, 28, 1), dtype=np.float32),
+              rng.random((spec.depth, B, 14, 14, W)) >= 0.1),
+             rng.integers(0, 10, B).astype(np.int32))
+            for _ in range(4)
+        ]
+    found = {}
+    for name in ("torch", "jax"):
+        backend = backends.connect(name, "cpu")
+        def trainer():
+            params = tasks.initial_parameters(spec)
+            loss = objective(spec, backend.ops)
+            return backend.trainer(params, loss, spec.optimizer, spec.recipe)
+        first, second = trainer(), trainer()
+        for inputs, targets in batches[:2]:
+            first.step(inputs, targets, 0.01)
+        before = first.collect()
+        second.load_state(first.state())  # and goes on as if it had not stopped
+        for inputs, targets in batches[2:]:
+            second.step(inputs, targets, 0.02)
+        after = second.collect()
+        found[name] = {k: [*before[k].tolist(), *after[k].tolist()] for k in ("loss", "grad_norms")}
+    losses.append(found)
+json.dump(losses, sys.stdout)
+"""
+
+
+@needs_torch
+@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
+def test_the_backend_trains_as_pytorch_does(project, make_spec):
+    few = {"connection": "mhc", "H_res": {"iterations": 2}}  # JAX compiles each of them
+    specs = [
+        make_spec(depth=2, recipe="mlx-defaults", weight_decay=0.1, connection=few),
+        make_spec(depth=2, task="fashion", variant="hc_dynamic", recipe="torch-defaults"),
+    ]
+    given = json.dumps([spec.model_dump() for spec in specs])
+    for found in json.loads(project.python("-c", COMPARE_WITH_TORCH, text=given)):
+        # Four steps in float32: AdamW divides by the size of gradients that are rounding alone.
+        assert found["jax"]["loss"] == pytest.approx(found["torch"]["loss"], rel=1e-4)
+        assert np.array(found["jax"]["grad_norms"])[0] == pytest.approx(
+            np.array(found["torch"]["grad_norms"])[0], rel=1e-4, abs=1e-6
+        )

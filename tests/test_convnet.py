@@ -1,0 +1,130 @@
+"""The image network: its primitives by other means, and what its connections start as.
+
+That it equals a textbook, with every connection: test_schemes.
+"""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.signal import correlate
+
+from fathom import tasks
+from fathom.backends.numpy import NumpyOps
+from fathom.train import at_start
+
+
+@pytest.fixture
+def image_spec(make_spec):
+    return lambda variant, **changes: make_spec(
+        task="fashion", variant=variant, **{"batch_size": 3, "depth": 5, **changes}
+    )
+
+
+def test_convolution_equals_scipy(backend):
+    rng = np.random.default_rng(4)
+    x, w = rng.standard_normal((2, 9, 9, 3)), rng.standard_normal((4, 3, 3, 3))
+    b = rng.standard_normal(4)
+    padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    expected = (
+        np.stack(
+            [[correlate(image, kernel, mode="valid")[..., 0] for kernel in w] for image in padded]
+        ).transpose(0, 2, 3, 1)
+        + b
+    )
+    for ops, tolerance in ((NumpyOps(), 1e-12), (backend.ops, 1e-4)):
+        for stride in (1, 2):
+            found = ops.conv2d(*map(ops.asarray, (x, w, b)), stride=stride)
+            every = expected[:, ::stride, ::stride]
+            assert ops.to_numpy(found) == pytest.approx(every, abs=tolerance)
+
+
+def test_group_norm_takes_consecutive_channels(backend):
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal((2, 3, 3, 6)) * 4 + 1
+    weight, bias = rng.standard_normal(6), rng.standard_normal(6)
+    expected = np.empty_like(x)
+    for image in range(2):
+        for first in (0, 3):
+            part = x[image, :, :, first : first + 3]
+            expected[image, :, :, first : first + 3] = (part - part.mean()) / math.sqrt(
+                part.var() + 1e-5
+            )
+    expected = expected * weight + bias
+    for ops, tolerance in ((NumpyOps(), 1e-12), (backend.ops, 1e-5)):
+        arrays = [ops.asarray(a) for a in (x, weight, bias)]
+        found = ops.group_norm(arrays[0], 2, *arrays[1:])
+        assert ops.to_numpy(found) == pytest.approx(expected, abs=tolerance)
+
+
+def test_hc_as_its_paper_starts_it_is_the_residual_network(image_spec, first_batch, oracle_forward):
+    """One stream is read, all are written to, none are mixed: each stream is the residual one."""
+    logits = {}
+    for variant in ("resnet", "hc_paper_static"):
+        spec = image_spec(variant, streams=3)
+        params = tasks.initial_parameters(spec)
+        logits[variant] = oracle_forward(spec, params, first_batch(spec).inputs).logits
+    # The sum of S equal streams is S times the residual state: the last group norm removes S.
+    assert logits["hc_paper_static"] == pytest.approx(logits["resnet"], rel=1e-4)
+
+
+def test_one_raw_stream_grows_fivefold_in_every_layer(image_spec):
+    """`hc_dynamic` at S = 1: H̃ starts at 5 for reading and mixing, plus α·(x̄ φ) of order 0.01."""
+    spec, ops = image_spec("hc_dynamic", depth=4, streams=1), NumpyOps()
+    params = {name: ops.asarray(value) for name, value in tasks.initial_parameters(spec).items()}
+    connection = tasks.network_of(spec).connection
+    x = np.random.default_rng(6).standard_normal((2, 14, 14, 8))
+    streams = connection.open(ops, x)
+    for c in connection.per_layer(ops, connection.coefficients(ops, params)):
+        assert np.abs(connection.pre(ops, c, streams) / streams[0]) == pytest.approx(5, rel=0.02)
+        streams = connection.update(ops, c, streams, 0 * x)
+    ratio = np.abs(streams[0]).max() / np.abs(x).max()
+    assert ratio == pytest.approx(5**4, rel=0.05)
+
+
+def test_a_step_reports_the_mixing_before_its_own_update(backend, image_spec, first_batch, start):
+    """`hc_paper_static` mixes by its parameter as it is: H_res = I, and a rate of 0.9 moves it."""
+    spec = image_spec("hc_paper_static", streams=3)
+    trainer = start(backend, spec)
+    for _ in range(2):
+        trainer.step(*first_batch(spec), 0.9)
+    before, after = trainer.collect()["H_res"]
+    assert np.array_equal(before, np.broadcast_to(np.eye(3), (5, 3, 3)))
+    assert np.abs(after - before).max() > 0.1
+
+
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+
+@pytest.fixture
+def blank_files(monkeypatch, first_batch):
+    """Batches of noise where the task would read its files."""
+    fashion = type(tasks.load("fashion"))
+    monkeypatch.setattr(fashion, "batch", lambda self, spec, step: first_batch(spec))
+
+
+def test_where_untrained_networks_of_the_published_depth_overflow(
+    backend, image_spec, first_batch, blank_files
+):
+    """One raw stream of size x₀ enters block i as 5^(i+1)·x₀; the residual network stays small."""
+    spec = image_spec("hc_dynamic", streams=1)
+    params = tasks.initial_parameters(spec)
+    images, *_ = first_batch(spec).inputs
+    x = np.array([
+        [correlate(image[..., 0], weight[..., 0], "same")[::2, ::2]
+         for weight in params["stem.weight"].astype(np.float64)]
+        for image in images.astype(np.float64)
+    ])  # fmt: skip
+    if backend.device.framework == "torch":  # where a variance overflows, NaN enters the next block
+        deviation = x.reshape(3, 2, -1).std(axis=-1).max()  # two groups of four channels
+        expected = math.ceil(math.log(math.sqrt(FLOAT32_MAX) / deviation, 5))
+    else:
+        expected = math.ceil(math.log(FLOAT32_MAX / np.abs(x).max(), 5)) - 1
+    found = at_start(spec, backend.ops, params)["overflow_depth"]
+    # α·(x̄ φ) makes the five a little more or less; the first block, where f(x) is as large as x,
+    # adds up to a layer's growth.
+    assert expected - 2 <= found <= expected + 1
+    for variant in ("resnet", "hc_paper_static"):
+        spec = image_spec(variant)
+        row = at_start(spec, backend.ops, tasks.initial_parameters(spec))
+        assert row == {"overflow_depth": None}

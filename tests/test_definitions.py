@@ -1,0 +1,146 @@
+"""What docs/definitions.md says of measures follows from the registry, and a check notices."""
+
+import shutil
+
+import pytest
+
+from fathom import cli
+from fathom.measures import RUN_MEASURES, STEP_MEASURES, RunMeasure, StepMeasure, last
+from fathom.report import definitions
+from fathom.report.definitions import run_table, step_table, with_tables
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Registries of a few measures."""
+    steps = {
+        "loss": StepMeasure("loss (nats)", "what is |minimised|"),
+        "left": StepMeasure("l", "a side"),
+        "start": StepMeasure("s", "a side", when="first step"),
+        "right": StepMeasure("r", "a side"),
+        "end": StepMeasure("e", "the end", when="last step"),
+    }
+    runs = {
+        "loss_final": RunMeasure("loss", last, "loss of the last step"),
+        "end": RunMeasure("end", last, "as it is"),
+        "end_again": RunMeasure("end", last, "as it is"),
+    }
+    monkeypatch.setattr(definitions, "STEP_MEASURES", steps)
+    monkeypatch.setattr(definitions, "RUN_MEASURES", runs)
+
+
+STEPS = """\
+| field | meaning |
+|---|---|
+| `loss` | what is \\|minimised\\| |
+| `left`, `right` | a side |
+| `start` | first step only: a side |
+| `end` | last step only: the end |
+"""
+
+RUNS = """\
+| column | meaning |
+|---|---|
+| `loss_final` | loss of the last step (from `loss`) |
+| `end`, `end_again` | as it is (from `end`) |
+"""
+
+
+def test_tables_by_hand(few):
+    assert step_table() == STEPS
+    assert run_table() == RUNS
+
+
+def test_only_what_stands_between_marks_is_replaced(few):
+    text = (
+        "# Title\n\n<!-- run measures -->\nold\nlines\n<!-- end -->\nBetween.\n"
+        "<!-- step measures -->\n<!-- end -->\n| `loss` | a table of its own |\n"
+    )
+    written = with_tables(text)
+    assert written == (
+        f"# Title\n\n<!-- run measures -->\n{RUNS}<!-- end -->\nBetween.\n"
+        f"<!-- step measures -->\n{STEPS}<!-- end -->\n| `loss` | a table of its own |\n"
+    )
+    assert with_tables(written) == written
+
+
+# --- the document, and the command that keeps it -------------------------------------------------
+
+
+@pytest.fixture
+def files(pytestconfig, tmp_path):
+    """Copies of the document and of the schema of config.yaml."""
+    root = pytestconfig.rootpath
+    document = shutil.copy(root / "docs/definitions.md", tmp_path / "definitions.md")
+    schema = shutil.copy(root / "workflow/schemas/config.schema.json", tmp_path / "schema.json")
+    return document, schema
+
+
+@pytest.fixture
+def schema(files, capsys):
+    """A function that runs `fathom schema` on the copies: (exit status, its errors)."""
+    document, file = files
+
+    def run(*arguments):
+        status = 0
+        try:
+            cli.main(["schema", "--definitions", str(document), "--out", str(file), *arguments])
+        except SystemExit as end:
+            status = end.code
+        return status, capsys.readouterr().err
+
+    return run
+
+
+NEW_STEP = StepMeasure("its label", "what nobody has measured yet", when="last step")
+NEW_RUN = RunMeasure("loss", last, "what nobody has derived yet")
+
+
+def test_the_document_is_current_and_names_every_measure(files, schema):
+    assert schema("--check") == (0, "")
+    text = files[0].read_text(encoding="utf-8")
+    for name in (*STEP_MEASURES, *RUN_MEASURES):
+        assert f"`{name}`" in text
+
+
+@pytest.mark.parametrize(
+    ("registry", "entry", "line"),
+    [
+        (STEP_MEASURES, NEW_STEP, "| `new` | last step only: what nobody has measured yet |"),
+        (RUN_MEASURES, NEW_RUN, "| `new` | what nobody has derived yet (from `loss`) |"),
+    ],
+    ids=["step", "run"],
+)
+def test_an_added_measure_is_missed_and_then_written(
+    registry, entry, line, files, schema, monkeypatch
+):
+    document, _ = files
+    before = document.read_text(encoding="utf-8").splitlines()
+    monkeypatch.setitem(registry, "new", entry)
+    status, said = schema("--check")
+    assert (status, said) == (
+        1,
+        f"fathom: {document} is not what the code says; run: fathom schema\n",
+    )
+    assert document.read_text(encoding="utf-8").splitlines() == before  # only looked at
+    assert schema() == (0, "")
+    assert schema("--check") == (0, "")
+    after = document.read_text(encoding="utf-8").splitlines()
+    assert [x for x in after if x not in before] == [line]
+    assert [x for x in after if x != line] == before
+
+
+@pytest.mark.parametrize("position", [0, 1], ids=["definitions", "schema"])
+def test_a_line_altered_by_hand_is_missed(position, files, schema):
+    text = files[position].read_text(encoding="utf-8")
+    old = ("smallest finite loss", "description")[position]
+    files[position].write_text(text.replace(old, "something else", 1), encoding="utf-8")
+    status, said = schema("--check")
+    assert (status, f"{files[position]} is not" in said) == (1, True)
+    assert schema() == (0, "")
+    assert files[position].read_text(encoding="utf-8") == text
+
+
+def test_a_schema_that_is_not_there_is_missed(files, schema):
+    files[1].unlink()
+    assert schema("--check")[0] == 1

@@ -1,0 +1,210 @@
+"""What the documents name is there: files, commands, options, targets, links and their anchors."""
+
+import itertools
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.main import get_command
+
+from contributing_helpers import PROJECT, ROWS, blocks_of, copied_by
+from fathom.cli import app
+from markdown_helpers import anchors, inline, parsed
+
+DOCUMENTS = [PROJECT / "CONTRIBUTING.md", PROJECT / "README.md"]
+DOCUMENTS += sorted((PROJECT / "docs").glob("*.md"))
+
+SOURCES = (".py", ".yaml", ".md", ".j2", ".smk", ".toml", ".txt", ".png", "Makefile")
+"""How names of files end that have to be in the repository."""
+DATA = (".csv", ".gz", ".json", ".jsonl", ".safetensors")
+"""How names of files end that the program writes: it has to know them."""
+
+
+def in_documents(test):
+    return pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d.name)(test)
+
+
+def codes(text):
+    """What stands between backticks."""
+    return [token.content for token in inline(text) if token.type == "code_inline"]
+
+
+def shell_lines(text):
+    """Lines of fenced blocks of shell commands, without comments."""
+    for token in parsed(text):
+        if token.type == "fence" and token.info in ("sh", "bash"):
+            yield from (line.partition("  #")[0].strip() for line in token.content.splitlines())
+
+
+def commands(text, program):
+    """The arguments of every call of a program, up to what is left out (…)."""
+    for line in [*codes(text), *shell_lines(text)]:
+        for part in line.split("&&"):
+            words = shlex.split(part) if part.count("'") % 2 == 0 else part.split()
+            if words and words[0] == program:
+                yield words[1 : words.index("…") if "…" in words else None]
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+TRACKED = [
+    file.relative_to(PROJECT)
+    for folder in (
+        "",
+        "src",
+        "tests",
+        "docs",
+        "workflow",
+        "report",
+        "envs",
+        "benchmarks",
+        ".github",
+    )
+    for file in (PROJECT / folder).glob("**/*" if folder else "*")
+    if "__pycache__" not in file.parts
+]
+MADE = {block.file for section in ROWS for block in blocks_of(section) if block.how == "whole"}
+MADE |= {f"{to}{Path(of).name}" for section in ROWS for of, to in copied_by(section)}
+
+
+def exists(name):
+    """Whether the repository has the file or folder, named from any folder above it."""
+    pattern = re.sub(r"\bNAME\b|\bSUFFIX\b", "*", name.rstrip("/"))
+    return name in MADE or any(file.match(pattern) for file in TRACKED)
+
+
+def program_text():
+    files = [*(PROJECT / "src").rglob("*.py"), *(PROJECT / "workflow").rglob("*.smk")]
+    return "\n".join(file.read_text(encoding="utf-8") for file in files)
+
+
+@in_documents
+def test_every_file_that_is_named_exists(document):
+    folders = {file.parts[0] for file in TRACKED}
+    missing = []
+    for name in codes(document.read_text(encoding="utf-8")):
+        if not re.fullmatch(r"[\w./-]+", name) or name.startswith("results/"):
+            continue
+        is_path = "/" in name and name.split("/")[0] in folders
+        if not (is_path or name.endswith((*SOURCES, "/"))):
+            continue
+        if not (exists(name) or exists(f"report/templates/{name}.j2")):  # a report has a template
+            missing.append(name)
+    assert missing == []
+
+
+@in_documents
+def test_every_file_that_is_written_is_known_to_the_program(document):
+    program = program_text()
+    named = [c for c in codes(document.read_text(encoding="utf-8")) if c.endswith(DATA)]
+    unknown = [c for c in named if Path(c).name not in program and not exists(c)]
+    # Tables are written by their names, without an ending.
+    unknown = [c for c in unknown if f'"{Path(c).name.split(".")[0]}"' not in program]
+    assert unknown == []
+
+
+# --- commands ------------------------------------------------------------------------------------
+
+
+def studies():
+    """Of config.yaml, of the presets, and of CONTRIBUTING's examples."""
+    files = [PROJECT / "config.yaml", *(PROJECT / "workflow/presets").glob("*.yaml")]
+    found = {
+        name for f in files for name in yaml.safe_load(f.read_text(encoding="utf-8"))["studies"]
+    }
+    for section in ROWS:
+        for block in blocks_of(section):
+            if (block.file, block.how) == ("config.yaml", "in studies"):
+                found |= set(re.findall(r"^  ([a-z0-9-]+):$", block.text, re.MULTILINE))
+    return found
+
+
+@in_documents
+def test_every_command_of_fathom_exists_with_its_options(document):
+    known = studies()
+    for words in commands(document.read_text(encoding="utf-8"), "fathom"):
+        command, said = get_command(app), "fathom"
+        while words and hasattr(command, "commands"):
+            said = f"{said} {words[0]}"
+            assert words[0] in command.commands, said
+            command, words = command.commands[words[0]], words[1:]
+        options = {o for p in command.params for o in [*p.opts, *p.secondary_opts]} | {"--help"}
+        unknown = [w for w in words if re.match("--?[a-z]", w) and w not in options]
+        assert unknown == [], said
+        if said in ("fathom train", "fathom status") and words[:1]:
+            assert words[0] in known, f"{said} {words[0]}"
+
+
+def targets():
+    makefile = (PROJECT / "Makefile").read_text(encoding="utf-8")
+    return set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+
+
+@in_documents
+def test_every_target_of_make_exists(document):
+    for words in commands(document.read_text(encoding="utf-8"), "make"):
+        assert {word for word in words if "=" not in word} <= targets(), words
+
+
+@pytest.mark.parametrize("file", [".github/workflows/ci.yml", ".ci/run"])
+def test_continuous_integration_calls_targets_that_exist(file):
+    text = (PROJECT / file).read_text(encoding="utf-8")
+    called = re.findall(r"\bmake ([a-z-]+)$", text, re.MULTILINE)
+    assert called
+    assert set(called) <= targets()
+
+
+# --- environments --------------------------------------------------------------------------------
+
+IN_CONDA = {"matplotlib": "matplotlib-base", "snakemake": "snakemake-minimal", "torch": "pytorch"}
+
+
+def required():
+    """The lowest version of every package in pyproject.toml, by its name in conda; and the core."""
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    listed = [
+        *project["dependencies"],
+        *itertools.chain(*project["optional-dependencies"].values()),
+    ]
+    found = dict(re.match(r"([\w-]+)(?:\[\w+\])?(>=[\d.]+)", line).groups() for line in listed)
+    core = {re.match(r"[\w-]+", line)[0] for line in project["dependencies"]}
+    return {IN_CONDA.get(name, name): version for name, version in found.items()}, core
+
+
+@pytest.mark.parametrize("file", sorted((PROJECT / "envs").glob("*.yaml")), ids=lambda f: f.name)
+def test_a_conda_environment_has_the_core_and_the_ranges_of_pyproject(file):
+    versions, core = required()
+    entries = yaml.safe_load(file.read_text(encoding="utf-8"))["dependencies"]
+    listed = dict(line.split() for line in entries if isinstance(line, str) and " " in line)
+    assert core <= set(listed)
+    differing = {n: v for n, v in listed.items() if n in versions and v != versions[n]}
+    assert differing == {}
+    assert set(listed) - set(versions) <= {"python", "rich"}  # typer brings rich
+
+
+# --- links ---------------------------------------------------------------------------------------
+
+
+@in_documents
+def test_every_link_leads_somewhere(document):
+    text = document.read_text(encoding="utf-8")
+    for token in inline(text):
+        target = token.attrGet("href") or token.attrGet("src")
+        if not target or re.match("[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = document.parent / path if path else document
+        assert file.exists(), target
+        if anchor:
+            assert anchor in anchors(file.read_text(encoding="utf-8")), target
+
+
+def test_the_documents_use_the_kinds_of_reference_that_are_checked():
+    """So that no test above passes because nothing is found."""
+    text = "\n".join(document.read_text(encoding="utf-8") for document in DOCUMENTS)
+    assert len(list(commands(text, "fathom"))) > 10
+    assert len(list(commands(text, "make"))) > 5
+    assert sum(bool(token.attrGet("href")) for token in inline(text)) > 10

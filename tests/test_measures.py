@@ -1,0 +1,414 @@
+"""Measures by hand: of a step, of a run, and the gain against exact arithmetic."""
+
+import math
+
+import numpy as np
+import pytest
+
+from fathom import tasks
+from fathom.backends.numpy import NumpyOps
+from fathom.measures import (
+    AVERAGED,
+    RUN_MEASURES,
+    STEP_MEASURES,
+    Steps,
+    is_step_value,
+    outcome,
+    summarise,
+)
+from fathom.models.gain import composite_gain
+from fathom.train import step_rows
+
+# Rescaling rounds once per factor and once per product: 500 layers stay far below this.
+ROUNDING = 1e-11
+
+
+def exact_product(matrices):
+    """The product of integer matrices, later ones on the left, in Python's unbounded integers."""
+    size = len(matrices[0])
+    product = [[int(i == j) for j in range(size)] for i in range(size)]
+    for matrix in matrices:
+        product = [
+            [sum(int(matrix[i][k]) * product[k][j] for k in range(size)) for j in range(size)]
+            for i in range(size)
+        ]
+    return product
+
+
+def exact_gain(product):
+    """(max entry, amax forward, amax backward), as log10 of Python integers of any length."""
+    return (
+        math.log10(max(abs(entry) for row in product for entry in row)),
+        math.log10(max(abs(sum(row)) for row in product)),
+        math.log10(max(abs(sum(column)) for column in zip(*product, strict=True))),
+    )
+
+
+def random_integers(*shape, seed=0):
+    return np.random.default_rng(seed).integers(-9, 10, shape)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 7, 30])
+def test_equals_the_exact_integer_product(depth):
+    matrices = random_integers(depth, 4, 4, seed=depth)
+    assert composite_gain(matrices) == pytest.approx(
+        exact_gain(exact_product(matrices)), abs=ROUNDING
+    )
+
+
+def test_500_layers_beyond_the_range_of_float64():
+    matrices = random_integers(500, 4, 4)
+    product = exact_product(matrices)
+    expected = exact_gain(product)
+    assert expected[0] > np.log10(np.finfo(np.float64).max)  # or this would test nothing
+    assert composite_gain(matrices) == pytest.approx(expected, abs=ROUNDING)
+
+
+def test_500_layers_below_the_range_of_float64():
+    matrices = random_integers(500, 4, 4)
+    shrunk = [value - 500 * 30 for value in exact_gain(exact_product(matrices))]
+    # A factor of 1e-30 is not a float64: its rounding, 1e-16, counts 500 times.
+    assert composite_gain(matrices * 1e-30) == pytest.approx(shrunk, abs=ROUNDING)
+
+
+def test_equals_the_plain_float64_product_at_small_depth():
+    matrices = np.random.default_rng(1).normal(size=(5, 4, 4))
+    product = np.linalg.multi_dot(matrices[::-1])
+    gain = composite_gain(matrices)
+    assert gain.max_entry == pytest.approx(np.log10(np.abs(product).max()), abs=ROUNDING)
+    assert gain.amax_forward == pytest.approx(np.log10(abs(product.sum(1)).max()), abs=ROUNDING)
+    assert gain.amax_backward == pytest.approx(np.log10(abs(product.sum(0)).max()), abs=ROUNDING)
+
+
+def test_later_layers_stand_on_the_left_and_forward_means_rows():
+    first, second = [[1, 1], [0, 1]], [[1, 0], [5, 1]]
+    # second · first = [[1, 1], [5, 6]]: rows 2 and 11, columns 6 and 7.
+    # first · second = [[6, 1], [5, 1]]: rows 7 and 6, columns 11 and 2.
+    assert composite_gain([first, second]) == pytest.approx(np.log10([6, 11, 7]))
+
+
+def test_amax_sums_keep_their_signs():
+    # Rows −1 and 3, columns −2 and 4; sums of absolute values would be 7 and 7, 6 and 8.
+    assert composite_gain([[[-4, 3], [2, 1]]]) == pytest.approx(np.log10([4, 3, 4]))
+
+
+def test_float32_matrices_are_multiplied_in_float64():
+    matrices = np.random.default_rng(2).uniform(0.1, 1, (40, 4, 4)).astype(np.float32)
+    product = np.linalg.multi_dot(matrices.astype(np.float64)[::-1])
+    assert composite_gain(matrices).max_entry == pytest.approx(
+        np.log10(product.max()), abs=ROUNDING
+    )
+
+
+def test_a_zero_product_has_gain_minus_infinity():
+    nilpotent = [[0, 1], [0, 0]]
+    assert composite_gain([nilpotent, nilpotent]) == (-np.inf, -np.inf, -np.inf)
+
+
+@pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("layer", [0, 1, 2])
+def test_a_broken_matrix_has_no_gain(broken, layer):
+    matrices = np.ones((3, 2, 2))
+    matrices[layer, 0, 1] = broken
+    assert np.isnan(composite_gain(matrices)).all()
+
+
+def test_an_infinity_times_zero_is_still_no_gain():
+    assert np.isnan(composite_gain([[[0.0, 0.0], [0.0, 0.0]], [[np.inf, 1.0], [1.0, 1.0]]])).all()
+
+
+def test_every_product_of_a_batch_is_taken_by_itself():
+    matrices = random_integers(2, 3, 6, 4, 4)
+    gain = composite_gain(matrices)
+    assert gain.max_entry.shape == gain.amax_forward.shape == gain.amax_backward.shape == (2, 3)
+    for index in np.ndindex(2, 3):
+        expected = exact_gain(exact_product(matrices[index]))
+        assert [values[index] for values in gain] == pytest.approx(expected, abs=ROUNDING)
+
+
+def test_a_broken_matrix_leaves_the_rest_of_its_batch_alone():
+    matrices = np.ones((2, 3, 2, 2))
+    matrices[0, 1] = np.nan
+    # The product of three 2×2 matrices of ones is 4 everywhere.
+    assert composite_gain(matrices).max_entry == pytest.approx([np.nan, np.log10(4)], nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("variant", "depth", "published"),
+    [("hc", 12, 6.39), ("hc", 24, 13.37), ("hc", 48, 27.35)]
+    + [("mhc", depth, -0.602) for depth in (12, 24, 48)],
+)
+def test_initial_gain_is_the_constant_of_the_initialisation(make_spec, variant, depth, published):
+    spec = make_spec(variant=variant, depth=depth)
+    ops = NumpyOps()
+    exact = {name: ops.asarray(value) for name, value in tasks.initial_parameters(spec).items()}
+    H_res = tasks.network_of(spec).connection.matrices(ops, exact)["H_res"]
+    # The published constants have two or three decimals.
+    assert composite_gain(H_res).max_entry == pytest.approx(published, abs=0.01)
+
+
+@pytest.mark.parametrize("depth", [12, 24, 48])
+def test_initial_gain_of_hc_by_hand(depth):
+    # exp(2I − 1) has eigenvalues e + 3/e (the uniform vector) and e − 1/e (the other three), so
+    # the largest entry of its power, on the diagonal, is (λ^L + 3 μ^L) / 4.
+    H_res = np.tile(np.exp(2 * np.eye(4) - 1), (depth, 1, 1))
+    largest = ((np.e + 3 / np.e) ** depth + 3 * (np.e - 1 / np.e) ** depth) / 4
+    assert composite_gain(H_res).max_entry == pytest.approx(np.log10(largest), abs=ROUNDING)
+
+
+# --- measures of a step ---------------------------------------------------------------------------
+
+INF, NAN = math.inf, math.nan
+
+
+def steps_of(**changes):
+    """Three steps of a network with two parameters and two layers of two streams."""
+    one, two = np.eye(2), np.array([[2.0, 0.0], [1.0, 1.0]])
+    fields = {
+        "loss": np.array([3.0, 2.0, 1.0]),
+        "logits_finite": np.array([True, True, True]),
+        "grad_norms": np.array([[3.0, 4.0], [0.0, 5.0], [6.0, 8.0]]),
+        "parameters": ["stem.weight", "connection.H_res"],
+        "reports": {"H_res": np.array([[one, one], [two, one], [two, two]])},
+        "one_stream": False,
+        **changes,
+    }
+    return Steps(**fields)
+
+
+def column(name, steps):
+    return STEP_MEASURES[name].compute(steps)
+
+
+def test_the_gradient_norm_is_over_all_parameters():
+    assert column("grad_norm", steps_of()).tolist() == [5, 5, 10]
+
+
+def test_the_gradient_norm_of_a_parameter_where_a_run_has_it():
+    assert column("grad_norm_stem", steps_of()).tolist() == [3, 0, 6]
+    assert column("grad_norm_H_res", steps_of()).tolist() == [4, 5, 8]
+    assert column("grad_norm_H_pre", steps_of()) is None
+
+
+@pytest.mark.parametrize("broken", [NAN, INF, -INF])
+def test_a_step_is_not_finite_if_its_loss_or_a_logit_is_not(broken):
+    assert column("nonfinite_event", steps_of()).tolist() == [0, 0, 0]
+    loss = steps_of(loss=np.array([3.0, broken, 1.0]))
+    assert column("nonfinite_event", loss).tolist() == [0, 1, 0]
+    logits = steps_of(logits_finite=np.array([True, True, False]))
+    assert column("nonfinite_event", logits).tolist() == [0, 0, 1]
+
+
+def test_gains_of_each_step():
+    # two · two = [[4, 0], [3, 1]]: entry 4, rows 4 and 4, columns 7 and 1.
+    assert column("gain_proxy_log10_max_entry", steps_of()) == pytest.approx(np.log10([1, 2, 4]))
+    assert column("amax_forward_log10", steps_of()) == pytest.approx(np.log10([1, 2, 4]))
+    assert column("amax_backward_log10", steps_of()) == pytest.approx(np.log10([1, 3, 7]))
+
+
+def test_one_stream_has_gain_one_and_dynamic_mixing_none():
+    gains = ("gain_proxy_log10_max_entry", "amax_forward_log10", "amax_backward_log10")
+    for name in gains:
+        assert column(name, steps_of(reports={}, one_stream=True)).tolist() == [0, 0, 0]
+        assert column(name, steps_of(reports={})) is None
+
+
+def test_rows_have_the_measures_of_their_step_in_the_order_of_the_registry(make_spec):
+    """Every name and value of a row, for what a device measured in two steps of mhc."""
+    network = tasks.network_of(make_spec(variant="mhc"))
+    measured = {
+        "loss": np.array([3, 2], np.float32),
+        "logits_finite": np.array([True, False]),
+        "grad_norms": np.array([[3, 4], [0, 5]], np.float32),
+        "H_res": np.array([[np.eye(2)], [2 * np.eye(2)]], np.float32),
+        "stream_difference": np.array([0.5, 0.25], np.float32),
+        "stream_cosine": np.array([1.0, -1.0], np.float32),
+    }
+    rows = list(step_rows(network, measured, ["head.weight", "connection.H_res"]))
+    assert rows[0] == {
+        "loss": 3.0, "grad_norm": 5.0, "nonfinite_event": 0, "grad_norm_H_res": 4.0,
+        "stream_difference": 0.5, "stream_cosine": 1.0, "gain_proxy_log10_max_entry": 0.0,
+        "amax_forward_log10": 0.0, "amax_backward_log10": 0.0,
+    }  # fmt: skip
+    assert rows[1] == {
+        "loss": 2.0, "grad_norm": 5.0, "nonfinite_event": 1, "grad_norm_H_res": 5.0,
+        "stream_difference": 0.25, "stream_cosine": -1.0,
+        "gain_proxy_log10_max_entry": pytest.approx(math.log10(2)),
+        "amax_forward_log10": pytest.approx(math.log10(2)),
+        "amax_backward_log10": pytest.approx(math.log10(2)),
+    }  # fmt: skip
+    assert list(rows[0]) == [name for name in STEP_MEASURES if name in rows[0]]
+    assert {type(value) for value in rows[0].values()} == {int, float}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "may_be"),
+    [
+        ("loss", 1.5, True),
+        ("loss", NAN, True),
+        ("loss", 1, False),
+        ("loss", None, False),
+        ("loss", "1.5", False),
+        ("loss", True, False),
+        ("step", 0, True),
+        ("step", -1, False),
+        ("step", 2**53, False),
+        ("step", 1.0, False),
+        ("step", True, False),
+        ("overflow_layer", None, True),
+        ("overflow_layer", 3, True),
+        ("overflow_layer", 3.0, False),
+        ("overflow_activation_log10", None, True),
+        ("no_such_measure", 1.0, False),
+    ],
+)
+def test_what_a_row_may_hold(name, value, may_be):
+    assert is_step_value(name, value) is may_be
+
+
+# --- measures of a run ----------------------------------------------------------------------------
+
+
+def row_of(step, loss, grad_norm, **changes):
+    return {
+        "step": step,
+        "loss": loss,
+        "grad_norm": grad_norm,
+        "nonfinite_event": 0,
+        "gain_proxy_log10_max_entry": 6.0 + step,
+        "amax_forward_log10": 7.0 + step,
+        "amax_backward_log10": 8.0 + step,
+        "nonfinite_total": 0,
+        "step_seconds": 1.0,
+        "elapsed_seconds": 1.0 + step,
+        **changes,
+    }
+
+
+def test_a_summary_by_hand():
+    rows = [
+        row_of(0, 3.5, 1.0, step_seconds=9.0, elapsed_seconds=9.0),
+        row_of(1, 0.5, 100.0, step_seconds=1.0, elapsed_seconds=10.0),
+        row_of(2, 2.0, 10.0, step_seconds=2.0, elapsed_seconds=12.0),
+        row_of(3, 1.0, 10.0, step_seconds=6.0, elapsed_seconds=18.0),
+    ]
+    expected = {
+        "loss_first": 3.5,
+        "loss_final": 1.0,
+        "loss_min": 0.5,
+        "grad_norm_first": 1.0,
+        "grad_norm_final": 10.0,
+        "grad_norm_max": 100.0,
+        # log10 ratios 2, −1, 0: mean 1/3, variance (25/9 + 16/9 + 1/9) / 2 = 7/3
+        "grad_norm_log10_sd": pytest.approx(math.sqrt(7 / 3)),
+        "gain_first": 6.0,
+        "gain_final": 9.0,
+        "amax_forward_log10_final": 10.0,
+        "amax_backward_log10_final": 11.0,
+        "nonfinite_total": 0,
+        "seconds_per_step": 2.0,  # the median of 1, 2, 6: the first step has the start-up in it
+        "seconds": 18.0,
+    }
+    # What belongs to streams, to the first step and to images: these rows have none of it.
+    assert summarise(rows) == {**dict.fromkeys(RUN_MEASURES), **expected}
+
+
+def test_what_only_some_runs_have_is_summarised_where_it_is():
+    rows = [
+        row_of(
+            0, 3.0, 1.0, grad_norm_stem=7.0, grad_norm_H_pre=1.0, grad_norm_H_post=2.0,
+            grad_norm_H_res=9.0, stream_difference=0.1, stream_cosine=1.0, overflow_layer=None,
+            overflow_activation_log10=None, overflow_depth=42, activation_max_log10=1.5,
+        ),
+        row_of(
+            1, 2.0, 1.0, grad_norm_stem=5.0, grad_norm_H_pre=4.0, grad_norm_H_post=1.0,
+            grad_norm_H_res=3.0, stream_difference=0.4, stream_cosine=-0.5, test_accuracy=0.75,
+            mixing_row_error=1e-3, mixing_column_error=2e-7,
+        ),
+    ]  # fmt: skip
+    summary = summarise(rows)
+    expected = {
+        "grad_norm_stem_max": 7.0, "grad_norm_H_pre_max": 4.0, "grad_norm_H_post_max": 2.0,
+        "grad_norm_H_res_max": 9.0, "stream_difference_max": 0.4, "stream_cosine_min": -0.5,
+        "overflow_layer": None, "overflow_activation_log10": None, "overflow_depth": 42,
+        "activation_max_log10": 1.5, "test_accuracy": 0.75, "mixing_row_error": 1e-3,
+        "mixing_column_error": 2e-7,
+    }  # fmt: skip
+    assert {name: summary[name] for name in expected} == expected
+
+
+def test_a_summary_of_a_diverged_run_by_hand():
+    broken = {"gain_proxy_log10_max_entry": NAN, "amax_forward_log10": INF}
+    rows = [
+        row_of(0, 3.0, 1.0),
+        row_of(1, 2.5, INF, nonfinite_event=0),
+        row_of(2, NAN, NAN, nonfinite_event=1, nonfinite_total=1),
+        row_of(3, NAN, NAN, nonfinite_event=1, nonfinite_total=2, **broken),
+    ]
+    summary = summarise(rows)
+    assert summary["loss_final"] is None
+    assert summary["loss_min"] == 2.5
+    assert summary["grad_norm_final"] is None
+    assert summary["grad_norm_max"] == 1.0
+    assert summary["grad_norm_log10_sd"] is None
+    assert summary["gain_final"] is None
+    assert summary["amax_forward_log10_final"] is None
+    assert summary["nonfinite_total"] == 2
+    assert summary["first_nonfinite_step"] == 2
+    assert outcome(rows, chance_loss=4.0) == "diverged"
+
+
+def test_a_summary_without_any_number():
+    summary = summarise([row_of(0, NAN, NAN, nonfinite_event=1)])
+    assert summary["loss_first"] is None
+    assert summary["loss_min"] is None
+    assert summary["grad_norm_max"] is None
+    assert summary["first_nonfinite_step"] == 0
+    assert summary["seconds_per_step"] == 1.0  # there is none but the first
+
+
+def test_a_smooth_decay_is_not_erratic():
+    rows = [row_of(step, 1.0, 10.0**-step) for step in range(6)]
+    assert summarise(rows)["grad_norm_log10_sd"] == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize("norms", [[1.0, 2.0], [1.0, 0.0, 2.0], [1.0, INF, 2.0]])
+def test_no_spread_of_too_few_or_of_broken_norms(norms):
+    rows = [row_of(step, 1.0, norm) for step, norm in enumerate(norms)]
+    assert summarise(rows)["grad_norm_log10_sd"] is None
+
+
+def test_run_measures_are_derived_from_step_measures():
+    assert {measure.of for measure in RUN_MEASURES.values()} <= set(STEP_MEASURES)
+    assert set(AVERAGED) == {name for name, measure in RUN_MEASURES.items() if measure.averaged}
+
+
+# --- outcome --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("final_loss", "expected"),
+    [
+        (NAN, "diverged"),
+        (INF, "diverged"),
+        (-INF, "diverged"),
+        (4.0, "at chance"),
+        (100.0, "at chance"),
+        (3.81, "at chance"),  # above 95 % of the chance level's 4.0
+        (3.79, "learned"),
+        (0.0, "learned"),
+    ],
+)
+def test_the_outcome_by_the_last_loss(final_loss, expected):
+    rows = [row_of(0, 1.0, 1.0), row_of(1, final_loss, 1.0)]
+    assert outcome(rows, chance_loss=4.0) == expected
+
+
+@pytest.mark.parametrize(
+    ("norm", "expected"), [(1e6, "learned"), (1.1e6, "diverged"), (INF, "diverged")]
+)
+def test_an_exploded_gradient_of_the_first_weight_has_diverged(norm, expected):
+    stem = [row_of(step, 1.0, 1.0, grad_norm_stem=norm if step == 1 else 1.0) for step in range(3)]
+    assert outcome(stem, chance_loss=4.0) == expected
+    other = [row_of(step, 1.0, norm) for step in range(3)]
+    assert outcome(other, chance_loss=4.0) == "learned"  # only that weight counts, as published

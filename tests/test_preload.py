@@ -1,0 +1,217 @@
+"""A job that a loaded process does for it ends as one that loads the framework itself."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from fathom import preload
+from fathom.config import Compute, installed_backends
+from fathom.runs.training import run_cell
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks a loaded framework"),
+    pytest.mark.skipif(not installed_backends(), reason="neither torch nor mlx is installed"),
+]
+
+COMPUTE = '{"device": "cpu", "checkpoint_steps": 10}'
+
+
+@contextmanager
+def started():
+    """A process that started loaded processes, as the workflow does; (process, their folder)."""
+    program = (
+        "import os, sys; from fathom import preload;"
+        f"preload.start({installed_backends()!r}, 1, 'auto');"
+        "print(os.environ[preload.FOLDER], flush=True); sys.stdin.read()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    yield process, Path(process.stdout.readline().strip())
+    process.stdin.close()
+    process.wait()
+    process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def shared():
+    """One for all tests that leave it alive: it loads each framework once."""
+    with started() as found:
+        yield found
+
+
+@pytest.fixture
+def sockets(shared, monkeypatch):
+    """The folder of the shared loaded processes, which jobs find."""
+    _, folder = shared
+    monkeypatch.setenv(preload.FOLDER, str(folder))
+    return folder
+
+
+@pytest.fixture
+def keeper(monkeypatch):
+    """One for a test of its end; (process, folder)."""
+    with started() as (process, folder):
+        monkeypatch.setenv(preload.FOLDER, str(folder))
+        yield process, folder
+
+
+@pytest.fixture
+def spec(make_spec):
+    """Of the backend that starts in the least time: mlx, if it is here."""
+    return make_spec(backend=min(installed_backends()))
+
+
+def command(spec, folder):
+    job = ["-m", "fathom", "job", spec.json(), "--out", str(folder), "--compute", COMPUTE]
+    return [sys.executable, *job]
+
+
+def train(spec, folder):
+    return subprocess.run(command(spec, folder), capture_output=True, text=True, check=False)
+
+
+def numbers(folder):
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(x).items() if "seconds" not in k} for x in lines]
+
+
+def environment(folder):
+    manifest = json.loads((folder / "manifest.json").read_text())
+    return {name: manifest[name] for name in ("code", "git", "device", "threads", "numpy")}
+
+
+def loaded(folder, backend):
+    """Whether the loaded process of a backend has loaded it: it then holds far more memory."""
+    (process,) = processes_naming(f"{folder}/{backend}")
+    pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") > 50e6
+
+
+def processes_naming(text):
+    """Every process with a text in its command line."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if text.encode() in file.read_bytes():
+                found.append(int(file.parent.name))
+        except OSError:
+            pass  # gone
+    return found
+
+
+def wait_until(condition):
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_no_framework_is_loaded_before_a_job_asks(keeper):
+    _, folder = keeper
+    for backend in installed_backends():
+        wait_until(lambda name=backend: processes_naming(f"{folder}/{name}"))
+        assert not loaded(folder, backend)
+
+
+@pytest.mark.parametrize("name", installed_backends())
+def test_the_run_is_the_one_of_a_process_that_loads_the_framework_itself(
+    sockets, make_spec, tmp_path, name
+):
+    spec = make_spec(backend=name)
+    result = train(spec, tmp_path / "preload")
+    assert result.returncode == 0, result.stderr
+    assert loaded(sockets, name)  # so it was not the job itself that trained
+    assert "step 3/3" in result.stderr
+
+    run_cell(spec, tmp_path / "own", Compute.model_validate_json(COMPUTE))
+    assert numbers(tmp_path / "preload") == numbers(tmp_path / "own")
+    assert environment(tmp_path / "preload") == environment(tmp_path / "own")
+
+    (process,) = processes_naming(f"{sockets}/{name}")
+    assert len(list(Path(f"/proc/{process}/task").iterdir())) == 1  # all that a fork would keep
+
+
+def test_an_error_is_the_jobs_own(sockets, spec, tmp_path):
+    (tmp_path / "file").write_text("")
+    result = train(spec, tmp_path / "file/run")
+    assert result.returncode == 1
+    assert result.stderr.startswith("fathom: ")
+    assert "Not a directory" in result.stderr
+
+
+def test_a_job_that_is_killed_takes_its_training_along(sockets, spec, tmp_path):
+    long = spec.model_copy(update={"steps": 100_000})
+    job = subprocess.Popen(command(long, tmp_path), stderr=subprocess.DEVNULL)
+    wait_until(lambda: list(tmp_path.glob(".partial/*")))
+    naming = f"{sockets}/{spec.backend}"
+    assert len(processes_naming(naming)) == 2  # the loaded process and its fork
+    job.kill()
+    job.wait()
+    wait_until(lambda: len(processes_naming(naming)) == 1)
+    assert train(spec, tmp_path / "next").returncode == 0  # and the loaded process goes on
+
+
+def test_a_training_that_is_killed_fails_its_job(sockets, spec, tmp_path):
+    long = spec.model_copy(update={"steps": 100_000})
+    job = subprocess.Popen(command(long, tmp_path), stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: list(tmp_path.glob(".partial/*")))
+    fork = max(processes_naming(f"{sockets}/{spec.backend}"))
+    os.kill(fork, signal.SIGKILL)
+    _, printed = job.communicate(timeout=30)
+    assert job.returncode == 1
+    assert "ended unexpectedly" in printed
+
+
+@pytest.mark.parametrize("end", ["leaves", "is killed"])
+def test_the_loaded_processes_end_with_the_one_that_started_them(keeper, spec, tmp_path, end):
+    process, folder = keeper
+    assert train(spec, tmp_path).returncode == 0
+    if end == "leaves":
+        process.stdin.close()
+    else:
+        process.kill()
+    wait_until(lambda: not processes_naming(str(folder)))
+    assert not folder.exists()
+
+
+def test_a_job_whose_loaded_process_is_gone_trains_by_itself(keeper, spec, tmp_path):
+    process, folder = keeper
+    process.stdin.close()
+    wait_until(lambda: not folder.exists())
+    assert train(spec, tmp_path).returncode == 0
+    assert len(numbers(tmp_path)) == 3
+
+
+def test_where_no_socket_can_be_made_jobs_train_by_themselves(spec, tmp_path, monkeypatch):
+    deep = tmp_path / ("d" * 100) / ("e" * 100)  # a socket's path has 108 bytes at most
+    deep.mkdir(parents=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    monkeypatch.setenv(preload.FOLDER, "")  # so that it is as before afterwards
+    preload.start([spec.backend], 1, "auto")
+    assert Path(os.environ[preload.FOLDER]).parent == deep
+    assert train(spec, tmp_path / "run").returncode == 0
+
+
+def test_jobs_of_several_threads_get_no_loaded_process(monkeypatch):
+    monkeypatch.delenv(preload.FOLDER, raising=False)
+    preload.start(installed_backends(), 2, "auto")
+    assert preload.FOLDER not in os.environ
+
+
+def test_without_a_loaded_process_nothing_is_delegated(spec, monkeypatch):
+    monkeypatch.delenv(preload.FOLDER, raising=False)
+    assert preload.delegate(["job", spec.json()]) is None
+
+
+@pytest.mark.parametrize("arguments", [["job"], ["job", "{"], ["job", "[]"], ["job", "{}"]])
+def test_a_spec_that_cannot_be_read_is_left_to_the_job(sockets, arguments):
+    assert preload.delegate(arguments) is None

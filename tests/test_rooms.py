@@ -1,0 +1,74 @@
+"""The order of rooms: a room imports only rooms below it."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "src" / "fathom"
+
+ROOMS = (
+    "system", "settings", "models", "measures", "datasets", "tasks", "config", "backends", "train",
+    "runs", "analysis", "report", "bench", "cli", "preload", "__main__",
+)  # fmt: skip
+"""From the ground up: the order that CONTRIBUTING draws."""
+
+
+def imports_of(file):
+    """(line, module of fathom) of every import that runs; those for type checkers do not."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    skipped = {
+        node
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and "TYPE_CHECKING" in ast.unparse(block.test)
+        for node in ast.walk(block)
+    }
+    for node in ast.walk(tree):
+        if node in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: relative import"
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def room_of(path):
+    return path.parts[0].removesuffix(".py")
+
+
+FILES = [file.relative_to(PACKAGE) for file in sorted(PACKAGE.rglob("*.py"))]
+
+
+def test_every_module_is_in_a_room():
+    assert {room_of(file) for file in FILES} == {*ROOMS, "__init__"}
+
+
+@pytest.mark.parametrize("file", FILES, ids=str)
+def test_a_room_imports_only_rooms_below_it(file):
+    own = ROOMS.index(room_of(file)) if room_of(file) in ROOMS else -1
+    upward = []
+    for line, module in imports_of(PACKAGE / file):
+        package, _, rest = module.partition(".")
+        room = rest.partition(".")[0]
+        if package == "fathom" and room in ROOMS and ROOMS.index(room) > own:
+            upward.append(f"{file}:{line} imports {module}")
+    assert not upward
+
+
+def test_only_tasks_and_their_own_files_name_a_task():
+    """DESIGN's contract: a task is one file, so no other may branch on its name."""
+    from fathom.tasks import TASKS
+
+    own = {"tasks", "datasets"}
+    named = []
+    for file in FILES:
+        if room_of(file) in own:
+            continue
+        tree = ast.parse((PACKAGE / file).read_text(encoding="utf-8"))
+        named += [
+            f"{file}:{node.lineno}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Constant) and node.value in TASKS
+        ]
+    assert not named

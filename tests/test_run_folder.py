@@ -1,0 +1,652 @@
+"""The format of a run folder, and how far one is trusted: made by hand, and then spoiled."""
+
+import json
+import math
+import shutil
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import load_file, save
+
+from fathom import measures, tasks
+from fathom.runs.code import training_code
+from fathom.runs.folder import decode_row, encode_row, read_rows
+from fathom.runs.inspect import changed_numbers, inspect
+from run_helpers import (
+    CPU_PLATFORM,
+    RUN_FILES,
+    initial_mixing,
+    metrics,
+    read_manifest,
+    seal,
+    write_manifest,
+    write_run,
+)
+
+LOSSES = [4.0, 2.0, 1.0]
+
+# --- rows as text --------------------------------------------------------------------------------
+
+names = st.sampled_from(["step", "loss", "grad_norm", "amax_forward_log10", "grad_norm_H_res"])
+numbers = st.integers() | st.floats()  # floats include NaN, both infinities and −0.0
+
+
+def strictly(text):
+    """Parse JSON as its standard has it: without NaN and Infinity."""
+
+    def refuse(token):
+        raise AssertionError(f"{token} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+@given(st.dictionaries(names, numbers))
+def test_a_row_is_read_back_as_it_was(row):
+    line = encode_row(row)
+    assert line.endswith("\n")
+    assert line.count("\n") == 1
+    strictly(line)
+    # repr tells NaN, −0.0 and the last digit of a float apart, and a float from an integer.
+    assert repr(sorted(decode_row(line).items())) == repr(sorted(row.items()))
+
+
+def test_a_row_by_hand():
+    row = {"step": 3, "loss": math.nan, "grad_norm": -math.inf, "gain": 0.5}
+    assert strictly(encode_row(row)) == {
+        "step": 3,
+        "loss": None,
+        "grad_norm": None,
+        "gain": 0.5,
+        "nonfinite": {"loss": "nan", "grad_norm": "-inf"},
+    }
+
+
+@pytest.mark.parametrize("line", ["", "{", "[1]", "3", "null", '{"step": 1'])
+def test_a_line_that_is_no_row_is_refused(line):
+    with pytest.raises(ValueError, match=r"Expecting|not a JSON object"):
+        decode_row(line)
+
+
+# --- a whole run ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory, make_spec):
+    """Two runs that nothing is wrong with: (spec, folder) by what they keep."""
+    found = {}
+    for name, changes in {"plain": {}, "kept": {"weights": True}}.items():
+        spec = make_spec(**changes)
+        folder = tmp_path_factory.mktemp(name)
+        write_run(folder, spec, metrics(LOSSES), threads=2, git={"commit": "abc", "dirty": False})
+        found[name] = spec, folder
+    return found
+
+
+@pytest.fixture
+def spec(made):
+    """The spec of `run`."""
+    return made["plain"][0]
+
+
+@pytest.fixture
+def run(made, tmp_path):
+    """A copy of a whole run, for a test to spoil."""
+    return shutil.copytree(made["plain"][1], tmp_path / "run")
+
+
+@pytest.fixture
+def kept(made, tmp_path):
+    """(spec, folder) of a copy of a run with weights."""
+    spec, folder = made["kept"]
+    return spec, shutil.copytree(folder, tmp_path / "kept")
+
+
+def judged(folder, spec):
+    """Status and reason."""
+    found = inspect(folder, spec)
+    assert found.reason.isprintable()
+    assert len(found.reason) < 600
+    return found.status, found.reason
+
+
+def corrupt(folder, spec):
+    """Why a run that must be corrupt is: a single line that names a file of it."""
+    status, reason = judged(folder, spec)
+    assert status == "corrupt"
+    assert reason.startswith((*RUN_FILES, "weights.safetensors"))
+    return reason
+
+
+def test_a_whole_run_is_measured(run, spec):
+    found = inspect(run, spec)
+    assert (found.status, found.reason, found.origin) == ("measured", "", "here")
+    assert (found.cell, found.folder, found.platform) == (spec.cell, run, CPU_PLATFORM)
+    assert {file.name for file in run.iterdir()} == set(RUN_FILES)
+    assert read_rows(run) == metrics(LOSSES)
+    assert inspect(run, spec, imported=True).origin == "imported"
+
+
+def test_a_run_with_weights_is_measured(kept):
+    spec, folder = kept
+    assert judged(folder, spec) == ("measured", "")
+    assert {file.name for file in folder.iterdir()} == {*RUN_FILES, "weights.safetensors"}
+
+
+def test_weights_go_when_a_run_is_replaced_by_one_without(kept, spec):
+    _, folder = kept
+    write_run(folder, spec, metrics(LOSSES))
+    assert {file.name for file in folder.iterdir()} == set(RUN_FILES)
+
+
+def test_no_folder_is_missing_and_a_begun_one_has_failed(tmp_path, spec):
+    assert judged(tmp_path / "none", spec) == ("missing", "")
+    (tmp_path / ".partial").mkdir()
+    status, reason = judged(tmp_path, spec)
+    assert status == "failed"
+    assert reason == "began and has not finished; run it again to go on"
+
+
+@pytest.mark.parametrize("name", RUN_FILES)
+def test_a_missing_file_is_named(run, spec, name):
+    (run / name).unlink()
+    assert corrupt(run, spec) in (f"{name}: missing", f"{name} is missing")
+
+
+@pytest.mark.parametrize("name", RUN_FILES)
+@pytest.mark.parametrize("damage", ["flipped", "longer", "empty", "a folder"])
+def test_damage_to_any_file_is_seen(run, spec, name, damage):
+    content = (run / name).read_bytes()
+    middle = len(content) // 2
+    flipped = bytes([content[middle] ^ 1])
+    if damage == "a folder":
+        (run / name).unlink()
+        (run / name).mkdir()
+    else:
+        changed = {
+            "flipped": content[:middle] + flipped + content[middle + 1 :],
+            "longer": content + b"\n",
+            "empty": b"",
+        }
+        (run / name).write_bytes(changed[damage])
+    if (name, damage) == ("manifest.json", "longer"):  # a line more says nothing else
+        assert judged(run, spec) == ("measured", "")
+    else:
+        assert corrupt(run, spec).startswith(name)
+
+
+# --- the manifest --------------------------------------------------------------------------------
+
+
+def edit_manifest(folder, change):
+    manifest = read_manifest(folder)
+    change(manifest)
+    write_manifest(folder, manifest)
+
+
+REQUIRED = ("cell", "spec_hash", "code", "device", "os", "cpu", "files")
+
+
+@pytest.mark.parametrize("key", REQUIRED)
+def test_a_manifest_without_a_key_is_refused_by_its_name(run, spec, key):
+    edit_manifest(run, lambda manifest: manifest.pop(key))
+    assert corrupt(run, spec).endswith(f"manifest.json: {key}: field required")
+
+
+@pytest.mark.parametrize("key", [*REQUIRED, "seconds", "threads", "git", "python"])
+def test_a_manifest_with_a_value_of_another_type_is_refused_by_its_key(run, spec, key):
+    edit_manifest(run, lambda manifest: manifest.update({key: [1]}))
+    assert f"manifest.json: {key}: " in corrupt(run, spec)
+
+
+MANIFESTS = {
+    "unknown key 'secs'; did you mean 'seconds'?": lambda m: m.update(secs=1),
+    "device: unknown key 'colour'": lambda m: m["device"].update(colour="red"),
+    "device.framework_version: field required": lambda m: m["device"].pop("framework_version"),
+    "device.name: input should be a valid string": lambda m: m["device"].update(name=None),
+    "device: input should be": lambda m: m.update(device="cpu"),
+    "files.metrics.jsonl.bytes: ": lambda m: m["files"]["metrics.jsonl"].update(bytes=1.5),
+    "files.metrics.jsonl.bytes: input should be": lambda m: m["files"]["metrics.jsonl"].update(
+        bytes=-1
+    ),
+    "files.metrics.jsonl: unknown key 'x'": lambda m: m["files"]["metrics.jsonl"].update(x=1),
+    "seconds: must be a number, not true": lambda m: m.update(seconds=True),
+    "seconds: input should be a finite number": lambda m: m.update(seconds=math.nan),
+    "threads: must not be beyond 2^53": lambda m: m.update(threads=2**53 + 1),
+    "format 1, but 2 is read here": lambda m: m.update(format=1),
+    "format None, but 2 is read here": lambda m: m.pop("format"),
+    "does not list metrics.jsonl": lambda m: m["files"].pop("metrics.jsonl"),
+    "does not list mixing.safetensors": lambda m: m["files"].pop("mixing.safetensors"),
+    "lists 'notes.txt', which is no file of a run": lambda m: m["files"].update(
+        {"notes.txt": m["files"]["spec.json"]}
+    ),
+    "lists '../../spec.json', which": lambda m: m["files"].update(
+        {"../../spec.json": m["files"]["spec.json"]}
+    ),
+    "is of another cell, 'small/4L": lambda m: m.update(cell=m["cell"].replace("3L", "4L")),
+    "not valid JSON ('utf-8' codec can't encode character '\\ud800'": lambda m: m["device"].update(
+        name="\ud800"
+    ),
+}
+
+
+@pytest.mark.parametrize("said", MANIFESTS)
+def test_a_wrong_manifest_is_refused_in_a_line_that_names_the_key(run, spec, said):
+    edit_manifest(run, MANIFESTS[said])
+    reason = corrupt(run, spec)
+    assert reason.startswith("manifest.json: ")
+    assert said in reason
+
+
+def test_a_manifest_that_was_edited_does_not_have_its_own_hash(run, spec):
+    manifest = read_manifest(run)
+    (run / "manifest.json").write_text(json.dumps({**manifest, "threads": 3}))
+    reason = corrupt(run, spec)
+    assert reason == "manifest.json: its content does not have the SHA-256 that it names"
+    del manifest["sha256"]
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    assert corrupt(run, spec) == "manifest.json: sha256: field required"
+
+
+@pytest.mark.parametrize("text", ["", "[]", "null", "{", '{"a":' * 100_000, "\udc80", '"\\ud800"'])
+def test_a_manifest_that_is_no_json_object_is_refused(run, spec, text):
+    (run / "manifest.json").write_text(text, encoding="utf-8", errors="surrogateescape")
+    assert corrupt(run, spec).startswith("manifest.json: not ")
+
+
+def test_more_json_than_a_run_can_have_is_not_read(run, spec):
+    (run / "manifest.json").write_text("[" + "[]," * 2_000_000 + "1]")
+    tracemalloc.start()
+    try:
+        assert corrupt(run, spec) == "manifest.json: more than 4194304 bytes"
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+
+
+# --- the rows ------------------------------------------------------------------------------------
+
+
+def write_rows(folder, lines):
+    """Replace the rows, and let the manifest agree."""
+    (folder / "metrics.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
+    seal(folder)
+
+
+def lines_of(folder):
+    return (folder / "metrics.jsonl").read_bytes().splitlines()
+
+
+def change_row(folder, number, **changes):
+    lines = lines_of(folder)
+    row = {**json.loads(lines[number]), **changes}
+    lines[number] = json.dumps({k: v for k, v in row.items() if v is not ...}).encode()
+    write_rows(folder, lines)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["step", "loss", "grad_norm", "nonfinite_event", "nonfinite_total", "step_seconds",
+     "elapsed_seconds"],
+)  # fmt: skip
+def test_a_row_that_lacks_a_measure_that_all_have_is_refused(run, spec, name):
+    change_row(run, 1, **{name: ...})
+    assert corrupt(run, spec) == f"metrics.jsonl: line 2 has no valid {name!r}"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("study", 1.0),
+        ("a\nfathom: fine\x1b[2J", 1.0),
+        ("loss", None),
+        ("loss", 2),
+        ("loss", "2.5"),
+        ("loss", True),
+        ("step", True),
+        ("step", 1.0),
+        ("nonfinite_total", False),
+        ("grad_norm", [2.5]),
+        ("stream_difference", None),
+        ("stream_difference", 10**400),
+    ],
+)
+def test_a_value_that_no_measure_has_is_refused(run, spec, name, value):
+    change_row(run, 1, **{name: value})
+    said = repr(name)[:40]
+    assert corrupt(run, spec).replace("\\\\", "\\") == (
+        f"metrics.jsonl: line 2 has no valid {said}"
+    )
+
+
+def test_a_null_is_valid_where_its_measure_may_be_null(run, spec):
+    change_row(run, 0, overflow_layer=None, overflow_depth=None)
+    assert judged(run, spec) == ("measured", "")
+
+
+def test_non_finite_numbers_are_valid(run, spec):
+    change_row(run, 1, loss=None, nonfinite={"loss": "nan", "stream_cosine": "-inf"})
+    assert judged(run, spec) == ("measured", "")
+    assert math.isnan(read_rows(run)[1]["loss"])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda lines: lines[:-1],
+        lambda lines: [*lines, lines[-1]],
+        lambda lines: lines[::-1],
+        lambda lines: [lines[0], *lines],
+        lambda lines: [],
+    ],
+)
+def test_rows_that_are_not_those_of_every_step_in_order_are_refused(run, spec, change):
+    write_rows(run, change(lines_of(run)))
+    assert corrupt(run, spec) == "metrics.jsonl: does not hold steps 0 to 2 in order"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"loss = 3",
+        b"",
+        b'{"step":2,"loss":2.',
+        b"[2]",
+        b"null",
+        bytes(range(128, 256)),
+        b'{"step":' * 100_000,
+        b'{"step":1,"nonfinite":["loss"]}',
+        b'{"step":1,"nonfinite":{"loss":"much"}}',
+        b'{"step":1,"nonfinite":{"loss":[]}}',
+        b'{"step":1,"loss":%s}' % (b"9" * 5000),
+        b"[" + b"[]," * 50_000 + b"1]",
+    ],
+    ids=lambda line: f"{line[:40]}",
+)
+def test_a_line_that_is_no_row_is_named(run, spec, line):
+    first, _, last = lines_of(run)
+    write_rows(run, [first, line, last])
+    where = "line 2" if line.isascii() else "line 1"  # text is decoded ahead of its lines
+    assert f"metrics.jsonl: {where} is not a row of metrics" in corrupt(run, spec)
+
+
+def test_rows_are_checked_one_by_one(run, spec):
+    """More of them than there is memory for may be there."""
+    first, *_ = lines_of(run)
+    write_rows(run, [first] * 20_000)
+    tracemalloc.start()
+    try:
+        assert "in order" in corrupt(run, spec)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+
+
+# --- the spec ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda s: s.update(seed=9), "is not the spec that the manifest names"),
+        (lambda s: s["optimizer"].update(lr=0.5), "is not the spec that the manifest names"),
+        (lambda s: s["connection"].update(streams=2), "is not the spec that the manifest names"),
+        (lambda s: s.update({"a\nb": 1}), "unknown key 'a"),
+        (lambda s: s.pop("steps"), "steps: field required"),
+        (lambda s: s["model"].update(vocab=10**4000), "model.vocab: must not be beyond 2^53"),
+        (lambda s: s["optimizer"].update(lr=10**400), "optimizer.lr: "),
+        (lambda s: s.update(task="chess"), "task: unknown task 'chess'"),
+        (lambda s: s["connection"].update(kind="magic"), "unknown kind of connection 'magic'"),
+        (lambda s: s.update(connection=[]), "must be the name of a kind of connection"),
+        (lambda s: s.update(study="\ud800"), "not valid JSON ('utf-8' codec can't encode"),
+    ],
+)
+def test_a_wrong_spec_is_refused_although_its_hash_is_right(run, spec, change, said):
+    data = json.loads((run / "spec.json").read_text())
+    change(data)
+    (run / "spec.json").write_text(json.dumps(data))
+    seal(run)
+    assert said in corrupt(run, spec)
+
+
+# --- mixing and weights --------------------------------------------------------------------------
+
+CONNECTIONS = {
+    "tokens": "baseline hc mhc hc_causal mhc_static mhc_dynamic hc_paper_static",
+    "fashion": "resnet hc mhc mhc_causal hc_static mhc_static",
+}
+
+
+@pytest.mark.parametrize(
+    ("task", "variant"),
+    [(task, v) for task, variants in CONNECTIONS.items() for v in variants.split()],
+)
+def test_the_shapes_of_the_matrices_are_known_without_computing_them(make_spec, task, variant):
+    spec = make_spec(task=task, variant=variant, depth=5, streams=3)
+    shapes = tasks.network_of(spec).connection.matrix_shapes()
+    assert shapes == {name: matrix.shape for name, matrix in initial_mixing(spec).items()}
+
+
+@pytest.mark.parametrize("variant", ["baseline", "hc", "mhc_causal", "mhc_dynamic"])
+def test_a_run_of_any_connection_is_measured(make_spec, tmp_path, variant):
+    spec = make_spec(variant=variant)
+    write_run(tmp_path, spec, metrics(LOSSES))
+    assert judged(tmp_path, spec) == ("measured", "")
+    read = load_file(tmp_path / "mixing.safetensors")
+    for name, matrix in initial_mixing(spec).items():
+        np.testing.assert_array_equal(read.pop(name), matrix)
+    assert read == {}
+
+
+def with_header(header, size):
+    """A file of arrays with that header, in all `size` bytes of them."""
+    return len(header).to_bytes(8, "little") + header + bytes(size)
+
+
+F32 = np.float32
+MATRICES = {"H_pre": (3, 4), "H_post": (3, 4), "H_res": (3, 4, 4)}
+SIZE = 4 * (12 + 12 + 48)
+PLACE = b'{"H_res":{"dtype":"F32","shape":[3,4,4],"data_offsets":[%s,%s]}}'
+ZEROS = {name: np.zeros(shape, F32) for name, shape in MATRICES.items()}
+ARRAYS = {
+    "one missing": (
+        save({"H_pre": ZEROS["H_pre"], "H_post": ZEROS["H_post"], "H": ZEROS["H_res"]}),
+        "'H_res' is absent, but F32 [3, 4, 4] by spec.json",
+    ),
+    "one more": (save({**ZEROS, "more": np.zeros(1, F32)}), "'more' is F32 [1], but absent by"),
+    "flat": (save({**ZEROS, "H_res": np.zeros((3, 16), F32)}), "'H_res' is F32 [3, 16], but F32"),
+    "turned": (save({**ZEROS, "H_pre": np.zeros((4, 3), F32)}), "'H_pre' is F32 [4, 3], but F32"),
+    "of doubles": (
+        save({**ZEROS, "H_res": np.zeros((3, 4, 2), np.float64)}),
+        "'H_res' is F64 [3, 4, 2], but F32 [3, 4, 4] by spec.json",
+    ),
+    "small": (save({**ZEROS, "H_res": np.zeros((3, 2, 2), F32)}), "'H_res' is F32 [3, 2, 2]"),
+    "large": (
+        save({"H_res": np.zeros((3, 100, 100), F32)}),
+        "bytes, where spec.json makes arrays of 288 bytes",
+    ),
+    "cut off": (save(ZEROS)[:100], "100 bytes, where spec.json makes arrays of 288 bytes"),
+    "nothing": (b"", "0 bytes, where spec.json makes arrays of 288 bytes"),
+    "zeros": (bytes(SIZE + 8), "cannot be read ("),
+    "an endless header": (b"\xff" * 400, "cannot be read ("),
+    "a header too large": (with_header(b"{}" + b" " * (2**16 - 9), SIZE), "65825 bytes, where"),
+    "a header that is no JSON": (with_header(b'{"H_pre":' * 20, SIZE), "cannot be read ("),
+    "a header that is no text": (with_header(b'{"\xff\x1b":1}', SIZE), "cannot be read ("),
+    "a nested header": (with_header(b'{"a":' * 5000, SIZE), "cannot be read ("),
+    "a place before the data": (with_header(PLACE % (b"-4", b"284"), SIZE), "cannot be read ("),
+    "a place after the data": (with_header(PLACE % (b"0", b"2000"), SIZE), "cannot be read ("),
+    "a place too small": (with_header(PLACE % (b"0", b"4"), SIZE), "cannot be read ("),
+}
+
+
+@pytest.mark.parametrize(("content", "said"), ARRAYS.values(), ids=ARRAYS)
+def test_matrices_that_the_connection_does_not_have_are_refused(run, spec, content, said):
+    (run / "mixing.safetensors").write_bytes(content)
+    seal(run)
+    reason = corrupt(run, spec)
+    assert reason.startswith("mixing.safetensors: ")
+    assert said in reason
+
+
+def test_matrices_where_nothing_is_mixed_are_refused(make_spec, tmp_path):
+    spec = make_spec(variant="baseline")
+    write_run(tmp_path, spec, metrics(LOSSES), mixing={"H_res": np.zeros((3, 4, 4), F32)})
+    assert "'H_res' is F32 [3, 4, 4], but absent by spec.json" in corrupt(tmp_path, spec)
+
+
+def test_diverged_matrices_are_those_of_a_run_all_the_same(make_spec, tmp_path):
+    spec = make_spec()
+    broken = {name: np.full_like(matrix, np.nan) for name, matrix in initial_mixing(spec).items()}
+    write_run(tmp_path, spec, metrics(LOSSES), mixing=broken)
+    assert judged(tmp_path, spec) == ("measured", "")
+
+
+def test_weights_of_another_network_are_refused(kept, make_spec):
+    spec, folder = kept
+    other = tasks.initial_parameters(make_spec(width=32))
+    (folder / "weights.safetensors").write_bytes(save(other))
+    seal(folder)
+    assert corrupt(folder, spec).startswith("weights.safetensors: ")
+
+    renamed = tasks.initial_parameters(spec)
+    renamed["norm.scale"] = renamed.pop("norm.weight")
+    (folder / "weights.safetensors").write_bytes(save(renamed))
+    seal(folder)
+    said = "weights.safetensors: 'norm.weight' is absent, but F32 [16] by spec.json"
+    assert corrupt(folder, spec) == said
+
+
+def test_weights_are_there_if_and_only_if_the_study_keeps_them(kept, run, spec):
+    keeping, folder = kept
+    shutil.copy(folder / "weights.safetensors", run)
+    said = "weights.safetensors: is there, but manifest.json does not list it"
+    assert corrupt(run, spec) == said
+    edit_manifest(run, lambda m: m["files"].update(read_manifest(folder)["files"]))  # lists them
+    seal(run)
+    assert corrupt(run, spec) == (
+        "manifest.json: lists weights.safetensors, but spec.json has weights: false"
+    )
+    (folder / "weights.safetensors").unlink()
+    assert corrupt(folder, keeping) == "weights.safetensors: missing"
+    edit_manifest(folder, lambda m: m["files"].pop("weights.safetensors"))
+    assert corrupt(folder, keeping) == (
+        "manifest.json: lists no weights.safetensors, but spec.json has weights: true"
+    )
+
+
+# --- what makes a run stale ----------------------------------------------------------------------
+
+
+def with_code(monkeypatch, change):
+    """Let the code of today be another."""
+    monkeypatch.setattr(
+        "fathom.runs.inspect.training_code", lambda spec: change(training_code(spec))
+    )
+
+
+NAME = "fathom.train:train"
+
+
+def test_a_definition_that_was_recorded_and_has_changed_makes_a_run_stale(run, spec, monkeypatch):
+    with_code(monkeypatch, lambda code: {**code, NAME: "0" * 16})
+    assert judged(run, spec) == ("stale", f"code differs: {NAME}")
+    found = inspect(run, spec, imported=True)
+    assert (found.status, found.platform, found.counts) == ("stale", CPU_PLATFORM, False)
+
+
+def test_a_definition_that_was_recorded_and_is_gone_makes_a_run_stale(run, spec, monkeypatch):
+    with_code(monkeypatch, lambda code: {k: v for k, v in code.items() if k != NAME})
+    assert judged(run, spec) == ("stale", f"code differs: {NAME}")
+
+
+def test_definitions_that_were_not_there_then_make_no_run_stale(run, spec, monkeypatch):
+    with_code(monkeypatch, lambda code: {**code, "fathom.measures:new": "0" * 16})
+    assert judged(run, spec) == ("measured", "")
+
+
+def test_another_number_of_the_spec_makes_a_run_stale(run, make_spec):
+    status, reason = judged(run, make_spec(lr=0.5, vocab=64))
+    assert status == "stale"
+    assert reason == "spec differs: model.vocab 32 → 64, optimizer.lr 0.01 → 0.5"
+
+
+def test_a_spec_of_an_older_form_makes_a_run_stale_and_not_corrupt(run, spec):
+    """A setting may have been added since, or renamed: nothing has happened to the files."""
+    data = json.loads((run / "spec.json").read_text())
+    data["optimizer"]["momentum"] = data["optimizer"].pop("beta1")
+    (run / "spec.json").write_text(json.dumps(data))
+    edit_manifest(run, lambda manifest: manifest.update(spec_hash="0" * 16))
+    seal(run)
+    status, reason = judged(run, spec)
+    assert status == "stale"
+    assert reason == "spec differs: optimizer.beta1 None → 0.9, optimizer.momentum 0.9 → None"
+
+
+def test_a_measure_of_an_older_code_makes_a_run_stale_and_not_corrupt(run, spec, monkeypatch):
+    change_row(run, 1, a_measure_that_was_dropped=1.0)
+    assert judged(run, spec)[0] == "corrupt"
+    with_code(monkeypatch, lambda code: {**code, NAME: "0" * 16})
+    assert judged(run, spec)[0] == "stale"
+
+
+def test_a_new_measure_of_runs_leaves_an_old_run_good(run, spec, monkeypatch):
+    new = measures.RunMeasure("loss", measures.largest, "largest finite loss")
+    monkeypatch.setitem(measures.RUN_MEASURES, "loss_max", new)
+    assert judged(run, spec) == ("measured", "")
+    assert measures.summarise(read_rows(run))["loss_max"] == 4.0
+
+
+def test_a_new_measure_of_steps_leaves_an_old_run_good(run, spec, monkeypatch):
+    new = measures.StepMeasure("loss again", "the loss", measures.loss)
+    monkeypatch.setitem(measures.STEP_MEASURES, "loss_again", new)
+    assert judged(run, spec) == ("measured", "")
+
+
+def test_what_differs_between_specs_by_hand():
+    old = {"a": 1, "b": {"c": 2, "d": 3}, "gone": 5}
+    new = {"a": 1, "b": {"c": 4, "d": 3}, "new": [6]}
+    assert changed_numbers(old, new) == "b.c 2 → 4, gone 5 → None, new None → [6]"
+    assert changed_numbers(old, old) == ""
+
+
+# --- no traceback, whatever is there ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [n for n in RUN_FILES if n.endswith(".json")])
+@given(st.data())
+def test_no_json_leads_to_a_traceback(made, tmp_path_factory, name, data):
+    """Any value, at any place of a file whose hashes agree: refused in a line, or without harm."""
+    spec, whole = made["plain"]
+    folder = tmp_path_factory.mktemp("odd") / "run"
+    shutil.copytree(whole, folder)
+    content = json.loads((folder / name).read_text())
+    place = content
+    while True:
+        key = data.draw(st.sampled_from(sorted(place)))
+        if not (isinstance(place[key], dict) and place[key] and data.draw(st.booleans())):
+            break
+        place = place[key]
+    place[key] = data.draw(ODD)
+    if name == "manifest.json":
+        write_manifest(folder, content)
+    else:
+        (folder / name).write_text(json.dumps(content))
+        seal(folder)
+    status, _ = judged(folder, spec)
+    assert status in ("measured", "stale", "corrupt")
+    shutil.rmtree(folder)
+
+
+ODD = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.just(10**4000)
+    | st.floats()
+    | st.text()
+    | st.sampled_from(["\ud800", "\x1b[2J\nfathom: fine", "x" * 10_000]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(), inner, max_size=2),
+    max_leaves=3,
+)

@@ -1,0 +1,101 @@
+"""What `fathom status` shows to people, and the JSON that it prints for machines."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from fathom.config import Cell
+from fathom.report.terminal import LOOKS, print_status
+from fathom.runs import status
+from fathom.runs.inspect import STATUSES
+from fathom.runs.status import status_of
+from run_helpers import STUDY, config_with, write_cell
+
+LOSSES = [4.0, 2.0, 1.0]
+GRID = {"depths": [4, 8], "variants": ["hc", "mhc"], "backends": ["torch"]}
+
+
+@pytest.fixture
+def config(tmp_path):
+    """Twelve cells: one study, depths 4 and 8, hc and mhc, torch, three seeds."""
+    return config_with(tmp_path, **GRID)
+
+
+@pytest.fixture
+def printed(config, capsys, monkeypatch):
+    """A function that gives what is shown, where both backends count as installed."""
+
+    def show():
+        print_status(status_of(config))
+        return capsys.readouterr().out
+
+    monkeypatch.setattr(status, "installed_backends", lambda: ("mlx", "torch"))
+    return show
+
+
+def cell(depth=4, seed=0):
+    return Cell("a", depth, "mhc", "torch", seed)
+
+
+def test_people_see_counts_reasons_and_what_is_left(config, printed):
+    write_cell(config, cell(), LOSSES, seconds=1.5)
+    write_cell(config, cell(seed=1), LOSSES, code={"fathom.train:train": "of another time"})
+    text = printed()
+    assert "1 measured" in text
+    assert "10 missing" in text
+    assert "a/4L/mhc/torch/seed1: stale: code differs: fathom.train:train" in text
+    assert "torch (seeds 0, 1, 2)" in text
+    # 11 starts and 3 steps each: 5 cells of 4 layers at 0.5 s, 6 of 8 at 1 s.
+    assert "11 cells left to run here: about 70 seconds on one core." in text
+
+
+def test_people_see_one_sign_for_each_seed(config, printed):
+    write_cell(config, cell(seed=1), LOSSES)
+    missing, measured = LOOKS["missing"][0], LOOKS["measured"][0]
+    text = printed()
+    (four,) = re.findall(r"^.*\b4 .*mhc.*$", text, re.MULTILINE)
+    (eight,) = re.findall(r"^.*\b8 .*mhc.*$", text, re.MULTILINE)
+    assert f"{missing} {measured} {missing}" in four
+    assert f"{missing} {missing} {missing}" in eight
+
+
+def test_people_see_that_nothing_is_left(config, printed):
+    for one in config.cells():
+        write_cell(config, one, LOSSES)
+    assert "Nothing is left to run here." in printed()
+
+
+def test_people_see_that_the_time_is_not_known(printed):
+    assert "12 cells left to run here: not known yet on one core." in printed()
+
+
+def test_every_status_has_a_sign_of_its_own():
+    assert set(LOOKS) == set(STATUSES)
+    assert len({sign for sign, _ in LOOKS.values()}) == len(STATUSES)
+
+
+def fathom_status(folder, *arguments):
+    """(exit status, standard output, standard error) of `fathom status` on that grid."""
+    file = folder / "config.yaml"
+    data = {"results": str(folder), "studies": {"a": {**STUDY, **GRID}}}
+    file.write_text(yaml.safe_dump(data), encoding="utf-8")
+    command = [sys.executable, "-m", "fathom", "status", "-c", str(file), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_the_command_prints_the_json_and_nothing_else(config, tmp_path):
+    write_cell(config, cell(), LOSSES)
+    code, said, errors = fathom_status(tmp_path, "--json")
+    assert (code, errors) == (0, "")
+    assert json.loads(said) == status_of(config).as_json()
+
+
+def test_the_command_refuses_a_study_that_is_not_there(tmp_path):
+    code, said, errors = fathom_status(tmp_path, "b")
+    assert (code, said) == (1, "")
+    assert errors == "fathom: no study 'b'; the config has a\n"
