@@ -9,8 +9,9 @@ rule bench:
         f"{STORE}/logs/bench.log",
     conda:
         "../../envs/bench.yaml"
-    # All of them: what is measured has the machine to itself.
-    threads: workflow.cores or 1
+    # All of them: what is measured has the machine to itself. On a cluster, where Snakemake is told
+    # of no number, its scheduler sees to that.
+    threads: workflow.resource_settings.cores or 1
     params:
         captions=captions_of("bench"),
         code_hash=provenance.code_hash("fathom.bench.measure", "fathom.report.figures.bench"),
