@@ -22,7 +22,7 @@ from fathom.config import Config
 from fathom.measures import AT_CHANCE, EXPLODED_GRADIENT
 from fathom.report.figures import figures_of
 from fathom.report.numbers import largest, number, percent, plus_minus
-from fathom.report.views import AttributionView, StudyView, VerdictsView, left_out, records
+from fathom.report.views import AttributionView, StudyView, VerdictsView, left_out, quoted
 from fathom.settings import ConfigError
 from fathom.system.files import write_text
 
@@ -70,7 +70,7 @@ def context(config: Config, published: Published, templates: Path, folder: Path)
     return {
         "studies": [StudyView(name, s, tables) for name, s in config.studies.items()],
         "overview": list(figures_of("overview").values()),
-        "platforms": records(tables["platforms"]),
+        "platforms": quoted(tables["platforms"]),
         "left_out": left_out(tables["cells"]),
         "sources": published.sources,
         "notes": published.notes,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import astuple
 from functools import cached_property
@@ -18,6 +19,7 @@ from fathom.config import Study
 from fathom.measures import RUN_MEASURES
 from fathom.report.figures import Declaration, figures_of
 from fathom.report.numbers import number, plus_minus
+from fathom.system.text import printable
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:
@@ -25,11 +27,28 @@ def records(table: pd.DataFrame) -> list[dict[str, Any]]:
     return table.to_dict("records")
 
 
+SPECIAL = re.compile(r"[\\`*_\[\]<>|~&$@]|(?<=www)\.|:(?=//)")
+"""What Markdown, or where it is read, makes something of: marks, HTML, cells, links, mentions."""
+
+
+def as_markdown(text: str) -> str:
+    """Markdown that shows the text and does nothing else, in a sentence or in a cell of a table."""
+    return SPECIAL.sub(lambda found: f"\\{found[0]}", printable(text))
+
+
+def quoted(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows of a table whose texts come from run folders, which others may have written."""
+    return [
+        {name: as_markdown(v) if isinstance(v, str) else v for name, v in row.items()}
+        for row in records(table)
+    ]
+
+
 def left_out(cells: pd.DataFrame) -> list[dict[str, Any]]:
     """Cells that no table counts, grouped by study, backend, status and reason."""
     out = cells[~cells["status"].isin(["measured", "imported"])]
     groups = out.groupby(["study", "backend", "status", "reason"], sort=False)
-    return records(groups.size().reset_index(name="cells"))
+    return quoted(groups.size().reset_index(name="cells"))
 
 
 class StudyView:

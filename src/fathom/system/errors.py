@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
+from fathom.system.text import printable
+
 PACKAGES = {
     ".": ("numpy", "pydantic", "safetensors", "typer", "yaml"),
     ".[workflow]": ("jinja2", "matplotlib", "pandas", "pooch", "scipy", "snakemake"),
@@ -43,5 +45,5 @@ def fail_for_interrupt() -> NoReturn:
 
 
 def _print(message: str) -> None:
-    for line in message.splitlines():
-        print(f"fathom: {line}", file=sys.stderr)
+    for line in message.rstrip("\n").split("\n"):
+        print(f"fathom: {printable(line)}", file=sys.stderr)
