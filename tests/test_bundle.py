@@ -9,7 +9,6 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import tarfile
 import tracemalloc
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ import pytest
 import yaml
 from safetensors.numpy import load, save
 
-from fathom import tasks
+from fathom import cli, tasks
 from fathom.config import Cell, Spec, check_config
 from fathom.runs.bundle import BundleError, create_bundle, import_bundle
 from fathom.runs.folder import run_folder
@@ -1067,12 +1066,12 @@ def manifest_with_a_platform_of_dots(parts):
 
 @hostile("manifest.json: names no platform")
 def manifest_with_a_platform_beyond_ascii(parts):
-    name_platform(parts, "显卡", "\u202eö", "系统")
+    name_platform(parts, "显卡", "ö", "系统")
 
 
 @hostile("manifest.json: names a platform of over 100 letters")
 def manifest_with_a_platform_too_long_for_a_folder(parts):
-    name_platform(parts, "cpu", "x" * 5000, "Linux")
+    name_platform(parts, "cpu", "x" * 400, "Linux")
 
 
 @hostile("manifest.json: device.framework_version: field required")
@@ -1090,14 +1089,30 @@ def manifest_whose_device_is_text_that_cannot_be_written(parts):
     name_platform(parts, "cpu", "half a pair: \ud800", "Linux")
 
 
+@hostile("manifest.json: device.name: must not hold control characters")
+def manifest_whose_device_is_obeyed_by_terminals(parts):
+    name_platform(parts, "cpu", "\x1b]0;fine\x07\x1b[2J", "Linux")
+
+
+@hostile("manifest.json: code.'fathom.train:\\u202eniart'.[key]: must not hold control")
+def manifest_whose_code_reads_backwards(parts):
+    edit_manifest(parts, lambda m: m["code"].update({"fathom.train:\u202eniart": "0"}))
+
+
 @hostile("manifest.json: lists '../spec.json', which is no file of a run")
 def manifest_that_lists_a_file_elsewhere(parts):
     edit_manifest(parts, lambda m: m["files"].update({"../spec.json": m["files"]["spec.json"]}))
 
 
 @hostile("manifest.json: its content does not have the SHA-256 that it names")
-def manifest_without_its_own_hash(parts):
+def manifest_with_the_hash_of_another(parts):
     parts.edit_json("manifest.json", lambda manifest: manifest.update(threads=64))
+    parts.list_again()
+
+
+@hostile("manifest.json: sha256: field required")
+def manifest_without_any_hash_of_its_own(parts):
+    parts.edit_json("manifest.json", lambda manifest: manifest.pop("sha256"))
     parts.list_again()
 
 
@@ -1215,6 +1230,11 @@ HOSTILE += [
 ]
 
 
+@hostile("metrics.jsonl: line 1 has no valid 'test_accuracy'")
+def rows_of_another_task(parts):
+    edit_rows(parts, lambda row: row.update(test_accuracy=0.5, grad_norm_stem=1.0))
+
+
 @hostile("metrics.jsonl: line 1 has no valid 'study'")
 def row_with_a_name_that_tables_use(parts):
     edit_rows(parts, lambda row: row.update(study=1, depth=2, platform=3))
@@ -1311,10 +1331,10 @@ def test_no_option_lets_a_hostile_bundle_in(existing, already, packed, tmp_path)
 def test_a_name_that_leads_out_of_its_folder_stays_inside(elsewhere, packed, tmp_path):
     parts = Parts(packed)
     keep_one_cell(parts)
-    name_platform(parts, "cpu", "../../../up/and/away \x1b[2J\n", "Linux")
+    name_platform(parts, "cpu", "../../../up/and/away ~ $HOME", "Linux")
     parts.pack(tmp_path / "b.tar.gz")
     import_bundle(results_of(elsewhere), tmp_path / "b.tar.gz")
-    assert platform_of(results_of(elsewhere)).name == "cpu-up-and-away-2j-linux"
+    assert platform_of(results_of(elsewhere)).name == "cpu-up-and-away-home-linux"
 
 
 # --- files that are no bundle --------------------------------------------------------------------
@@ -1445,13 +1465,22 @@ def test_a_flipped_byte_is_refused_or_changes_no_run(damage, made, packed, tmp_p
 # --- the command line ----------------------------------------------------------------------------
 
 
-def fathom(folder, *arguments):
-    """(exit status, standard output, standard error) of `fathom bundle` with a config in there."""
-    command = [sys.executable, "-m", "fathom", "bundle", *map(str, arguments)]
-    done = subprocess.run(
-        [*command, "-c", folder / "config.yaml"], capture_output=True, text=True, check=False
-    )
-    return done.returncode, done.stdout, done.stderr
+@pytest.fixture
+def fathom(capsys):
+    """A function that runs `fathom bundle` with a config in a folder.
+
+    It returns (exit status, standard output, standard error).
+    """
+
+    def run(folder, *arguments):
+        status = 0
+        try:
+            cli.main(["bundle", *map(str, arguments), "-c", str(folder / "config.yaml")])
+        except SystemExit as end:
+            status = end.code
+        return (status, *capsys.readouterr())
+
+    return run
 
 
 def write_config(folder):
@@ -1460,7 +1489,7 @@ def write_config(folder):
     return folder
 
 
-def test_the_commands_carry_runs_from_one_machine_to_another(here, elsewhere, tmp_path):
+def test_the_commands_carry_runs_from_one_machine_to_another(fathom, here, elsewhere, tmp_path):
     bundle = tmp_path / "b.tar.gz"
     there, other = write_config(tmp_path / "here"), write_config(tmp_path / "elsewhere")
     status, said, errors = fathom(there, "create", "*/mhc/*", "-o", bundle)
@@ -1475,7 +1504,7 @@ def test_the_commands_carry_runs_from_one_machine_to_another(here, elsewhere, tm
     assert [run.status for run in find_runs(elsewhere)] == ["missing", "imported"]
 
 
-def test_a_refusal_is_one_line_and_exit_status_1(packed, tmp_path):
+def test_a_refusal_is_one_line_and_exit_status_1(fathom, packed, tmp_path):
     other = write_config(tmp_path / "elsewhere")
     parts = Parts(packed)
     row_with_a_name_that_breaks_the_line(parts)
@@ -1489,7 +1518,7 @@ def test_a_refusal_is_one_line_and_exit_status_1(packed, tmp_path):
     assert not (other / "results").exists()
 
 
-def test_a_folder_is_no_bundle(tmp_path):
+def test_a_folder_is_no_bundle(fathom, tmp_path):
     other = write_config(tmp_path / "elsewhere")
     status, _, errors = fathom(other, "import", tmp_path)
     assert (status, errors) == (1, f"fathom: {tmp_path}: Is a directory\n")

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save
 
 from fathom import measures, tasks
 from fathom.runs.code import training_code
-from fathom.runs.folder import decode_row, encode_row, read_rows
+from fathom.runs.folder import ALWAYS, decode_row, encode_row, read_rows
 from fathom.runs.inspect import changed_numbers, inspect
 from run_helpers import (
     CPU_PLATFORM,
@@ -226,6 +226,18 @@ MANIFESTS = {
         {"../../spec.json": m["files"]["spec.json"]}
     ),
     "is of another cell, 'small/4L": lambda m: m.update(cell=m["cell"].replace("3L", "4L")),
+    "device.name: must not hold control characters, marks of direction": lambda m: m[
+        "device"
+    ].update(name="a\x1b[2Jb"),
+    "device.framework_version: must not hold": lambda m: m["device"].update(
+        framework_version="2.0\u202e"
+    ),
+    "os: must not hold": lambda m: m.update(os="Linux\u2028fathom: fine"),
+    "git.commit: must not hold": lambda m: m.update(git={"commit": "a\x9bb"}),
+    "code.'fathom:x\\x07'.[key]: must not hold": lambda m: m["code"].update({"fathom:x\x07": "0"}),
+    "device.name: string should have at most 500 characters": lambda m: m["device"].update(
+        name="x" * 501
+    ),
     "not valid JSON ('utf-8' codec can't encode character '\\ud800'": lambda m: m["device"].update(
         name="\ud800"
     ),
@@ -311,9 +323,13 @@ def test_a_row_that_lacks_a_measure_that_all_have_is_refused(run, spec, name):
         ("grad_norm", [2.5]),
         ("stream_difference", None),
         ("stream_difference", 10**400),
+        ("test_accuracy", 0.5),  # of the image task
+        ("overflow_depth", None),
+        ("grad_norm_stem", 1.0),
+        ("grad_norm_alpha", 1.0),  # of a parameter that mhc lacks on tokens
     ],
 )
-def test_a_value_that_no_measure_has_is_refused(run, spec, name, value):
+def test_a_value_that_no_measure_of_the_run_has_is_refused(run, spec, name, value):
     change_row(run, 1, **{name: value})
     said = repr(name)[:40]
     assert corrupt(run, spec).replace("\\\\", "\\") == (
@@ -321,8 +337,21 @@ def test_a_value_that_no_measure_has_is_refused(run, spec, name, value):
     )
 
 
+def test_every_task_and_connection_may_have_its_own_measures(make_spec, tmp_path):
+    spec = make_spec(task="fashion", variant="mhc_causal")
+    rows = [
+        {name: value for name, value in row.items() if name in ALWAYS} for row in metrics(LOSSES)
+    ]
+    for row in rows:
+        row |= {"grad_norm_stem": 1.0, "grad_norm_mixing": 2.0}
+    rows[0]["overflow_depth"] = None
+    rows[-1] |= {"test_accuracy": 0.5, "mixing_row_error": 0.0, "mixing_column_error": 0.0}
+    write_run(tmp_path, spec, rows)
+    assert judged(tmp_path, spec) == ("measured", "")
+
+
 def test_a_null_is_valid_where_its_measure_may_be_null(run, spec):
-    change_row(run, 0, overflow_layer=None, overflow_depth=None)
+    change_row(run, 0, overflow_layer=None, overflow_activation_log10=None)
     assert judged(run, spec) == ("measured", "")
 
 

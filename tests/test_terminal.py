@@ -13,7 +13,7 @@ from fathom.report.terminal import LOOKS, print_status
 from fathom.runs import status
 from fathom.runs.inspect import STATUSES
 from fathom.runs.status import status_of
-from run_helpers import STUDY, config_with, write_cell
+from run_helpers import CPU, STUDY, config_with, write_cell
 
 LOSSES = [4.0, 2.0, 1.0]
 GRID = {"depths": [4, 8], "variants": ["hc", "mhc"], "backends": ["torch"]}
@@ -61,6 +61,16 @@ def test_people_see_one_sign_for_each_seed(config, printed):
     (eight,) = re.findall(r"^.*\b8 .*mhc.*$", text, re.MULTILINE)
     assert f"{missing} {measured} {missing}" in four
     assert f"{missing} {missing} {missing}" in eight
+
+
+def test_no_terminal_obeys_what_stands_in_a_run_folder(config, printed):
+    obeyed = "\x1b]0;fine\x07\x1b[2J\u202e"
+    write_cell(config, cell(), LOSSES, code={f"fathom.train:{obeyed}": "0"})
+    write_cell(config, cell(seed=1), LOSSES, device={**CPU, "name": obeyed})
+    shown = printed()
+    assert "a/4L/mhc/torch/seed0: corrupt: manifest.json: code." in shown
+    assert "a/4L/mhc/torch/seed1: corrupt: manifest.json: device.name: must not hold" in shown
+    assert all(character.isprintable() or character == "\n" for character in shown)
 
 
 def test_people_see_that_nothing_is_left(config, printed):

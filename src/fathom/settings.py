@@ -87,6 +87,13 @@ def _flag(value: object) -> object:
     return value == "true" if value in ("true", "false") else value
 
 
+def _plain(value: object) -> object:
+    """Text of a file that others may have written: no terminal may obey it, no reader be misled."""
+    if isinstance(value, str) and not value.isprintable():
+        raise ValueError("must not hold control characters, marks of direction or line breaks")
+    return value
+
+
 def one_of(kind: str, names: Iterable[str]) -> AfterValidator:
     """Refuses a name that is not among `names`, with a suggestion."""
     known = sorted(names)
@@ -115,6 +122,9 @@ Positive = Annotated[Whole, Field(gt=0)]
 NonNegative = Annotated[Whole, Field(ge=0)]
 Number = Annotated[float, BeforeValidator(_number), Field(allow_inf_nan=False)]
 Unique = AfterValidator(distinct)
+PLAIN = AfterValidator(_plain)
+PlainText = Annotated[str, Field(max_length=500), PLAIN]
+"""Text that may be shown as it is: on a terminal, and with its Markdown escaped in a report."""
 Label = Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
 """The name of a variant: a part of paths."""
 

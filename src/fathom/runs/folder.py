@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
@@ -21,10 +21,12 @@ from safetensors.numpy import save
 
 from fathom import tasks
 from fathom.config import Cell, ConfigError, Spec
-from fathom.measures import Row, is_step_value
-from fathom.settings import NonNegative, Number, Section, checked
+from fathom.measures import STEP_MEASURES, Row, Steps, is_step_value
+from fathom.models.network import Network
+from fathom.settings import PLAIN, NonNegative, Number, PlainText, Section, checked
 from fathom.system.errors import UserError
 from fathom.system.files import replacing, sha256, write_json
+from fathom.system.text import printable
 
 FORMAT = 2
 """The layout of a run folder; a reader refuses any other."""
@@ -57,18 +59,18 @@ class RunError(UserError):
 class Device(Section):
     """Where a run was computed."""
 
-    framework: str = ""
-    framework_version: str
-    kind: str
-    name: str
-    driver: str | None = None
-    blas: str | None = None
+    framework: PlainText = ""
+    framework_version: PlainText
+    kind: PlainText
+    name: PlainText
+    driver: PlainText | None = None
+    blas: PlainText | None = None
 
 
 class ListedFile(Section):
     """A file of a run, as it was written."""
 
-    sha256: str
+    sha256: PlainText
     bytes: NonNegative
 
 
@@ -76,21 +78,23 @@ class Manifest(Section):
     """`manifest.json`: what was computed, where, with what, and the hashes of its files."""
 
     format: int
-    cell: str
-    spec_hash: str
-    code: dict[str, str] = Field(description="hash of every definition that training depends on")
+    cell: PlainText
+    spec_hash: PlainText
+    code: dict[PlainText, PlainText] = Field(
+        description="hash of every definition that training depends on"
+    )
     device: Device
-    os: str
-    cpu: str
-    files: dict[str, ListedFile]
-    sha256: str = Field(description="over all other fields")
-    fathom: str = ""
-    git: dict[str, str | bool | None] = {}  # noqa: RUF012, pydantic copies it
-    python: str = ""
-    numpy: str = ""
+    os: PlainText
+    cpu: PlainText
+    files: dict[PlainText, ListedFile]
+    sha256: PlainText = Field(description="over all other fields")
+    fathom: PlainText = ""
+    git: dict[PlainText, Annotated[str | bool | None, PLAIN]] = {}  # noqa: RUF012, pydantic copies it
+    python: PlainText = ""
+    numpy: PlainText = ""
     threads: NonNegative = 1
-    started: str = ""
-    ended: str = ""
+    started: PlainText = ""
+    ended: PlainText = ""
     seconds: Number | None = None
     resumed_at_steps: tuple[NonNegative, ...] = ()
     peak_host_memory_bytes: NonNegative | None = None
@@ -288,8 +292,8 @@ def check_content(folder: Path, manifest: Manifest) -> Spec:
         verb = "lists no" if spec.weights else "lists"
         flag = str(spec.weights).lower()
         raise RunError(f"{folder}/{MANIFEST}: {verb} {WEIGHTS}, but {SPEC} has weights: {flag}")
-    _check_rows(folder / METRICS, spec)
     network = tasks.network_of(spec)
+    _check_rows(folder / METRICS, spec, network)
     _check_arrays(folder / MIXING, network.connection.matrix_shapes())
     if spec.weights:
         shapes = {name: parameter.shape for name, parameter in network.parameters().items()}
@@ -304,19 +308,44 @@ ALWAYS = (
 """The measures that every row has: the tables rely on them."""
 
 
-def _check_rows(file: Path, spec: Spec) -> None:
-    """Raise RunError unless there is a row of measures for each step, in order."""
+def _check_rows(file: Path, spec: Spec, network: Network) -> None:
+    """Raise RunError unless there is a row of the run's own measures for each step, in order."""
     disordered = f"{file}: does not hold steps 0 to {spec.steps - 1} in order"
+    own = _own_measures(spec, network)
     done = 0
     for row in _each_row(file):
-        missing = [name for name in ALWAYS if name not in row]
-        for name in missing + [n for n, value in row.items() if not is_step_value(n, value)]:
+        wrong = [name for name in ALWAYS if name not in row]
+        wrong += [n for n, value in row.items() if not (n in own and is_step_value(n, value))]
+        for name in wrong:
             raise RunError(f"{file}: line {done + 1} has no valid {name!r:.40}")
         if row["step"] != done:
             raise RunError(disordered)
         done += 1
     if done != spec.steps:
         raise RunError(disordered)
+
+
+def _own_measures(spec: Spec, network: Network) -> set[str]:
+    """The measures that a run of the spec may have.
+
+    Not those of another task, and not those whose function finds nothing in such a run.
+    """
+    task, parameters = tasks.load(spec.task), list(network.parameters())
+    one_step = Steps(
+        loss=np.ones(1),
+        logits_finite=np.ones(1, bool),
+        grad_norms=np.ones((1, len(parameters))),
+        parameters=parameters,
+        reports={"H_res": np.ones((1, 1, 1, 1))},  # whether it has them, only training knows
+        one_stream=network.connection.one_stream,
+    )
+    of_every_step = {
+        name
+        for name, measure in STEP_MEASURES.items()
+        if measure.when == "every step"
+        and (measure.compute is None or measure.compute(one_step) is not None)
+    }
+    return {*of_every_step, *task.at_start, *task.at_end}
 
 
 def _check_arrays(file: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -348,5 +377,5 @@ def _kind(dtype: str, shape: Sequence[int]) -> str:
 
 def one_line(text: str, limit: int = 500) -> str:
     """The text on one line that a terminal only shows, whatever file it quotes, and cut to fit."""
-    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    shown = printable(text)
     return shown if len(shown) <= limit else f"{shown[:limit]}…"

@@ -31,6 +31,7 @@ from fathom.runs.folder import (
     write_run,
 )
 from fathom.system.hardware import cpu_model, operating_system, peak_host_memory_bytes
+from fathom.system.text import printable
 from fathom.train import Chunk, at_end, objective, train
 
 
@@ -99,9 +100,11 @@ def environment(backend: Backend, threads: int) -> dict[str, Any]:
         "git": provenance.git_version(),
         "python": platform.python_version(),
         "numpy": np.__version__,
-        "os": operating_system(),
-        "cpu": cpu_model(),
-        "device": asdict(backend.device),
+        "os": printable(operating_system()),
+        "cpu": printable(cpu_model()),
+        "device": {
+            name: value and printable(value) for name, value in asdict(backend.device).items()
+        },
         "threads": threads,
     }
 
