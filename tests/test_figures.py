@@ -398,6 +398,15 @@ def test_a_single_step_is_a_point_that_can_be_seen():
     assert low <= 0 < high
 
 
+@pytest.mark.parametrize("family", ["sweep", "image"])
+def test_a_measure_that_no_run_has_leaves_its_panel_empty(family):
+    """As the gain where every variant mixes causally, over depth."""
+    steps = steps_of([4.0, 2.0]).drop(columns=[GAIN])
+    drawn = draw_family(family, steps=steps, summary=summary_of([NAN] * 3), mixing={})
+    lines = [line for page in drawn.values() for ax in page.axes for line in ax.lines]
+    assert any(len(line.get_xdata()) == 2 for line in lines)  # the loss
+
+
 def test_gain_against_depth_by_hand():
     cells = frame(
         seeds("gain_final", [1.0, 2.0, 6.0], depth=4), seeds("gain_final", [5.0], depth=16)

@@ -111,13 +111,15 @@ def without_data(why: str) -> Figure:
 def curves(ax: Axes, steps: pd.DataFrame, measure: str, window: int = 1) -> int:
     """Draw a line and a band for each variant; return how many marks stand above the panel.
 
-    Every point is a mean over the last `window` steps, of logarithms on a logarithmic axis.
+    Every point is a mean over the last `window` steps, of logarithms on a logarithmic axis. Where
+    no run has the measure, the panel stays empty.
     """
     logarithmic = STEP_MEASURES[measure].log
     transform: Callable = np.log10 if logarithmic else (lambda x: x)
     restore: Callable = (lambda x: 10**x) if logarithmic else np.asarray
     crosses = []
-    for variant, group in steps.groupby("variant", sort=False):
+    having = steps if measure in steps else steps.iloc[:0]
+    for variant, group in having.groupby("variant", sort=False):
         wide = group.pivot_table(index="step", columns="seed", values=measure, dropna=False)
         wide = wide.replace([np.inf, -np.inf], np.nan)
         # Only steps at which every seed is finite: a mean over survivors would flatter.
