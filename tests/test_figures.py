@@ -17,6 +17,7 @@ from safetensors.numpy import save_file
 
 from fathom.analysis.tables import summary_table
 from fathom.config import Cell
+from fathom.measures import LARGEST_VALUE
 from fathom.report.figures import draw_family, figures_of, save, style
 from fathom.report.figures import figure as declare
 from fathom.report.figures.bench import bench
@@ -396,6 +397,16 @@ def test_a_single_step_is_a_point_that_can_be_seen():
     assert line.get_marker() == "o"
     low, high = ax.get_xlim()
     assert low <= 0 < high
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("family", ["sweep", "image"])
+def test_the_largest_value_that_a_run_may_hold_can_be_drawn(family, sign, tmp_path):
+    value = sign * LARGEST_VALUE
+    steps = steps_of([value, 0.0, 1.0]).assign(grad_norm_stem=value)
+    runs = [run(seed=s, gain_final=value, gain_first=value, test_accuracy=v)
+            for s, v in enumerate((value, 0.0, 1.0))]  # fmt: skip
+    save(draw_family(family, steps=steps, summary=summary_table(frame(runs)), mixing={}), tmp_path)
 
 
 @pytest.mark.parametrize("family", ["sweep", "image"])

@@ -323,6 +323,8 @@ def test_a_row_that_lacks_a_measure_that_all_have_is_refused(run, spec, name):
         ("grad_norm", [2.5]),
         ("stream_difference", None),
         ("stream_difference", 10**400),
+        ("grad_norm", 1.1e40),
+        ("gain_proxy_log10_max_entry", -1e308),
         ("test_accuracy", 0.5),  # of the image task
         ("overflow_depth", None),
         ("grad_norm_stem", 1.0),
@@ -352,6 +354,11 @@ def test_every_task_and_connection_may_have_its_own_measures(make_spec, tmp_path
 
 def test_a_null_is_valid_where_its_measure_may_be_null(run, spec):
     change_row(run, 0, overflow_layer=None, overflow_activation_log10=None)
+    assert judged(run, spec) == ("measured", "")
+
+
+def test_the_largest_number_of_float32_is_valid(run, spec):
+    change_row(run, 1, grad_norm=3.4028235e38 * 10)  # the norm of a hundred such parameters
     assert judged(run, spec) == ("measured", "")
 
 

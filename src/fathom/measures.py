@@ -428,6 +428,13 @@ def _is_finite(value: float | None) -> bool:
     return value is not None and math.isfinite(value)
 
 
+LARGEST_VALUE = 1e40
+"""What a float32 network measures is less, even a norm over all its parameters, or is not finite.
+
+Near the end of float64 no axis could be drawn.
+"""
+
+
 def is_step_value(name: str, value: object) -> bool:
     """Whether a row may have the value under the name."""
     measure = STEP_MEASURES.get(name)
@@ -437,7 +444,7 @@ def is_step_value(name: str, value: object) -> bool:
         return measure.optional
     if measure.whole:
         return type(value) is int and 0 <= value < 2**53
-    return type(value) is float
+    return type(value) is float and not LARGEST_VALUE < abs(value) < math.inf
 
 
 # --- outcome ------------------------------------------------------------------------------------
