@@ -138,7 +138,6 @@ def test_cells_are_the_product_of_the_axes():
         ("depths", [24], 12),
         ("backends", ["mlx"], 12),
         ("seeds", [1], 12),
-        ("depths", [24, 99], 12),  # a value that no study has adds nothing
     ],
 )
 def test_a_cut_axis_keeps_only_its_values(axis, values, left):

@@ -18,7 +18,7 @@ for name in DATASETS:
             name=name,
             unavailable=str(folder_of_data(name) / datasets.UNAVAILABLE),
         shell:
-            "fathom fetch {params.name} --record {params.unavailable:q} 2> {log:q}"
+            "fathom fetch {params.name:q} --record {params.unavailable:q} 2> {log:q}"
 
 
 rule data:

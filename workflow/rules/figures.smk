@@ -33,7 +33,7 @@ for name in STUDIES:
             place=lambda w: place_options(Place.parse(w.place)),
         shell:
             "fathom figures --steps {input.steps:q} --summary {input.summary:q}"
-            " --study {params.study} --family {params.family} {params.place:q}"
+            " --study {params.study:q} --family {params.family:q} {params.place:q}"
             " --out {params.folder:q} 2> {log:q}"
 
 

@@ -1,4 +1,4 @@
-# Before anything else: the sources, and a config.yaml that can be read.
+# Before anything else: the sources, and config files that can be read.
 
 import sys
 from pathlib import Path
@@ -25,4 +25,5 @@ if not Path("config.yaml").exists():
         f"config.yaml is not in this folder; go to {PROJECT}, or add --directory {PROJECT} to the "
         "command"
     )
-or_exit(read_yaml, "config.yaml")
+for file in ("config.yaml", *workflow.configfiles):  # Snakemake lets a key be there twice
+    or_exit(read_yaml, file)

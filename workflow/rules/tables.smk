@@ -9,6 +9,11 @@ TABLES += [f"{RESULTS}/tables/steps.csv.gz"]
 
 PUBLISHED = "report/published.yaml"
 
+# A job gets it on its command line, of which Linux takes 128 KiB.
+CONFIG_JSON = CONFIG.model_dump_json(exclude={"compute"})
+if len(shlex.quote(CONFIG_JSON).encode()) > 100_000:
+    fail("the config is too long for a command line: write fewer values, or shorter ones")
+
 
 rule resolve:
     output:
@@ -19,7 +24,7 @@ rule resolve:
     conda:
         "../../envs/report.yaml"
     params:
-        config=CONFIG.model_dump_json(exclude={"compute"}),
+        config=lambda w: CONFIG_JSON,  # of a text, Snakemake would read braces as wildcards
         code_hash=provenance.code_hash("fathom.config"),
     shell:
         "fathom resolve {params.config:q} --out {output.config:q} 2> {log:q}"

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-import yaml
 
-from fathom.config import Compute, Config, ConfigError, load_config, merge
-from fathom.settings import checked
+from fathom.config import Compute, Config, ConfigError, load_config, merge, parse_yaml
+from fathom.config.load import MAX_LEVELS
+from fathom.settings import checked, shown
 
 ConfigFiles = Annotated[
     list[Path],
@@ -45,12 +45,9 @@ def read_config(files: Sequence[Path], overrides: Sequence[str] = ()) -> Config:
     values: dict[str, Any] = {}
     for override in overrides:
         key, separator, text = override.partition("=")
-        if not separator:
-            raise ConfigError(f"--set {override}: write KEY=VALUE, as in depths=[12]")
-        try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise ConfigError(f"--set {override}: the value is not valid YAML") from error
+        if not separator or key.count(".") > MAX_LEVELS:
+            raise ConfigError(f"--set {shown(override)}: write KEY=VALUE, as in depths=[12]")
+        value = parse_yaml(text, f"--set {shown(override)}:")
         for part in reversed(key.split(".")):
             value = {part: value}
         merge(values, value)

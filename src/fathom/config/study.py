@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +19,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from fathom import tasks
+from fathom import datasets, tasks
 from fathom.config.cells import Cell, Optimizer, Spec, TaskSection
 from fathom.models.connections.schemes import SCHEMES, Scheme, resolve
 from fathom.models.recipes import RECIPES, AnyRecipe, Recipe
@@ -25,15 +27,22 @@ from fathom.settings import (
     ALTERNATIVE,
     ConfigError,
     Flag,
+    Folder,
     Label,
     NonNegative,
+    Nullable,
     Number,
     Positive,
     Section,
+    Text,
     Unique,
+    among,
+    as_written,
     checked,
     distinct,
+    lines_of,
     one_of,
+    shown,
     unknown,
 )
 
@@ -49,6 +58,33 @@ BACKENDS = _backends()
 
 Backend = Annotated[str, one_of("backend", BACKENDS)]
 
+AXES = ("variants", "depths", "backends", "seeds")
+"""What can be cut; without its s the name of an axis in a cell and in an exclusion."""
+
+MAX_CELLS = 20_000
+"""The most cells of a config, excluded ones too: a workflow of so many takes minutes to plan."""
+
+MAX_DEPTH = 10_000
+MAX_BATCH = 1_000_000
+MAX_PARAMETERS = 10**10
+"""The most numbers that a network may have: with AdamW's they fill 160 GB."""
+
+MAX_FLOPS = 10**16
+"""The most operations of a forward pass: minutes on the fastest device there is."""
+
+TAKEN = frozenset(
+    {
+        # Rules of the workflow, as a study is one too; and folders beside those of studies.
+        "all", "bench", "claims", "data", "figures", "report", "reports", "resolve", "tables",
+        "train", "verify",
+        "cells", "overview",
+    }
+)  # fmt: skip
+"""Names that no study can have."""
+
+Depth = Annotated[Positive, Field(le=MAX_DEPTH)]
+BatchSize = Annotated[Positive, Field(le=MAX_BATCH)]
+
 
 def _labelled(value: object) -> object:
     """A variant is written as a name, or as `label: settings`."""
@@ -62,9 +98,18 @@ def _labelled(value: object) -> object:
 ONE_SIZE, BY_DEPTH = f"{ALTERNATIVE}one", f"{ALTERNATIVE}by depth"
 A_NAME, SETTINGS = f"{ALTERNATIVE}name", f"{ALTERNATIVE}settings"
 
+
+def _with_written_keys(value: Any) -> Any:  # noqa: ANN401, whatever a connection is given
+    """The keys `on` and `off` of a start as they are written: YAML reads them as flags."""
+    if not isinstance(value, Mapping):
+        return value
+    return {as_written(key, ("on", "off")): _with_written_keys(part) for key, part in value.items()}
+
+
 NameOrSettings = Annotated[
     Annotated[str, Tag(A_NAME)] | Annotated[dict[str, Any], Tag(SETTINGS)],
     Discriminator(lambda value: SETTINGS if isinstance(value, Mapping) else A_NAME),
+    BeforeValidator(_with_written_keys),
 ]
 VariantEntry = Annotated[dict[Label, NameOrSettings], BeforeValidator(_labelled)]
 
@@ -88,28 +133,23 @@ class Exclusion(Section):
             raise ValueError("must name at least one of depth, variant, backend, seed")
         return self
 
-    def matches(self, cell: Cell) -> bool:
-        """Whether every axis that is named has the cell's value."""
-        named = self.model_dump(exclude_none=True)
-        return all(getattr(cell, axis) == value for axis, value in named.items())
-
 
 class Study(TaskSection):
     """One experiment: what is trained, by which recipe, over which axes, for how long."""
 
-    description: str = Field("", description="one sentence for the report")
+    description: Text = Field("", description="one sentence for the report")
     recipe: AnyRecipe = Field(description="the name of a recipe, or its settings")
     variants: Annotated[list[VariantEntry], AfterValidator(_unique_labels)] = Field(
         description="names of connections, or label: {connection: name, setting: value}"
     )
     streams: Positive = Field(4, description="S, residual streams of the variants that have them")
-    depths: Annotated[list[Positive], Unique]
+    depths: Annotated[list[Depth], Unique]
     backends: Annotated[list[Backend], Unique]
     seeds: Annotated[list[NonNegative], Unique]
     exclude: tuple[Exclusion, ...] = ()
     steps: Positive
     batch_size: Annotated[
-        Annotated[Positive, Tag(ONE_SIZE)] | Annotated[dict[Positive, Positive], Tag(BY_DEPTH)],
+        Annotated[BatchSize, Tag(ONE_SIZE)] | Annotated[dict[Depth, BatchSize], Tag(BY_DEPTH)],
         Discriminator(lambda value: BY_DEPTH if isinstance(value, Mapping) else ONE_SIZE),
     ] = Field(description="B: one number, or one for each depth, as in {12: 32, 24: 24}")
     optimizer: Optimizer
@@ -121,10 +161,44 @@ class Study(TaskSection):
             self.batch_size_at(depth)
         return self
 
+    @model_validator(mode="after")
+    def _warms_up_within_its_steps(self) -> Study:
+        if self.optimizer.warmup_steps >= self.steps:
+            raise ValueError(
+                f"optimizer.warmup_steps is {self.optimizer.warmup_steps} of {self.steps} steps; "
+                "it must be below steps"
+            )
+        return self
+
+    def values(self, axis: str) -> list[Any]:
+        """What the study lists on one of AXES."""
+        return self.labels if axis == "variants" else getattr(self, axis)
+
+    def leaves_out(self, cell: Cell) -> bool:
+        """Whether an exclusion has the cell's value on every axis that it names."""
+        return any(
+            tuple(getattr(cell, axis) for axis in axes) in combinations
+            for axes, combinations in self._left_out.items()
+        )
+
+    @cached_property
+    def _left_out(self) -> dict[tuple[str, ...], set[tuple[Any, ...]]]:
+        """The exclusions' values by the axes that they name: a look-up for each cell."""
+        found: dict[tuple[str, ...], set[tuple[Any, ...]]] = {}
+        for exclusion in self.exclude:
+            named = exclusion.model_dump(exclude_none=True)
+            found.setdefault(tuple(named), set()).add(tuple(named.values()))
+        return found
+
     @property
     def labels(self) -> list[str]:
         """The variants' labels, in order."""
-        return [label for entry in self.variants for label in entry]
+        return list(self.connections)
+
+    @cached_property
+    def connections(self) -> dict[str, Any]:
+        """Name or settings of each variant's connection, by the variant's label, in order."""
+        return {label: value for entry in self.variants for label, value in entry.items()}
 
     @property
     def recipe_name(self) -> str:
@@ -153,25 +227,24 @@ class Compute(Section):
     device: Literal["auto", "cpu", "cuda", "mps", "gpu"] = Field(
         "auto", description="auto takes the fastest present; cuda and mps: torch; gpu: mlx"
     )
-    mlx_blas: Literal["auto", "off"] = Field(
+    mlx_blas: Annotated[Literal["auto", "off"], among("auto", "off")] = Field(
         "auto", description="whether MLX on Linux takes matrix products from a faster library"
     )
-    preload: bool = Field(
+    preload: Flag = Field(
         True, description="whether local jobs of one thread on Linux share a loaded framework"
     )
-    data: Annotated[str, Field(min_length=1)] = Field("data", description="folder for data sets")
+    data: Folder = Field("data", description="folder for data sets")
     threads: Positive = Field(1, description="CPU threads of a cell")
     checkpoint_seconds: Annotated[Number, Field(gt=0)] = Field(
         30.0, description="a killed training loses at most so many seconds"
     )
-    checkpoint_steps: Positive | None = Field(None, description="likewise, in steps")
+    checkpoint_steps: Annotated[Positive | None, Nullable] = Field(
+        None, description="likewise, in steps"
+    )
     mem_mb: Positive = Field(2000, description="memory of a job, MB")
     runtime: Positive = Field(60, description="time limit of a job, minutes")
     gpu: NonNegative = Field(0, description="GPUs of a job")
 
-
-AXES = ("variants", "depths", "backends", "seeds")
-"""What can be cut."""
 
 MAX_CUT_NAME = 100
 """The longest name of a cut's folder, before a hash stands for the rest."""
@@ -180,19 +253,23 @@ MAX_CUT_NAME = 100
 class Config(Section):
     """The whole of config.yaml."""
 
-    results: Annotated[str, Field(min_length=1)] = Field(
-        "results", description="folder for everything that is computed"
-    )
+    results: Folder = Field("results", description="folder for everything that is computed")
     connections: dict[Label, NameOrSettings] = Field(
         {}, description="connections of your own, by name: settings over those of another"
     )
-    studies: Annotated[dict[str, Study], Field(min_length=1)]
-    variants: Annotated[list[Label], Unique] | None = Field(
+    studies: Annotated[dict[Text, Study], Field(min_length=1)]
+    variants: Annotated[Annotated[list[Label], Unique] | None, Nullable] = Field(
         None, description="keep only these variants, in every study"
     )
-    depths: Annotated[list[Positive], Unique] | None = Field(None, description="likewise")
-    backends: Annotated[list[Backend], Unique] | None = Field(None, description="likewise")
-    seeds: Annotated[list[NonNegative], Unique] | None = Field(None, description="likewise")
+    depths: Annotated[Annotated[list[Positive], Unique] | None, Nullable] = Field(
+        None, description="likewise"
+    )
+    backends: Annotated[Annotated[list[Backend], Unique] | None, Nullable] = Field(
+        None, description="likewise"
+    )
+    seeds: Annotated[Annotated[list[NonNegative], Unique] | None, Nullable] = Field(
+        None, description="likewise"
+    )
     compute: Compute = Compute()
     assume_backends: Flag = Field(
         False, description="plan for all backends, installed here or not (the jobs run elsewhere)"
@@ -201,10 +278,12 @@ class Config(Section):
     @model_validator(mode="after")
     def _names_make_folders(self) -> Config:
         for name in self.studies:
-            if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
+            if not re.fullmatch(r"[a-z][a-z0-9-]{0,63}", name):
                 raise ValueError(
-                    f"study name {name!r} must be lower-case letters, digits and hyphens"
+                    f"study name {shown(name)} must be lower-case letters, digits and hyphens"
                 )
+            if name in TAKEN:
+                raise ValueError(f"study name {name!r} is taken by the workflow; use another")
         return self
 
     @property
@@ -229,31 +308,76 @@ class Config(Section):
 
     def check(self, source: str) -> None:
         """What no section can check alone. Raises ConfigError, one line per problem."""
-        labels = {label for study in self.studies.values() for label in study.labels}
-        problems = [
-            f"{source}: {where}: {unknown('variant', label, sorted(known))}"
-            for where, label, known in self._named_variants(labels)
-            if label not in known
+        # Each may rely on what those before have found to be right.
+        for find in (self._misnamed, self._too_many, self._unconnected, self._too_large):
+            problems = lines_of(find(source))
+            if problems:
+                raise ConfigError(problems)
+        if not self.cells():
+            raise ConfigError(f"{source}: no cells: the cut axes and the exclusions leave none")
+
+    def _misnamed(self, source: str) -> Iterator[str]:
+        """Values that are cut or excluded and that no study has."""
+        named = [(axis, "", value) for axis, values in self.cut.items() for value in values]
+        named += [
+            (f"{axis}s", f"studies.{name}.exclude.{i}.", value)
+            for name, study in self.studies.items()
+            for i, exclusion in enumerate(study.exclude)
+            for axis, value in exclusion.model_dump(exclude_none=True).items()
         ]
+        known = {axis: {v for s in self.studies.values() for v in s.values(axis)} for axis in AXES}
+        for axis, place, value in named:
+            if value not in known[axis]:
+                kind = axis.removesuffix("s")
+                problem = unknown(kind, value, sorted(known[axis]))
+                yield f"{source}: {place}{kind if place else axis}: {problem}; no study has it"
+
+    def _too_many(self, source: str) -> Iterator[str]:
+        """A grid that no workflow can plan."""
+        cells = sum(math.prod(map(len, self._axes(study))) for study in self.studies.values())
+        if cells > MAX_CELLS:
+            yield f"{source}: {cells} cells are more than {MAX_CELLS}; keep fewer {', '.join(AXES)}"
+
+    def _unconnected(self, source: str) -> Iterator[str]:
+        """Variants that stand for no connection."""
         for name, study in self.studies.items():
             for label in study.labels:
                 try:
                     self.connection(name, label, source)
                 except ConfigError as error:
-                    problems += str(error).splitlines()
-        if not problems and not self.cells():
-            problems = [f"{source}: no cells: the cut axes and the exclusions leave none"]
-        if problems:
-            raise ConfigError("\n".join(problems))
+                    yield from str(error).splitlines()
 
-    def _named_variants(self, labels: set[str]) -> Iterator[tuple[str, str, set[str]]]:
-        """(place, variant, the variants that there are): wherever one is named by its label."""
-        for label in self.variants or ():
-            yield "variants", label, labels
+    def _too_large(self, source: str) -> Iterator[str]:
+        """Batches that the data set cannot fill, and networks that no machine can hold."""
         for name, study in self.studies.items():
-            for i, exclusion in enumerate(study.exclude):
-                if exclusion.variant is not None:
-                    yield f"studies.{name}.exclude.{i}.variant", exclusion.variant, labels
+            dataset, (_, depths, *_) = tasks.load(study.task).dataset, self._axes(study)
+            examples = datasets.training_examples(dataset) if dataset else math.inf
+            largest = max(map(study.batch_size_at, depths), default=0)
+            if largest > examples:
+                yield (
+                    f"{source}: studies.{name}.batch_size: {largest} is more than the {examples} "
+                    f"examples of {dataset}"
+                )
+            for depth, label, parameters, flops in self._sizes(name):
+                if parameters > MAX_PARAMETERS or flops > MAX_FLOPS:
+                    yield (
+                        f"{source}: studies.{name}: {label} at {depth} layers has {parameters:.1e} "
+                        f"parameters, and a batch takes {flops:.1e} operations; at most "
+                        f"{MAX_PARAMETERS:.0e} and {MAX_FLOPS:.0e} can be planned"
+                    )
+                    break  # a size of the study is that of all its networks
+
+    def _sizes(self, name: str) -> Iterator[tuple[int, str, int, float]]:
+        """(depth, variant, parameters, operations of a forward pass) of a study's networks."""
+        study = self.studies[name]
+        labels, depths, *_ = self._axes(study)
+        for depth, label in itertools.product(depths, labels):
+            network = tasks.load(study.task).network(
+                study.model, depth, study.recipe_settings, self.connection(name, label)
+            )
+            shapes = (parameter.shape for parameter in network.parameters().values())
+            flops = network.forward_flops(study.batch_size_at(depth))
+            yield depth, label, sum(map(math.prod, shapes)), flops
 
     def connection(self, study_name: str, variant: str, source: str = "config") -> Scheme:
         """What a variant of a study connects its layers with.
@@ -263,12 +387,11 @@ class Config(Section):
         key = (study_name, variant)
         if key not in self._resolved:
             study = self.studies[study_name]
-            own = {label: value for entry in study.variants for label, value in entry.items()}
             published = tasks.load(study.task).Network.names
             general = {name: row for name, row in SCHEMES.items() if name not in published}
-            names = {**published, **general, **self.connections}
+            names = ChainMap(self.connections, general, published)
             place = ("studies", study_name, "variants", variant)
-            value = own.get(variant, variant)
+            value = study.connections.get(variant, variant)
             self._resolved[key] = resolve(value, names, study.streams, source, place)
         return self._resolved[key]
 
@@ -282,14 +405,16 @@ class Config(Section):
         grid = (
             Cell(name, depth, variant, backend, seed)
             for name, study in self.studies.items()
+            for variants, depths, backends, seeds in [self._axes(study)]
             for depth, variant, backend, seed in itertools.product(
-                _kept(study.depths, self.depths),
-                _kept(study.labels, self.variants),
-                _kept(study.backends, self.backends),
-                _kept(study.seeds, self.seeds),
+                depths, variants, backends, seeds
             )
         )
-        return [c for c in grid if not any(e.matches(c) for e in self.studies[c.study].exclude)]
+        return [cell for cell in grid if not self.studies[cell.study].leaves_out(cell)]
+
+    def _axes(self, study: Study) -> list[list[Any]]:
+        """The values of AXES that a study keeps."""
+        return [_kept(study.values(axis), self.cut.get(axis)) for axis in AXES]
 
     def spec(self, cell: Cell) -> Spec:
         """Every number that the cell's training uses. Raises ConfigError."""
@@ -308,5 +433,8 @@ class Config(Section):
         return checked(Spec, numbers, str(cell))
 
 
-def _kept(values: Sequence[Any], cut: Sequence[Any] | None) -> list[Any]:
-    return [v for v in values if cut is None or v in cut]
+def _kept(values: Sequence[Any], cut: Collection[Any] | None) -> list[Any]:
+    if cut is None:
+        return list(values)
+    kept = set(cut)
+    return [value for value in values if value in kept]

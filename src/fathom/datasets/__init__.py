@@ -1,7 +1,7 @@
 """Data sets: fetched once, checked by SHA-256, or named as unavailable.
 
-A data set is one module with a function `fetch(folder, log)`, which raises DataError. Its folder,
-below the one for data sets, has the module's name with hyphens.
+A data set is one module with a function `fetch(folder, log)`, which raises DataError, and its number
+of TRAINING_EXAMPLES. Its folder, below the one for data sets, has the module's name with hyphens.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import importlib
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 from fathom.system.errors import UserError
 
@@ -46,6 +47,15 @@ def unavailable(name: str) -> str:
     return record.read_text(encoding="utf-8").partition("\n")[0] if record.is_file() else ""
 
 
+def training_examples(name: str) -> int:
+    """How many there are to train with: no batch can have more."""
+    return _module(name).TRAINING_EXAMPLES
+
+
 def fetch(name: str, log: Callable[[str], None]) -> None:
     """Get a data set from wherever this machine can. Raises DataError."""
-    importlib.import_module(f"fathom.datasets.{name}").fetch(folder_of(name), log)
+    _module(name).fetch(folder_of(name), log)
+
+
+def _module(name: str) -> ModuleType:
+    return importlib.import_module(f"fathom.datasets.{name}")

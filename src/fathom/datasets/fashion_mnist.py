@@ -63,6 +63,8 @@ DOWNLOAD_SECONDS = 300
 SIDE = 28
 """Pixels along each edge of an image."""
 
+TRAINING_EXAMPLES = 60_000
+
 CLASSES = 10
 """Kinds of clothing, labelled from 0."""
 

@@ -12,7 +12,7 @@ from fathom.models.connections.causal import Causal
 from fathom.models.connections.ingredients import one_of_registry
 from fathom.models.connections.plain import Plain
 from fathom.models.connections.streams import Streams
-from fathom.settings import ConfigError, Registry, Section, checked, unknown
+from fathom.settings import ConfigError, Registry, Section, checked, shown, unknown
 
 KINDS = Registry({"plain": Plain, "streams": Streams, "causal": Causal})
 AnyConnection = one_of_registry("kind of connection", KINDS)
@@ -87,6 +87,10 @@ SCHEMES: Registry[Mapping[str, Any]] = Registry(
 """Schemes by the name that config.yaml may use, on any network."""
 
 
+MAX_CHAIN = 20
+"""How many connections may be defined by one another, each by the next."""
+
+
 def resolve(
     value: str | Mapping[str, Any],
     names: Mapping[str, Any],
@@ -117,11 +121,13 @@ def _row(
     if isinstance(value, str):
         if value in seen:
             raise ConfigError(f"connection '{value}' is defined by itself")
+        if len(seen) == MAX_CHAIN:
+            raise ConfigError(f"connection '{seen[0]}' is defined by more than {MAX_CHAIN} others")
         if value not in names:
             raise ConfigError(unknown("connection", value, names))
         return _row(names[value], names, (*seen, value))
     if not isinstance(value, Mapping):
-        raise ConfigError(f"connection must be a name, or settings, but is {value!r}")
+        raise ConfigError(f"connection must be a name, or settings, but is {shown(value)}")
     if "connection" not in value:
         return value
     base = _row(value["connection"], names, seen)
