@@ -18,7 +18,7 @@ SMOKE = ("--configfile", "workflow/presets/smoke.yaml", "grid.yaml")
 # Smaller still than the preset: 12 cells, and no images. An overlay of studies, which is no cut.
 GRID = """\
 studies:
-  depth-mlx: {variants: [hc, mhc], seeds: [0]}
+  depth-mlx: {variants: [hc, mhc], seeds: [0], exclude: []}
   fashion: {exclude: [{seed: 0}]}
   fashion-streams: {exclude: [{seed: 0}]}
 """

@@ -298,7 +298,8 @@ def test_without_the_images_everything_else_is_made_and_the_tables_say_why(fresh
     record.write_text("nothing answered\nand more about it\n")
     (fresh.folder / "grid.yaml").write_text(
         "studies:\n"
-        "  depth-mlx: {variants: [mhc], depths: [2], seeds: [0], backends: [torch]}\n"
+        "  depth-mlx:\n"
+        "    {variants: [mhc], depths: [2], seeds: [0], backends: [torch], exclude: []}\n"
         "  depth-torch: {exclude: [{seed: 0}]}\n"
         "  depth-beyond: {exclude: [{seed: 0}]}\n"
     )
@@ -317,7 +318,7 @@ def test_without_the_images_everything_else_is_made_and_the_tables_say_why(fresh
     [
         ("studies={depth-mlx: {model: {widht: 3}}}", "did you mean 'width'"),
         ("seeds=[]", "seeds: must list at least one value"),
-        ("depths=[7]", "no cells"),
+        ("depths=[7]", "depths: unknown depth 7"),
     ],
 )
 def test_bad_config_is_one_line_and_nothing_starts(untouched, setting, said):

@@ -1,7 +1,8 @@
 """Data sets: fetched once, checked by SHA-256, or named as unavailable.
 
-A data set is one module with a function `fetch(folder, log)`, which raises DataError, and its number
-of TRAINING_EXAMPLES. Its folder, below the one for data sets, has the module's name with hyphens.
+A data set is one module with a function `fetch(folder, log)`, which raises DataError, and with its
+number of TRAINING_EXAMPLES. Its folder, below the one for data sets, has the module's name with
+hyphens.
 """
 
 from __future__ import annotations
