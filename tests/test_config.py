@@ -3,6 +3,7 @@
 import copy
 import hashlib
 import json
+import time
 
 import pytest
 import yaml
@@ -819,6 +820,42 @@ def test_an_editable_framework_is_installed(elsewhere, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(source))
     distribution_in(elsewhere, "newframework", ["__editable__.newframework.pth"])
     assert load.installed_backends() == ("newframework",)
+
+
+# --- folders -------------------------------------------------------------------------------------
+
+
+def test_a_home_folder_is_the_users(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    config = check_config({**CONFIG, "results": "~/mine", "compute": {"data": "~"}})
+    assert (config.results, config.compute.data) == (f"{tmp_path}/mine", str(tmp_path))
+
+
+def test_a_folder_has_one_name():
+    config = check_config({**CONFIG, "results": "./a//b/./c/"})
+    assert config.results == config.report_folder == "a/b/c"
+
+
+def test_a_link_that_leads_nowhere_is_no_folder(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "nothing")
+    message = refusal("results", str(tmp_path / "link"))
+    assert message.endswith("is there already, and is no folder")
+
+
+# --- large grids ---------------------------------------------------------------------------------
+
+
+def test_time_grows_with_the_cells_and_not_with_their_square():
+    """19 000 cells take 0.2 s; comparing every two of them would take minutes."""
+    seeds = list(range(19_000))
+    study = CONFIG["studies"]["deep"] | {
+        "variants": ["mhc"], "depths": [12], "backends": ["torch"], "seeds": seeds,
+        "exclude": [{"seed": seed, "depth": 12} for seed in seeds[:5000]],
+    }  # fmt: skip
+    start = time.process_time()
+    config = check_config({"studies": {"deep": study}, "seeds": seeds[2000:]})
+    assert len(config.cells()) == 14_000
+    assert time.process_time() - start < 3
 
 
 # --- cuts ----------------------------------------------------------------------------------------
