@@ -12,6 +12,7 @@ import typer
 
 from conftest import PROJECT, SMOKE
 from fathom import cli
+from fathom.config import load_config
 
 CELL = "runs/depth-mlx/3L/mhc/torch/seed0"
 
@@ -371,3 +372,15 @@ def test_the_config_a_run_used_is_kept(finished):
     kept = json.loads((finished.folder / "results/smoke/config.json").read_text())
     assert kept["studies"]["depth-mlx"]["seeds"] == [0]
     assert kept["studies"]["depth-mlx"]["steps"] == 4
+
+
+def test_the_workflow_has_studies_in_the_order_of_every_command(fresh):
+    """The preset adds studies, before and after those of config.yaml that it changes."""
+    preset = "workflow/presets/paper.yaml"
+    result = fresh.snakemake("results/paper/config.json", "--configfile", preset)
+    assert result.returncode == 0, result.stderr
+    kept = json.loads((fresh.folder / "results/paper/config.json").read_text())
+    config = load_config([fresh.folder / "config.yaml", fresh.folder / preset])
+    assert list(kept["studies"]) == list(config.studies)
+    assert kept["studies"]["depth-mlx"]["batch_size"] == {"12": 32, "24": 24, "48": 16}
+    assert json.dumps(kept) == json.dumps(config.resolved())

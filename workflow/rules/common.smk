@@ -1,16 +1,23 @@
 # What every stage needs: the checked config, its cells, and how a job calls fathom.
 
 import functools
+import json
 import shlex
 
 from fathom import datasets, tasks
 from fathom.analysis.places import Place
-from fathom.config import BACKENDS, Cell, check_config, installed_backends
+from fathom.config import BACKENDS, Cell, installed_backends, load_config
 from fathom.runs.code import training_roots
 from fathom.runs.folder import FILES, MANIFEST
 from fathom.runs.inspect import imported_that_count
 
-CONFIG = or_exit(check_config, config, " + ".join(map(str, workflow.configfiles)))
+# Read as every command reads it, and not taken from Snakemake, which puts the keys of an overlay
+# before those of config.yaml: tables and reports have their studies in the config's order.
+CONFIG_FILES = list(map(str, workflow.overwrite_configfiles))
+if not workflow.config_settings.replace_workflow_config:
+    CONFIG_FILES.insert(0, "config.yaml")
+CONFIG_CHANGES = workflow.config_settings.config
+CONFIG = or_exit(load_config, CONFIG_FILES, CONFIG_CHANGES)
 
 CONDA = bool(workflow.deployment_settings.deployment_method)
 

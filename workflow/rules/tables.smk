@@ -10,7 +10,7 @@ TABLES += [f"{RESULTS}/tables/steps.csv.gz"]
 PUBLISHED = "report/published.yaml"
 
 # A job gets it on its command line, of which Linux takes 128 KiB.
-CONFIG_JSON = CONFIG.model_dump_json(exclude={"compute"})
+CONFIG_JSON = json.dumps(CONFIG.resolved())
 if len(shlex.quote(CONFIG_JSON).encode()) > 100_000:
     fail("the config is too long for a command line: write fewer values, or shorter ones")
 

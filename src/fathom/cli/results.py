@@ -83,7 +83,7 @@ def resolve(
 ) -> None:
     """Keep the config that a workflow ran with, for the tables and the reports."""
     checked = check_config(json.loads(config))
-    write_json(out, checked.model_dump(mode="json", exclude={"compute"}))
+    write_json(out, checked.resolved())
 
 
 @app.command(epilog=example("fathom tables"))

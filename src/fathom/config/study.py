@@ -306,6 +306,10 @@ class Config(Section):
             name = f"{name[:MAX_CUT_NAME]}-{digest}"
         return f"{self.results}/cuts/{name}"
 
+    def resolved(self) -> dict[str, Any]:
+        """All that results depend on, as data: not where or how jobs compute."""
+        return self.model_dump(mode="json", exclude={"compute", "assume_backends"})
+
     def check(self, source: str) -> None:
         """What no section can check alone. Raises ConfigError, one line per problem."""
         # Each may rely on what those before have found to be right.
