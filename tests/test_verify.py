@@ -1,9 +1,9 @@
 """Damage to a run, a table, a report or a figure is found and named, and is never averaged in."""
 
 import gzip
-import io
 import json
 import random
+import shlex
 import shutil
 import struct
 import zlib
@@ -15,13 +15,17 @@ import yaml
 from fathom import cli
 from fathom.analysis.attribution import write_attribution
 from fathom.analysis.claims import load_published, write_claims
+from fathom.analysis.places import Place
 from fathom.analysis.tables import read_table, write_tables
+from fathom.cli.results import _workflow
 from fathom.config import check_config
+from fathom.report.draw import keep, title_of
 from fathom.report.figures import figures_of
 from fathom.report.render import write_reports
-from fathom.report.verify import is_whole_png, verify
+from fathom.report.verify import verify
 from fathom.runs.folder import RunError, run_folder
 from fathom.runs.inspect import find_runs, inspect
+from fathom.system.files import write_json
 from run_helpers import GPU, GPU_PLATFORM, RUN_FILES, config_with, seal, write_cell
 
 LOSSES = [4.0, 2.0, 1.0]
@@ -68,19 +72,50 @@ def studies(results):
 
 
 def make(config, project):
-    """Everything but the runs; their tables, the reports, and figures with a picture of nothing."""
+    """Everything but the runs; their tables, the reports, and figures that stand for drawn ones."""
     published = load_published(project / "published.yaml", config)
     folder = Path(config.report_folder)
+    write_json(folder / "config.json", config.resolved())
     write_tables(config, folder / "tables")
     write_attribution(config, folder / "tables")
     write_claims(config, published, folder / "tables")
     write_reports(config, published, project / "templates", folder)
-    families = {"a/torch": "sweep", "kept/torch": "sweep", "overview": "overview"}
-    for place, family in families.items():
-        for name in figures_of(family):
-            file = folder / "figures" / place / f"{name}.png"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(PNG)
+    for study in ("a", "kept"):
+        draw(folder, study)
+    draw_into(folder, "overview", "overview", "overview", "variance.csv", "published.csv")
+
+
+class Picture:
+    """Stands for a figure of matplotlib, and is as different from others as they are."""
+
+    def __init__(self, words):
+        self.words = words
+
+    def savefig(self, file, **_):
+        file.write_text(self.words)
+
+
+def draw(results, study):
+    """The figures of a study at the place where all of these runs are from."""
+    of = title_of(study, Place.named("torch"))
+    draw_into(results, f"{study}/torch", "sweep", of, "steps.csv.gz", "summary.csv")
+
+
+def draw_into(results, folder, family, of, *tables):
+    figures = {name: Picture(f"{name} of {of}") for name in figures_of(family)}
+    keep(figures, results / "figures" / folder, of, [results / "tables" / name for name in tables])
+
+
+def draw_cell(config, cell):
+    figures = {name: Picture(name) for name in figures_of("cell")}
+    metrics = run_folder(Path(config.results), cell) / "metrics.jsonl"
+    keep(figures, Path(config.results) / "figures/cells" / cell.path(), cell.path(), [metrics])
+
+
+def draw_bench(results):
+    (results / "tables").mkdir(exist_ok=True)
+    (results / "tables/bench.csv").write_text("size,ms\ndemo,1\n", encoding="utf-8")
+    draw_into(results, ".", "bench", "bench", "bench.csv")
 
 
 def png():
@@ -120,7 +155,10 @@ def made(tmp_path_factory):
 @pytest.fixture
 def project(made, tmp_path):
     """A copy of it all, for a test to change."""
-    return Path(shutil.copytree(made, tmp_path / "project"))
+    copy = Path(shutil.copytree(made, tmp_path / "project"))
+    # It names the folder of results.
+    write_json(copy / "results/config.json", studies(copy / "results").resolved())
+    return copy
 
 
 @pytest.fixture
@@ -178,6 +216,7 @@ def test_everything_there_is_checked(config, project):
     assert verified(config, project).checked == {
         "runs": 3,
         "reports": 2,
+        "config": 1,
         "tables": 11,
         "figures": 5 + 5 + 2,
     }
@@ -187,7 +226,7 @@ def test_the_command_says_what_it_checked(command, project):
     templates, published = (str(project / name) for name in ("templates", "published.yaml"))
     status, printed = command("verify", "--templates", templates, "--published", published)
     assert status == 0, printed.err
-    assert printed.out == "verified: 3 runs, 2 reports, 11 tables, 12 figures\n"
+    assert printed.out == "verified: 3 runs, 2 reports, 1 config, 11 tables, 12 figures\n"
 
 
 def test_results_that_were_not_made_yet_are_no_problem(results, problems):
@@ -202,13 +241,14 @@ def test_the_results_of_a_cut_are_checked_in_their_own_folder(config, project):
     assert folder != Path(config.report_folder)
     found = verified(cut, project)
     assert found.problems == []
-    assert found.checked == {"runs": 2, "reports": 2, "tables": 11, "figures": 12}
+    expected = {"runs": 2, "reports": 2, "config": 1, "tables": 11, "figures": 12}
+    assert found.checked == expected
     (folder / "figures/overview/variance.png").unlink()
     (folder / "figures/a/torch/depth_scaling.png").write_bytes(PNG[:-1])
     empty(folder / "RESULTS.md")
     assert sorted(verified(cut, project).problems) == [
-        f"{folder}/RESULTS.md: is not what its inputs give; run snakemake all",
-        f"{folder}/figures/a/torch/depth_scaling.png: not a whole PNG file",
+        f"{folder}/RESULTS.md: is not what its inputs give",
+        f"{folder}/figures/a/torch/depth_scaling.png: is not as it was drawn",
         f"{folder}/figures/overview/variance.png: missing",
     ]
     assert verified(config, project).problems == []  # nothing of the whole grid has changed
@@ -348,11 +388,13 @@ def test_the_commands_name_damage_in_one_line_and_fail(
     assert status == 1
     lines = printed.err.splitlines()
     assert all(line.startswith("fathom: ") for line in lines)
-    (named,) = [line for line in lines if str(folder) in line]
+    (named,) = [line for line in lines if line.startswith(f"fathom: {folder}: ")]
     assert said in named
     assert before == {file: file.read_bytes() for file in (results / "tables").iterdir()}
     if name == "verify":
-        assert lines[-1] == "fathom: 2 problems in 3 runs, 12 figures"
+        assert lines[-2] == "fathom: 2 problems in 3 runs, 1 config, 12 figures"
+        deleted = shlex.quote(str(folder))
+        assert lines[-1].startswith(f"fathom: to repair: rm -r {deleted} && snakemake all")
 
 
 def test_every_damaged_run_is_named_and_not_just_the_first(config, problems):
@@ -374,7 +416,7 @@ def test_a_run_that_is_gone_is_missed_by_the_tables(config, results, problems):
     shutil.rmtree(folder)
     assert inspect(folder, spec).status == "missing"
     found = problems()  # nothing is wrong with it, but the tables say that it is there
-    assert f"{results}/tables/cells.csv: is not what its inputs give; run snakemake all" in found
+    assert f"{results}/tables/cells.csv: is not what its inputs give" in found
     assert not any("corrupt" in line for line in found)
 
 
@@ -443,6 +485,7 @@ def test_tables_leave_stale_runs_out_and_reports_say_so(config, project, results
     assert f"- kept: 1 stale {reason}\n" in report
     # The run itself: the tables are right to leave it out.
     assert problems() == [f"{folder}: stale: {reason}"]
+    assert verified(config, project).repair("snakemake all") == "snakemake all"
 
 
 # --- tables, reports and figures altered by hand -------------------------------------------------
@@ -472,11 +515,12 @@ DERIVED = [
     "tables/steps.csv.gz",
     "RESULTS.md",
     "COMPARISON.md",
+    "config.json",
 ]  # fmt: skip
 
 
 def test_the_list_of_tables_and_reports_is_complete(results):
-    found = [*results.glob("tables/*"), *results.glob("*.md")]
+    found = [*results.glob("tables/*"), *(f for f in results.iterdir() if f.is_file())]
     assert sorted(str(file.relative_to(results)) for file in found) == sorted(DERIVED)
 
 
@@ -505,7 +549,7 @@ def test_every_table_and_report_altered_by_hand_is_named(results, problems, alte
 def test_one_character_of_one_table_is_named_alone(results, problems):
     file = results / "tables/summary.csv"
     alter_a_character(file)
-    assert problems() == [f"{file}: is not what its inputs give; run snakemake all"]
+    assert problems() == [f"{file}: is not what its inputs give"]
 
 
 def test_a_number_within_the_packed_table_is_compared(results, problems):
@@ -516,11 +560,6 @@ def test_a_number_within_the_packed_table_is_compared(results, problems):
     assert problem.startswith(f"{file}: is not what its inputs give")
 
 
-def test_reports_do_not_pass_because_their_tables_are_gone(results, problems):
-    shutil.rmtree(results / "tables")
-    assert any("tables" in line for line in problems())
-
-
 def test_a_template_that_cannot_be_filled_is_a_problem(project, problems):
     with (project / "templates/RESULTS.md.j2").open("a", encoding="utf-8") as template:
         template.write("{{ verdcts }}\n")
@@ -528,67 +567,290 @@ def test_a_template_that_cannot_be_filled_is_a_problem(project, problems):
     assert "RESULTS.md.j2: line 10: 'verdcts' is undefined" in problem
 
 
-# --- figures -------------------------------------------------------------------------------------
+# --- what else can happen to derived files, and what repairs it -----------------------------------
+
+CHANGED, MISSING = "is not what its inputs give", "missing"
+REDRAWN, STRAY = "is not as it was drawn", "does not belong there"
+
+
+def change(name, damage):
+    return lambda config: damage(Path(config.report_folder) / name)
 
 
 def break_within(file):
-    """Flip a byte in the middle: the file still begins and ends as a PNG does."""
+    """Flip a byte in the middle: the file still begins and ends as it did."""
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
 
 
-def cut_off_its_end(file):
-    """Whole chunks, but for the one that says that no other follows."""
-    file.write_bytes(file.read_bytes()[:-12])
+def replace_by_a_dot(file):
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(PNG)
 
 
-def test_every_damaged_figure_is_named(results, problems):
-    alterations = [
-        truncate, cut_off_its_end, empty, replace_by_junk, append, break_within,
-        replace_by_a_folder, replace_by_a_dangling_link,
-    ]  # fmt: skip
-    figures = sorted((results / "figures").rglob("*.png"))[: len(alterations)]
-    for alter, file in zip(alterations, figures, strict=True):
-        alter(file)
-    assert problems() == [f"{file}: not a whole PNG file" for file in figures]
+def without_a_study(file):
+    kept = json.loads(file.read_text())
+    del kept["studies"]["kept"]
+    file.write_text(json.dumps(kept, indent=2) + "\n")
 
 
-def test_what_matplotlib_draws_is_whole():
-    from matplotlib.figure import Figure
-
-    drawn = io.BytesIO()
-    Figure(figsize=(1, 1)).savefig(drawn, format="png")
-    assert is_whole_png(drawn.getvalue())
-    assert not is_whole_png(drawn.getvalue()[1:])
+def remove_tables_and_reports(config):
+    results = Path(config.report_folder)
+    shutil.rmtree(results / "tables")
+    for name in ("RESULTS.md", "COMPARISON.md"):
+        (results / name).unlink()
 
 
-def test_figures_that_their_folder_lacks_are_named(results, problems):
-    gone = [
-        results / f"figures/{name}.png"
-        for name in ("a/torch/deepest_comparison", "overview/variance")
-    ]
-    for file in gone:
-        file.unlink()
-    assert problems() == [f"{file}: missing" for file in gone]
+def remove_figures(config):
+    shutil.rmtree(Path(config.report_folder) / "figures")
 
 
-def test_figures_of_every_family_are_expected_where_one_is_there(results, problems):
-    """One figure of a run, and one of a study of images: the others of their family are missing."""
-    cell, images = (
-        results / "figures/cells/a/2L/mhc/torch/seed0",
-        results / "figures/pictures/torch",
+def swap_figures(config):
+    own, other = (
+        Path(config.report_folder) / f"figures/{study}/torch/depth_scaling.png"
+        for study in ("a", "kept")
     )
-    for file in (cell / "loss.png", images / "comparison.png", results / "figures/bench.png"):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(PNG)
-    names = [cell / f"{name}.png" for name in ("gain_proxy", "grad_norm", "nan_inf_events")]
-    names.append(images / "mixing_matrix.png")
-    assert sorted(problems()) == sorted(f"{name}: missing" for name in names)
+    content = own.read_bytes()
+    own.write_bytes(other.read_bytes())
+    other.write_bytes(content)
 
 
-def test_other_pictures_are_nobodys(results, problems):
-    for name in ("figures/of-mine/a.png", "figures/a/notes/b.png", "figures/c.png"):
-        (results / name).parent.mkdir(exist_ok=True)
-        (results / name).write_bytes(PNG)
+def figures_of_another_study(config):
+    figures = Path(config.report_folder) / "figures"
+    shutil.copytree(figures / "kept/torch", figures / "a/torch", dirs_exist_ok=True)
+
+
+def let_an_edit_flow_on(config):
+    """What Snakemake does when a table is newer than the figures."""
+    results = Path(config.report_folder)
+    alter_a_character(results / "tables/summary.csv")
+    draw(results, "a")
+
+
+def draw_from_an_edited_table(config):
+    """And then somebody has put the table right."""
+    table = Path(config.report_folder) / "tables/summary.csv"
+    before = table.read_bytes()
+    let_an_edit_flow_on(config)
+    table.write_bytes(before)
+
+
+def edit_the_hashes(file):
+    drawn = json.loads(file.read_text())
+    drawn["files"]["depth_scaling.png"] = drawn["files"]["loss_comparison.png"]
+    file.write_text(json.dumps(drawn))
+
+
+def spoil_a_cell(config):
+    cell = config.cells()[0]
+    draw_cell(config, cell)
+    break_within(Path(config.results) / "figures/cells" / cell.path() / "loss.png")
+
+
+def retrain_a_cell_that_was_drawn(config):
+    """The tables are made again, and nobody has asked for the figures of the cell."""
+    cell = config.cells()[0]
+    draw_cell(config, cell)
+    write_cell(config, cell, [4.0, 3.0, 1.0])
+    make(config, Path(config.results).parent)
+
+
+def edit_the_bench(config):
+    results = Path(config.results)
+    draw_bench(results)
+    (results / "tables/bench.csv").write_text("size,ms\ndemo,9\n", encoding="utf-8")
+
+
+def remove_the_bench_figure(config):
+    draw_bench(Path(config.results))
+    (Path(config.results) / "figures/bench.png").unlink()
+
+
+TORCH = "figures/a/torch"
+CELL = "figures/cells/a/4L/mhc/torch/seed0"
+CELL_FILES = tuple(
+    f"{CELL}/{name}"
+    for name in ("figures.json", "gain_proxy.png", "grad_norm.png", "loss.png",
+                 "nan_inf_events.png")
+)  # fmt: skip
+SWEEP = ("deepest_comparison", "depth_scaling", "gain_comparison", "grad_norm_comparison",
+         "loss_comparison")  # fmt: skip
+
+CORRUPTIONS = {
+    "a broken config": (change("config.json", replace_by_junk), {"config.json": CHANGED}),
+    "no config": (change("config.json", remove), {"config.json": MISSING}),
+    "a config without a study": (change("config.json", without_a_study), {"config.json": CHANGED}),
+    "an edited table": (
+        change("tables/claims.csv", alter_a_character), {"tables/claims.csv": CHANGED},
+    ),
+    "an edited report": (change("RESULTS.md", alter_a_character), {"RESULTS.md": CHANGED}),
+    "no tables and no reports": (
+        remove_tables_and_reports, {n: MISSING for n in DERIVED if n != "config.json"},
+    ),
+    "no figures": (
+        remove_figures,
+        {
+            **{f"figures/{study}/torch/{name}.png": MISSING for study in ("a", "kept")
+               for name in SWEEP},
+            **{f"figures/overview/{name}.png": MISSING for name in ("variance", "published")},
+            **{f"figures/{folder}/figures.json": MISSING
+               for folder in ("a/torch", "kept/torch", "overview")},
+        },
+    ),
+    "a deleted figure": (
+        change(f"{TORCH}/depth_scaling.png", remove), {f"{TORCH}/depth_scaling.png": MISSING},
+    ),
+    "a figure of the overview deleted": (
+        change("figures/overview/variance.png", remove),
+        {"figures/overview/variance.png": MISSING},
+    ),
+    "a flipped figure": (
+        change(f"{TORCH}/depth_scaling.png", break_within), {f"{TORCH}/depth_scaling.png": REDRAWN},
+    ),
+    "a cut figure": (
+        change(f"{TORCH}/depth_scaling.png", truncate), {f"{TORCH}/depth_scaling.png": REDRAWN},
+    ),
+    "a longer figure": (
+        change(f"{TORCH}/depth_scaling.png", append), {f"{TORCH}/depth_scaling.png": REDRAWN},
+    ),
+    "a dot for a figure": (
+        change(f"{TORCH}/depth_scaling.png", replace_by_a_dot),
+        {f"{TORCH}/depth_scaling.png": REDRAWN},
+    ),
+    "a folder for a figure": (
+        change(f"{TORCH}/depth_scaling.png", replace_by_a_folder),
+        {f"{TORCH}/depth_scaling.png": MISSING},
+    ),
+    "a dangling link for a figure": (
+        change(f"{TORCH}/depth_scaling.png", replace_by_a_dangling_link),
+        {f"{TORCH}/depth_scaling.png": MISSING},
+    ),
+    "two studies' figures swapped": (
+        swap_figures,
+        {f"{TORCH}/depth_scaling.png": REDRAWN, "figures/kept/torch/depth_scaling.png": REDRAWN},
+    ),
+    "all figures are another study's": (
+        figures_of_another_study,
+        {f"{TORCH}/figures.json": "is of 'kept on torch', not of 'a on torch'"},
+    ),
+    "an edit that flowed on": (
+        let_an_edit_flow_on,
+        {
+            "tables/summary.csv": CHANGED,
+            f"{TORCH}/figures.json": "its figures were drawn from another summary.csv",
+        },
+    ),
+    "figures of an edited table": (
+        draw_from_an_edited_table,
+        {f"{TORCH}/figures.json": "its figures were drawn from another summary.csv"},
+    ),
+    "hashes edited": (
+        change(f"{TORCH}/figures.json", edit_the_hashes), {f"{TORCH}/depth_scaling.png": REDRAWN},
+    ),
+    "no hashes": (change(f"{TORCH}/figures.json", remove), {f"{TORCH}/figures.json": MISSING}),
+    "junk for hashes": (
+        change(f"{TORCH}/figures.json", replace_by_junk),
+        {f"{TORCH}/figures.json": "is no list of figures"},
+    ),
+    "nesting for hashes": (
+        change(f"{TORCH}/figures.json", replace_by_deep_nesting),
+        {f"{TORCH}/figures.json": "is no list of figures"},
+    ),
+    "a figure of no study": (
+        change("figures/of-old/torch/loss.png", replace_by_a_dot),
+        {"figures/of-old/torch/loss.png": STRAY},
+    ),
+    "a figure of a place without runs": (
+        change("figures/pictures/torch/comparison.png", replace_by_a_dot),
+        {"figures/pictures/torch/comparison.png": STRAY},
+    ),
+    "a figure of no cell": (
+        change("figures/cells/a/2L/mhc/torch/seed0/loss.png", replace_by_a_dot),
+        {"figures/cells/a/2L/mhc/torch/seed0/loss.png": STRAY},
+    ),
+    "a table of no one": (change("tables/old.csv", replace_by_a_dot), {"tables/old.csv": STRAY}),
+    "a flipped figure of a cell": (spoil_a_cell, {f"{CELL}/loss.png": REDRAWN}),
+    "figures of a cell before it was trained again": (
+        retrain_a_cell_that_was_drawn,
+        {f"{CELL}/figures.json": "its figures were drawn from another metrics.jsonl"},
+    ),
+    "an edited bench": (
+        edit_the_bench,
+        {"figures/figures.json": "its figures were drawn from another bench.csv"},
+    ),
+    "no figure of the bench": (remove_the_bench_figure, {"figures/bench.png": MISSING}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("corruption", CORRUPTIONS)
+def test_a_corruption_is_named_and_what_repairs_it(config, project, results, corruption):
+    damage, expected = CORRUPTIONS[corruption]
+    damage(config)
+    found = verified(config, project)
+    assert sorted(found.problems) == sorted(f"{results}/{n}: {why}" for n, why in expected.items())
+
+    delete, _, workflow = found.repair("snakemake all").rpartition(" && ")
+    assert workflow == "snakemake all"
+    deleted = {Path(name) for name in shlex.split(delete)[2:]}
+    present = [results / name for name in expected]
+    assert deleted >= {file for file in present if file.exists() or file.is_symlink()}
+    for file in deleted:
+        shutil.rmtree(file) if file.is_dir() else file.unlink()
+    # What is left to do is what the workflow does of itself.
+    after = verified(config, project)
+    assert all(line.endswith(": missing") for line in after.problems)
+    assert after.repair("snakemake all") == ("snakemake all" if after.problems else "")
+
+
+def test_figures_that_are_drawn_on_request_may_be_there_or_not(config, results, problems):
+    draw_bench(results)
+    draw_cell(config, config.cells()[0])
     assert problems() == []
+
+
+def test_figures_of_a_cell_that_are_not_whole_are_deleted_together(config, project, results):
+    """The workflow draws them only on request."""
+    spoil_a_cell(config)
+    repair = verified(config, project).repair("snakemake all")
+    files = [str(results / name) for name in CELL_FILES]
+    assert shlex.split(repair) == ["rm", "-r", *files, "&&", "snakemake", "all"]
+
+
+def test_before_the_tables_are_made_only_the_config_is_compared(config, project, results):
+    for name in ("tables", "figures"):
+        shutil.rmtree(results / name)
+    for name in ("RESULTS.md", "COMPARISON.md"):
+        (results / name).unlink()
+    draw_bench(results)
+    draw_cell(config, config.cells()[0])
+    assert verified(config, project).problems == []
+    without_a_study(results / "config.json")
+    assert verified(config, project).problems == [f"{results}/config.json: {CHANGED}"]
+
+
+def test_hidden_files_are_nobodys(results, problems):
+    (results / "figures/.DS_Store").write_bytes(b"")
+    assert problems() == []
+
+
+def test_an_imported_run_that_is_stale_is_mended_by_hand(config, project, results):
+    cell = config.cells()[0]
+    folder = write_cell(
+        config, cell, LOSSES, platform=GPU_PLATFORM, device=GPU, code={"fathom.train:train": "0"}
+    )
+    found = verified(config, project)
+    named = f"{folder}: stale: code differs: fathom.train:train"
+    assert f"{named}; import it anew, or delete the folder" in found.problems
+    assert str(folder) not in found.repair("snakemake all")
+
+
+def test_the_repair_reads_the_config_that_was_verified():
+    files = [Path("config.yaml"), Path("of mine.yaml")]
+    assert _workflow(files, ["depths=[4]", "studies.a.steps=5"]) == (
+        "snakemake all --configfile 'of mine.yaml' --config 'depths=[4]' 'studies={a: {steps: 5}}'"
+    )
+    assert _workflow(files[:1], []) == "snakemake all"
+    assert _workflow([Path("results/config.json")], []) == (
+        "snakemake all --configfile results/config.json --replace-workflow-config"
+    )

@@ -1,5 +1,6 @@
 # What is drawn where: it follows from the declarations in src/fathom/report/figures.
 
+from fathom.report.drawn import DRAWN
 from fathom.report.figures import figures_of
 from fathom.report.mixing import mixing_files
 
@@ -13,8 +14,9 @@ def captions_of(family):
     return {f.label: f.caption for f in figures_of(family).values()}
 
 
-def pngs(folder, family):
-    return [f"{folder}/{name}.png" for name in figures_of(family)]
+def figure_files(folder, family):
+    """The figures of a family, and the file that has their hashes."""
+    return [*(f"{folder}/{name}.png" for name in figures_of(family)), f"{folder}/{DRAWN}"]
 
 
 def in_report(folder, family, category, **where):
@@ -28,7 +30,11 @@ def in_report(folder, family, category, **where):
 
 def study_figures(study_name):
     folder, family = f"{RESULTS}/figures/{study_name}", family_of(study_name)
-    return [file for place in places(study_name) for file in pngs(f"{folder}/{place}", family)]
+    return [
+        file
+        for place in places(study_name)
+        for file in figure_files(f"{folder}/{place}", family)
+    ]
 
 
 def cells_at(study_name, place):

@@ -1,7 +1,7 @@
 # CSVs → PNGs: one job for each study and place, and one for each cell on request.
 
 FIGURES = [file for name in STUDIES for file in study_figures(name)]
-FIGURES += pngs(f"{RESULTS}/figures/overview", "overview")
+FIGURES += figure_files(f"{RESULTS}/figures/overview", "overview")
 
 for name in STUDIES:
 
@@ -19,6 +19,7 @@ for name in STUDIES:
                 category=name,
                 place="{place}",
             ),
+            f"{RESULTS}/figures/{name}/{{place}}/{DRAWN}",
         log:
             f"{RESULTS}/logs/figures/{name}-{{place}}.log",
         localrule: True
@@ -43,6 +44,7 @@ rule overview_figures:
         published=f"{RESULTS}/tables/published.csv",
     output:
         *in_report(f"{RESULTS}/figures/overview", "overview", category="Overview"),
+        f"{RESULTS}/figures/overview/{DRAWN}",
     log:
         f"{RESULTS}/logs/figures/overview.log",
     localrule: True
@@ -61,7 +63,7 @@ rule cell_figure:
     input:
         metrics=f"{RUN}/metrics.jsonl",
     output:
-        pngs(f"{STORE}/figures/cells/{CELL}", "cell"),
+        figure_files(f"{STORE}/figures/cells/{CELL}", "cell"),
     log:
         f"{STORE}/logs/figures/{{study}}/{{depth}}L-{{variant}}-{{backend}}-seed{{seed}}.log",
     localrule: True
@@ -83,5 +85,9 @@ rule figures:
 
 rule cell_figures:
     input:
-        [file for cell in CELLS for file in pngs(f"{STORE}/figures/cells/{cell.path()}", "cell")],
+        [
+            file
+            for cell in CELLS
+            for file in figure_files(f"{STORE}/figures/cells/{cell.path()}", "cell")
+        ],
     localrule: True

@@ -39,7 +39,6 @@ rule report:
 # Checks whatever is there, and makes nothing: so it runs every time it is asked for.
 rule verify:
     input:
-        config=f"{RESULTS}/config.json",
         published=PUBLISHED,
         templates=TEMPLATES,
     log:
@@ -48,7 +47,9 @@ rule verify:
     conda:
         "../../envs/report.yaml"
     params:
+        config=[word for file in CONFIG_FILES for word in ("--config", file)],
+        changes=[f"--set={key}={json.dumps(value)}" for key, value in CONFIG_CHANGES.items()],
         templates=lambda w, input: str(Path(input.templates[0]).parent),
     shell:
-        "fathom verify --config {input.config:q} --published {input.published:q}"
+        "fathom verify {params.config:q} {params.changes:q} --published {input.published:q}"
         " --templates {params.templates:q} 2>&1 | tee {log:q}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -60,7 +62,8 @@ def verify(
 ) -> None:
     """Check every run, table, report and figure.
 
-    Lists the problems and ends with status 1 if there are any.
+    Lists the problems, names the command that repairs them, and ends with status 1 if there are
+    any.
     """
     from fathom.analysis.claims import load_published
     from fathom.report.verify import verify as check
@@ -69,8 +72,27 @@ def verify(
     found = check(settings, load_published(published, settings), templates)
     counts = ", ".join(f"{n} {what}" for what, n in found.checked.items())
     if found.problems:
-        fail("\n".join([*found.problems, f"{len(found.problems)} problems in {counts}"]))
+        lines = [*found.problems, f"{len(found.problems)} problems in {counts}"]
+        repair = found.repair(_workflow(config, override))
+        fail("\n".join([*lines, f"to repair: {repair}"] if repair else lines))
     print(f"verified: {counts}")
+
+
+def _workflow(files: Sequence[Path], overrides: Sequence[str]) -> str:
+    """The command line of the workflow that reads the same config."""
+    overlays = [str(file) for file in files if file != DEFAULT_CONFIG[0]]
+    settings = []
+    for override in overrides:
+        key, _, value = override.partition("=")
+        first, *inner = key.split(".")
+        for part in reversed(inner):  # Snakemake knows no dots
+            value = f"{{{part}: {value}}}"
+        settings.append(f"{first}={value}")
+    command = ["snakemake", "all"]
+    command += ["--configfile", *overlays] if overlays else []
+    command += [] if DEFAULT_CONFIG[0] in files else ["--replace-workflow-config"]
+    command += ["--config", *settings] if settings else []
+    return shlex.join(command)
 
 
 @app.command(

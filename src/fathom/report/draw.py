@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from fathom.analysis.places import Place
 from fathom.analysis.tables import AXES, read_table
 from fathom.config import Cell
+from fathom.report.drawn import write_drawn
 from fathom.report.figures import draw_family, figures_of, save
 from fathom.report.mixing import mixing_files, mixing_matrices
-from fathom.runs.folder import read_rows, read_spec
+from fathom.runs.folder import METRICS, read_rows, read_spec
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def title_of(study: str, place: Place) -> str:
+    """What the figures of a study at a place are of."""
+    return f"{study} on {place.label}"
 
 
 def draw_study(
@@ -27,27 +38,35 @@ def draw_study(
     if any("mixing" in declared.reads for declared in figures_of(family).values()):
         axes = chosen[AXES].drop_duplicates().astype(object).itertuples(index=False)
         mixing = mixing_matrices(mixing_files((Cell(*row) for row in axes), runs))
-    title = f"{study} on {place.label}"
-    save(draw_family(family, title, steps=chosen, summary=groups, mixing=mixing), out)
+    title = title_of(study, place)
+    drawn = draw_family(family, title, steps=chosen, summary=groups, mixing=mixing)
+    keep(drawn, out, title, (steps, summary))
 
 
 def draw_overview(variance: Path, published: Path, out: Path) -> None:
     """Draw the figures over all studies, from two tables."""
     tables = {"variance": read_table(variance), "published": read_table(published)}
-    save(draw_family("overview", **tables), out)
+    keep(draw_family("overview", **tables), out, "overview", (variance, published))
 
 
 def draw_cell(run: Path, out: Path) -> None:
     """Draw the figures of the run in a folder."""
     spec = read_spec(run)
     rows = pd.DataFrame(read_rows(run)).assign(variant=spec.variant, seed=spec.seed)
-    save(draw_family("cell", spec.cell.path(), rows=rows), out)
+    of = spec.cell.path()
+    keep(draw_family("cell", of, rows=rows), out, of, (run / METRICS,))
 
 
 def draw_bench(table: Path, figure: Path) -> None:
     """Draw bench.csv as the PNG `figure`."""
     (drawn,) = draw_family("bench", bench=read_table(table)).values()
-    save({figure.stem: drawn}, figure.parent)
+    keep({figure.stem: drawn}, figure.parent, "bench", (table,))
+
+
+def keep(figures: dict[str, Figure], out: Path, of: str, sources: Sequence[Path]) -> None:
+    """Save the figures, and with them what they show and what they were drawn from."""
+    save(figures, out)
+    write_drawn(out, figures, of, sources)
 
 
 def _of(table: pd.DataFrame, study: str, place: Place) -> pd.DataFrame:

@@ -32,6 +32,11 @@ TABLES = (
 )  # fmt: skip
 
 
+def reports_of(templates: Path) -> dict[str, Path]:
+    """The template of every report, by the report's name."""
+    return {file.name.removesuffix(".j2"): file for file in sorted(templates.glob("*.*.j2"))}
+
+
 def write_reports(config: Config, published: Published, templates: Path, folder: Path) -> None:
     """Fill every template `NAME.SUFFIX.j2` into `NAME.SUFFIX` in `folder`, from the tables in it.
 
@@ -52,7 +57,7 @@ def write_reports(config: Config, published: Published, templates: Path, folder:
     }  # fmt: skip
     # Global, so that a file of macros has it too.
     environment.globals |= context(config, published, templates, folder)
-    for file in sorted(templates.glob("*.*.j2")):
+    for name, file in reports_of(templates).items():
         try:
             text = environment.get_template(file.name).render()
         except jinja2.TemplateSyntaxError as error:
@@ -61,7 +66,7 @@ def write_reports(config: Config, published: Published, templates: Path, folder:
             raise ConfigError(f"{where}: {error.message}") from error
         except jinja2.TemplateError as error:
             raise ConfigError(f"{_place_of(error) or file}: {error}") from error
-        write_text(folder / file.name.removesuffix(".j2"), text)
+        write_text(folder / name, text)
 
 
 def context(config: Config, published: Published, templates: Path, folder: Path) -> dict[str, Any]:

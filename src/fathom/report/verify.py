@@ -1,38 +1,75 @@
 """Checking every result against what it was made from, without asking Snakemake.
 
-Runs are checked against their manifests, the present spec and the present code; tables and reports
-by making them again and comparing; figures for being whole PNG files.
+Runs are checked against their manifests, the present spec and the present code; the config, tables
+and reports by making them again and comparing; figures by the hashes that were kept when they were
+drawn, and by what they were drawn from. A file that belongs to none of these is named too.
 """
 
 from __future__ import annotations
 
-import gzip
+import shlex
 import tempfile
-import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fathom import tasks
 from fathom.analysis.attribution import write_attribution
 from fathom.analysis.claims import Published, write_claims
+from fathom.analysis.places import Place
 from fathom.analysis.tables import write_tables
 from fathom.config import Config
+from fathom.report.draw import title_of
+from fathom.report.drawn import DRAWN, content, read_drawn
 from fathom.report.figures import figures_of
-from fathom.report.render import write_reports
-from fathom.runs.folder import RunError, one_line
-from fathom.runs.inspect import find_runs
+from fathom.report.render import reports_of, write_reports
+from fathom.runs.folder import METRICS, RunError, one_line, run_folder
+from fathom.runs.inspect import Run, find_runs
 from fathom.settings import ConfigError
+from fathom.system.files import sha256, write_json
 
-PNG_START = b"\x89PNG\r\n\x1a\n"
+CONFIG, TABLES, FIGURES = "config.json", "tables", "figures"
 
 
 @dataclass
 class Verification:
-    """What was checked, and every problem in a line."""
+    """What was checked, every problem in a line, and what repairs them."""
 
     checked: dict[str, int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    unfit: list[Path] = field(default_factory=list)
+    """What has to be deleted: the workflow then makes it again, if it belongs there."""
+    is_repairable: bool = False
+    """Whether the workflow can mend any of the problems."""
+
+    def add(self, path: Path, what: str) -> None:
+        """A problem that is gone once `path` is deleted and the workflow has run."""
+        self.unfit.append(path)
+        self.add_for_workflow(path, what)
+
+    def add_for_workflow(self, path: Path, what: str) -> None:
+        """A problem that is gone once the workflow has run."""
+        self.is_repairable = True
+        self.add_by_hand(f"{path}: {what}")
+
+    def add_by_hand(self, line: str) -> None:
+        """A problem that says itself what mends it."""
+        self.problems.append(one_line(line, 2000))
+
+    def count(self, kind: str, more: int = 1) -> None:
+        """Count what was checked."""
+        self.checked[kind] = self.checked.get(kind, 0) + more
+
+    def repair(self, workflow: str) -> str:
+        """The command line that repairs what can be; `workflow` is what makes all that is missing.
+
+        Empty if no command can.
+        """
+        there = {path for path in self.unfit if path.exists() or path.is_symlink()}
+        outermost = sorted(path for path in there if there.isdisjoint(path.parents))
+        if outermost:
+            return f"{shlex.join(['rm', '-r', *map(str, outermost)])} && {workflow}"
+        return workflow if self.is_repairable else ""
 
 
 def verify(config: Config, published: Published, templates: Path) -> Verification:
@@ -40,94 +77,173 @@ def verify(config: Config, published: Published, templates: Path) -> Verificatio
     found = Verification()
     results = Path(config.report_folder)
     runs = [run for run in find_runs(config) if run.status != "missing"]
-    found.checked["runs"] = len(runs)
-    found.problems += [
-        f"{run.folder}: {run.status}: {run.reason}" for run in runs if not run.counts
-    ]
-
-    if any(run.status == "corrupt" for run in runs):
-        found.problems.append(f"{results}/tables: not checked, since a run is corrupt")
-    elif (results / "tables").is_dir() or any(results.glob("*.md")):
-        found.problems += _derived_problems(config, published, templates, found.checked)
-
-    figures = sorted((results / "figures").rglob("*.png"))
-    found.checked["figures"] = len(figures)
-    for file in figures:
-        if not (file.is_file() and is_whole_png(file.read_bytes())):
-            found.problems.append(f"{file}: not a whole PNG file")
-    found.problems += [f"{file}: missing" for file in _missing_figures(config, figures)]
-    found.problems = [one_line(line, 2000) for line in found.problems]
+    _check_runs(config, runs, found)
+    is_made = _is_made(results, templates)
+    with tempfile.TemporaryDirectory() as scratch:
+        fresh = Path(scratch)
+        if is_made or (results / CONFIG).exists():
+            write_json(fresh / CONFIG, config.resolved())
+        if is_made and any(run.status == "corrupt" for run in runs):
+            found.add_for_workflow(results / TABLES, "not checked, since a run is corrupt")
+        elif is_made:
+            _make_again(config, published, templates, fresh, found)
+        _compare(fresh, results, found)
+        _check_figures(config, runs, fresh, is_made, found)
     return found
 
 
-def is_whole_png(data: bytes) -> bool:
-    """Whether every chunk has its checksum, and the last of them ends the file."""
-    if not data.startswith(PNG_START):
-        return False
-    at, kind = len(PNG_START), b""
-    while at + 12 <= len(data) and kind != b"IEND":
-        size = int.from_bytes(data[at : at + 4])
-        kind, end = data[at + 4 : at + 8], at + 8 + size
-        if zlib.crc32(data[at + 4 : end]) != int.from_bytes(data[end : end + 4]):
-            return False
-        at = end + 4
-    return kind == b"IEND" and at == len(data)
+def _check_runs(config: Config, runs: Sequence[Run], found: Verification) -> None:
+    found.count("runs", len(runs))
+    for run in runs:
+        what = f"{run.status}: {run.reason}"
+        if run.status == "corrupt":
+            found.add(run.folder, what)
+        elif not run.counts and _is_local(config, run):
+            found.add_for_workflow(run.folder, what)
+        elif not run.counts:
+            found.add_by_hand(f"{run.folder}: {what}; import it anew, or delete the folder")
 
 
-def _missing_figures(config: Config, figures: Sequence[Path]) -> Iterator[Path]:
-    """Of every folder that has a figure of its family, the others that belong there."""
-    root, there = Path(config.report_folder) / "figures", set(figures)
-    for folder in sorted({file.parent for file in figures}):
-        names = _family_in(config, folder.relative_to(root).parts)
-        expected = [folder / f"{name}.png" for name in names]
-        if there.intersection(expected):
-            yield from (file for file in expected if file not in there)
+def _is_local(config: Config, run: Run) -> bool:
+    return run.folder == run_folder(Path(config.results), run.cell)
 
 
-def _family_in(config: Config, folder: Sequence[str]) -> Collection[str]:
-    """The names of the figures that are drawn together into a folder below that of figures."""
-    if not folder:
-        return figures_of("bench")
-    if folder[0] == "overview":
-        return figures_of("overview")
-    if folder[0] == "cells":
-        return figures_of("cell")
-    if folder[0] in config.studies:
-        return figures_of(tasks.presentation(config.studies[folder[0]].task).figures)
-    return ()
+# --- config, tables and reports -----------------------------------------------------------------
 
 
-def _derived_problems(
-    config: Config, published: Published, templates: Path, checked: dict[str, int]
-) -> Iterator[str]:
-    """Make tables and reports again in a temporary folder, and compare."""
-    results = Path(config.report_folder)
-    with tempfile.TemporaryDirectory() as scratch:
-        fresh = Path(scratch)
-        try:
-            write_tables(config, fresh / "tables")
-            write_attribution(config, fresh / "tables")
-            write_claims(config, published, fresh / "tables")
-            write_reports(config, published, templates, fresh)
-        except (RunError, ConfigError) as error:
-            yield str(error)
-            return
-        files = sorted(p.relative_to(fresh) for p in fresh.rglob("*") if p.is_file())
-        for file in files:
-            kind = "tables" if file.parts[0] == "tables" else "reports"
-            checked[kind] = checked.get(kind, 0) + 1
-            if not (results / file).is_file():
-                yield f"{results / file}: missing"
-            elif _content(fresh / file) != _content(results / file):
-                yield f"{results / file}: is not what its inputs give; run snakemake all"
+def _is_made(results: Path, templates: Path) -> bool:
+    """Whether any table, report or figure is there that `snakemake all` makes."""
+    reports = (results / name for name in reports_of(templates))
+    files = (*_files(results / TABLES), *_files(results / FIGURES))
+    return any(file.exists() for file in reports) or any(
+        not _is_on_request(file.relative_to(results)) for file in files
+    )
 
 
-def _content(file: Path) -> bytes:
-    """What is in a file, unpacked; what cannot be unpacked equals nothing that was just made."""
-    data = file.read_bytes()
-    if file.suffix != ".gz":
-        return data
+def _is_on_request(file: Path) -> bool:
+    """Whether a table or a figure is made by a target of its own, with its place in the results."""
+    return file.parts[:2] == (FIGURES, "cells") or file in (
+        Path(TABLES, "bench.csv"),
+        Path(FIGURES, "bench.png"),
+        Path(FIGURES, DRAWN),
+    )
+
+
+def _files(folder: Path) -> list[Path]:
+    """Every file below a folder, but for hidden ones, as systems leave."""
+    paths = sorted(folder.rglob("*"))
+    return [p for p in paths if not (p.is_dir() or p.name.startswith("."))]
+
+
+def _make_again(
+    config: Config, published: Published, templates: Path, fresh: Path, found: Verification
+) -> None:
+    """Make tables and reports again in `fresh`; name what else is in the folder of tables."""
     try:
-        return gzip.decompress(data)
-    except (OSError, EOFError, zlib.error):
-        return b""
+        write_tables(config, fresh / TABLES)
+        write_attribution(config, fresh / TABLES)
+        write_claims(config, published, fresh / TABLES)
+        write_reports(config, published, templates, fresh)
+    except (RunError, ConfigError) as error:
+        found.add_by_hand(str(error))
+        return
+    results = Path(config.report_folder)
+    for file in _files(results / TABLES):
+        own = file.relative_to(results)
+        if not ((fresh / own).exists() or _is_on_request(own)):
+            found.add(file, "does not belong there")
+
+
+def _compare(fresh: Path, results: Path, found: Verification) -> None:
+    """Every file that was made again with the one that is there."""
+    for file in sorted(p.relative_to(fresh) for p in fresh.rglob("*") if p.is_file()):
+        kind = {TABLES: "tables", CONFIG: "config"}.get(file.parts[0], "reports")
+        found.count(kind)
+        if not (results / file).is_file():
+            found.add(results / file, "missing")
+        elif content(fresh / file) != content(results / file):
+            found.add(results / file, "is not what its inputs give")
+
+
+# --- figures ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a folder of figures has to hold."""
+
+    folder: Path
+    family: str
+    of: str
+    sources: tuple[Path, ...]
+    """What they have to be drawn from, as far as it could be made again."""
+    on_request: bool = False
+    """Whether the folder may lack all of them."""
+
+    @property
+    def files(self) -> list[Path]:
+        """The figures."""
+        return [self.folder / f"{name}.png" for name in figures_of(self.family)]
+
+
+def _expected(config: Config, runs: Sequence[Run], fresh: Path) -> Iterator[Expected]:
+    """Every folder of figures that the config has."""
+    results = Path(config.report_folder)
+    figures, tables = results / FIGURES, fresh / TABLES
+    here = {
+        (run.cell.study, Place.named(run.cell.backend)) for run in runs if _is_local(config, run)
+    }
+    carried = {
+        (run.cell.study, Place.named(run.cell.backend, run.platform))
+        for run in runs
+        if run.status == "imported"
+    }
+    for study, place in here | carried:
+        yield Expected(
+            figures / study / place.folder,
+            tasks.presentation(config.studies[study].task).figures,
+            title_of(study, place),
+            (tables / "steps.csv.gz", tables / "summary.csv"),
+        )
+    overview = (tables / "variance.csv", tables / "published.csv")
+    yield Expected(figures / "overview", "overview", "overview", overview)
+    bench = (results / TABLES / "bench.csv",)
+    yield Expected(figures, "bench", "bench", bench, on_request=True)
+    for cell in config.cells() if (figures / "cells").is_dir() else ():
+        metrics = (run_folder(Path(config.results), cell) / METRICS,)
+        folder = figures / "cells" / cell.path()
+        yield Expected(folder, "cell", cell.path(), metrics, on_request=True)
+
+
+def _check_figures(
+    config: Config, runs: Sequence[Run], fresh: Path, is_made: bool, found: Verification
+) -> None:
+    found.count("figures", 0)
+    belong: set[Path] = set()
+    for expected in sorted(_expected(config, runs, fresh), key=lambda e: e.folder):
+        own = [expected.folder / DRAWN, *expected.files]
+        belong.update(own)
+        there = [file for file in own if file.exists() or file.is_symlink()]
+        found.count("figures", sum(file.suffix == ".png" for file in there))
+        if there or (is_made and not expected.on_request):
+            for file, what in _figure_problems(expected):
+                found.add(file, what)
+                # The workflow makes them whole again only when it is asked to.
+                found.unfit += there if expected.on_request else []
+    for file in _files(Path(config.report_folder) / FIGURES):
+        if file not in belong:
+            found.add(file, "does not belong there")
+
+
+def _figure_problems(expected: Expected) -> Iterator[tuple[Path, str]]:
+    """(file, what is wrong with it) in a folder of figures."""
+    manifest, drawn = expected.folder / DRAWN, read_drawn(expected.folder)
+    if drawn is None:
+        yield manifest, "is no list of figures" if manifest.is_file() else "missing"
+    elif why := drawn.why_other(expected.of, expected.sources):
+        yield manifest, why
+    for file in expected.files:
+        if not file.is_file():
+            yield file, "missing"
+        elif drawn and drawn.files.get(file.name) != sha256(file):
+            yield file, "is not as it was drawn"

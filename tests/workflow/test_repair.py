@@ -1,0 +1,101 @@
+"""What `fathom verify` finds in what the workflow made; the command that it names repairs it."""
+
+import shlex
+import shutil
+import subprocess
+
+from fathom import cli
+
+CONFIGS = ("config.yaml", "workflow/presets/smoke.yaml", "grid.yaml")
+
+
+def verify(folder, monkeypatch, capsys):
+    """(exit status, lines) of the command in a folder."""
+    monkeypatch.chdir(folder)
+    capsys.readouterr()
+    status = 0
+    try:
+        cli.main(["verify", *(word for name in CONFIGS for word in ("-c", name))])
+    except SystemExit as end:
+        status = end.code
+    printed = capsys.readouterr()
+    return status, (printed.out + printed.err).splitlines()
+
+
+def derived(folder):
+    """The content of everything that is made from runs."""
+    results = folder / "results/smoke"
+    files = [*results.glob("*.*"), *results.glob("tables/*"), *results.glob("figures/**/*.*")]
+    return {str(f.relative_to(results)): f.read_bytes() for f in files if f.is_file()}
+
+
+def damage_everything(results):
+    """Some of every kind; returns the files that have to be named."""
+    torch = results / "figures/depth-mlx/torch"
+    (results / "config.json").write_text("{")
+    with (results / "RESULTS.md").open("a") as report:
+        report.write("And more.\n")
+    (results / "COMPARISON.md").unlink()
+    (results / "COMPARISON.md").mkdir()
+    for name in ("claims.csv", "summary.csv"):
+        table = results / "tables" / name
+        table.write_text(table.read_text().replace("mhc", "mch", 1))
+    (results / "tables/cells.csv").unlink()
+    shutil.copy(results / "figures/depth-mlx/mlx/depth_scaling.png", torch)
+    (torch / "loss_comparison.png").unlink()
+    (results / "figures/depth-torch/mlx/figures.json").unlink()
+    with (results / "figures/overview/variance.png").open("ab") as figure:
+        figure.write(b"0")
+    stray = results / "figures/old/torch/loss.png"
+    stray.parent.mkdir(parents=True)
+    stray.write_bytes(b"")
+    return {
+        "config.json", "RESULTS.md", "COMPARISON.md", "tables/claims.csv", "tables/summary.csv",
+        "tables/cells.csv", "figures/depth-mlx/torch/depth_scaling.png",
+        "figures/depth-mlx/torch/loss_comparison.png", "figures/depth-torch/mlx/figures.json",
+        "figures/overview/variance.png", "figures/old/torch/loss.png",
+    }  # fmt: skip
+
+
+def repaired(workflow, lines):
+    """Give the command that verify names to the shell and to Snakemake; what that showed."""
+    (command,) = [line for line in lines if line.startswith("fathom: to repair: ")]
+    delete, _, make = command.removeprefix("fathom: to repair: ").rpartition(" && ")
+    subprocess.run(shlex.split(delete), cwd=workflow.folder, check=True)
+    program, *arguments = shlex.split(make)
+    assert program == "snakemake"
+    result = workflow.snakemake(*arguments)
+    assert result.returncode == 0, result.stderr
+    return result.stderr
+
+
+def test_the_command_that_verify_names_repairs_everything(workflow, monkeypatch, capsys):
+    before = derived(workflow.folder)
+    named = damage_everything(workflow.folder / "results/smoke")
+    status, lines = verify(workflow.folder, monkeypatch, capsys)
+    assert status == 1
+    found = {line.split(": ")[1].removeprefix("results/smoke/") for line in lines[:-2]}
+    assert found == named
+
+    said = repaired(workflow, lines)
+    assert "train " not in said
+    status, lines = verify(workflow.folder, monkeypatch, capsys)
+    assert (status, lines) == (0, [lines[0]])
+    assert lines[0].startswith("verified: 12 runs, ")
+    assert derived(workflow.folder) == before
+
+
+def test_an_edited_figure_is_found_after_another_run_and_drawn_again(workflow, monkeypatch, capsys):
+    """Snakemake writes the reports again, since a figure is newer, and leaves the figure."""
+    before = derived(workflow.folder)
+    figure = workflow.folder / "results/smoke/figures/overview/published.png"
+    figure.write_bytes(figure.read_bytes()[:-1])
+    workflow.smoke("all")
+    status, lines = verify(workflow.folder, monkeypatch, capsys)
+    assert status == 1
+    assert lines[0] == (
+        "fathom: results/smoke/figures/overview/published.png: is not as it was drawn"
+    )
+    repaired(workflow, lines)
+    assert verify(workflow.folder, monkeypatch, capsys)[0] == 0
+    assert derived(workflow.folder) == before
