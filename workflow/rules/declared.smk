@@ -31,9 +31,7 @@ def in_report(folder, family, category, **where):
 def study_figures(study_name):
     folder, family = f"{RESULTS}/figures/{study_name}", family_of(study_name)
     return [
-        file
-        for place in places(study_name)
-        for file in figure_files(f"{folder}/{place}", family)
+        file for place in places(study_name) for file in figure_files(f"{folder}/{place}", family)
     ]
 
 
