@@ -125,6 +125,7 @@ EDITS = {
     ),
     "a docstring": ("train.py", "Train one cell, yielding", "Train a cell, yielding", set()),
     "a comment": ("models/transformer.py", "# Both frameworks", "# The two frameworks", set()),
+    "a check of settings": ("settings.py", "?\" if match", "!\" if match", set()),
     "another task": ("tasks/fashion.py", "MARGIN = 2", "MARGIN = 3", set()),
 }  # fmt: skip
 

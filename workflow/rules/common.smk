@@ -7,7 +7,7 @@ import shlex
 from fathom import datasets, tasks
 from fathom.analysis.places import Place
 from fathom.config import BACKENDS, Cell, installed_backends, load_config
-from fathom.runs.code import training_roots
+from fathom.runs.code import training_code_hash
 from fathom.runs.folder import FILES, MANIFEST
 from fathom.runs.inspect import imported_that_count
 
@@ -132,12 +132,7 @@ def spec_of(wildcards):
 
 
 def code_of(wildcards):
-    return hash_of_roots(training_roots(spec_of(wildcards)))
-
-
-@functools.cache  # the same for thousands of cells
-def hash_of_roots(roots):
-    return provenance.code_hash(*roots)
+    return training_code_hash(spec_of(wildcards))
 
 
 def data_of(wildcards):
