@@ -432,6 +432,15 @@ values = st.recursive(
 )
 
 
+ALIKE = {
+    bool: st.booleans() | st.sampled_from(["on", "off"]).map(Raw),
+    int: st.integers(1, 9),
+    float: st.floats(1e-9, 0.99),
+    str: names,
+}
+"""Values that may well be accepted, by the type of what they replace."""
+
+
 def places_of(value, above=()):
     """Where something stands in it: every path but that of the whole."""
     inside = value.items() if isinstance(value, dict) else enumerate(value)
@@ -450,8 +459,10 @@ def configs(draw):
         section = data
         for parent in parents:
             section = section[parent]
-        change = draw(st.sampled_from(["value", "value", "value", "gone", "new"]))
-        if change == "value":
+        change = draw(st.sampled_from(["alike", "alike", "value", "gone", "new"]))
+        if change == "alike":
+            section[key] = draw(ALIKE.get(type(section[key]), values))
+        elif change == "value":
             section[key] = draw(values)
         elif change == "gone":
             del section[key]
