@@ -829,6 +829,13 @@ def test_before_the_tables_are_made_only_the_config_is_compared(config, project,
     assert verified(config, project).problems == [f"{results}/config.json: {CHANGED}"]
 
 
+def test_a_strange_name_is_in_no_command(config, project, results):
+    (results / "figures/a\x1b[2J\nb.png").write_bytes(b"")
+    found = verified(config, project)
+    assert found.problems == [f"{results}/figures/a\\x1b[2J\\nb.png: {STRAY}"]
+    assert found.repair("snakemake all") == "snakemake all"
+
+
 def test_hidden_files_are_nobodys(results, problems):
     (results / "figures/.DS_Store").write_bytes(b"")
     assert problems() == []

@@ -99,3 +99,7 @@ def test_an_edited_figure_is_found_after_another_run_and_drawn_again(workflow, m
     repaired(workflow, lines)
     assert verify(workflow.folder, monkeypatch, capsys)[0] == 0
     assert derived(workflow.folder) == before
+    # The target reads the same config, with its changes; of this cut nothing is made.
+    assert (
+        "verified: 6 runs, 0 figures" in workflow.smoke("verify", "--config", "depths=[3]").stdout
+    )

@@ -66,7 +66,10 @@ class Verification:
         Empty if no command can.
         """
         there = {path for path in self.unfit if path.exists() or path.is_symlink()}
-        outermost = sorted(path for path in there if there.isdisjoint(path.parents))
+        # A name that a terminal would not show as it is has to be deleted by hand.
+        outermost = sorted(
+            path for path in there if there.isdisjoint(path.parents) and str(path).isprintable()
+        )
         if outermost:
             return f"{shlex.join(['rm', '-r', *map(str, outermost)])} && {workflow}"
         return workflow if self.is_repairable else ""
