@@ -8,6 +8,8 @@ import pytest
 from conftest import PROJECT, SMOKE
 from fathom.config.study import TAKEN
 
+pytestmark = pytest.mark.slow
+
 RULES = [*sorted((PROJECT / "workflow").rglob("*.smk")), PROJECT / "workflow/Snakefile"]
 STRANGE = """it's "a" $(touch pwned) `touch pwned` * ; & %s \\ # b"""
 

@@ -4,7 +4,11 @@ import shlex
 import shutil
 import subprocess
 
+import pytest
+
 from fathom import cli
+
+pytestmark = pytest.mark.slow
 
 CONFIGS = ("config.yaml", "workflow/presets/smoke.yaml", "grid.yaml")
 

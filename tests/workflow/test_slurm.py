@@ -26,6 +26,8 @@ COMMANDS = {
     "sbatch": """\
 #!{python}
 import json, os, subprocess, sys
+
+pytestmark = pytest.mark.slow
 *options, script = sys.argv[1:]
 with open("{folder}/submitted", "a") as file:
     print(json.dumps(options), file=file)

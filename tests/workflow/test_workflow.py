@@ -196,6 +196,7 @@ def test_a_log_file_has_every_job_in_full(finished):
     assert f"output: results/smoke/{CELL}/spec.json" in Path(log).read_text()
 
 
+@pytest.mark.slow
 def test_a_cut_has_reports_of_its_own_and_trains_nothing_again(workflow):
     results = workflow.folder / "results/smoke"
     before = {f: f.read_bytes() for f in results.rglob("*") if f.is_file()}
@@ -294,6 +295,7 @@ def test_a_missing_backend_is_left_out_and_said(untouched, tmp_path):
     assert len(said) == 1
 
 
+@pytest.mark.slow
 def test_without_the_images_everything_else_is_made_and_the_tables_say_why(fresh):
     record = fresh.folder / "data/fashion-mnist/unavailable.txt"
     record.parent.mkdir(parents=True)
