@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from PIL import Image
 from safetensors.numpy import load_file
 
 from contributing_helpers import (
@@ -42,7 +43,6 @@ from fathom.backends import Backend, Trainer
 from fathom.backends.numpy import NumpyOps
 from fathom.config import Cell, Compute, load_config
 from fathom.models.ops import Ops
-from fathom.report.verify import is_whole_png
 from fathom.runs.code import training_roots
 from fathom.runs.folder import read_manifest, read_rows, read_spec, run_folder
 from fathom.runs.inspect import changed_code
@@ -354,20 +354,20 @@ def test_the_figure_shows_the_table_it_is_given(tmp_path):
 
 @needs_torch
 def test_the_figure_is_drawn_with_its_family(project, said):
-    assert is_whole_png((project.folder / Path(FIGURE).name).read_bytes())
+    with Image.open(project.folder / Path(FIGURE).name) as picture:
+        picture.load()  # raises where a file is cut short
+        assert min(picture.size) > 200
 
 
 @needs_torch
-def test_verify_misses_the_figure_and_the_report_and_nothing_else(said):
-    """They were taken away before it was asked."""
+def test_verify_misses_the_figure_and_the_report(said):
+    """They were taken away before it was asked. Of what is there it has nothing to say."""
     status, text = said["verify"]
-    *problems, count = text.splitlines()
+    *problems, _, repair = (line.removeprefix("fathom: ") for line in text.splitlines())
     assert status == 1
-    assert [problem.removeprefix("fathom: ") for problem in problems] == [
-        f"{REPORT}: missing",
-        f"{FIGURE}: missing",
-    ], text
-    assert count.startswith("fathom: 2 problems in ") or count.startswith("2 problems in ")
+    assert {f"{REPORT}: missing", f"{FIGURE}: missing"} <= set(problems), text
+    assert all(problem.endswith(": missing") for problem in problems), text
+    assert repair.startswith("to repair: snakemake all ")
 
 
 @needs_torch

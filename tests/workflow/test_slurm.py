@@ -14,6 +14,8 @@ from fathom.config import installed_backends
 
 pytest.importorskip("snakemake_executor_plugin_slurm")
 
+pytestmark = pytest.mark.slow
+
 RUN = "results/smoke/runs/depth-mlx/2L/mhc/mlx/seed0"
 PROFILE = ("--workflow-profile", "workflow/profiles/slurm")
 # As the profile says for such a cluster; and a first look after one second.
@@ -26,8 +28,6 @@ COMMANDS = {
     "sbatch": """\
 #!{python}
 import json, os, subprocess, sys
-
-pytestmark = pytest.mark.slow
 *options, script = sys.argv[1:]
 with open("{folder}/submitted", "a") as file:
     print(json.dumps(options), file=file)
