@@ -612,22 +612,24 @@ def test_mixing_files_are_of_the_first_seed_of_the_deepest_cell():
 
 
 def test_mixing_over_depth_is_the_doubly_stochastic_matrix_or_the_weights(tmp_path):
-    stochastic = [[0.7, 0.3], [0.3, 0.7]]
+    stochastic = [[0.7, 0.4], [0.3, 0.6]]  # columns are divided last: only their sums are exact
     weights = [[1.0, 0.0], [0.25, 0.75]]
     found = mixing_matrices(
         matrix_files(
             tmp_path,
             manifold={"mixing": stochastic, "weights": weights},
             plain={"mixing": [[54.6, 1.0], [1.0, 54.6]], "weights": weights},
+            rows={"mixing": [[0.7, 0.3], [0.4, 0.6]], "weights": weights},
             streams={"H_res": np.eye(4)[None]},
             none={},
             broken={"mixing": stochastic, "weights": weights}
             | {"mixing": [[NAN, 1], [1, 1]], "weights": [[NAN, 0], [0, 1]]},
         )
     )
-    assert list(found) == ["manifold", "plain"]
+    assert list(found) == ["manifold", "plain", "rows"]
     assert found["manifold"] == pytest.approx(np.array(stochastic))
     assert found["plain"] == pytest.approx(np.array(weights))
+    assert found["rows"] == pytest.approx(np.array(weights))
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no safetensors"])
