@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from fathom.config import Cell
-from fathom.report.terminal import LOOKS, print_status
+from fathom.report.terminal import LOOKS, _duration, print_status
 from fathom.runs import status
 from fathom.runs.inspect import STATUSES
 from fathom.runs.status import status_of
@@ -109,3 +109,12 @@ def test_the_command_refuses_a_study_that_is_not_there(tmp_path):
     code, said, errors = fathom_status(tmp_path, "b")
     assert (code, said) == (1, "")
     assert errors == "fathom: no study 'b'; the config has a\n"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(4.6, "5 seconds"), (89, "89 seconds"), (120, "2 minutes"), (5399, "90 minutes"),
+     (5400, "1.5 hours")],
+)  # fmt: skip
+def test_the_time_that_is_left_in_words(seconds, text):
+    assert _duration(seconds) == text
