@@ -33,8 +33,8 @@ $(STAMP): requirements.txt pyproject.toml
 test: $(STAMP) ## set up, then run every fast test
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-test-slow: $(STAMP) ## the tests that run the whole workflow again
-	$(BIN)/python -m pytest -m slow tests/workflow -n 2 --dist loadfile
+test-slow: $(STAMP) ## CONTRIBUTING's examples, processes that preload, whole workflows
+	$(BIN)/python -m pytest -m slow -n 2 --dist loadfile
 
 test-faults: $(STAMP) ## kill trainings and workflows, damage files, fill a disk
 	$(BIN)/python -m pytest -m faults tests/faults -n 2 --dist loadfile

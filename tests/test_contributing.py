@@ -51,6 +51,8 @@ from fathom.runs.training import run_cell
 from tables_helpers import curve, frame, seeds
 from test_rooms import ROOMS
 
+pytestmark = pytest.mark.slow
+
 needs_torch = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="torch is not installed"
 )

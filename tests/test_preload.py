@@ -17,6 +17,7 @@ from fathom.config import Compute, installed_backends
 from fathom.runs.training import run_cell
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks a loaded framework"),
     pytest.mark.skipif(not installed_backends(), reason="neither torch nor mlx is installed"),
 ]
