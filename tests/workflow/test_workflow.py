@@ -260,6 +260,7 @@ def test_every_row_of_the_readme_is_tried_here():
 
 
 @pytest.mark.parametrize("purpose", PLANS)
+@pytest.mark.slow
 def test_a_command_of_the_readme_plans_what_the_readme_says(untouched, purpose):
     program, *arguments = shlex.split(COMMANDS[purpose])
     assert program == "snakemake"
@@ -278,6 +279,7 @@ def test_a_command_of_the_readme_can_be_read(command):
     typer.main.get_command(cli.app).commands[name].make_context(name, arguments)
 
 
+@pytest.mark.slow
 def test_a_browsable_report_is_made(finished, tmp_path):
     program, option, file = shlex.split(COMMANDS["make a browsable report"])
     assert (program, option) == ("snakemake", "--report")
@@ -285,6 +287,7 @@ def test_a_browsable_report_is_made(finished, tmp_path):
     assert (tmp_path / file).stat().st_size > 100_000
 
 
+@pytest.mark.slow
 def test_a_missing_backend_is_left_out_and_said(untouched, tmp_path):
     # None in sys.modules is how Python itself says that a module is not to be found.
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['mlx'] = None\n")
@@ -325,6 +328,7 @@ def test_without_the_images_everything_else_is_made_and_the_tables_say_why(fresh
         ("depths=[7]", "depths: unknown depth 7"),
     ],
 )
+@pytest.mark.slow
 def test_bad_config_is_one_line_and_nothing_starts(untouched, setting, said):
     result = untouched.snakemake("all", "--config", setting)
     assert result.returncode != 0
@@ -343,6 +347,7 @@ def test_bad_config_is_one_line_and_nothing_starts(untouched, setting, said):
         (["results/runs/dpeth-mlx/48L/mhc/torch/seed0/metrics.jsonl"], "no study 'dpeth-mlx'"),
     ],
 )
+@pytest.mark.slow
 def test_a_wrong_target_is_refused_in_one_line(untouched, arguments, said):
     result = untouched.snakemake("-n", *arguments)
     assert result.returncode == 1
