@@ -15,7 +15,7 @@ from rich.table import Table
 
 from fathom import datasets, tasks
 from fathom.analysis.places import Place
-from fathom.analysis.tables import AXES, run_measures, summary_table
+from fathom.analysis.tables import AXES, TRAINED, run_measures, summary_table
 from fathom.config import Compute, Config, Spec, check_config
 from fathom.measures import STEP_MEASURES, Row
 from fathom.report.figures import draw_family, figures_for, save
@@ -84,7 +84,7 @@ def draw(
     first = specs[0]
     place = Place.named(first.backend)
     steps = [pd.DataFrame(rows[spec.variant]).assign(**_axes(spec, place)) for spec in specs]
-    cells = [{**_axes(spec, place), "recipe": "", "status": "measured",
+    cells = [{**_axes(spec, place), **dict.fromkeys(TRAINED), "status": "measured",
               **measured[spec.variant]} for spec in specs]  # fmt: skip
     data = {
         "steps": pd.concat(steps, ignore_index=True),
