@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
 
 from fathom import backends, datasets, tasks
 from fathom.config import Compute, Spec
@@ -21,6 +22,10 @@ OPERATIONS_PER_SECOND = 3e10
 At the default scale PyTorch took 0.4 to 0.8 of what these give in the depth studies, MLX 1.2 to 2.1;
 dynamic connections in small networks took up to nine times as much.
 """
+
+
+TIMED_STEPS = 6
+TIMING_SECONDS = 5.0
 
 
 def operations_of_step(spec: Spec) -> float:
@@ -41,20 +46,23 @@ def assumed_seconds(specs: Iterable[Spec]) -> float:
 
 
 def timed_step_seconds(spec: Spec, compute: Compute) -> float:
-    """Seconds of a training step here: the second one, as the first may compile.
+    """Seconds of a training step here: the median of a few, but for the first, which may compile.
 
-    Writes nothing. Raises BackendError or DataError as the training would.
+    After TIMING_SECONDS no other step begins. Writes nothing. Raises BackendError or DataError as
+    the training would.
     """
     os.environ[datasets.ENVIRONMENT] = compute.data
     backend = backends.connect(spec.backend, compute.device, compute.threads, compute.mlx_blas)
     trainer = trainer_for(spec, backend, tasks.initial_parameters(spec))
-    seconds = 0.0
-    for step in range(min(2, spec.steps)):
+    seconds: list[float] = []
+    for step in range(min(TIMED_STEPS, spec.steps)):
         started = time.perf_counter()
         trainer.step(batches_of(spec, step), pace(spec, step))
         trainer.collect()  # waits for the device
-        seconds = time.perf_counter() - started
-    return seconds
+        seconds.append(time.perf_counter() - started)
+        if sum(seconds) > TIMING_SECONDS:
+            break
+    return median(seconds[1:] or seconds)
 
 
 def timed_seconds(specs: Sequence[Spec], step_seconds: Mapping[str, float]) -> float:
