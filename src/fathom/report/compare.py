@@ -27,7 +27,6 @@ from fathom.runs.training import run_cell
 from fathom.settings import ConfigError
 from fathom.system.files import write_text
 
-
 LONG_SECONDS = 600.0
 """A comparison that takes longer is told of a small size."""
 

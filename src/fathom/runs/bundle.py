@@ -133,8 +133,8 @@ def import_bundle(
     """
     home = results / "imported"
     with _staging(home) as staging:
-        cells = _unpack(file, staging)
-        targets = {cell: home / _checked_platform(staging, cell) / cell.path() for cell in cells}
+        platforms = unpacked(file, staging)
+        targets = {cell: imported_folder(results, cell, platforms[cell]) for cell in platforms}
         done: dict[str, list[str]] = {"imported": [], "kept": [], "same": []}
         for cell, target in targets.items():
             done[_action(staging / cell.path(), target, existing, cell)].append(cell.path())
@@ -146,6 +146,19 @@ def import_bundle(
             target.unlink(missing_ok=True)
             (staging / path).replace(target)
     return done
+
+
+def imported_folder(results: Path, cell: Cell, platform: str) -> Path:
+    """Where the imported run of a cell is, or will be."""
+    return results / "imported" / platform / cell.path()
+
+
+def unpacked(file: Path, staging: Path) -> dict[Cell, str]:
+    """Unpack a bundle into `staging`, every run whole and checked; the platform of each cell's.
+
+    Raises BundleError if anything at all is wrong.
+    """
+    return {cell: _checked_platform(staging, cell) for cell in _unpack(file, staging)}
 
 
 STAGING = ".incoming-"
@@ -340,16 +353,29 @@ def _checked_platform(staging: Path, cell: Cell) -> str:
 
 def _action(new: Path, target: Path, existing: str, cell: Cell) -> str:
     """What to do with an unpacked run: one of the keys of what `import_bundle` returns."""
-    if not target.exists():
-        return "imported"
-    try:
-        if (new / MANIFEST).read_bytes() == (target / MANIFEST).read_bytes():
-            return "same" if _is_whole(target, cell) else "imported"  # which mends it
-    except OSError:
-        pass  # what is there is no whole run: it is for `existing` to decide
+    there = compared(new, target, cell)
+    if there != "another":
+        return "same" if there == "same" else "imported"
     if existing == "refuse":
         raise BundleError(f"{target}: is there already; choose --keep or --replace")
     return "kept" if existing == "keep" else "imported"
+
+
+def compared(
+    new: Path, target: Path, cell: Cell
+) -> Literal["absent", "damaged", "same", "another"]:
+    """What is at the place of an unpacked run.
+
+    `damaged`: the same run, which is no longer whole. `another`: any other, whole or not.
+    """
+    if not target.exists():
+        return "absent"
+    try:
+        if (new / MANIFEST).read_bytes() == (target / MANIFEST).read_bytes():
+            return "same" if _is_whole(target, cell) else "damaged"
+    except OSError:
+        pass  # what is there is no whole run
+    return "another"
 
 
 def _is_whole(folder: Path, cell: Cell) -> bool:

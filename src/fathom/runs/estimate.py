@@ -19,8 +19,8 @@ LAYER_SECONDS = 1.5e-3
 OPERATIONS_PER_SECOND = 3e10
 """A guess at one CPU core: a layer's own time in a step, and the rate of its products.
 
-At the default scale PyTorch took 0.4 to 0.8 of what these give in the depth studies, MLX 1.2 to 2.1;
-dynamic connections in small networks took up to nine times as much.
+In the depth studies of the default scale PyTorch took 0.4 to 0.8 of what these give, MLX 1.2 to
+2.1; dynamic connections in small networks took up to nine times as much.
 """
 
 

@@ -69,7 +69,8 @@ def log_lines(spec: Spec) -> Callable[[Chunk], None]:
             is_due = row["step"] == 0 or done % every == 0 or done == spec.steps
             if is_due or (late and row is chunk.rows[-1]):
                 left = duration((spec.steps - done) * row["step_seconds"])
-                line = f"{spec.cell} step {done}/{spec.steps}  {describe(row)}, {left} left"
+                rest = f", {left} left" if done < spec.steps else ""
+                line = f"{spec.cell} step {done}/{spec.steps}  {describe(row)}{rest}"
                 print(line, file=sys.stderr)
                 said = time.monotonic()
 
