@@ -56,14 +56,15 @@ def check(
     How many runs fit the config, which were made by other code and need a replay, and which are
     there already. A bundle that cannot be taken is refused in one line.
     """
-    _check(read_config(config), file)
+    _say_arrivals(read_config(config), file)
+    typer.echo("nothing was taken in")
 
 
-def _check(settings: Config, file: Path) -> None:
+def _say_arrivals(settings: Config, file: Path) -> None:
     from fathom.runs.arrival import arrivals, described
 
     found = arrivals(settings, file)
-    typer.echo(f"{file}: {len(found)} runs, every file whole; nothing was taken in")
+    typer.echo(f"{file}: {len(found)} runs, every file whole")
     for line in described(found):
         typer.echo(line)
 
@@ -99,7 +100,7 @@ def contribute(
         raise ConfigError(f"--out {out}: there is no folder {out.parent}")
     train_left(settings, patterns or (), compute, jobs)
     _pack(settings, out, patterns or ())
-    _check(settings, out)
+    _say_arrivals(settings, out)
 
 
 @bundle.command("import", epilog=example("fathom bundle import gpu.tar.gz --keep"))
