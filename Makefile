@@ -28,11 +28,12 @@ setup: $(STAMP) ## create .venv with the pinned packages; PIP_ARGS go to pip
 # Measured with Python 3.11 on x86; a wheel for a CPU has the same version as one with CUDA.
 ifeq ($(shell uname -s),Linux)
 define SIZES
-echo "fathom: to download 0.4 GB and to store 1.5 GB, or 3 GB and 5 GB where pip takes PyTorch with CUDA."; \
-echo "fathom: CUDA is not needed. To do without: README.md, \"Without a GPU\""
+echo "fathom: packages take 0.4 GB to download and 1.5 GB in $(VENV); where pip takes PyTorch with CUDA,"; \
+echo "fathom: 3 GB and 5 GB. CUDA is not needed. To do without, stop this, and give pip the index of CPU"; \
+echo "fathom: wheels that PyTorch names under Get Started: make setup PIP_ARGS='--extra-index-url URL'"
 endef
 else
-SIZES := echo "fathom: to download 0.4 GB, to store 1.5 GB"
+SIZES := echo "fathom: packages take 0.4 GB to download and 1.5 GB in $(VENV)"
 endif
 
 # The stamp is written last: an install that was interrupted is done again. Python compiles a module

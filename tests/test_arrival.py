@@ -86,6 +86,18 @@ def test_what_is_there_already_is_told_from_another_run_of_the_cell(here, packed
     }
 
 
+def test_runs_of_bundles_that_the_results_keep_are_there_too(here, packed, tmp_path):
+    kept = Path(here.results) / "bundles"
+    kept.mkdir(parents=True)
+    file = packed()
+    (kept / "one.tar.gz").write_bytes(file.read_bytes())
+    assert {outcome for _, outcome, _ in outcomes(here, file)} == {"same"}
+    other = packed("other.tar.gz", threads=7)
+    assert {outcome for _, outcome, _ in outcomes(here, other)} == {"another"}
+    # A bundle that was put there itself is not a copy of itself.
+    assert {outcome for _, outcome, _ in outcomes(here, kept / "one.tar.gz")} == {"counts"}
+
+
 def test_the_table_counts_by_platform_study_and_outcome(tmp_path, packed):
     here = config_with(tmp_path / "here", **SIZES, a={"optimizer": {"lr": 0.5}, "seeds": [1, 2]})
     head, first, second, reason = described(arrivals(here, packed()))

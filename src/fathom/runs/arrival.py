@@ -9,8 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fathom.config import Cell, Config
-from fathom.runs.bundle import compared, imported_folder, unpacked
+from fathom.runs.bundle import compared, imported_folder, manifests_in, unpacked
+from fathom.runs.folder import MANIFEST
 from fathom.runs.inspect import inspect
+
+BUNDLES = "bundles"
+"""The folder of results that keeps bundles, those of the reference: their runs are there, too."""
 
 ARRIVALS = {
     "counts": "fits the config and today's code",
@@ -18,7 +22,7 @@ ARRIVALS = {
     "left out": "its numbers are not those of the config",
     "not asked for": "the config has no such cell",
     "same": "is there already",
-    "another": "another run is there; import with --keep or --replace",
+    "another": "another run of the cell is there; only one can stay",
 }
 """What can become of a run that arrives."""
 
@@ -40,20 +44,38 @@ def arrivals(config: Config, file: Path) -> list[Arrival]:
 
     Raises BundleError if the bundle would be refused whatever is there.
     """
-    planned = set(config.cells())
+    planned, kept = set(config.cells()), _kept(config, file)
     with tempfile.TemporaryDirectory() as folder:
         staging = Path(folder)
         platforms = unpacked(file, staging)
         return [
-            _arrival(config, cell, platform, staging / cell.path(), cell in planned)
+            _there(config, cell, platform, staging / cell.path(), kept.get((platform, cell)))
+            or _judged(config, cell, platform, staging / cell.path(), cell in planned)
             for cell, platform in platforms.items()
         ]
 
 
-def _arrival(config: Config, cell: Cell, platform: str, new: Path, planned: bool) -> Arrival:
+def _kept(config: Config, file: Path) -> dict[tuple[str, Cell], bytes]:
+    """Manifests by platform and cell of what the bundles hold that the results keep."""
+    found = {}
+    for other in sorted((Path(config.results) / BUNDLES).glob("*.tar.gz")):
+        if not (file.exists() and other.samefile(file)):
+            found |= manifests_in(other)
+    return found
+
+
+def _there(
+    config: Config, cell: Cell, platform: str, new: Path, kept: bytes | None
+) -> Arrival | None:
+    """That the run, or another of its cell and platform, is imported or kept; None if none is."""
     there = compared(new, imported_folder(Path(config.results), cell, platform), cell)
-    if there in ("same", "another"):
-        return Arrival(cell, platform, there, "")
+    if there == "absent" and kept is not None:
+        there = "same" if (new / MANIFEST).read_bytes() == kept else "another"
+    return Arrival(cell, platform, there, "") if there in ("same", "another") else None
+
+
+def _judged(config: Config, cell: Cell, platform: str, new: Path, planned: bool) -> Arrival:
+    """Whether the run fits the config and today's code."""
     if not planned:
         return Arrival(cell, platform, "not asked for", "")
     spec = config.spec(cell)

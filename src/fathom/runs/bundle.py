@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 import tarfile
+import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -196,6 +197,24 @@ def _is_another(process: int) -> bool:
     except PermissionError:  # somebody else's
         return True
     return process != os.getpid()
+
+
+def manifests_in(file: Path) -> dict[tuple[str, Cell], bytes]:
+    """The manifest of every run of a bundle, by platform and cell. Raises BundleError.
+
+    What is in the other files of a run is not looked at.
+    """
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        staging = Path(folder)
+        for cell in _unpack(file, staging):
+            try:
+                platform = read_manifest(staging / cell.path()).platform
+            except RunError as error:
+                problem = str(error).replace(f"{staging}/", "")
+                raise BundleError(f"{file}: {one_line(problem)}") from error
+            found[platform, cell] = (staging / cell.path() / MANIFEST).read_bytes()
+    return found
 
 
 def _unpack(file: Path, staging: Path) -> list[Cell]:
