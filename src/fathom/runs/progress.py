@@ -27,20 +27,13 @@ def training_progress(spec: Spec) -> Iterator[Callable[[Chunk], None]]:
         return
 
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
     columns = (
+        SpinnerColumn(),  # moves while a step takes its time
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
         TextColumn("{task.completed}/{task.total}  {task.fields[metrics]}"),
-        TimeElapsedColumn(),  # moves while a step takes its time
-        TextColumn("left:"),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True)) as progress:
