@@ -14,7 +14,7 @@ from contributing_helpers import PROJECT, ROWS, blocks_of, copied_by
 from fathom.cli import app
 from markdown_helpers import anchors, inline, parsed
 
-DOCUMENTS = [PROJECT / "CONTRIBUTING.md", PROJECT / "README.md"]
+DOCUMENTS = [PROJECT / name for name in ("CONTRIBUTING.md", "README.md", "config/README.md")]
 DOCUMENTS += sorted((PROJECT / "docs").rglob("*.md"))
 
 SOURCES = (".py", ".yaml", ".md", ".j2", ".smk", ".toml", ".txt", ".png", "Makefile")
