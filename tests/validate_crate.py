@@ -44,7 +44,7 @@ def main() -> None:
     settings = services.ValidationSettings(
         rocrate_uri=str(crate),
         profile_identifier=PROFILE,
-        requirement_severity=(sys.argv[3:] or ["REQUIRED"])[0],
+        requirement_severity="REQUIRED",
         no_cache=True,
     )
     session = requests.Session()
