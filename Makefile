@@ -12,7 +12,7 @@ SOURCES := src tests benchmarks docs/examples
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help all setup test test-browser test-faults lint format verify smoke dry-runs schema clean
+.PHONY: help all setup test test-browser test-faults lint format verify smoke dry-runs schema clean validator
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14

@@ -36,7 +36,8 @@ def shell_lines(text):
     """Lines of fenced blocks of shell commands, without comments."""
     for token in parsed(text):
         if token.type == "fence" and token.info in ("sh", "bash"):
-            yield from (line.partition("  #")[0].strip() for line in token.content.splitlines())
+            whole = token.content.replace("\\\n", "")
+            yield from (line.partition("  #")[0].strip() for line in whole.splitlines())
 
 
 def commands(text, program):
