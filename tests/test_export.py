@@ -137,8 +137,7 @@ def test_every_file_is_listed_with_its_hash_and_is_a_copy(export, project):
         content = (out / name).read_bytes()
         assert content == (project / name).read_bytes()
         assert found[name]["sha256"] == hashlib.sha256(content).hexdigest()
-        if name != "workflow/Snakefile":
-            assert found[name]["contentSize"] == str(len(content))
+        assert found[name]["contentSize"] == str(len(content))
     assert {
         "config.yaml", "LICENSE", "src/fathom/a.py", "results/config.json", "results/RESULTS.md",
         "results/index.html", "results/tables/cells.csv", "results/figures/a/torch/loss.png",
@@ -158,8 +157,11 @@ def test_a_training_is_an_action_with_the_facts_of_its_manifest(export):
     assert named(training["result"]) == {
         f"{run}/{name}" for name in ("metrics.jsonl", "mixing.safetensors", "manifest.json")
     }
-    usage = {found[name]["name"]: found[name]["value"] for name in named(training["resourceUsage"])}
-    assert usage == {"seconds": 7.25, "peak_host_memory_bytes": 1234}
+    usage = [found[name] for name in named(training["resourceUsage"])]
+    assert {(u["name"], u["value"], u["unitCode"]) for u in usage} == {
+        ("seconds", 7.25, "SEC"),
+        ("peak_host_memory_bytes", 1234, "AD"),
+    }
     for fact in ("2.0.0 on cpu Test CPU", "threads: 2", "commit abc123"):
         assert fact in training["description"]
     assert named(training["instrument"]) == {"#fathom-train"}

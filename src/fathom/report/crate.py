@@ -57,10 +57,16 @@ TERMS = {
 """Terms of the profiles that RO-Crate itself does not have."""
 
 FORMATS = {
-    ".cff": "text/yaml", ".csv": "text/csv", ".gz": "application/gzip", ".html": "text/html",
+    ".cff": "text/yaml", ".css": "text/css", ".csv": "text/csv", ".gz": "application/gzip",
+    ".html": "text/html", ".j2": "text/plain", ".js": "text/javascript",
     ".json": "application/json", ".jsonl": "application/jsonl", ".md": "text/markdown",
-    ".pdf": "application/pdf", ".png": "image/png", ".svg": "image/svg+xml", ".yaml": "text/yaml",
+    ".pdf": "application/pdf", ".png": "image/png", ".py": "text/x-python", ".rst": "text/x-rst",
+    ".safetensors": "application/octet-stream", ".smk": "text/plain", ".svg": "image/svg+xml",
+    ".toml": "application/toml", ".txt": "text/plain", ".typ": "text/plain", ".yaml": "text/yaml",
 }  # fmt: skip
+
+UNITS = {"seconds": "SEC", "peak_host_memory_bytes": "AD", "peak_device_memory_bytes": "AD"}
+"""What of a manifest is a use of resources; and its unit by UN/CEFACT (AD: byte)."""
 
 CONTENTS = {
     SPEC: "every number that the training uses",
@@ -154,6 +160,11 @@ def _files(folder: Path) -> list[Path]:
     )
 
 
+def _single(value: Any) -> Any:  # noqa: ANN401, whatever an entity holds
+    """A list of one as that one, as RO-Crate recommends."""
+    return value[0] if isinstance(value, list) and len(value) == 1 else value
+
+
 class _Crate:
     """A crate that is being filled. Entities are named by the place of their file in it."""
 
@@ -208,16 +219,19 @@ class _Crate:
 
     def add(self, identity: str, kind: str, **properties: Any) -> Any:  # noqa: ANN401, an entity
         """Something that is no file. Properties of None are left out."""
-        given = {key: value for key, value in properties.items() if value not in (None, "")}
+        given = {
+            key: _single(value) for key, value in properties.items() if value not in (None, "")
+        }
         entity = ContextEntity(self.rocrate, identity, {"@type": kind, **given})
         return self.rocrate.add(entity)
 
     def add_workflow(self) -> Any:  # noqa: ANN401, an entity
         if not WORKFLOW.is_file():
             raise CrateError(f"{WORKFLOW}: missing; run this in the folder of the project")
+        facts = {"sha256": sha256(WORKFLOW), "contentSize": str(WORKFLOW.stat().st_size)}
         workflow = self.rocrate.add_workflow(
             WORKFLOW, WORKFLOW.as_posix(), main=True, lang="snakemake",
-            properties={"name": f"{self.citation.title}: the workflow", "sha256": sha256(WORKFLOW)},
+            properties={"name": f"{self.citation.title}: the workflow", **facts},
         )  # fmt: skip
         self.files[WORKFLOW] = workflow
         return workflow
@@ -253,11 +267,7 @@ class _Crate:
             for name in (*manifest.run_files, MANIFEST)
         }
         identity = self.place(run.folder).as_posix()
-        usage = {
-            "seconds": manifest.seconds,
-            "peak_host_memory_bytes": manifest.peak_host_memory_bytes,
-            "peak_device_memory_bytes": manifest.peak_device_memory_bytes,
-        }
+        usage = {name: getattr(manifest, name) for name in UNITS}
         device = manifest.device
         return self.add(
             f"#train/{identity}",
@@ -276,7 +286,12 @@ class _Crate:
             actionStatus="http://schema.org/CompletedActionStatus",
             resourceUsage=[
                 self.add(
-                    f"#{name}/{identity}", "PropertyValue", name=name, propertyID=name, value=value
+                    f"#{name}/{identity}",
+                    "PropertyValue",
+                    name=name,
+                    propertyID=name,
+                    value=value,
+                    unitCode=UNITS[name],
                 )
                 for name, value in usage.items()
                 if value is not None
@@ -313,6 +328,8 @@ class _Crate:
         ]
         # The day of the last training, and not of the export: the same results, the same crate.
         released = citation.date_released or max(run.manifest.ended for run in runs)
+        if Path("README.md") in self.files:
+            self.files[Path("README.md")]["about"] = root
         described = {
             "name": f"{citation.title}: results",
             "description": citation.abstract.strip() or citation.title,
@@ -329,9 +346,9 @@ class _Crate:
         }
         for key, value in described.items():
             if value:
-                root[key] = value
+                root[key] = _single(value)
         workflow["license"] = licence
-        workflow["author"] = authors
+        workflow["author"] = _single(authors)
         workflow["version"] = citation.version
 
     def add_author(self, number: int, author: Author) -> Any:  # noqa: ANN401, an entity
