@@ -38,8 +38,8 @@ def export(
 ) -> None:
     """Prepare results for an archive; nothing is uploaded.
 
-    The crate holds the files of the project, the config, every run that counts, tables, figures
-    and reports, each with its SHA-256. Check them before: fathom verify
+    The crate holds the files of the project, the config, every run, tables, figures and reports,
+    each with its SHA-256. Check them before: fathom verify
     """
     if crate is None and zenodo is None:
         raise ConfigError("nothing to export: give --crate FOLDER, --zenodo FILE, or both")

@@ -27,6 +27,7 @@ from fathom.report.paper import PAPER
 from fathom.report.reports import reports_of
 from fathom.runs.folder import MANIFEST, METRICS, MIXING, SPEC, WEIGHTS, read_json
 from fathom.runs.inspect import Run, find_runs
+from fathom.settings import lines_of
 from fathom.system.errors import UserError
 from fathom.system.files import sha256
 
@@ -113,18 +114,16 @@ def write_crate(config: Config, files: Sequence[Path], templates: Path, folder: 
 
 
 def _current_runs(config: Config) -> list[Run]:
-    """The runs that count, each with its files checked. Raises CrateError."""
+    """The runs, each with its files checked. Raises CrateError if one of them does not count."""
     runs = [run for run in find_runs(config) if run.status != "missing"]
-    unfit = [run for run in runs if run.status == "corrupt"]
+    unfit = [f"{run.folder}: {run.status}: {run.reason}" for run in runs if not run.counts]
     if unfit:
-        raise CrateError("\n".join(f"{run.folder}: {run.status}: {run.reason}" for run in unfit))
-    current = [run for run in runs if run.counts]
-    if not current:
+        raise CrateError(f"{lines_of(unfit)}\nfathom verify says what repairs this")
+    if not runs:
         raise CrateError(
-            f"{config.results}: has no current run to archive; run: snakemake all "
-            "(with the same config)"
+            f"{config.results}: has no run to archive; run: snakemake all (with the same config)"
         )
-    return current
+    return runs
 
 
 def _result_files(config: Config, templates: Path) -> list[Path]:
@@ -196,7 +195,7 @@ class _Crate:
             yield from _files(Path(folder))
 
     def place(self, file: Path) -> Path:
-        """Where a file goes: where it is, or for one outside the project below a name."""
+        """Where a file goes: where it is, or below a folder of its own if that is elsewhere."""
         results = Path(self.config.results)
         if file.is_relative_to(results) and (results.is_absolute() or ".." in results.parts):
             return "results" / file.relative_to(results)
