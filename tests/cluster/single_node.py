@@ -113,7 +113,9 @@ def daemon(folder: Path, name: str, *options: str) -> subprocess.Popen:
 
 def takes_jobs() -> bool:
     """Whether the one node is idle."""
-    asked = subprocess.run(["sinfo", "-h", "-p", "main", "-o", "%T"], capture_output=True, text=True)
+    asked = subprocess.run(
+        ["sinfo", "-h", "-p", "main", "-o", "%T"], capture_output=True, text=True
+    )
     return asked.stdout.strip() == "idle"
 
 

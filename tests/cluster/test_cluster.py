@@ -197,7 +197,8 @@ def without_clocks(text):
 def test_tables_and_reports_are_those_of_a_local_run(workflow, finished, local):
     there, process = local
     there.finish(process)
-    shutil.copytree(workflow.results, "/tmp/cluster-proto/A", dirs_exist_ok=True); shutil.copytree(there.results, "/tmp/cluster-proto/B", dirs_exist_ok=True)
+    shutil.copytree(workflow.results, "/tmp/cluster-proto/A", dirs_exist_ok=True)
+    shutil.copytree(there.results, "/tmp/cluster-proto/B", dirs_exist_ok=True)
     shutil.copy(workflow.folder / "log", "/tmp/cluster-proto/A.log")
     assert sorted(files_of(workflow)) == sorted(files_of(there))
     for name in files_of(there):
