@@ -1,7 +1,6 @@
 """A single-node Slurm cluster for the tests of this folder."""
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -9,9 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from single_node import missing_programs, working_in
-
-SERVER = Path(__file__).with_name("single_node.py")
+from single_node import PROGRAM, missing_programs
 
 
 @dataclass
@@ -36,34 +33,37 @@ class Cluster:
 
 
 @pytest.fixture(scope="session")
-def missing():
-    """Skips where Slurm is not installed."""
+def new_folder():
+    """A function that makes folders for clusters; skips where Slurm is not installed."""
     if names := missing_programs():
         pytest.skip(f"not installed: {', '.join(names)} (Debian: slurm-wlm and munge)")
 
+    def make():
+        # Not in pytest's folder: the path of a socket may have 107 characters, and munge wants
+        # others to reach it.
+        folder = Path(tempfile.mkdtemp(prefix="fathom-slurm-"))
+        folder.chmod(0o755)
+        return folder
+
+    return make
+
 
 @pytest.fixture(scope="session")
-def cluster(missing):
-    # Not in pytest's folder: the path of a socket may have 107 characters, and the daemons' own
-    # users have to reach it.
-    folder = Path(tempfile.mkdtemp(prefix="fathom-slurm-"))
-    folder.chmod(0o755)
+def cluster(new_folder):
+    folder = new_folder()
     process = subprocess.Popen(
-        [sys.executable, SERVER, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        start_new_session=True,  # Ctrl-C reaches pytest alone, which then ends it
-    )  # fmt: skip
+        [sys.executable, PROGRAM, folder],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # Ctrl-C reaches pytest alone, which then closes stdin
+    )
     try:
-        assert process.stdout.readline() == "ready\n", log_of(folder)
+        assert process.stdout.readline() == "ready\n"
         path = f"{folder}{os.pathsep}{os.environ['PATH']}"
         settings = {"PATH": path, "SLURM_CONF": str(folder / "slurm.conf")}
         yield Cluster(folder, {**os.environ, **settings})
     finally:
         process.stdin.close()
-        process.wait(timeout=120)
-        left = working_in(folder)
-        shutil.rmtree(folder)
-        assert not left
-
-
-def log_of(folder):
-    return "".join(file.read_text() for file in folder.glob("*.out"))
+        assert process.wait(timeout=120) == 0
+    assert not folder.exists()

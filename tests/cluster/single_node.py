@@ -4,9 +4,10 @@
 
 Keys, settings, state and logs are in FOLDER. Prints "ready" when the node takes jobs. When standard
 input is closed, also by the death of the process that started this one, everything that works in
-FOLDER ends: the daemons, jobs, and workflows that submit them.
+FOLDER ends: the daemons, jobs, and workflows that submit them. Then FOLDER is removed.
 """
 
+import contextlib
 import getpass
 import os
 import secrets
@@ -16,9 +17,11 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol")
+PROGRAM = Path(__file__)
+NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol")
 SECONDS = 60
 """No daemon takes as long to start or to end, unless it hangs."""
 
@@ -58,7 +61,7 @@ PartitionName=other Nodes={host} MaxTime=INFINITE State=UP
 
 def missing_programs() -> list[str]:
     """Those of Slurm and munge that are not installed."""
-    return [name for name in PROGRAMS if not found(name)]
+    return [name for name in NEEDED if not found(name)]
 
 
 def found(name: str) -> str | None:
@@ -113,13 +116,12 @@ def daemon(folder: Path, name: str, *options: str) -> subprocess.Popen:
 
 def takes_jobs() -> bool:
     """Whether the one node is idle."""
-    asked = subprocess.run(
-        ["sinfo", "-h", "-p", "main", "-o", "%T"], capture_output=True, text=True
-    )
+    command = ("sinfo", "--noheader", "--partition=main", "--format=%T")
+    asked = subprocess.run(command, capture_output=True, text=True, check=False)
     return asked.stdout.strip() == "idle"
 
 
-def wait_until(condition, daemons: list[subprocess.Popen]) -> None:
+def wait_until(condition: Callable[[], bool], daemons: list[subprocess.Popen]) -> None:
     """Raises RuntimeError if a daemon ends or nothing happens."""
     end = time.monotonic() + SECONDS
     while not condition():
@@ -143,26 +145,32 @@ def working_in(folder: Path) -> list[int]:
 
 
 def end_all(folder: Path) -> None:
-    """SIGKILL for whatever works in the folder, until nothing does."""
+    """SIGKILL for whatever works in the folder. Raises RuntimeError if something outlives that."""
     end = time.monotonic() + SECONDS
-    while (processes := working_in(folder)) and time.monotonic() < end:
+    while processes := working_in(folder):
+        if time.monotonic() > end:
+            raise RuntimeError(f"processes {processes} do not end")
         for process in processes:
-            try:
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
                 os.kill(process, signal.SIGKILL)
-            except ProcessLookupError:
-                pass  # it has just ended
         time.sleep(0.1)
 
 
 def main() -> None:
+    """Run the cluster, and show the daemons' last words if it does not start."""
     folder = Path(sys.argv[1]).resolve()
     os.environ["SLURM_CONF"] = str(folder / "slurm.conf")
     try:
         wait_until(takes_jobs, start(folder))
         print("ready", flush=True)
         sys.stdin.read()
+    except RuntimeError:
+        for file in sorted([*folder.glob("*.out"), *folder.glob("*.log")]):
+            print(f"--- {file.name}", file.read_text()[-1000:], sep="\n", file=sys.stderr)
+        raise
     finally:
         end_all(folder)
+        shutil.rmtree(folder)
 
 
 if __name__ == "__main__":
