@@ -4,8 +4,8 @@
 CELL = "{study}/{depth}L/{variant}/{backend}/seed{seed}"
 RUN = f"{STORE}/runs/{CELL}"
 
-# On a cluster, cells of so few minutes at most share jobs; its profile says how many do. A job's
-# time limit is that of all its cells, and if it ends early all of them are trained again.
+# On a cluster, cells of so few minutes at most share jobs, and its profile says how many do. The time
+# limits of cells add up; and if a job ends early, all its cells are trained again.
 SHORT = 10
 SHARED_JOBS = "cells" if ELSEWHERE and CONFIG.compute.runtime <= SHORT else None
 
