@@ -33,7 +33,7 @@ pytestmark = [
 
 PROJECT = Path(__file__).parents[2]
 PARTS = ("src", "workflow", "report", "envs", "config.yaml")
-STEPS = 1200
+STEPS = 800
 GRID = """\
 studies:
   depth-mlx: {variants: [hc, mhc], depths: [2], seeds: [0], backends: [torch], exclude: []}
