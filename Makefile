@@ -66,6 +66,9 @@ test-browser: $(STAMP) ## open the page in chromium, where that is installed
 test-faults: $(STAMP) ## kill trainings and workflows, damage files, fill a disk
 	$(BIN)/python -m pytest -m faults tests/faults -n 2 --dist loadfile
 
+test-cluster: $(STAMP) ## run the workflow on a Slurm cluster of this machine, where Slurm is installed
+	$(BIN)/python -m pytest -m cluster tests/cluster -rs
+
 lint: $(STAMP) ## style of Python and Snakemake files; whether the schema is current
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)

@@ -1,10 +1,12 @@
-"""The Slurm profile starts and trains: stand-ins for Slurm's commands run its jobs on this machine.
+"""What the Slurm profile asks for, where the one-node cluster of tests/cluster cannot tell.
 
-They are a cluster without accounting, and the machine that submits has no MLX.
+Stand-ins for Slurm's commands run jobs on this machine. They know an account, and the machine that
+submits has no MLX.
 """
 
 import json
 import os
+import re
 import sys
 
 import pytest
@@ -42,6 +44,7 @@ print("7")
     "srun": '#!/bin/sh\nwhile [ "${{1#-}}" != "$1" ]; do shift; done\nexec "$@"\n',
     "squeue": "#!/bin/sh\ncat {folder}/states\n",
     "sacct": "#!/bin/sh\necho 'Slurm accounting storage is disabled' >&2\nexit 1\n",
+    "sacctmgr": "#!/bin/sh\necho physics\n",
     "sinfo": "#!/bin/sh\nprintf 'PARTITION\\nshort\\nlong*\\n'\n",
     "scontrol": "#!/bin/sh\necho 'MinJobAge = 300 sec'\n",
 }
@@ -68,6 +71,7 @@ def test_the_profile_trains_a_cell_of_a_backend_that_only_the_cluster_has(fresh,
     if "mlx" not in installed_backends():
         pytest.skip("mlx is not installed")
     environment, folder = slurm
+    environment["SBATCH_ACCOUNT"] = "physics"
     arguments = (f"{RUN}/metrics.jsonl", *SMOKE, *PROFILE, *WITHOUT_ACCOUNTING)
     result = fresh.snakemake(*arguments, "--config", "seeds=[0]", environment=environment)
     log = folder / "log"
@@ -75,5 +79,29 @@ def test_the_profile_trains_a_cell_of_a_backend_that_only_the_cluster_has(fresh,
     assert len((fresh.folder / RUN / "metrics.jsonl").read_text().splitlines()) == 4
     (submitted,) = (folder / "submitted").read_text().splitlines()
     options = " ".join(json.loads(submitted))
-    for asked in ("-p long", "-t 60", "--mem 2000", "--cpus-per-task=1"):
+    for asked in ("-A physics", "-p long", "-t 10", "--mem 2000", "--cpus-per-task=1"):
         assert asked in options
+
+
+def test_the_default_study_is_a_dozen_submissions(untouched):
+    """And an account and a partition of the command line replace no other resource."""
+    named = ("--default-resources", "slurm_account=physics", "slurm_partition=short")
+    plan = untouched.snakemake("all", "bench", "-n", "-p", *PROFILE, *named).stdout
+    assert len(jobs_of("train", plan)) > 12 * 25
+    assert plan.count("Group job cells") == 12
+    wanted = {"slurm_account=physics", "slurm_partition=short", "mem_mb=2000"}
+    for rule, minutes in {"train": 10, "bench": 60}.items():
+        for resources in jobs_of(rule, plan):
+            assert set(resources.split(", ")) >= wanted | {f"runtime={minutes}"}
+
+
+def test_at_the_published_scale_each_cell_is_a_submission(untouched):
+    preset = ("--configfile", "workflow/presets/paper.yaml")
+    plan = untouched.snakemake("all", "-n", "-p", *PROFILE, *preset).stdout
+    assert len(jobs_of("train", plan)) > 300
+    assert "Group job" not in plan
+
+
+def jobs_of(rule, plan):
+    """The resources of each job that a plan has of a rule."""
+    return re.findall(rf"^ *rule {rule}:.*?resources: (.*?)$", plan, re.M | re.S)

@@ -12,6 +12,9 @@ rule bench:
     # All of them: what is measured has the machine to itself. On a cluster, where Snakemake is told
     # of no number, its scheduler sees to that.
     threads: workflow.resource_settings.cores or 1
+    resources:
+        mem_mb=CONFIG.compute.mem_mb,
+        runtime=60,
     params:
         captions=captions_of(OF_BENCH),
         code_hash=provenance.code_hash("fathom.bench.measure", "fathom.report.figures.bench"),

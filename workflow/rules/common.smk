@@ -45,8 +45,8 @@ STORE = CONFIG.results
 RESULTS = CONFIG.report_folder
 
 # Whether other machines run the jobs: these may have frameworks that this one lacks. Snakemake
-# names its executor only after it has read the rules, but has by then given default resources to
-# jobs that leave this machine, and to no local one. Such a job itself is told what it is.
+# names its executor only after it has read the rules. By then it knows the default resources, which
+# a cluster's profile has and a local one has not. A job there is told what it is.
 ELSEWHERE = workflow.remote_exec or workflow.resource_settings.default_resources is not None
 
 INSTALLED = BACKENDS if CONDA or ELSEWHERE or CONFIG.assume_backends else installed_backends()

@@ -4,6 +4,11 @@
 CELL = "{study}/{depth}L/{variant}/{backend}/seed{seed}"
 RUN = f"{STORE}/runs/{CELL}"
 
+# On a cluster, cells of so few minutes at most share jobs, and its profile says how many do. The time
+# limits of cells add up; and if a job ends early, all its cells are trained again.
+SHORT = 10
+SHARED_JOBS = "cells" if ELSEWHERE and CONFIG.compute.runtime <= SHORT else None
+
 
 rule train:
     input:
@@ -19,6 +24,8 @@ rule train:
         # Its seconds hold for every job; its memory and CPU time for those that train in their own
         # process: on a cluster, or with `compute.preload: false`.
         f"{STORE}/benchmarks/{{study}}/{{depth}}L-{{variant}}-{{backend}}-seed{{seed}}.tsv"
+    group:
+        SHARED_JOBS
     conda:
         "../../envs/{backend}.yaml"
     threads: CONFIG.compute.threads
@@ -26,6 +33,7 @@ rule train:
         mem_mb=CONFIG.compute.mem_mb,
         runtime=CONFIG.compute.runtime,
         gpu=CONFIG.compute.gpu,
+        at_once=1,
     params:
         spec=lambda w: spec_of(w).json(),
         spec_hash=lambda w: spec_of(w).hash(),

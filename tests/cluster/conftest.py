@@ -1,0 +1,69 @@
+"""A single-node Slurm cluster for the tests of this folder."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from single_node import PROGRAM, missing_programs
+
+
+@dataclass
+class Cluster:
+    folder: Path
+    environment: dict[str, str]
+
+    def ask(self, *command):
+        """What one of Slurm's commands prints."""
+        return subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, check=True
+        ).stdout
+
+    def waiting_or_running(self):
+        return self.ask("squeue", "--noheader", "--format=%A").split()
+
+    def submitted(self):
+        """What each job was submitted with, ended ones too, in the order of submission."""
+        found = self.ask("scontrol", "show", "jobs", "--oneliner")
+        jobs = (line.split() for line in found.splitlines() if line.startswith("JobId="))
+        return [dict(word.partition("=")[::2] for word in words) for words in jobs]
+
+
+@pytest.fixture(scope="session")
+def new_folder():
+    """A function that makes folders for clusters; skips where Slurm is not installed."""
+    if names := missing_programs():
+        pytest.skip(f"not installed: {', '.join(names)} (Debian: slurm-wlm and munge)")
+
+    def make():
+        # Not in pytest's folder: the path of a socket may have 107 characters, and munge wants
+        # others to reach it.
+        folder = Path(tempfile.mkdtemp(prefix="fathom-slurm-"))
+        folder.chmod(0o755)
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def cluster(new_folder):
+    folder = new_folder()
+    process = subprocess.Popen(
+        [sys.executable, PROGRAM, folder],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # Ctrl-C reaches pytest alone, which then closes stdin
+    )
+    try:
+        assert process.stdout.readline() == "ready\n"
+        path = f"{folder}{os.pathsep}{os.environ['PATH']}"
+        settings = {"PATH": path, "SLURM_CONF": str(folder / "slurm.conf")}
+        yield Cluster(folder, {**os.environ, **settings})
+    finally:
+        process.stdin.close()
+        assert process.wait(timeout=120) == 0
+    assert not folder.exists()

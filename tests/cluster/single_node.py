@@ -1,0 +1,177 @@
+"""A Slurm cluster of this one machine, as long as standard input stays open.
+
+    python single_node.py FOLDER
+
+Keys, settings, state and logs are in FOLDER. Prints "ready" when the node takes jobs. When standard
+input is closed, also by the death of the process that started this one, everything that works in
+FOLDER ends: the daemons, jobs, and workflows that submit them. Then FOLDER is removed.
+"""
+
+import contextlib
+import getpass
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+PROGRAM = Path(__file__)
+NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol")
+SECONDS = 60
+"""No daemon takes as long to start or to end, unless it hangs."""
+
+# No accounting, no cgroups. Two partitions; `main` is the default.
+SETTINGS = """\
+ClusterName=tested
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmdPort={ports[1]}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SchedulerType=sched/builtin
+SchedulerParameters=batch_sched_delay=0,sched_interval=1
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SlurmdParameters=config_overrides
+ReturnToService=2
+MpiDefault=none
+KillWait=2
+NodeName={host} NodeAddr=127.0.0.1 CPUs=2 RealMemory=64000
+PartitionName=main Nodes={host} Default=YES MaxTime=INFINITE State=UP
+PartitionName=other Nodes={host} MaxTime=INFINITE State=UP
+"""
+
+
+def missing_programs() -> list[str]:
+    """Those of Slurm and munge that are not installed."""
+    return [name for name in NEEDED if not found(name)]
+
+
+def found(name: str) -> str | None:
+    """The path of a program; daemons lie in folders that not every user searches."""
+    return shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on."""
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [listener.getsockname()[1] for listener in listeners]
+    for listener in listeners:
+        listener.close()
+    return ports
+
+
+def start(folder: Path) -> list[subprocess.Popen]:
+    """The daemons. Their node takes jobs a moment later."""
+    for name in ("state", "spool"):
+        (folder / name).mkdir()
+    host = socket.gethostname().partition(".")[0]
+    settings = SETTINGS.format(
+        folder=folder, host=host, user=getpass.getuser(), ports=free_ports(2)
+    )
+    (folder / "slurm.conf").write_text(settings)
+    key = folder / "munge.key"
+    key.touch(mode=0o600)
+    key.write_bytes(secrets.token_bytes(128))
+    # Snakemake hides SLURM_CONF, as all variables of that name, from the srun in its jobs.
+    srun = folder / "srun"
+    srun.write_text(f'#!/bin/sh\nSLURM_CONF={folder}/slurm.conf exec {found("srun")} "$@"\n')
+    srun.chmod(0o755)
+    files = {"key": "key", "log": "log", "pid": "pid", "seed": "seed"}
+    options = [f"--{name}-file={folder}/munge.{end}" for name, end in files.items()]
+    munge = daemon(folder, "munged", "-F", f"--socket={folder}/munge.socket", *options)
+    wait_until((folder / "munge.socket").exists, [munge])
+    slurm = [daemon(folder, name, "-D") for name in ("slurmctld", "slurmd")]
+    return [munge, *slurm]
+
+
+def daemon(folder: Path, name: str, *options: str) -> subprocess.Popen:
+    """It stays in the foreground, so that its process is the one that is started here."""
+    with (folder / f"{name}.out").open("wb") as out:
+        return subprocess.Popen(
+            [found(name), *options],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+        )
+
+
+def takes_jobs() -> bool:
+    """Whether the one node is idle."""
+    command = ("sinfo", "--noheader", "--partition=main", "--format=%T")
+    asked = subprocess.run(command, capture_output=True, text=True, check=False)
+    return asked.stdout.strip() == "idle"
+
+
+def wait_until(condition: Callable[[], bool], daemons: list[subprocess.Popen]) -> None:
+    """Raises RuntimeError if a daemon ends or nothing happens."""
+    end = time.monotonic() + SECONDS
+    while not condition():
+        ended = [daemon.args[0] for daemon in daemons if daemon.poll() is not None]
+        if ended or time.monotonic() > end:
+            raise RuntimeError(f"ended: {ended}" if ended else f"nothing after {SECONDS} s")
+        time.sleep(0.1)
+
+
+def working_in(folder: Path) -> list[int]:
+    """Every other process whose working folder is this one or lies in it."""
+    processes = []
+    for link in Path("/proc").glob("[0-9]*/cwd"):
+        try:
+            where = link.readlink()
+        except OSError:
+            continue  # gone, or of somebody else
+        if where.is_relative_to(folder):
+            processes.append(int(link.parent.name))
+    return [pid for pid in processes if pid != os.getpid()]
+
+
+def end_all(folder: Path) -> None:
+    """SIGKILL for whatever works in the folder. Raises RuntimeError if something outlives that."""
+    end = time.monotonic() + SECONDS
+    while processes := working_in(folder):
+        if time.monotonic() > end:
+            raise RuntimeError(f"processes {processes} do not end")
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.kill(process, signal.SIGKILL)
+        time.sleep(0.1)
+
+
+def main() -> None:
+    """Run the cluster, and show the daemons' last words if it does not start."""
+    folder = Path(sys.argv[1]).resolve()
+    os.environ["SLURM_CONF"] = str(folder / "slurm.conf")
+    try:
+        wait_until(takes_jobs, start(folder))
+        print("ready", flush=True)
+        sys.stdin.read()
+    except RuntimeError:
+        for file in sorted([*folder.glob("*.out"), *folder.glob("*.log")]):
+            print(f"--- {file.name}", file.read_text()[-1000:], sep="\n", file=sys.stderr)
+        raise
+    finally:
+        end_all(folder)
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,262 @@
+"""The workflow on a real Slurm cluster of one node, with the project's own profile.
+
+One workflow is told to stop, started again, loses its jobs, and ends with the tables and reports of
+a local one. The cluster has no accounting and no GPUs.
+"""
+
+import csv
+import gzip
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from single_node import PROGRAM, working_in
+
+from fathom.config import installed_backends
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif("torch" not in installed_backends(), reason="torch is not installed"),
+    pytest.mark.skipif(
+        find_spec("snakemake_executor_plugin_slurm") is None,
+        reason="snakemake-executor-plugin-slurm is not installed",
+    ),
+]
+
+PROJECT = Path(__file__).parents[2]
+PARTS = ("src", "workflow", "report", "envs", "config.yaml")
+STEPS = 800
+GRID = """\
+studies:
+  depth-mlx: {variants: [hc, mhc], depths: [2], seeds: [0], backends: [torch], exclude: []}
+  depth-torch: {steps: STEPS, backends: [torch]}
+  depth-beyond: {exclude: [{seed: 0}]}
+  demo-50: {exclude: [{seed: 0}]}
+  ingredients: {seeds: [0], exclude: [{seed: 0}]}
+  text-depth: {exclude: [{seed: 0}]}
+  text-arms: {exclude: [{seed: 0}]}
+  text-arms-adamw: {exclude: [{seed: 0}]}
+  fashion: {exclude: [{seed: 0}]}
+  fashion-streams: {exclude: [{seed: 0}]}
+compute: {checkpoint_steps: 20}
+""".replace("STEPS", str(STEPS))
+"""A cut of the smoke preset; the one cell of depth-torch is long enough to be killed."""
+
+LONG = "depth-torch/2L/mhc/torch/seed0"
+ALL = ("tables", "report", "--configfile", "workflow/presets/smoke.yaml", "grid.yaml")
+ON_THE_CLUSTER = (
+    "--workflow-profile", "slurm", "--group-components", "cells=2",
+    "--slurm-status-command", "squeue", "--slurm-init-seconds-before-status-checks", "1",
+)  # fmt: skip
+SECONDS = 300
+"""Nothing here takes as long, unless it hangs."""
+
+
+@dataclass
+class Workflow:
+    folder: Path
+    environment: dict[str, str]
+
+    def start(self, *arguments):
+        log = (self.folder / "log").open("ab")
+        return subprocess.Popen(
+            [sys.executable, "-m", "snakemake", *ALL, *arguments],
+            cwd=self.folder, env=self.environment, stdout=log, stderr=log,
+        )  # fmt: skip
+
+    def finish(self, process):
+        assert process.wait(timeout=SECONDS) == 0, self.log()
+
+    def log(self):
+        return (self.folder / "log").read_text()
+
+    @property
+    def results(self):
+        return self.folder / "results/smoke"
+
+    def run(self, cell):
+        return self.results / "runs" / cell
+
+    def wait_for_checkpoint(self, process):
+        """Wait until the long cell has written one since now."""
+        since, end = time.time(), time.monotonic() + SECONDS
+        while not self.last_checkpoint() > since:
+            assert process.poll() is None, self.log()
+            assert time.monotonic() < end, self.log()
+            time.sleep(0.02)
+
+    def last_checkpoint(self):
+        try:
+            return (self.run(LONG) / ".partial/checkpoint.safetensors").stat().st_mtime
+        except FileNotFoundError:
+            return 0.0
+
+
+def copy_of_project(folder, environment):
+    for part in PARTS:
+        source = PROJECT / part
+        if source.is_dir():
+            ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
+            shutil.copytree(source, folder / part, ignore=ignore)
+        else:
+            shutil.copy(source, folder / part)
+    (folder / "grid.yaml").write_text(GRID)
+    return Workflow(folder, environment)
+
+
+@pytest.fixture(scope="module")
+def workflow(cluster):
+    """On the cluster, whose default is another partition than the one that is asked for."""
+    folder = cluster.folder / "project"
+    folder.mkdir()
+    return copy_of_project(folder, {**cluster.environment, "SBATCH_PARTITION": "other"})
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory):
+    """A local run, in the same seconds as those on the cluster."""
+    workflow = copy_of_project(tmp_path_factory.mktemp("local"), dict(os.environ))
+    process = workflow.start("--workflow-profile", "ci", "--cores", "1")
+    yield workflow, process
+    process.kill()
+    process.wait()
+
+
+@dataclass
+class Interrupted:
+    status: int
+    submitted: list
+    left_in_queue: list
+    left_running: list
+
+
+@pytest.fixture(scope="module")
+def interrupted(cluster, workflow):
+    """Ctrl-C while a cell trains."""
+    process = workflow.start(*ON_THE_CLUSTER)
+    workflow.wait_for_checkpoint(process)
+    process.send_signal(signal.SIGINT)
+    status = process.wait(timeout=SECONDS)
+    end = time.monotonic() + 30
+    while cluster.waiting_or_running() and time.monotonic() < end:
+        time.sleep(0.2)  # Slurm gives jobs a moment to end by themselves
+    return Interrupted(
+        status, cluster.submitted(), cluster.waiting_or_running(), working_in(workflow.folder)
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(cluster, workflow, interrupted, local):
+    """The same command again; its jobs are cancelled once. Returns the jobs that it submitted."""
+    process = workflow.start(*ON_THE_CLUSTER)
+    workflow.wait_for_checkpoint(process)
+    cluster.ask("scancel", *cluster.waiting_or_running())
+    workflow.finish(process)
+    return cluster.submitted()[len(interrupted.submitted) :]
+
+
+def test_an_interrupted_workflow_leaves_no_job(interrupted):
+    assert interrupted.status != 0
+    assert interrupted.submitted
+    assert interrupted.left_in_queue == []
+    assert interrupted.left_running == []
+
+
+def test_cells_share_jobs_whose_time_limits_add_up(interrupted):
+    """10 minutes, 2000 MB and a CPU for each cell: config.yaml."""
+    asked = {
+        (job["TimeLimit"], job["MinMemoryNode"], job["NumCPUs"], job["Partition"])
+        for job in interrupted.submitted
+    }
+    assert len(interrupted.submitted) == 2
+    assert asked == {
+        ("00:20:00", "2000M", "1", "other"),
+        ("00:10:00", "2000M", "1", "other"),
+    }
+
+
+def test_cancelled_jobs_run_again_and_go_on_from_their_checkpoint(workflow, finished):
+    states = [job["JobState"] for job in finished]
+    assert "CANCELLED" in states
+    assert states[-1] == "COMPLETED"
+    manifest = json.loads((workflow.run(LONG) / "manifest.json").read_text())
+    first, second = manifest["resumed_at_steps"]  # after Ctrl-C, and after scancel
+    assert 0 < first < second < STEPS
+
+
+def test_tables_and_reports_are_those_of_a_local_run(workflow, finished, local):
+    """Every byte of reports and learned numbers, and every column of rows that is no clock."""
+    there, process = local
+    there.finish(process)
+    names = files_of(there)
+    assert files_of(workflow) == names
+    assert {"RESULTS.md", "COMPARISON.md", "tables/cells.csv", "tables/claims.csv"} <= set(names)
+    for name in names:
+        assert content(workflow.results / name) == content(there.results / name), name
+
+
+def files_of(workflow):
+    """Tables, reports, and the runs that they were made from.
+
+    Without manifests: these say when and how often a training ran, and how much memory it used.
+    """
+    patterns = ("*.md", "studies/*.md", "tables/*", "runs/*/*/*/*/*/*")
+    found = [file for pattern in patterns for file in workflow.results.glob(pattern)]
+    names = (str(f.relative_to(workflow.results)) for f in found if f.name != "manifest.json")
+    return sorted(names)
+
+
+def content(file):
+    data = file.read_bytes()
+    if file.suffix == ".gz":
+        data = gzip.decompress(data)
+    if file.suffix == ".jsonl":
+        return [without_clocks(json.loads(line)) for line in data.splitlines()]
+    if ".csv" in file.name:
+        return [without_clocks(row) for row in csv.DictReader(data.decode().splitlines())]
+    return data
+
+
+def without_clocks(row):
+    return {name: value for name, value in row.items() if "seconds" not in name}
+
+
+def test_nothing_is_left_when_the_tests_are_killed(new_folder):
+    folder = new_folder()
+    start = (
+        "import subprocess, sys\n"
+        "cluster = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, start_new_session=True)\n"
+        "cluster.wait()\n"
+    )
+    command = [sys.executable, "-c", start, sys.executable, PROGRAM, folder]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout.readline() == "ready\n"
+    environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
+    sleep = ("sbatch", "--chdir", folder, "--output=/dev/null", "--wrap", "sleep 1000")
+    subprocess.run(sleep, env=environment, check=True, capture_output=True)
+    wait_until(lambda: "sleep" in {name_of(process) for process in working_in(folder)})
+    parent.kill()
+    parent.wait()
+    wait_until(lambda: not folder.exists())  # it is removed when nothing works in it
+
+
+def name_of(process):
+    try:
+        return Path(f"/proc/{process}/comm").read_text().strip()
+    except FileNotFoundError:
+        return ""
+
+
+def wait_until(condition):
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.1)
