@@ -21,7 +21,7 @@ class Status:
 
     runs: list[Run]
     left: list[Cell]
-    """Cells to train here: not current, and their backend is installed."""
+    """Cells to train here: not current, and their backend is installed; none with `train: false`."""
     seconds: float | None
     """An estimate of the time to train these on one core; None if nothing was measured yet."""
 
@@ -42,7 +42,7 @@ class Status:
                     "cell": run.cell.path(),
                     "platform": run.platform,
                     "status": run.status,
-                    "reason": run.reason,
+                    "reason": run.explanation,
                     "replay": run.replay,
                 }
                 for run in self.runs
@@ -53,7 +53,7 @@ class Status:
 def status_of(config: Config, studies: Sequence[str] = ()) -> Status:
     """The state of the cells of the given studies, or of all."""
     runs = [run for run in find_runs(config) if not studies or run.cell.study in studies]
-    here = installed_backends()
+    here = installed_backends() if config.train else ()
     settled = {run.cell for run in runs if run.status == "measured"}
     cells = dict.fromkeys(run.cell for run in runs)
     left = [cell for cell in cells if cell not in settled and cell.backend in here]
