@@ -6,13 +6,15 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 SNAKEMAKE := $(BIN)/snakemake
 SMOKE := --configfile workflow/presets/smoke.yaml
+REFERENCE := workflow/presets/reference.yaml
 SOURCES := src tests benchmarks docs/examples
 
 # Tests and workflows start hundreds of processes; each would compile everything that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help all setup test test-browser test-faults lint format verify smoke dry-runs schema clean
+.PHONY: help all setup test test-slow test-browser test-faults test-reference lint format verify \
+  reference smoke dry-runs schema clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -45,6 +47,9 @@ test-browser: $(STAMP) ## open the page in chromium, where that is installed
 test-faults: $(STAMP) ## kill trainings and workflows, damage files, fill a disk
 	$(BIN)/python -m pytest -m faults tests/faults -n 2 --dist loadfile
 
+test-reference: $(STAMP) ## render results/reference elsewhere, compare, replay its runs
+	$(BIN)/python -m pytest -m reference tests/test_reference.py
+
 lint: $(STAMP) ## style of Python and Snakemake files; whether the schema is current
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
@@ -59,6 +64,15 @@ format: $(STAMP) ## rewrite Python and Snakemake files in the project's style
 
 verify: $(STAMP) ## check every result against what it was made from
 	$(BIN)/fathom verify
+
+# Bundles are checked as they are imported, and one that is refused is named and stops nothing. Runs
+# are replayed first, for where a data set cannot be had the next start goes on without it.
+reference: $(STAMP) ## render results/reference from its bundles alone
+	-$(BIN)/fathom bundle import results/reference/bundles/*.tar.gz --replace \
+	  --config config.yaml --config $(REFERENCE)
+	$(SNAKEMAKE) --quiet all --configfile $(REFERENCE) --config train=false -- replay \
+	  || echo "going on without the runs that cannot be replayed"
+	$(SNAKEMAKE) report --configfile $(REFERENCE) --config train=false
 
 smoke: $(STAMP) ## every rule on a tiny grid, into results/smoke
 	$(SNAKEMAKE) all cell_figures --workflow-profile ci $(SMOKE)
@@ -75,5 +89,5 @@ schema: $(STAMP) ## renew what follows from the code: schema, tables of measures
 
 clean: ## delete results (not the imported ones) and what Snakemake remembers
 	rm -rf results/runs results/cuts results/tables results/figures results/logs results/benchmarks \
-	  results/smoke results/studies results/replay results/*.md results/index.html results/fathom.pdf \
+	  results/smoke results/studies results/replay results/reference/imported results/*.md results/index.html results/fathom.pdf \
 	  results/config.json .snakemake

@@ -89,12 +89,12 @@ def import_(
 
 def _what_now(settings: Config, files: Sequence[Path]) -> str:
     """What the workflow makes of imported runs."""
+    command = workflow_command(files)
     if not settings.train:
-        return f"`{workflow_command(files)}` renders these runs, and trains nothing"
-    alone = workflow_command(files, ["train=false"])
+        return f"`{command}` renders what was imported, and trains nothing"
     return (
-        f"`{workflow_command(files)}` also trains here what this machine has not trained; `{alone}` "
-        "renders only what was imported"
+        f"`{command}` also trains here every cell that was not trained here; with `--config "
+        "train=false` it renders only what was imported"
     )
 
 
