@@ -21,7 +21,7 @@ from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag,
 
 from fathom import datasets, tasks
 from fathom.config.cells import Cell, Optimizer, Spec, TaskSection
-from fathom.models.connections.schemes import SCHEMES, Scheme, resolve
+from fathom.models.connections.schemes import SCHEMES, Scheme, overlaid, resolve
 from fathom.models.recipes import RECIPES, AnyRecipe, Recipe
 from fathom.settings import (
     ALTERNATIVE,
@@ -116,6 +116,14 @@ Pair = Annotated[list[Label], Field(min_length=2, max_length=2)]
 VariantEntry = Annotated[dict[Label, NameOrSettings], BeforeValidator(_labelled)]
 
 
+def _split(value: str | Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """A variant's connection, and what it has of its own beside that."""
+    if isinstance(value, str):
+        return value, {}
+    own = {key: value[key] for key in Training.model_fields if key in value}
+    return {key: part for key, part in value.items() if key not in own}, own
+
+
 def _unique_labels(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     distinct([label for entry in entries for label in entry])
     return entries
@@ -126,6 +134,13 @@ def _several(value: object) -> object:
     if value is None:
         return []
     return value if isinstance(value, list | tuple) else [value]
+
+
+class Training(Section):
+    """What a variant may have of its own beside its connection, laid over the study's."""
+
+    recipe: NameOrSettings = Field({}, description="another recipe's name, or settings that differ")
+    optimizer: dict[str, Any] = Field({}, description="settings that differ")
 
 
 class Exclusion(Section):
@@ -164,7 +179,8 @@ class Study(TaskSection):
     description: Text = Field("", description="one sentence for the report")
     recipe: AnyRecipe = Field(description="the name of a recipe, or its settings")
     variants: Annotated[list[VariantEntry], AfterValidator(_unique_labels)] = Field(
-        description="names of connections, or label: {connection: name, setting: value}"
+        description="names of connections, or label: {connection: name, setting: value}; the "
+        "settings may have recipe and optimizer, laid over the study's"
     )
     streams: Positive = Field(4, description="S, residual streams of the variants that have them")
     depths: Annotated[list[Depth], Unique]
@@ -209,12 +225,19 @@ class Study(TaskSection):
         return self
 
     @model_validator(mode="after")
+    def _variants_have_recipes(self) -> Study:
+        for label in self._own:
+            self.recipe_of(label)
+        return self
+
+    @model_validator(mode="after")
     def _warms_up_within_its_steps(self) -> Study:
-        if self.optimizer.warmup_steps >= self.steps:
-            raise ValueError(
-                f"optimizer.warmup_steps is {self.optimizer.warmup_steps} of {self.steps} steps; "
-                "it must be below steps"
-            )
+        for warmup_steps in {self.optimizer_of(label).warmup_steps for label in self.labels}:
+            if warmup_steps >= self.steps:
+                raise ValueError(
+                    f"optimizer.warmup_steps is {warmup_steps} of {self.steps} steps; it must be "
+                    "below steps"
+                )
         return self
 
     @model_validator(mode="after")
@@ -262,7 +285,33 @@ class Study(TaskSection):
     @cached_property
     def connections(self) -> dict[str, Any]:
         """Name or settings of each variant's connection, by the variant's label, in order."""
-        return {label: value for entry in self.variants for label, value in entry.items()}
+        entries = ((label, value) for entry in self.variants for label, value in entry.items())
+        return {label: _split(value)[0] for label, value in entries}
+
+    @cached_property
+    def _own(self) -> dict[str, Training]:
+        """What variants have of their own beside their connection, by label."""
+        entries = ((label, value) for entry in self.variants for label, value in entry.items())
+        own = ((label, _split(value)[1]) for label, value in entries)
+        return {
+            label: checked(Training, settings, f"variants.{label}")
+            for label, settings in own
+            if settings
+        }
+
+    def recipe_of(self, variant: str) -> Recipe:
+        """The recipe that a variant is trained by. Raises ConfigError."""
+        own = self._own.get(variant, Training()).recipe
+        if isinstance(own, str):
+            return RECIPES.find("recipe", own)
+        settings = overlaid(self.recipe_settings.model_dump(), own)
+        return checked(Recipe, settings, f"variants.{variant}.recipe")
+
+    def optimizer_of(self, variant: str) -> Optimizer:
+        """The optimiser of a variant. Raises ConfigError."""
+        own = self._own.get(variant, Training()).optimizer
+        settings = overlaid(self.optimizer.model_dump(), own)
+        return checked(Optimizer, settings, f"variants.{variant}.optimizer")
 
     @property
     def recipe_name(self) -> str:
@@ -471,7 +520,7 @@ class Config(Section):
         labels, depths, *_ = self._axes(study)
         for depth, label in itertools.product(depths, labels):
             network = tasks.load(study.task).network(
-                study.model, depth, study.recipe_settings, self.connection(name, label)
+                study.model, depth, study.recipe_of(label), self.connection(name, label)
             )
             shapes = (parameter.shape for parameter in network.parameters().values())
             flops = network.forward_flops(study.batch_size_at(depth))
@@ -526,14 +575,14 @@ class Config(Section):
         numbers = {
             **asdict(cell),
             "task": study.task,
-            "recipe": study.recipe_settings,
+            "recipe": study.recipe_of(cell.variant),
             "connection": self.connection(cell.study, cell.variant),
             "steps": study.steps,
             "batch_size": study.batch_size_at(cell.depth),
             "model": study.model,
             "accumulate": study.batches_of(cell.variant),
             "evaluate_every": study.evaluate_every,
-            "optimizer": study.optimizer,
+            "optimizer": study.optimizer_of(cell.variant),
             "weights": study.weights,
         }
         return checked(Spec, numbers, str(cell))

@@ -23,7 +23,7 @@ from fathom.runs import provenance
 from fathom.runs.checkpoint import Checkpoint
 from fathom.runs.code import training_code
 from fathom.runs.folder import WEIGHTS, spec_with_weights, write_run
-from fathom.system.hardware import cpu_model, operating_system, peak_host_memory_bytes
+from fathom.system.hardware import operating_system, peak_host_memory_bytes, processor
 from fathom.system.text import printable
 from fathom.train import Chunk, at_end, train, trainer_for
 
@@ -94,7 +94,7 @@ def environment(backend: Backend, threads: int) -> dict[str, Any]:
         "python": platform.python_version(),
         "numpy": np.__version__,
         "os": printable(operating_system()),
-        "cpu": printable(cpu_model()),
+        "cpu": printable(processor()),
         "device": {
             name: value and printable(value) for name, value in asdict(backend.device).items()
         },

@@ -5,6 +5,14 @@ import platform
 import sys
 from pathlib import Path
 
+CPUINFO = Path("/proc/cpuinfo")
+
+CORE = ("cpu family", "model", "stepping", "CPU implementer", "CPU part")
+"""What tells processors of one name apart in /proc/cpuinfo: of x86, then of Arm."""
+
+VECTORS = ("avx512f", "avx2", "avx", "sve", "asimd")
+"""Extensions that arithmetic is chosen by, the widest first."""
+
 
 def cpu_model() -> str:
     """The processor's marketing name, or its architecture where the system does not say."""
@@ -15,12 +23,33 @@ def cpu_model() -> str:
         found = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
         return found or platform.machine()
     try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        for line in CPUINFO.read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     except OSError:
         pass
     return platform.processor() or platform.machine()
+
+
+def processor() -> str:
+    """The processor in full, as in 'AMD EPYC, family 26, model 2, stepping 1, avx512f'.
+
+    Processors of one name may differ in what libraries choose their arithmetic by, and so in last
+    digits: on Linux, family, model, stepping, and the widest vectors.
+    """
+    try:
+        lines = CPUINFO.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return cpu_model()
+    # Each core has a paragraph; the first stands for all.
+    facts = {
+        key.strip(): value.strip() for key, _, value in (x.partition(":") for x in lines[::-1])
+    }
+    words = [cpu_model()]
+    words += [f"{key.lower().removeprefix('cpu ')} {facts[key]}" for key in CORE if key in facts]
+    flags = f"{facts.get('flags', '')} {facts.get('Features', '')}".split()
+    words += [name for name in VECTORS if name in flags][:1]
+    return ", ".join(words)
 
 
 def operating_system() -> str:
