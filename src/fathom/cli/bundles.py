@@ -119,8 +119,8 @@ def replay(
     runs count; `fathom status` names the others. Leaves a receipt for each backend in
     RESULTS/replay.
 
-    With --all it is a check that leaves no receipt and changes nothing: it ends with status 1 if
-    any run is corrupt or is not repeated.
+    With --all it is a check that writes nothing: it ends with status 1 if a run is corrupt, is of
+    another spec, or is not repeated.
     """
     from fathom.runs.inspect import imported_runs
 
