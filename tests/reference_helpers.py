@@ -1,4 +1,4 @@
-"""results/reference: a copy of the project that renders it anew, and how two results are compared."""
+"""results/reference: a copy of the project that renders it anew; how two results are compared."""
 
 import os
 import shutil
@@ -35,7 +35,9 @@ def copy_of_project(folder, bundles):
     for part in PARTS:
         source, target = PROJECT / part, folder / part
         if source.is_dir():
-            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+            shutil.copytree(
+                source, target, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
+            )
         else:
             shutil.copy(source, target)
     shutil.copytree(bundles, folder / REFERENCE / BUNDLES)

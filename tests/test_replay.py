@@ -257,7 +257,9 @@ def test_on_another_platform_the_tolerance_counts(carry):
     carried.shift(step=1, by=-5e-5, name="grad_norm")
     carried.shift(step=1, by=5e-3, name="gain_proxy_log10_max_entry")  # which is about −0.6
     (line, _) = carried.replay()
-    assert line.endswith("today's code repeats it: 3 steps within the tolerance of another platform")
+    assert line.endswith(
+        "today's code repeats it: 3 steps within the tolerance of another platform"
+    )
     assert carried.judged == [("imported", "agrees")]
 
     carried.shift(step=1, by=2e-4)

@@ -634,7 +634,8 @@ rng = np.random.default_rng(0)
 rows = []
 for i in range(400):
     values = pd.Series(10 ** rng.normal(0, 3) * (1 + 10 ** rng.uniform(-12, 0) * rng.random(5)))
-    rows.append({**spread(values, POSITIVE), **{f"plain_{k}": v for k, v in spread(values).items()}})
+    plain = {f"plain_{name}": value for name, value in spread(values).items()}
+    rows.append({**spread(values, POSITIVE), **plain})
     rows[-1]["unsteady"] = unsteadiness(rng.lognormal(size=100))
 save_tables({"noise.csv": pd.DataFrame(rows)}, Path(sys.argv[1]))
 """

@@ -1,11 +1,10 @@
 """Runs trained in one folder, packed, and rendered in another that trains nothing."""
 
-import csv
-import gzip
 import os
 import subprocess
 import sys
 
+import pandas as pd
 import pytest
 
 from reference_helpers import pixels_apart
@@ -29,14 +28,16 @@ def fathom(workflow, *arguments):
     )
 
 
+def pack(workflow, pattern, other):
+    """Pack runs of a workflow into the folder of another."""
+    made = fathom(workflow, "bundle", "create", pattern, "-o", str(other.folder / "b.tar.gz"))
+    assert made.returncode == 0, made.stderr
+
+
 def rows(file):
-    """Of a table without what says where its numbers are from."""
-    opened = gzip.open(file, "rt") if file.suffix == ".gz" else file.open()
-    with opened as text:
-        return [
-            {k: v for k, v in row.items() if k not in ("platform", "origin", "status")}
-            for row in csv.DictReader(text)
-        ]
+    """Of a table as it is written, without what says where its numbers are from."""
+    table = pd.read_csv(file, dtype=str, keep_default_na=False)
+    return table.drop(columns=["platform", "origin", "status"], errors="ignore").to_dict("records")
 
 
 def test_without_any_run_one_line_says_so(fresh):
@@ -50,8 +51,7 @@ def test_without_any_run_one_line_says_so(fresh):
 def test_imported_runs_are_rendered_alone(finished, fresh):
     made = finished.folder / "results/smoke"
     # One study of two: the other is missing there.
-    packed = fathom(finished, "bundle", "create", "depth-mlx/*", "-o", str(fresh.folder / "b.tar.gz"))
-    assert packed.returncode == 0, packed.stderr
+    pack(finished, "depth-mlx/*", fresh)
     imported = fathom(fresh, "bundle", "import", "b.tar.gz")
     assert imported.stdout.splitlines()[-1].endswith("it renders only what was imported")
     assert "train" in {rule for rule, _ in fresh.planned("all")}
@@ -90,8 +90,7 @@ def test_imported_runs_are_rendered_alone(finished, fresh):
 
 
 def test_every_imported_run_is_replayed_on_request_and_nothing_is_changed(finished, fresh):
-    packed = fathom(finished, "bundle", "create", "depth-torch/*", "-o", str(fresh.folder / "b.tar.gz"))
-    assert packed.returncode == 0, packed.stderr
+    pack(finished, "depth-torch/*", fresh)
     fathom(fresh, "bundle", "import", "b.tar.gz")
     before = sorted(fresh.folder.rglob("results/**/*"))
     replayed = fathom(fresh, "replay", "--all")

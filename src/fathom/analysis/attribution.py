@@ -24,8 +24,8 @@ APART = 1e-3
 FACTORS = ("recipe", "place", "seed")
 
 DECIMALS = 9
-"""Of shares: those that are all but zero are differences of logarithms that are all but equal, which
-have no significant digits that are the same on every processor."""
+"""Of shares: one that is all but zero is made of logarithms that are all but equal, and has no
+significant digit that is the same on every processor."""
 
 
 def write_attribution(config: Config, folder: Path) -> None:

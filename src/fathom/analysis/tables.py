@@ -245,7 +245,7 @@ def interval(values: pd.Series) -> dict[str, float]:
 def _sum(values: Iterable[float]) -> float:
     """The sum, rounded once, so that no processor's order of additions is in it.
 
-    Of values that are nearly equal, the spread would else have no digit that is the same everywhere.
+    Otherwise the spread of nearly equal values has no digit that is the same everywhere.
     """
     given = list(values)
     return math.fsum(given) if all(map(math.isfinite, given)) else sum(given)

@@ -21,7 +21,7 @@ class Status:
 
     runs: list[Run]
     left: list[Cell]
-    """Cells to train here: not current, and their backend is installed; none with `train: false`."""
+    """Cells to train here: not current, of an installed backend; none with `train: false`."""
     seconds: float | None
     """An estimate of the time to train these on one core; None if nothing was measured yet."""
 
