@@ -80,6 +80,7 @@ smoke: $(STAMP) ## every rule on a tiny grid, into results/smoke
 dry-runs: $(STAMP) ## plan every preset, and a cluster run, without running anything
 	$(SNAKEMAKE) -n
 	$(SNAKEMAKE) -n $(SMOKE)
+	$(SNAKEMAKE) -n --configfile $(REFERENCE)
 	$(SNAKEMAKE) -n --configfile workflow/presets/paper.yaml
 	$(SNAKEMAKE) -n --configfile workflow/presets/paper.yaml --workflow-profile slurm
 
@@ -89,5 +90,6 @@ schema: $(STAMP) ## renew what follows from the code: schema, tables of measures
 
 clean: ## delete results (not the imported ones) and what Snakemake remembers
 	rm -rf results/runs results/cuts results/tables results/figures results/logs results/benchmarks \
-	  results/smoke results/studies results/replay results/reference/imported results/*.md results/index.html results/fathom.pdf \
-	  results/config.json .snakemake
+	  results/smoke results/studies results/replay results/*.md results/index.html results/fathom.pdf \
+	  results/config.json .snakemake \
+	  $(addprefix results/reference/,imported replay logs config.json)
