@@ -298,6 +298,31 @@ def test_a_run_that_was_trained_here_is_trained_again_and_not_replayed(carry):
     assert carried.judged == [("stale", "")]
 
 
+# --- every run, as a check ------------------------------------------------------------------------
+
+
+def test_a_check_of_all_runs_writes_nothing_and_fails_where_one_differs(carry):
+    carried = carry(depths=[4, 5])
+    status, said, errors = carried.fathom("replay", "--all")
+    assert (status, said.splitlines()[-1], errors) == (0, "2 agrees", "")
+    carried.shift(step=2, by=1e-3)
+    status, said, errors = carried.fathom("replay", "--all")
+    assert (status, said.splitlines()[-1]) == (1, "1 differs, 1 agrees")
+    (line,) = errors.splitlines()
+    assert ": a/4L/mhc/torch: today's code does not repeat it: loss of step 2 was " in line
+    assert not receipt_file(carried.config, "torch").exists()
+    assert carried.judged == [("stale", "waits")] * 2
+
+
+def test_a_check_of_all_runs_names_one_that_is_corrupt(carry):
+    carried = carry()
+    (carried.runs[0] / "metrics.jsonl").write_text("")
+    status, said, errors = carried.fathom("replay", "--all")
+    assert (status, said) == (1, "no group was replayed\n")
+    (line,) = errors.splitlines()
+    assert line.startswith(f"fathom: {carried.runs[0]}: corrupt: metrics.jsonl: 0 bytes, ")
+
+
 # --- what cannot be replayed here ----------------------------------------------------------------
 
 
