@@ -2,6 +2,8 @@
 
 PYTHON ?= python3
 VENV := .venv
+# What pip is given besides: where to find smaller wheels, as in --extra-index-url URL
+PIP_ARGS ?=
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 SNAKEMAKE := $(BIN)/snakemake
@@ -23,16 +25,31 @@ all: $(STAMP) ## set up, then regenerate every result that is not up to date
 	$(SNAKEMAKE) --quiet all -- data || echo "going on without the image study"
 	$(SNAKEMAKE) all
 
-setup: $(STAMP) ## create .venv with the pinned packages
+setup: $(STAMP) ## create .venv with the pinned packages; PIP_ARGS go to pip
+
+# Measured with Python 3.11 on x86; a wheel for a CPU has the same version as one with CUDA.
+ifeq ($(shell uname -s),Linux)
+define SIZES
+echo "fathom: packages take 0.4 GB to download and 1.5 GB in $(VENV); where pip takes PyTorch with CUDA,"; \
+echo "fathom: 3 GB and 5 GB. CUDA is not needed. To do without, stop this, and give pip the index of CPU"; \
+echo "fathom: wheels that PyTorch names under Get Started: make setup PIP_ARGS='--extra-index-url URL'"
+endef
+else
+SIZES := echo "fathom: packages take 0.4 GB to download and 1.5 GB in $(VENV)"
+endif
 
 # The stamp is written last: an install that was interrupted is done again. Python compiles a module
 # when it is first imported; compiling all of them now would take a minute.
 $(STAMP): requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "fathom needs Python 3.11 or newer; set one with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile --requirement requirements.txt
-	$(BIN)/python -m pip install --quiet --no-deps --editable .
+	@$(SIZES)
+	@echo "1 of 3: an environment in $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@echo "2 of 3: packages; after the last download pip takes another minute to unpack them"
+	@$(BIN)/python -m pip install $(PIP_ARGS) --no-compile --requirement requirements.txt
+	@echo "3 of 3: fathom itself"
+	@$(BIN)/python -m pip install --quiet $(PIP_ARGS) --no-deps --editable .
 	@touch $(STAMP)
 
 test: $(STAMP) ## set up, then run every fast test
@@ -88,8 +105,10 @@ schema: $(STAMP) ## renew what follows from the code: schema, tables of measures
 	$(BIN)/fathom schema
 	$(BIN)/fathom explain
 
+# Not what was carried here: imported runs, and the reference in results/reference.
+RESULTS := results results/smoke results/paper
+MADE := runs cuts tables figures logs benchmarks studies replay *.md index.html fathom.pdf config.json
 clean: ## delete results (not the imported ones) and what Snakemake remembers
-	rm -rf results/runs results/cuts results/tables results/figures results/logs results/benchmarks \
-	  results/smoke results/studies results/replay results/*.md results/index.html results/fathom.pdf \
-	  results/config.json .snakemake \
-	  $(addprefix results/reference/,imported replay logs config.json)
+	rm -rf $(foreach folder,$(RESULTS),$(addprefix $(folder)/,$(MADE))) \
+	  results/compare report.html report.zip .snakemake
+	@rmdir results/smoke results/paper 2>/dev/null || true

@@ -40,6 +40,8 @@ def run(variant="mhc", depth=8, seed=0, study="a", backend="torch", **values):
         "backend": backend,
         "seed": seed,
         "recipe": "mlx-defaults",
+        "connection": variant,
+        "lr": 0.002,
         **HERE,
         "status": "measured",
         "reason": "",

@@ -15,6 +15,7 @@ from fathom import tasks
 from fathom.backends import BackendError
 from fathom.bench import measure as bench
 from fathom.bench import worker
+from fathom.runs.estimate import operations_of_step
 from fathom.train import step_rows
 from gradients import STEADY
 
@@ -359,7 +360,7 @@ def test_memory_and_the_rate_of_products_by_hand(known):
     # 1024 columns and rows of 1024 products and sums each, in the faster of two turns.
     rate = 2 * 1024**3 / 0.01
     assert rows["matmul rate", "torch", ""].value == pytest.approx(rate / 1e9)
-    flops = bench.flops_per_step(bench.spec_for("demo", "mhc", "torch"))
+    flops = operations_of_step(bench.spec_for("demo", "mhc", "torch"))
     assert rows["share of matmul rate", "torch", "mhc"].value == pytest.approx(flops / 0.024 / rate)
 
 
@@ -475,7 +476,7 @@ def test_a_command_that_fails_is_one_line():
 def test_flops_are_those_of_a_network_counted_by_hand():
     """One layer, D 32, F 128, T 16, B 8, V 64: 3·2·128 tokens · (12 288 + 1 024 + 2 048)."""
     spec = bench.spec_for("default", "baseline", "torch", depth=1)
-    assert bench.flops_per_step(spec) == 3 * 2 * 128 * (12_288 + 1_024 + 2_048)
+    assert operations_of_step(spec) == 3 * 2 * 128 * (12_288 + 1_024 + 2_048)
 
 
 @pytest.mark.parametrize(

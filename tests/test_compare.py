@@ -8,7 +8,8 @@ import pytest
 from fathom import cli
 from fathom.config import Compute
 from fathom.report import compare
-from fathom.report.compare import compare_variants, comparison
+from fathom.report.compare import SMALL, compare_variants, comparison, outlook
+from fathom.runs.estimate import assumed_seconds
 from fathom.settings import ConfigError
 from run_helpers import metrics, write_run
 
@@ -101,6 +102,7 @@ def compared(monkeypatch, tmp_path, capsys):
         write_run(folder, spec, rows)
 
     monkeypatch.setattr(compare, "run_cell", train)
+    monkeypatch.setattr(compare, "timed_step_seconds", lambda spec, compute: 2.0)
     monkeypatch.setattr(compare.datasets, "fetch", lambda name, say: done.append(name))
     sizes = {"depths": [3], "steps": 3, "model": {"width": 8}, "batch_size": 2}
     specs = specs_of(variants=list(LOSSES), **sizes)
@@ -133,9 +135,39 @@ def test_runs_figures_and_numbers_are_left(compared):
     assert history["test_accuracy"] == [None, None, 0.1]
     assert "stream_similarity" not in history
 
+    assert "3 variants of 3 steps: about 18 seconds in all" in printed.splitlines()
+
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in printed.splitlines()]
     assert [row for row in rows if row] == [
         ["resnet", "1.0000", "0.7500", "3.0000", "learned", "10"],
         ["mhc_causal", "NaN", "0.1000", "3.0000", "diverged", "10"],
         ["hc", "2.3000", "0.1250", "3.0000", "at chance", "10"],
     ]
+
+
+# --- before anything is trained ------------------------------------------------------------------
+
+
+def test_the_time_is_estimated_first_and_a_small_size_is_named(monkeypatch):
+    steps = {"resnet": 10.0, "mhc": 20.0}
+    monkeypatch.setattr(compare, "timed_step_seconds", lambda spec, compute: steps[spec.variant])
+    specs = specs_of(variants=list(steps))
+    first, small, timing, *each, total = outlook(specs, Compute())
+    assert first.startswith("2 variants of 500 steps: a guess ")
+    assert small.endswith(f": fathom compare fashion {SMALL}")
+    assert timing.startswith("timing")
+    assert each == [
+        "resnet: 10 s a step, about 83 minutes",
+        "mhc: 20 s a step, about 2.8 hours",
+    ]
+    assert total == "2 variants of 500 steps: about 4.2 hours in all"
+
+
+def test_the_small_size_is_small_and_then_none_is_named(monkeypatch, tmp_path):
+    found = []
+    monkeypatch.setattr(compare, "compare_variants", lambda specs, *_: found.extend(specs))
+    cli.main(["compare", "fashion", *SMALL.split(), "--out", str(tmp_path)])
+    assert len(found) == len(specs_of())
+    assert assumed_seconds(found) < 60
+    monkeypatch.setattr(compare, "timed_step_seconds", lambda spec, compute: 0.1)
+    assert not [line for line in outlook(found, Compute()) if "fathom compare" in line]

@@ -147,6 +147,8 @@ def row_of(config, cell, loss):
     axes = {name: getattr(cell, name) for name in ("study", "depth", "variant", "backend", "seed")}
     values = {
         "recipe": config.studies[cell.study].recipe_name,
+        "connection": cell.variant,
+        "lr": 0.002,
         "loss_first": CHANCE,
         "loss_final": loss,
         "gain_first": {"baseline": 0.0, "hc": 0.58 * cell.depth, "mhc": -0.6}[cell.variant],

@@ -422,6 +422,8 @@ def row_of(config, cell, loss):
     axes = {name: getattr(cell, name) for name in ("study", "depth", "variant", "backend", "seed")}
     values = {
         "recipe": config.studies[cell.study].recipe_name,
+        "connection": cell.variant,
+        "lr": 0.002,
         "loss_first": CHANCE,
         "loss_final": loss,
         "grad_norm_first": 1.0,

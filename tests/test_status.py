@@ -31,6 +31,12 @@ def installed(monkeypatch):
     monkeypatch.setattr(status, "installed_backends", lambda: ("mlx", "torch"))
 
 
+@pytest.fixture(autouse=True)
+def assumed(monkeypatch):
+    """A step is assumed to take a tenth of a second for each layer."""
+    monkeypatch.setattr(status, "assumed_step_seconds", lambda spec: 0.1 * spec.depth)
+
+
 @pytest.fixture
 def config(tmp_path):
     """Twelve cells: one study, depths 4 and 8, hc and mhc, torch, three seeds."""
@@ -135,8 +141,13 @@ def test_nothing_left_takes_no_time(config):
     assert (found.left, found.seconds) == ([], 0)
 
 
-def test_nothing_measured_gives_no_estimate(config):
-    assert status_of(config).seconds is None
+ASSUMED = 12 * STARTUP + STEPS * (6 * 0.4 + 6 * 0.8)
+"""What all twelve cells take if nothing is known: six of 4 layers, six of 8."""
+
+
+def test_where_nothing_was_measured_the_time_is_what_the_networks_let_assume(config):
+    found = status_of(config)
+    assert (found.seconds, found.timed) == (pytest.approx(ASSUMED), 0)
 
 
 def test_a_cell_takes_as_long_as_the_median_of_its_like(config):
@@ -148,27 +159,29 @@ def test_a_cell_takes_as_long_as_the_median_of_its_like(config):
     assert found.seconds == pytest.approx(STARTUP + 0.6 * STEPS)
 
 
-def test_without_its_like_a_cell_takes_as_long_per_layer_as_the_median(config):
-    # A step takes 0.1 s per layer at 4 layers of hc, 0.2 at 8 and 0.3 at 4 of mhc: median 0.2.
+def test_without_its_like_a_cell_is_as_much_slower_than_assumed_as_the_median(config):
+    # A step takes what is assumed at 4 layers of hc, twice that at 8, and 3 times at 4 of mhc.
     for one, seconds in ((cell(4, "hc"), 0.4), (cell(8, "hc"), 1.6), (cell(4, "mhc"), 1.2)):
         write_cell(config, one, LOSSES, seconds=STEPS * seconds)
     # Left are two more of each, and three of mhc at 8.
-    steps = 2 * 0.4 + 2 * 1.6 + 2 * 1.2 + 3 * (0.2 * 8)
+    steps = 2 * 0.4 + 2 * 1.6 + 2 * 1.2 + 3 * (2 * 0.8)
     assert status_of(config).seconds == pytest.approx(9 * STARTUP + STEPS * steps)
 
 
-def test_a_backend_that_was_never_measured_gives_no_estimate(tmp_path):
+def test_a_backend_that_was_never_measured_takes_what_is_assumed(tmp_path):
     config = config_with(tmp_path, depths=[4], variants=["mhc"], seeds=[0])
-    write_cell(config, cell(), LOSSES)
+    write_cell(config, cell(), LOSSES, seconds=300.0)
     found = status_of(config)
     assert found.left == [cell(backend="mlx")]
-    assert found.seconds is None
+    assert found.seconds == pytest.approx(STARTUP + STEPS * 0.4)
 
 
 def test_runs_from_elsewhere_and_stale_ones_do_not_say_how_fast_it_is_here(config):
     write_cell(config, cell(), LOSSES, platform=GPU_PLATFORM, device=GPU)
     write_cell(config, cell(seed=1), LOSSES, code=OF_ANOTHER_TIME)
-    assert status_of(config).seconds is None
+    found = status_of(config)
+    assert found.timed == 0
+    assert found.seconds == pytest.approx(ASSUMED)
 
 
 def test_a_study_of_more_steps_takes_longer(tmp_path):
@@ -182,7 +195,7 @@ def test_a_study_of_more_steps_takes_longer(tmp_path):
     assert found.seconds == pytest.approx(STARTUP + 0.5 * 1000)
 
 
-def test_a_run_that_does_not_say_how_long_it_took_gives_no_estimate(tmp_path):
+def test_a_run_that_does_not_say_how_long_it_took_counts_for_nothing(tmp_path):
     config = config_with(tmp_path, depths=[4], variants=["mhc"], backends=["torch"], seeds=[0, 1])
     folder = write_cell(config, cell(), LOSSES)
     manifest = read_manifest(folder)
@@ -190,7 +203,7 @@ def test_a_run_that_does_not_say_how_long_it_took_gives_no_estimate(tmp_path):
     write_manifest(folder, manifest)
     found = status_of(config)
     assert found.counts == {"measured": 1, "missing": 1}
-    assert found.seconds is None
+    assert (found.seconds, found.timed) == (pytest.approx(STARTUP + STEPS * 0.4), 0)
 
 
 # --- for machines ------------------------------------------------------------------------
@@ -200,9 +213,10 @@ def test_the_shape_of_the_json(config):
     write_cell(config, cell(), LOSSES)
     write_cell(config, cell(seed=1), LOSSES, code=OF_ANOTHER_TIME)
     data = json.loads(json.dumps(status_of(config, ()).as_json(), allow_nan=False))
-    assert set(data) == {"counts", "left", "estimated_seconds", "runs"}
+    assert set(data) == {"counts", "left", "estimated_seconds", "estimated_from_cells", "runs"}
     assert data["counts"] == {"measured": 1, "stale": 1, "missing": 10}
     assert len(data["left"]) == 11
+    assert data["estimated_from_cells"] == 1
     assert "a/4L/mhc/torch/seed1" in data["left"]
     by_cell = {run["cell"]: run for run in data["runs"]}
     assert len(by_cell) == 12

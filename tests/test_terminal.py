@@ -9,8 +9,9 @@ import pytest
 import yaml
 
 from fathom.config import Cell
-from fathom.report.terminal import LOOKS, _duration, print_status
+from fathom.report.terminal import LOOKS, MOST_REASONS, print_status
 from fathom.runs import status
+from fathom.runs.estimate import duration
 from fathom.runs.inspect import STATUSES
 from fathom.runs.status import status_of
 from run_helpers import CPU, STUDY, config_with, write_cell
@@ -27,13 +28,17 @@ def config(tmp_path):
 
 @pytest.fixture
 def printed(config, capsys, monkeypatch):
-    """A function that gives what is shown, where both backends count as installed."""
+    """A function that gives what is shown, where both backends count as installed.
 
-    def show():
-        print_status(status_of(config))
+    A step is assumed to be as long as there are layers, so that times can be counted by hand.
+    """
+
+    def show(**options):
+        print_status(status_of(config), **options)
         return capsys.readouterr().out
 
     monkeypatch.setattr(status, "installed_backends", lambda: ("mlx", "torch"))
+    monkeypatch.setattr(status, "assumed_step_seconds", lambda spec: spec.depth * 1e-6)
     return show
 
 
@@ -48,15 +53,38 @@ def test_people_see_counts_reasons_and_what_is_left(config, printed):
     assert "1 measured" in text
     assert "10 missing" in text
     assert "a/4L/mhc/torch/seed1: stale: code differs: fathom.train:train" in text
-    assert "torch (seeds 0, 1, 2)" in text
-    # 11 starts and 3 steps each: 5 cells of 4 layers at 0.5 s, 6 of 8 at 1 s.
-    assert "11 cells left to run here: about 70 seconds on one core." in text
+    # 11 starts, and 3 steps each of 0.5 s at 4 layers and 1 s at 8: 5 cells and 6.
+    assert text.splitlines()[:2] == [
+        "11 of 12 cells left to run here: about 70 seconds on one core.",
+        "The time is an estimate from 1 finished cells.",
+    ]
+
+
+def test_people_see_a_line_for_each_study_and_every_cell_where_they_ask(config, printed):
+    write_cell(config, cell(), LOSSES)
+    folded, whole = printed(), printed(every_cell=True)
+    rows = [[part.strip() for part in line.split("│")[1:-1]] for line in folded.splitlines()]
+    (row,) = [row for row in rows if row]
+    assert row[:3] == ["a", "1", "11"]
+    assert "seeds" not in folded
+    assert "torch (seeds 0, 1, 2)" in whole
+    for text in (folded, whole):
+        assert text.startswith("11 of 12 cells left to run here: about ")
+
+
+def test_of_many_reasons_the_first_are_shown_and_the_others_counted(config, printed):
+    for one in config.cells():
+        write_cell(config, one, LOSSES, code={"fathom.train:train": "of another time"})
+    folded, whole = printed(), printed(every_cell=True)
+    assert folded.count("code differs") == MOST_REASONS == 10
+    assert "… and 2 more lines like these" in folded
+    assert whole.count("code differs") == 12
 
 
 def test_people_see_one_sign_for_each_seed(config, printed):
     write_cell(config, cell(seed=1), LOSSES)
     missing, measured = LOOKS["missing"][0], LOOKS["measured"][0]
-    text = printed()
+    text = printed(every_cell=True)
     (four,) = re.findall(r"^.*\b4 .*mhc.*$", text, re.MULTILINE)
     (eight,) = re.findall(r"^.*\b8 .*mhc.*$", text, re.MULTILINE)
     assert f"{missing} {measured} {missing}" in four
@@ -76,11 +104,15 @@ def test_no_terminal_obeys_what_stands_in_a_run_folder(config, printed):
 def test_people_see_that_nothing_is_left(config, printed):
     for one in config.cells():
         write_cell(config, one, LOSSES)
-    assert "Nothing is left to run here." in printed()
+    assert printed().startswith("Nothing is left to run here.\n")
 
 
-def test_people_see_that_the_time_is_not_known(printed):
-    assert "12 cells left to run here: not known yet on one core." in printed()
+def test_people_see_that_a_time_is_a_guess_where_nothing_was_timed(printed):
+    first, second, *_ = printed().splitlines()
+    assert first == "12 of 12 cells left to run here: about 48 seconds on one core."
+    assert second == (
+        "The time is a guess from the size of the networks: nothing was timed here yet."
+    )
 
 
 def test_every_status_has_a_sign_of_its_own():
@@ -114,7 +146,7 @@ def test_the_command_refuses_a_study_that_is_not_there(tmp_path):
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(4.6, "5 seconds"), (89, "89 seconds"), (120, "2 minutes"), (5399, "90 minutes"),
-     (5400, "1.5 hours")],
+     (5400, "1.5 hours"), (172799, "48.0 hours"), (172800, "2.0 days")],
 )  # fmt: skip
 def test_the_time_that_is_left_in_words(seconds, text):
-    assert _duration(seconds) == text
+    assert duration(seconds) == text

@@ -39,6 +39,9 @@ CELL = ["study", "depth", "variant"]
 GROUP = [*CELL, *PLACE]
 """What a row of the summary stands for: everything but the seed."""
 
+TRAINED = ["recipe", "connection", "lr"]
+"""How a variant was trained, and the name of the connection that it is made of."""
+
 OUTCOMES = ["learned", "at chance", "diverged"]
 
 CONFIDENCE = 0.95
@@ -116,11 +119,14 @@ def cells_table(config: Config, runs: Sequence[Run], rows: Rows) -> pd.DataFrame
 
 
 def _cell_row(config: Config, run: Run, rows: Sequence[Row] | None) -> dict[str, Any]:
+    study, variant = config.studies[run.cell.study], run.cell.variant
     measured = run_measures(config.spec(run.cell), rows) if rows else {}
     return {
         "key": run.cell.path(),
         **{axis: getattr(run.cell, axis) for axis in AXES},
-        "recipe": config.studies[run.cell.study].recipe_name,
+        "recipe": study.recipe_name_of(variant),
+        "connection": study.connection_name(variant),
+        "lr": study.optimizer_of(variant).lr,
         "platform": run.platform,
         "origin": run.origin,
         "status": run.status,
@@ -214,7 +220,7 @@ def summary_table(cells: pd.DataFrame) -> pd.DataFrame:
         outcomes = seeds["outcome"].value_counts()
         row = {
             **dict(zip(GROUP, group, strict=True)),
-            "recipe": seeds["recipe"].iloc[0],
+            **{name: seeds[name].iloc[0] for name in TRAINED},
             "n": len(seeds),
             **{name.replace(" ", "_"): int(outcomes.get(name, 0)) for name in OUTCOMES},
             "chance_loss": seeds["chance_loss"].iloc[0],

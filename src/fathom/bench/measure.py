@@ -27,8 +27,8 @@ from typing import Any
 from fathom.backends import BackendError
 from fathom.bench.worker import MATRIX
 from fathom.config import Cell, Config, Spec, installed_backends, load_config
+from fathom.runs.estimate import operations_of_step
 from fathom.system.files import replacing
-from fathom.tasks import network_of
 
 TEXTBOOK = Path("benchmarks/textbook")
 WORKER = "fathom.bench.worker"
@@ -207,11 +207,6 @@ def sizes() -> Config:
     return load_config([SIZES])
 
 
-def flops_per_step(spec: Spec) -> float:
-    """Floating-point operations of all matrix products, forward and twice that backward."""
-    return 3 * network_of(spec).forward_flops(spec.batch_size)
-
-
 def _backends() -> list[str]:
     """The backends that are installed, the yardstick first."""
     return sorted(installed_backends(), key=lambda name: (name != YARDSTICK, name))
@@ -289,7 +284,7 @@ def _steps_of(
         yield row("memory over baseline", variant, share, "×")
     for variant in variants:
         medians[backend, variant] = median(times[variant, "ours"])
-        share = flops_per_step(spec_for(size, variant, backend)) / rate
+        share = operations_of_step(spec_for(size, variant, backend)) / rate
         yield row("share of matmul rate", variant, share / medians[backend, variant], "")
 
 

@@ -11,13 +11,16 @@ import typer
 
 from fathom.cli.options import (
     DEFAULT_CONFIG,
+    REFERENCE_CONFIG,
     ConfigFiles,
     Overrides,
     Patterns,
+    changed,
     example,
     read_config,
     workflow_command,
 )
+from fathom.cli.training import Device, Jobs, say_estimate, train_left
 from fathom.config import Compute, Config, ConfigError
 from fathom.settings import unknown
 from fathom.system.errors import fail
@@ -38,12 +41,73 @@ def create(
     config: ConfigFiles = DEFAULT_CONFIG,
 ) -> None:
     """Pack every current run that was trained here, checked."""
+    _pack(read_config(config), out, patterns or ())
+
+
+def _pack(settings: Config, out: Path, patterns: Sequence[str]) -> None:
     from fathom.runs.bundle import create_bundle
 
-    packed = create_bundle(read_config(config), out, patterns or ())
+    packed = create_bundle(settings, out, patterns)
     typer.echo(f"{out}: {len(packed)} runs, {out.stat().st_size / 1e6:.1f} MB")
     for platform in sorted({run.platform for run in packed}):
         typer.echo(f"  {sum(run.platform == platform for run in packed)} from {platform}")
+
+
+@bundle.command(epilog=example("fathom bundle check gpu.tar.gz"))
+def check(
+    file: Annotated[Path, typer.Argument(help="A bundle.")],
+    config: ConfigFiles = DEFAULT_CONFIG,
+) -> None:
+    """Say what an import of a bundle would say, and take nothing in.
+
+    How many runs fit the config, which were made by other code and need a replay, and which are
+    there already. A bundle that cannot be taken is refused in one line.
+    """
+    _say_arrivals(read_config(config), file)
+    typer.echo("nothing was taken in")
+
+
+def _say_arrivals(settings: Config, file: Path) -> None:
+    from fathom.runs.arrival import arrivals, described
+
+    found = arrivals(settings, file)
+    typer.echo(f"{file}: {len(found)} runs, every file whole")
+    for line in described(found):
+        typer.echo(line)
+
+
+@app.command(epilog=example("fathom contribute 'depth-torch/*' --out mine.tar.gz"))
+def contribute(
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE.tar.gz", help="The bundle.")
+    ] = None,
+    patterns: Patterns = None,
+    config: ConfigFiles = REFERENCE_CONFIG,
+    override: Overrides = [],  # noqa: B006, typer copies it
+    jobs: Jobs = 1,
+    device: Device = None,
+    estimate: Annotated[
+        bool, typer.Option("--estimate", help="Only say how long it takes here.")
+    ] = False,
+) -> None:
+    """Train cells of the reference scale on this machine, and pack them for others.
+
+    Says first how long it takes. Trained cells are not trained again, and an interrupted one goes
+    on from its checkpoint: give the same command again. At the end it says what the check on
+    arrival will say.
+    """
+    settings = read_config(config, override)
+    compute = changed(settings.compute, device=device)
+    if estimate:
+        say_estimate(settings, patterns or (), compute, jobs)
+        return
+    if out is None:
+        raise ConfigError("--out FILE.tar.gz is missing: the bundle to write (or --estimate)")
+    if not out.parent.is_dir():
+        raise ConfigError(f"--out {out}: there is no folder {out.parent}")
+    train_left(settings, patterns or (), compute, jobs)
+    _pack(settings, out, patterns or ())
+    _say_arrivals(settings, out)
 
 
 @bundle.command("import", epilog=example("fathom bundle import gpu.tar.gz --keep"))

@@ -32,6 +32,7 @@ PublishedFile = Annotated[
 ]
 TemplatesFolder = Annotated[Path, typer.Option("--templates", help="Folder of the templates.")]
 DEFAULT_CONFIG = [Path("config.yaml")]
+REFERENCE_CONFIG = [*DEFAULT_CONFIG, Path("workflow/presets/reference.yaml")]
 PUBLISHED = Path("report/published.yaml")
 TEMPLATES = Path("report/templates")
 PAPER = Path("report/paper")
@@ -54,7 +55,7 @@ def read_config(files: Sequence[Path], overrides: Sequence[str] = ()) -> Config:
         for part in reversed(key.split(".")):
             value = {part: value}
         merge(values, value)
-    if list(files) == DEFAULT_CONFIG and not DEFAULT_CONFIG[0].exists():
+    if DEFAULT_CONFIG[0] in files and not DEFAULT_CONFIG[0].exists():
         raise ConfigError(
             "config.yaml is not in this folder; go to the folder of the project, or name a config "
             "with --config FILE"

@@ -38,9 +38,15 @@ def status(
     studies: Annotated[list[str] | None, typer.Argument(help="Only these studies.")] = None,
     config: ConfigFiles = DEFAULT_CONFIG,
     override: Overrides = [],  # noqa: B006, typer copies it
+    every_cell: Annotated[
+        bool, typer.Option("--all", help="Every cell, as for studies that are named.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
-    """Show what is trained, what is left, and for how long."""
+    """Show what is trained, what is left, and for how long.
+
+    A line for each study. Of studies that are named, every cell.
+    """
     from fathom.report.terminal import print_status
     from fathom.runs.status import status_of
 
@@ -52,7 +58,7 @@ def status(
     if as_json:
         print(json.dumps(found.as_json(), indent=2))
     else:
-        print_status(found)
+        print_status(found, every_cell=every_cell or bool(studies))
 
 
 @app.command(epilog=example("fathom verify"))

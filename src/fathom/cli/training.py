@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +27,7 @@ from fathom.system.errors import fail
 app = typer.Typer()
 
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, mps or gpu.")]
+Jobs = Annotated[int, typer.Option(min=1, help="How many cells train at once.")]
 
 
 @app.command(
@@ -64,7 +66,7 @@ def train_all(
     patterns: Patterns = None,
     config: ConfigFiles = DEFAULT_CONFIG,
     override: Overrides = [],  # noqa: B006, typer copies it
-    jobs: Annotated[int, typer.Option(min=1, help="How many cells train at once.")] = 1,
+    jobs: Jobs = 1,
     device: Device = None,
 ) -> None:
     """Train every cell that is left, without Snakemake.
@@ -72,13 +74,37 @@ def train_all(
     For machines that have only Python, the core and a framework. `fathom bundle` carries the runs
     to another one.
     """
-    from fathom.runs.train_all import specs_left, train_each
-
     settings = read_config(config, override)
-    compute = changed(settings.compute, device=device)
-    specs = specs_left(settings, patterns or (), _say)
+    train_left(settings, patterns or (), changed(settings.compute, device=device), jobs)
+
+
+def say_estimate(
+    settings: Config, patterns: Sequence[str], compute: Compute, jobs: int
+) -> list[Spec]:
+    """Say how many of the chosen cells are left, and how long they take here; their specs."""
+    from fathom.runs.estimate import duration
+    from fathom.runs.train_all import estimated_seconds, specs_left
+
+    specs = specs_left(settings, patterns, _say)
     if not specs:
         _say("nothing to be done: every chosen cell is trained")
+        return specs
+    typer.echo(f"{len(specs)} cells to train; timing a few steps of the longest", err=True)
+    seconds = estimated_seconds(specs, compute)
+    if seconds is not None:
+        at_once = min(jobs, len(specs))
+        how = "one after the other" if at_once == 1 else f"{at_once} at once"
+        time_left = duration(seconds / at_once)
+        typer.echo(f"about {time_left} for {len(specs)} cells, {how}", err=True)
+    return specs
+
+
+def train_left(settings: Config, patterns: Sequence[str], compute: Compute, jobs: int) -> None:
+    """Train the chosen cells that are left, with an estimate before and a line after each."""
+    from fathom.runs.train_all import train_each
+
+    specs = say_estimate(settings, patterns, compute, jobs)
+    if not specs:
         return
     started, failures = time.monotonic(), []
     trained = train_each(specs, Path(settings.results), compute, jobs)

@@ -116,6 +116,10 @@ Pair = Annotated[list[Label], Field(min_length=2, max_length=2)]
 VariantEntry = Annotated[dict[Label, NameOrSettings], BeforeValidator(_labelled)]
 
 
+def _in_words(recipe: Recipe) -> str:
+    return ", ".join(f"{name} {value}" for name, value in recipe.model_dump().items())
+
+
 def _split(value: str | Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """A variant's connection, and what it has of its own beside that."""
     if isinstance(value, str):
@@ -316,9 +320,19 @@ class Study(TaskSection):
     @property
     def recipe_name(self) -> str:
         """The recipe's name, or its settings in words."""
-        if isinstance(self.recipe, str):
-            return self.recipe
-        return ", ".join(f"{name} {value}" for name, value in self.recipe.model_dump().items())
+        return self.recipe if isinstance(self.recipe, str) else _in_words(self.recipe)
+
+    def recipe_name_of(self, variant: str) -> str:
+        """Likewise, of a variant: that of a recipe with the same settings, if there is one."""
+        recipe = self.recipe_of(variant)
+        if recipe == self.recipe_settings:
+            return self.recipe_name
+        return next((name for name, known in RECIPES.items() if known == recipe), _in_words(recipe))
+
+    def connection_name(self, variant: str) -> str:
+        """The name of the connection that a variant is, or is made of; its label without one."""
+        value = self.connections.get(variant, variant)
+        return value if isinstance(value, str) else str(value.get("connection", variant))
 
     @property
     def recipe_settings(self) -> Recipe:
@@ -332,7 +346,9 @@ class Study(TaskSection):
 
     @property
     def figures(self) -> str:
-        """The family of its figures: that of its contrasts, if it has any, or its task's."""
+        """The family of its figures: of several rates, of contrasts if it has any, or its task's."""
+        if len({self.optimizer_of(label).lr for label in self.labels}) > 1:
+            return "rates"
         return "contrasts" if self.contrasts else tasks.presentation(self.task).figures
 
     @property

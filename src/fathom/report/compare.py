@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,16 +15,23 @@ from rich.table import Table
 
 from fathom import datasets, tasks
 from fathom.analysis.places import Place
-from fathom.analysis.tables import AXES, run_measures, summary_table
+from fathom.analysis.tables import AXES, TRAINED, run_measures, summary_table
 from fathom.config import Compute, Config, Spec, check_config
 from fathom.measures import STEP_MEASURES, Row
 from fathom.report.figures import draw_family, figures_for, save
 from fathom.report.mixing import mixing_matrices
+from fathom.runs.estimate import assumed_seconds, duration, timed_step_seconds
 from fathom.runs.folder import read_rows
 from fathom.runs.progress import training_progress
 from fathom.runs.training import run_cell
 from fathom.settings import ConfigError
 from fathom.system.files import write_text
+
+LONG_SECONDS = 600.0
+"""A comparison that takes longer is told of a small size."""
+
+SMALL = "--depth 4 --steps 100 --width 16 --batch-size 16"
+"""Options of a comparison that takes a minute or two on a CPU."""
 
 
 def comparison(task: str, changes: Mapping[str, Any]) -> Config:
@@ -55,6 +62,8 @@ def compare_variants(specs: Sequence[Spec], compute: Compute, out: Path) -> None
     task, shown = tasks.load(specs[0].task), tasks.presentation(specs[0].task)
     if dataset := task.dataset(specs[0].model):
         datasets.fetch(dataset, lambda line: console.print(line, markup=False))
+    for line in outlook(specs, compute):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     for spec in specs:
         with training_progress(spec) as on_chunk:
             run_cell(spec, out / "runs" / spec.cell.path(), compute, on_chunk)
@@ -74,6 +83,25 @@ def compare_variants(specs: Sequence[Spec], compute: Compute, out: Path) -> None
     console.print(f"Figures, runs and metrics_{stamp}.json are in {out}", markup=False)
 
 
+def outlook(specs: Sequence[Spec], compute: Compute) -> Iterator[str]:
+    """What will be trained and for about how long: by its operations, then by timed steps.
+
+    Raises BackendError if the framework or the device is missing.
+    """
+    counts = f"{len(specs)} variants of {specs[0].steps} steps"
+    guess = assumed_seconds(specs)
+    yield f"{counts}: a guess from the size of the networks is {duration(guess)} on one core"
+    if guess > LONG_SECONDS:
+        yield f"to try it in a minute or two: fathom compare {specs[0].task} {SMALL}"
+    yield "timing a few steps of each variant"
+    total = 0.0
+    for spec in specs:
+        step = timed_step_seconds(spec, compute)
+        total += step * spec.steps
+        yield f"{spec.variant}: {step:.2g} s a step, about {duration(step * spec.steps)}"
+    yield f"{counts}: about {duration(total)} in all"
+
+
 def draw(
     specs: Sequence[Spec],
     rows: dict[str, list[Row]],
@@ -84,7 +112,7 @@ def draw(
     first = specs[0]
     place = Place.named(first.backend)
     steps = [pd.DataFrame(rows[spec.variant]).assign(**_axes(spec, place)) for spec in specs]
-    cells = [{**_axes(spec, place), "recipe": "", "status": "measured",
+    cells = [{**_axes(spec, place), **dict.fromkeys(TRAINED), "status": "measured",
               **measured[spec.variant]} for spec in specs]  # fmt: skip
     data = {
         "steps": pd.concat(steps, ignore_index=True),

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.table import Table
 
+from fathom.runs.estimate import duration
 from fathom.runs.inspect import STATUSES, Run
 from fathom.runs.replay import group_of
-from fathom.runs.status import Status
+from fathom.runs.status import Status, counted
 
 LOOKS = {
     "measured": ("●", "green"),
@@ -23,20 +24,66 @@ LOOKS = {
 """A sign and a colour each: the signs alone tell them apart."""
 
 
-def print_status(status: Status) -> None:
-    """A grid for each study, the reasons behind what is not current, and what is left."""
+MOST_REASONS = 10
+"""Lines of reasons in a summary."""
+
+
+def print_status(status: Status, *, every_cell: bool = False) -> None:
+    """What is left and how long that takes, a line for each study, and what is not current.
+
+    With `every_cell` a grid for each study in place of its line, and every reason.
+    """
     console = Console()
-    for study in dict.fromkeys(run.cell.study for run in status.runs):
-        console.print(_grid(study, [run for run in status.runs if run.cell.study == study]))
-    for line in _reasons(status.runs):
-        console.print(line, soft_wrap=True, markup=False)
-    legend = (f"{_sign(s)} {n} {s} ({STATUSES[s]})" for s, n in status.counts.items())
-    console.print("\n".join(legend))
-    if not status.left:
-        console.print("Nothing is left to run here.")
+    console.print(_left(status))
+    for name, n in status.counts.items():
+        console.print(f"{_sign(name)} {n} {name} ({STATUSES[name]})")
+    studies = list(dict.fromkeys(run.cell.study for run in status.runs))
+    if every_cell:
+        for study in studies:
+            console.print(_grid(study, [run for run in status.runs if run.cell.study == study]))
     else:
-        time = "not known yet" if status.seconds is None else f"about {_duration(status.seconds)}"
-        console.print(f"{len(status.left)} cells left to run here: {time} on one core.")
+        console.print(_studies(status, studies))
+    reasons = list(_reasons(status.runs))
+    shown = reasons if every_cell else reasons[:MOST_REASONS]
+    for line in shown:
+        console.print(line, soft_wrap=True, markup=False)
+    if len(reasons) > len(shown):
+        console.print(f"… and {len(reasons) - len(shown)} more lines like these")
+    if not every_cell:
+        console.print("Every cell: fathom status --all, or fathom status STUDY")
+
+
+def _left(status: Status) -> str:
+    """What is left to train here, and an estimate of its time that says what it rests on."""
+    if not status.left:
+        return "Nothing is left to run here."
+    cells = len({run.cell for run in status.runs})
+    basis = (
+        f"The time is an estimate from {status.timed} finished cells."
+        if status.timed
+        else "The time is a guess from the size of the networks: nothing was timed here yet."
+    )
+    time = duration(status.seconds)
+    return (
+        f"{len(status.left)} of {cells} cells left to run here: about {time} on one core.\n{basis}"
+    )
+
+
+def _studies(status: Status, studies: Sequence[str]) -> Table:
+    """A line for each study: runs by status, and the time that is left."""
+    table = Table(header_style="")
+    table.add_column("study")
+    for name in status.counts:
+        table.add_column(f"{_sign(name)} {name}", justify="right")
+    if status.left:
+        table.add_column("left, about", justify="right")
+    for study in studies:
+        counts = counted([run for run in status.runs if run.cell.study == study])
+        seconds = sum(s for cell, s in status.left_seconds.items() if cell.study == study)
+        numbers = (str(counts.get(name, "")) for name in status.counts)
+        time = [duration(seconds) if seconds else ""] if status.left else []
+        table.add_row(study, *numbers, *time)
+    return table
 
 
 def _reasons(runs: Sequence[Run]) -> Iterator[str]:
@@ -79,9 +126,3 @@ def _grid(study: str, runs: list[Run]) -> Table:
 def _sign(status: str) -> str:
     sign, style = LOOKS[status]
     return f"[{style}]{sign}[/]"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} seconds"
-    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"

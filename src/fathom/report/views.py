@@ -197,6 +197,18 @@ class StudyView:
         rows = s[(s["variant"] == variant) & (s["depth"] == depth)]
         return int((rows["diverged"] + rows["at_chance"]).sum()), int(rows["n"].sum())
 
+    def limit(self, variant: str) -> tuple[int | None, int | None]:
+        """(depth, depth): the deepest network of a variant whose every run learned, as did those
+        of all smaller depths; and the first that did not. None where there is none.
+        """
+        deepest = None
+        for depth in self.depths:
+            failed, n = self.failed(variant, depth)
+            if failed:
+                return deepest, depth
+            deepest = depth if n else deepest
+        return deepest, None
+
     def first_row(self, variant: str, depth: int) -> dict[str, Any] | None:
         """The summary at the first place that has an overflow to tell of, else at the first."""
         rows = [r for p in self.places if (r := self.row(depth, variant, p))]

@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 import tarfile
+import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -133,8 +134,8 @@ def import_bundle(
     """
     home = results / "imported"
     with _staging(home) as staging:
-        cells = _unpack(file, staging)
-        targets = {cell: home / _checked_platform(staging, cell) / cell.path() for cell in cells}
+        platforms = unpacked(file, staging)
+        targets = {cell: imported_folder(results, cell, platforms[cell]) for cell in platforms}
         done: dict[str, list[str]] = {"imported": [], "kept": [], "same": []}
         for cell, target in targets.items():
             done[_action(staging / cell.path(), target, existing, cell)].append(cell.path())
@@ -146,6 +147,19 @@ def import_bundle(
             target.unlink(missing_ok=True)
             (staging / path).replace(target)
     return done
+
+
+def imported_folder(results: Path, cell: Cell, platform: str) -> Path:
+    """Where the imported run of a cell is, or will be."""
+    return results / "imported" / platform / cell.path()
+
+
+def unpacked(file: Path, staging: Path) -> dict[Cell, str]:
+    """Unpack a bundle into `staging`, every run whole and checked; the platform of each cell's.
+
+    Raises BundleError if anything at all is wrong.
+    """
+    return {cell: _checked_platform(staging, cell) for cell in _unpack(file, staging)}
 
 
 STAGING = ".incoming-"
@@ -183,6 +197,24 @@ def _is_another(process: int) -> bool:
     except PermissionError:  # somebody else's
         return True
     return process != os.getpid()
+
+
+def manifests_in(file: Path) -> dict[tuple[str, Cell], bytes]:
+    """The manifest of every run of a bundle, by platform and cell. Raises BundleError.
+
+    What is in the other files of a run is not looked at.
+    """
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        staging = Path(folder)
+        for cell in _unpack(file, staging):
+            try:
+                platform = read_manifest(staging / cell.path()).platform
+            except RunError as error:
+                problem = str(error).replace(f"{staging}/", "")
+                raise BundleError(f"{file}: {one_line(problem)}") from error
+            found[platform, cell] = (staging / cell.path() / MANIFEST).read_bytes()
+    return found
 
 
 def _unpack(file: Path, staging: Path) -> list[Cell]:
@@ -340,16 +372,29 @@ def _checked_platform(staging: Path, cell: Cell) -> str:
 
 def _action(new: Path, target: Path, existing: str, cell: Cell) -> str:
     """What to do with an unpacked run: one of the keys of what `import_bundle` returns."""
-    if not target.exists():
-        return "imported"
-    try:
-        if (new / MANIFEST).read_bytes() == (target / MANIFEST).read_bytes():
-            return "same" if _is_whole(target, cell) else "imported"  # which mends it
-    except OSError:
-        pass  # what is there is no whole run: it is for `existing` to decide
+    there = compared(new, target, cell)
+    if there != "another":
+        return "same" if there == "same" else "imported"
     if existing == "refuse":
         raise BundleError(f"{target}: is there already; choose --keep or --replace")
     return "kept" if existing == "keep" else "imported"
+
+
+def compared(
+    new: Path, target: Path, cell: Cell
+) -> Literal["absent", "damaged", "same", "another"]:
+    """What is at the place of an unpacked run.
+
+    `damaged`: the same run, which is no longer whole. `another`: any other, whole or not.
+    """
+    if not target.exists():
+        return "absent"
+    try:
+        if (new / MANIFEST).read_bytes() == (target / MANIFEST).read_bytes():
+            return "same" if _is_whole(target, cell) else "damaged"
+    except OSError:
+        pass  # what is there is no whole run
+    return "another"
 
 
 def _is_whole(folder: Path, cell: Cell) -> bool:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from fathom.config import Spec
 from fathom.measures import STEP_MEASURES, Row
+from fathom.runs.estimate import duration
 from fathom.train import Chunk
 
 LOG_LINES = 10
-"""About how many lines a training leaves in a log."""
+"""About how many lines a quick training leaves in a log."""
+
+QUIET_SECONDS = 30.0
+"""After such a time a slow one leaves a line whenever steps are done."""
 
 
 @contextmanager
@@ -22,9 +27,10 @@ def training_progress(spec: Spec) -> Iterator[Callable[[Chunk], None]]:
         return
 
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
     columns = (
+        SpinnerColumn(),  # moves while a step takes its time
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
         TextColumn("{task.completed}/{task.total}  {task.fields[metrics]}"),
@@ -41,14 +47,25 @@ def training_progress(spec: Spec) -> Iterator[Callable[[Chunk], None]]:
 
 
 def log_lines(spec: Spec) -> Callable[[Chunk], None]:
-    """A function that prints about ten lines to standard error over a training."""
+    """A function that prints to standard error: about ten lines over a quick training.
+
+    Over a slow one more, so that it is not silent for long.
+    """
     every = max(1, spec.steps // LOG_LINES)
+    said = time.monotonic()
 
     def report(chunk: Chunk) -> None:
+        nonlocal said
+        late = time.monotonic() - said >= QUIET_SECONDS
         for row in chunk.rows:
             done = row["step"] + 1
-            if row["step"] == 0 or done % every == 0 or done == spec.steps:
-                print(f"{spec.cell} step {done}/{spec.steps}  {describe(row)}", file=sys.stderr)
+            is_due = row["step"] == 0 or done % every == 0 or done == spec.steps
+            if is_due or (late and row is chunk.rows[-1]):
+                left = duration((spec.steps - done) * row["step_seconds"])
+                rest = f", {left} left" if done < spec.steps else ""
+                line = f"{spec.cell} step {done}/{spec.steps}  {describe(row)}{rest}"
+                print(line, file=sys.stderr)
+                said = time.monotonic()
 
     return report
 

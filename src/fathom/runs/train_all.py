@@ -14,6 +14,7 @@ from pathlib import Path
 from fathom.backends import BackendError
 from fathom.config import Compute, Config, ConfigError, Spec, installed_backends
 from fathom.runs.bundle import matches
+from fathom.runs.estimate import timed_seconds, timed_step_seconds
 from fathom.runs.folder import run_folder
 from fathom.runs.inspect import inspect
 from fathom.runs.progress import log_lines
@@ -45,6 +46,20 @@ def specs_left(config: Config, patterns: Sequence[str], say: Callable[[str], Non
 
 def _status(spec: Spec, results: Path) -> str:
     return inspect(run_folder(results, spec.cell), spec).status
+
+
+def estimated_seconds(specs: Sequence[Spec], compute: Compute) -> float | None:
+    """How long these trainings take here one after the other, from timed steps.
+
+    Those of the first spec of each backend; see `specs_left` for their order. None where one
+    cannot be trained here: training says why.
+    """
+    first = {spec.backend: spec for spec in reversed(specs)}
+    try:
+        timed = {name: timed_step_seconds(spec, compute) for name, spec in first.items()}
+    except UserError:
+        return None
+    return timed_seconds(specs, timed)
 
 
 def train_each(

@@ -1,0 +1,165 @@
+"""`fathom contribute`: its commands as the page gives them, at a tiny scale, and their output."""
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fathom import cli
+from fathom.config import installed_backends
+from fathom.runs.arrival import ARRIVALS
+from markdown_helpers import parsed
+
+PROJECT = Path(__file__).parents[1]
+PAGE = PROJECT / "docs/contribute-runs.md"
+PRESET = "workflow/presets/reference.yaml"
+PATTERN = "depth-torch/12L/mhc/torch/*"
+STUDY = {
+    "task": "tokens",
+    "recipe": "torch-defaults",
+    "variants": ["baseline", "mhc"],
+    "depths": [12],
+    "backends": ["torch"],
+    "seeds": [0, 1, 2],
+    "steps": 4,
+    "batch_size": 2,
+    "model": {"vocab": 16, "length": 4, "width": 8, "heads": 2, "hidden": 16},
+    "optimizer": {"lr": 0.01},
+}
+
+pytestmark = pytest.mark.skipif("torch" not in installed_backends(), reason="torch is missing")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A project with a tiny study and a tiny reference, and the current folder."""
+    files = {
+        "config.yaml": {"studies": {"depth-torch": STUDY}, "compute": {"device": "cpu"}},
+        PRESET: {"results": "results/reference", "studies": {"depth-torch": {"steps": 10}}},
+    }
+    for name, data in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(yaml.safe_dump(data), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def fathom(capfd):
+    """A function that runs a command here: (exit status, lines of both outputs)."""
+
+    def run(*arguments):
+        status = 0
+        try:
+            cli.main(arguments)
+        except SystemExit as stop:
+            status = stop.code
+        printed = capfd.readouterr()
+        return status, [*printed.err.splitlines(), *printed.out.splitlines()]
+
+    return run
+
+
+def blocks(kind):
+    text = PAGE.read_text(encoding="utf-8")
+    return [t.content.splitlines() for t in parsed(text) if t.type == "fence" and t.info == kind]
+
+
+def shape(line):
+    """A line without what differs between machines and scales: numbers, platforms, room."""
+    line = re.sub(r"\b(cpu|cuda|mps|gpu)-[a-z0-9-]+", "PLATFORM", line)
+    line = re.sub(r"-?\d+(\.\d+)?(e[-+]\d+)?", "N", line)
+    line = re.sub(r"\bN (seconds|minutes|hours|days)", "TIME", line)
+    return re.sub(r" +", " ", line).strip()
+
+
+def assert_shaped_as(shown, printed):
+    """That what is printed has the page's lines, in order; `…` stands for any others."""
+    pattern = "".join(
+        r"(?:.*\n)*?" if line == "…" else re.escape(shape(line)) + "\n" for line in shown
+    )
+    text = "".join(shape(line) + "\n" for line in printed)
+    assert re.fullmatch(pattern, text), text
+
+
+def test_the_commands_of_the_page_print_what_it_shows(folder, fathom):
+    _, *training = blocks("sh")[0]
+    (check,) = blocks("sh")[1]
+    shown_training, shown_check, shown_refusal = blocks("text")
+
+    estimate, train = (shlex.split(line)[1:] for line in training)
+    status, printed = fathom(*estimate)
+    assert status == 0
+    assert_shaped_as(shown_training[:2], printed)
+    assert not (folder / "results").exists()
+
+    status, printed = fathom(*train)
+    assert status == 0
+    assert_shaped_as(shown_training, printed)
+
+    status, printed = fathom(*shlex.split(check)[1:])
+    assert status == 0
+    assert_shaped_as(shown_check, printed)
+    assert not (folder / "results/reference/imported").exists()
+
+    whole = (folder / "mine.tar.gz").read_bytes()
+    (folder / "mine.tar.gz").write_bytes(whole[: len(whole) // 2])
+    status, printed = fathom(*shlex.split(check)[1:])
+    assert status == 1
+    assert_shaped_as(shown_refusal, printed)
+
+
+def test_the_page_lists_everything_that_the_check_can_say():
+    rows = re.findall(r"^\| `([a-z ]+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert rows == list(ARRIVALS)
+
+
+def test_the_same_command_again_goes_on_where_it_was(folder, fathom):
+    fathom("contribute", PATTERN, "--out", "mine.tar.gz")
+    kept = folder / "results/reference/runs/depth-torch/12L/mhc/torch/seed1/manifest.json"
+    before = kept.stat().st_mtime_ns
+    shutil.rmtree(folder / "results/reference/runs/depth-torch/12L/mhc/torch/seed0")
+    status, printed = fathom("contribute", PATTERN, "--out", "mine.tar.gz")
+    assert status == 0
+    assert "1 cells to train; timing a few steps of the longest" in printed
+    assert kept.stat().st_mtime_ns == before
+    assert any(line.startswith("mine.tar.gz: 3 runs, ") for line in printed)
+
+    status, printed = fathom("contribute", PATTERN, "--out", "mine.tar.gz")
+    assert status == 0
+    assert printed[0] == "fathom: nothing to be done: every chosen cell is trained"
+    assert any("counts: " in line for line in printed)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "--out FILE.tar.gz is missing: the bundle to write (or --estimate)"),
+        (["--out", "none/b.tar.gz"], "--out none/b.tar.gz: there is no folder none"),
+        (
+            ["nothing/*", "--out", "b.tar.gz"],
+            "no cell matches; a pattern is like 'depth-mlx/48L/*'",
+        ),
+    ],
+)
+def test_a_mistake_is_one_line_before_anything_is_trained(folder, fathom, arguments, said):
+    assert fathom("contribute", *arguments) == (1, [f"fathom: {said}"])
+    assert not (folder / "results").exists()
+
+
+def test_in_another_folder_the_line_says_where_to_go(tmp_path, monkeypatch, fathom):
+    monkeypatch.chdir(tmp_path)
+    status, (line,) = fathom("contribute", "--out", "b.tar.gz")
+    assert status == 1
+    assert line.startswith("fathom: config.yaml is not in this folder; go to the folder")
+
+
+def test_where_a_cell_cannot_be_trained_nothing_is_packed(folder, fathom):
+    # PyTorch knows no device of this name; it is MLX's.
+    status, printed = fathom("contribute", PATTERN, "--device", "gpu", "--out", "b.tar.gz")
+    assert status == 1
+    assert sum("failed, " in line for line in printed) == 3
+    assert not (folder / "b.tar.gz").exists()

@@ -1,0 +1,123 @@
+"""The Makefile: what set-up says and gives to pip, and what cleaning spares."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[1]
+
+pytestmark = pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
+
+
+@pytest.fixture
+def make(tmp_path):
+    """A function that runs make in a folder with the Makefile and what it reads: its output."""
+    for name in ("Makefile", "requirements.txt", "pyproject.toml"):
+        shutil.copy(PROJECT / name, tmp_path)
+
+    def run(*arguments):
+        done = subprocess.run(
+            ["make", *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+# --- setup ---------------------------------------------------------------------------------------
+
+PYTHON = """\
+#!/bin/sh
+# Stands for Python: makes an environment whose Python is itself, and says what pip is given.
+case "$*" in
+  "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+  "-m pip "*) shift 2; echo "pip $*" ;;
+esac
+"""
+
+
+@pytest.fixture
+def python(tmp_path):
+    file = tmp_path / "python"
+    file.write_text(PYTHON, encoding="utf-8")
+    file.chmod(0o755)
+    return file
+
+
+def test_setup_says_sizes_before_it_downloads_and_every_stage(make, python):
+    lines = make("setup", f"PYTHON={python}").splitlines()
+    first_call = next(n for n, line in enumerate(lines) if line.startswith("pip "))
+    assert any(" GB" in line for line in lines[:first_call])
+    assert [line[:6] for line in lines if " of 3:" in line] == ["1 of 3", "2 of 3", "3 of 3"]
+    assert "--quiet" not in lines[first_call]  # so that pip shows its own progress
+
+
+def test_setup_hands_arguments_on_to_pip(make, python):
+    lines = make("setup", f"PYTHON={python}", "PIP_ARGS=--extra-index-url URL").splitlines()
+    calls = [line for line in lines if line.startswith("pip ")]
+    assert len(calls) == 2
+    assert all("--extra-index-url URL" in call for call in calls)
+
+
+def test_an_environment_that_is_complete_is_not_made_again(make, python):
+    make("setup", f"PYTHON={python}")
+    assert "pip" not in make("setup", f"PYTHON={python}")
+
+
+# --- clean ---------------------------------------------------------------------------------------
+
+CARRIED = [
+    "results/imported/cuda/depth/4L/mhc/torch/seed0/manifest.json",
+    "results/paper/imported/cuda/depth/4L/mhc/torch/seed0/manifest.json",
+    "results/smoke/imported/cuda/depth/4L/mhc/torch/seed0/manifest.json",
+    "results/reference/bundles/gpu.tar.gz",
+    "results/reference/tables/cells.csv",
+    "results/reference/RESULTS.md",
+    "results/reference/runs/a/manifest.json",
+    "config.yaml",
+    "data/fashion-mnist/SHA256SUMS",
+]
+MADE = [
+    "results/RESULTS.md",
+    "results/config.json",
+    "results/index.html",
+    "results/fathom.pdf",
+    "results/compare/comparison.png",
+    ".snakemake/log/a.log",
+    "report.html",
+    "report.zip",
+    *(
+        f"{folder}/{name}/a"
+        for folder in ("results", "results/smoke", "results/paper")
+        for name in ("runs", "cuts", "tables", "figures", "logs", "benchmarks", "studies", "replay")
+    ),
+    "results/paper/COMPARISON.md",
+]
+
+
+def test_clean_deletes_what_was_made_and_spares_what_was_carried(make, tmp_path):
+    for name in [*CARRIED, *MADE]:
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("", encoding="utf-8")
+    make("clean")
+    left = {str(f.relative_to(tmp_path)) for f in tmp_path.rglob("*") if f.is_file()}
+    assert left == {*CARRIED, "Makefile", "requirements.txt", "pyproject.toml"}
+    assert not (tmp_path / "results/compare").exists()
+
+
+def test_clean_leaves_no_empty_folder_of_a_preset(make, tmp_path):
+    for name in ("results/smoke/runs/a", "results/paper/tables/a"):
+        (tmp_path / name).mkdir(parents=True)
+    make("clean")
+    assert sorted(path.name for path in (tmp_path / "results").iterdir()) == []
+
+
+@pytest.mark.skipif(not (PROJECT / ".git").exists(), reason="not a clone")
+@pytest.mark.parametrize("name", ["report.html", "report.zip", "results/compare/a.png"])
+def test_git_ignores_what_commands_leave(name):
+    command = ["git", "check-ignore", "--quiet", name]
+    assert subprocess.run(command, cwd=PROJECT, check=False).returncode == 0
