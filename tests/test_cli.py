@@ -503,10 +503,9 @@ def test_what_is_said_to_bring_a_package_brings_it(pytestconfig):
     project = tomllib.loads((pytestconfig.rootpath / "pyproject.toml").read_text("utf-8"))[
         "project"
     ]
-    brought = {
-        ".": project["dependencies"],
-        ".[workflow]": project["optional-dependencies"]["workflow"],
-    }
+    extras = project["optional-dependencies"]
+    brought = {".": project["dependencies"]}
+    brought |= {f".[{extra}]": lines for extra, lines in extras.items()}
     distributions = importlib.metadata.packages_distributions()
     for source, modules in PACKAGES.items():
         named = {re.match("[A-Za-z0-9_-]+", line)[0].lower() for line in brought[source]}

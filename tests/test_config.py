@@ -53,6 +53,57 @@ def refusal(path, value):
     return message
 
 
+# --- a variant's own recipe and optimiser --------------------------------------------------------
+
+
+def test_a_variant_may_have_settings_of_recipe_and_optimizer_of_its_own():
+    own = {"embedding": "inverse_sqrt_width", "bias_correction": False}
+    spec = spec_of({"fast": {"connection": "mhc", "optimizer": {"lr": 0.01}, "recipe": own}})
+    study = spec_of({"alike": {"connection": "mhc"}})
+    assert (spec.optimizer.lr, study.optimizer.lr) == (0.01, 0.002)
+    assert (spec.recipe.embedding, spec.recipe.bias_correction) == ("inverse_sqrt_width", False)
+    assert spec.recipe.attention == study.recipe.attention == "packed_xavier"
+    assert spec.connection == study.connection
+    assert spec.optimizer.model_copy(update={"lr": 0.002}) == study.optimizer
+
+
+def test_a_variant_may_name_another_recipe():
+    named = spec_of({"other": {"connection": "baseline", "recipe": "mlx-defaults"}})
+    written = {"embedding": "inverse_sqrt_width", "attention": "linear", "bias_correction": False}
+    assert named.recipe == spec_of({"o": {"connection": "baseline", "recipe": written}}).recipe
+
+
+def test_a_variants_recipe_has_its_name_where_the_settings_are_those_of_one():
+    parts = {"embedding": "inverse_sqrt_width", "attention": "linear", "bias_correction": False}
+    variants = ["mhc", {"a": {"connection": "hc", "recipe": parts}}]
+    study = check_config(config_with("studies.deep.variants", variants)).studies["deep"]
+    assert [study.recipe_name_of(v) for v in ("mhc", "a")] == ["torch-defaults", "mlx-defaults"]
+    assert [study.connection_name(v) for v in ("mhc", "a")] == ["mhc", "hc"]
+
+
+def test_a_study_of_several_rates_has_figures_of_its_own():
+    slow = {"slow": {"connection": "mhc", "optimizer": {"lr": 0.001}}}
+    one, two = (
+        check_config(config_with("studies.deep.variants", v)) for v in (["mhc"], ["mhc", slow])
+    )
+    assert (one.studies["deep"].figures, two.studies["deep"].figures) == ("sweep", "rates")
+
+
+@pytest.mark.parametrize(
+    ("own", "problem"),
+    [
+        ({"optimizer": {"lr": -1}}, "fast.optimizer: lr: input should be greater than 0"),
+        ({"optimizer": {"rate": 1}}, "fast.optimizer: top level: unknown key 'rate'"),
+        ({"optimizer": 3}, "fast: optimizer: input should be a valid dictionary"),
+        ({"optimizer": {"warmup_steps": 100}}, "warmup_steps is 100 of 100 steps"),
+        ({"recipe": "torch"}, "did you mean 'torch-defaults'?"),
+        ({"recipe": {"embedding": "uni"}}, "fast.recipe: embedding: input should be 'unit'"),
+    ],
+)
+def test_a_wrong_setting_of_a_variant_is_refused(own, problem):
+    assert problem in refusal("studies.deep.variants", [{"fast": {"connection": "mhc", **own}}])
+
+
 # --- cells ---------------------------------------------------------------------------------------
 
 cells = st.builds(

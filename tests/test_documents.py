@@ -14,7 +14,7 @@ from contributing_helpers import PROJECT, ROWS, blocks_of, copied_by
 from fathom.cli import app
 from markdown_helpers import anchors, inline, parsed
 
-DOCUMENTS = [PROJECT / "CONTRIBUTING.md", PROJECT / "README.md"]
+DOCUMENTS = [PROJECT / name for name in ("CONTRIBUTING.md", "README.md", "config/README.md")]
 DOCUMENTS += sorted((PROJECT / "docs").rglob("*.md"))
 
 SOURCES = (".py", ".yaml", ".md", ".j2", ".smk", ".toml", ".txt", ".png", "Makefile")
@@ -36,7 +36,8 @@ def shell_lines(text):
     """Lines of fenced blocks of shell commands, without comments."""
     for token in parsed(text):
         if token.type == "fence" and token.info in ("sh", "bash"):
-            yield from (line.partition("  #")[0].strip() for line in token.content.splitlines())
+            whole = token.content.replace("\\\n", "")
+            yield from (line.partition("  #")[0].strip() for line in whole.splitlines())
 
 
 def commands(text, program):

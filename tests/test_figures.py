@@ -127,6 +127,8 @@ def test_names_of_all_figures():
                   "deepest_comparison"],
         "image": ["comparison", "mixing_matrix"],
         "text": ["validation", "final_bits", "similarity", "gates", "matrices", "trade_off"],
+        "contrasts": ["effects", "variants"],
+        "rates": ["loss_against_rate", "effects"],
         "overview": ["loss_against_depth", "variance", "published"],
         "cell": ["loss", "grad_norm", "nan_inf_events", "gain_proxy"],
         "bench": ["bench"],
@@ -134,7 +136,9 @@ def test_names_of_all_figures():
     }  # fmt: skip
 
 
-FAMILIES = ("sweep", "image", "text", "overview", "cell", "bench", "explained")
+FAMILIES = (
+    "sweep", "image", "text", "contrasts", "rates", "overview", "cell", "bench", "explained",
+)  # fmt: skip
 FORMATS = ("png", "svg")
 
 
@@ -1233,3 +1237,36 @@ def test_many_names_of_a_legend_stand_in_rows():
     assert style.columns_for(figure, ["baseline", "hc", "mhc"]) == 3
     assert style.columns_for(figure, ["a_long_name_of_a_variant"] * 5) == 2
     assert style.columns_for(figure, []) == 1
+
+
+# --- loss against the learning rate ----------------------------------------------------------
+
+
+def rates_summary():
+    """mhc at two rates, 1.0 and 0.5 in the mean, and at a third, where a seed of it diverges."""
+    rows = []
+    for lr, losses in {0.001: (0.9, 1.0, 1 / 0.9), 0.002: (0.5, 0.5, 0.5)}.items():
+        rows += [run(f"mhc_{lr}", seed=i, loss_final=x, lr=lr) for i, x in enumerate(losses)]
+    rows += [run("mhc_fast", seed=i, loss_final=0.4, lr=0.004) for i in range(2)]
+    rows += [run("mhc_fast", seed=2, outcome="diverged", lr=0.004)]
+    return summary_table(frame([{**row, "connection": "mhc"} for row in rows]))
+
+
+def test_a_rate_at_which_a_run_diverged_has_a_cross_above_all_points():
+    figure = draw_family("rates", "a", ["loss_against_rate"], summary=rates_summary())
+    (ax,) = figure["loss_against_rate"].axes
+    (points, *_), cross = ax.containers[0], ax.lines[-2]
+    assert points.get_xdata().tolist() == [0.001, 0.002]
+    assert points.get_ydata() == pytest.approx([1.0, 0.5])
+    assert cross.get_marker() == "x"
+    assert cross.get_xdata().tolist() == [0.004]
+    assert cross.get_ydata()[0] > max(CHANCE, 1.0)
+    assert ax.get_xscale() == "log"
+    assert [text.get_text() for text in ax.get_xticklabels()] == ["0.001", "0.002", "0.004"]
+    assert ax.get_xlabel() == "learning rate"
+
+
+def test_a_figure_of_rates_has_one_colour_and_entry_for_each_connection():
+    figure = draw_family("rates", "a", ["loss_against_rate"], summary=rates_summary())
+    (legend,) = figure["loss_against_rate"].legends
+    assert [text.get_text() for text in legend.get_texts()] == ["mhc"]

@@ -251,9 +251,10 @@ class Section(BaseModel):
     @classmethod
     def _refuse_unknown_keys(cls, data: object) -> object:
         if isinstance(data, Mapping):
+            known = [field.alias or name for name, field in cls.model_fields.items()]
             for key in data:
-                if key not in cls.model_fields:
-                    near = nearest(key, cls.model_fields) if isinstance(key, str) else ""
+                if key not in known:
+                    near = nearest(key, known) if isinstance(key, str) else ""
                     raise ValueError(f"unknown key {shown(key)}{near}")
         return data
 

@@ -6,18 +6,23 @@ import shlex
 
 from fathom import datasets, tasks
 from fathom.analysis.places import Place
-from fathom.config import BACKENDS, Cell, installed_backends, load_config
+from fathom.config import BACKENDS, Cell, check_config, installed_backends, load_config
 from fathom.runs.code import training_code_hash
 from fathom.runs.folder import FILES, MANIFEST
 from fathom.runs.inspect import imported_runs
 
 # Read as every command reads it, and not taken from Snakemake, which puts the keys of an overlay
-# before those of config.yaml: tables and reports have their studies in the config's order.
+# before those of config.yaml: tables and reports have their studies in the config's order. A module
+# takes what it is given.
 CONFIG_FILES = list(map(str, workflow.overwrite_configfiles))
 if not workflow.config_settings.replace_workflow_config:
     CONFIG_FILES.insert(0, "config.yaml")
 CONFIG_CHANGES = workflow.config_settings.config
-CONFIG = or_exit(load_config, CONFIG_FILES, CONFIG_CHANGES)
+if HAS_CONFIG:
+    CONFIG = or_exit(check_config, config)
+    CONFIG_FILES, CONFIG_CHANGES = [f"{CONFIG.report_folder}/config.json"], {}
+else:
+    CONFIG = or_exit(load_config, CONFIG_FILES, CONFIG_CHANGES)
 
 CONDA = bool(workflow.deployment_settings.deployment_method)
 
@@ -25,7 +30,7 @@ CONDA = bool(workflow.deployment_settings.deployment_method)
 # own. The path lets both find fathom without installing it there. How jobs compute reaches them
 # through the environment and not as a parameter: it changes no result, so it must retrain nothing.
 python = "python" if CONDA else shlex.quote(sys.executable)
-source = shlex.quote(str(Path(workflow.basedir).parent / "src"))
+source = shlex.quote(str(PROJECT / "src"))
 compute = shlex.quote(CONFIG.compute.model_dump_json())
 data = shlex.quote(CONFIG.compute.data)
 prefix = (

@@ -1,6 +1,6 @@
 # Reports, figures and tables → the page.
 
-PAGE_FOLDER = "report/page"
+PAGE_FOLDER = in_project("report/page")
 PAGE_FILES = sorted(map(str, Path(PAGE_FOLDER).glob("*.*")))
 
 # Where a package of it is lacking the rest is made all the same.

@@ -2,7 +2,7 @@
 
 import importlib.util
 
-PAPER_FOLDER = "report/paper"
+PAPER_FOLDER = in_project("report/paper")
 PAPER_FILES = sorted(map(str, Path(PAPER_FOLDER).glob("*.typ*")))
 
 # Where there is no typst the rest is made all the same.

@@ -3,7 +3,7 @@
 
 from fathom.report.reports import reports_of
 
-TEMPLATES_FOLDER = "report/templates"
+TEMPLATES_FOLDER = in_project("report/templates")
 TEMPLATES = sorted(map(str, Path(TEMPLATES_FOLDER).rglob("*.j2")))
 REPORTS = [f"{RESULTS}/{report.name}" for report in reports_of(CONFIG, Path(TEMPLATES_FOLDER))]
 

@@ -10,7 +10,7 @@ TABLES = [
 ]
 TABLES += [f"{RESULTS}/tables/steps.csv.gz"]
 
-PUBLISHED = "report/published.yaml"
+PUBLISHED = in_project("report/published.yaml")
 
 # A job gets it on its command line, of which Linux takes 128 KiB.
 CONFIG_JSON = json.dumps(CONFIG.resolved())

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import typer
 
-from fathom.cli import bench, bundles, data, results, training
+from fathom.cli import bench, bundles, data, export, results, training
 from fathom.system.errors import (
     UserError,
     fail,
@@ -27,7 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # square brackets in a help text are no markup
 )
-for part in (training, bundles, data, results, bench):
+for part in (training, bundles, data, results, export, bench):
     app.add_typer(part.app)
 
 UsageError = typer.BadParameter.__base__

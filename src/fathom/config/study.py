@@ -346,7 +346,7 @@ class Study(TaskSection):
 
     @property
     def figures(self) -> str:
-        """The family of its figures: of several rates, of contrasts if it has any, or its task's."""
+        """The family of its figures: for several rates, for contrasts, or its task's."""
         if len({self.optimizer_of(label).lr for label in self.labels}) > 1:
             return "rates"
         return "contrasts" if self.contrasts else tasks.presentation(self.task).figures

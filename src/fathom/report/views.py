@@ -198,8 +198,9 @@ class StudyView:
         return int((rows["diverged"] + rows["at_chance"]).sum()), int(rows["n"].sum())
 
     def limit(self, variant: str) -> tuple[int | None, int | None]:
-        """(depth, depth): the deepest network of a variant whose every run learned, as did those
-        of all smaller depths; and the first that did not. None where there is none.
+        """(depth, depth): the deepest where every run learned, and the first where one did not.
+
+        At all smaller depths than the first every run learned too. None where there is none.
         """
         deepest = None
         for depth in self.depths:

@@ -20,6 +20,7 @@ PACKAGES = {
         "snakemake",
         "typst",
     ),
+    ".[archive]": ("rocrate",),
 }
 """What to give to pip, and the modules that it brings; pyproject.toml has the versions."""
 

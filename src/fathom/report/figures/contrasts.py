@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from fathom.analysis.effects import HIGHER, LOWER
 from fathom.measures import RUN_MEASURES
 from fathom.report.figures import figure, style
 
@@ -30,6 +29,8 @@ def effects(effects: pd.DataFrame, title: str) -> Figure:
     The grey bar is the standard deviation over seeds of the second variant's loss. Blue: the
     interval leaves out zero.
     """
+    from fathom.analysis.effects import HIGHER, LOWER  # it loads SciPy
+
     rows = effects[effects["measure"] == "loss_final"].reset_index(drop=True)
     if rows.empty:
         return style.without_data("no contrast was measured")

@@ -1,0 +1,56 @@
+"""A result for an archive. Nothing is uploaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fathom.cli.options import (
+    DEFAULT_CONFIG,
+    TEMPLATES,
+    ConfigFiles,
+    Overrides,
+    TemplatesFolder,
+    example,
+    read_config,
+)
+from fathom.config import ConfigError
+from fathom.system.files import write_json
+
+app = typer.Typer()
+
+
+@app.command(epilog=example("fathom export --crate fathom-results --zenodo .zenodo.json"))
+def export(
+    crate: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Write project and results there, as an RO-Crate."),
+    ] = None,
+    zenodo: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a deposit's metadata there, from CITATION.cff."),
+    ] = None,
+    config: ConfigFiles = DEFAULT_CONFIG,
+    override: Overrides = [],  # noqa: B006, typer copies it
+    templates: TemplatesFolder = TEMPLATES,
+) -> None:
+    """Prepare results for an archive; nothing is uploaded.
+
+    The crate holds the files of the project, the config, every run, tables, figures and reports,
+    each with its SHA-256. Check them before: fathom verify
+    """
+    if crate is None and zenodo is None:
+        raise ConfigError("nothing to export: give --crate FOLDER, --zenodo FILE, or both")
+    if zenodo:
+        from fathom.report.citation import read_citation, zenodo_metadata
+
+        write_json(zenodo, zenodo_metadata(read_citation()))
+        typer.echo(f"{zenodo}: metadata of a deposit")
+    if crate:
+        from fathom.report.crate import write_crate
+
+        done = write_crate(read_config(config, override), config, templates, crate)
+        size = f"{done.bytes / 1e6:.1f} MB"
+        typer.echo(f"{crate}: {done.files} files, {size}, {done.runs} runs")

@@ -1,0 +1,108 @@
+"""The workflow as a module of another, as the workflow catalog deploys it."""
+
+import shutil
+import subprocess
+
+import pytest
+import yaml
+
+from conftest import PROJECT, Workflow, copy_of_project
+
+pytestmark = pytest.mark.slow
+
+# What the catalog's instructions make: a workflow of a few lines, and a copy of `config`.
+SNAKEFILE = """\
+configfile: "config/config.yaml"
+
+module fathom:
+    snakefile: {snakefile}
+    config: config
+
+use rule * from fathom
+"""
+PRESET = PROJECT / "workflow/presets/smoke.yaml"
+# Of the smoke preset, two cells.
+ONE_STUDY = {
+    name: {"exclude": [{"seed": [0, 1, 2]}]}
+    for name in yaml.safe_load(PRESET.read_text())["studies"]
+    if name != "depth-torch"
+}
+
+
+def deployed(folder, snakefile):
+    """An empty folder with the workflow as a module in it."""
+    shutil.copytree(PROJECT / "config", folder / "config")  # a link becomes the file
+    (folder / "workflow").mkdir()
+    (folder / "workflow/Snakefile").write_text(SNAKEFILE.format(snakefile=snakefile))
+    (folder / "cut.yaml").write_text(yaml.safe_dump({"studies": ONE_STUDY}))
+    return Workflow(folder)
+
+
+def smoke(workflow, *arguments, environment=None):
+    """What it says; with an environment of its own, Snakemake is started from nothing."""
+    options = ("--cores", "2", "--configfile", str(PRESET), "cut.yaml")
+    done = workflow.snakemake(*arguments, *options, environment=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_the_catalog_finds_what_its_standard_asks_for():
+    usage = yaml.safe_load((PROJECT / ".snakemake-workflow-catalog.yml").read_text())["usage"]
+    assert usage["software-stack-deployment"] == {"conda": True}
+    assert usage["report"] is True
+    readme = (PROJECT / "README.md").read_text().lower()
+    assert "snakemake" in readme
+    assert "workflow" in readme
+    assert (PROJECT / "workflow/Snakefile").is_file()
+    assert (PROJECT / "config/README.md").is_file()
+    assert (PROJECT / "config/config.yaml").resolve() == PROJECT / "config.yaml"
+
+
+def test_as_a_module_it_makes_tables_and_reports_in_an_empty_folder(tmp_path):
+    workflow = deployed(tmp_path, f'"{PROJECT / "workflow/Snakefile"}"')
+    smoke(workflow, "all")
+    results = tmp_path / "results/smoke"
+    assert (results / "RESULTS.md").read_text().startswith("# Results")
+    cells = (results / "tables/cells.csv").read_text().splitlines()
+    runs = sorted(file.parent for file in results.glob("runs/**/manifest.json"))
+    assert len(cells) - 1 == len(runs) >= 1
+    assert {run.relative_to(results / "runs").parts[0] for run in runs} == {"depth-torch"}
+    assert (results / "figures/overview/loss_against_depth.png").stat().st_size > 1000
+    smoke(workflow, "verify")
+    assert (results / "logs/verify.log").read_text().startswith("verified: ")
+    assert {path.name for path in tmp_path.iterdir()} <= {
+        "config", "workflow", "cut.yaml", "results", ".snakemake",
+    }  # fmt: skip
+
+
+def test_a_module_with_a_wrong_config_says_so_in_one_line(tmp_path):
+    workflow = deployed(tmp_path, f'"{PROJECT / "workflow/Snakefile"}"')
+    with (tmp_path / "config/config.yaml").open("a") as config:
+        config.write("stidues: {}\n")
+    done = workflow.snakemake("all", "-n", "--cores", "1")
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("fathom:")]
+    assert "unknown key 'stidues'; did you mean 'studies'?" in line
+
+
+def test_of_a_repository_on_a_host_all_files_are_unpacked(tmp_path):
+    """Git is told to find GitHub in a folder; Snakemake then does what it always does."""
+    repository = tmp_path / "host/owner/fathom"
+    repository.mkdir(parents=True)
+    copy_of_project(repository)
+    identity = ("-c", "user.name=nobody", "-c", "user.email=nobody@example.org")
+    for command in (["init"], ["add", "."], [*identity, "commit", "-m", "all"], ["tag", "v1"]):
+        subprocess.run(["git", *command], cwd=repository, check=True, capture_output=True)
+    folder = tmp_path / "deployed"
+    folder.mkdir()
+    workflow = deployed(folder, 'github("owner/fathom", path="workflow/Snakefile", tag="v1")')
+    environment = {
+        "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": f"url.file://{tmp_path}/host/.insteadOf",
+        "GIT_CONFIG_VALUE_0": "https://github.com/",
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+    }
+    smoke(workflow, "tables", environment=environment)
+    assert (folder / "results/smoke/tables/claims.csv").is_file()
+    (unpacked,) = (folder / ".snakemake/fathom").iterdir()
+    assert (unpacked / "report/templates/RESULTS.md.j2").is_file()
