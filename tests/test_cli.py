@@ -345,11 +345,37 @@ def test_a_bundle_goes_from_one_folder_to_another(trained, tmp_path, fathom, mon
     monkeypatch.chdir(other)
     status, printed, _ = fathom("bundle", "import", str(tmp_path / "b.tar.gz"))
     assert status == 0
-    assert printed == f"{tmp_path / 'b.tar.gz'}: 2 imported, under results/imported\n"
+    assert printed.splitlines() == [
+        f"{tmp_path / 'b.tar.gz'}: 2 imported, under results/imported",
+        "`snakemake all` also trains here every cell that was not trained here; with `--config "
+        "train=false` it renders only what was imported",
+    ]
     assert set(statuses(other).values()) == {"imported"}
 
     _, printed, _ = fathom("bundle", "import", str(tmp_path / "b.tar.gz"))
     assert ": 2 same, " in printed
+
+
+def test_a_bundle_that_is_refused_stops_no_other(trained, tmp_path, fathom, monkeypatch):
+    bundles = [tmp_path / f"{name}.tar.gz" for name in ("damaged", "gone", "good", "foreign")]
+    damaged, gone, good, foreign = map(str, bundles)
+    fathom("bundle", "create", "-o", good, "*/mhc/*")
+    fathom("bundle", "create", "-o", foreign, "*/baseline/*")
+    bundles[0].write_bytes(bundles[2].read_bytes()[:-100])
+
+    other = write_config(tmp_path / "other", variants=["mhc"])
+    monkeypatch.chdir(other)
+    status, printed, errors = fathom("bundle", "import", *map(str, bundles), "--keep")
+    assert status == 1
+    assert errors[0].startswith(f"fathom: {damaged}: not a whole gzipped tar")
+    assert errors[1:] == [f"fathom: {gone}: no such file"]
+    (unknown,) = (path for path in statuses(trained) if "baseline" in path)
+    assert printed.splitlines()[:3] == [
+        f"{good}: 1 imported, under results/imported",
+        f"{foreign}: 1 imported, under results/imported",
+        f"{foreign}: 1 of no cell of this config, as {unknown}",
+    ]
+    assert set(statuses(other).values()) == {"imported"}
 
 
 def test_a_pattern_chooses_what_is_packed(trained, tmp_path, fathom):

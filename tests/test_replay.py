@@ -151,16 +151,14 @@ def test_runs_that_todays_code_repeats_count_and_name_the_code_that_made_them(ca
     (line, total) = carried.replay()
     maker = made_by(find_runs(carried.config)[0].manifest)
     assert f": a/4L/mhc/{backend}, made by {maker}: " in line
-    assert line.endswith("today's code repeats 3 steps to the last digit")
+    assert line.endswith("today's code repeats it: 3 steps to the last digit")
     assert total == f"{receipt_file(carried.config, backend)}: 1 agrees"
     assert carried.judged == [("imported", "agrees")] * 2
 
     (row,) = carried.table("summary").to_dict("records")
     assert (row["n"], row["origin"]) == (2, "imported")
     cells = carried.table("cells")
-    assert set(cells["reason"]) == {
-        f"made by {maker}; today's code repeats 3 steps to the last digit"
-    }
+    assert set(cells["reason"]) == {f"made by {maker}; today's code repeats it"}
     assert carried.table("platforms")["made_by"].tolist() == [maker]
 
 
@@ -180,7 +178,7 @@ def test_a_replay_takes_the_steps_that_training_took(carry, backend, changes):
     carried = carry(backend, **changes)
     (line, _) = carried.replay()
     assert line.endswith(
-        f"repeats {min(STEPS, carried.config.studies['a'].steps)} steps to the last digit"
+        f"repeats it: {min(STEPS, carried.config.studies['a'].steps)} steps to the last digit"
     )
 
 
@@ -226,7 +224,11 @@ def test_a_number_that_is_another_leaves_the_group_out_by_name(carry, name, caps
     assert carried.table("summary").empty
     cells = carried.table("cells")
     assert cells["status"].tolist() == ["stale"] * 2
-    assert all(f"does not repeat it: {name} of step 2" in reason for reason in cells["reason"])
+    assert set(cells["reason"]) == {
+        "today's code does not repeat it; code differs: fathom.train:train"
+    }
+    explained = {run.explanation for run in find_runs(carried.config)}
+    assert all(f"does not repeat it: {name} of step 2 was " in text for text in explained)
 
     print_status(status_of(carried.config))
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("imported/")]
@@ -255,7 +257,9 @@ def test_on_another_platform_the_tolerance_counts(carry):
     carried.shift(step=1, by=-5e-5, name="grad_norm")
     carried.shift(step=1, by=5e-3, name="gain_proxy_log10_max_entry")  # which is about −0.6
     (line, _) = carried.replay()
-    assert line.endswith("today's code repeats 3 steps within the tolerance of another platform")
+    assert line.endswith(
+        "today's code repeats it: 3 steps within the tolerance of another platform"
+    )
     assert carried.judged == [("imported", "agrees")]
 
     carried.shift(step=1, by=2e-4)
@@ -274,7 +278,7 @@ def test_a_run_of_an_older_form_differs(carry):
     seal(carried.runs[0])
     (line, _) = carried.replay()
     assert line.endswith(
-        "today's code cannot read it: metrics.jsonl: line 1 has no valid 'dropped'"
+        "does not repeat it: cannot be read, metrics.jsonl: line 1 has no valid 'dropped'"
     )
     assert carried.judged == [("stale", "differs")]
 
@@ -294,6 +298,31 @@ def test_a_run_that_was_trained_here_is_trained_again_and_not_replayed(carry):
     assert carried.judged == [("stale", "")]
 
 
+# --- every run, as a check ------------------------------------------------------------------------
+
+
+def test_a_check_of_all_runs_writes_nothing_and_fails_where_one_differs(carry):
+    carried = carry(depths=[4, 5])
+    status, said, errors = carried.fathom("replay", "--all")
+    assert (status, said.splitlines()[-1], errors) == (0, "2 agrees", "")
+    carried.shift(step=2, by=1e-3)
+    status, said, errors = carried.fathom("replay", "--all")
+    assert (status, said.splitlines()[-1]) == (1, "1 differs, 1 agrees")
+    (line,) = errors.splitlines()
+    assert ": a/4L/mhc/torch: today's code does not repeat it: loss of step 2 was " in line
+    assert not receipt_file(carried.config, "torch").exists()
+    assert carried.judged == [("stale", "waits")] * 2
+
+
+def test_a_check_of_all_runs_names_one_that_is_corrupt(carry):
+    carried = carry()
+    (carried.runs[0] / "metrics.jsonl").write_text("")
+    status, said, errors = carried.fathom("replay", "--all")
+    assert (status, said) == (1, "no group was replayed\n")
+    (line,) = errors.splitlines()
+    assert line.startswith(f"fathom: {carried.runs[0]}: corrupt: metrics.jsonl: 0 bytes, ")
+
+
 # --- what cannot be replayed here ----------------------------------------------------------------
 
 
@@ -306,7 +335,8 @@ def test_a_device_that_is_not_here_is_one_line_and_the_others_go_on(carry):
     assert total.endswith(": 1 unavailable, 1 agrees")
     by_depth = {run.cell.depth: run for run in imported_runs(carried.config)}
     assert (by_depth[4].status, by_depth[4].replay) == ("stale", "unavailable")
-    assert by_depth[4].reason.startswith(why)
+    assert by_depth[4].explanation.startswith(why)
+    assert by_depth[4].reason.startswith("it cannot be replayed here; ")
     assert by_depth[5].counts
 
 

@@ -2,6 +2,9 @@
 
 import gzip
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -587,5 +590,65 @@ def test_text_stays_text(tmp_path):
 
 def test_numbers_are_read_back_to_the_last_digit(tmp_path):
     values = np.random.default_rng(0).normal(size=50) * 10.0 ** np.arange(-25, 25)
-    save_tables({"cells.csv": pd.DataFrame({"loss": values})}, tmp_path)
+    save_tables({"cells.csv": pd.DataFrame({"seed": 0, "loss": values})}, tmp_path)
     assert read_table(tmp_path / "cells.csv")["loss"].tolist() == values.tolist()
+
+
+def test_what_is_computed_has_the_digits_that_are_the_same_everywhere(tmp_path):
+    """The next number that a processor may compute instead is written alike."""
+    values = np.array([2 / 3, -1e-7 / 3, 1e30 / 7, 3.0, 0.0, np.nan])
+    for name, numbers in {"a": values, "b": np.nextafter(values, np.inf)}.items():
+        save_tables({f"{name}.csv": pd.DataFrame({"n": 6, "mean": numbers})}, tmp_path)
+    written = (tmp_path / "a.csv").read_text()
+    assert written.splitlines()[1:] == [
+        "6,0.666666667", "6,-3.33333333e-08", "6,1.42857143e+29", "6,3.0", "6,0.0", "6,",
+    ]  # fmt: skip
+    assert (tmp_path / "b.csv").read_text().splitlines()[:5] == written.splitlines()[:5]
+
+
+def test_the_spread_of_nearly_equal_values_is_exact():
+    """With sums rounded at every step it would be 0, or twice this, by the order of additions."""
+    step = 2.0**-52
+    assert interval(pd.Series([1.0, 1 + step, 1 + 2 * step]))["sd"] == step
+    assert interval(pd.Series([0.1] * 7))["mean"] == 0.1
+    assert interval(pd.Series([0.1] * 7))["sd"] == 0.0
+
+
+MACHINES = [
+    {},
+    # Other routines of NumPy, of the C library and of BLAS: those of a processor of 2008. What
+    # another version of NumPy calls them it only warns of.
+    {
+        "NPY_DISABLE_CPU_FEATURES": "AVX2 FMA3 AVX512F AVX512_SKX X86_V3 X86_V4 AVX512_ICL",
+        "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2,-FMA,-FMA4,-AVX512F,-AVX",
+        "OPENBLAS_CORETYPE": "Nehalem",
+    },
+]
+TABLES_OF_NOISE = """
+import sys
+from pathlib import Path
+import numpy as np, pandas as pd
+from fathom.analysis.tables import save_tables, spread
+from fathom.measures import POSITIVE, unsteadiness
+rng = np.random.default_rng(0)
+rows = []
+for i in range(400):
+    values = pd.Series(10 ** rng.normal(0, 3) * (1 + 10 ** rng.uniform(-12, 0) * rng.random(5)))
+    plain = {f"plain_{name}": value for name, value in spread(values).items()}
+    rows.append({**spread(values, POSITIVE), **plain})
+    rows[-1]["unsteady"] = unsteadiness(rng.lognormal(size=100))
+save_tables({"noise.csv": pd.DataFrame(rows)}, Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.slow
+def test_the_same_numbers_make_the_same_bytes_on_another_processor(tmp_path):
+    for name, environment in enumerate(MACHINES):
+        subprocess.run(
+            [sys.executable, "-c", TABLES_OF_NOISE, str(tmp_path / str(name))],
+            env={**os.environ, **environment},
+            capture_output=True,
+            check=True,
+        )
+    here, there = (tmp_path / str(name) / "noise.csv" for name in range(len(MACHINES)))
+    assert here.read_bytes() == there.read_bytes()

@@ -18,7 +18,7 @@ from fathom.analysis.claims import load_published, write_claims
 from fathom.analysis.effects import write_effects
 from fathom.analysis.places import Place
 from fathom.analysis.tables import read_table, write_tables
-from fathom.cli.results import _workflow
+from fathom.cli.options import workflow_command
 from fathom.config import check_config
 from fathom.report.draw import keep, title_of
 from fathom.report.figures import figures_of
@@ -894,10 +894,10 @@ def test_the_workflow_replays_an_imported_run_of_other_code(config, project, res
 
 def test_the_repair_reads_the_config_that_was_verified():
     files = [Path("config.yaml"), Path("of mine.yaml")]
-    assert _workflow(files, ["depths=[4]", "studies.a.steps=5"]) == (
+    assert workflow_command(files, ["depths=[4]", "studies.a.steps=5"]) == (
         "snakemake all --configfile 'of mine.yaml' --config 'depths=[4]' 'studies={a: {steps: 5}}'"
     )
-    assert _workflow(files[:1], []) == "snakemake all"
-    assert _workflow([Path("results/config.json")], []) == (
+    assert workflow_command(files[:1], []) == "snakemake all"
+    assert workflow_command([Path("results/config.json")], []) == (
         "snakemake all --configfile results/config.json --replace-workflow-config"
     )

@@ -488,6 +488,18 @@ class RunMeasure:
         return STEP_MEASURES[self.of].bounds
 
 
+DIGITS = 9
+"""Significant digits of what is computed from runs: as many as are the same on every processor."""
+
+
+def significant(value: float) -> float:
+    """A computed number without the digits that another processor may compute otherwise.
+
+    Logarithms, powers and sums differ in the 16th digit from one library to the next.
+    """
+    return float(f"{value:.{DIGITS}g}")
+
+
 def first(values: np.ndarray) -> float | None:
     """The first value."""
     return float(values[0]) if len(values) else None
@@ -516,7 +528,7 @@ def unsteadiness(values: np.ndarray) -> float | None:
     """
     if len(values) < 3 or not (np.isfinite(values) & (values > 0)).all():
         return None
-    return float(np.diff(np.log10(values)).std(ddof=1))
+    return significant(float(np.diff(np.log10(values)).std(ddof=1)))
 
 
 def first_event(values: np.ndarray) -> float | None:

@@ -71,9 +71,9 @@ def test_what_agrees_is_shown_and_what_differs_is_left_out(workflow):
     assert "checkpoint" not in said
     found = imported_cells(results)
     assert found["torch"][0] == "imported"
-    assert found["torch"][1].endswith("today's code repeats 3 steps to the last digit")
+    assert found["torch"][1].endswith("; today's code repeats it")
     assert found["mlx"][0] == "stale"
-    assert found["mlx"][1].startswith("today's code does not repeat it: loss of step 2 was ")
+    assert found["mlx"][1].startswith("today's code does not repeat it; code differs: ")
     figures = results / "figures/depth-torch"
     assert {f.name for f in figures.iterdir()} == {"torch", "mlx", f"torch-{platform}"}
     assert (figures / f"torch-{platform}/loss_comparison.png").exists()

@@ -70,13 +70,15 @@ def is_unavailable(dataset):
 DATASETS = sorted({name for study in CONFIG.studies if (name := dataset_of(study))})
 UNAVAILABLE = list(filter(is_unavailable, DATASETS))
 
+# What may be trained here; with `train: false`, nothing.
+PLANNED = CONFIG.cells() if CONFIG.train else []
 CELLS = [
     cell
-    for cell in CONFIG.cells()
+    for cell in PLANNED
     if cell.backend in INSTALLED and dataset_of(cell.study) not in UNAVAILABLE
 ]
 
-for name in UNAVAILABLE:
+for name in UNAVAILABLE if PLANNED else []:
     print(
         f"fathom: the data set {name} is unavailable, so its studies are left out; "
         f"{folder_of_data(name) / datasets.UNAVAILABLE} says what was tried (snakemake data tries "
@@ -84,8 +86,8 @@ for name in UNAVAILABLE:
         file=sys.stderr,
     )
 
-for backend in sorted({cell.backend for cell in CONFIG.cells()} - set(INSTALLED)):
-    skipped = sum(cell.backend == backend for cell in CONFIG.cells())
+for backend in sorted({cell.backend for cell in PLANNED} - set(INSTALLED)):
+    skipped = sum(cell.backend == backend for cell in PLANNED)
     print(
         f"fathom: backend {backend} is not installed here: {skipped} cells are left out "
         f"(pip install -e '.[{backend}]' brings it)",
@@ -133,6 +135,7 @@ def spec_of_cell(cell):
 
 def spec_of(wildcards):
     w = wildcards
+    or_exit(CONFIG.check_trains)
     if w.study not in CONFIG.studies:
         fail(f"no study '{w.study}'; the config has {', '.join(CONFIG.studies)}")
     if w.backend in BACKENDS and w.backend not in INSTALLED:

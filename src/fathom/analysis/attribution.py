@@ -15,13 +15,17 @@ import numpy as np
 import pandas as pd
 
 from fathom.analysis.places import PLACE
-from fathom.analysis.tables import CELL, read_table, save_tables
+from fathom.analysis.tables import CELL, interval, read_table, save_tables
 from fathom.config import Config
 
 APART = 1e-3
 """Relative difference of two losses from which trajectories count as apart."""
 
 FACTORS = ("recipe", "place", "seed")
+
+DECIMALS = 9
+"""Of shares: one that is all but zero is made of logarithms that are all but equal, and has no
+significant digit that is the same on every processor."""
 
 
 def write_attribution(config: Config, folder: Path) -> None:
@@ -56,7 +60,7 @@ def trajectories_table(steps: pd.DataFrame) -> pd.DataFrame:
             difference = difference.where(x.notna() | y.notna(), 0.0)
             apart = difference > APART
             first = apart.idxmax()[apart.any()]
-            final = y.iloc[-1]
+            final = interval(y.iloc[-1])
             rows.append(
                 {
                     **dict(zip(CELL, cell, strict=True)),
@@ -66,7 +70,7 @@ def trajectories_table(steps: pd.DataFrame) -> pd.DataFrame:
                     "first_step_apart": int(first.min()) if len(first) else None,
                     "largest_difference": float(difference.max().max()),
                     "final_difference": float(difference.iloc[-1].max()),
-                    "seed_spread": float(final.std(ddof=1) / final.mean()),
+                    "seed_spread": final["sd"] / final["mean"] if final["n"] else math.nan,
                 }
             )
     columns = [*CELL, *(f"{name}_{side}" for side in "ab" for name in PLACE), "seeds"]
@@ -139,7 +143,8 @@ def variance_shares(cell: pd.DataFrame) -> dict[str, float] | None:
         for factor in FACTORS
     }
     sd = math.sqrt(total / (len(cell) - 1))
-    return {"runs": len(cell), "sd": sd, **shares, "other": 1 - sum(shares.values())}
+    numbers = {"sd": sd, **shares, "other": 1 - sum(shares.values())}
+    return {"runs": len(cell), **{name: round(value, DECIMALS) for name, value in numbers.items()}}
 
 
 def variance_summary(variance: pd.DataFrame) -> pd.DataFrame:

@@ -19,7 +19,16 @@ from scipy.special import stdtrit  # of all of scipy.stats, which takes a second
 from fathom import datasets, tasks
 from fathom.analysis.places import PLACE
 from fathom.config import Config, Spec
-from fathom.measures import AVERAGED, POSITIVE, RUN_MEASURES, UNBOUNDED, Row, outcome, summarise
+from fathom.measures import (
+    AVERAGED,
+    POSITIVE,
+    RUN_MEASURES,
+    UNBOUNDED,
+    Row,
+    outcome,
+    significant,
+    summarise,
+)
 from fathom.runs.folder import RunError, read_rows
 from fathom.runs.inspect import Run, find_runs
 from fathom.runs.replay import made_by
@@ -65,14 +74,24 @@ def write_tables(config: Config, folder: Path) -> None:
 
 
 def save_tables(tables: dict[str, pd.DataFrame], folder: Path) -> None:
-    """Write tables by file name, each all at once."""
+    """Write tables by file name, each all at once.
+
+    A table with a row for each run or step (it has a column `seed`) holds what runs recorded, to
+    the last digit. In any other, numbers have as many digits as are the same on every processor.
+    """
     for name, table in tables.items():
-        content = table.to_csv(index=False).encode()
+        content = (table if "seed" in table else _rounded(table)).to_csv(index=False).encode()
         with replacing(folder / name) as temporary:
             # No name or time inside the archive: the same runs make the same bytes.
             temporary.write_bytes(
                 gzip.compress(content, mtime=0) if name.endswith(".gz") else content
             )
+
+
+def _rounded(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with every fraction rounded as `significant` does."""
+    fractions = table.select_dtypes("float").columns
+    return table.assign(**{name: table[name].map(significant) for name in fractions})
 
 
 def read_table(file: Path) -> pd.DataFrame:
@@ -122,14 +141,14 @@ def run_measures(spec: Spec, rows: Sequence[Row]) -> dict[str, Any]:
     return {
         "outcome": outcome(rows, chance_loss),
         **summarise(rows),
-        "chance_loss": chance_loss,
+        "chance_loss": significant(chance_loss),
         "steps": len(rows),
     }
 
 
 def _why_missing(config: Config, run: Run) -> str:
     """For a cell that was not trained because its data are unavailable: what was said first."""
-    if run.status != "missing":
+    if run.status != "missing" or not config.train:
         return ""
     dataset = config.studies[run.cell.study].dataset
     return datasets.unavailable(dataset) if dataset else ""
@@ -219,14 +238,23 @@ def interval(values: pd.Series) -> dict[str, float]:
 
     Below MIN_SEEDS values there is no interval: its half-width is NaN.
     """
-    finite = pd.to_numeric(values).dropna()
+    finite = pd.to_numeric(values).dropna().astype(float).tolist()
     n = len(finite)
-    mean = float(finite.mean()) if n else math.nan
-    sd = float(finite.std(ddof=1)) if n > 1 else math.nan
+    mean = _sum(finite) / n if n else math.nan
+    sd = math.sqrt(_sum((v - mean) * (v - mean) for v in finite) / (n - 1)) if n > 1 else math.nan
     half = math.nan
     if n >= MIN_SEEDS:
         half = float(stdtrit(n - 1, 0.5 + CONFIDENCE / 2)) * sd / math.sqrt(n)
     return {"n": n, "mean": mean, "sd": sd, "ci95_half": half}
+
+
+def _sum(values: Iterable[float]) -> float:
+    """The sum, rounded once, so that no processor's order of additions is in it.
+
+    Otherwise the spread of nearly equal values has no digit that is the same everywhere.
+    """
+    given = list(values)
+    return math.fsum(given) if all(map(math.isfinite, given)) else sum(given)
 
 
 FARTHEST = 200

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -60,6 +61,23 @@ def read_config(files: Sequence[Path], overrides: Sequence[str] = ()) -> Config:
             "with --config FILE"
         )
     return load_config(files, values)
+
+
+def workflow_command(files: Sequence[Path], overrides: Sequence[str] = ()) -> str:
+    """The command line of the workflow that reads the same config."""
+    overlays = [str(file) for file in files if file != DEFAULT_CONFIG[0]]
+    settings = []
+    for override in overrides:
+        key, _, value = override.partition("=")
+        first, *inner = key.split(".")
+        for part in reversed(inner):  # Snakemake knows no dots
+            value = f"{{{part}: {value}}}"
+        settings.append(f"{first}={value}")
+    command = ["snakemake", "all"]
+    command += ["--configfile", *overlays] if overlays else []
+    command += [] if DEFAULT_CONFIG[0] in files else ["--replace-workflow-config"]
+    command += ["--config", *settings] if settings else []
+    return shlex.join(command)
 
 
 def changed(compute: Compute, **changes: str | int | None) -> Compute:

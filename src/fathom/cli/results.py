@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +20,7 @@ from fathom.cli.options import (
     TemplatesFolder,
     example,
     read_config,
+    workflow_command,
 )
 from fathom.config import Config, ConfigError, check_config
 from fathom.system.errors import fail
@@ -88,26 +87,9 @@ def verify(
     counts = ", ".join(f"{n} {what}" for what, n in found.checked.items())
     if found.problems:
         lines = [*found.problems, f"{len(found.problems)} problems in {counts}"]
-        repair = found.repair(_workflow(config, override))
+        repair = found.repair(workflow_command(config, override))
         fail("\n".join([*lines, f"to repair: {repair}"] if repair else lines))
     print(f"verified: {counts}")
-
-
-def _workflow(files: Sequence[Path], overrides: Sequence[str]) -> str:
-    """The command line of the workflow that reads the same config."""
-    overlays = [str(file) for file in files if file != DEFAULT_CONFIG[0]]
-    settings = []
-    for override in overrides:
-        key, _, value = override.partition("=")
-        first, *inner = key.split(".")
-        for part in reversed(inner):  # Snakemake knows no dots
-            value = f"{{{part}: {value}}}"
-        settings.append(f"{first}={value}")
-    command = ["snakemake", "all"]
-    command += ["--configfile", *overlays] if overlays else []
-    command += [] if DEFAULT_CONFIG[0] in files else ["--replace-workflow-config"]
-    command += ["--config", *settings] if settings else []
-    return shlex.join(command)
 
 
 @app.command(

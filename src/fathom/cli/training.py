@@ -56,6 +56,7 @@ def train(
     settings = read_config(config, override)
     wanted = {"depth": depth, "variant": variant, "backend": backend, "seed": seed}
     spec = _spec_of(settings, name, wanted)
+    settings.check_trains()
     compute = changed(settings.compute, device=device, threads=threads)
     _train(spec, out or Path(settings.results) / "runs" / spec.cell.path(), compute)
 

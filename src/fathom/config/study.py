@@ -404,6 +404,9 @@ class Config(Section):
     """The whole of config.yaml."""
 
     results: Folder = Field("results", description="folder for everything that is computed")
+    train: Flag = Field(
+        True, description="false: nothing is trained here, and only imported runs count"
+    )
     connections: dict[Label, NameOrSettings] = Field(
         {}, description="connections of your own, by name: settings over those of another"
     )
@@ -459,6 +462,11 @@ class Config(Section):
     def resolved(self) -> dict[str, Any]:
         """All that results depend on, as data: not where or how jobs compute."""
         return self.model_dump(mode="json", exclude={"compute", "assume_backends"})
+
+    def check_trains(self) -> None:
+        """Raise ConfigError if nothing is to be trained here."""
+        if not self.train:
+            raise ConfigError("the config says train: false, so no cell is trained here")
 
     def check(self, source: str) -> None:
         """What no section can check alone. Raises ConfigError, one line per problem."""

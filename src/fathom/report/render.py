@@ -118,6 +118,7 @@ def context(config: Config, published: Published, templates: Path, folder: Path)
         "cut": ", ".join(
             f"{axis} {' '.join(map(str, values))}" for axis, values in config.cut.items()
         ),
+        "trains": config.train,
         "apart": f"{APART:g}",
         "confidence": round(100 * CONFIDENCE),
         "min_seeds": MIN_SEEDS,

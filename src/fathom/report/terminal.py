@@ -92,7 +92,7 @@ def _reasons(runs: Sequence[Run]) -> Iterator[str]:
         if run.reason and not run.replay:
             yield f"{run.cell}: {run.status}: {run.reason}"
     replays = Counter(
-        (run.platform, _named_group(run), run.status, run.reason) for run in runs if run.replay
+        (run.platform, _named_group(run), run.status, run.explanation) for run in runs if run.replay
     )
     for (platform, group, status, reason), n in replays.items():
         runs_of = f"{n} run" if n == 1 else f"{n} runs"

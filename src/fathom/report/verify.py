@@ -150,9 +150,9 @@ def _check_runs(config: Config, runs: Sequence[Run], found: Verification) -> Non
     found.count("runs", len(runs))
     for run in runs:
         how = "its files against their hashes, its spec and code against today's"
-        note = f"replay: {run.reason}" if run.counts and run.replay else ""
+        note = f"replay: {run.explanation}" if run.counts and run.replay else ""
         found.checks.append(Check("runs", run.folder, how, note))
-        what = f"{run.status}: {run.reason}"
+        what = f"{run.status}: {run.explanation}"
         if run.status == "corrupt":
             found.add(run.folder, what)
         elif run.replay == "waits" or (not run.counts and _is_local(config, run)):

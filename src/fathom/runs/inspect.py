@@ -22,7 +22,7 @@ from fathom.runs.folder import (
     read_manifest,
     run_folder,
 )
-from fathom.runs.replay import Replay, applies, made_by, read_replays
+from fathom.runs.replay import OUTCOMES, Replay, applies, made_by, read_replays
 
 STATUSES = {
     "measured": "trained here, and current",
@@ -53,6 +53,14 @@ class Run:
     replay: str = ""
     """Of an imported run that other code made: `waits`, or what its replay came to (`agrees`,
     `differs`, `unavailable`); empty for any other."""
+    at_length: str = ""
+    """The reason with the details of a replay, which are of the machine that made it: for a
+    terminal and a receipt, and never for a table or a report. Empty where there are none."""
+
+    @property
+    def explanation(self) -> str:
+        """The reason, as far as it is known."""
+        return self.at_length or self.reason
 
     @property
     def origin(self) -> str:
@@ -123,24 +131,37 @@ def changed_numbers(old: dict[str, Any], new: dict[str, Any], prefix: str = "") 
 def find_runs(config: Config) -> list[Run]:
     """Every run that the config's cells have, here and in the imported bundles, judged.
 
-    A cell without any run has one of status `missing`. Raises RunError for a damaged receipt.
+    A cell without any run has one of status `missing`. Where the config says `train: false`, no
+    run of here is looked at. Raises RunError for a damaged receipt, and where nothing can count.
     """
-    results = Path(config.results)
-    carried = _Imported(config)
+    carried: dict[Cell, list[Run]] = {}
+    for run in imported_runs(config):
+        carried.setdefault(run.cell, []).append(run)
     runs = []
     for cell in config.cells():
-        spec = config.spec(cell)
-        imported = carried.runs(spec)
-        local = inspect(run_folder(results, cell), spec)
+        imported, folder = carried.get(cell, []), run_folder(Path(config.results), cell)
+        if config.train:
+            local = inspect(folder, config.spec(cell))
+        else:
+            local = Run(cell, folder, "", "missing", "", None)
         runs += imported if imported and local.status == "missing" else [local, *imported]
     return runs
 
 
 def imported_runs(config: Config) -> list[Run]:
-    """Every imported run of the config's cells, judged. Raises RunError for a damaged receipt."""
+    """Every imported run of the config's cells, judged.
+
+    Raises RunError for a damaged receipt, and if there is none where no other counts.
+    """
     carried = _Imported(config)
     cells = config.cells() if carried.platforms else ()
-    return [run for cell in cells for run in carried.runs(config.spec(cell))]
+    runs = [run for cell in cells for run in carried.runs(config.spec(cell))]
+    if not (runs or config.train):
+        raise RunError(
+            f"{config.results}/imported: holds no run of this config, which says train: false, so "
+            "nothing can be shown; import runs first: fathom bundle import FILE.tar.gz"
+        )
+    return runs
 
 
 class _Imported:
@@ -173,16 +194,27 @@ def _by_replay(run: Run, replay: Replay | None) -> Run:
     """An imported run of the present spec that other code made: it counts if a replay agrees."""
     if replay is None:
         return replace(run, replay="waits", reason=one_line(f"{WAITS}; {run.reason}"))
+    outcome = OUTCOMES[replay.outcome]
     if replay.outcome != "agrees":
-        reason = one_line(f"{replay.why}; {run.reason}")
-        return replace(run, replay=replay.outcome, reason=reason)
+        return replace(
+            run,
+            replay=replay.outcome,
+            reason=one_line(f"{outcome}; {run.reason}"),
+            at_length=one_line(f"{replay.told}; {run.reason}"),
+        )
     try:
         check_content(run.folder, run.manifest)
     except RunError as error:
         reason = one_line(f"{str(error).removeprefix(f'{run.folder}/')}; {run.reason}")
         return replace(run, replay="differs", reason=reason)
-    reason = f"made by {made_by(run.manifest)}; {replay.why}"
-    return replace(run, status="imported", replay="agrees", reason=reason)
+    made = f"made by {made_by(run.manifest)}"
+    return replace(
+        run,
+        status="imported",
+        replay="agrees",
+        reason=f"{made}; {outcome}",
+        at_length=f"{made}; {replay.told}",
+    )
 
 
 def imported_platforms(results: Path) -> list[Path]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -55,7 +55,15 @@ TOLERANCE, TOLERANCE_OF_LATER_GAINS = 1e-4, 1e-2
 """The largest differences on another platform; the reasons are in docs/definitions.md, "Replay"."""
 
 MAX_WHY = 400
-"""Letters of an outcome in words."""
+"""Letters of an outcome's details."""
+
+OUTCOMES = {
+    "agrees": "today's code repeats it",
+    "differs": "today's code does not repeat it",
+    "unavailable": "it cannot be replayed here",
+}
+"""What a replay may come to, in words. Tables and reports say no more than this: the details are of
+the machine that replayed, and the same runs must make the same tables everywhere."""
 
 
 class Replay(Section):
@@ -73,9 +81,14 @@ class Replay(Section):
     """The cell that was trained again."""
     outcome: Literal["agrees", "differs", "unavailable"]
     why: PlainText
-    """The outcome in words."""
+    """The details of the outcome: how many steps, how exactly, or what differs."""
     differences: dict[PlainText, Number | None]
     """The largest difference of each measure; None where only one side is finite."""
+
+    @property
+    def told(self) -> str:
+        """The outcome in words, with its details."""
+        return f"{OUTCOMES[self.outcome]}: {self.why}"
 
 
 class Receipt(Section):
@@ -145,22 +158,29 @@ def write_receipt(
 
     `say` is told of each group. What cannot be replayed here is an outcome, and no error.
     """
-    replays = []
-    for group in groups_of(run for run in runs if run.cell.backend == backend):
-        replays.append(replay_group(config.spec(group[0].cell), group, compute))
-        say(replays[-1])
+    waiting = [run for run in runs if run.replay and run.cell.backend == backend]
+    replays = list(replay_each(config, waiting, compute, say))
     content = Receipt(format=FORMAT, replays=tuple(replays)).model_dump()
     write_json(receipt_file(config, backend), content)
     return replays
 
 
+def replay_each(
+    config: Config, runs: Iterable[Run], compute: Compute, say: Callable[[Replay], None]
+) -> Iterator[Replay]:
+    """Replay every group of the runs, each told to `say`. No receipt is written."""
+    for group in groups_of(runs):
+        replay = replay_group(config.spec(group[0].cell), group, compute)
+        say(replay)
+        yield replay
+
+
 def groups_of(runs: Iterable[Run]) -> list[list[Run]]:
-    """The runs that need a replay, by platform, cell but for the seed, and code; seeds ascend."""
+    """The runs by platform, cell but for the seed, and code; seeds ascend."""
     groups: dict[tuple[str, str, str], list[Run]] = {}
     for run in runs:
-        if run.replay:
-            key = (run.platform, group_of(run.cell), _code_of(run.manifest))
-            groups.setdefault(key, []).append(run)
+        key = (run.platform, group_of(run.cell), _code_of(run.manifest))
+        groups.setdefault(key, []).append(run)
     return [sorted(group, key=lambda run: run.cell.seed) for group in groups.values()]
 
 
@@ -193,10 +213,10 @@ def _finding(spec: Spec, run: Run, compute: Compute) -> Finding:
         backend = backends.connect(spec.backend, device.kind, max(threads, 1), compute.mlx_blas)
         again = first_rows(spec, backend, len(recorded))
     except (BackendError, DataError) as error:
-        return Finding("unavailable", one_line(f"it cannot be replayed here: {error}", MAX_WHY), {})
+        return Finding("unavailable", one_line(str(error), MAX_WHY), {})
     except RunError as error:
         problem = str(error).removeprefix(f"{run.folder}/")
-        return Finding("differs", one_line(f"today's code cannot read it: {problem}", MAX_WHY), {})
+        return Finding("differs", one_line(f"cannot be read, {problem}", MAX_WHY), {})
     exactly = is_where_it_was_made(run.manifest, environment(backend, threads))
     return judged(recorded, again, exactly=exactly)
 
@@ -241,9 +261,9 @@ def judged(recorded: Sequence[Row], again: Sequence[Row], *, exactly: bool) -> F
                 old, new = recorded[step][name], again[step].get(name)
                 limit = "to the last digit" if exactly else f"to {allowed:g}"
                 why = f"{name} of step {step} was {old!r} and is {new!r}, not equal {limit}"
-                return Finding("differs", f"today's code does not repeat it: {why}", shown)
+                return Finding("differs", why, shown)
     how = "to the last digit" if exactly else "within the tolerance of another platform"
-    return Finding("agrees", f"today's code repeats {len(recorded)} steps {how}", shown)
+    return Finding("agrees", f"{len(recorded)} steps {how}", shown)
 
 
 def difference(name: str, old: float, new: float | None) -> float:

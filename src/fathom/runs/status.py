@@ -19,8 +19,8 @@ class Status:
 
     runs: list[Run]
     left_seconds: dict[Cell, float]
-    """Cells to train here, not current and with their backend installed: how long each takes on
-    one core, an estimate."""
+    """Cells to train here, not current and with their backend installed, and none with `train:
+    false`: how long each takes on one core, an estimate."""
     timed: int
     """How many finished cells the estimate rests on; without any, on a guess at the rate."""
 
@@ -51,7 +51,7 @@ class Status:
                     "cell": run.cell.path(),
                     "platform": run.platform,
                     "status": run.status,
-                    "reason": run.reason,
+                    "reason": run.explanation,
                     "replay": run.replay,
                 }
                 for run in self.runs
@@ -68,7 +68,7 @@ def counted(runs: Sequence[Run]) -> dict[str, int]:
 def status_of(config: Config, studies: Sequence[str] = ()) -> Status:
     """The state of the cells of the given studies, or of all."""
     runs = [run for run in find_runs(config) if not studies or run.cell.study in studies]
-    here = installed_backends()
+    here = installed_backends() if config.train else ()
     settled = {run.cell for run in runs if run.status == "measured"}
     cells = dict.fromkeys(run.cell for run in runs)
     left = [cell for cell in cells if cell not in settled and cell.backend in here]

@@ -25,9 +25,10 @@ from fathom.system.errors import UserError
 def specs_left(config: Config, patterns: Sequence[str], say: Callable[[str], None]) -> list[Spec]:
     """Specs of the chosen cells that are not trained yet, the longest first.
 
-    A backend that is not installed is left out and said. Raises ConfigError if no cell is chosen,
-    BackendError if none of those chosen can be trained here.
+    A backend that is not installed is left out and said. Raises ConfigError if no cell is chosen or
+    the config lets none be trained, BackendError if none of those chosen can be trained here.
     """
+    config.check_trains()
     cells = [cell for cell in config.cells() if matches(cell, patterns)]
     if not cells:
         raise ConfigError("no cell matches; a pattern is like 'depth-mlx/48L/*'")

@@ -649,7 +649,7 @@ class Falls(Rule):
         start, end = self.measures
 
         def ratio(cells: pd.DataFrame) -> pd.Series:
-            return _log10(cells[end]) - _log10(cells[start])
+            return _log10(cells[end] / cells[start])
 
         def seen() -> float:
             return evidence.spread(self.studies, self.variants, ratio)
@@ -1018,15 +1018,14 @@ class PlacesAgree(Rule):
             place = Place(*others[PLACE].iloc[0])
             for (study, depth, variant), theirs in others.groupby(CELL, sort=False):
                 same = (runs[CELL] == [study, depth, variant]).all(axis=1)
-                a, b = (
-                    _log10(side.set_index("seed")["loss_final"]) for side in (runs[same], theirs)
-                )
+                a, b = (side.set_index("seed")["loss_final"] for side in (runs[same], theirs))
                 common = a.index.intersection(b.index)
                 if common.empty:
                     continue
                 a, b = a[common], b[common]
-                found = interval((a - b)[a.notna() & b.notna()])
-                excess = abs(found["mean"]) - float(a.std(ddof=1))
+                # The logarithm of the ratio: two that are nearly equal would lose its digits.
+                found = interval(_log10(a / b))
+                excess = abs(found["mean"]) - float(_log10(a).std(ddof=1))
                 if (a.isna() != b.isna()).any():
                     excess = math.inf
                 elif a.isna().any():  # at both places: all that can be told is that both failed
@@ -1048,7 +1047,7 @@ class PlacesAgree(Rule):
 
 def welch(a: pd.Series, b: pd.Series) -> dict[str, float]:
     """The difference of two means, with its interval by Welch; as `interval` says it."""
-    n, mean = min(len(a), len(b)), float(a.mean() - b.mean())
+    n, mean = min(len(a), len(b)), interval(a)["mean"] - interval(b)["mean"]
     half = math.nan
     if n >= MIN_SEEDS:
         of_a, of_b = a.var(ddof=1) / len(a), b.var(ddof=1) / len(b)

@@ -1,0 +1,110 @@
+"""results/reference: a copy of the project that renders it anew; how two results are compared."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+PROJECT = Path(__file__).parents[1]
+REFERENCE = Path("results/reference")
+BUNDLES = "bundles"
+PARTS = ("src", "workflow", "report", "envs", "config.yaml", "Makefile")
+"""Of the project, what rendering needs."""
+
+MAX_BYTES = 40 * 10**6
+"""Of all of the reference: what a clone has to fetch."""
+
+LEVELS = 40
+"""Of 255: a pixel of a picture differs if a channel does by more."""
+MOST_PIXELS = 1e-3
+"""The share of pixels that may differ.
+
+The tables are the same bytes, so the pictures show the same numbers. What is left to a processor is
+the last digit of where something is drawn. It shades the edges of lines and letters otherwise, by a
+few levels, and may move a label by one pixel: some hundred pixels of half a million. A curve that
+moves changes more than that, and so does anything larger.
+"""
+
+
+def copy_of_project(folder, bundles):
+    """The project in an empty folder, with these bundles as its reference."""
+    for part in PARTS:
+        source, target = PROJECT / part, folder / part
+        if source.is_dir():
+            shutil.copytree(
+                source, target, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
+            )
+        else:
+            shutil.copy(source, target)
+    shutil.copytree(bundles, folder / REFERENCE / BUNDLES)
+    if (PROJECT / "data").is_dir():
+        (folder / "data").symlink_to(PROJECT / "data")
+
+
+def run(folder, *command):
+    """What a command said in a folder, by the program of that folder; its exit status first."""
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder / "src")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout
+
+
+def make_reference(folder):
+    """`make reference` in a copy, with the interpreter and the packages of this one."""
+    programs = f"BIN={Path(sys.executable).parent}"
+    return run(folder, "make", "-o", ".venv/.complete", "reference", programs)
+
+
+def kept(reference):
+    """The files of a reference that .gitignore does not leave out, but for its bundles."""
+    folders = [reference / name for name in ("studies", "tables", "figures")]
+    files = [*reference.glob("*.md"), *(file for f in folders for file in f.rglob("*"))]
+    return {
+        file.relative_to(reference)
+        for file in files
+        if file.is_file()
+        and file.suffix != ".svg"
+        and file.name not in ("figures.json", "steps.csv.gz")
+    }
+
+
+def differences(committed, rendered):
+    """What differs between two references, in a line for each file."""
+    ours, theirs = kept(committed), kept(rendered)
+    found = [f"{file}: is there, and is not made" for file in sorted(ours - theirs)]
+    found += [f"{file}: is made, and is not there" for file in sorted(theirs - ours)]
+    for file in sorted(ours & theirs):
+        if file.suffix == ".png":
+            share = pixels_apart(committed / file, rendered / file)
+            if share > MOST_PIXELS:
+                found.append(f"{file}: {share:.2%} of its pixels differ")
+        elif (committed / file).read_bytes() != (rendered / file).read_bytes():
+            found.append(f"{file}: holds something else")
+    return found
+
+
+def pixels_apart(one, other):
+    """The share of pixels that differ; all of them where the sizes do."""
+    pictures = []
+    for file in (one, other):
+        with Image.open(file) as picture:
+            pictures.append(np.asarray(picture.convert("RGBA"), np.int16))
+    if pictures[0].shape != pictures[1].shape:
+        return 1.0
+    return float((abs(pictures[0] - pictures[1]).max(axis=-1) > LEVELS).mean())
+
+
+def size_of(folder):
+    """Bytes of all that a reference keeps in git."""
+    files = [folder / file for file in kept(folder)] + sorted((folder / BUNDLES).rglob("*"))
+    return sum(file.stat().st_size for file in files if file.is_file())

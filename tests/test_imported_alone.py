@@ -1,0 +1,103 @@
+"""`train: false`: nothing is trained here, and only imported runs count."""
+
+import json
+
+import pytest
+
+from fathom import cli
+from fathom.analysis.tables import read_table, write_tables
+from fathom.config import ConfigError, check_config
+from fathom.runs.folder import RunError
+from fathom.runs.inspect import find_runs
+from fathom.runs.status import status_of
+from fathom.runs.train_all import specs_left
+from run_helpers import GPU, GPU_PLATFORM, config_with, write_cell
+
+LOSSES = [4.0, 2.0, 1.0]
+
+
+@pytest.fixture
+def config(tmp_path):
+    """One study of two cells, seeds 0 and 1, of which nothing is trained here."""
+    made = config_with(tmp_path / "results", variants=["mhc"], depths=[4], backends=["torch"],
+                       seeds=[0, 1])  # fmt: skip
+    return check_config({**made.model_dump(mode="json"), "train": False})
+
+
+@pytest.fixture
+def command(config, tmp_path, capsys):
+    """A function that runs a command on the config: (exit status, output, lines of errors)."""
+    file = tmp_path / "config.yaml"
+    file.write_text(json.dumps(config.model_dump(mode="json")), encoding="utf-8")
+
+    def run(*arguments):
+        status = 0
+        try:
+            cli.main([*arguments, "-c", str(file)])
+        except SystemExit as end:
+            status = end.code
+        said = capsys.readouterr()
+        return status, said.out, said.err.splitlines()
+
+    return run
+
+
+def test_it_is_a_part_of_the_resolved_config(config):
+    assert config.resolved()["train"] is False
+    assert config_with().resolved()["train"] is True
+
+
+@pytest.mark.parametrize("value", ["no way", 0, None])
+def test_it_is_true_or_false(config, value):
+    with pytest.raises(ConfigError, match=r"config: train: .*valid boolean"):
+        check_config({**config.resolved(), "train": value})
+
+
+def test_runs_of_here_are_not_looked_at(config, tmp_path):
+    one, other = config.cells()
+    write_cell(config, one, LOSSES)  # a current one
+    broken = write_cell(config, other, LOSSES)
+    (broken / "metrics.jsonl").write_text("")  # which stops the tables where it counts
+    write_cell(config, one, [8.0, 8.0, 2.0], GPU_PLATFORM, GPU)
+    runs = find_runs(config)
+    assert [(run.cell, run.status, run.platform) for run in runs] == [
+        (one, "imported", GPU_PLATFORM),
+        (other, "missing", ""),
+    ]
+    write_tables(config, tmp_path / "tables")
+    cells = read_table(tmp_path / "tables/cells.csv")
+    assert cells["loss_final"].tolist()[:1] == [2.0]
+    assert cells["status"].tolist() == ["imported", "missing"]
+    (row,) = read_table(tmp_path / "tables/summary.csv").to_dict("records")
+    assert (row["n"], row["origin"], row["loss_final_mean"]) == (1, "imported", 2.0)
+
+
+def test_nothing_is_left_to_train(config, command):
+    write_cell(config, config.cells()[0], LOSSES, GPU_PLATFORM, GPU)
+    found = status_of(config)
+    assert (found.left, found.seconds) == ([], 0.0)
+    status, said, _ = command("status")
+    assert status == 0
+    assert "Nothing is left to run here." in said
+
+
+def test_nothing_is_trained(config, command):
+    with pytest.raises(ConfigError, match=r"train: false, so no cell is trained here"):
+        specs_left(config, (), print)
+    for words in (["train-all"], ["train", "a", "--seed", "0"]):
+        status, _, errors = command(*words)
+        assert status == 1
+        assert errors == ["fathom: the config says train: false, so no cell is trained here"]
+
+
+@pytest.mark.parametrize("words", [["status"], ["tables"], ["verify"], ["replay"]])
+def test_with_nothing_imported_one_line_says_so(config, command, words):
+    for cell in config.cells():
+        write_cell(config, cell, LOSSES)
+    with pytest.raises(RunError):
+        find_runs(config)
+    status, said, errors = command(*words)
+    assert (status, said) == (1, "")
+    (line,) = errors
+    assert line.startswith(f"fathom: {config.results}/imported: holds no run of this config, ")
+    assert line.endswith("import runs first: fathom bundle import FILE.tar.gz")

@@ -1,0 +1,172 @@
+"""results/reference: its bundles, rendered again, give what is committed, and today's code repeats
+their runs."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from reference_helpers import (
+    BUNDLES,
+    MAX_BYTES,
+    PROJECT,
+    REFERENCE,
+    copy_of_project,
+    differences,
+    kept,
+    make_reference,
+    run,
+    size_of,
+)
+
+PRESET = "workflow/presets/reference.yaml"
+
+
+# --- the reference itself ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def committed():
+    folder = PROJECT / REFERENCE
+    if not (folder / BUNDLES).is_dir():
+        pytest.skip(f"there is no {REFERENCE / BUNDLES} in this checkout")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def rendered(committed, tmp_path_factory):
+    """The project elsewhere, after `make reference` there."""
+    folder = tmp_path_factory.mktemp("reference")
+    copy_of_project(folder, committed / BUNDLES)
+    status, said = make_reference(folder)
+    assert status == 0, said
+    assert "(ignored)" not in said, said  # a bundle was refused
+    return folder
+
+
+@pytest.mark.reference
+def test_the_bundles_give_what_is_committed(committed, rendered):
+    assert differences(committed, rendered / REFERENCE) == []
+
+
+@pytest.mark.reference
+def test_every_run_of_the_bundles_counts(rendered):
+    """None is corrupt, of another spec, or left out because a replay differs."""
+    status, said = run(
+        rendered, sys.executable, "-m", "fathom", "status", "--json",
+        "-c", "config.yaml", "-c", PRESET, "--set", "train=false",
+    )  # fmt: skip
+    assert status == 0, said
+    runs = json.loads(said)["runs"]
+    assert [r for r in runs if r["status"] not in ("imported", "missing")] == []
+
+
+@pytest.mark.reference
+def test_todays_code_repeats_every_group(rendered):
+    """On the backends that are installed here; that another is not is no difference."""
+    status, said = run(
+        rendered, sys.executable, "-m", "fathom", "replay", "--all",
+        "-c", "config.yaml", "-c", PRESET, "--set", "train=false",
+    )  # fmt: skip
+    print(said)
+    assert status == 0, said
+
+
+@pytest.mark.reference
+def test_it_is_no_larger_than_a_clone_may_be(committed):
+    assert size_of(committed) <= MAX_BYTES
+
+
+# --- how it is compared --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two(tmp_path):
+    """Two references of every kind of file, alike."""
+    folders = tmp_path / "committed", tmp_path / "rendered"
+    noise = np.random.default_rng(0).integers(0, 256, (100, 200, 3), np.uint8)
+    for level, folder in enumerate(folders):
+        for name in ("studies", "tables", "figures/a/torch", "imported/x"):
+            (folder / name).mkdir(parents=True)
+        (folder / "RESULTS.md").write_text("# Results\n")
+        (folder / "studies/a.md").write_text("# a\n")
+        (folder / "tables/summary.csv").write_text("n,mean\n3,0.5\n")
+        Image.fromarray(noise).save(folder / "figures/a/torch/loss.png", compress_level=level)
+        # What is not kept may differ.
+        (folder / "tables/steps.csv.gz").write_bytes(bytes([level]))
+        (folder / "figures/a/torch/loss.svg").write_text(f"<svg id='{level}'/>")
+        (folder / "figures/a/torch/figures.json").write_text(f"{level}")
+        (folder / "imported/x/metrics.jsonl").write_text(f"{level}")
+    return folders
+
+
+def test_alike_is_alike_however_it_is_packed(two):
+    committed, rendered = two
+    assert len(kept(committed)) == 4
+    assert differences(committed, rendered) == []
+
+
+@pytest.mark.parametrize("file", ["RESULTS.md", "studies/a.md", "tables/summary.csv"])
+def test_another_letter_is_found(two, file):
+    committed, rendered = two
+    (rendered / file).write_text((rendered / file).read_text() + " ")
+    assert differences(committed, rendered) == [f"{file}: holds something else"]
+
+
+def test_what_is_kept_is_what_git_keeps(tmp_path):
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    shutil.copy(PROJECT / ".gitignore", tmp_path)
+    names = [
+        "RESULTS.md", "config.json", "index.html", "fathom.pdf", "studies/a.md", "logs/tables.log",
+        "tables/summary.csv", "tables/steps.csv.gz", "figures/a/torch/loss.png",
+        "figures/a/torch/loss.svg", "figures/a/torch/figures.json", "figures/overview/b.png",
+        "imported/x/metrics.jsonl", "runs/a/metrics.jsonl", "replay/torch.json",
+        "bundles/a.tar.gz",
+    ]  # fmt: skip
+    for name in names:
+        file = tmp_path / REFERENCE / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("")
+    shown = subprocess.run(
+        ["git", "ls-files", "--others", "--exclude-standard", str(REFERENCE)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    ours = {str(REFERENCE / file) for file in kept(tmp_path / REFERENCE)}
+    assert ours == set(shown) - {str(REFERENCE / BUNDLES / "a.tar.gz")}
+    assert len(ours) == 5
+
+
+def test_a_file_too_many_and_one_too_few_are_found(two):
+    committed, rendered = two
+    (rendered / "studies/a.md").rename(rendered / "studies/b.md")
+    (committed / "tables/old.txt").write_text("")
+    assert differences(committed, rendered) == [
+        "studies/a.md: is there, and is not made",
+        "tables/old.txt: is there, and is not made",
+        "studies/b.md: is made, and is not there",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "is_found"),
+    [
+        (lambda p: np.clip(p.astype(int) + 30, 0, 255), False),  # shades
+        (lambda p: np.where(np.arange(p.size).reshape(p.shape) < 30, 255 - p, p), False),  # a spot
+        (lambda p: np.vstack([255 - p[:1], p[1:]]), True),  # a line
+        (lambda p: p[:-1], True),  # another size
+    ],
+)
+def test_pictures_differ_by_what_is_drawn(two, change, is_found):
+    committed, rendered = two
+    file = rendered / "figures/a/torch/loss.png"
+    with Image.open(file) as picture:
+        changed = change(np.asarray(picture)).astype(np.uint8)
+    Image.fromarray(changed).save(file)
+    assert bool(differences(committed, rendered)) == is_found
