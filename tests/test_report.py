@@ -2,6 +2,7 @@
 
 import csv
 import math
+import os
 import re
 import shutil
 from pathlib import Path
@@ -1454,3 +1455,62 @@ def test_the_same_tables_make_the_same_report(small_world, shipped):
         write_reports(config, *shipped, folder)
         found.append([(folder / name).read_bytes() for name in ("RESULTS.md", "COMPARISON.md")])
     assert found[0] == found[1]
+
+
+# --- beside a kept result ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def beside(world, shipped, tmp_path_factory):
+    """The reports of `world` beside a kept result that judges two claims otherwise."""
+    kept = tmp_path_factory.mktemp("kept")
+    (kept / "tables").mkdir()
+    (kept / "studies").mkdir()
+    (kept / "studies" / "depth-mlx.md").write_text("", encoding="utf-8")
+    verdicts = pd.read_csv(world / "tables" / "verdicts.csv").set_index("claim")
+    verdicts["verdict"] = "not measured"
+    judged = ["verdict", "qualifier", "studies"]
+    verdicts.loc["hc-fails-48", judged] = ["contradicted", "one seed", "depth-mlx"]
+    verdicts.loc["text-compile", judged] = ["reproduced", "", "text-arms"]
+    verdicts.to_csv(kept / "tables" / "verdicts.csv")
+    shutil.copy(world / "tables" / "claims.csv", kept / "tables" / "claims.csv")
+    config = study_config(world).model_copy(update={"reference": str(kept)})
+    folder = tmp_path_factory.mktemp("beside")
+    shutil.copytree(world / "tables", folder / "tables")
+    write_reports(config, *shipped, folder)
+    return folder, Path(os.path.relpath(kept, config.report_folder)).as_posix()
+
+
+def test_a_kept_results_verdict_comes_first_and_leads_to_its_tests(beside):
+    folder, link = beside
+    (header, _, *rows), *_ = tables_in(section(read(folder), "## Scorecard"))
+    assert header[3:5] == ["at the reference scale", "here"]
+    found = {row[0].partition("]")[0][1:]: row[3] for row in rows}
+    there = f"[contradicted, one seed]({link}/studies/depth-mlx.md#hc-fails-48)"
+    assert found["hc-fails-48"] == there
+    assert found["text-compile"] == f"[reproduced]({link}/RESULTS.md)"  # it has no such page
+    assert {v for claim, v in found.items() if claim not in ("hc-fails-48", "text-compile")} == {
+        "not measured"
+    }
+
+
+def test_what_cannot_be_judged_here_is_told_from_the_kept_result(beside):
+    folder, link = beside
+    (line,) = (
+        line
+        for line in section(read(folder), "## What could not be judged").splitlines()
+        if line.startswith("- Compiling is not")
+    )
+    assert line.endswith(f". At the reference scale: [reproduced]({link}/RESULTS.md).")
+
+
+def test_a_studys_page_leads_to_the_same_study_at_the_reference_scale(beside):
+    folder, link = beside
+    page = read(folder, "studies/depth-mlx.md")
+    assert f"[the reference scale](../{link}/studies/depth-mlx.md)" in page
+    assert f"At the reference scale: [contradicted, one seed](../{link}/studies/" in page
+    assert "reference scale" not in read(folder, "studies/depth-torch.md").partition("##")[0]
+
+
+def test_without_a_kept_result_nothing_is_said_of_one(world):
+    assert "eference scale" not in read(world)

@@ -1,11 +1,15 @@
 # CSVs and figures → a report for each template NAME.SUFFIX.j2, and of studies/STUDY.SUFFIX.j2 one for
 # each study.
 
-from fathom.report.reports import reports_of
+from fathom.report.reports import VERDICTS_AND_TESTS, reports_of
 
 TEMPLATES_FOLDER = in_project("report/templates")
 TEMPLATES = sorted(map(str, Path(TEMPLATES_FOLDER).rglob("*.j2")))
 REPORTS = [f"{RESULTS}/{report.name}" for report in reports_of(CONFIG, Path(TEMPLATES_FOLDER))]
+
+# The kept result, where there is one: reports show its verdicts beside those made here.
+REFERENCE = Path(CONFIG.reference or "") / "tables"
+KEPT = [str(file) for name in VERDICTS_AND_TESTS if (file := REFERENCE / f"{name}.csv").is_file()]
 
 
 rule reports:
@@ -13,6 +17,7 @@ rule reports:
         TABLES,
         FIGURES,
         replayed_figures,
+        KEPT,
         config=f"{RESULTS}/config.json",
         published=PUBLISHED,
         templates=TEMPLATES,

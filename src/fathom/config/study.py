@@ -404,6 +404,9 @@ class Config(Section):
     """The whole of config.yaml."""
 
     results: Folder = Field("results", description="folder for everything that is computed")
+    reference: Annotated[Folder | None, Nullable] = Field(
+        None, description="folder of a kept result, whose verdicts are shown before those made here"
+    )
     train: Flag = Field(
         True, description="false: nothing is trained here, and only imported runs count"
     )

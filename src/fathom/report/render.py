@@ -25,7 +25,14 @@ from fathom.measures import AT_CHANCE, EXPLODED_GRADIENT, RUN_MEASURES, STEP_MEA
 from fathom.report.figures import figures_of, figures_of_study
 from fathom.report.numbers import largest, number, percent, plus_minus
 from fathom.report.reports import reports_of
-from fathom.report.views import AttributionView, StudyView, VerdictsView, left_out, quoted
+from fathom.report.views import (
+    AttributionView,
+    ReferenceView,
+    StudyView,
+    VerdictsView,
+    left_out,
+    quoted,
+)
 from fathom.settings import ConfigError
 from fathom.system.files import write_text
 
@@ -108,6 +115,7 @@ def context(config: Config, published: Published, templates: Path, folder: Path)
         "sources": published.sources,
         "notes": published.notes,
         "verdicts": VerdictsView(tables["verdicts"], tables["claims"], config.studies),
+        "reference": reference_of(config),
         "attribution": AttributionView(tables["variance"], tables["variance_summary"]),
         "pm": plus_minus,
         "effect_measures": {
@@ -124,11 +132,20 @@ def context(config: Config, published: Published, templates: Path, folder: Path)
         "min_seeds": MIN_SEEDS,
         "at_chance": round(100 * AT_CHANCE),
         "exploded_gradient": f"{EXPLODED_GRADIENT:g}",
-        # From where the reports belong, which may be deeper than the default results folder.
-        "docs": Path(
-            os.path.relpath(templates.parent.parent / "docs", config.report_folder)
-        ).as_posix(),
+        "docs": _link(config, templates.parent.parent / "docs"),
     }
+
+
+def reference_of(config: Config) -> ReferenceView:
+    """The kept result that the config names, as reports see it."""
+    if config.reference is None:
+        return ReferenceView(None)
+    return ReferenceView(Path(config.reference), _link(config, Path(config.reference)))
+
+
+def _link(config: Config, folder: Path) -> str:
+    """A folder as seen from the reports, which may be deeper than the default results folder."""
+    return Path(os.path.relpath(folder, config.report_folder)).as_posix()
 
 
 TELLINGS = {

@@ -13,6 +13,9 @@ from fathom.config import Config
 STUDY = "STUDY"
 """Stands, in the name of a template, for every study of the config."""
 
+VERDICTS_AND_TESTS = ("verdicts", "claims")
+"""The tables of a kept result that reports read: what became of each claim, and of every test."""
+
 
 @dataclass(frozen=True)
 class Report:

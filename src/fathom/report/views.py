@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import astuple
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -15,11 +16,12 @@ import pandas as pd
 from fathom import tasks
 from fathom.analysis.claims.rules import NOT_MEASURED, REPRODUCED, VERDICTS
 from fathom.analysis.places import PLACE, Place
-from fathom.analysis.tables import CONFIDENCE
+from fathom.analysis.tables import CONFIDENCE, read_table
 from fathom.config import Study
 from fathom.measures import RUN_MEASURES
 from fathom.report.figures import Declaration
 from fathom.report.numbers import largest, number, with_interval
+from fathom.report.reports import VERDICTS_AND_TESTS
 from fathom.system.text import printable
 
 NONE = "none"
@@ -406,10 +408,10 @@ class VerdictsView:
         made = (t for t in self.tests_of(row["claim"]) if t["verdict"] != NOT_MEASURED)
         return next((t for t in made if t["decides"] and t["verdict"] == row["verdict"]), None)
 
-    def unmeasured(self) -> Iterator[tuple[str, str]]:
-        """(what a claim says, why it was not measured)."""
+    def unmeasured(self) -> Iterator[tuple[dict[str, Any], str]]:
+        """(a claim, why it was not measured)."""
         for row in self.named(NOT_MEASURED):
-            yield row["says"], self.gaps_of(row["claim"])
+            yield row, self.gaps_of(row["claim"])
 
     def gaps_of(self, claim: str) -> str:
         """Why the tests of one claim that could not be made were not; empty if all were."""
@@ -459,6 +461,41 @@ class VerdictsView:
     def expected_by_chance(self) -> float:
         """How many of those would come out wrong by chance alone, were all claims true."""
         return self.tests_with_interval * (1 - CONFIDENCE)
+
+
+class ReferenceView:
+    """What a template may ask about the kept result: nothing, where there is none.
+
+    `folder`: that result's, or None; `link`: how reports here lead to it.
+    """
+
+    def __init__(self, folder: Path | None, link: str = "") -> None:
+        self.link = link
+        self.pages: set[str] = set()
+        self.verdicts: VerdictsView | None = None
+        if folder and (folder / "tables" / "verdicts.csv").is_file():
+            tables = (read_table(folder / "tables" / f"{name}.csv") for name in VERDICTS_AND_TESTS)
+            self.pages = {file.stem for file in (folder / "studies").glob("*.md")}
+            self.verdicts = VerdictsView(*tables, self.pages)
+
+    def verdict(self, claim: str) -> str:
+        """The verdict on a claim, linked to its tests; empty if there is none."""
+        row = self._made.get(claim)
+        if row is None:
+            return ""
+        text = f"{row['verdict']}{', ' + row['qualifier'] if row['qualifier'] else ''}"
+        place = f"studies/{row['page']}.md#{claim}" if row["page"] else "RESULTS.md"
+        return f"[{text}]({self.link}/{place})"
+
+    def page(self, study: str) -> str:
+        """The link to a study's page; empty if it has none."""
+        return f"{self.link}/studies/{study}.md" if study in self.pages else ""
+
+    @cached_property
+    def _made(self) -> dict[str, dict[str, Any]]:
+        """The verdicts that rest on a test, by claim."""
+        rows = self.verdicts.rows if self.verdicts else []
+        return {row["claim"]: row for row in rows if row["verdict"] != NOT_MEASURED}
 
 
 class AttributionView:
