@@ -174,7 +174,7 @@ def test_a_dry_run_says_what_would_run_and_why_on_a_screen(untouched, workflow):
     text = untouched.snakemake("-n").stdout
     assert len(text.splitlines()) <= 32  # a line for each study and kind of job
     assert max(map(len, text.splitlines())) <= 100
-    assert "train depth-mlx                   54  not made yet" in text
+    assert re.search("^train depth-mlx +54  not made yet$", text, re.M)
 
     workflow.edit("workflow/presets/smoke.yaml", "steps: 4", "steps: 5")
     (workflow.folder / "results/smoke" / CELL / "mixing.safetensors").unlink()
@@ -233,16 +233,16 @@ ROW = re.compile(r"^\| (.+?) \| (.+?) \|$", re.M)
 BROWSABLE = "make a browsable report: unpack it, open its `report.html`"
 PAPER = "snakemake all --configfile workflow/presets/paper.yaml"
 PLANS = {
-    "see what would run, and why": {"train": 298, "reports": 1},
+    "see what would run, and why": {"train": 445, "reports": 1},
     "train one study": {"train": 54},
     "do one cell again": {"train": 1},
-    "cut an axis": {"train": 79, "reports": 1},
-    "draw every cell's own figures": {"train": 298, "cell_figure": 298},
-    "make the page, `results/index.html`": {"train": 298, "reports": 1, "page": 1},
-    "make the paper, `results/fathom.pdf`": {"train": 298, "reports": None},
+    "cut an axis": {"train": 142, "reports": 1},
+    "draw every cell's own figures": {"train": 445, "cell_figure": 445},
+    "make the page, `results/index.html`": {"train": 445, "reports": 1, "page": 1},
+    "make the paper, `results/fathom.pdf`": {"train": 445, "reports": None},
     "get the images, or see why not": {"data_fashion_mnist": 1},
-    "run the published scale": {"train": 367, "reports": 1},
-    "… on a Slurm cluster": {"train": 367, "reports": 1},
+    "run the published scale": {"train": 579, "reports": 1},
+    "… on a Slurm cluster": {"train": 579, "reports": 1},
 }
 """What a command plans where nothing has run yet; the data set and tables go without saying."""
 

@@ -70,7 +70,7 @@ def plan(jobs):
     for level in workflow.dag.toposorted(set(jobs)):
         for job in sorted(level, key=str):
             if not job.is_norun:
-                several = " ".join([job.rule.name, *study_of(job)])
+                several = kind_of(job)
                 rows.setdefault(several, []).append(job)
     table = [("what", "jobs", "why")]
     for several, found in rows.items():
@@ -84,8 +84,11 @@ def plan(jobs):
     return "\n".join(f"{name:{width}}  {n:>5}  {why}".rstrip() for name, n, why in table) + "\n"
 
 
-def study_of(job):
-    return [job.wildcards_dict["study"]] if "study" in job.wildcards_dict else []
+def kind_of(job):
+    """What the jobs of a line have in common: their rule, and the study if it has one."""
+    if job.rule.name.startswith("figures_"):  # a rule for every study
+        return "figures of a study"
+    return " ".join([job.rule.name, *filter(None, [job.wildcards_dict.get("study")])])
 
 
 class Console(DefaultFormatter):
