@@ -242,7 +242,7 @@ PLANS = {
     "make the paper, `results/fathom.pdf`": {"train": 445, "reports": None},
     "get the images, or see why not": {"data_fashion_mnist": 1},
     "run the published scale": {"train": 579, "reports": 1},
-    "… on a Slurm cluster": {"train": 579, "reports": 1},
+    "… on a Slurm cluster ([how](docs/cluster.md))": {"train": 579, "reports": 1},
 }
 """What a command plans where nothing has run yet; the data set and tables go without saying."""
 
