@@ -163,14 +163,13 @@ def test_a_malformed_path_is_refused(path):
 # --- expansion -----------------------------------------------------------------------------------
 
 
-def test_the_default_config_has_442_cells(default_config):
+def test_the_default_config_has_426_cells(default_config):
     expected = {
         "depth-mlx": 3 * 3 * 2 * 3,  # depths, variants, backends, seeds
         "depth-torch": 3 * 3 * 2 * 3,
         "depth-beyond": 3,  # 96 layers
         "demo-50": 2,
         "depth-limit": (5 + 3 + 4 + 3) * 3,  # depths of each variant, seeds
-        "depth-limit-images": 4 * 4,  # depths, variants
         "recipe-parts": 2**3 * 2 * 3,  # settings, connections, seeds
         "learning-rate": 5 * (2 * 3 + 1),  # rates, three seeds of two connections and one of hc
         "ingredients": (19 + 3) * 3,  # variants on one backend and on the other, seeds
@@ -182,7 +181,7 @@ def test_the_default_config_has_442_cells(default_config):
     }
     cells = default_config.cells()
     assert Counter(cell.study for cell in cells) == expected
-    assert len(cells) == len(set(cells)) == 442
+    assert len(cells) == len(set(cells)) == 426
 
 
 def test_cells_are_the_product_of_the_axes():

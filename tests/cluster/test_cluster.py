@@ -41,7 +41,6 @@ studies:
   depth-beyond: {exclude: [{seed: 0}]}
   demo-50: {exclude: [{seed: 0}]}
   depth-limit: {exclude: [{seed: 0}]}
-  depth-limit-images: {exclude: [{seed: 0}]}
   recipe-parts: {exclude: [{seed: 0}]}
   learning-rate: {exclude: [{seed: 0}]}
   ingredients: {seeds: [0], exclude: [{seed: 0}]}

@@ -24,7 +24,6 @@ studies:
   depth-limit: {exclude: [{seed: 0}]}
   recipe-parts: {exclude: [{seed: 0}]}
   learning-rate: {exclude: [{seed: 0}]}
-  depth-limit-images: {exclude: [{seed: 0}]}
   ingredients: {seeds: [0], exclude: [{seed: 0}]}
   text-depth: {exclude: [{seed: 0}]}
   text-arms: {exclude: [{seed: 0}]}

@@ -24,7 +24,7 @@ def loss_against_rate(summary: pd.DataFrame, title: str) -> Figure:
     rows = summary[summary["depth"] == summary["depth"].max()].sort_values("lr", kind="stable")
     page, (ax,) = style.panels(1)
     level = style.chance_of(summary)
-    failed = 2 * np.nanmax([level, *rows["loss_final_mean"]])  # above all that can be shown
+    failed = 5 * np.nanmax([level, *rows["loss_final_mean"]])  # above all that can be shown
     connections = list(rows["connection"].unique())
     for place, name in enumerate(connections):
         group = rows[rows["connection"] == name]
