@@ -18,7 +18,13 @@ from fathom.analysis.effects import write_effects
 from fathom.analysis.tables import comparison_table, save_tables, summary_table
 from fathom.config import check_config
 from fathom.report.numbers import largest, number, percent, plus_minus, with_interval
-from fathom.report.render import check_numbers, paragraphs, write_reports
+from fathom.report.render import (
+    TELLINGS,
+    check_numbers,
+    environment_of,
+    paragraphs,
+    write_reports,
+)
 from fathom.report.views import StudyView, VerdictsView, left_out
 from fathom.settings import ConfigError
 from run_helpers import CPU_PLATFORM, GPU_PLATFORM, config_with
@@ -1514,3 +1520,25 @@ def test_a_studys_page_leads_to_the_same_study_at_the_reference_scale(beside):
 
 def test_without_a_kept_result_nothing_is_said_of_one(world):
     assert "eference scale" not in read(world)
+
+
+# --- contrasts in numbers ------------------------------------------------------------------------
+
+
+def test_many_comparisons_are_told_by_their_number_and_their_ends(shipped):
+    environment = environment_of(shipped[1])
+    environment.filters["number"] = number
+    environment.globals |= {"pm": plus_minus, "tellings": TELLINGS}
+    rows = [
+        {"variant": v, "against": "base", "effect": effect, "line": line, "verdict": verdict}
+        for line, (v, effect, verdict) in enumerate(
+            [("a", -0.5, "lower"), ("b", -3.0, "lower"), ("c", -1.0, "lower"), ("d", 2.0, "higher")]
+        )
+    ]
+    said = environment.get_template("parts/contrasts.j2").module.in_numbers(None, rows, 6)
+    expected = (
+        "In 3 of 6 comparisons the loss ends lower (b against base: [−3](tables/effects.csv#L1) "
+        "nats to a against base: [−0.5](tables/effects.csv#L0) nats). In 1 of 6 comparisons the "
+        "loss ends higher (d against base: [2](tables/effects.csv#L3) nats)."
+    )
+    assert " ".join(said.split()) == expected
