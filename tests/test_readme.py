@@ -1,0 +1,77 @@
+"""README.md's findings: what it links to a row of the reference's tables is what that row says."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pandas as pd
+import yaml
+
+from fathom.analysis.tables import AVERAGED
+from fathom.report.numbers import number, plus_minus, with_interval
+
+PROJECT = Path(__file__).parents[1]
+README = (PROJECT / "README.md").read_text(encoding="utf-8")
+TABLES = PROJECT / "results" / "reference" / "tables"
+
+LINKED = re.compile(r"\[([^\]]*)\]\(results/reference/tables/([a-z_]+)\.csv#L([0-9]+)\)")
+VERDICTS = ["reproduced", "not reproduced", "contradicted", "not measured"]
+
+
+def of_a_group(row: pd.Series) -> set[str]:
+    """How a report writes each measure of a row of the summary, with its interval and without."""
+    found = set()
+    for measure in AVERAGED:
+        mean, low, high, finite = (
+            row[f"{measure}_{part}"] for part in ("mean", "low", "high", "n")
+        )
+        found |= {with_interval(mean, low, high, finite, row["n"]), number(mean)}
+    return found
+
+
+def of_an_effect(row: pd.Series) -> set[str]:
+    """Likewise, of a row of effects."""
+    return {plus_minus(row["effect"], row["ci95_half"], row["seeds"], row["seeds"])}
+
+
+SAYS = {"summary": of_a_group, "effects": of_an_effect}
+
+
+def test_a_group_says_its_mean_and_its_interval() -> None:
+    row = pd.Series({f"{m}_{part}": 1.0 for m in AVERAGED for part in ("mean", "low", "high")})
+    row = pd.concat([row, pd.Series({f"{m}_n": 3 for m in AVERAGED} | {"n": 3})])
+    row["loss_final_mean"], row["loss_final_low"], row["loss_final_high"] = 0.5, 0.42, 0.58
+    assert {"0.500 ± 0.080", "0.5"} <= of_a_group(row)
+    assert "0.510 ± 0.080" not in of_a_group(row)
+
+
+def test_what_leads_to_a_row_is_what_the_row_says() -> None:
+    links = LINKED.findall(README)
+    assert len(links) >= 10, "the findings lead to the tables that they rest on"
+    for text, table, line in links:
+        row = pd.read_csv(TABLES / f"{table}.csv").iloc[int(line) - 2]  # the header is the first
+        assert text in SAYS[table](row), (text, table, line)
+
+
+def test_the_scorecard_counts_the_verdicts_of_the_reference() -> None:
+    sources = yaml.safe_load((PROJECT / "report" / "published.yaml").read_text(encoding="utf-8"))
+    titles = {name: source["title"] for name, source in sources["sources"].items()}
+    verdicts = pd.read_csv(TABLES / "verdicts.csv")
+    header, _, *rows = re.findall(r"^\|(.*)\|$", README.partition("## What it found")[2], re.M)
+    assert [cell.strip() for cell in header.split("|")][1:] == VERDICTS
+    shown: Counter[tuple[str, str]] = Counter()
+    for row in rows[: verdicts["source"].nunique()]:
+        source, *counts = (cell.strip() for cell in row.split("|"))
+        shown.update({(source, v): int(n) for v, n in zip(VERDICTS, counts, strict=True)})
+    pairs = zip(verdicts["source"].map(titles), verdicts["verdict"], strict=True)
+    assert +shown == Counter(pairs)
+
+
+def test_the_cells_of_the_reference_are_counted() -> None:
+    cells = pd.read_csv(TABLES / "cells.csv")
+    said = re.search(r"([0-9]+) of ([0-9]+) cells are trained", README)
+    there = int((cells["status"] == "imported").sum())
+    if said is None:
+        assert there == len(cells)
+    else:
+        assert [int(n) for n in said.groups()] == [there, len(cells)]
