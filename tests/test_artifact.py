@@ -59,10 +59,8 @@ def test_the_table_has_every_study_with_its_trainings_and_figures(default_config
 
 def test_the_sums_are_those_of_the_table():
     text = " ".join(PAGE.read_text(encoding="utf-8").split())
-    measured = [row for row in rows() if row[3] is not None]
-    trainings, seconds = (sum(row[column] for row in measured) for column in (2, 3))
-    assert f"all {sum(row[2] for row in rows())} trainings" in text
-    assert f"the {trainings} that were measured took {seconds} s" in text
+    trainings, seconds = (sum(row[column] for row in rows()) for column in (2, 3))
+    assert f"all {trainings} trainings, {seconds} s" in text
 
 
 @pytest.mark.slow
