@@ -19,10 +19,10 @@ ROW = r"^\| `([a-z0-9-]+)` \| `([a-z]+)` \| (\d+) \| (\d+|–) \| (\d+|–) \|$"
 
 
 def rows():
-    """(study, family, trainings, seconds) of the table; None for seconds that nobody measured."""
+    """(study, family, trainings, seconds) of the table."""
     found = re.findall(ROW, PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     return [
-        (study, family, int(trainings), None if seconds == "–" else int(seconds))
+        (study, family, int(trainings), int(seconds))
         for study, family, trainings, seconds, _ in found
     ]
 
