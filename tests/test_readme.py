@@ -8,7 +8,7 @@ import pandas as pd
 import yaml
 
 from fathom.analysis.tables import AVERAGED
-from fathom.report.numbers import number, plus_minus, with_interval
+from fathom.report.numbers import number, percent, plus_minus, with_interval
 
 PROJECT = Path(__file__).parents[1]
 README = (PROJECT / "README.md").read_text(encoding="utf-8")
@@ -34,7 +34,12 @@ def of_an_effect(row: pd.Series) -> set[str]:
     return {plus_minus(row["effect"], row["ci95_half"], row["seeds"], row["seeds"])}
 
 
-SAYS = {"summary": of_a_group, "effects": of_an_effect}
+def of_a_factor(row: pd.Series) -> set[str]:
+    """Likewise, of a row of shares of variance."""
+    return {percent(row["median"])}
+
+
+SAYS = {"summary": of_a_group, "effects": of_an_effect, "variance_summary": of_a_factor}
 
 
 def test_a_group_says_its_mean_and_its_interval() -> None:
