@@ -85,6 +85,7 @@ def assert_shaped_as(shown, printed):
     assert re.fullmatch(pattern, text), text
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_page_print_what_it_shows(folder, fathom):
     _, *training = blocks("sh")[0]
     (check,) = blocks("sh")[1]
@@ -117,6 +118,7 @@ def test_the_page_lists_everything_that_the_check_can_say():
     assert rows == list(ARRIVALS)
 
 
+@pytest.mark.slow
 def test_the_same_command_again_goes_on_where_it_was(folder, fathom):
     fathom("contribute", PATTERN, "--out", "mine.tar.gz")
     kept = folder / "results/reference/runs/depth-torch/12L/mhc/torch/seed1/manifest.json"

@@ -171,6 +171,7 @@ def test_a_tampered_run_is_refused_by_name(workflow):
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.slow
 def test_a_dry_run_says_what_would_run_and_why_on_a_screen(untouched, workflow):
     text = untouched.snakemake("-n").stdout
     assert len(text.splitlines()) <= 32  # a line for each study and kind of job
@@ -401,6 +402,7 @@ def test_the_config_a_run_used_is_kept(finished):
     assert kept["studies"]["depth-mlx"]["steps"] == 4
 
 
+@pytest.mark.slow
 def test_the_workflow_has_studies_in_the_order_of_every_command(fresh):
     """The preset adds studies, before and after those of config.yaml that it changes."""
     preset = "workflow/presets/paper.yaml"
