@@ -1012,6 +1012,7 @@ def test_steps_stand_by_size_and_growth_by_depth():
 # --- files -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_same_numbers_make_the_same_bytes(tmp_path):
     names = set()
     for folder in ("one", "two"):
