@@ -15,8 +15,8 @@ SOURCES := src tests benchmarks docs/examples
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help all setup test test-slow test-browser test-faults test-reference lint format verify \
-  reference smoke dry-runs schema clean validator
+.PHONY: help all setup test test-slow test-browser test-faults test-cluster test-reference lint \
+  format verify reference smoke dry-runs schema clean validator
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14

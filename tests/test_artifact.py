@@ -1,14 +1,12 @@
 """docs/artifact.md: its numbers are the config's, and its commands do what it says."""
 
-import os
 import re
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from command_helpers import shell
 from fathom.config import installed_backends
 from fathom.report.figures import figures_of
 from markdown_helpers import parsed
@@ -33,21 +31,6 @@ def commands(containing):
     blocks = [t.content for t in parsed(text) if t.type == "fence" and t.info == "sh"]
     (block,) = [block for block in blocks if containing in block]
     return block
-
-
-def shell(block, folder):
-    """Run the commands with this fathom, in a folder."""
-    tools = folder / "tools"
-    tools.mkdir(exist_ok=True)
-    (tools / "fathom").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m fathom "$@"\n')
-    (tools / "fathom").chmod(0o755)
-    environment = {**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run(
-        ["bash", "-e", "-c", block],
-        cwd=folder, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_the_table_has_every_study_with_its_trainings_and_figures(default_config):

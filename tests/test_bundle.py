@@ -19,7 +19,8 @@ import pytest
 import yaml
 from safetensors.numpy import load, save
 
-from fathom import cli, tasks
+from command_helpers import exit_status
+from fathom import tasks
 from fathom.config import Cell, Spec, check_config
 from fathom.runs.bundle import BundleError, create_bundle, import_bundle
 from fathom.runs.folder import run_folder
@@ -1473,11 +1474,7 @@ def fathom(capsys):
     """
 
     def run(folder, *arguments):
-        status = 0
-        try:
-            cli.main(["bundle", *map(str, arguments), "-c", str(folder / "config.yaml")])
-        except SystemExit as end:
-            status = end.code
+        status = exit_status(["bundle", *map(str, arguments), "-c", str(folder / "config.yaml")])
         return (status, *capsys.readouterr())
 
     return run

@@ -14,6 +14,7 @@ import pytest
 import typer
 import yaml
 
+from command_helpers import exit_status
 from fathom import cli
 from fathom.config import installed_backends, load_config
 from fathom.runs.checkpoint import Checkpoint
@@ -102,11 +103,7 @@ def fathom(capsys):
     """A function that runs a command here: (exit status, output, lines of errors)."""
 
     def run(*arguments):
-        status = 0
-        try:
-            cli.main(arguments)
-        except SystemExit as stop:
-            status = stop.code
+        status = exit_status(arguments)
         printed = capsys.readouterr()
         return status, printed.out, printed.err.splitlines()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fathom import cli
+from command_helpers import exit_status
 from fathom.config import installed_backends
 from fathom.runs.arrival import ARRIVALS
 from markdown_helpers import parsed
@@ -52,11 +52,7 @@ def fathom(capfd):
     """A function that runs a command here: (exit status, lines of both outputs)."""
 
     def run(*arguments):
-        status = 0
-        try:
-            cli.main(arguments)
-        except SystemExit as stop:
-            status = stop.code
+        status = exit_status(arguments)
         printed = capfd.readouterr()
         return status, [*printed.err.splitlines(), *printed.out.splitlines()]
 

@@ -7,7 +7,6 @@ import calendar
 import csv
 import json
 import math
-import os
 import re
 import subprocess
 import sys
@@ -20,6 +19,7 @@ import yaml
 from scipy.stats import norm, t
 
 import naive
+from command_helpers import shell
 from contributing_helpers import PROJECT
 from fathom import cli, tasks
 from fathom.backends.numpy import NumpyOps
@@ -411,17 +411,7 @@ def code_of(page, language):
 def test_the_number_that_is_followed_comes_out_as_the_page_says(tmp_path):
     for name in ("config.yaml", "report", "docs"):
         (tmp_path / name).symlink_to(PROJECT / name)
-    bin_ = tmp_path / "bin"
-    bin_.mkdir()
-    (bin_ / "fathom").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m fathom "$@"\n')
-    (bin_ / "fathom").chmod(0o755)
-    commands = "\n".join(code_of("how-numbers-are-made.md", "sh"))
-    environment = {**os.environ, "PATH": f"{bin_}:{os.environ['PATH']}"}
-    done = subprocess.run(
-        ["bash", "-e", "-c", commands],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    shown = shell("\n".join(code_of("how-numbers-are-made.md", "sh")), tmp_path)
     text, runs = plain("how-numbers-are-made.md"), tmp_path / "results/runs/depth-torch/12L/mhc"
 
     def rows(place):
@@ -439,8 +429,8 @@ def test_the_number_that_is_followed_comes_out_as_the_page_says(tmp_path):
     assert starts[0] == pytest.approx(starts[1], rel=1e-6)
     assert abs(starts[0] - starts[2]) > 1e-3
     # The file's hash, as sha256sum and as the manifest have it.
-    (by_hand,) = re.findall(r"^([0-9a-f]{64})  ", done.stdout, re.MULTILINE)
-    assert f'"sha256": "{by_hand}"' in done.stdout
+    (by_hand,) = re.findall(r"^([0-9a-f]{64})  ", shown, re.MULTILINE)
+    assert f'"sha256": "{by_hand}"' in shown
     with (tmp_path / "results/tables/verdicts.csv").open() as file:
         verdicts = {row["claim"]: row["verdict"] for row in csv.DictReader(file)}
     assert verdicts["all-converge-shallow"] == "not measured"

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fathom import cli
+from command_helpers import exit_status
 from fathom.analysis.tables import read_table, write_tables
 from fathom.config import ConfigError, check_config
 from fathom.runs.folder import RunError
@@ -31,11 +31,7 @@ def command(config, tmp_path, capsys):
     file.write_text(json.dumps(config.model_dump(mode="json")), encoding="utf-8")
 
     def run(*arguments):
-        status = 0
-        try:
-            cli.main([*arguments, "-c", str(file)])
-        except SystemExit as end:
-            status = end.code
+        status = exit_status([*arguments, "-c", str(file)])
         said = capsys.readouterr()
         return status, said.out, said.err.splitlines()
 

@@ -9,6 +9,7 @@ import shutil
 import pytest
 import yaml
 
+from command_helpers import exit_status
 from fathom import backends, cli
 from fathom.analysis.tables import read_table, write_tables
 from fathom.config import BACKENDS, Compute, check_config
@@ -105,11 +106,7 @@ class Carried:
 
     def fathom(self, *arguments):
         """(exit status, standard output, standard error)."""
-        status = 0
-        try:
-            cli.main([*map(str, arguments), "-c", str(self.folder / "config.yaml")])
-        except SystemExit as end:
-            status = end.code
+        status = exit_status([*map(str, arguments), "-c", str(self.folder / "config.yaml")])
         return (status, *self.capsys.readouterr())
 
     def replay(self):

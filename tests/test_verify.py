@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fathom import cli
+from command_helpers import exit_status
 from fathom.analysis.attribution import write_attribution
 from fathom.analysis.claims import load_published, write_claims
 from fathom.analysis.effects import write_effects
@@ -211,11 +211,7 @@ def command(config, project, capsys):
     file.write_text(yaml.safe_dump(config.model_dump(mode="json")), encoding="utf-8")
 
     def run(*arguments):
-        status = 0
-        try:
-            cli.main([*arguments, "--config", str(file)])
-        except SystemExit as end:
-            status = end.code
+        status = exit_status([*arguments, "--config", str(file)])
         return status, capsys.readouterr()
 
     return run

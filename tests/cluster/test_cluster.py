@@ -21,6 +21,7 @@ import pytest
 from single_node import PROGRAM, working_in
 
 from fathom.config import installed_backends
+from grid_helpers import only
 
 pytestmark = [
     pytest.mark.cluster,
@@ -34,23 +35,16 @@ pytestmark = [
 PROJECT = Path(__file__).parents[2]
 PARTS = ("src", "workflow", "report", "envs", "config.yaml")
 STEPS = 800
-GRID = """\
-studies:
-  depth-mlx: {variants: [hc, mhc], depths: [2], seeds: [0], backends: [torch], exclude: []}
-  depth-torch: {steps: STEPS, backends: [torch]}
-  depth-beyond: {exclude: [{seed: 0}]}
-  demo-50: {exclude: [{seed: 0}]}
-  depth-limit: {exclude: [{seed: 0}]}
-  recipe-parts: {exclude: [{seed: 0}]}
-  learning-rate: {exclude: [{seed: 0}]}
-  ingredients: {seeds: [0], exclude: [{seed: 0}]}
-  text-depth: {exclude: [{seed: 0}]}
-  text-arms: {exclude: [{seed: 0}]}
-  text-arms-adamw: {exclude: [{seed: 0}]}
-  fashion: {exclude: [{seed: 0}]}
-  fashion-streams: {exclude: [{seed: 0}]}
-compute: {checkpoint_steps: 20}
-""".replace("STEPS", str(STEPS))
+GRID = only(
+    {
+        "depth-mlx": {
+            "variants": ["hc", "mhc"], "depths": [2], "seeds": [0], "backends": ["torch"],
+            "exclude": [],
+        },
+        "depth-torch": {"steps": STEPS, "backends": ["torch"]},
+    },
+    compute={"checkpoint_steps": 20},
+)  # fmt: skip
 """A cut of the smoke preset; the one cell of depth-torch is long enough to be killed."""
 
 LONG = "depth-torch/2L/mhc/torch/seed0"

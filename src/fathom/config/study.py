@@ -287,25 +287,29 @@ class Study(TaskSection):
         return list(self.connections)
 
     @cached_property
+    def _parts(self) -> dict[str, tuple[Any, dict[str, Any]]]:
+        """Each variant's connection, and what it has of its own beside that, by label, in order."""
+        return {label: _split(value) for entry in self.variants for label, value in entry.items()}
+
+    @cached_property
     def connections(self) -> dict[str, Any]:
         """Name or settings of each variant's connection, by the variant's label, in order."""
-        entries = ((label, value) for entry in self.variants for label, value in entry.items())
-        return {label: _split(value)[0] for label, value in entries}
+        return {label: connection for label, (connection, _) in self._parts.items()}
 
     @cached_property
     def _own(self) -> dict[str, Training]:
-        """What variants have of their own beside their connection, by label."""
-        entries = ((label, value) for entry in self.variants for label, value in entry.items())
-        own = ((label, _split(value)[1]) for label, value in entries)
+        """What variants have of their own, by label; those that have nothing are absent."""
         return {
-            label: checked(Training, settings, f"variants.{label}")
-            for label, settings in own
-            if settings
+            label: checked(Training, own, f"variants.{label}")
+            for label, (_, own) in self._parts.items()
+            if own
         }
 
     def recipe_of(self, variant: str) -> Recipe:
         """The recipe that a variant is trained by. Raises ConfigError."""
-        own = self._own.get(variant, Training()).recipe
+        if variant not in self._own:
+            return self.recipe_settings
+        own = self._own[variant].recipe
         if isinstance(own, str):
             return RECIPES.find("recipe", own)
         settings = overlaid(self.recipe_settings.model_dump(), own)
@@ -313,8 +317,9 @@ class Study(TaskSection):
 
     def optimizer_of(self, variant: str) -> Optimizer:
         """The optimiser of a variant. Raises ConfigError."""
-        own = self._own.get(variant, Training()).optimizer
-        settings = overlaid(self.optimizer.model_dump(), own)
+        if variant not in self._own:
+            return self.optimizer
+        settings = overlaid(self.optimizer.model_dump(), self._own[variant].optimizer)
         return checked(Optimizer, settings, f"variants.{variant}.optimizer")
 
     @property

@@ -1,0 +1,18 @@
+"""A grid of a few cells of the smoke preset."""
+
+from pathlib import Path
+
+import yaml
+
+PROJECT = Path(__file__).parents[1]
+NOTHING = {"seeds": [0], "exclude": [{"seed": 0}]}
+
+
+def only(studies, **settings):
+    """An overlay in YAML: these studies, with what they change, and no cell of any other.
+
+    `settings`: of the config, beside its studies. It is an overlay of studies, which is no cut.
+    """
+    names = yaml.safe_load((PROJECT / "config.yaml").read_text(encoding="utf-8"))["studies"]
+    every = {name: studies.get(name, NOTHING) for name in names}
+    return yaml.safe_dump({"studies": every, **settings}, sort_keys=False)
