@@ -1,4 +1,4 @@
-# `make help` lists everything. Nothing but Python ≥ 3.11 and make has to be there before.
+# `make help` lists everything. Nothing but Python 3.11, 3.12 or 3.13 and make has to be there before.
 
 PYTHON ?= python3
 VENV := .venv
@@ -41,8 +41,8 @@ endif
 # The stamp is written last: an install that was interrupted is done again. Python compiles a module
 # when it is first imported; compiling all of them now would take a minute.
 $(STAMP): requirements.txt pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-	  || { echo "fathom needs Python 3.11 or newer; set one with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' \
+	  || { echo "fathom needs Python 3.11, 3.12 or 3.13; set one with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@$(SIZES)
 	@echo "1 of 3: an environment in $(VENV)"
 	@$(PYTHON) -m venv $(VENV)

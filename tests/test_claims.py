@@ -243,7 +243,7 @@ def test_between_tells_the_depth_that_speaks_most_against_it():
     by_depth = {4: [-0.6] * 3, 8: [0.25, 0.5, 0.75], 16: [0.1] * 3}
     row = judge(AT_MOST, at_depths("gain_final", by_depth))
     assert row["observed"] == 0.5
-    assert row["reason"] == ("3 of 9 runs at most -0.1; least favourable at 8 layers: 0.5 ± 0.62")
+    assert row["reason"] == ("3 of 9 runs of mhc at most -0.1; least favourable at 8 layers: 0.5 ± 0.62")
     assert verdict({**AT_MOST, "depths": [4]}, at_depths("gain_final", by_depth)) == REPRODUCED
 
 
@@ -656,7 +656,7 @@ def test_what_is_told_apart_but_alike_to_a_factor_of_two_is_the_same():
 def test_losses_that_scatter_too_widely_show_no_sameness():
     row = equal_steps([[4.0, 0.1], [4.0, 1.0], [4.0, 9.0]], [[4.0, 9.0], [4.0, 1.0], [4.0, 0.1]])
     assert (row["verdict"], row["observed"]) == (NOT_REPRODUCED, pytest.approx(0))
-    assert "cannot be told: mhc at 8 layers" in row["reason"]
+    assert "undecided: mhc at 8 layers" in row["reason"]
 
 
 def test_seeds_of_two_studies_need_not_be_the_same():

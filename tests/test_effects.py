@@ -60,12 +60,12 @@ def test_the_spread_is_that_of_the_second_variant():
     [
         ([1.0, 1.1, 0.9], "higher"),
         ([-1.0, -1.1, -0.9], "lower"),
-        ([1.0, -1.0, 0.5], "cannot be told"),
-        ([5.0, 5.0], "cannot be told"),  # two seeds have no interval
+        ([1.0, -1.0, 0.5], "not distinguishable"),
+        ([5.0, 5.0], "not distinguishable"),  # two seeds have no interval
         ([0.0, 0.0, 0.0], "the same"),
         ([9e-6, 9.1e-6, 8.9e-6], "the same"),  # its interval leaves out zero: it is rounding
         ([9e-6, 1.1e-5, 1e-5], "higher"),
-        ([0.0, 0.0], "cannot be told"),
+        ([0.0, 0.0], "not distinguishable"),
     ],
 )
 def test_an_effect_can_be_told_where_its_interval_leaves_out_zero(differences, expected):
@@ -79,7 +79,7 @@ def test_an_effect_can_be_told_where_its_interval_leaves_out_zero(differences, e
 def test_the_border_is_the_interval_itself():
     # Differences m ± 1 around m: sd 1, so the half-width is t/√3.
     half = T975[2] / math.sqrt(3)
-    for mean, expected in ((half * 1.01, "higher"), (half * 0.99, "cannot be told")):
+    for mean, expected in ((half * 1.01, "higher"), (half * 0.99, "not distinguishable")):
         found = effect_of(
             seeds("loss_final", [mean - 1, mean, mean + 1], variant="mhc"),
             seeds("loss_final", [0.0, 0.0, 0.0], variant="hc"),

@@ -921,7 +921,7 @@ LOWER, HIGHER, ALIKE, UNTOLD = (
     ("differences", "begins", "first", "second"),
     [
         ((LOWER, HIGHER), "It depends on", "a lower loss", "a higher loss"),
-        ((LOWER, UNTOLD), "Nothing here speaks against it", "a lower loss", "cannot be told from"),
+        ((LOWER, UNTOLD), "Nothing here speaks against it", "a lower loss", "not distinguishable"),
         ((HIGHER, ALIKE), "Nothing here speaks for it", "a higher loss", "the same loss"),
     ],
 )
@@ -936,7 +936,7 @@ def test_whether_to_use_mhc_is_told_from_the_effects(
     ]
     (told, *_) = answer(write_all(config, *summit, rows, []))
     assert told.startswith(f"Should I use mHC? {begins}")
-    assert "Of 2 comparisons with the plain residual network" in told
+    assert "In 2 comparisons with the plain residual network" in told
     assert re.search(rf"{first}[^(]* in 1 \(.*{second}[^(]* in 1 \(", told)
 
 

@@ -21,7 +21,7 @@ MEASURES = (
 )
 """What is compared."""
 
-HIGHER, LOWER, ALIKE, NO_EFFECT = "higher", "lower", "the same", "cannot be told"
+HIGHER, LOWER, ALIKE, NO_EFFECT = "higher", "lower", "the same", "not distinguishable"
 
 AGAINST_PLAIN = "Does it end below the plain residual network?"
 """What is asked of every variant of a study that has no contrasts of its own."""
@@ -46,14 +46,14 @@ def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
 
     `effect` is `variant` less `against`, with half its interval; `against_mean` and `seed_sd` are
     the mean of `against` and its standard deviation over seeds. The verdict is `higher` or `lower`
-    where the interval leaves out zero, and `the same` where no seed differs by more than
-    rounding. A seed counts where both sides are there, and finite. `against_plain`: whether that
-    one is the plain residual network.
+    where the interval excludes zero, `the same` where no seed differs by more than rounding, and
+    else `not distinguishable`. A seed counts where both sides are there, and finite.
+    `against_plain`: whether that one is a plain residual network.
     """
     counted = cells[cells["status"].isin(["measured", "imported"])]
     rows = []
     for name in config.studies:
-        plain, contrasts = config.plain(name), contrasts_of(config, name)
+        contrasts = contrasts_of(config, name)
         runs = counted[counted["study"] == name]
         for (*place, depth), group in runs.groupby([*PLACE, "depth"], sort=False):
             for contrast in contrasts:
@@ -62,7 +62,8 @@ def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
                         group[group["variant"] == label].set_index("seed")
                         for label in (variant, against)
                     )
-                    labels = [contrast.asks, variant, against, against == plain]
+                    plain = config.connection(name, against).kind == "plain"
+                    labels = [contrast.asks, variant, against, plain]
                     rows += [[name, *place, depth, *labels, *found] for found in _effects(*sides)]
     return pd.DataFrame(rows, columns=COLUMNS)
 

@@ -22,7 +22,7 @@ from fathom.system.errors import (
 
 app = typer.Typer(
     help="Do multi-stream residual connections keep very deep networks trainable?",
-    epilog="`fathom COMMAND --help` has an example of each. A good start: fathom status",
+    epilog="`fathom COMMAND --help` shows an example of the command. A good start: fathom status",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # square brackets in a help text are no markup

@@ -41,9 +41,9 @@ def status(
     every_cell: Annotated[
         bool, typer.Option("--all", help="Every cell, as for studies that are named.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show what is trained, what is left, and for how long.
+    """Show what is trained, what is left, and how long that takes.
 
     A line for each study. Of studies that are named, every cell.
     """
@@ -152,7 +152,7 @@ def figures(
     ] = "",
     runs: Annotated[Path, typer.Option(help="Folder of these runs.")] = Path("results/runs"),
     family: Annotated[
-        str, typer.Option(help="Which figures: contrasts, or what the study's task names.")
+        str, typer.Option(help="Which figures: rates, contrasts, or what the task names.")
     ] = "sweep",
     only: Annotated[list[str] | None, typer.Option(help="Of these only this figure.")] = None,
 ) -> None:

@@ -134,7 +134,7 @@ def compare(
     steps: Annotated[int | None, typer.Option(min=1, help="Training steps.")] = None,
     width: Annotated[int | None, typer.Option(min=1, help="Channels.")] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Examples in a batch.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Of all random numbers.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of all random numbers.")] = None,
     streams: Annotated[int | None, typer.Option(min=1, help="Streams of hc and mhc.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
     weight_decay: Annotated[float | None, typer.Option(help="Decoupled decay.")] = None,
@@ -146,7 +146,9 @@ def compare(
     ] = False,
     backend: Annotated[str, typer.Option(help="Framework, as in torch.")] = "torch",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps or gpu.")] = "auto",
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; all cores.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="CPU threads; without it, all cores.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for everything.")] = Path("results/compare"),
 ) -> None:
     """Train several variants and set them side by side.
@@ -203,9 +205,9 @@ def evaluate(
 def sample(
     run: Annotated[Path, typer.Argument(help="A run folder with weights.safetensors.")],
     tokens: Annotated[int, typer.Option(min=1, help="How many characters.")] = 200,
-    prompt: Annotated[str, typer.Option(help="What they follow.")] = "",
+    prompt: Annotated[str, typer.Option(help="Text to continue.")] = "",
     temperature: Annotated[
-        float, typer.Option(min=0.01, help="Below one: what is likely, more often.")
+        float, typer.Option(min=0.01, help="Below 1, likely characters are chosen more often.")
     ] = 1.0,
     seed: Annotated[int, typer.Option(min=0, help="Of the random choices.")] = 0,
     device: Device = None,

@@ -226,7 +226,7 @@ def leaders(study: StudyView) -> dict[str, list[int]]:
 
 
 def told(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The effects that can be told, the largest first."""
+    """The effects that are established, the largest first."""
     found = [row for row in rows if row["verdict"] in ("higher", "lower")]
     return sorted(found, key=lambda row: -abs(row["effect"]))
 

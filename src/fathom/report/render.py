@@ -152,7 +152,7 @@ TELLINGS = {
     HIGHER: "ends at a higher loss than",
     LOWER: "ends at a lower loss than",
     ALIKE: "ends, but for rounding, at the same loss as",
-    NO_EFFECT: "cannot be told from",
+    NO_EFFECT: "is not distinguishable from",
 }
 """What an effect on the loss says of two variants, by its verdict."""
 

@@ -239,14 +239,14 @@ class StudyView:
             found[row["asks"]].append({**row, "place": Place(*(row[n] for n in PLACE))})
         return found
 
-    def against_plain(self, variants: Sequence[str]) -> list[dict[str, Any]]:
-        """The effects of some variants on the loss, beside the plain network, at the first place.
+    def against_plain(self, connections: Sequence[str]) -> list[dict[str, Any]]:
+        """The effects of some connections on the loss, beside a plain network, at the first place.
 
-        Backends share seeds: they are not two witnesses.
+        Whatever recipe and rate the two share. Backends share seeds: they are not two witnesses.
         """
         rows = itertools.chain(*self.effects("loss_final").values())
-        rows = (row for row in rows if row["against_plain"] and row["variant"] in variants)
-        return [row for row in rows if row["place"] == self.places[0]]
+        rows = (row for row in rows if row["against_plain"] and row["place"] == self.places[0])
+        return [row for row in rows if self.study.connection_name(row["variant"]) in connections]
 
     def trajectories(self, a: Place, b: Place) -> list[dict[str, Any]]:
         """How the losses at two places part."""

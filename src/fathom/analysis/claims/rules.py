@@ -375,8 +375,8 @@ class Between(Rule):
         sides = [f"at least {self.low:g}"] if math.isfinite(self.low) else []
         sides += [f"at most {self.high:g}"] if math.isfinite(self.high) else []
         reason = (
-            f"{within.sum()} of {len(runs)} runs {' and '.join(sides)}; least favourable "
-            f"{worst.name}: {_pm(worst.found)}"
+            f"{within.sum()} of {len(runs)} runs of {self.variant} {' and '.join(sides)}; "
+            f"least favourable {worst.name}: {_pm(worst.found)}"
         )
         return together(parts, reason)
 
@@ -969,8 +969,9 @@ class SameAtEqualSteps(Rule):
                 sides = [
                     _chosen(evidence.steps, [study], [variant], [depth]) for study in self.studies
                 ]
-                if any(side.empty for side in sides):
-                    return not_measured(f"{name} in {' and '.join(self.studies)}")
+                gaps = [s for s, side in zip(self.studies, sides, strict=True) if side.empty]
+                if gaps:
+                    return not_measured(f"{name} in {' and '.join(gaps)}")
                 step = min(int(side["step"].max()) for side in sides)
                 a, b = (np.log10(side.loc[side["step"] == step, "loss"]) for side in sides)
                 if not np.isfinite([*a, *b]).all():
@@ -986,7 +987,7 @@ class SameAtEqualSteps(Rule):
         told = []
         for words, *verdicts in (
             ("apart", CONTRADICTED), ("alike", REPRODUCED),
-            ("cannot be told", NOT_REPRODUCED, NOT_MEASURED),
+            ("undecided", NOT_REPRODUCED, NOT_MEASURED),
         ):  # fmt: skip
             there = [part.name for part in parts if part.verdict in verdicts]
             told += [f"{words}: {', '.join(there)}"] if there else []
@@ -1028,7 +1029,7 @@ class PlacesAgree(Rule):
                 excess = abs(found["mean"]) - float(_log10(a).std(ddof=1))
                 if (a.isna() != b.isna()).any():
                     excess = math.inf
-                elif a.isna().any():  # at both places: all that can be told is that both failed
+                elif a.isna().any():  # at both places: all that is known is that both failed
                     excess = -math.inf
                 elif math.isnan(excess):  # one seed
                     excess = 0.0

@@ -101,16 +101,9 @@ def _judged(
 
     `homes` are the places that decide.
     """
-    known = [config.studies[name] for name in test.studies if name in config.studies]
+    ran = {name for found in evidence.values() for name in found.cells["study"]}
     small = {name: too_small(claim, config.studies.get(name)) for name in test.studies}
     barred = [name for name, why in small.items() if why]
-    common = {
-        "test": test.kind,
-        "studies": listed(test.studies),
-        "recipe": ", ".join(dict.fromkeys(study.recipe_name for study in known)),
-        "scale": _scale_of(claim, test, known),
-        "control": False,
-    }
     judged = []
     for place, found in evidence.items():
         judgement = test.judge(found.without(barred, claim.ground.get("depth", 0)))
@@ -127,9 +120,20 @@ def _judged(
         nowhere = gaps[0] if gaps else not_measured(listed(test.studies))
         seen.append((Place("", "", ""), nowhere))
     for place, found in seen:
-        decides = place in homes or not place.backend
-        basis = _basis(test, found)
-        yield {**common, **asdict(place), **asdict(found), **basis, "decides": decides}
+        # A verdict stands for the studies that ran; a gap names what the test would need.
+        names = [name for name in test.studies if name in ran or found.verdict == NOT_MEASURED]
+        studies = [config.studies[name] for name in names if name in config.studies]
+        yield {
+            "test": test.kind,
+            "studies": listed(names),
+            "recipe": ", ".join(dict.fromkeys(study.recipe_name for study in studies)),
+            "scale": _scale_of(claim, test, studies),
+            "control": False,
+            "decides": place in homes or not place.backend,
+            **asdict(place),
+            **asdict(found),
+            **_basis(test, found),
+        }
 
 
 def too_small(claim: Claim, study: Study | None) -> str:

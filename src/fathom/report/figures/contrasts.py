@@ -19,7 +19,7 @@ SHOWN = ("loss_final", "stream_similarity_final", "amax_backward_log10_final")
 """What is drawn of every variant."""
 
 NEUTRAL, APART = "#555555", "#0072B2"
-"""Colours of effects that cannot be told from none, and of those that can."""
+"""Colours of effects that are not distinguishable from none, and of those that are."""
 
 
 @figure
@@ -27,7 +27,7 @@ def effects(effects: pd.DataFrame, title: str) -> Figure:
     """What each contrast does to the final loss, as a mean over seeds with its 95 % interval.
 
     The grey bar is the standard deviation over seeds of the second variant's loss. Blue: the
-    interval leaves out zero.
+    interval excludes zero.
     """
     from fathom.analysis.effects import HIGHER, LOWER  # it loads SciPy
 

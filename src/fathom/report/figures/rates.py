@@ -55,6 +55,6 @@ def effects(effects: pd.DataFrame, title: str) -> Figure:
     """What each contrast does to the final loss, as a mean over seeds with its 95 % interval.
 
     The grey bar is the standard deviation over seeds of the second variant's loss. Blue: the
-    interval leaves out zero.
+    interval excludes zero.
     """
     return contrasts.effects(effects, title)
