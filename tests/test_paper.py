@@ -345,13 +345,13 @@ def test_contrasts_and_images_have_sections(few, folder_of_paper, tmp_path):
     rows = [run(study="images", depth=4, variant=v, test_accuracy=a, loss_final=0.9,
                 chance_loss=math.log(10)) for v, a in (("resnet", 0.625), ("mhc_causal", 0.75))
             ]  # fmt: skip
-    rows += [run(study="parts", depth=4, variant=v, seed=s, loss_final=loss + s)
-             for v, loss in (("baseline", 1.0), ("mhc", 1.5)) for s in (0, 1, 2)]  # fmt: skip
+    rows += [run(study="parts", depth=4, variant=v, seed=s, loss_final=loss * 10**s)
+             for v, loss in (("baseline", 1.0), ("mhc", 10.0)) for s in (0, 1, 2)]  # fmt: skip
     folder = write_world(config, few, rows, [])
     root = tmp_path / "source"
     write_source(config, few, folder_of_paper, folder, folder / "figures", root)
     text = shown_in((root / "paper.typ").read_text(encoding="utf-8"))
-    assert "[mhc against baseline], [torch], [0.5 ± 0], [1], [higher]" in text
+    assert "[mhc against baseline], [torch], [10 ± 0], [10], [higher]" in text
     assert "In a study of single ingredients (parts), 1 of 1 effect on the final loss" in text
     assert "[images], [mhc_causal], [torch], [0.75], [0.9], [none]" in text
     assert "At chance the accuracy is 0.1." in text

@@ -10,8 +10,9 @@ from pathlib import Path
 import pandas as pd
 
 from fathom.analysis.places import PLACE
-from fathom.analysis.tables import MIN_SEEDS, interval, read_table, save_tables
+from fathom.analysis.tables import MIN_SEEDS, interval, log10, read_table, save_tables, spread
 from fathom.config import Config, Contrast
+from fathom.measures import RUN_MEASURES
 
 MEASURES = (
     "loss_final",
@@ -20,6 +21,9 @@ MEASURES = (
     "amax_backward_log10_final",
 )
 """What is compared."""
+
+LOGARITHMIC = ("loss_final",)
+"""Of these the difference of log10 is compared, so a ratio: losses are skewed."""
 
 HIGHER, LOWER, ALIKE, NO_EFFECT = "higher", "lower", "the same", "not distinguishable"
 
@@ -45,9 +49,10 @@ def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
     """A row per contrast, depth, measure and place: the mean difference over common seeds.
 
     `effect` is `variant` less `against`, with half its interval; `against_mean` and `seed_sd` are
-    the mean of `against` and its standard deviation over seeds. The verdict is `higher` or `lower`
-    where the interval excludes zero, `the same` where no seed differs by more than rounding, and
-    else `not distinguishable`. A seed counts where both sides are there, and finite.
+    the mean of `against` and its standard deviation over seeds. Of LOGARITHMIC measures, effect,
+    interval and deviation are of log10 and the mean is the geometric one. The verdict is `higher`
+    or `lower` where the interval excludes zero, `the same` where no seed differs by more than
+    rounding, else `not distinguishable`. A seed counts where both sides are there, and finite.
     `against_plain`: whether that one is a plain residual network.
     """
     counted = cells[cells["status"].isin(["measured", "imported"])]
@@ -81,11 +86,14 @@ def _effects(ours: pd.DataFrame, theirs: pd.DataFrame) -> list[list[object]]:
     """The rest of a row, for each measure that both sides have at a common seed."""
     found = []
     for measure in MEASURES:
-        difference = (pd.to_numeric(ours[measure]) - pd.to_numeric(theirs[measure])).dropna()
+        values = [pd.to_numeric(side[measure]) for side in (ours, theirs)]
+        difference = (values[0] - values[1]).dropna()
         if difference.empty:
             continue
-        effect, base = interval(difference), interval(theirs[measure])
-        numbers = [effect["n"], effect["mean"], effect["ci95_half"], base["mean"], base["sd"]]
+        a, b = map(log10, values) if measure in LOGARITHMIC else values
+        effect, base = interval(a - b), interval(b)
+        mean = spread(values[1], RUN_MEASURES[measure].bounds)["mean"]
+        numbers = [effect["n"], effect["mean"], effect["ci95_half"], mean, base["sd"]]
         found.append([measure, *numbers, _verdict(difference, effect)])
     return found
 

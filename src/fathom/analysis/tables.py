@@ -248,6 +248,12 @@ def interval(values: pd.Series) -> dict[str, float]:
     return {"n": n, "mean": mean, "sd": sd, "ci95_half": half}
 
 
+def log10(values: pd.Series) -> pd.Series:
+    """Of a measure of runs; NaN where a run has none, or it is zero."""
+    numbers = pd.to_numeric(values)
+    return np.log10(numbers.where(numbers > 0))
+
+
 def _sum(values: Iterable[float]) -> float:
     """The sum, rounded once, so that no processor's order of additions is in it.
 

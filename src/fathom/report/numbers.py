@@ -25,6 +25,17 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.005 else "<0.5 %"
 
 
+def ratio(log10: float, half: float, seeds: float) -> str:
+    """A ratio and its interval, given as logarithm ± half, as in '0.18 (0.16 to 0.22)'."""
+    low, high = (10.0 ** min(log10 + side * half, 300.0) for side in (-1, 1))
+    return with_interval(10.0**log10, low, high, seeds, seeds)
+
+
+def factor(log10: float) -> str:
+    """The number that a logarithm stands for."""
+    return number(10.0**log10)
+
+
 EVEN = 1.2
 """An interval is shown as ± if its longer side is at most this many times the shorter.
 

@@ -27,7 +27,7 @@ from fathom.measures import AT_CHANCE
 from fathom.models.connections.constraints import Sinkhorn
 from fathom.report.drawn import content
 from fathom.report.figures import figures_of, files_of
-from fathom.report.numbers import largest, number, percent, plus_minus
+from fathom.report.numbers import factor, largest, number, percent, plus_minus, ratio
 from fathom.report.render import TABLES, check_numbers, environment_of, filled
 from fathom.report.views import AttributionView, StudyView, VerdictsView, records, uncounted
 from fathom.settings import ConfigError
@@ -179,6 +179,8 @@ def context(config: Config, published: Published, folder: Path) -> dict[str, Any
         "passes": Sinkhorn.model_fields["iterations"].default,
         "initial_slope": lambda streams: math.log10(math.e + (streams - 1) / math.e),
         "pm": plus_minus,
+        "ratio": ratio,
+        "factor": factor,
         "cut": ", ".join(f"{axis} {listed(list(v))}" for axis, v in config.cut.items()),
         "apart": f"{APART:g}",
         "confidence": round(100 * CONFIDENCE),

@@ -17,13 +17,13 @@ import jinja2
 
 from fathom.analysis.attribution import APART
 from fathom.analysis.claims import Published
-from fathom.analysis.effects import ALIKE, HIGHER, LOWER, NO_EFFECT
+from fathom.analysis.effects import ALIKE, HIGHER, LOGARITHMIC, LOWER, NO_EFFECT
 from fathom.analysis.effects import MEASURES as EFFECT_MEASURES
 from fathom.analysis.tables import CONFIDENCE, MIN_SEEDS, read_table
 from fathom.config import Config
 from fathom.measures import AT_CHANCE, EXPLODED_GRADIENT, RUN_MEASURES, STEP_MEASURES
 from fathom.report.figures import figures_of, figures_of_study
-from fathom.report.numbers import largest, number, percent, plus_minus
+from fathom.report.numbers import factor, largest, number, percent, plus_minus, ratio
 from fathom.report.reports import reports_of
 from fathom.report.views import (
     AttributionView,
@@ -118,9 +118,12 @@ def context(config: Config, published: Published, templates: Path, folder: Path)
         "reference": reference_of(config),
         "attribution": AttributionView(tables["variance"], tables["variance_summary"]),
         "pm": plus_minus,
+        "ratio": ratio,
+        "factor": factor,
         "effect_measures": {
             m: STEP_MEASURES[RUN_MEASURES[m].of].label.replace("\n", " ") for m in EFFECT_MEASURES
         },
+        "ratios": LOGARITHMIC,
         "tellings": TELLINGS,
         "ms": 1000,
         "cut": ", ".join(

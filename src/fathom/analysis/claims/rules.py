@@ -21,8 +21,16 @@ from scipy import stats
 
 from fathom.analysis.effects import ROUNDING
 from fathom.analysis.places import PLACE, Place
-from fathom.analysis.tables import CELL, CONFIDENCE, GROUP, MIN_SEEDS, interval
-from fathom.measures import RUN_MEASURES, STEP_MEASURES
+from fathom.analysis.tables import (
+    CELL,
+    CONFIDENCE,
+    GROUP,
+    MIN_SEEDS,
+    interval,
+    log10,
+    spread,
+)
+from fathom.measures import POSITIVE, RUN_MEASURES, STEP_MEASURES
 from fathom.settings import Positive, Registry, Section, listed
 
 REPRODUCED, NOT_REPRODUCED = "reproduced", "not reproduced"
@@ -124,6 +132,8 @@ class Judgement:
     published: float = math.nan
     seeds: int = 0
     """The fewest behind any part of it."""
+    rests_on: str = ""
+    """What it rests on, where that is not what its rule's verdicts rest on."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +147,8 @@ class Part:
     excess: float
     """How far its mean is on the wrong side; infinite if it is not finite."""
     seeds: int
+    counted: bool = False
+    """Whether the verdict is of runs one by one, and of no interval."""
 
 
 def together(parts: Sequence[Part], reason: str, published: float = math.nan) -> Judgement:
@@ -150,7 +162,8 @@ def together(parts: Sequence[Part], reason: str, published: float = math.nan) ->
     if verdict == NOT_MEASURED:
         reason = f"{few(seeds)}; {reason}"
     found = least_favourable(parts).found
-    return Judgement(verdict, reason, found["mean"], found["ci95_half"], published, seeds)
+    counted = RUNS if all(part.counted for part in decide) else ""
+    return Judgement(verdict, reason, found["mean"], found["ci95_half"], published, seeds, counted)
 
 
 def least_favourable(parts: Sequence[Part]) -> Part:
@@ -196,7 +209,7 @@ ORDER = 10
 
 
 class Rule(Section):
-    """A named rule with its settings; `studies` says where its cells are.
+    """A named rule with its settings.
 
     Every subclass has a `kind`, by which published.yaml names it, and is in RULES.
     """
@@ -207,7 +220,9 @@ class Rule(Section):
     known_measures: ClassVar[Collection[str]] = RUN_MEASURES
     """What its settings may name as measures."""
 
-    studies: Annotated[list[str], Field(min_length=1)]
+    studies: Annotated[list[str], Field(min_length=1, max_length=1)] = Field(
+        description="where its cells are: each study is looked at by itself"
+    )
     seeds: Positive = Field(
         MIN_SEEDS, description="so many seeds a verdict takes; 1: the source tells of one run"
     )
@@ -241,7 +256,7 @@ class Rule(Section):
             verdict = REPRODUCED
         else:
             verdict = NOT_REPRODUCED if enough else NOT_MEASURED
-        return Part(name, found, verdict, excess, seeds)
+        return Part(name, found, verdict, excess, seeds, counted=math.isinf(excess))
 
     def too_few(self, runs: pd.DataFrame) -> Judgement | None:
         """The verdict of a count where a cell has fewer seeds than a verdict takes."""
@@ -389,18 +404,14 @@ def _by_cell(
     excess: Callable[[float], float],
     seen: Callable[[], float],
 ) -> list[Part]:
-    """A part for every study and depth: with enough seeds it is reproduced if every run is within.
-
-    Runs of two studies share seeds: they are not of one sample.
-    """
+    """A part for every depth: with enough seeds it is reproduced if every run is within."""
     parts = []
-    for (study, depth), group in values.groupby([runs["study"], runs["depth"]]):
+    for depth, group in values.groupby(runs["depth"]):
         found, seeds = interval(group), len(group)
-        name = f"at {depth} layers" + (f" in {study}" if len(rule.studies) > 1 else "")
-        part = rule.part(name, found, excess(found["mean"]), seeds, seen)
+        part = rule.part(f"at {depth} layers", found, excess(found["mean"]), seeds, seen)
         if part.verdict != CONTRADICTED and seeds >= rule.seeds:
             verdict = REPRODUCED if within[group.index].all() else NOT_REPRODUCED
-            part = replace(part, verdict=verdict)
+            part = replace(part, verdict=verdict, counted=True)
         parts.append(part)
     return parts
 
@@ -520,33 +531,38 @@ def _beside_chance(
     if gap := missing(runs, rule.variants, rule.depths):
         return gap
     sign = 1 if side == "below" else -1
+    line = math.log10(rule.fraction)
 
     def ratio(cells: pd.DataFrame) -> pd.Series:
-        return cells["loss_final"] / cells["chance_loss"]
+        return log10(cells["loss_final"] / cells["chance_loss"])
 
     def seen() -> float:
         return evidence.spread(rule.studies, rule.variants, ratio)
 
     parts, losses = [], {}
     for (depth, variant), group in runs.groupby(["depth", "variant"]):
-        found = interval(ratio(group))
-        failed = group["loss_final"].isna().any()
+        found, finite = interval(ratio(group)), group["loss_final"].notna()
+        failed = not (finite.any() if side == "above" else finite.all())
         if len(group) < MIN_SEEDS:
             failed |= (group["outcome"] != "learned").any()
-        excess = sign * (math.inf if failed else found["mean"] - rule.fraction)
+        excess = sign * (math.inf if failed else found["mean"] - line)
         name = f"{variant} at {depth} layers"
-        losses[name] = interval(group["loss_final"])
-        parts.append(rule.part(name, found, excess, len(group), seen))
+        losses[name] = spread(group["loss_final"], POSITIVE)
+        # Runs that diverged are above: those that did not must be, too.
+        seeds = len(group) if failed else int(finite.sum())
+        parts.append(rule.part(name, found, excess, seeds, seen))
     wrong = [part.name for part in parts if part.verdict == CONTRADICTED]
     wrong += [part.name for part in parts if part.verdict == NOT_REPRODUCED]
     limit = rule.fraction * runs["chance_loss"].iloc[0]
     other = "above" if side == "below" else "below"
     held = f"{other} {limit:.3g}: {', '.join(wrong)}" if wrong else f"all {side} {limit:.3g}"
     name = least_favourable(parts).name
-    reason = f"{held}; {'highest' if sign > 0 else 'lowest'}: {name}, {_pm(losses[name])}"
-    judged = together(parts, reason, rule.published)
     loss = losses[name]
-    return replace(judged, observed=loss["mean"], ci95_half=loss["ci95_half"])
+    ends = f" ({loss['low']:.2g} to {loss['high']:.2g})" if math.isfinite(loss["low"]) else ""
+    told = "not finite" if math.isnan(loss["mean"]) else f"{loss['mean']:.3g}{ends}"
+    reason = f"{held}; {'highest' if sign > 0 else 'lowest'}: {name}, {told}"
+    judged = together(parts, reason, rule.published)
+    return replace(judged, observed=loss["mean"], ci95_half=loss["high"] - loss["mean"])
 
 
 class Ordered(Rule):
@@ -554,8 +570,9 @@ class Ordered(Rule):
 
     Seeds are compared pair by pair, since the same seed means the same batches: the interval is
     that of the mean difference, of log10 or, with `by: difference`, of the measure itself.
-    Reproduced: it is below zero in every comparison. Contradicted: it is above zero in some. A side
-    that diverged is not compared; differences no larger than rounding are none.
+    Reproduced: it is below zero in every comparison. Contradicted: it is above zero in some, or
+    every seed of `lower` diverged, of a loss, and none of the other. Else a side that diverged is
+    not compared. Differences no larger than rounding are none.
     """
 
     kind: Literal["ordered"]
@@ -580,31 +597,33 @@ class Ordered(Rule):
         parts, skipped = [], []
         for depth in self.depths or sorted(runs["depth"].unique()):
             for other in self.higher:
-                low, high = (
-                    self._scaled(evidence.runs(self.studies, [v], [depth]).set_index("seed"))
+                sides = [
+                    evidence.runs(self.studies, [v], [depth]).set_index("seed")
                     for v in (self.lower, other)
-                )
-                common = low.index.intersection(high.index)
+                ]
+                common = sides[0].index.intersection(sides[1].index)
                 if common.empty:
                     return not_measured(f"{self.lower} and {other} at {depth} layers")
                 name = f"{other} at {depth} layers"
-                difference = low[common] - high[common]
-                if difference.isna().any():
+                low, high = (self._scaled(side.loc[common]) for side in sides)
+                difference = low - high
+                fails = self.measure == "loss_final" and low.isna().all() and high.notna().all()
+                if difference.isna().any() and not fails:
                     skipped.append((name, len(common)))
                     continue
                 found = interval(difference)
-                part = self.part(name, found, found["mean"], found["n"], seen)
-                if self.by == "difference" and difference.abs().max() < ROUNDING:
+                excess = math.inf if fails else found["mean"]
+                part = self.part(name, found, excess, len(common), seen)
+                raw = [side.loc[common, self.measure] for side in sides]
+                if (raw[0] - raw[1]).abs().max() < ROUNDING:
                     enough = found["n"] >= self.seeds
                     part = replace(part, verdict=NOT_REPRODUCED if enough else NOT_MEASURED)
                 parts.append(part)
         names = ", ".join(name for name, _ in skipped)
         if not parts:
-            seeds = min(seeds for _, seeds in skipped)
-            if seeds < self.seeds:
-                return Judgement(NOT_MEASURED, f"{few(seeds)}; one side diverged: {names}")
-            why = f"nothing to compare, one side diverged: {names}"
-            return Judgement(NOT_REPRODUCED, why, seeds=seeds)
+            return _nothing_to_compare(
+                self, min(n for _, n in skipped), f"one side diverged: {names}"
+            )
         told = []
         for verdict, words in (
             (REPRODUCED, f"{self.lower} below"),
@@ -624,7 +643,15 @@ class Ordered(Rule):
 
     def _scaled(self, runs: pd.DataFrame) -> pd.Series:
         """The measure, or its logarithm where ratios are compared."""
-        return runs[self.measure] if self.by == "difference" else _log10(runs[self.measure])
+        return runs[self.measure] if self.by == "difference" else log10(runs[self.measure])
+
+
+def _nothing_to_compare(rule: Rule, seeds: int, why: str) -> Judgement:
+    """The verdict where every comparison has a side that diverged."""
+    if seeds < rule.seeds:
+        return Judgement(NOT_MEASURED, f"{few(seeds)}; {why}", seeds=seeds)
+    why = f"nothing to compare, {why}"
+    return Judgement(NOT_REPRODUCED, why, seeds=seeds, rests_on=RUNS)
 
 
 class Falls(Rule):
@@ -649,7 +676,7 @@ class Falls(Rule):
         start, end = self.measures
 
         def ratio(cells: pd.DataFrame) -> pd.Series:
-            return _log10(cells[end] / cells[start])
+            return log10(cells[end] / cells[start])
 
         def seen() -> float:
             return evidence.spread(self.studies, self.variants, ratio)
@@ -783,7 +810,8 @@ class Reaches(Rule):
         verdict = REPRODUCED if there.any() else NOT_REPRODUCED if possible else CONTRADICTED
         largest = runs[self.measure].max()
         reason = f"{there.sum()} of {len(runs)} runs reach {self.value:g}; largest {largest:.3g}"
-        return Judgement(verdict, reason, largest, seeds=fewest(runs))
+        rests_on = RUNS if verdict == REPRODUCED else ""
+        return Judgement(verdict, reason, largest, seeds=fewest(runs), rests_on=rests_on)
 
 
 class RisesWithDepth(Rule):
@@ -951,15 +979,10 @@ class SameAtEqualSteps(Rule):
 
     kind: Literal["same_at_equal_steps"]
     rests_on: ClassVar[str] = OVER_SEEDS
+    studies: Annotated[list[str], Field(min_length=2, max_length=2)]
     variants: list[str]
     depths: list[int]
     tolerance: float = Field(0.3, description="of log10: a factor of about two")
-
-    @model_validator(mode="after")
-    def _two_studies(self) -> SameAtEqualSteps:
-        if len(self.studies) != 2:
-            raise ValueError("same_at_equal_steps compares exactly two studies")
-        return self
 
     def judge(self, evidence: Evidence) -> Judgement:
         parts, skipped, steps = [], [], []
@@ -974,16 +997,17 @@ class SameAtEqualSteps(Rule):
                     return not_measured(f"{name} in {' and '.join(gaps)}")
                 step = min(int(side["step"].max()) for side in sides)
                 a, b = (np.log10(side.loc[side["step"] == step, "loss"]) for side in sides)
-                if not np.isfinite([*a, *b]).all():
-                    skipped.append(name)
-                    continue
                 seeds = min(len(a), len(b))
+                if not np.isfinite([*a, *b]).all():
+                    skipped.append((name, seeds))
+                    continue
                 found = welch(a, b)
                 excess = abs(found["mean"]) - self.tolerance
                 parts.append(self.part(name, found, excess, seeds, lambda: math.nan))
                 steps.append(step)
+        names = ", ".join(name for name, _ in skipped)
         if not parts:
-            return Judgement(NOT_REPRODUCED, f"nothing to compare, diverged: {', '.join(skipped)}")
+            return _nothing_to_compare(self, min(n for _, n in skipped), f"diverged: {names}")
         told = []
         for words, *verdicts in (
             ("apart", CONTRADICTED), ("alike", REPRODUCED),
@@ -991,7 +1015,7 @@ class SameAtEqualSteps(Rule):
         ):  # fmt: skip
             there = [part.name for part in parts if part.verdict in verdicts]
             told += [f"{words}: {', '.join(there)}"] if there else []
-        told += [f"not compared, diverged: {', '.join(skipped)}"] if skipped else []
+        told += [f"not compared, diverged: {names}"] if skipped else []
         worst = least_favourable(parts)
         at = f"at step {steps[parts.index(worst)] + 1}, {'; '.join(told)}"
         return together(parts, f"{at}; widest: {worst.name}, log10 ratio {_pm(worst.found)}", 0.0)
@@ -1003,20 +1027,25 @@ class PlacesAgree(Rule):
     Seeds are compared pair by pair. In every cell the mean difference of log10 of the final loss is
     held against the standard deviation over the seeds of one place. Reproduced: its interval is
     within that. Contradicted: its interval is outside in some cell, or one side alone diverged.
+    The other place is another backend or platform, and has all cells.
     """
 
     kind: Literal["places_agree"]
     rests_on: ClassVar[str] = OVER_SEEDS
+    studies: Annotated[list[str], Field(min_length=1)]
     variants: list[str]
     depths: list[int]
 
     def judge(self, evidence: Evidence) -> Judgement:
         runs = evidence.runs(self.studies, self.variants, self.depths)
-        if gap := missing(runs, self.variants, self.depths):
+        if gap := self._gap(runs):
             return gap
+        here = tuple(runs[["backend", "platform"]].iloc[0])
         parts = []
         for others in evidence.elsewhere(runs):
             place = Place(*others[PLACE].iloc[0])
+            if (place.backend, place.platform) == here or self._gap(others):
+                continue
             for (study, depth, variant), theirs in others.groupby(CELL, sort=False):
                 same = (runs[CELL] == [study, depth, variant]).all(axis=1)
                 a, b = (side.set_index("seed")["loss_final"] for side in (runs[same], theirs))
@@ -1025,16 +1054,17 @@ class PlacesAgree(Rule):
                     continue
                 a, b = a[common], b[common]
                 # The logarithm of the ratio: two that are nearly equal would lose its digits.
-                found = interval(_log10(a / b))
-                excess = abs(found["mean"]) - float(_log10(a).std(ddof=1))
+                found = interval(log10(a / b))
+                excess = abs(found["mean"]) - float(log10(a).std(ddof=1))
                 if (a.isna() != b.isna()).any():
                     excess = math.inf
-                elif a.isna().any():  # at both places: all that is known is that both failed
+                elif a.isna().all():  # at both places: all that is known is that both failed
                     excess = -math.inf
                 elif math.isnan(excess):  # one seed
                     excess = 0.0
                 name = f"{variant} at {depth} layers in {study}, beside {place.label}"
-                parts.append(self.part(name, found, excess, len(common), lambda: math.nan))
+                seeds = len(common) if math.isinf(excess) else found["n"]
+                parts.append(self.part(name, found, excess, seeds, lambda: math.nan))
         if not parts:
             return not_measured(f"{listed(self.studies)} at another place")
         worst = least_favourable(parts)
@@ -1044,6 +1074,13 @@ class PlacesAgree(Rule):
             f"{worst.name}, log10 ratio {_pm(worst.found)}"
         )
         return together(parts, reason, 0.0)
+
+    def _gap(self, runs: pd.DataFrame) -> Judgement | None:
+        """What a place lacks of the cells, study by study."""
+        for study in self.studies:
+            if gap := missing(runs[runs["study"] == study], self.variants, self.depths):
+                return gap
+        return None
 
 
 def welch(a: pd.Series, b: pd.Series) -> dict[str, float]:
@@ -1062,11 +1099,6 @@ def welch(a: pd.Series, b: pd.Series) -> dict[str, float]:
 def _first_finite(runs: pd.DataFrame, measures: Sequence[str]) -> pd.Series:
     """For each run the first of the measures that is finite; NaN if none is."""
     return runs[list(measures)].bfill(axis=1).iloc[:, 0]
-
-
-def _log10(values: pd.Series) -> pd.Series:
-    """Of a measure of runs; NaN where a run has none."""
-    return np.log10(pd.to_numeric(values))
 
 
 def _cells(variant: str, depths: Sequence[int] | None) -> str:

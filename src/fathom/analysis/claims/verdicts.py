@@ -30,9 +30,9 @@ from fathom.analysis.tables import (
     CONFIDENCE,
     GROUP,
     MIN_SEEDS,
-    interval,
     read_table,
     save_tables,
+    spread,
 )
 from fathom.config import Config, Study
 from fathom.measures import RUN_MEASURES
@@ -78,13 +78,14 @@ def claims_table(
         if not claim.tests:
             untested = {"verdict": NOT_MEASURED, "reason": claim.untested}
             rows.append({**base, **untested, "control": False, "decides": True})
-        for test in claim.tests:
+        for number, test in enumerate(claim.tests, 1):
+            base["number"] = number
             rows += [{**base, **row} for row in _judged(config, claim, test, evidence, homes)]
             if claim.control in config.studies:
                 again = test.model_copy(update={"studies": [claim.control]})
                 made = _judged(config, claim, again, evidence, homes)
                 rows += [{**base, **row, "control": True, "decides": False} for row in made]
-    columns = ["claim", "source", "says", "test", "studies", "recipe", *PLACE, "verdict"]
+    columns = ["claim", "source", "says", "number", "test", "studies", "recipe", *PLACE, "verdict"]
     columns += ["observed", "ci95_half", "published", "seeds", "rests_on", "confidence", "scale"]
     columns += ["control", "decides", "reason"]
     return pd.DataFrame(rows, columns=columns)
@@ -157,9 +158,9 @@ def too_small(claim: Claim, study: Study | None) -> str:
 def _basis(test: Rule, found: Judgement) -> dict[str, Any]:
     """What a verdict rests on, and at what confidence."""
     if found.verdict == NOT_MEASURED:
-        return {}
+        return {"rests_on": None, "confidence": math.nan}
     alone = test.rests_on == OVER_SEEDS and found.seeds < MIN_SEEDS
-    rests_on = NO_INTERVAL if alone else test.rests_on
+    rests_on = NO_INTERVAL if alone else found.rests_on or test.rests_on
     has_interval = rests_on in (OVER_SEEDS, OVER_RUNS)
     return {"rests_on": rests_on, "confidence": CONFIDENCE if has_interval else math.nan}
 
@@ -179,7 +180,12 @@ def verdicts_table(claims: pd.DataFrame) -> pd.DataFrame:
         measured = deciding[deciding["verdict"] != NOT_MEASURED]
         is_control = tests["control"].astype(bool)
         controls, others = tests[is_control], tests[~tests["decides"].astype(bool) & ~is_control]
-        at_places = {weakest(rows["verdict"]) for _, rows in others.groupby(PLACE)}
+        # A place where a part of the tests could be made says nothing of the claim.
+        at_places = {
+            weakest(there["verdict"])
+            for _, there in others.groupby(PLACE)
+            if there["number"].nunique() == tests["number"].nunique()
+        }
         elsewhere = sorted(at_places - {verdict, NOT_MEASURED})
         rows.append(
             {
@@ -329,7 +335,8 @@ def thresholds_table(cells: pd.DataFrame, published: Published) -> pd.DataFrame:
         runs = counted[counted["study"].isin(threshold.studies)]
         runs = runs[runs[threshold.measure].notna()]
         for group, seeds in runs.groupby(GROUP, sort=False):
-            values = interval(seeds[threshold.measure])
+            bounds = RUN_MEASURES[threshold.measure].bounds
+            values = spread(seeds[threshold.measure], bounds)
             grades = [_grade(threshold, value) for value in seeds[threshold.measure]]
             rows.append(
                 {
@@ -340,13 +347,14 @@ def thresholds_table(cells: pd.DataFrame, published: Published) -> pd.DataFrame:
                     "bad_is": threshold.bad.text,
                     "n": values["n"],
                     "mean": values["mean"],
-                    "ci95_half": values["ci95_half"],
+                    "low": values["low"],
+                    "high": values["high"],
                     "grade": _grade(threshold, values["mean"]),
                     "good": grades.count(GOOD),
                     "bad": grades.count(BAD),
                 }
             )
-    columns = ["source", *GROUP, "measure", "good_is", "bad_is", "n", "mean", "ci95_half"]
+    columns = ["source", *GROUP, "measure", "good_is", "bad_is", "n", "mean", "low", "high"]
     return pd.DataFrame(rows, columns=[*columns, "grade", "good", "bad"])
 
 

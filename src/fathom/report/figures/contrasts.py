@@ -24,10 +24,10 @@ NEUTRAL, APART = "#555555", "#0072B2"
 
 @figure
 def effects(effects: pd.DataFrame, title: str) -> Figure:
-    """What each contrast does to the final loss, as a mean over seeds with its 95 % interval.
+    """What each contrast does to log10 of the final loss, mean over seeds and 95 % interval.
 
-    The grey bar is the standard deviation over seeds of the second variant's loss. Blue: the
-    interval excludes zero.
+    At −1 the first variant's loss is a tenth of the second's. The grey bar is the standard
+    deviation over seeds of the second's. Blue: the interval excludes zero.
     """
     from fathom.analysis.effects import HIGHER, LOWER  # it loads SciPy
 
@@ -47,7 +47,7 @@ def effects(effects: pd.DataFrame, title: str) -> Figure:
     ax.axvline(0, color="black", lw=1)
     ax.set_ylim(-0.6, len(rows) - 0.4)
     ax.set_yticks(places, [f"{r.variant} − {r.against}" for r in rows.itertuples()], fontsize=13)
-    ax.set_xlabel("difference of final loss (nats); left: the first is better")
+    ax.set_xlabel("difference of log10 of the final loss; left: the first is better")
     style.entitle(page, title)
     return page
 

@@ -52,9 +52,9 @@ def _line(ax: Axes, group: pd.DataFrame, failed: float, colour: str, marker: str
 
 @figure
 def effects(effects: pd.DataFrame, title: str) -> Figure:
-    """What each contrast does to the final loss, as a mean over seeds with its 95 % interval.
+    """What each contrast does to log10 of the final loss, mean over seeds and 95 % interval.
 
-    The grey bar is the standard deviation over seeds of the second variant's loss. Blue: the
-    interval excludes zero.
+    At −1 the first variant's loss is a tenth of the second's. The grey bar is the standard
+    deviation over seeds of the second's. Blue: the interval excludes zero.
     """
     return contrasts.effects(effects, title)
