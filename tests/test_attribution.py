@@ -2,12 +2,15 @@
 
 import itertools
 import math
+from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from fathom.analysis.attribution import (
+    designs,
+    diverged_cells,
     trajectories_table,
     variance_shares,
     variance_summary,
@@ -15,6 +18,7 @@ from fathom.analysis.attribution import (
     write_attribution,
 )
 from fathom.analysis.tables import read_table, save_tables
+from fathom.config import load_config
 from run_helpers import CPU_PLATFORM, GPU_PLATFORM, config_with
 from tables_helpers import curve, frame
 
@@ -338,6 +342,107 @@ def test_cells_with_other_batch_sizes_are_no_design():
     config = two_recipes(batch_size={4: 8, 8: 16, 16: 8})
     steps = frame(grid(by_recipe, depths=(4, 8)))
     assert variance_table(config, steps)["depth"].tolist() == [4]
+
+
+# --- which studies form a design -----------------------------------------------------------------
+
+OWN = {
+    "mhc_e": {"connection": "mhc", "recipe": {"embedding": "unit"}},
+    "mhc_r": {"connection": "mhc", "optimizer": {"lr": 0.001}},
+}
+"""Variants with a recipe or an optimiser of their own."""
+
+
+@pytest.mark.parametrize(
+    "third",
+    [
+        {"recipe": "torch-defaults", "batch_size": 4},
+        {"recipe": "torch-defaults"},
+        {"recipe": "mlx-defaults"},
+        {"recipe": "torch-defaults", "streams": 2},
+    ],
+)
+@pytest.mark.parametrize("backends", [("torch",), ("torch", "mlx")])
+def test_a_third_study_of_these_sizes_changes_nothing(third, backends):
+    config = config_with(studies=("a", "b", "c"), b={"recipe": "torch-defaults"}, c=third)
+    rows = grid(by_recipe)
+    others = [
+        curve([9.0, 8.0, 7.0], seed=s, study="c", backend=b) for b in backends for s in (0, 1)
+    ]
+    pd.testing.assert_frame_equal(
+        variance_table(config, frame(rows, *others)), variance_table(config, frame(rows))
+    )
+    (row,) = variance_table(config, frame(rows, *others)).to_dict("records")
+    assert (row["runs"], row["recipe"]) == (8, pytest.approx(1))
+
+
+def test_a_study_that_ran_in_one_place_forms_no_design():
+    config = config_with(studies=("c", "a", "b"), b={"recipe": "torch-defaults"})
+    alone = [curve([9.0], seed=s, study="c") for s in (0, 1)]
+    assert designs(config, frame(*alone, grid(by_recipe))) == {(8, "mhc"): ("a", "b")}
+
+
+def test_a_cell_that_two_pairs_could_fill_belongs_to_the_pair_that_was_there_first():
+    recipes = {"b": {"recipe": "torch-defaults"}, "c": {"recipe": "torch-defaults"}}
+    config = config_with(studies=("a", "b", "c"), **recipes)
+    rows = grid(by_recipe, depths=(4, 8))
+    third = [{**row, "study": "c"} for row in rows if row["study"] == "b"]
+    rows = without(rows, study="b", depth=8)
+    assert designs(config, frame(rows, third)) == {(4, "mhc"): ("a", "b"), (8, "mhc"): ("a", "c")}
+
+
+@pytest.mark.parametrize("change", [{"streams": 2}, {"accumulate": 2}, {"accumulate": {"mhc": 2}}])
+def test_studies_with_other_streams_or_longer_steps_are_no_design(change):
+    assert designs(two_recipes(**change), frame(grid(by_recipe))) == {}
+
+
+@pytest.mark.parametrize("label", OWN)
+def test_a_variant_with_training_of_its_own_takes_part_in_no_design(label):
+    variants = ["mhc", {label: OWN[label]}]
+    config = config_with(variants=variants, studies=("a", "b"), b={"recipe": "torch-defaults"})
+    steps = frame(grid(by_recipe, variants=("mhc", label)))
+    assert designs(config, steps) == {(8, "mhc"): ("a", "b")}
+
+
+def test_one_label_for_two_connections_is_no_design():
+    config = two_recipes(variants=[{"mhc": {"connection": "mhc_paper"}}])
+    assert designs(config, frame(grid(by_recipe))) == {}
+
+
+@pytest.mark.parametrize("preset", ["", "reference", "paper"])
+def test_the_two_sweeps_over_depth_are_the_design_at_every_scale(pytestconfig, preset):
+    files = [pytestconfig.rootpath / "config.yaml"] + (
+        [pytestconfig.rootpath / f"workflow/presets/{preset}.yaml"] if preset else []
+    )
+    config = load_config(files, {"assume_backends": True})
+    runs = pd.DataFrame(map(asdict, config.cells())).assign(platform=CPU_PLATFORM, origin="here")
+    cells = itertools.product((12, 24, 48), ("baseline", "hc", "mhc"))
+    # The paper's batches differ at 24 layers: 24 on MLX, 32 on CUDA.
+    expected = [cell for cell in cells if preset != "paper" or cell[0] != 24]
+    assert designs(config, runs) == dict.fromkeys(expected, ("depth-mlx", "depth-torch"))
+
+
+@pytest.mark.parametrize(
+    ("at_4", "at_8", "diverged"),
+    [
+        ("learned", "learned", 0),
+        ("learned", "diverged", 1),
+        ("diverged", "diverged", 2),
+        ("learned", "at chance", 0),
+    ],
+)
+def test_cells_that_lack_a_share_because_a_run_diverged_are_counted(at_4, at_8, diverged):
+    outcomes = {4: at_4, 8: at_8}
+    rows = grid(by_recipe, depths=(4, 8), steps=(1, 1))
+    cells = frame([{**row, "outcome": "learned"} for row in rows])
+    for depth, outcome in outcomes.items():
+        row = cells.index[cells["depth"] == depth][-1]
+        cells.loc[row, "outcome"] = outcome
+        if outcome == "diverged":
+            cells.loc[row, "loss"] = NAN
+    variance = variance_table(two_recipes(), cells)
+    assert diverged_cells(two_recipes(), cells, variance) == diverged
+    assert len(variance) == 2 - diverged
 
 
 # --- which factor decides ------------------------------------------------------------------------

@@ -275,6 +275,11 @@ def test_the_paper_says_what_the_tables_hold(source, published):
     assert "The initial matrices alone give 0.5823" in text
     assert "The recipe decides and not the platform" in text
     assert "By chance alone about" in text
+    (unmeasured,) = set(re.findall(r"([0-9]+) are not measured", text))
+    (untested,) = re.findall(r"([0-9]+) claims have no test that could be made, [0-9]+ of", text)
+    # One is mhc-converges-48, of which depth-beyond, which was not run, has the other test.
+    (partly,) = re.findall(r"([0-9]+) claims are not measured because only a part of", text)
+    assert int(unmeasured) == int(untested) + int(partly)
     assert "Not measured here: no study of images was run." in text
 
 
@@ -284,6 +289,33 @@ def test_without_any_run_the_paper_says_so(source, published):
     assert "The study depth-mlx was not run." in text
     assert "Not counted: 6 cells of depth-mlx on torch (missing" in text
     assert "41 are not measured" in text
+    # For two of the 41 no test is defined.
+    assert "41 claims have no test that could be made, 39 of them for want of runs." in text
+    assert "only a part of the tests" not in text
+
+
+@pytest.mark.parametrize(
+    ("gains", "said"),
+    [
+        (
+            (6.0, 12.0, 24.0),
+            "Yes, as reported. Over 12, 24 and 48 layers the gain of hc grows by 0.5",
+        ),
+        ((-6.0, -12.0, -24.0), "No, the gain does not grow with depth. Over"),
+        ((6.0, 30.0, 6.5), "This is not established: the gain may not grow, or not along a line."),
+    ],
+)
+def test_the_answer_on_the_gain_of_hc_is_that_of_its_test(source, monkeypatch, gains, said):
+    gain_at = dict(zip((12, 24, 48), gains, strict=True))
+
+    def row(config, cell, loss, usual=row_of):
+        return {**usual(config, cell, loss), "gain_final": gain_at[cell.depth]}
+
+    monkeypatch.setitem(globals(), "row_of", row)
+    text = source(variants=["hc"])
+    assert said in text
+    assert ("the gain of hc changes by" in text) != said.startswith("Yes")
+    assert ("mixing matrices, changes by" in text) != said.startswith("Yes")
 
 
 def test_a_study_that_was_not_run_is_named(source):

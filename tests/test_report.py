@@ -994,6 +994,25 @@ def test_nothing_decides_where_all_have_a_part(sentences):
     assert "the recipe explains 50 %, the backend 50 %, the seed <0.5 %" in decides
 
 
+@pytest.mark.parametrize(
+    ("diverged", "told"),
+    [
+        ((), "in the median of 3 cells, and"),
+        ((12,), "in the median of 2 of 3 cells (the other has runs that diverged), and"),
+        ((12, 24), "in the median of 1 of 3 cells (the others have runs that diverged), and"),
+    ],
+)
+def test_cells_that_are_left_out_because_a_run_diverged_are_told(summit, tmp_path, diverged, told):
+    def loss_of(cell):
+        fails = cell.depth in diverged and (cell.backend, cell.seed) == ("mlx", 0)
+        return NAN if fails else spread(cell, {"depth-mlx": 0.01, "depth-torch": 1.0}[cell.study])
+
+    config = small_config(tmp_path, depths=DEPTHS, variants=["mhc"])
+    decides = deciding(answer(write_world(config, *summit, loss_of)))
+    assert decides.startswith("The recipe decides, not the platform: it explains 100 % of")
+    assert told in decides
+
+
 def test_the_comparison_gives_the_same_answer(world):
     assert deciding(answer(world)) in read(world, "COMPARISON.md")
 

@@ -9,7 +9,6 @@ import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -91,37 +90,92 @@ def _losses(group: pd.DataFrame, place: Sequence[str]) -> pd.DataFrame:
 def variance_table(config: Config, steps: pd.DataFrame) -> pd.DataFrame:
     """Shares of the variance of log10 loss that recipe, place and seed explain.
 
-    A row per depth × variant that two recipes share at the same sizes, in at least two places.
-    The loss is that of the last step that all runs have. Main effects of the balanced design; the
-    rest, interactions, is `other`. Left out are cells with a run that is not finite, and
-    those with batches of several sizes, which would count as the recipe's doing.
+    A row per depth × variant of which two studies form a design. The loss is that of the last step
+    that all runs have. Main effects of the balanced design; the rest, interactions, is `other`.
+    Left out are cells that lack a run, and those with a run that is not finite.
     """
     rows = []
-    for studies in _differing_in_recipe(config):
-        recipes = {name: config.studies[name].recipe_name for name in studies}
-        chosen = steps[steps["study"].isin(studies)]
-        for (depth, variant), group in chosen.groupby(["depth", "variant"], sort=False):
-            sizes = {config.studies[name].batch_size_at(depth) for name in group["study"].unique()}
-            if len(sizes) > 1:
-                continue
-            last = int(group.groupby(["study", "seed", *PLACE])["step"].max().min())
-            cell = group[group["step"] == last].assign(
-                recipe=lambda g, recipes=recipes: g["study"].map(recipes),
-                place=lambda g: g[PLACE].agg(" ".join, axis=1),
-                y=lambda g: np.log10(g["loss"]),
-            )
-            shares = variance_shares(cell)
-            if shares:
-                rows.append({"depth": depth, "variant": variant, "step": last, **shares})
+    for (depth, variant), pair in designs(config, steps).items():
+        group = _runs_of(steps, depth, variant, pair)
+        last = int(group.groupby(["study", "seed", *PLACE])["step"].max().min())
+        cell = group[group["step"] == last].assign(
+            recipe=lambda g: g["study"],  # the two have a recipe each
+            place=lambda g: g[PLACE].agg(" ".join, axis=1),
+            y=lambda g: np.log10(g["loss"]),
+        )
+        shares = variance_shares(cell)
+        if shares:
+            rows.append({"depth": depth, "variant": variant, "step": last, **shares})
     return pd.DataFrame(rows, columns=["depth", "variant", "step", "runs", "sd", *FACTORS, "other"])
 
 
-def _differing_in_recipe(config: Config) -> list[list[str]]:
-    """Names of studies that agree in all sizes and the optimiser, but have several recipes."""
-    groups: dict[Any, list[str]] = {}
-    for name, study in config.studies.items():
-        groups.setdefault((study.task, study.model, study.optimizer), []).append(name)
-    return [g for g in groups.values() if len({config.studies[n].recipe_name for n in g}) > 1]
+def designs(config: Config, runs: pd.DataFrame) -> dict[tuple[int, str], tuple[str, str]]:
+    """By depth and variant, the two studies that form a design: recipe × place × seed.
+
+    They differ in nothing but recipe and steps, and share two places. Of several such pairs it is
+    the one whose later study comes first in the config, whatever their runs came to: a study that
+    is added at the end changes no other design. `runs` has the columns of CELL and PLACE.
+    """
+    there = runs[[*CELL, *PLACE]].drop_duplicates()
+    places = {
+        cell: set(group[PLACE].itertuples(index=False, name=None))
+        for cell, group in there.groupby(CELL, sort=False)
+    }
+    found: dict[tuple[int, str], tuple[str, str]] = {}
+    names = list(config.studies)
+    for a, b in ((earlier, later) for i, later in enumerate(names) for earlier in names[:i]):
+        for study, depth, variant in places:
+            if study != a or (b, depth, variant) not in places:
+                continue
+            shared = places[a, depth, variant] & places[b, depth, variant]
+            if len(shared) > 1 and _differ_in_recipe_alone(config, a, b, depth, variant):
+                found.setdefault((depth, variant), (a, b))
+    return found
+
+
+def _differ_in_recipe_alone(config: Config, a: str, b: str, depth: int, variant: str) -> bool:
+    """Whether the runs of two studies, at one depth of one variant, differ by the studies' recipes.
+
+    A variant with a recipe or an optimiser of its own is not trained by its study's.
+    """
+    pair = [config.studies[name] for name in (a, b)]
+    one, other = (
+        (
+            study.task,
+            study.model,
+            study.streams,
+            study.optimizer,
+            study.connections.get(variant),
+            study.batch_size_at(depth),
+            study.batches_of(variant),
+        )
+        for study in pair
+    )
+    has_own = any(
+        study.recipe_of(variant) != study.recipe_settings
+        or study.optimizer_of(variant) != study.optimizer
+        for study in pair
+    )
+    return one == other and not has_own and pair[0].recipe_settings != pair[1].recipe_settings
+
+
+def _runs_of(table: pd.DataFrame, depth: int, variant: str, studies: Sequence[str]) -> pd.DataFrame:
+    """The rows of some studies at one depth of one variant."""
+    chosen = table["study"].isin(studies) & (table["variant"] == variant)
+    return table[chosen & (table["depth"] == depth)]
+
+
+def diverged_cells(config: Config, cells: pd.DataFrame, variance: pd.DataFrame) -> int:
+    """How many depths × variants of the designs lack a row in `variance` and have a diverged run.
+
+    `cells` has a row for each run that counts, with its outcome.
+    """
+    decomposed = set(zip(variance["depth"], variance["variant"], strict=True))
+    return sum(
+        bool((_runs_of(cells, *cell, pair)["outcome"] == "diverged").any())
+        for cell, pair in designs(config, cells).items()
+        if cell not in decomposed
+    )
 
 
 def variance_shares(cell: pd.DataFrame) -> dict[str, float] | None:

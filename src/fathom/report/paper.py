@@ -169,7 +169,7 @@ def context(config: Config, published: Published, folder: Path) -> dict[str, Any
         "sources": published.sources,
         "notes": published.notes,
         "verdicts": VerdictsView(tables["verdicts"], tables["claims"]),
-        "attribution": AttributionView(tables["variance"], tables["variance_summary"]),
+        "attribution": AttributionView(config, tables),
         "deviations": deviations(tables["published"]),
         "value": value,
         "leaders": leaders,

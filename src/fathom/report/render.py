@@ -116,7 +116,7 @@ def context(config: Config, published: Published, templates: Path, folder: Path)
         "notes": published.notes,
         "verdicts": VerdictsView(tables["verdicts"], tables["claims"], config.studies),
         "reference": reference_of(config),
-        "attribution": AttributionView(tables["variance"], tables["variance_summary"]),
+        "attribution": AttributionView(config, tables),
         "pm": plus_minus,
         "ratio": ratio,
         "factor": factor,

@@ -14,10 +14,11 @@ from typing import Any
 import pandas as pd
 
 from fathom import tasks
+from fathom.analysis.attribution import diverged_cells
 from fathom.analysis.claims.rules import NOT_MEASURED, REPRODUCED, VERDICTS
 from fathom.analysis.places import PLACE, Place
 from fathom.analysis.tables import CONFIDENCE, read_table
-from fathom.config import Study
+from fathom.config import Config, Study
 from fathom.measures import RUN_MEASURES
 from fathom.report.figures import Declaration
 from fathom.report.numbers import largest, number, with_interval
@@ -501,9 +502,13 @@ class ReferenceView:
 class AttributionView:
     """What a template may ask about recipe, platform and seed."""
 
-    def __init__(self, variance: pd.DataFrame, summary: pd.DataFrame) -> None:
+    def __init__(self, config: Config, tables: Mapping[str, pd.DataFrame]) -> None:
+        variance, cells = tables["variance"], tables["cells"]
         self.variance = records(variance)
-        self.summary = records(summary) if len(variance) else []
+        self.summary = records(tables["variance_summary"]) if len(variance) else []
+        counted = cells[cells["status"].isin(["measured", "imported"])]
+        self.diverged = diverged_cells(config, counted, variance)
+        """How many cells are not decomposed because a run of theirs diverged."""
 
     def of(self, factor: str) -> dict[str, Any]:
         """The summary of one factor."""
