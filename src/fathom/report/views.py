@@ -16,7 +16,7 @@ import pandas as pd
 from fathom import tasks
 from fathom.analysis.claims.rules import NOT_MEASURED, REPRODUCED, VERDICTS
 from fathom.analysis.places import PLACE, Place
-from fathom.analysis.tables import CONFIDENCE, read_table
+from fathom.analysis.tables import CONFIDENCE, counted, read_table
 from fathom.config import Study
 from fathom.measures import RUN_MEASURES
 from fathom.report.figures import Declaration
@@ -57,7 +57,7 @@ def left_out(cells: pd.DataFrame) -> list[dict[str, Any]]:
 
 def uncounted(cells: pd.DataFrame) -> pd.DataFrame:
     """Cells that no table counts, grouped by study, backend, status and reason."""
-    out = cells[~cells["status"].isin(["measured", "imported"])]
+    out = cells.drop(counted(cells).index)
     groups = out.groupby(["study", "backend", "status", "reason"], sort=False)
     return groups.size().reset_index(name="cells")
 
