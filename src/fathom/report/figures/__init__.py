@@ -116,7 +116,7 @@ def figures_of(family: str) -> Registry[Declaration]:
     Raises ConfigError for a family that there is not.
     """
     families = [module.name for module in pkgutil.iter_modules(__path__) if module.name != "style"]
-    if family not in families:
+    if family not in {*families, *_families}:
         raise ConfigError(unknown("family of figures", family, families))
     importlib.import_module(f"{__name__}.{family}")
     return _families[family]
