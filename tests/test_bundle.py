@@ -21,7 +21,7 @@ from safetensors.numpy import load, save
 
 from command_helpers import exit_status
 from fathom import tasks
-from fathom.config import Cell, Spec, check_config
+from fathom.config import Cell, ConfigError, Spec, check_config
 from fathom.runs.bundle import BundleError, create_bundle, import_bundle
 from fathom.runs.folder import run_folder
 from fathom.runs.inspect import find_runs
@@ -331,8 +331,19 @@ def test_patterns_choose_what_is_packed(here, tmp_path, patterns, variants):
 
 
 def test_patterns_that_fit_nothing_make_no_bundle(here, tmp_path):
+    form = "a pattern is like 'depth-mlx/48L/*'"
+    with pytest.raises(ConfigError) as error:
+        create_bundle(here, tmp_path / "b.tar.gz", ["*/48L/*", "*", "smal/*"])
+    assert str(error.value).splitlines() == [
+        f"no cell matches '*/48L/*'; {form}",
+        f"no cell matches 'smal/*'; {form}",
+    ]
+    assert not (tmp_path / "b.tar.gz").exists()
+
+
+def test_patterns_of_cells_that_are_not_trained_make_no_bundle(tmp_path):
     with pytest.raises(BundleError, match="no run to pack"):
-        create_bundle(here, tmp_path / "b.tar.gz", ["*/48L/*"])
+        create_bundle(config_in(tmp_path / "bare"), tmp_path / "b.tar.gz", ["*/mhc/*"])
     assert not (tmp_path / "b.tar.gz").exists()
 
 

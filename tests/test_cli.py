@@ -209,16 +209,17 @@ def test_only_the_chosen_cells_are_trained(folder, fathom):
 
 
 def test_several_patterns_choose_what_fits_any_of_them(folder, fathom):
-    assert (
-        fathom("train-all", "small/2L/baseline/*", f"*/{BACKEND}/seed7", "small/2L/mhc/*")[0] == 0
-    )
+    assert fathom("train-all", "small/2L/baseline/*", f"*/{BACKEND}/seed0", "*/mhc/*")[0] == 0
     assert set(statuses(folder).values()) == {"measured"}
 
 
 def test_a_pattern_that_fits_nothing_is_refused(folder, fathom):
-    status, _, errors = fathom("train-all", "small/48L/*")
+    status, _, errors = fathom("train-all", "small/48L/*", "*/mhc/*", "smal/*")
     assert status == 1
-    assert errors == ["fathom: no cell matches; a pattern is like 'depth-mlx/48L/*'"]
+    assert errors == [
+        f"fathom: no cell matches '{pattern}'; a pattern is like 'depth-mlx/48L/*'"
+        for pattern in ("small/48L/*", "smal/*")
+    ]
     assert not (folder / "results").exists()
 
 
@@ -305,6 +306,31 @@ def test_one_cell_that_fails_does_not_stop_the_others(folder, fathom):
     assert statuses(folder)[cell_of("mhc")] == "measured"
     (failure,) = [line for line in errors if line.startswith("fathom: ")]
     assert failure.startswith(f"fathom: {cell_of('baseline')}: ")
+
+
+BAD_COMPUTE = {
+    "{bad": "--compute '{bad': is not JSON (",
+    "[]": "--compute: top level: ",
+    '{"thread": 2}': "--compute: top level: unknown key 'thread'; did you mean 'threads'?",
+    '{"threads": 0}': "--compute: threads: input should be greater than 0, but is 0",
+}
+
+
+@pytest.mark.parametrize("command", ["replay", "job"])
+@pytest.mark.parametrize("given", BAD_COMPUTE)
+def test_a_bad_section_as_json_is_refused_in_one_line(folder, fathom, command, given):
+    spec = config_of(folder).spec(config_of(folder).cells()[0]).json()
+    words = [spec, "--out", "run"] if command == "job" else []
+    status, _, errors = fathom(command, *words, "--compute", given)
+    (line,) = errors
+    assert status == 1
+    assert line.startswith(f"fathom: {BAD_COMPUTE[given]}")
+    assert not (folder / "run").exists()
+
+
+def test_a_bad_spec_is_refused_in_lines(folder, fathom):
+    assert fathom("job", "{", "--out", "run")[2][0].startswith("fathom: SPEC '{': is not JSON (")
+    assert "fathom: SPEC: depth: field required" in fathom("job", "{}", "--out", "run")[2]
 
 
 def test_a_bad_config_is_refused_in_one_line(folder, fathom):

@@ -139,7 +139,11 @@ def test_the_same_command_again_goes_on_where_it_was(folder, fathom):
         (["--out", "none/b.tar.gz"], "--out none/b.tar.gz: there is no folder none"),
         (
             ["nothing/*", "--out", "b.tar.gz"],
-            "no cell matches; a pattern is like 'depth-mlx/48L/*'",
+            "no cell matches 'nothing/*'; a pattern is like 'depth-mlx/48L/*'",
+        ),
+        (
+            [PATTERN, "dept-torch/*", "--out", "b.tar.gz"],
+            "no cell matches 'dept-torch/*'; a pattern is like 'depth-mlx/48L/*'",
         ),
     ],
 )

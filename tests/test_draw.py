@@ -1,5 +1,6 @@
 """Which rows of the tables the commands that draw choose, and what they call the figures."""
 
+import itertools
 import math
 
 import numpy as np
@@ -7,6 +8,7 @@ import pandas as pd
 import pytest
 from safetensors.numpy import save_file
 
+from command_helpers import exit_status
 from fathom.analysis.effects import COLUMNS
 from fathom.analysis.places import Place
 from fathom.analysis.tables import save_tables, summary_table
@@ -98,6 +100,30 @@ def test_only_the_figures_that_are_named_are_drawn_and_read_for(tables, tmp_path
     assert seen == [("image", "a on torch", ["comparison"])]
 
 
+MISTAKES = {
+    ("--study", "aa"): "unknown study and place 'aa on torch'; did you mean 'a on torch'? (known: "
+    f"a on torch, a on mlx, a on torch, {GPU_PLATFORM}, a on torch, another-gpu, b on torch)",
+    ("--backend", "jax"): "unknown study and place 'a on jax'",
+    ("--platform", "nowhere"): "unknown study and place 'a on torch, nowhere'",
+    ("--family", "sweeps"): "unknown family of figures 'sweeps'; did you mean 'sweep'?",
+    ("--family", "style"): "unknown family of figures 'style'",
+    ("--family", "overview"): "family 'overview' is of no study: it is drawn from cells",
+    ("--only", "loss"): "unknown figure 'loss'",
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_line_and_nothing_is_drawn(tables, tmp_path, capsys, mistake):
+    options = dict(zip(("--steps", "--summary", "--effects"), map(str, tables), strict=True))
+    options |= {"--study": "a", "--backend": "torch", "--out": str(tmp_path / "figures")}
+    options |= dict([mistake])
+    assert exit_status(["figures", *itertools.chain(*options.items())]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    file = "" if mistake[0] in ("--family", "--only") else f"{tables[0]}: "
+    assert line.startswith(f"fathom: {file}{MISTAKES[mistake]}")
+    assert not (tmp_path / "figures").exists()
+
+
 def test_a_run_is_drawn_from_its_own_folder(drawn, tmp_path):
     config = config_with(tmp_path, variants=["mhc"], depths=[4], backends=["torch"], seeds=[2])
     (cell,) = config.cells()
@@ -114,7 +140,7 @@ def test_a_run_is_drawn_from_its_own_folder(drawn, tmp_path):
 
 
 def test_overview_and_bench_are_drawn_from_their_tables(drawn, tmp_path):
-    names = ("cells", "variance", "published")
+    names = ("runs", "variance", "published")
     save_tables(
         {f"{name}.csv": pd.DataFrame({"value": [n]}) for n, name in enumerate(names)}, tmp_path
     )

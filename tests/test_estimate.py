@@ -3,7 +3,7 @@
 import pytest
 
 from fathom.config import Compute, installed_backends
-from fathom.runs import estimate, progress
+from fathom.runs import estimate, progress, train_all
 from fathom.runs.estimate import (
     LAYER_SECONDS,
     OPERATIONS_PER_SECOND,
@@ -35,6 +35,20 @@ def test_a_timed_step_of_each_backend_says_how_long_all_of_its_cells_take(monkey
     specs = specs_of(depths=[8, 4], backends=["torch", "mlx"])
     # torch: 2 s for 8 layers, so 1 s for 4. MLX: 16 s, so 8 s. Three steps each.
     assert timed_seconds(specs, {"torch": 2.0, "mlx": 16.0}) == pytest.approx(3 * (2 + 1 + 16 + 8))
+
+
+def test_the_longest_cell_is_the_one_of_most_operations_and_not_the_deepest(tmp_path, monkeypatch):
+    """Products of the wide one: 4 × 12 × 512² × 4096 × 6, over a minute; the deep one: a second."""
+    monkeypatch.setattr(train_all, "installed_backends", lambda: ("torch",))
+    wide = {"vocab": 64, "length": 64, "width": 512, "heads": 4, "hidden": 2048}
+    config = config_with(
+        tmp_path, ("deep", "wide"), variants=["baseline"], backends=["torch"], seeds=[0],
+        deep={"depths": [64, 128]}, wide={"depths": [4], "model": wide, "batch_size": 64},
+    )  # fmt: skip
+    left = train_all.specs_left(config, (), print)
+    assert [(spec.study, spec.depth) for spec in left] == [
+        ("wide", 4), ("deep", 128), ("deep", 64),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("backend", installed_backends())

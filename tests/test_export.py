@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -11,8 +12,10 @@ import pytest
 import yaml
 
 from fathom import cli
+from fathom.analysis.claims import load_published
 from fathom.config import load_config
 from fathom.report.citation import read_citation, zenodo_metadata
+from fathom.report.verify import verify
 from fathom.system.files import write_json
 from run_helpers import (
     GPU,
@@ -214,6 +217,75 @@ def test_results_elsewhere_are_put_below_results(export, project, tmp_path):
     assert "results/runs/a/4L/mhc/torch/seed0/manifest.json" in found
     assert "configs/scale.yaml" in found
     assert str(tmp_path) not in json.dumps(found)
+
+
+# --- the kept result, which reports show beside these ---------------------------------------------
+
+KEPT = {
+    "RESULTS.md": "# Results\n",
+    "COMPARISON.md": "# Comparison\n",
+    "studies/a.md": "# a\n",
+    "tables/verdicts.csv": "claim,verdict,qualifier,studies,control_study\n"
+    "it-is-so,reproduced,,a,\nit-lasts,reproduced,,gone,\n",
+    "tables/claims.csv": "claim,verdict\nit-is-so,reproduced\n",
+    "tables/summary.csv": "study\na\n",
+    "figures/overview/loss.png": "a picture",
+}
+NOT_CARRIED = (
+    "tables/steps.csv.gz", "figures/overview/loss.svg", "runs/a/metrics.jsonl",
+    "imported/x/metrics.jsonl", "bundles/a.tar.gz", "config.json",
+)  # fmt: skip
+WORDS = """\
+{% for claim in ("it-is-so", "it-lasts") %}
+- {{ reference.verdict(claim) }}
+{% endfor %}
+- [the same study]({{ reference.page("a") }})
+"""
+
+
+def with_reference(project, reference):
+    """The project with a kept result in that folder, and a real report that shows it."""
+    for name, text in [*KEPT.items(), *((name, "not carried") for name in NOT_CARRIED)]:
+        (reference / name).parent.mkdir(parents=True, exist_ok=True)
+        (reference / name).write_text(text, encoding="utf-8")
+    studies = yaml.safe_load((project / "config.yaml").read_text(encoding="utf-8"))
+    (project / "config.yaml").write_text(yaml.safe_dump({**studies, "reference": str(reference)}))
+    (project / "report/templates/RESULTS.md.j2").write_text(WORDS)
+    (project / "report/published.yaml").write_text(
+        "{sources: {}, notes: [], values: [], claims: []}"
+    )
+    shutil.rmtree(project / "results/tables")
+    config = load_config(["config.yaml"])
+    write_json(Path("results/config.json"), config.resolved())
+    for command in ("tables", "claims", "report"):
+        cli.main([command])
+
+
+def test_what_reports_show_of_a_kept_result_is_there_and_can_be_verified(
+    export, project, monkeypatch
+):
+    with_reference(project, Path("results/reference"))
+    found = export()
+    carried = {name for name in found if name.startswith("results/reference/")}
+    assert carried == {f"results/reference/{name}" for name in KEPT}
+    assert not carried & named(found["#workflow-run"]["result"])
+
+    report = project / "out/results/RESULTS.md"
+    links = re.findall(r"\]\(([^)#]*)", report.read_text())
+    assert links == ["reference/studies/a.md", "reference/RESULTS.md", "reference/studies/a.md"]
+    assert all((report.parent / link).is_file() for link in links)
+
+    monkeypatch.chdir(project / "out")
+    config = load_config(["config.yaml"])
+    published = load_published(Path("report/published.yaml"), config)
+    problems = verify(config, published, Path("report/templates")).problems_of
+    assert {path.parts[1] for path in problems} == {"figures"}  # which were not drawn
+
+
+def test_a_kept_result_elsewhere_is_put_below_reference(export, project, tmp_path):
+    with_reference(project, tmp_path / "kept")
+    found = export()
+    assert {f"reference/{name}" for name in KEPT} <= set(found)
 
 
 # --- what is refused -----------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Tables: intervals, groups of seeds, places side by side, and which runs may enter."""
 
 import gzip
+import json
 import math
 import os
 import subprocess
@@ -12,10 +13,14 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from command_helpers import exit_status
 from fathom.analysis import tables
 from fathom.analysis.places import Place
 from fathom.analysis.tables import (
+    TEXT,
+    TableError,
     comparison_table,
+    counted,
     interval,
     read_table,
     save_tables,
@@ -34,6 +39,7 @@ from fathom.measures import (
     last,
 )
 from fathom.runs.folder import RunError
+from fathom.runs.inspect import STATUSES
 from run_helpers import CPU_PLATFORM, GPU, GPU_PLATFORM, config_with, write_cell
 from tables_helpers import CHANCE, T975, TOLD, curve, frame, run, seeds
 
@@ -584,14 +590,87 @@ def test_text_stays_text(tmp_path):
     table = pd.DataFrame(
         {"status": ["missing", "stale"], "reason": ["", "spec differs"], "platform": ["", "007"]}
     )
-    save_tables({"cells.csv": table}, tmp_path)
-    pd.testing.assert_frame_equal(read_table(tmp_path / "cells.csv"), table, check_dtype=False)
+    save_tables({"texts.csv": table}, tmp_path)
+    pd.testing.assert_frame_equal(read_table(tmp_path / "texts.csv"), table, check_dtype=False)
+
+
+@pytest.mark.parametrize("column", [*TEXT, "recipe", "claim", "says", "asks", "studies"])
+def test_words_that_others_read_as_nothing_are_text_in_every_column(tmp_path, column):
+    words = ["nan", "null", "NA", "None", "a word"]
+    save_tables({"texts.csv": pd.DataFrame({column: words, "depth": range(5)})}, tmp_path)
+    assert read_table(tmp_path / "texts.csv")[column].tolist() == words
+
+
+@pytest.mark.parametrize("column", ["variant", "against", "connection"])
+def test_labels_of_digits_are_text(tmp_path, column):
+    save_tables({"texts.csv": pd.DataFrame({column: ["007", "1e3"]})}, tmp_path)
+    assert read_table(tmp_path / "texts.csv")[column].tolist() == ["007", "1e3"]
+
+
+def test_variants_called_nan_and_null_stay_two(tmp_path):
+    variants = [{"nan": "mhc"}, {"null": "hc"}]
+    config = config_with(tmp_path, variants=variants, depths=[8], backends=["torch"], seeds=[0])
+    for cell, loss in zip(config.cells(), (1.0, 2.0), strict=True):
+        write_cell(config, cell, [4.0, 3.0, loss])
+    tables = tables_of(config, tmp_path / "tables")
+    for name in ("cells", "summary", "steps"):
+        assert list(dict.fromkeys(tables[name]["variant"])) == ["nan", "null"]
+    assert tables["summary"]["loss_final_mean"].tolist() == [1, 2]
+
+
+NO_TABLES = {
+    "empty": (b"", "cannot be read (No columns to parse from file)"),
+    "blank": (b"\n\n", "cannot be read (No columns to parse from file)"),
+    "another's": (b"name,value\nx,1\n", "has no column '"),
+    "ragged": (b"a,b\n1,2\n1,2,3\n", "cannot be read ("),
+    "bytes": (b"\xff\xfe\x00,\x80\n1,2\n", "cannot be read ("),
+    "cut": (gzip.compress(b"a,b\n" * 1000)[:20], "cannot be read ("),
+}
+
+
+@pytest.mark.parametrize("name", ["cells.csv", "summary.csv", "steps.csv.gz"])
+@pytest.mark.parametrize("content", NO_TABLES)
+def test_a_file_that_is_no_table_is_one_line_that_names_it_and_the_fix(tmp_path, name, content):
+    given, said = NO_TABLES[content]
+    packed = name.endswith(".gz") and content != "cut"
+    (tmp_path / name).write_bytes(gzip.compress(given) if packed else given)
+    with pytest.raises(TableError) as error:
+        read_table(tmp_path / name)
+    assert str(error.value).startswith(f"{tmp_path / name}: {said}")
+    assert str(error.value).endswith("; run: fathom tables, then: fathom claims")
+    assert "\n" not in str(error.value)
+
+
+def test_what_is_no_archive_is_refused_likewise(tmp_path):
+    (tmp_path / "steps.csv.gz").write_text("a,b\n1,2\n")
+    with pytest.raises(TableError, match="cannot be read"):
+        read_table(tmp_path / "steps.csv.gz")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [("", "cannot be read ("), ("name,value\nx,1\n", "has no column 'key'")]
+)
+def test_claims_of_a_damaged_table_are_one_line(config, tmp_path, capsys, content, said):
+    write_tables(config, tmp_path / "tables")
+    (tmp_path / "tables/cells.csv").write_text(content)
+    (tmp_path / "config.json").write_text(json.dumps(config.resolved()))
+    (tmp_path / "published.yaml").write_text("{sources: {}, notes: [], values: [], claims: []}")
+    options = ["-c", str(tmp_path / "config.json"), "--published", str(tmp_path / "published.yaml")]
+    assert exit_status(["claims", *options]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"fathom: {tmp_path / 'tables/cells.csv'}: {said}")
+
+
+@pytest.mark.parametrize("status", STATUSES)
+def test_what_counts_is_what_was_measured_or_imported(status):
+    found = counted(frame(run(seed=0, status=status), run(seed=1)))
+    assert found["seed"].tolist() == ([0, 1] if status in ("measured", "imported") else [1])
 
 
 def test_numbers_are_read_back_to_the_last_digit(tmp_path):
     values = np.random.default_rng(0).normal(size=50) * 10.0 ** np.arange(-25, 25)
-    save_tables({"cells.csv": pd.DataFrame({"seed": 0, "loss": values})}, tmp_path)
-    assert read_table(tmp_path / "cells.csv")["loss"].tolist() == values.tolist()
+    save_tables({"numbers.csv": pd.DataFrame({"seed": 0, "loss": values})}, tmp_path)
+    assert read_table(tmp_path / "numbers.csv")["loss"].tolist() == values.tolist()
 
 
 def test_what_is_computed_has_the_digits_that_are_the_same_everywhere(tmp_path):

@@ -10,7 +10,15 @@ from pathlib import Path
 import pandas as pd
 
 from fathom.analysis.places import PLACE
-from fathom.analysis.tables import MIN_SEEDS, interval, log10, read_table, save_tables, spread
+from fathom.analysis.tables import (
+    MIN_SEEDS,
+    counted,
+    interval,
+    log10,
+    read_table,
+    save_tables,
+    spread,
+)
 from fathom.config import Config, Contrast
 from fathom.measures import RUN_MEASURES
 
@@ -55,11 +63,11 @@ def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
     rounding, else `not distinguishable`. A seed counts where both sides are there, and finite.
     `against_plain`: whether that one is a plain residual network.
     """
-    counted = cells[cells["status"].isin(["measured", "imported"])]
+    valid = counted(cells)
     rows = []
     for name in config.studies:
         contrasts = contrasts_of(config, name)
-        runs = counted[counted["study"] == name]
+        runs = valid[valid["study"] == name]
         for (*place, depth), group in runs.groupby([*PLACE, "depth"], sort=False):
             for contrast in contrasts:
                 for variant, against in contrast.pairs:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import math
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,9 +30,10 @@ from fathom.measures import (
     significant,
     summarise,
 )
-from fathom.runs.folder import RunError, read_rows
-from fathom.runs.inspect import Run, find_runs
+from fathom.runs.folder import RunError, one_line, read_rows
+from fathom.runs.inspect import COUNTED, Run, find_runs
 from fathom.runs.replay import made_by
+from fathom.system.errors import UserError
 from fathom.system.files import replacing
 
 AXES = ["study", "depth", "variant", "backend", "seed"]
@@ -49,6 +51,10 @@ CONFIDENCE = 0.95
 
 MIN_SEEDS = 3
 """Below this many values an interval would say more than is known: there is none."""
+
+
+class TableError(UserError):
+    """A file that is no table of ours; the message names it and what makes it again."""
 
 
 def write_tables(config: Config, folder: Path) -> None:
@@ -94,16 +100,44 @@ def _rounded(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(**{name: table[name].map(significant) for name in fractions})
 
 
+TEXT = (
+    "key", "study", "variant", "against", "connection", "backend", "platform", "origin", "status",
+    "reason", "outcome", "made_by", "asks", "framework_version", "python", "numpy",
+)  # fmt: skip
+"""Columns of text that could look like a number, or be empty."""
+
+COLUMNS = {
+    "cells.csv": ["key", *AXES, *TRAINED, "platform", "origin", "status", "reason", "outcome",
+                  *RUN_MEASURES, "chance_loss", "steps"],
+    "summary.csv": [*GROUP, "n"],
+    "steps.csv.gz": [*AXES, "platform", "origin", "step", "loss"],
+    "comparison.csv": CELL,
+    "platforms.csv": [*PLACE, "runs"],
+}  # fmt: skip
+"""What tables have whatever they are of, by file name."""
+
+
 def read_table(file: Path) -> pd.DataFrame:
-    """A table as written. Text stays text, and an empty text is not a missing number."""
-    text = [
-        "platform", "origin", "made_by", "reason", "outcome", "status", "study", "variant",
-        "backend",
-    ]  # fmt: skip
-    table = pd.read_csv(file, dtype=dict.fromkeys(text, str))
-    for column in set(text) & set(table.columns):
+    """A table as written. Text stays text, and an empty text is not a missing number.
+
+    Raises TableError for a file that is no such table.
+    """
+    try:
+        # Only what is empty is missing: a variant may be called `nan`.
+        table = pd.read_csv(
+            file, dtype=dict.fromkeys(TEXT, str), keep_default_na=False, na_values=[""]
+        )
+    except (ValueError, EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise TableError(_refusal(file, f"cannot be read ({one_line(str(error))})")) from error
+    if lacking := [name for name in COLUMNS.get(file.name, ()) if name not in table]:
+        raise TableError(_refusal(file, f"has no column '{lacking[0]}'"))
+    for column in table.columns.intersection(TEXT):
         table[column] = table[column].fillna("")
     return table
+
+
+def _refusal(file: Path, why: str) -> str:
+    return f"{file}: {why}; run: fathom tables, then: fathom claims"
 
 
 # --- one row per run ---------------------------------------------------------------------------
@@ -152,6 +186,11 @@ def _why_missing(config: Config, run: Run) -> str:
         return ""
     dataset = config.studies[run.cell.study].dataset
     return datasets.unavailable(dataset) if dataset else ""
+
+
+def counted(cells: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the table of cells whose numbers count."""
+    return cells[cells["status"].isin(COUNTED)]
 
 
 def steps_table(runs: Iterable[Run], rows: Rows) -> pd.DataFrame:
@@ -214,9 +253,8 @@ def summary_table(cells: pd.DataFrame) -> pd.DataFrame:
     For every measure that is averaged, what `spread` says of it: `_n`, `_mean`, `_sd`, `_low` and
     `_high`.
     """
-    counted = cells[cells["status"].isin(["measured", "imported"])]
     rows = []
-    for group, seeds in counted.groupby(GROUP, sort=False):
+    for group, seeds in counted(cells).groupby(GROUP, sort=False):
         outcomes = seeds["outcome"].value_counts()
         row = {
             **dict(zip(GROUP, group, strict=True)),

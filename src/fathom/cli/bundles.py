@@ -17,6 +17,7 @@ from fathom.cli.options import (
     Patterns,
     changed,
     example,
+    from_json,
     read_config,
     workflow_command,
 )
@@ -189,7 +190,7 @@ def replay(
     from fathom.runs.inspect import imported_runs
 
     settings = read_config(config, override)
-    how = settings.compute if compute is None else Compute.model_validate_json(compute)
+    how = settings.compute if compute is None else from_json(Compute, compute, "--compute")
     known = [backend for study in settings.studies.values() for backend in study.backends]
     for name in names or ():
         if name not in known:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ import typer
 
 from fathom.config import Compute, Config, ConfigError, load_config, merge, parse_yaml
 from fathom.config.load import MAX_LEVELS
-from fathom.settings import checked, shown
+from fathom.settings import AnySection, checked, shown
 
 ConfigFiles = Annotated[
     list[Path],
@@ -85,3 +86,15 @@ def changed(compute: Compute, **changes: str | int | None) -> Compute:
     given = {key: value for key, value in changes.items() if value is not None}
     options = " ".join(f"--{key} {value}" for key, value in given.items())
     return checked(Compute, {**compute.model_dump(), **given}, options or "compute")
+
+
+def from_json(model: type[AnySection], text: str, source: str) -> AnySection:
+    """A section that is given as JSON. Raises ConfigError, a line for each problem.
+
+    `source`: the option or the argument, which a line begins with.
+    """
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{source} {shown(text)}: is not JSON ({error})") from error
+    return checked(model, data, source)

@@ -19,6 +19,7 @@ from fathom.cli.options import (
     Patterns,
     changed,
     example,
+    from_json,
     read_config,
 )
 from fathom.config import Cell, Compute, Config, ConfigError, Spec
@@ -53,12 +54,14 @@ def train(
     list is tried all the same. A cell that was interrupted goes on from its checkpoint. The run
     folder holds spec.json, metrics.jsonl, mixing.safetensors and manifest.json.
     """
+    from fathom.runs.folder import run_folder
+
     settings = read_config(config, override)
     wanted = {"depth": depth, "variant": variant, "backend": backend, "seed": seed}
     spec = _spec_of(settings, name, wanted)
     settings.check_trains()
     compute = changed(settings.compute, device=device, threads=threads)
-    _train(spec, out or Path(settings.results) / "runs" / spec.cell.path(), compute)
+    _train(spec, out or run_folder(Path(settings.results), spec.cell), compute)
 
 
 @app.command("train-all", epilog=example("fathom train-all 'depth-mlx/*' --jobs 2"))
@@ -236,7 +239,7 @@ def job(
     compute: Annotated[str, typer.Option(help="That section of the config, as JSON.")] = "{}",
 ) -> None:
     """Train the cell of a spec: what the workflow calls."""
-    _train(Spec.model_validate_json(spec), out, Compute.model_validate_json(compute))
+    _train(from_json(Spec, spec, "SPEC"), out, from_json(Compute, compute, "--compute"))
 
 
 def _here(device: str | None, threads: int | None) -> Compute:

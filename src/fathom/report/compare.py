@@ -21,7 +21,7 @@ from fathom.measures import STEP_MEASURES, Row
 from fathom.report.figures import draw_family, figures_for, save
 from fathom.report.mixing import mixing_matrices
 from fathom.runs.estimate import assumed_seconds, duration, timed_step_seconds
-from fathom.runs.folder import read_rows
+from fathom.runs.folder import read_rows, run_folder
 from fathom.runs.progress import training_progress
 from fathom.runs.training import run_cell
 from fathom.settings import ConfigError
@@ -66,9 +66,9 @@ def compare_variants(specs: Sequence[Spec], compute: Compute, out: Path) -> None
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     for spec in specs:
         with training_progress(spec) as on_chunk:
-            run_cell(spec, out / "runs" / spec.cell.path(), compute, on_chunk)
+            run_cell(spec, run_folder(out, spec.cell), compute, on_chunk)
 
-    rows = {spec.variant: read_rows(out / "runs" / spec.cell.path()) for spec in specs}
+    rows = {spec.variant: read_rows(run_folder(out, spec.cell)) for spec in specs}
     measured = {spec.variant: run_measures(spec, rows[spec.variant]) for spec in specs}
     draw(specs, rows, measured, out)
 

@@ -148,6 +148,15 @@ def _result_files(config: Config, templates: Path) -> list[Path]:
     ]
 
 
+def _reference_files(config: Config) -> list[Path]:
+    """Of the kept result what reports read and lead to: pages, tables and figures; no runs."""
+    if config.reference is None:
+        return []
+    reference = Path(config.reference)
+    patterns = ("*.md", "studies/*.md", "tables/*.csv", "figures/**/*.png")
+    return [file for pattern in patterns for file in sorted(reference.glob(pattern))]
+
+
 def _files(folder: Path) -> list[Path]:
     """Every file below a folder, but for hidden ones and those that Python compiles."""
     return sorted(
@@ -179,7 +188,7 @@ class _Crate:
     ) -> None:
         """Everything, the root last."""
         workflow = self.add_workflow()
-        for file in (*self.project_files(), *config_files):
+        for file in (*self.project_files(), *config_files, *_reference_files(self.config)):
             self.add_file(file)
         made = [self.add_file(file) for file in results]
         tool = self.add_tool(runs)
@@ -196,12 +205,13 @@ class _Crate:
 
     def place(self, file: Path) -> Path:
         """Where a file goes: where it is, or below a folder of its own if that is elsewhere."""
-        results = Path(self.config.results)
-        if file.is_relative_to(results) and (results.is_absolute() or ".." in results.parts):
-            return "results" / file.relative_to(results)
-        if file.is_absolute() or ".." in file.parts:
-            return Path("configs", file.name)
-        return file
+        if not (file.is_absolute() or ".." in file.parts):
+            return file
+        for name in ("results", "reference"):
+            folder = getattr(self.config, name)
+            if folder and file.is_relative_to(folder):
+                return name / file.relative_to(folder)
+        return Path("configs", file.name)
 
     def add_file(self, file: Path, **properties: Any) -> Any:  # noqa: ANN401, an entity
         """A file with its size and its hash; once, however often it is asked for."""

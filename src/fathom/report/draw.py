@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from fathom import tasks
-from fathom.analysis.places import Place
+from fathom.analysis.places import PLACE, Place
 from fathom.analysis.tables import AXES, read_table
 from fathom.config import Cell, Config
 from fathom.report.drawn import write_drawn
@@ -17,6 +17,7 @@ from fathom.report.explained import explained
 from fathom.report.figures import draw_family, figures_of, save
 from fathom.report.mixing import mixing_matrices
 from fathom.runs.folder import METRICS, read_rows, read_spec
+from fathom.settings import ConfigError, unknown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,15 +41,25 @@ def draw_study(
 
     `family`: what the study names as `figures`. `tables` are those of steps, groups of seeds and
     effects, `runs` is the folder of the runs of that place. `only`: names of the figures to draw;
-    none means all of the family.
+    none means all of the family. Raises ConfigError for a family or a figure that no study has, and
+    for a study or a place that the tables do not have.
     """
-    steps, summary, effects = (_of(read_table(file), study, place) for file in tables)
-    mixing = {}
     declared = figures_of(family)
-    if any("mixing" in declared[name].reads for name in only or declared):
+    chosen = [declared.find("figure", name) for name in only or declared]
+    reads = {read for figure in chosen for read in figure.reads}
+    if others := reads - {"steps", "summary", "effects", "mixing"}:
+        raise ConfigError(f"family '{family}' is of no study: it is drawn from {min(others)}")
+    read = [read_table(file) for file in tables]
+    steps, summary, effects = (_of(table, study, place) for table in read)
+    title = title_of(study, place)
+    if steps.empty:
+        known = read[0][["study", *PLACE]].drop_duplicates().itertuples(index=False)
+        titles = [title_of(row[0], Place(*row[1:])) for row in known]
+        raise ConfigError(f"{tables[0]}: {unknown('study and place', title, titles)}")
+    mixing = {}
+    if "mixing" in reads:
         axes = steps[AXES].drop_duplicates().astype(object).itertuples(index=False)
         mixing = mixing_matrices((Cell(*row) for row in axes), runs)
-    title = title_of(study, place)
     data = {"steps": steps, "summary": summary, "effects": effects, "mixing": mixing}
     keep(draw_family(family, title, only, **data), out, title, tables)
 

@@ -17,7 +17,7 @@ from fathom import tasks
 from fathom.analysis.attribution import diverged_cells
 from fathom.analysis.claims.rules import NOT_MEASURED, REPRODUCED, VERDICTS
 from fathom.analysis.places import PLACE, Place
-from fathom.analysis.tables import CONFIDENCE, read_table
+from fathom.analysis.tables import CONFIDENCE, counted, read_table
 from fathom.config import Config, Study
 from fathom.measures import RUN_MEASURES
 from fathom.report.figures import Declaration
@@ -58,7 +58,7 @@ def left_out(cells: pd.DataFrame) -> list[dict[str, Any]]:
 
 def uncounted(cells: pd.DataFrame) -> pd.DataFrame:
     """Cells that no table counts, grouped by study, backend, status and reason."""
-    out = cells[~cells["status"].isin(["measured", "imported"])]
+    out = cells.drop(counted(cells).index)
     groups = out.groupby(["study", "backend", "status", "reason"], sort=False)
     return groups.size().reset_index(name="cells")
 
@@ -506,8 +506,8 @@ class AttributionView:
         variance, cells = tables["variance"], tables["cells"]
         self.variance = records(variance)
         self.summary = records(tables["variance_summary"]) if len(variance) else []
-        counted = cells[cells["status"].isin(["measured", "imported"])]
-        self.diverged = diverged_cells(config, counted, variance)
+        valid = counted(cells)
+        self.diverged = diverged_cells(config, valid, variance)
         """How many cells are not decomposed because a run of theirs diverged."""
 
     def of(self, factor: str) -> dict[str, Any]:

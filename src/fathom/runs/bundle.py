@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import fathom
-from fathom.config import Cell, Config
+from fathom.config import Cell, Config, ConfigError
 from fathom.runs.folder import (
     FILES,
     MANIFEST,
@@ -39,6 +39,7 @@ from fathom.runs.folder import (
     run_folder,
 )
 from fathom.runs.inspect import Run, find_runs
+from fathom.settings import lines_of, shown
 from fathom.system.errors import UserError
 from fathom.system.files import replacing, sha256
 
@@ -66,14 +67,16 @@ class BundleError(UserError):
 def create_bundle(config: Config, file: Path, patterns: Sequence[str] = ()) -> list[Run]:
     """Pack every current run whose cell matches one of `patterns` (all if there are none).
 
-    Raises BundleError if a chosen run is stale or corrupt, or none is left.
+    Raises ConfigError for a pattern that fits no cell, BundleError if a chosen run is stale or
+    corrupt, or none is left.
     """
+    cells = set(cells_of(config, patterns))
     chosen = [
         run
         for run in find_runs(config)
         if run.status != "missing"
         and run.folder == run_folder(Path(config.results), run.cell)  # not one that was imported
-        and matches(run.cell, patterns)
+        and run.cell in cells
     ]
     unfit = [run for run in chosen if run.status != "measured"]
     if unfit:
@@ -109,9 +112,18 @@ def _files_of(run: Run) -> list[str]:
     return [*run.manifest.run_files, MANIFEST]
 
 
-def matches(cell: Cell, patterns: Sequence[str]) -> bool:
-    """Whether a pattern such as 'depth-mlx/48L/*' fits the cell's path; no pattern fits all."""
-    return not patterns or any(fnmatch(cell.path(), pattern) for pattern in patterns)
+def cells_of(config: Config, patterns: Sequence[str]) -> list[Cell]:
+    """The cells whose path a pattern such as 'depth-mlx/48L/*' fits; all if there is no pattern.
+
+    Raises ConfigError, a line for each pattern that fits none.
+    """
+    cells = config.cells()
+    fitting = {p: {cell for cell in cells if fnmatch(cell.path(), p)} for p in patterns}
+    if idle := [pattern for pattern, found in fitting.items() if not found]:
+        form = "a pattern is like 'depth-mlx/48L/*'"
+        raise ConfigError(lines_of(f"no cell matches {shown(p)}; {form}" for p in idle))
+    chosen = set().union(*fitting.values()) if patterns else set(cells)
+    return [cell for cell in cells if cell in chosen]
 
 
 def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:

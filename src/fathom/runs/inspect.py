@@ -33,6 +33,9 @@ STATUSES = {
     "missing": "not trained yet",
 }
 
+COUNTED = ("measured", "imported")
+"""Those whose numbers may enter a table."""
+
 WAITS = "waits for a replay (fathom replay)"
 
 
@@ -70,7 +73,7 @@ class Run:
     @property
     def counts(self) -> bool:
         """Whether its numbers may enter a table."""
-        return self.status in ("measured", "imported")
+        return self.status in COUNTED
 
 
 def inspect(folder: Path, spec: Spec, *, imported: bool = False) -> Run:

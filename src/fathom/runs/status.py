@@ -11,6 +11,7 @@ from typing import Any
 from fathom.config import Cell, Config, installed_backends
 from fathom.runs.estimate import STARTUP_SECONDS, assumed_step_seconds
 from fathom.runs.inspect import STATUSES, Run, find_runs
+from fathom.runs.replay import group_of
 
 
 @dataclass(frozen=True)
@@ -93,15 +94,15 @@ def estimated_seconds(
             assumed[network] = assumed_step_seconds(config.spec(cell))
         return assumed[network]
 
-    of_like: dict[tuple, list[float]] = {}
+    of_like: dict[str, list[float]] = {}
     of_backend: dict[str, list[float]] = {}
     for run in timed if left else ():
         step = run.manifest.seconds / config.studies[run.cell.study].steps
-        of_like.setdefault(_like(run.cell), []).append(step)
+        of_like.setdefault(group_of(run.cell), []).append(step)
         of_backend.setdefault(run.cell.backend, []).append(step / assumed_step(run.cell))
 
     def step_seconds(cell: Cell) -> float:
-        if same := of_like.get(_like(cell)):
+        if same := of_like.get(group_of(cell)):
             return median(same)
         return assumed_step(cell) * median(of_backend.get(cell.backend, [1.0]))
 
@@ -109,8 +110,3 @@ def estimated_seconds(
         cell: STARTUP_SECONDS + step_seconds(cell) * config.studies[cell.study].steps
         for cell in left
     }
-
-
-def _like(cell: Cell) -> tuple:
-    """What cells share that differ in the seed alone."""
-    return (cell.study, cell.depth, cell.variant, cell.backend)

@@ -12,9 +12,9 @@ from multiprocessing.connection import wait
 from pathlib import Path
 
 from fathom.backends import BackendError
-from fathom.config import Compute, Config, ConfigError, Spec, installed_backends
-from fathom.runs.bundle import matches
-from fathom.runs.estimate import timed_seconds, timed_step_seconds
+from fathom.config import Compute, Config, Spec, installed_backends
+from fathom.runs.bundle import cells_of
+from fathom.runs.estimate import assumed_seconds, timed_seconds, timed_step_seconds
 from fathom.runs.folder import run_folder
 from fathom.runs.inspect import inspect
 from fathom.runs.progress import log_lines
@@ -25,13 +25,12 @@ from fathom.system.errors import UserError
 def specs_left(config: Config, patterns: Sequence[str], say: Callable[[str], None]) -> list[Spec]:
     """Specs of the chosen cells that are not trained yet, the longest first.
 
-    A backend that is not installed is left out and said. Raises ConfigError if no cell is chosen or
-    the config lets none be trained, BackendError if none of those chosen can be trained here.
+    How long is an estimate from their operations. A backend that is not installed is left out and
+    said. Raises ConfigError for a pattern that fits no cell or if the config lets none be trained,
+    BackendError if none of those chosen can be trained here.
     """
     config.check_trains()
-    cells = [cell for cell in config.cells() if matches(cell, patterns)]
-    if not cells:
-        raise ConfigError("no cell matches; a pattern is like 'depth-mlx/48L/*'")
+    cells = cells_of(config, patterns)
     here = installed_backends()
     for backend in sorted({cell.backend for cell in cells} - set(here)):
         say(f"backend {backend} is not installed here: left out")
@@ -41,7 +40,7 @@ def specs_left(config: Config, patterns: Sequence[str], say: Callable[[str], Non
     results = Path(config.results)
     left = [s for s in specs if _status(s, results) != "measured"]
     # Long cells first, so that no worker waits for one that began last.
-    return sorted(left, key=lambda spec: -spec.depth * spec.steps)
+    return sorted(left, key=lambda spec: assumed_seconds([spec]), reverse=True)
 
 
 def _status(spec: Spec, results: Path) -> str:

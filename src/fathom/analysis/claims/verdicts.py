@@ -30,6 +30,7 @@ from fathom.analysis.tables import (
     CONFIDENCE,
     GROUP,
     MIN_SEEDS,
+    counted,
     read_table,
     save_tables,
     spread,
@@ -65,9 +66,9 @@ def claims_table(
     A claim with a control has each test a second time, made in that study (column `control`).
     `rests_on` says what the verdict rests on; `confidence` is that of its interval, if it has one.
     """
-    counted = cells[cells["status"].isin(["measured", "imported"])]
-    places = [Place(*row) for row in counted[PLACE].drop_duplicates().itertuples(index=False)]
-    evidence = {place: Evidence.at(place, counted, steps) for place in places}
+    valid = counted(cells)
+    places = [Place(*row) for row in valid[PLACE].drop_duplicates().itertuples(index=False)]
+    evidence = {place: Evidence.at(place, valid, steps) for place in places}
     rows = []
     for claim in published.claims:
         base = {"claim": claim.id, "source": claim.source, "says": claim.says}
@@ -329,10 +330,10 @@ def thresholds_table(cells: pd.DataFrame, published: Published) -> pd.DataFrame:
 
     `grade` is that of the mean over seeds; `good` and `bad` are how many of the `n` runs are so.
     """
-    counted = cells[cells["status"].isin(["measured", "imported"])]
+    valid = counted(cells)
     rows = []
     for threshold in published.thresholds:
-        runs = counted[counted["study"].isin(threshold.studies)]
+        runs = valid[valid["study"].isin(threshold.studies)]
         runs = runs[runs[threshold.measure].notna()]
         for group, seeds in runs.groupby(GROUP, sort=False):
             bounds = RUN_MEASURES[threshold.measure].bounds

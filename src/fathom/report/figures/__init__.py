@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import pkgutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from fathom.models.connections.schemes import sections_of
 from fathom.report.figures import style
-from fathom.settings import Registry, Section
+from fathom.settings import ConfigError, Registry, Section, unknown
 from fathom.system.files import replacing
 
 if TYPE_CHECKING:
@@ -110,7 +111,13 @@ def _declare(draw: Callable[..., Figure], needs: type[Section] | None) -> Callab
 
 
 def figures_of(family: str) -> Registry[Declaration]:
-    """The figures of a family by name, in the order of their module."""
+    """The figures of a family by name, in the order of their module.
+
+    Raises ConfigError for a family that there is not.
+    """
+    families = [module.name for module in pkgutil.iter_modules(__path__) if module.name != "style"]
+    if family not in {*families, *_families}:
+        raise ConfigError(unknown("family of figures", family, families))
     importlib.import_module(f"{__name__}.{family}")
     return _families[family]
 

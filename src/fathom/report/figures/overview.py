@@ -26,9 +26,6 @@ FACTORS = {
 MEASURES = {"loss_final": "final loss (nats)", "gain_final": "final log10 gain"}
 """The published measures that are drawn, with the labels of their axes."""
 
-COUNTED = ("measured", "imported")
-"""States of cells that tables count."""
-
 LINES = ("-", "--", ":", "-.")
 """Of places, by their number."""
 
@@ -41,8 +38,9 @@ def loss_against_depth(cells: pd.DataFrame) -> Figure:
     cross: a seed diverged, and there is no mean. Dotted: the loss at chance. A depth whose runs are
     of another length says so.
     """
-    runs = cells[cells["status"].isin(COUNTED)]
-    sweeps = sweeps_of(runs)
+    from fathom.analysis.tables import counted  # it loads SciPy
+
+    sweeps = sweeps_of(counted(cells))
     if not sweeps:
         return style.without_data("no study was measured at more than one depth")
     columns = min(3, len(sweeps))
