@@ -376,6 +376,14 @@ def test_the_head_to_head_labels_both_sides():
     assert figure.get_suptitle() == "a, 8 layers"
 
 
+def test_many_depths_take_several_rows():
+    figure = depth_panels(steps_of(WHOLE, depths=[1, 2, 4, 8, 16, 32]), "loss", "the study")
+    heights = [round(ax.get_position().y0, 3) for ax in figure.axes]
+    assert [heights.count(y) for y in sorted(set(heights), reverse=True)] == [4, 2]
+    labelled = [ax.get_title() for ax in figure.axes if ax.get_ylabel()]
+    assert labelled == ["1 layers", "16 layers"]
+
+
 def test_panels_are_titled_by_depth_in_order():
     figure = depth_panels(steps_of(WHOLE, depths=[16, 4, 8]), "loss", "the study")
     assert [ax.get_title() for ax in figure.axes] == ["4 layers", "8 layers", "16 layers"]

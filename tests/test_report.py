@@ -360,7 +360,7 @@ def test_a_mean_that_prints_alike_everywhere_is_told_once():
     view = view_of(*alike, *apart)
     assert view.mean_text("mhc", 8, "loss_final") == "0.5"
     assert view.mean_text("mhc", 16, "loss_final") == "0.3 / 0.4"
-    assert view.mean_text("hc", 8, "loss_final") == "not run here"
+    assert view.depths_of("hc") == []
 
 
 def test_a_value_is_a_mean_or_what_stood_in_its_way():

@@ -222,7 +222,11 @@ class StudyView:
         """The mean at every place, once if they print alike."""
         rows = [self.row(depth, variant, place) for place in self.places]
         texts = [number(row[f"{measure}_mean"]) for row in rows if row]
-        return " / ".join(dict.fromkeys(texts)) or "not run here"
+        return " / ".join(dict.fromkeys(texts))
+
+    def depths_of(self, variant: str) -> list[int]:
+        """The depths at which a variant was run, at any place."""
+        return [depth for depth in self.depths if self.failed(variant, depth)[1]]
 
     def largest(self, variant: str) -> dict[str, float] | None:
         """The maximum over cells and seeds of what is logged about streams and gradients."""

@@ -135,7 +135,7 @@ def _sweep(ax: Axes, sweep: pd.DataFrame, labels: list[str]) -> None:
     steps = {depth: group["steps"].iloc[0] for depth, group in sweep.groupby("depth")}
     ax.set_xticks(
         range(len(depths)),
-        [str(d) if steps[d] == usual else f"{d}\n{steps[d]} steps" for d in depths],
+        [str(d) if steps[d] == usual else f"{d}\n{steps[d]:g} steps" for d in depths],
     )
     ax.set_xlim(-0.4, len(depths) - 0.6)
     ax.set_xlabel("layers")

@@ -11,6 +11,7 @@ figure.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal
@@ -101,10 +102,18 @@ def grid(rows: int, columns: int, size: tuple[float, float]) -> tuple[Figure, np
     return _subplots(rows, columns, size, sharey=False)
 
 
+BESIDE = 4
+"""So many panels fit beside each other, with their signs and numbers."""
+
+
 def panels(count: int, *, sharey: bool = False) -> tuple[Figure, list[Axes]]:
-    """An empty figure of panels side by side."""
-    figure, axes = _subplots(1, count, (WIDTH, 4.4), sharey)
-    return figure, list(axes[0])
+    """An empty figure of panels side by side, in rows of at most BESIDE."""
+    columns = min(count, BESIDE)
+    rows = math.ceil(count / columns)
+    figure, axes = _subplots(rows, columns, (WIDTH, 4.4 * rows), sharey)
+    for unused in axes.flat[count:]:
+        unused.remove()
+    return figure, list(axes.flat[:count])
 
 
 def _subplots(

@@ -69,11 +69,17 @@ def depth_scaling(summary: pd.DataFrame, title: str) -> Figure:
         return page
     page, (ax,) = style.panels(1)
     _against_depth(ax, gains)
-    ax.set_xticks(depths)
+    if depths[-1] >= WIDE * depths[0]:
+        ax.set_xscale("log", base=2)
+        ax.minorticks_off()
+    ax.set_xticks(depths, [str(depth) for depth in depths])
     ax.set_xlabel("layers")
     ax.set_ylabel(style.label_of(GAIN))
     return style.finished(page, variants, title, signs)
 
+
+WIDE = 16
+"""Depths of this ratio or more are drawn on a logarithmic axis: else the small ones overlap."""
 
 CROSS = {"marker": "x", "ms": 11, "mew": 3}
 
@@ -141,7 +147,10 @@ def depth_panels(
     if len(depths) == 1:
         title += f", {depths[0]} layers"
     else:
-        for ax, depth in zip(axes, depths, strict=True):
-            ax.set_title(f"{depth} layers", pad=6 + 24 * max(marks))
-    axes[0].set_ylabel(style.label_of(measure))
+        for place, (ax, depth) in enumerate(zip(axes, depths, strict=True)):
+            row = place - place % style.BESIDE  # its titles are at one height
+            above = max(marks[row : row + style.BESIDE])
+            ax.set_title(f"{depth} layers", pad=6 + 24 * above)
+    for ax in axes[:: style.BESIDE]:
+        ax.set_ylabel(style.label_of(measure))
     return style.finished(page, list(steps["variant"].unique()), title)
