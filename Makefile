@@ -72,7 +72,7 @@ test-cluster: $(STAMP) ## run the workflow on a Slurm cluster of this machine, w
 	$(BIN)/python -m pytest -m cluster tests/cluster -rs
 
 test-reference: $(STAMP) ## render results/reference elsewhere, compare, replay its runs
-	$(BIN)/python -m pytest -m reference tests/test_reference.py
+	$(BIN)/python -m pytest -m reference tests/test_reference.py -n 2 --dist loadgroup
 
 lint: $(STAMP) ## style of Python and Snakemake files; whether the schema is current
 	$(BIN)/ruff check $(SOURCES)

@@ -26,6 +26,12 @@ from reference_helpers import (
 PRESET = "workflow/presets/reference.yaml"
 
 
+def fathom(folder, *arguments):
+    """A command with the preset of the reference: its exit status, and what it said."""
+    command = (sys.executable, "-m", "fathom", *arguments, "-c", "config.yaml", "-c", PRESET)
+    return run(folder, *command)
+
+
 # --- the reference itself ------------------------------------------------------------------------
 
 
@@ -48,30 +54,41 @@ def rendered(committed, tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def imported(committed, tmp_path_factory):
+    """The project elsewhere, with the runs of the bundles and nothing made of them."""
+    folder = tmp_path_factory.mktemp("imported")
+    copy_of_project(folder, committed / BUNDLES)
+    bundles = sorted((folder / REFERENCE / BUNDLES).glob("*.tar.gz"))
+    status, said = fathom(folder, "bundle", "import", *map(str, bundles))
+    assert status == 0, said
+    return folder
+
+
+# The second core replays while the first renders.
+
+
 @pytest.mark.reference
+@pytest.mark.xdist_group("rendered")
 def test_the_bundles_give_what_is_committed(committed, rendered):
     assert differences(committed, rendered / REFERENCE) == []
 
 
 @pytest.mark.reference
+@pytest.mark.xdist_group("rendered")
 def test_every_run_of_the_bundles_counts(rendered):
     """None is corrupt, of another spec, or left out because a replay differs."""
-    status, said = run(
-        rendered, sys.executable, "-m", "fathom", "status", "--json",
-        "-c", "config.yaml", "-c", PRESET, "--set", "train=false",
-    )  # fmt: skip
+    status, said = fathom(rendered, "status", "--json", "--set", "train=false")
     assert status == 0, said
     runs = json.loads(said)["runs"]
     assert [r for r in runs if r["status"] not in ("imported", "missing")] == []
 
 
 @pytest.mark.reference
-def test_todays_code_repeats_every_group(rendered):
+@pytest.mark.xdist_group("replayed")
+def test_todays_code_repeats_every_group(imported):
     """On the backends that are installed here; that another is not is no difference."""
-    status, said = run(
-        rendered, sys.executable, "-m", "fathom", "replay", "--all",
-        "-c", "config.yaml", "-c", PRESET, "--set", "train=false",
-    )  # fmt: skip
+    status, said = fathom(imported, "replay", "--all", "--set", "train=false")
     print(said)
     assert status == 0, said
 
