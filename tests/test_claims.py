@@ -810,6 +810,14 @@ def test_varying_more(ours, theirs, expected):
     assert verdict(VARIES, pair(ours, theirs)) == expected
 
 
+def test_a_depth_that_one_of_the_two_lacks_says_nothing():
+    alone = seeds("gain_final", [0.0, 100.0, 200.0], variant="mhc", depth=16)
+    assert verdict(VARIES, pair(scaled(1), scaled(0.2)), alone) == REPRODUCED
+    other = seeds("gain_final", scaled(0.2), variant="hc", depth=4)
+    row = judge(VARIES, alone, other)
+    assert (row["verdict"], row["reason"]) == (NOT_MEASURED, "no run of mhc and hc at one depth")
+
+
 def test_how_much_more_is_told():
     row = judge(VARIES, pair(scaled(1), scaled(0.1)))
     assert row["observed"] == pytest.approx(10)

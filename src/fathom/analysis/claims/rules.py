@@ -735,10 +735,11 @@ FOR_SPREAD = 8
 
 
 class VariesMore(Rule):
-    """The runs of a variant differ more from seed to seed than those of another, at every depth.
+    """The runs of a variant differ more from seed to seed than those of another.
 
-    By the test of Brown and Forsythe (of Levene, around medians), which does not take values to be
-    normal. Reproduced: the standard deviation is the larger one, and the test tells the two apart.
+    At every depth that both have, by the test of Brown and Forsythe (of Levene, around medians),
+    which does not take values to be normal. Reproduced: the standard deviation is the larger one,
+    and the test tells the two apart.
     Contradicted: it tells them apart at some depth, and the standard deviation is the smaller one.
     Three runs a side can never be told apart: with fewer than FOR_SPREAD, nothing is measured.
     """
@@ -755,6 +756,10 @@ class VariesMore(Rule):
         runs = evidence.runs(self.studies, both, self.depths).dropna(subset=self.measure)
         if gap := missing(runs, both, self.depths):
             return gap
+        shared = runs.groupby("depth")["variant"].nunique() == 2
+        runs = runs[runs["depth"].isin(shared.index[shared])]
+        if runs.empty:
+            return not_measured(f"{self.variant} and {self.than} at one depth")
         more, less, least, told = 0, 0, None, []
         for depth, group in runs.groupby("depth"):
             one, other = (group.loc[group["variant"] == name, self.measure] for name in both)
