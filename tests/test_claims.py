@@ -544,6 +544,15 @@ def test_one_diverged_seed_is_enough_not_to_compare():
     assert "not compared, diverged: hc at 8 layers" in row["reason"]
 
 
+def test_a_depth_that_one_side_lacks_is_not_compared():
+    alone = seeds("loss_final", [9.0, 9.1, 9.2], variant="mhc", depth=16)
+    both = losses_of(mhc=[0.1, 0.11, 0.12], hc=[1.0, 1.1, 1.2])
+    assert verdict({**ABOVE_HC, "depths": None}, both, alone) == REPRODUCED
+    assert verdict({**ABOVE_HC, "depths": [8, 16]}, both, alone) == NOT_MEASURED
+    row = judge({**ABOVE_HC, "depths": None}, seeds("loss_final", [1.0], variant="hc"), alone)
+    assert (row["verdict"], row["reason"]) == (NOT_MEASURED, "no run of mhc and hc at one depth")
+
+
 def test_every_depth_must_be_in_order():
     runs = [
         row

@@ -566,7 +566,7 @@ def _beside_chance(
 
 
 class Ordered(Rule):
-    """At every depth `lower` has less of a measure than each of `higher`.
+    """At every depth that both have, `lower` has less of a measure than each of `higher`.
 
     Seeds are compared pair by pair, since the same seed means the same batches: the interval is
     that of the mean difference, of log10 or, with `by: difference`, of the measure itself.
@@ -579,7 +579,7 @@ class Ordered(Rule):
     rests_on: ClassVar[str] = OVER_SEEDS
     lower: str
     higher: list[str]
-    depths: list[int] | None = Field(None, description="None: every depth of the studies")
+    depths: list[int] | None = Field(None, description="None: every depth that both have")
     measure: str
     by: Literal["ratio", "difference"] = Field(
         "ratio", description="difference: of measures that may be zero or negative"
@@ -595,6 +595,10 @@ class Ordered(Rule):
             return evidence.spread(self.studies, variants, self._scaled)
 
         parts, skipped = [], []
+        for other in self.higher:
+            shared = _at_shared_depths(runs, (self.lower, other))["depth"]
+            if shared.empty:
+                return not_measured(f"{self.lower} and {other} at one depth")
         for depth in self.depths or sorted(runs["depth"].unique()):
             for other in self.higher:
                 sides = [
@@ -602,6 +606,8 @@ class Ordered(Rule):
                     for v in (self.lower, other)
                 ]
                 common = sides[0].index.intersection(sides[1].index)
+                if self.depths is None and any(side.empty for side in sides):
+                    continue
                 if common.empty:
                     return not_measured(f"{self.lower} and {other} at {depth} layers")
                 name = f"{other} at {depth} layers"
@@ -692,7 +698,7 @@ class Falls(Rule):
 
 
 class NotBelow(Rule):
-    """A variant has no less of a measure than another one, at every depth.
+    """A variant has no less of a measure than another one, at every depth that both have.
 
     Seeds are compared pair by pair: the interval is that of the mean difference. Contradicted: it
     is below zero at some depth. Reproduced: it is below zero at none. With fewer common seeds than
@@ -711,6 +717,9 @@ class NotBelow(Rule):
         runs = evidence.runs(self.studies, both, self.depths).dropna(subset=self.measure)
         if gap := missing(runs, both, self.depths):
             return gap
+        runs = _at_shared_depths(runs, both)
+        if runs.empty:
+            return not_measured(f"{self.variant} and {self.than} at one depth")
         lowest = None
         for depth, group in runs.groupby("depth"):
             one, other = (
@@ -728,6 +737,12 @@ class NotBelow(Rule):
             CONTRADICTED if top < 0 else REPRODUCED,
             reason, found["mean"], found["ci95_half"], seeds=found["n"],
         )  # fmt: skip
+
+
+def _at_shared_depths(runs: pd.DataFrame, variants: Sequence[str]) -> pd.DataFrame:
+    """The runs at depths that all of these variants have."""
+    depths = (set(runs.loc[runs["variant"] == variant, "depth"]) for variant in variants)
+    return runs[runs["depth"].isin(set.intersection(*depths))]
 
 
 FOR_SPREAD = 8
@@ -756,8 +771,7 @@ class VariesMore(Rule):
         runs = evidence.runs(self.studies, both, self.depths).dropna(subset=self.measure)
         if gap := missing(runs, both, self.depths):
             return gap
-        shared = runs.groupby("depth")["variant"].nunique() == 2
-        runs = runs[runs["depth"].isin(shared.index[shared])]
+        runs = _at_shared_depths(runs, both)
         if runs.empty:
             return not_measured(f"{self.variant} and {self.than} at one depth")
         more, less, least, told = 0, 0, None, []
