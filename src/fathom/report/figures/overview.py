@@ -77,18 +77,23 @@ def loss_against_depth(cells: pd.DataFrame) -> Figure:
 
 
 def sweeps_of(runs: pd.DataFrame) -> list[pd.DataFrame]:
-    """The runs of each study over depth.
+    """The runs of each study over depth: half of its variants or more were run at several.
 
     A study of one depth may continue one of them: it then has its recipe, its chance level, some
     of its variants, and a depth of its own.
     """
     studies = [study for _, study in runs.groupby("study", sort=False)]
-    sweeps = [study for study in studies if study["depth"].nunique() > 1]
+    sweeps = [study for study in studies if (_depths(study) > 1).mean() >= 0.5]
     for study in studies:
         for i, sweep in enumerate(sweeps):
             if study["depth"].nunique() == 1 and _continues(study, sweep):
                 sweeps[i] = pd.concat([sweep, study])
     return sweeps
+
+
+def _depths(study: pd.DataFrame) -> pd.Series:
+    """At how many depths each variant was run."""
+    return study.groupby("variant")["depth"].nunique()
 
 
 def _continues(study: pd.DataFrame, sweep: pd.DataFrame) -> bool:
