@@ -713,17 +713,14 @@ class NotBelow(Rule):
     measure: str
 
     def judge(self, evidence: Evidence) -> Judgement:
-        both = [self.variant, self.than]
-        runs = evidence.runs(self.studies, both, self.depths).dropna(subset=self.measure)
-        if gap := missing(runs, both, self.depths):
-            return gap
-        runs = _at_shared_depths(runs, both)
-        if runs.empty:
-            return not_measured(f"{self.variant} and {self.than} at one depth")
+        runs = _side_by_side(self, evidence)
+        if isinstance(runs, Judgement):
+            return runs
         lowest = None
         for depth, group in runs.groupby("depth"):
             one, other = (
-                group[group["variant"] == name].set_index("seed")[self.measure] for name in both
+                group[group["variant"] == name].set_index("seed")[self.measure]
+                for name in (self.variant, self.than)
             )
             found = interval(one - other)
             if found["n"] < MIN_SEEDS:
@@ -743,6 +740,16 @@ def _at_shared_depths(runs: pd.DataFrame, variants: Sequence[str]) -> pd.DataFra
     """The runs at depths that all of these variants have."""
     depths = (set(runs.loc[runs["variant"] == variant, "depth"]) for variant in variants)
     return runs[runs["depth"].isin(set.intersection(*depths))]
+
+
+def _side_by_side(rule: NotBelow | VariesMore, evidence: Evidence) -> pd.DataFrame | Judgement:
+    """The runs that have the measure, at depths that both variants have; or why there are none."""
+    both = [rule.variant, rule.than]
+    runs = evidence.runs(rule.studies, both, rule.depths).dropna(subset=rule.measure)
+    if gap := missing(runs, both, rule.depths):
+        return gap
+    runs = _at_shared_depths(runs, both)
+    return not_measured(f"{rule.variant} and {rule.than} at one depth") if runs.empty else runs
 
 
 FOR_SPREAD = 8
@@ -767,16 +774,15 @@ class VariesMore(Rule):
     measure: str
 
     def judge(self, evidence: Evidence) -> Judgement:
-        both = [self.variant, self.than]
-        runs = evidence.runs(self.studies, both, self.depths).dropna(subset=self.measure)
-        if gap := missing(runs, both, self.depths):
-            return gap
-        runs = _at_shared_depths(runs, both)
-        if runs.empty:
-            return not_measured(f"{self.variant} and {self.than} at one depth")
+        runs = _side_by_side(self, evidence)
+        if isinstance(runs, Judgement):
+            return runs
         more, less, least, told = 0, 0, None, []
         for depth, group in runs.groupby("depth"):
-            one, other = (group.loc[group["variant"] == name, self.measure] for name in both)
+            one, other = (
+                group.loc[group["variant"] == name, self.measure]
+                for name in (self.variant, self.than)
+            )
             seeds = min(len(one), len(other))
             if seeds < MIN_SEEDS or len(one) + len(other) < FOR_SPREAD:
                 return not_measured(

@@ -116,6 +116,12 @@ def panels(count: int, *, sharey: bool = False) -> tuple[Figure, list[Axes]]:
     return figure, list(axes.flat[:count])
 
 
+def label_rows(panels: Sequence[Axes], label: str) -> None:
+    """Name the axis that each row of panels shares."""
+    for ax in panels[::BESIDE]:
+        ax.set_ylabel(label)
+
+
 def _subplots(
     rows: int, columns: int, size: tuple[float, float], sharey: bool
 ) -> tuple[Figure, np.ndarray]:

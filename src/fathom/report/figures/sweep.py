@@ -151,6 +151,5 @@ def depth_panels(
             row = place - place % style.BESIDE  # its titles are at one height
             above = max(marks[row : row + style.BESIDE])
             ax.set_title(f"{depth} layers", pad=6 + 24 * above)
-    for ax in axes[:: style.BESIDE]:
-        ax.set_ylabel(style.label_of(measure))
+    style.label_rows(axes, style.label_of(measure))
     return style.finished(page, list(steps["variant"].unique()), title)

@@ -46,7 +46,7 @@ def validation(steps: pd.DataFrame, title: str) -> Figure:
                     name, (0.01, bits), xycoords=ax.get_yaxis_transform(),
                     xytext=(0, 2), textcoords="offset points", color=style.GREY, fontsize=13,
                 )  # fmt: skip
-    axes[0].set_ylabel("validation\n(bits per character)")
+    style.label_rows(axes, "validation\n(bits per character)")
     return style.finished(page, list(found["variant"].unique()), title + alike(found, ["bits"]))
 
 
