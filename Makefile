@@ -15,8 +15,8 @@ SOURCES := src tests benchmarks docs/examples
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help all setup test test-slow test-browser test-faults test-cluster test-reference lint \
-  format verify reference smoke dry-runs schema clean validator
+.PHONY: help all setup test test-slow test-browser test-faults test-cluster test-long test-reference \
+  lint format verify reference smoke dry-runs schema clean validator
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -70,6 +70,10 @@ test-faults: $(STAMP) ## kill trainings and workflows, damage files, fill a disk
 
 test-cluster: $(STAMP) ## run the workflow on a Slurm cluster of this machine, where Slurm is installed
 	$(BIN)/python -m pytest -m cluster tests/cluster -rs
+
+test-long: $(STAMP) ## these four at once, as CI does: both cores are busy to the end
+	$(BIN)/python -m pytest -m "slow or browser or faults or cluster" -n 2 --dist loadfile \
+	  -rs --durations 15
 
 test-reference: $(STAMP) ## render results/reference elsewhere, compare, replay its runs
 	$(BIN)/python -m pytest -m reference tests/test_reference.py -n 2 --dist loadgroup

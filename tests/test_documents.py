@@ -62,6 +62,7 @@ TRACKED = [
         "report",
         "envs",
         "benchmarks",
+        ".ci",
         ".github",
     )
     for file in (PROJECT / folder).glob("**/*" if folder else "*")
@@ -153,9 +154,10 @@ def test_every_target_of_make_exists(document):
 @pytest.mark.parametrize("file", [".github/workflows/ci.yml", ".ci/run"])
 def test_continuous_integration_calls_targets_that_exist(file):
     text = (PROJECT / file).read_text(encoding="utf-8")
-    called = re.findall(r"\bmake ([a-z-]+)$", text, re.MULTILINE)
-    assert called
-    assert set(called) <= targets()
+    lines = re.findall(r"^ *(?:step|run:) make (.+)$", text, re.MULTILINE)
+    assert lines
+    for line in lines:
+        assert {word for word in line.split() if re.match("[a-z]", word)} <= targets(), line
 
 
 # --- environments --------------------------------------------------------------------------------

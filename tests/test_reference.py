@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fathom.config.cells import Cell
 from reference_helpers import (
     BUNDLES,
     MAX_BYTES,
@@ -65,7 +66,8 @@ def imported(committed, tmp_path_factory):
     return folder
 
 
-# The second core replays while the first renders.
+# One core replays PyTorch, which is most of it; the other renders first, then replays MLX.
+REPLAYED_IN = {"torch": "imported", "mlx": "rendered"}
 
 
 @pytest.mark.reference
@@ -82,13 +84,18 @@ def test_every_run_of_the_bundles_counts(rendered):
     assert status == 0, said
     runs = json.loads(said)["runs"]
     assert [r for r in runs if r["status"] not in ("imported", "missing")] == []
+    assert {Cell.parse(r["cell"]).backend for r in runs} == set(REPLAYED_IN)
 
 
 @pytest.mark.reference
-@pytest.mark.xdist_group("replayed")
-def test_todays_code_repeats_every_group(imported):
-    """On the backends that are installed here; that another is not is no difference."""
-    status, said = fathom(imported, "replay", "--all", "--set", "train=false")
+@pytest.mark.parametrize(
+    "backend",
+    [pytest.param(name, marks=pytest.mark.xdist_group(at)) for name, at in REPLAYED_IN.items()],
+)
+def test_todays_code_repeats_every_group(backend, request):
+    """Of the backends that are installed here; that another is not is no difference."""
+    folder = request.getfixturevalue(REPLAYED_IN[backend])
+    status, said = fathom(folder, "replay", backend, "--all", "--set", "train=false")
     print(said)
     assert status == 0, said
 

@@ -158,6 +158,12 @@ def need(backend):
     return backend
 
 
+def quickest_backend():
+    """For what no backend has a part in: MLX starts in less than half the time of PyTorch."""
+    installed = installed_backends()
+    return "mlx" if "mlx" in installed else installed[0]
+
+
 def wait_until(condition, process):
     """Wait for something that a process does; fails if it ends before."""
     end = time.monotonic() + SECONDS

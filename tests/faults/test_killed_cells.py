@@ -8,9 +8,17 @@ import subprocess
 import time
 
 import pytest
-from fault_helpers import RUN_FILES, kill, need, the_cell, tiny_project, wait_until
+from fault_helpers import (
+    RUN_FILES,
+    kill,
+    need,
+    quickest_backend,
+    the_cell,
+    tiny_project,
+    wait_until,
+)
 
-from fathom.config import BACKENDS, installed_backends
+from fathom.config import BACKENDS
 
 pytestmark = pytest.mark.faults
 
@@ -121,7 +129,7 @@ FILES_WRITTEN = 2 + 4
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_kill_around_any_file_leaves_nothing_half(tmp_path, moment):
-    backend = installed_backends()[0]
+    backend = quickest_backend()
     whole = tiny_project(tmp_path / "whole", backends=[backend], steps=25)
     whole.train_all()
     for rename in range(1, FILES_WRITTEN + 1):
@@ -152,7 +160,7 @@ def assert_nothing_half(project, whole):
 
 def test_a_kill_while_a_run_is_replaced_leaves_no_mixture(tmp_path):
     """The old run is stale, the new one is half written: neither may pass for the other."""
-    backend = installed_backends()[0]
+    backend = quickest_backend()
     old = tiny_project(tmp_path / "old", backends=[backend], steps=15)
     old.train_all()
     for rename in range(1, FILES_WRITTEN + 1):
@@ -172,7 +180,7 @@ def test_a_kill_while_a_run_is_replaced_leaves_no_mixture(tmp_path):
 def both(tmp_path):
     """A project of two long cells, which two workers train at once."""
     return tiny_project(
-        tmp_path, variants=["baseline", "mhc"], backends=installed_backends()[:1], steps=600
+        tmp_path, variants=["baseline", "mhc"], backends=[quickest_backend()], steps=600
     )
 
 

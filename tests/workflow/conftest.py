@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from grid_helpers import only
 
@@ -105,10 +106,16 @@ class Workflow:
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory):
-    """The smoke grid, run once."""
-    workflow = copy_of_project(tmp_path_factory.mktemp("finished"))
-    workflow.said = workflow.smoke("all").stderr
-    return workflow
+    """The smoke grid, run once: the first worker of pytest that needs it makes it for all."""
+    own = tmp_path_factory.getbasetemp()
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    with FileLock(shared / "finished.lock"):
+        made, said = shared / "made", shared / "said"
+        if not said.exists():
+            shutil.rmtree(made, ignore_errors=True)  # what another worker could not finish
+            said.write_text(copy_of_project(made).smoke("all").stderr)
+        folder = shutil.copytree(made, own / "finished", symlinks=True)
+    return Workflow(folder, said.read_text())
 
 
 @pytest.fixture
