@@ -1519,6 +1519,18 @@ def test_on_its_ground_a_claim_is_judged():
     assert grounded(ground, NEAR_RUNS)["verdict"] == CONTRADICTED
 
 
+def test_a_test_may_have_a_ground_of_its_own():
+    wider = {**NEAR, "ground": {"width": 64}}
+    row = grounded({"width": 16, "steps": 3}, NEAR_RUNS, test=wider)
+    assert (row["verdict"], row["reason"]) == (
+        NOT_MEASURED, "width 16 cannot speak for 64 or more"
+    )  # fmt: skip
+    assert (
+        grounded({"width": 64}, NEAR_RUNS, test={**NEAR, "ground": {"width": 16}})["verdict"]
+        == CONTRADICTED
+    )
+
+
 def test_networks_that_are_too_shallow_are_left_out():
     runs = at_depths("gain_final", {4: [5.0] * 3, 8: [-0.6] * 3, 16: [-0.6] * 3})
     assert grounded({}, runs)["verdict"] == CONTRADICTED

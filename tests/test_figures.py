@@ -14,7 +14,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib import colors
+from matplotlib import pyplot as plt
 from matplotlib.collections import PolyCollection
+from PIL import Image
 from safetensors.numpy import save_file
 
 from fathom.analysis.tables import summary_table
@@ -1024,6 +1026,20 @@ def test_steps_stand_by_size_and_growth_by_depth():
 
 
 @pytest.mark.slow
+def test_a_picture_of_few_colours_looks_like_one_of_all(tmp_path):
+    ramp, axes = plt.subplots()
+    axes.imshow(np.linspace(0, 1, 10_000).reshape(100, 100), cmap="viridis")
+    figures.save({"ramp": ramp}, tmp_path, only=["png"])
+    with figures.style.in_style():
+        ramp.savefig(tmp_path / "all.png")
+    with Image.open(tmp_path / "all.png") as whole, Image.open(tmp_path / "ramp.png") as few:
+        assert few.mode == "P"
+        assert few.info["dpi"] == whole.info["dpi"]
+        apart = np.abs(np.asarray(whole.convert("RGB"), int) - np.asarray(few.convert("RGB"), int))
+    assert apart.max() <= 20
+    assert (tmp_path / "ramp.png").stat().st_size < (tmp_path / "all.png").stat().st_size / 2
+
+
 def test_the_same_numbers_make_the_same_bytes(tmp_path):
     names = set()
     for folder in ("one", "two"):

@@ -235,16 +235,16 @@ ROW = re.compile(r"^\| (.+?) \| (.+?) \|$", re.M)
 BROWSABLE = "make a browsable report: unpack it, open its `report.html`"
 PAPER = "snakemake all --configfile workflow/presets/paper.yaml"
 PLANS = {
-    "see what would run, and why": {"train": 426, "reports": 1},
+    "see what would run, and why": {"train": 408, "reports": 1},
     "train one study": {"train": 54},
     "do one cell again": {"train": 1},
-    "cut an axis": {"train": 125, "reports": 1},
-    "draw every cell's own figures": {"train": 426, "cell_figure": 426},
-    "make the page, `results/index.html`": {"train": 426, "reports": 1, "page": 1},
-    "make the paper, `results/fathom.pdf`": {"train": 426, "reports": None},
+    "cut an axis": {"train": 119, "reports": 1},
+    "draw every cell's own figures": {"train": 408, "cell_figure": 408},
+    "make the page, `results/index.html`": {"train": 408, "reports": 1, "page": 1},
+    "make the paper, `results/fathom.pdf`": {"train": 408, "reports": None},
     "get the images, or see why not": {"data_fashion_mnist": 1},
-    "run the published scale": {"train": 576, "reports": 1},
-    "… on a Slurm cluster ([how](docs/cluster.md))": {"train": 576, "reports": 1},
+    "run the published scale": {"train": 558, "reports": 1},
+    "… on a Slurm cluster ([how](docs/cluster.md))": {"train": 558, "reports": 1},
 }
 """What a command plans where nothing has run yet; the data set and tables go without saying."""
 
@@ -313,7 +313,7 @@ def test_a_missing_backend_is_left_out_and_said(untouched, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['mlx'] = None\n")
     result = untouched.snakemake("-n", environment={"PYTHONPATH": str(tmp_path)})
     assert result.returncode == 0, result.stderr
-    assert jobs_in(result.stdout)["train"] == 356
+    assert jobs_in(result.stdout)["train"] == 338
     said = [line for line in result.stderr.splitlines() if "mlx is not installed here" in line]
     assert len(said) == 1
 

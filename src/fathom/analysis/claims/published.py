@@ -141,6 +141,10 @@ class Claim(Section):
         None, description="a study in which its tests are made again; these decide nothing"
     )
 
+    def ground_of(self, test: Rule) -> dict[str, float]:
+        """The claim's, under that of the test where it has one."""
+        return {**self.ground, **test.ground}
+
     @field_validator("tests", mode="before")
     @classmethod
     def _kinds_exist(cls, tests: object) -> object:
@@ -210,6 +214,7 @@ def _misnamed(published: Published, config: Config) -> Iterator[str]:
         if isinstance(entry, Figures) and entry.study in config.studies:
             yield from _strange(where, "variant", entry.cells, variants)
         for test in entry.tests if isinstance(entry, Claim) else ():
+            yield from _strange(where, "ground setting", test.ground, GROUND_SETTINGS)
             measures = _named(test, "measure", "measures", "beside")
             yield from _strange(where, "measure", measures, test.known_measures)
             if any(study in config.studies for study in test.studies):

@@ -226,6 +226,8 @@ class Rule(Section):
     seeds: Positive = Field(
         MIN_SEEDS, description="so many seeds a verdict takes; 1: the source tells of one run"
     )
+    ground: Annotated[dict[str, float], Field(default_factory=dict)]
+    """The least sizes of a study that can be tested, where they are not those of the claim."""
 
     @abstractmethod
     def judge(self, evidence: Evidence) -> Judgement:

@@ -104,11 +104,11 @@ def _judged(
     `homes` are the places that decide.
     """
     ran = {name for found in evidence.values() for name in found.cells["study"]}
-    small = {name: too_small(claim, config.studies.get(name)) for name in test.studies}
+    small = {name: too_small(claim, test, config.studies.get(name)) for name in test.studies}
     barred = [name for name, why in small.items() if why]
     judged = []
     for place, found in evidence.items():
-        judgement = test.judge(found.without(barred, claim.ground.get("depth", 0)))
+        judgement = test.judge(found.without(barred, claim.ground_of(test).get("depth", 0)))
         if judgement.verdict == NOT_MEASURED:
             if barred:
                 why = "; ".join(dict.fromkeys(small[name] for name in barred))
@@ -138,14 +138,14 @@ def _judged(
         }
 
 
-def too_small(claim: Claim, study: Study | None) -> str:
-    """Why a study cannot speak for a claim: which of its sizes are below the claim's ground.
+def too_small(claim: Claim, test: Rule, study: Study | None) -> str:
+    """Why a study cannot speak for a claim: which of its sizes are below the ground of the test.
 
     Empty if none is, or if there is no such study.
     """
     ours = {} if study is None else _sizes(study, study.labels[0], study.depths)
     found = []
-    for name, least in claim.ground.items():
+    for name, least in claim.ground_of(test).items():
         size = ours.get(name, math.inf)
         size = max(size.values()) if isinstance(size, dict) else size
         if size < least:
@@ -234,7 +234,7 @@ def _scale_of(claim: Claim, test: Rule, studies: Sequence[Study]) -> str:
     found = []
     for study in studies:
         asked = getattr(test, "depths", None) or study.depths
-        least = claim.ground.get("depth", 0)
+        least = claim.ground_of(test).get("depth", 0)
         depths = [depth for depth in study.depths if depth in asked and depth >= least]
         found.append(_scale(claim.scale, study, study.labels[0], depths or study.depths))
     return "; ".join(dict.fromkeys(text for text in found if text))
