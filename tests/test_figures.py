@@ -854,6 +854,16 @@ def test_weights_are_shown_beside_the_sums_of_the_whole_matrix():
     assert [text.get_text() for text in right.get_legend().get_texts()] == ["row", "column"]
 
 
+def test_weights_of_many_layers_can_be_told_from_none():
+    even = np.tril(np.ones((64, 64))) / np.arange(1, 65)[:, None]
+    even[5, 0] = 0
+    left, *_ = mixing_matrix({"mhc_causal": Mixing(64, 0, even, even)}, "images").axes
+    image = left.images[0]
+    assert image.norm(image.get_array())[63, 0] == pytest.approx(math.log(10) / math.log(640))
+    assert image.norm(image.get_array())[5, 0] == 0
+    assert image.get_array().mask[0, 1]
+
+
 def test_matrices_share_the_scale_of_colours_and_of_sums_and_have_whole_ticks():
     """The sums of the two are 4 to 8 and 40 to 80: more than a decade."""
     of = {"a": Mixing(2, 5, MATRIX, WEIGHTS), "b": Mixing(2, 5, 10 * MATRIX, 0.5 * WEIGHTS)}

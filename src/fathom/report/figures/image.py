@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 ROWS, COLUMNS = "#0072B2", "#D55E00"
 
+MANY = 32
+"""Layers from which on an even weight, 1 / layers, would be as dark as none."""
+
 
 @figure
 def comparison(steps: pd.DataFrame, summary: pd.DataFrame, title: str) -> Figure:
@@ -61,7 +64,8 @@ def comparison(steps: pd.DataFrame, summary: pd.DataFrame, title: str) -> Figure
 def mixing_matrix(mixing: dict[str, Mixing], title: str) -> Figure:
     """Learned mixing over depth, of one run of each variant: its first seed at the largest depth.
 
-    Left: the weights that layers read with, each row of which sums to one. Right: the sums of the
+    Left: the weights that layers read with, each row of which sums to one; of many layers on a
+    logarithmic scale, from a tenth of an even weight on. Right: the sums of the
     rows and columns of the whole matrix, whose rows are cut off at the layer itself and normalised
     to make those weights; with a doubly stochastic matrix they are one.
     """
@@ -86,9 +90,13 @@ def mixing_matrix(mixing: dict[str, Mixing], title: str) -> Figure:
 
 def _weights(ax: Axes, weights: np.ndarray) -> AxesImage:
     """A heat map of weights [L, L]; where a layer cannot read, nothing."""
+    from matplotlib.colors import LogNorm, Normalize
+
     above = np.triu(np.ones(weights.shape, dtype=bool), k=1)
-    shown = np.ma.masked_array(weights, above)
-    image = ax.imshow(shown, cmap="cividis", interpolation="nearest", vmin=0, vmax=1)
+    least = 0.1 / len(weights) if len(weights) >= MANY else 0
+    shown = np.ma.masked_array(np.maximum(weights, least), above)
+    scale = LogNorm(least, 1) if least else Normalize(0, 1)
+    image = ax.imshow(shown, cmap="cividis", interpolation="nearest", norm=scale)
     ax.set_xlabel("state read")
     ax.set_ylabel("layer")
     ax.grid(visible=False)
