@@ -1,6 +1,7 @@
 """Damage to a run, a table, a report or a figure is found and named, and is never averaged in."""
 
 import gzip
+import hashlib
 import json
 import random
 import shlex
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from PIL import Image
 
 from command_helpers import exit_status
 from fathom.analysis.attribution import write_attribution
@@ -107,8 +109,18 @@ class Picture:
     def draw_without_rendering(self):
         pass
 
-    def savefig(self, file, **_):
-        file.write_text(self.words)
+    def get_layout_engine(self):
+        return None
+
+    def set_layout_engine(self, _):
+        pass
+
+    def savefig(self, file, format, **_):
+        digest = hashlib.sha256(self.words.encode()).digest()
+        if format == "png":
+            Image.frombytes("L", (8, 4), digest).save(file, format="PNG", dpi=(110, 110))
+        else:
+            file.write_bytes(digest)
 
 
 def draw(results, study):

@@ -10,6 +10,7 @@ from fathom.system.text import printable
 PACKAGES = {
     ".": ("numpy", "pydantic", "safetensors", "typer", "yaml"),
     ".[workflow]": (
+        "PIL",
         "jinja2",
         "markdown_it",
         "matplotlib",
