@@ -1035,7 +1035,6 @@ def test_steps_stand_by_size_and_growth_by_depth():
 # --- files -----------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_picture_of_few_colours_looks_like_one_of_all(tmp_path):
     ramp, axes = plt.subplots()
     axes.imshow(np.linspace(0, 1, 10_000).reshape(100, 100), cmap="viridis")
@@ -1047,9 +1046,10 @@ def test_a_picture_of_few_colours_looks_like_one_of_all(tmp_path):
         assert few.info["dpi"] == whole.info["dpi"]
         apart = np.abs(np.asarray(whole.convert("RGB"), int) - np.asarray(few.convert("RGB"), int))
     assert apart.max() <= 20
-    assert (tmp_path / "ramp.png").stat().st_size < (tmp_path / "all.png").stat().st_size / 2
+    assert (tmp_path / "ramp.png").stat().st_size < 0.7 * (tmp_path / "all.png").stat().st_size
 
 
+@pytest.mark.slow
 def test_the_same_numbers_make_the_same_bytes(tmp_path):
     names = set()
     for folder in ("one", "two"):

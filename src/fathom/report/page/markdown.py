@@ -29,6 +29,9 @@ FIGURES = "figures"
 READABLE = " !$'()*+,-./:;=?@[]^_`{|}~"
 """What may stand as it is in a data: address, between double quotes."""
 
+BULKIER = 3
+"""An SVG of many curves is longer still."""
+
 
 @dataclass(frozen=True)
 class Heading:
@@ -200,24 +203,26 @@ def _picture(image: Token, file: str, figures: Path) -> str:
     """The HTML of an image: with its data, or a line that says that it is not there."""
     name, source = escape(image.content), unquote(str(image.attrGet("src")))
     place = PurePosixPath(_from_page(source, file)).parts
-    found = _embedded(figures.joinpath(*place[1:])) if place[:1] == (FIGURES,) else []
+    found = _embedded(figures.joinpath(*place[1:])) if place[:1] == (FIGURES,) else ""
     if not found:
         return f'<span class="missing">The figure {name} is not drawn here.</span>'
-    return f'<img alt="{name}" src="{min(found, key=len)}">'
+    return f'<img alt="{name}" src="{found}">'
 
 
-def _embedded(figure: Path) -> list[str]:
-    """A figure as the data: address of each format that it is drawn in."""
+def _embedded(figure: Path) -> str:
+    """A figure as a data: address; empty if it is not drawn.
+
+    As SVG, which is sharp at any size, if that is at most BULKIER times as long as the PNG.
+    """
     png, svg = figure.with_suffix(".png"), figure.with_suffix(".svg")
-    found = []
+    pixels = drawing = ""
     if svg.is_file():
         # Text in an address takes less room than base64; a line break would vanish from it.
         text = quote(b" ".join(svg.read_bytes().splitlines()), safe=READABLE)
-        found.append(f"data:image/svg+xml,{text}")
+        drawing = f"data:image/svg+xml,{text}"
     if png.is_file():
-        data = base64.b64encode(png.read_bytes()).decode()
-        found.append(f"data:image/png;base64,{data}")
-    return found
+        pixels = f"data:image/png;base64,{base64.b64encode(png.read_bytes()).decode()}"
+    return pixels if pixels and not 0 < len(drawing) <= BULKIER * len(pixels) else drawing
 
 
 def _with_figures(tokens: Sequence[Token], parser: MarkdownIt) -> list[Token]:
