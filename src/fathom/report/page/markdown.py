@@ -222,7 +222,8 @@ def _embedded(figure: Path) -> str:
         drawing = f"data:image/svg+xml,{text}"
     if png.is_file():
         pixels = f"data:image/png;base64,{base64.b64encode(png.read_bytes()).decode()}"
-    return pixels if pixels and not 0 < len(drawing) <= BULKIER * len(pixels) else drawing
+    is_bulky = len(drawing) > BULKIER * len(pixels)
+    return pixels if pixels and (is_bulky or not drawing) else drawing
 
 
 def _with_figures(tokens: Sequence[Token], parser: MarkdownIt) -> list[Token]:
