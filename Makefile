@@ -9,7 +9,7 @@ STAMP := $(VENV)/.complete
 SNAKEMAKE := $(BIN)/snakemake
 SMOKE := --configfile workflow/presets/smoke.yaml
 REFERENCE := workflow/presets/reference.yaml
-SOURCES := src tests benchmarks docs/examples
+SOURCES := src tests workflow benchmarks docs/examples
 
 # Tests and workflows start hundreds of processes; each would compile everything that it imports.
 unexport PYTHONDONTWRITEBYTECODE

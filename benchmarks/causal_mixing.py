@@ -16,13 +16,13 @@ import time
 import numpy as np
 
 from fathom import tasks
-from fathom.backends import Backend, Objective, Trainer, connect
+from fathom.backends import Backend, Trainer, connect
 from fathom.config import Spec, check_config
 from fathom.models.connections.causal import Causal, CausalConnection, History
-from fathom.models.connections.connection import Site
+from fathom.models.connections.connection import ConnectionContext
 from fathom.models.network import Network
 from fathom.models.ops import Array, Ops
-from fathom.optimizers import Pace, update_of
+from fathom.optimizers import ScheduledValues, optimizer_config
 
 
 class PlainSum(CausalConnection):
@@ -40,9 +40,9 @@ class PlainSum(CausalConnection):
 class PlainCausal(Causal):
     """The settings of such a connection: those of `causal`."""
 
-    def at(self, site: Site) -> PlainSum:
+    def at(self, context: ConnectionContext) -> PlainSum:
         """The scheme at its site."""
-        return PlainSum(self, site)
+        return PlainSum(self, context)
 
 
 def main() -> None:
@@ -69,7 +69,7 @@ def measure(backend: Backend, depth: int, options: argparse.Namespace) -> str:
     images = rng.random((options.batch, 28, 28, 1), dtype=np.float32)
     labels = rng.integers(0, 10, options.batch).astype(np.int32)
     specs = {name: spec_of(name, depth, options) for name in ("resnet", "mhc_causal")}
-    networks = {name: tasks.network_of(spec) for name, spec in specs.items()}
+    networks = {name: tasks.Problem(spec).network for name, spec in specs.items()}
     causal = specs["mhc_causal"]
     scheme = PlainCausal.model_validate(causal.connection.model_dump())
     task = tasks.load(causal.task)
@@ -85,7 +85,9 @@ def measure(backend: Backend, depth: int, options: argparse.Namespace) -> str:
         for name, trainer in trainers.items():
             begun = time.perf_counter()
             # Too small a step to part the two sums.
-            trainer.step([tasks.Batch((images,), labels)], Pace(rate=1e-6, momentum=0.0))
+            trainer.step(
+                [tasks.Batch({"images": images}, labels)], ScheduledValues(rate=1e-6, momentum=0.0)
+            )
             measured = trainer.collect()
             if repeat:
                 seconds[name].append(time.perf_counter() - begun)
@@ -120,14 +122,14 @@ def spec_of(variant: str, depth: int, options: argparse.Namespace) -> Spec:
 def start(backend: Backend, spec: Spec, network: Network) -> Trainer:
     """A trainer that also reports its logits."""
 
-    def objective(params: dict, inputs: tuple, targets: object) -> Objective:
-        output = network.forward(backend.ops, params, *inputs)
-        loss = backend.ops.cross_entropy(output.logits, targets)
+    def objective(params: dict, batch: tasks.Batch) -> tuple[object, dict]:
+        output = network.forward(backend.ops, params, batch.inputs)
+        loss = backend.ops.cross_entropy(output.logits, batch.targets)
         finite = backend.ops.all_finite(output.logits)
-        return Objective(loss, {"logits": output.logits, "logits_finite": finite})
+        return loss, {"logits": output.logits, "logits_finite": finite}
 
-    params = tasks.initial_parameters(spec)
-    return backend.trainer(params, objective, update_of(spec))
+    params = tasks.Problem(spec).initial_parameters()
+    return backend.trainer(params, objective, optimizer_config(spec, network.parameters()))
 
 
 def relative(a: np.ndarray, b: np.ndarray) -> float:

@@ -85,13 +85,16 @@ def make_spec():
             "accumulate": 1,
             "evaluate_every": None,
         }
-        model = MODELS[changes.get("task", "tokens")]
-        study = {**top, "model": dict(model), "optimizer": dict(OPTIMIZER)}
+        study = {
+            **top,
+            "model": dict(MODELS[changes.get("task", "tokens")]),
+            "optimizer": dict(OPTIMIZER),
+        }
         label, connection = changes.pop("variant", "mhc"), changes.pop("connection", None)
         for name, value in changes.items():
-            sections = (cell, top, model, OPTIMIZER)
-            section = next(i for i, s in enumerate(sections) if name in s)
-            (cell, study, study["model"], study["optimizer"])[section][name] = value
+            sections = ((cell, cell), (top, study), (OPTIMIZER, study["optimizer"]))
+            found = (to for known, to in sections if name in known)
+            next(found, study["model"])[name] = value
         variant = label if connection is None else {label: connection}
         axes = {f"{axis}s": [cell[axis]] for axis in ("depth", "backend", "seed")}
         config = check_config(
@@ -147,11 +150,11 @@ def first_batch():
         if spec.task == "text":
             shape = (spec.batch_size, spec.model.length + 1)
             window = rng.integers(0, spec.model.vocab, shape).astype(np.int32)
-            return tasks.Batch((window[:, :-1],), window[:, 1:])
+            return tasks.Batch({"tokens": window[:, :-1]}, window[:, 1:])
         B, W = spec.batch_size, spec.model.width
         images = rng.random((B, 28, 28, 1), dtype=np.float32)
         kept = rng.random((spec.depth, B, 14, 14, W)) >= spec.model.dropout
-        inputs = (images, kept) if spec.model.dropout else (images,)
+        inputs = {"images": images} | ({"keep": kept} if spec.model.dropout else {})
         return tasks.Batch(inputs, rng.integers(0, 10, B).astype(np.int32))
 
     return batch
@@ -169,7 +172,7 @@ def parameters_off_symmetry():
         rng = np.random.default_rng(12345)
         return {
             name: (value + amount(name) * rng.standard_normal(value.shape)).astype(np.float32)
-            for name, value in tasks.initial_parameters(spec).items()
+            for name, value in tasks.Problem(spec).initial_parameters().items()
         }
 
     def amount(name):
@@ -187,7 +190,7 @@ def oracle_forward():
     def forward(spec, params, inputs):
         ops = NumpyOps()
         exact = {name: ops.asarray(value) for name, value in params.items()}
-        return tasks.network_of(spec).forward(ops, exact, *inputs)
+        return tasks.Problem(spec).network.forward(ops, exact, inputs)
 
     return forward
 
@@ -197,8 +200,9 @@ def oracle_loss(oracle_forward):
     """The spec's float64 loss on given parameters."""
     from fathom.backends.numpy import NumpyOps
 
-    def loss(spec, params, inputs, targets):
-        return NumpyOps().cross_entropy(oracle_forward(spec, params, inputs).logits, targets)
+    def loss(spec, params, batch):
+        output = oracle_forward(spec, params, batch.inputs)
+        return tasks.load(spec.task).loss(NumpyOps(), output, batch)
 
     return loss
 
@@ -209,8 +213,20 @@ def start():
     from fathom.train import trainer_for
 
     def trainer(backend, spec, params=None):
+        problem = tasks.Problem(spec)
         return trainer_for(
-            spec, backend, tasks.initial_parameters(spec) if params is None else params
+            problem, backend, problem.initial_parameters() if params is None else params
         )
 
     return trainer
+
+
+@pytest.fixture(scope="session")
+def shipped(pytestconfig, default_config):
+    """(published figures that networks of any size may speak for, templates) of the repository."""
+    from fathom.analysis.claims import load_published  # it loads SciPy
+    from tables_helpers import groundless
+
+    report = pytestconfig.rootpath / "report"
+    published = load_published(report / "published.yaml", default_config)
+    return groundless(published), report / "templates"

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from fathom.optimizers import Pace
+from fathom.optimizers import ScheduledValues
 
-STEADY = Pace(rate=1.0, momentum=0.0)
+STEADY = ScheduledValues(rate=1.0, momentum=0.0)
 """No schedule; with this momentum Muon's average is the gradient itself."""
 
 H = 1e-6

@@ -1,10 +1,12 @@
-"""A grid of a few cells of the smoke preset."""
+"""A copy of the project, and a grid of a few cells of the smoke preset."""
 
+import shutil
 from pathlib import Path
 
 import yaml
 
 PROJECT = Path(__file__).parents[1]
+PARTS = ("src", "workflow", "report", "envs", "config.yaml")
 NOTHING = {"seeds": [0], "exclude": [{"seed": 0}]}
 
 
@@ -16,3 +18,15 @@ def only(studies, **settings):
     names = yaml.safe_load((PROJECT / "config.yaml").read_text(encoding="utf-8"))["studies"]
     every = {name: studies.get(name, NOTHING) for name in names}
     return yaml.safe_dump({"studies": every, **settings}, sort_keys=False)
+
+
+def copy_project(folder, grid):
+    """What the workflow needs, and the overlay `grid` as grid.yaml."""
+    ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    for part in PARTS:
+        source = PROJECT / part
+        if source.is_dir():
+            shutil.copytree(source, folder / part, ignore=ignore)
+        else:
+            shutil.copy(source, folder / part)
+    (folder / "grid.yaml").write_text(grid)

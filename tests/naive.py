@@ -305,7 +305,7 @@ def linear(p, x, name, model):
     return y + p[f"{name}.bias"] if model.biases else y
 
 
-def turned(x):
+def apply_rope(x):
     """Rotary positions of a head's [T, d]: channels i and i + d/2 are a complex number, which is
     multiplied with exp(−√−1 · t · 10000^(−2i/d)).
     """
@@ -328,7 +328,7 @@ def attention(p, x, model):
         columns = slice(head * D // heads, (head + 1) * D // heads)
         own_q, own_k = q[:, columns], k[:, columns]
         if model.positions == "rotary":
-            own_q, own_k = turned(own_q), turned(own_k)
+            own_q, own_k = apply_rope(own_q), apply_rope(own_k)
         if model.qk_norm:
             own_q, own_k = rms_norms(own_q), rms_norms(own_k)
         for t in range(T):  # position t looks at positions 0 … t

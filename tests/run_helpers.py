@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fathom import tasks
 from fathom.backends.numpy import NumpyOps
 from fathom.config import check_config
 from fathom.runs import folder as runs
-from fathom.runs.code import training_code
+from fathom.runs.training_code import training_code
+from fathom.tasks import Problem
 
 STUDY = {
     "task": "tokens",
@@ -42,7 +42,7 @@ def config_with(results="results", studies=("a",), **changes):
     return check_config({"results": str(results), "studies": data})
 
 
-def metrics(losses, step_seconds=0.5, **columns):
+def metric_rows(losses, step_seconds=0.5, **columns):
     """Rows of metrics.jsonl, with these losses; other columns can be given, one value per step."""
     rows = []
     for step, loss in enumerate(losses):
@@ -73,8 +73,9 @@ def metrics(losses, step_seconds=0.5, **columns):
 def initial_mixing(spec):
     """The connection's matrices at the initial parameters, float32 by name."""
     ops = NumpyOps()
-    params = {name: ops.asarray(value) for name, value in tasks.initial_parameters(spec).items()}
-    matrices = tasks.network_of(spec).connection.matrices(ops, params)
+    problem = Problem(spec)
+    params = {name: ops.asarray(v) for name, v in problem.initial_parameters().items()}
+    matrices = problem.network.connection.matrices(ops, params)
     return {name: np.asarray(matrix, np.float32) for name, matrix in matrices.items()}
 
 
@@ -89,7 +90,7 @@ def write_run(folder, spec, rows, device=CPU, code=None, mixing=None, weights=No
         **facts,
     }
     if weights is None and spec.weights:
-        weights = tasks.initial_parameters(spec)
+        weights = Problem(spec).initial_parameters()
     mixing = initial_mixing(spec) if mixing is None else mixing
     runs.write_run(folder, spec, rows, mixing, weights, facts)
 
@@ -102,7 +103,7 @@ def write_cell(config, cell, losses, platform="", device=CPU, code=None, seconds
     where = f"imported/{platform}" if platform else "runs"
     folder = Path(config.results) / where / cell.path()
     facts = {} if seconds is None else {"seconds": seconds}
-    write_run(folder, config.spec(cell), metrics(losses, **columns), device, code, **facts)
+    write_run(folder, config.spec(cell), metric_rows(losses, **columns), device, code, **facts)
     return folder
 
 

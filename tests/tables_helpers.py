@@ -4,7 +4,8 @@ import math
 
 import pandas as pd
 
-from fathom.measures import RUN_MEASURES
+from fathom import tasks
+from fathom.analysis.platforms import Platform
 from run_helpers import CPU_PLATFORM
 
 CHANCE = math.log(64)
@@ -27,11 +28,13 @@ def half_width(values):
 
 # --- rows of tables ------------------------------------------------------------------------------
 
-HERE = {"platform": CPU_PLATFORM, "origin": "here"}
 
+def run(variant="mhc", depth=8, seed=0, study="a", backend="torch", machine="", **values):
+    """A row of cells.csv; metrics that are not given are not finite.
 
-def run(variant="mhc", depth=8, seed=0, study="a", backend="torch", **values):
-    """A row of cells.csv; measures that are not given are not finite."""
+    `machine`: where the run was imported from; empty if it was made here. The score is the final
+    loss, unless it is given.
+    """
     row = {
         "key": f"{study}/{depth}L/{variant}/{backend}/seed{seed}",
         "study": study,
@@ -42,11 +45,15 @@ def run(variant="mhc", depth=8, seed=0, study="a", backend="torch", **values):
         "recipe": "mlx-defaults",
         "connection": variant,
         "lr": 0.002,
-        **HERE,
-        "status": "measured",
+        "platform": Platform(backend, machine).name,
+        "machine": machine or CPU_PLATFORM,
+        "status": "imported" if machine else "measured",
         "reason": "",
         "outcome": "learned",
-        **dict.fromkeys(RUN_MEASURES, math.nan),
+        **dict.fromkeys(tasks.run_metrics(), math.nan),
+        "score_metric": "exact_loss",
+        "score": values.get("loss_final", math.nan),
+        "score_chance": CHANCE,
         "nonfinite_total": 0,
         "chance_loss": CHANCE,
         "steps": 3,
@@ -56,26 +63,27 @@ def run(variant="mhc", depth=8, seed=0, study="a", backend="torch", **values):
     return {**row, **values}
 
 
-def seeds(measure, values, **axes):
-    """A run for each value of a measure: seed 0 has the first."""
-    return [run(seed=seed, **{measure: value}, **axes) for seed, value in enumerate(values)]
+def seeds(metric, values, **axes):
+    """A run for each value of a metric: seed 0 has the first."""
+    return [run(seed=seed, **{metric: value}, **axes) for seed, value in enumerate(values)]
 
 
 def curve(
-    losses, variant="mhc", depth=8, seed=0, study="a", backend="torch", column="loss", **place
+    losses, variant="mhc", depth=8, seed=0, study="a", backend="torch", machine="", column="loss"
 ):
     """The rows of steps.csv of one run."""
     axes = {"study": study, "depth": depth, "variant": variant, "backend": backend, "seed": seed}
+    axes["platform"] = Platform(backend, machine).name
     rows = []
     for step, value in enumerate(losses):
         names = {"loss": 1.0, "grad_norm": 1.0, "gain_proxy_log10_max_entry": 0.0}
-        rows.append({**axes, **HERE, **place, "step": step, **names, column: value})
+        rows.append({**axes, "step": step, **names, column: value})
     return rows
 
 
 def groundless(published):
     """Published claims that networks of any size may speak for: those of these tables are tiny."""
-    claims = [claim.model_copy(update={"ground": {}}) for claim in published.claims]
+    claims = [claim.model_copy(update={"minimum_scale": {}}) for claim in published.claims]
     return published.model_copy(update={"claims": claims})
 
 

@@ -252,9 +252,9 @@ def test_a_line_for_every_variant_and_seed_with_the_numbers_of_the_table(page, p
     assert line["y"] == [exact[step] for step in line["x"]]
 
 
-def test_other_depths_and_places_are_other_runs(page, plot, results):
+def test_other_depths_and_platforms_are_other_runs(page, plot, results):
     choose(page, "depth", "16")
-    choose(page, "place", "mlx")
+    choose(page, "platform", "mlx")
     assert [line["name"] for line in traces(page)] == ["baseline"] * 2 + ["mhc"] * 2
     assert find(page, ".notes li")[0].text == "Not run here: hc"
 

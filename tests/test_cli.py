@@ -18,8 +18,7 @@ from command_helpers import exit_status
 from fathom import cli
 from fathom.config import installed_backends, load_config
 from fathom.runs.checkpoint import Checkpoint
-from fathom.runs.folder import run_folder
-from fathom.runs.inspect import find_runs, inspect
+from fathom.runs.validate import find_runs
 from fathom.system.errors import PACKAGES
 
 BACKENDS = installed_backends()
@@ -40,7 +39,7 @@ STUDY = {
 }
 
 # What a machine with only Python, the core and a framework lacks.
-ABSENT = ("pandas", "scipy", "matplotlib", "jinja2", "snakemake", "pooch")
+ABSENT = ("pandas", "scipy", "matplotlib", "jinja2", "snakemake")
 
 pytestmark = pytest.mark.skipif(not BACKENDS, reason="neither torch nor mlx is installed")
 
@@ -152,101 +151,93 @@ def test_the_help_of_every_command_ends_with_an_example_that_can_be_given(words,
     COMMANDS[words].make_context(" ".join(words), arguments)  # which refuses what it does not know
 
 
-def test_nothing_at_all_gives_the_help(fathom, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["fathom"])
-    status = 0
-    try:
-        cli.main()
-    except SystemExit as stop:
-        status = stop.code
+def test_nothing_at_all_gives_the_help(fathom):
+    status, printed, _ = fathom()
     assert status == 0
+    assert printed.startswith("Usage: fathom")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["trian"], "'trian'"),
-        (["train", "--dept", "3", "small"], "--dept"),
-        (["train"], "STUDY"),
-        (["bundle"], "fathom bundle --help"),
-        (["train", "small", "--threads", "0"], "--threads"),
-    ],
-)
-def test_a_command_that_cannot_be_read_is_refused_in_one_line(fathom, arguments, said):
-    status, printed, errors = fathom(*arguments)
+REFUSED = {
+    # arguments: what the one line says
+    "trian": "'trian'",
+    "train --dept 3 small": "--dept",
+    "train": "STUDY",
+    "bundle": "fathom bundle --help",
+    "train small --threads 0": "--threads",
+    "train-all --jobs 0": "--jobs",
+    "train-all --jobs two": "--jobs",
+    "train-all --device abacus": "abacus",
+    "train-all -c none.yaml": "none.yaml: cannot be read (No such file or directory)",
+    "train-all --set studies.small.stepz=4": "unknown key 'stepz'; did you mean 'steps'?",
+    "train-all --set steps": "write KEY=VALUE, as in depths=[12]",
+    "status larger": "unknown study 'larger' (known: small)",
+    "bundle import --keep --replace b.tar.gz": "--keep and --replace exclude each other",
+    "bench nothing": "unknown part 'nothing'",
+    "fetch minst": "unknown data set 'minst'",
+    "replay troch": "unknown backend 'troch'",
+    "train larger": "unknown study 'larger' (known: small)",
+    "figures --study a": "--steps",
+    "export": "nothing to export: give --crate FOLDER, --zenodo FILE, or both",
+}
+
+
+@pytest.mark.parametrize("arguments", REFUSED)
+def test_a_bad_command_is_refused_in_one_line(folder, fathom, arguments):
+    status, printed, errors = fathom(*arguments.split())
     assert (status, printed) == (1, "")
     (line,) = errors
     assert line.startswith("fathom: ")
-    assert said in line
+    assert REFUSED[arguments] in line
+    assert not (folder / "results").exists()
 
 
 @pytest.mark.parametrize("command", ["status", "train-all", "verify"])
 def test_in_another_folder_the_line_says_where_to_go(tmp_path, monkeypatch, fathom, command):
     monkeypatch.chdir(tmp_path)
-    status, _, errors = fathom(command)
+    status, _, (line,) = fathom(command)
     assert status == 1
-    assert errors == [
-        "fathom: config.yaml is not in this folder; go to the folder of the project, or name a "
-        "config with --config FILE"
-    ]
+    assert line.startswith("fathom: config.yaml is not in this folder; ")
 
 
 # --- train-all -----------------------------------------------------------------------------------
 
 
-def test_every_cell_is_trained(folder, fathom):
-    status, _, errors = fathom("train-all")
+@pytest.mark.parametrize(
+    ("patterns", "trained"),
+    [
+        ([], {"baseline", "mhc"}),
+        (["*/mhc/*"], {"mhc"}),
+        (["small/2L/baseline/*", f"*/{BACKEND}/seed0", "*/mhc/*"], {"baseline", "mhc"}),
+    ],
+)
+def test_every_chosen_cell_is_trained(folder, fathom, patterns, trained):
+    status, _, errors = fathom("train-all", *patterns)
     assert status == 0
-    assert statuses(folder) == {cell_of("baseline"): "measured", cell_of("mhc"): "measured"}
-    assert [line for line in errors if line.startswith("[2/2]") and ": done" in line]
+    assert statuses(folder) == {
+        cell_of(v): "measured" if v in trained else "missing" for v in STUDY["variants"]
+    }
+    count = len(trained)
+    assert [line for line in errors if line.startswith(f"[{count}/{count}]") and ": done" in line]
     for manifest in folder.rglob("manifest.json"):
         assert {file.name for file in manifest.parent.iterdir()} == RUN_FILES
 
 
-def test_only_the_chosen_cells_are_trained(folder, fathom):
-    assert fathom("train-all", "*/mhc/*")[0] == 0
-    assert statuses(folder) == {cell_of("baseline"): "missing", cell_of("mhc"): "measured"}
-
-
-def test_several_patterns_choose_what_fits_any_of_them(folder, fathom):
-    assert fathom("train-all", "small/2L/baseline/*", f"*/{BACKEND}/seed0", "*/mhc/*")[0] == 0
-    assert set(statuses(folder).values()) == {"measured"}
-
-
-def test_a_pattern_that_fits_nothing_is_refused(folder, fathom):
-    status, _, errors = fathom("train-all", "small/48L/*", "*/mhc/*", "smal/*")
-    assert status == 1
-    assert errors == [
-        f"fathom: no cell matches '{pattern}'; a pattern is like 'depth-mlx/48L/*'"
-        for pattern in ("small/48L/*", "smal/*")
-    ]
-    assert not (folder / "results").exists()
-
-
-def test_trained_cells_are_not_trained_again(trained, fathom):
+def test_only_what_is_missing_corrupt_or_stale_is_trained(trained, fathom):
     before = {file: file.stat().st_mtime_ns for file in trained.rglob("*")}
-    status, _, errors = fathom("train-all")
+    status, _, (line,) = fathom("train-all")
     assert status == 0
-    (line,) = errors
     assert line.startswith("fathom: nothing to be done")
     assert {file: file.stat().st_mtime_ns for file in trained.rglob("*")} == before
 
-
-def test_only_what_is_left_is_trained(trained, fathom):
-    kept = manifest_of(trained, cell_of("mhc"))
-    shutil.rmtree(trained / "results/runs" / cell_of("baseline"))
-    _, _, errors = fathom("train-all")
-    assert [line for line in errors if line.startswith("[1/1]")]
-    assert set(statuses(trained).values()) == {"measured"}
-    assert manifest_of(trained, cell_of("mhc")) == kept
-
-
-def test_a_corrupt_or_stale_cell_is_trained_again(trained, fathom):
-    (trained / "results/runs" / cell_of("mhc") / "metrics.jsonl").write_text("", "utf-8")
-    assert statuses(trained)[cell_of("mhc")] == "corrupt"
-    _, _, errors = fathom("train-all")
-    assert [line for line in errors if line.startswith(f"[1/1] {cell_of('mhc')}: done")]
-    assert set(statuses(trained).values()) == {"measured"}
+    kept = manifest_of(trained, cell_of("baseline"))
+    run = trained / "results/runs" / cell_of("mhc")
+    for spoil in (lambda: shutil.rmtree(run), lambda: (run / "metrics.jsonl").write_text("")):
+        spoil()
+        assert statuses(trained)[cell_of("mhc")] in ("missing", "corrupt")
+        _, _, errors = fathom("train-all")
+        assert [line for line in errors if line.startswith(f"[1/1] {cell_of('mhc')}: done")]
+        assert set(statuses(trained).values()) == {"measured"}
+        assert manifest_of(trained, cell_of("baseline")) == kept
 
     write_config(trained, steps=5)
     assert set(statuses(trained).values()) == {"stale"}
@@ -268,24 +259,6 @@ def rows_without_times(folder, cell):
     lines = (folder / "results/runs" / cell / "metrics.jsonl").read_text("utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
     return [{k: v for k, v in row.items() if "seconds" not in k} for row in rows]
-
-
-@pytest.mark.parametrize("jobs", ["0", "-1", "two"])
-def test_a_number_of_jobs_that_is_none_is_refused(folder, fathom, jobs):
-    status, _, errors = fathom("train-all", "--jobs", jobs)
-    assert status == 1
-    (line,) = errors
-    assert line.startswith("fathom: ")
-    assert "--jobs" in line
-    assert not (folder / "results").exists()
-
-
-def test_an_unknown_device_is_refused_in_one_line(folder, fathom):
-    status, _, errors = fathom("train-all", "--device", "abacus")
-    assert status != 0
-    assert "device" in errors[-1]
-    assert "abacus" in errors[-1]
-    assert not [line for line in errors if "pydantic" in line]
 
 
 def test_a_device_that_is_not_there_fails_every_cell_by_name(folder, fathom):
@@ -330,22 +303,7 @@ def test_a_bad_section_as_json_is_refused_in_one_line(folder, fathom, command, g
 
 def test_a_bad_spec_is_refused_in_lines(folder, fathom):
     assert fathom("job", "{", "--out", "run")[2][0].startswith("fathom: SPEC '{': is not JSON (")
-    assert "fathom: SPEC: depth: field required" in fathom("job", "{}", "--out", "run")[2]
-
-
-def test_a_bad_config_is_refused_in_one_line(folder, fathom):
-    write_config(folder, stepz=4)
-    status, _, errors = fathom("train-all")
-    assert status == 1
-    assert errors == [
-        "fathom: config.yaml: studies.small: unknown key 'stepz'; did you mean 'steps'?"
-    ]
-
-
-def test_a_config_that_is_not_there_is_refused_in_one_line(folder, fathom):
-    status, _, errors = fathom("train-all", "-c", "none.yaml")
-    assert status == 1
-    assert errors == ["fathom: none.yaml: cannot be read (No such file or directory)"]
+    assert fathom("job", "{}", "--out", "run")[2][0].startswith("fathom: SPEC: task: ")
 
 
 def test_later_configs_lie_over_earlier_ones(folder, fathom):
@@ -401,11 +359,6 @@ def test_a_bundle_that_is_refused_stops_no_other(trained, tmp_path, fathom, monk
     assert set(statuses(other).values()) == {"imported"}
 
 
-def test_a_pattern_chooses_what_is_packed(trained, tmp_path, fathom):
-    _, printed, _ = fathom("bundle", "create", "-o", str(tmp_path / "b.tar.gz"), "*/mhc/*")
-    assert ": 1 runs, " in printed
-
-
 def test_options_decide_what_happens_to_runs_that_are_there(trained, tmp_path, fathom):
     fathom("bundle", "create", "-o", str(tmp_path / "b.tar.gz"))
     fathom("bundle", "import", str(tmp_path / "b.tar.gz"))
@@ -422,26 +375,6 @@ def test_options_decide_what_happens_to_runs_that_are_there(trained, tmp_path, f
     _, printed, _ = fathom("bundle", "import", "--replace", str(tmp_path / "b.tar.gz"))
     assert "1 imported, 1 same" in printed
     assert manifest.exists()
-
-
-def test_keep_and_replace_exclude_each_other(trained, tmp_path, fathom):
-    assert fathom("bundle", "import", "--keep", "--replace", "b.tar.gz") == (
-        1,
-        "",
-        ["fathom: --keep and --replace exclude each other; give one of them"],
-    )
-
-
-def test_a_bundle_of_unfit_runs_is_refused_a_line_for_each(trained, tmp_path, fathom):
-    for variant in ("baseline", "mhc"):
-        (trained / "results/runs" / cell_of(variant) / "mixing.safetensors").unlink()
-    status, _, errors = fathom("bundle", "create", "-o", str(tmp_path / "b.tar.gz"))
-    assert status == 1
-    assert errors == [
-        f"fathom: {cell_of(variant)}: corrupt, mixing.safetensors: missing"
-        for variant in ("baseline", "mhc")
-    ]
-    assert not (tmp_path / "b.tar.gz").exists()
 
 
 def test_a_bundle_that_cannot_be_written_is_refused_in_one_line(trained, fathom):
@@ -476,19 +409,14 @@ def bare(without):
 
 
 def test_training_and_carrying_need_nothing_else(folder, bare, tmp_path):
-    assert python(folder, "train-all", "*/mhc/*", path=bare).returncode == 0
+    done = python(folder, "train-all", "--jobs", "2", path=bare)
+    assert done.returncode == 0, done.stderr
     bundle = str(tmp_path / "b.tar.gz")
     assert python(folder, "bundle", "create", "-o", bundle, path=bare).returncode == 0
     other = write_config(tmp_path / "other")
     done = python(other, "bundle", "import", bundle, path=bare)
     assert done.returncode == 0, done.stderr
-    assert statuses(other)[cell_of("mhc")] == "imported"
-
-
-def test_workers_need_nothing_else(folder, bare):
-    done = python(folder, "train-all", "--jobs", "2", path=bare)
-    assert done.returncode == 0, done.stderr
-    assert set(statuses(folder).values()) == {"measured"}
+    assert set(statuses(other).values()) == {"imported"}
 
 
 @pytest.mark.parametrize("command", [["--help"], ["status"], ["train", "small", "--help"]])
@@ -509,16 +437,6 @@ def test_one_cell_and_a_job_of_the_workflow_need_nothing_else(folder, bare):
     )
     assert done.returncode == 0, done.stderr
     assert (folder / "again/manifest.json").is_file()
-
-
-@pytest.mark.parametrize("command", ["verify", "tables", "report"])
-def test_other_commands_say_in_one_line_what_is_missing(folder, bare, command):
-    done = python(folder, command, path=bare)
-    assert done.returncode == 1
-    assert done.stdout == ""
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("fathom: this needs ")
-    assert line.endswith("which is not installed here; pip install -e '.[workflow]' brings it")
 
 
 def test_what_is_said_to_bring_a_package_brings_it(pytestconfig):
@@ -564,20 +482,18 @@ def test_a_command_names_the_one_package_that_it_lacks(
 
 def test_a_backend_that_is_not_installed_is_left_out_and_said(folder, without):
     write_config(folder, backends=[BACKEND, OTHER], variants=["mhc"])
-    done = python(folder, "train-all", path=without(OTHER))
+    here, line = without(OTHER), f"fathom: backend {OTHER} is not installed here: left out"
+    done = python(folder, "train-all", f"*/{OTHER}/*", path=here)
+    assert done.returncode == 1
+    assert line in done.stderr.splitlines()
+    assert "every chosen cell is trained" not in done.stderr
+    done = python(folder, "train-all", path=here)
     assert done.returncode == 0
-    assert f"fathom: backend {OTHER} is not installed here: left out" in done.stderr.splitlines()
+    assert line in done.stderr.splitlines()
     assert statuses(folder) == {
         cell_of("mhc"): "measured",
         cell_of("mhc", OTHER): "missing",
     }
-
-
-def test_nothing_is_called_trained_that_cannot_be_trained_here(folder, without):
-    write_config(folder, backends=[BACKEND, OTHER])
-    done = python(folder, "train-all", f"*/{OTHER}/*", path=without(OTHER))
-    assert f"backend {OTHER} is not installed here" in done.stderr
-    assert "every chosen cell is trained" not in done.stderr
 
 
 # --- going on ------------------------------------------------------------------------------------
@@ -603,10 +519,3 @@ def test_a_cell_that_was_interrupted_goes_on(folder, fathom, monkeypatch):
     monkeypatch.setattr(Checkpoint, "save", save)
     assert fathom(*command)[0] == 0
     assert manifest_of(folder, cell_of("mhc"))["resumed_at_steps"] == [11]
-
-
-def test_the_run_of_train_all_is_the_one_that_the_workflow_expects(trained):
-    config = config_of(trained)
-    for cell in config.cells():
-        run = inspect(run_folder(trained / "results", cell), config.spec(cell))
-        assert (run.status, run.reason) == ("measured", "")

@@ -8,16 +8,16 @@ import pytest
 
 import naive
 from fathom import tasks
-from fathom.backends import Objective
 from fathom.backends.numpy import NumpyOps
 from fathom.models import init
-from fathom.models.connections.connection import Site, readout_shares, stream_spread
-from fathom.models.connections.ingredients import CLOSINGS, GATES, OPENINGS, WEIGHTS
+from fathom.models.connections.components import CLOSINGS, EXPANSIONS, GATES, WEIGHTS
+from fathom.models.connections.connection import ConnectionContext, stream_spread
 from fathom.models.connections.schemes import SCHEMES, resolve
 from fathom.models.connections.streams import DynamicState
 from fathom.models.network import through_layers
-from fathom.optimizers import Group, Update
+from fathom.optimizers import OptimizerConfig, ParamGroup
 from gradients import STEADY, first_step
+from param_helpers import parameters_of
 
 FLOAT32 = 1e-6
 """A few roundings of float32, each 6e-8, on numbers of order one."""
@@ -48,8 +48,8 @@ def test_maps_to_weights_by_hand(backend, name, settings, expected):
 
 def opened(ops, name, x, S=3, **changes):
     """The streams of an opening at its start, and its parameters."""
-    opening, site = OPENINGS[name](), Site(2, x.shape[-1], 0, False)
-    params = {**init.draw(opening.parameters(S, site), seed=0), **changes}
+    opening, context = EXPANSIONS[name](), ConnectionContext(2, x.shape[-1], 0, False)
+    params = {**init.draw(opening.parameters(S, context), seed=0), **changes}
     arrays = {key: ops.asarray(value) for key, value in params.items()}
     return ops.to_numpy(opening.streams(ops, arrays, ops.asarray(x), S)), params
 
@@ -98,10 +98,10 @@ def test_the_gate_by_hand(backend):
     assert naive.sigmoid(parameter.astype(float)) == pytest.approx([0.2, 0.2])
     g = gate.values(ops, {"connection.gate": ops.asarray(np.log([1 / 3, 3.0]))}, noise=None)
     assert ops.to_numpy(g) == pytest.approx([1 / 4, 3 / 4])
-    gated = gate.gated(ops, g, ops.asarray(np.ones((2, 2, 2))))
+    gated = gate.apply(ops, g, ops.asarray(np.ones((2, 2, 2))))
     expected = np.array([[[1, 0.25], [0.25, 1]], [[1, 0.75], [0.75, 1]]])
     assert ops.to_numpy(gated) == pytest.approx(expected, abs=FLOAT32)
-    per_token = gate.gated(ops, g[0], ops.asarray(np.ones((15, 2, 2))))
+    per_token = gate.apply(ops, g[0], ops.asarray(np.ones((15, 2, 2))))
     everywhere = np.broadcast_to(expected[0], (15, 2, 2))
     assert ops.to_numpy(per_token) == pytest.approx(everywhere, abs=FLOAT32)
 
@@ -129,16 +129,6 @@ def test_similarity_is_the_mean_over_positions_and_pairs(backend):
     ops = backend.ops
     found = float(ops.to_numpy(stream_spread(ops, ops.asarray(x))[1]))
     assert found == pytest.approx(np.mean(cosines), abs=FLOAT32)
-
-
-def test_shares_of_the_read_out_by_hand(backend):
-    ops = backend.ops
-    # o = 2·(1, 0) + 1·(1, 1) + 0·(7, 7) = (3, 1): ⟨o, o⟩ is 10, and the parts give 6, 4 and 0.
-    streams = np.array([[[1.0, 0.0]], [[1.0, 1.0]], [[7.0, 7.0]]])
-    weights = np.array([2.0, 1.0, 0.0])
-    for scale in (1, 1e30):
-        shares = readout_shares(ops, ops.asarray(scale * streams), ops.asarray(weights))
-        assert ops.to_numpy(shares) == pytest.approx([0.6, 0.4, 0], abs=FLOAT32)
 
 
 # --- dynamic connections: a set of weights for each unit ------------------------------------------
@@ -199,8 +189,8 @@ def test_a_dynamic_connection_computes_the_weights_of_each_unit(backend, scheme,
 
 def at_site(scheme, layers=2, width=5, pooled_axes=0, has_residual=False, streams=4):
     """A named scheme around functions of any kind."""
-    site = Site(layers, width, pooled_axes, has_residual)
-    return resolve(scheme, SCHEMES, streams, "test").at(site)
+    context = ConnectionContext(layers, width, pooled_axes, has_residual)
+    return resolve(scheme, SCHEMES, streams, "test").at(context)
 
 
 def moved(connection):
@@ -261,16 +251,18 @@ def test_gradients_through_finished_blocks_equal_those_of_the_plain_sum(backend)
         return plain_sum(connection.coefficients(ops, params), x, layers, has_residual=False)
 
     def gradient(function):
-        def objective(params, inputs, targets):
-            logits = function(params, *inputs)
+        def objective(params, batch):
+            logits = function(params, batch.inputs["x"])
             report = {"logits_finite": ops.all_finite(logits)}
-            return Objective(ops.cross_entropy(logits, targets), report)
+            return ops.cross_entropy(logits, batch.targets), report
 
         start = moved(connection)
-        group = Group(tuple(start), "adamw", lr=1e-3, decay=0.0)
-        update = Update((group,), beta1=0.0, beta2=0.999, eps=1e-8, bias_correction=True, clip=None)
+        group = ParamGroup(tuple(start), "adamw", lr=1e-3, decay=0.0)
+        update = OptimizerConfig(
+            (group,), beta1=0.0, beta2=0.999, eps=1e-8, bias_correction=True, clip=None
+        )
         trainer = backend.trainer(start, objective, update)
-        trainer.step([tasks.Batch((x,), np.array([1, 3], np.int32))], STEADY)
+        trainer.step([tasks.Batch({"x": x}, np.array([1, 3], np.int32))], STEADY)
         return trainer.state()["m.connection.mixing"]
 
     expected = gradient(plain)
@@ -332,8 +324,8 @@ def test_initial_H_res_of_hc_is_the_exponential_of_its_logits(make_spec):
 
 def initial_matrices(spec):
     ops = NumpyOps()
-    params = {name: ops.asarray(value) for name, value in tasks.initial_parameters(spec).items()}
-    return tasks.network_of(spec).connection.matrices(ops, params)
+    params = {name: ops.asarray(value) for name, value in parameters_of(spec).items()}
+    return tasks.Problem(spec).network.connection.matrices(ops, params)
 
 
 def first_spread(backend, spec, params, first_batch, start):
@@ -350,7 +342,7 @@ def test_from_its_initial_parameters_the_streams_of_mhc_stay_one(
     backend, make_spec, first_batch, start, recipe
 ):
     spec = make_spec(variant="mhc", depth=12, recipe=recipe, batch_size=8)
-    initial = tasks.initial_parameters(spec)
+    initial = parameters_of(spec)
     difference, cosine, norms = first_spread(backend, spec, initial, first_batch, start)
     # Each stream is the same sum taken in another order: a few roundings per layer.
     assert difference <= FLOAT32
@@ -375,7 +367,7 @@ def test_the_streams_of_mhc_part_once_the_weights_are_not_symmetric(
 
 def test_in_hc_only_the_scale_of_H_res_has_a_gradient(backend, make_spec, first_batch, start):
     spec = make_spec(variant="hc", depth=3, batch_size=8)
-    initial = tasks.initial_parameters(spec)
+    initial = parameters_of(spec)
     *_, norms = first_spread(backend, spec, initial, first_batch, start)
     assert norms["connection.H_res"] > 1e-4
     assert norms["connection.H_pre"] < 1e-8
@@ -391,7 +383,7 @@ def at_start(make_spec, first_batch, oracle_forward):
 
     def forward(variant, connection=None, **changes):
         spec = make_spec(variant=variant, connection=connection, wrap="sublayer", **changes)
-        return oracle_forward(spec, tasks.initial_parameters(spec), first_batch(spec).inputs)
+        return oracle_forward(spec, parameters_of(spec), first_batch(spec).inputs)
 
     return forward
 
@@ -428,13 +420,11 @@ def test_the_baseline_is_the_same_whatever_is_wrapped(
 ):
     by_block = make_spec(variant="baseline")
     params, batch = parameters_off_symmetry(by_block), first_batch(by_block)
-    expected = oracle_loss(by_block, params, *batch)
+    expected = oracle_loss(by_block, params, batch)
     spec = make_spec(variant="baseline", wrap=wrap)
-    own = tasks.initial_parameters(spec)
-    assert all(
-        (value == own[name]).all() for name, value in tasks.initial_parameters(by_block).items()
-    )
-    assert oracle_loss(spec, params, *batch) == pytest.approx(expected, rel=1e-13)
+    own = parameters_of(spec)
+    assert all((value == own[name]).all() for name, value in parameters_of(by_block).items())
+    assert oracle_loss(spec, params, batch) == pytest.approx(expected, rel=1e-13)
     for backend in both_backends.values():
         trainer = start(backend, spec, params)
         trainer.step([batch], STEADY)

@@ -8,8 +8,8 @@ import pytest
 
 import naive
 from fathom.backends.numpy import NumpyOps
-from fathom.models.connections.constraints import CONSTRAINTS, normalised
-from fathom.models.connections.sinkhorn import in_turns
+from fathom.models.connections.constraints import CONSTRAINTS, normalize
+from fathom.models.connections.sinkhorn import alternating_sides
 
 FLOAT32 = 1e-6
 """A few roundings of float32, each 6e-8, on numbers of order one."""
@@ -36,7 +36,7 @@ def sinkhorn(ops, matrix, iterations, floor=1e-12, added=0.0, last="columns"):
     """Of a matrix [S, S], or of many, [N, S, S]."""
     K = ops.asarray(np.asarray(matrix, np.float64))
     many = K if len(K.shape) == 3 else K[None]
-    found = normalised(ops, many, in_turns(iterations, last), floor, added)
+    found = normalize(ops, many, alternating_sides(iterations, last), floor, added)
     return ops.to_numpy(found if len(K.shape) == 3 else found[0])
 
 
@@ -257,17 +257,17 @@ def test_sinkhorn_only_scales_rows_and_columns():
     assert rest + log_ratio.mean() == pytest.approx(0, abs=1e-14)
 
 
-def test_one_iteration_by_hand_rows_then_columns():
-    # Rows: [1/3, 2/3], [3/7, 4/7]; their columns sum to 16/21 and 26/21.
-    expected = [[Fraction(7, 16), Fraction(7, 13)], [Fraction(9, 16), Fraction(6, 13)]]
-    result = sinkhorn(NumpyOps(), np.array([[1.0, 2.0], [3.0, 4.0]]), 1)
-    assert result == pytest.approx(np.array(expected, dtype=float), abs=1e-15)
-
-
-def test_one_iteration_by_hand_columns_then_rows():
-    # Columns: [1/4, 3/4], [1/3, 2/3]; the rows then sum to 7/12 and 17/12.
-    expected = [[Fraction(3, 7), Fraction(4, 7)], [Fraction(9, 17), Fraction(8, 17)]]
-    result = sinkhorn(NumpyOps(), np.array([[1.0, 2.0], [3.0, 4.0]]), 1, last="rows")
+@pytest.mark.parametrize(
+    ("last", "expected"),
+    [
+        # Rows: [1/3, 2/3], [3/7, 4/7]; their columns sum to 16/21 and 26/21.
+        ("columns", [[Fraction(7, 16), Fraction(7, 13)], [Fraction(9, 16), Fraction(6, 13)]]),
+        # Columns: [1/4, 3/4], [1/3, 2/3]; the rows then sum to 7/12 and 17/12.
+        ("rows", [[Fraction(3, 7), Fraction(4, 7)], [Fraction(9, 17), Fraction(8, 17)]]),
+    ],
+)
+def test_one_iteration_by_hand(last, expected):
+    result = sinkhorn(NumpyOps(), np.array([[1.0, 2.0], [3.0, 4.0]]), 1, last=last)
     assert result == pytest.approx(np.array(expected, dtype=float), abs=1e-15)
 
 
@@ -275,7 +275,7 @@ def test_one_iteration_by_hand_columns_then_rows():
 def test_sinkhorn_of_one_stream_is_one_exactly_and_has_no_gradient(entry, connect_cpu):
     torch = connect_cpu("torch")
     K = torch.ops.asarray(np.array([[[entry]]])).requires_grad_()
-    result = normalised(torch.ops, K, in_turns(20, "columns"), 1e-12, 0.0)
+    result = normalize(torch.ops, K, alternating_sides(20, "columns"), 1e-12, 0.0)
     result.sum().backward()
     assert result.item() == 1.0
     assert entry < 1e-12 or K.grad.item() == 0.0

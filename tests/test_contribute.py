@@ -10,7 +10,7 @@ import yaml
 
 from command_helpers import exit_status
 from fathom.config import installed_backends
-from fathom.runs.arrival import ARRIVALS
+from fathom.runs.import_preview import IMPORT_OUTCOMES
 from markdown_helpers import parsed
 
 PROJECT = Path(__file__).parents[1]
@@ -111,7 +111,7 @@ def test_the_commands_of_the_page_print_what_it_shows(folder, fathom):
 
 def test_the_page_lists_everything_that_the_check_can_say():
     rows = re.findall(r"^\| `([a-z ]+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    assert rows == list(ARRIVALS)
+    assert rows == list(IMPORT_OUTCOMES)
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ import fnmatch
 import gzip
 import importlib.util
 import inspect
-import itertools
 import json
 import math
 import os
@@ -43,11 +42,13 @@ from fathom.backends import Backend, Trainer
 from fathom.backends.numpy import NumpyOps
 from fathom.config import Cell, Compute, load_config
 from fathom.models.ops import Ops
-from fathom.runs.code import training_roots
+from fathom.report.figures import figures_of
+from fathom.runs.code_hash import definition_hashes
 from fathom.runs.folder import read_manifest, read_rows, read_spec, run_folder
-from fathom.runs.inspect import changed_code
-from fathom.runs.provenance import definition_hashes
 from fathom.runs.training import run_cell
+from fathom.runs.training_code import training_roots
+from fathom.runs.validate import changed_code
+from param_helpers import parameters_of
 from tables_helpers import curve, frame, seeds
 from test_rooms import ROOMS
 
@@ -80,7 +81,7 @@ def test_the_rooms_are_those_that_the_test_of_rooms_checks_in_its_order():
 
 TINY_MODEL = {"vocab": 16, "length": 4, "width": 8, "heads": 2, "hidden": 16}
 TINY = {"depths": [2], "backends": ["torch"], "seeds": [0], "steps": 3, "batch_size": 2}
-STUDIES = ("gated-torch", "blend-torch", "stride-torch")
+STUDIES = ("gated-torch", "blend-torch", "communities", "repeat")
 FILES = ("config.yaml", "workflow/presets/smoke.yaml")
 KEPT = Cell("depth-mlx", 2, "mhc", "torch", 0)
 """A cell of the smoke scale that is trained before anything is added."""
@@ -137,9 +138,10 @@ answers = []
 for line in json.load(sys.stdin):
     said = io.StringIO()
     if line.startswith("take-away "):
-        for file in line.split()[1:]:
+        missing = [file for file in line.split()[1:] if not os.path.exists(file)]
+        for file in set(line.split()[1:]) - set(missing):
             os.rename(file, os.path.basename(file))
-        answers.append([0, ""])
+        answers.append([len(missing), f"missing: {missing}"])
         continue
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         try:
@@ -196,13 +198,16 @@ def project(kept, tmp_path_factory):
     project = Project(folder)
     shutil.copytree(kept[0] / "runs", project.results / "runs")
     tiny = {name: {**TINY, "model": TINY_MODEL} for name in STUDIES}
-    tiny["stride-torch"]["variants"] = ["mhc"]
+    # Three seeds, for an interval, and enough steps to learn; the second takes longer than that.
+    seeds = [0, 1, 2]
+    tiny["communities"] |= {"seeds": seeds, "steps": 40, "batch_size": 8, "model": {"width": 16}}
+    tiny["repeat"] |= {"seeds": seeds}
     (folder / "tiny.yaml").write_text(yaml.safe_dump({"studies": tiny}))
     return project
 
 
 FIGURE = "results/smoke/figures/gated-torch/torch/loss_scaling.png"
-REPORT = "results/smoke/LOSSES.tex"
+REPORT = "results/smoke/SCORES.tex"
 
 
 @pytest.fixture(scope="module")
@@ -217,10 +222,12 @@ def said(project):
         f"tables {config}",
         f"claims {config}",
         f"report {config}",
-        f"figures --study gated-torch --backend torch --out {Path(FIGURE).parent}"
+        f"figures --study gated-torch --platform torch --out {Path(FIGURE).parent} {config}"
         f" --steps {tables}/steps.csv.gz --summary {tables}/summary.csv"
-        f" --effects {tables}/effects.csv"
-        f" --runs results/smoke/runs",
+        f" --effects {tables}/effects.csv",
+        f"figures --study communities --platform torch --out drawn {config}"
+        f" --steps {tables}/steps.csv.gz --summary {tables}/summary.csv"
+        f" --effects {tables}/effects.csv",
         "schema",
         f"take-away {FIGURE} {REPORT}",
         f"verify {config}",
@@ -283,26 +290,100 @@ def test_the_ingredient_gives_a_matrix_that_one_number_describes(project, said):
         assert pytest.approx(off + (1 - 4 * off) * np.eye(4), abs=1e-7) == H
 
 
+TASKS = {
+    "communities": ("hidden_accuracy", 1 / 4, ("gcn", "mhc_paper")),
+    "repeat": ("recalled", 1 / 15, ("baseline", "mhc_paper")),
+}
+"""The examples of a task: its metric, its level at chance, and the variants of its study."""
+
+
 @needs_torch
-def test_the_task_trains_on_sequences_of_one_stride_each(project, said):
-    rows = project.rows("stride-torch/2L/mhc/torch/seed0")
-    assert len(rows) == 3
-    assert all(math.isfinite(row["loss"]) for row in rows)
-    (row,) = (row for row in project.table("cells.csv") if row["key"].startswith("stride-torch"))
-    assert float(row["chance_loss"]) == pytest.approx(math.log(16))
-    page = (project.results / "studies/stride-torch.md").read_text(encoding="utf-8")
-    assert page.startswith("# stride-torch\n")
+@pytest.mark.parametrize("study", TASKS)
+def test_a_task_is_judged_by_its_own_score(project, said, study):
+    metric, chance, _ = TASKS[study]
+    rows = [row for row in project.table("cells.csv") if row["study"] == study]
+    assert len(rows) == 6
+    for row in rows:
+        last = project.rows(row["key"])[-1]
+        assert float(row["score"]) == float(row[metric]) == last[metric]
+        assert row["score_metric"] == metric
+        assert float(row["score_chance"]) == pytest.approx(chance)
+        learned = last[metric] >= chance + 0.05 * (1 - chance)
+        assert row["outcome"] == ("learned" if learned else "at chance")
+    if study == "communities":
+        assert {row["outcome"] for row in rows} == {"learned"}
 
 
-def test_the_tasks_batches_are_what_its_docstring_says(make_spec, tmp_path):
-    stride = module_of("stride", tmp_path, "src/fathom/tasks/stride.py", "a-task")
-    spec = make_spec(vocab=16, length=6, batch_size=8)
-    (inputs,), targets = stride.Stride().batch(spec, 1)
-    for row, following in zip(inputs.tolist(), targets.tolist(), strict=True):
-        sequence = [*row, following[-1]]
-        assert following == sequence[1:]
-        steps = {(b - a) % 16 for a, b in itertools.pairwise(sequence)}
-        assert len(steps) == 1
+@needs_torch
+@pytest.mark.parametrize("study", TASKS)
+def test_the_page_of_a_task_says_what_it_measures_and_nothing_else(project, said, study):
+    metric, chance, variants = TASKS[study]
+    page = (project.results / f"studies/{study}.md").read_text(encoding="utf-8")
+    tables = re.findall(r"^\| layers .*(?:\n\|.*)+", page, re.MULTILINE)
+    means = {
+        row["variant"]: float(row[f"{metric}_mean"])
+        for row in project.table("summary.csv")
+        if row["study"] == study
+    }
+    assert set(means) == set(variants)
+    # The table of the task's own metric has the mean of each variant, linked to its row.
+    own = [
+        table
+        for table in tables
+        if all(f"[{mean:.2g}"[:4] in table for mean in means.values()) and "summary.csv#L" in table
+    ]
+    assert own, page
+    # What other tasks have is not told of it: neither streams of no width, nor matrices it has not.
+    assert "NaN" not in page
+    assert not re.search(r"(?<![0-9.])0 ± 0", page)
+    named = {*load_config([PROJECT / file for file in FILES]).connections, "hc", "mhc", "resnet"}
+    for other in named - set(variants):
+        assert not re.search(rf"\b{other}\b", page.replace("mhc_paper", "")), other
+    assert f"chance is {chance:.4g}" in page
+
+
+@needs_torch
+def test_the_answer_has_a_sentence_for_each_task(project, said):
+    text = (project.results / "RESULTS.md").read_text(encoding="utf-8")
+    answer = text.partition("## The answer")[2].partition("\n## ")[0]
+    for study in TASKS:
+        assert len(re.findall(rf"^[0-9]+\. On {study}\b", answer, re.MULTILINE)) >= 1, answer
+
+
+@needs_torch
+@pytest.mark.parametrize("name", ["loss", "hidden_accuracy"])
+def test_the_figures_of_a_task_are_its_metrics(project, said, name):
+    with Image.open(project.folder / f"drawn/{name}.png") as picture:
+        picture.load()
+        assert min(picture.size) > 200
+
+
+def test_graphs_are_what_the_example_says(make_spec, tmp_path):
+    module = module_of("communities", tmp_path, "src/fathom/tasks/communities.py", "a-task")
+    model = module.Model(width=8)
+    batch = module.graphs(model, 200, np.random.default_rng(0))
+    nodes, links = batch.inputs["nodes"], batch.inputs["links"]
+    assert links.sum(axis=2) == pytest.approx(1, abs=1e-6)
+    linked = links > 0
+    assert (linked == linked.swapaxes(1, 2)).all()
+    same = batch.targets[:, :, None] == batch.targets[:, None, :]
+    apart = ~np.eye(model.nodes, dtype=bool)
+    assert linked[same & apart].mean() == pytest.approx(0.4, abs=0.01)
+    assert linked[~same].mean() == pytest.approx(0.1, abs=0.01)
+    shown = nodes.any(axis=2)
+    assert shown.mean() == pytest.approx(0.25, abs=0.02)
+    assert (batch.weights == ~shown).all()  # a node that shows its community is not asked
+    assert (nodes.argmax(axis=2)[shown] == batch.targets[shown]).all()
+
+
+def test_a_repeated_sequence_is_asked_in_its_second_half(make_spec, tmp_path):
+    module = module_of("repeat", tmp_path, "src/fathom/tasks/repeat.py", "a-task")
+    batch = module.Repeat().batch(make_spec(vocab=16, length=6, batch_size=8), 1)
+    first, second = np.split(batch.inputs["tokens"], 2, axis=1)
+    assert (second == 0).all()
+    assert first.min() >= 1
+    assert (batch.targets[:, 3:] == first).all()
+    assert batch.weights.tolist() == [[0, 0, 0, 1, 1, 1]] * 8
 
 
 def module_of(name, folder, file, section):
@@ -310,7 +391,7 @@ def module_of(name, folder, file, section):
     copy_of_project(folder)
     apply(section, folder)
     spec = importlib.util.spec_from_file_location(f"example_{name}", folder / file)
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
@@ -348,8 +429,9 @@ def test_the_measure_of_a_task_is_in_the_first_row(project, said):
     rows = project.rows("blend-torch/2L/mhc/torch/seed0")
     assert ["activation_growth_log10" in row for row in rows] == [True, False, False]
     spec = read_spec(project.results / "runs/blend-torch/2L/mhc/torch/seed0")
-    ops, params = NumpyOps(), tasks.initial_parameters(spec)
-    first, last = (np.abs(x).max() for x in tasks.block_inputs(spec, ops, params))
+    ops, params = NumpyOps(), parameters_of(spec)
+    inputs = tasks.Problem(spec).block_inputs(ops, params)
+    first, last = (np.abs(x).max() for x in inputs)
     assert rows[0]["activation_growth_log10"] == pytest.approx(math.log10(last / first), abs=1e-6)
 
 
@@ -359,29 +441,31 @@ def test_the_definitions_gain_a_row_for_each_measure_and_lose_none(project, said
     after = (project.folder / "docs/definitions.md").read_text(encoding="utf-8").splitlines()
     assert set(before) <= set(after)
     new = [line.split("|")[1].strip() for line in after if line not in before]
-    assert new == ["`grad_norm_connection`", "`activation_growth_log10`", "`loss_median`"]
+    assert set(new) == {
+        "`grad_norm_connection`", "`activation_growth_log10`", "`loss_median`",
+        "`hidden_accuracy`", "`recalled`",
+    }  # fmt: skip
 
 
 def test_the_figure_shows_the_table_it_is_given(tmp_path):
-    sweep = module_of("sweep", tmp_path, "src/fathom/report/figures/sweep.py", "a-figure")
-    rows = [
-        {
-            "variant": v,
-            "depth": d,
-            "loss_final_mean": y,
-            "loss_final_low": y - half,
-            "loss_final_high": y + half,
-        }
-        for v, d, y, half in (("hc", 12, 0.5, 0.1), ("hc", 24, 0.25, math.nan), ("mhc", 12, 2, 1))
-    ]
-    (ax,) = sweep.loss_scaling(frame(rows), "a title").axes
-    drawn = [line.get_xydata().tolist() for line in ax.lines if line.get_marker() == "o"]
-    assert drawn == [[[12, 0.5], [24, 0.25]], [[12, 2]]]
+    path = "src/fathom/report/figures/scaling.py"
+    scaling = module_of("scaling", tmp_path, path, "a-figure")
+    cells = frame(
+        seeds("loss_final", [0.5], variant="hc", depth=12),
+        seeds("loss_final", [0.25], variant="hc", depth=24),
+        seeds("loss_final", [2.0], depth=12),
+    )
+    try:
+        (ax,) = scaling.loss_scaling(summary_table(cells), "a title").axes
+    finally:
+        figures_of("study").pop("loss_scaling", None)
+    points = [container.lines[0].get_xydata().tolist() for container in ax.containers]
+    assert points == [[[12, 0.5], [24, 0.25]], [[12, 2]]]
     assert ax.get_yscale() == "log"
 
 
 @needs_torch
-def test_the_figure_is_drawn_with_its_family(project, said):
+def test_the_figure_is_drawn(project, said):
     with Image.open(project.folder / Path(FIGURE).name) as picture:
         picture.load()  # raises where a file is cut short
         assert min(picture.size) > 200
@@ -391,11 +475,11 @@ def test_the_figure_is_drawn_with_its_family(project, said):
 def test_verify_misses_the_figure_and_the_report(said):
     """They were taken away before it was asked. Of what is there it has nothing to say."""
     status, text = said["verify"]
-    *problems, _, repair = (line.removeprefix("fathom: ") for line in text.splitlines())
+    *problems, _, advice = (line.removeprefix("fathom: ") for line in text.splitlines())
     assert status == 1
     assert {f"{REPORT}: missing", f"{FIGURE}: missing"} <= set(problems), text
     assert all(problem.endswith(": missing") for problem in problems), text
-    assert repair.startswith("to repair: snakemake all ")
+    assert advice.startswith("to fix: run snakemake all ")
 
 
 @needs_torch
@@ -404,11 +488,11 @@ def test_the_workflow_expects_the_runs_the_figure_and_the_report(project, said):
     arguments = ["-n", "--forceall", "--printshellcmds", "all", *config]
     text = project.python("-m", "snakemake", *arguments)
     for file in (
-        "runs/stride-torch/2L/mhc/torch/seed0/manifest.json",
+        "runs/communities/2L/gcn/torch/seed0/manifest.json",
         "runs/gated-torch/2L/mhc_half_open/torch/seed0/manifest.json",
         "figures/blend-torch/torch/loss_scaling.png",
-        "figures/stride-torch/torch/loss_scaling.png",
-        "LOSSES.tex",
+        "figures/communities/torch/hidden_accuracy.png",
+        "SCORES.tex",
     ):
         assert f"results/smoke/{file}" in text
 
@@ -419,13 +503,13 @@ def test_the_template_is_filled_from_the_tables(project, said):
     first, head, *rows, last = text.strip().splitlines()
     assert (first, last) == (r"\begin{tabular}{lrll}", r"\end{tabular}")
     found = {tuple(row.removesuffix(r" \\").split(" & ")) for row in [head, *rows]}
-    expected = {("study", "layers", "variant", "loss")}
+    expected = {("study", "layers", "variant", "score")}
     for row in project.table("cells.csv"):
-        if row["status"] == "measured":
-            loss = project.rows(row["key"])[-1]["loss"]
+        if row["status"] == "measured" and row["study"] not in TASKS:  # one seed: no interval
             variant = row["variant"].replace("_", r"\_")
-            expected.add((row["study"], row["depth"], variant, f"{loss:.3g}"))
-    assert found == expected
+            expected.add((row["study"], row["depth"], variant, f"{float(row['score']):.3g}"))
+    assert {row for row in found if row[0] not in TASKS} == expected
+    assert len(found) == len(expected) + 4
 
 
 @pytest.mark.parametrize(
@@ -453,7 +537,7 @@ def test_the_published_value_stands_beside_ours(tmp_path, losses, deviates):
 def judged(folder, losses):
     """(claims, published values) with the example in place, for these final losses of its cell."""
     copy_of_project(folder)
-    apply("a-scheme-of-known-ingredients", folder)
+    apply("a-scheme-of-known-components", folder)
     apply("a-claim-or-a-published-value", folder)
     config = load_config([folder / "config.yaml"])
     published = load_published(folder / "report/published.yaml", config)
@@ -468,7 +552,7 @@ def test_the_examples_keep_the_rules_of_style(project):
     """Of layout, names, docstrings and annotations, as `make lint` checks them."""
     pytest.importorskip("ruff")
     files = [file for file in differing(project.folder) if file.endswith(".py")]
-    assert len(files) == 6
+    assert len(files) == 7
     project.python("-m", "ruff", "check", *files)
     project.python("-m", "ruff", "format", "--check", *files)
 
@@ -499,7 +583,7 @@ def asked_of(protocol):
             parameters = inspect.signature(function).parameters.values()
             names = [f"*{p.name}" if p.kind is p.VAR_POSITIONAL else p.name for p in parameters]
             methods[name] = (names, [p.name for p in parameters if p.default is not p.empty])
-    needed = getattr(protocol, "__abstractmethods__", None) or set(methods)
+    needed = set(methods) if protocol is Ops else protocol.__abstractmethods__
     return methods, needed
 
 
@@ -546,8 +630,8 @@ for text in json.load(sys.stdin):
     for name in ("torch", "jax"):
         backend = backends.connect(name, "cpu")
         def trainer():
-            params = tasks.initial_parameters(spec)
-            return trainer_for(spec, backend, params)
+            params = parameters_of(spec)
+            return trainer_for(tasks.Problem(spec), backend, params)
         first, second = trainer(), trainer()
         first.step(batches[:1], Pace(1.0, 0.85))
         first.step(batches[1:2] * 2, Pace(1.0, 0.9))

@@ -11,8 +11,8 @@ from scipy.signal import correlate
 
 from fathom import tasks
 from fathom.backends.numpy import NumpyOps
-from fathom.optimizers import Pace
-from fathom.train import at_start
+from fathom.optimizers import ScheduledValues
+from param_helpers import parameters_of
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_hc_as_its_paper_starts_it_is_the_residual_network(image_spec, first_bat
     logits = {}
     for variant in ("resnet", "hc_paper_static"):
         spec = image_spec(variant, streams=3)
-        params = tasks.initial_parameters(spec)
+        params = parameters_of(spec)
         logits[variant] = oracle_forward(spec, params, first_batch(spec).inputs).logits
     # The sum of S equal streams is S times the residual state: the last group norm removes S.
     assert logits["hc_paper_static"] == pytest.approx(logits["resnet"], rel=1e-4)
@@ -72,8 +72,8 @@ def test_hc_as_its_paper_starts_it_is_the_residual_network(image_spec, first_bat
 def test_one_raw_stream_grows_fivefold_in_every_layer(image_spec):
     """`hc_dynamic` at S = 1: H̃ starts at 5 for reading and mixing, plus α·(x̄ φ) of order 0.01."""
     spec, ops = image_spec("hc_dynamic", depth=4, streams=1), NumpyOps()
-    params = {name: ops.asarray(value) for name, value in tasks.initial_parameters(spec).items()}
-    connection = tasks.network_of(spec).connection
+    params = {name: ops.asarray(value) for name, value in parameters_of(spec).items()}
+    connection = tasks.Problem(spec).network.connection
     x = np.random.default_rng(6).standard_normal((2, 14, 14, 8))
     coefficients = connection.coefficients(ops, params)
     streams, size = connection.open(ops, coefficients, x), np.abs(x).max()
@@ -90,7 +90,7 @@ def test_a_step_reports_the_mixing_before_its_own_update(backend, image_spec, fi
     spec = image_spec("hc_paper_static", streams=3)
     trainer = start(backend, spec)
     for _ in range(2):
-        trainer.step([first_batch(spec)], Pace(rate=90, momentum=0.0))
+        trainer.step([first_batch(spec)], ScheduledValues(rate=90, momentum=0.0))
     before, after = trainer.collect()["H_res"]
     assert np.array_equal(before, np.broadcast_to(np.eye(3), (5, 3, 3)))
     assert np.abs(after - before).max() > 0.1
@@ -111,8 +111,8 @@ def test_where_untrained_networks_of_the_published_depth_overflow(
 ):
     """One raw stream of size x₀ enters block i as 5^(i+1)·x₀; the residual network stays small."""
     spec = image_spec("hc_dynamic", streams=1)
-    params = tasks.initial_parameters(spec)
-    images, *_ = first_batch(spec).inputs
+    params = parameters_of(spec)
+    images = first_batch(spec).inputs["images"]
     x = np.array([
         [correlate(image[..., 0], weight[..., 0], "same")[::2, ::2]
          for weight in params["stem.weight"].astype(np.float64)]
@@ -123,11 +123,11 @@ def test_where_untrained_networks_of_the_published_depth_overflow(
         expected = math.ceil(math.log(math.sqrt(FLOAT32_MAX) / deviation, 5))
     else:
         expected = math.ceil(math.log(FLOAT32_MAX / np.abs(x).max(), 5)) - 1
-    found = at_start(spec, backend.ops, params)["overflow_depth"]
+    found = tasks.Problem(spec).at_start(backend.ops, params)["overflow_depth"]
     # α·(x̄ φ) makes the five a little more or less; the first block, where f(x) is as large as x,
     # adds up to a layer's growth.
     assert expected - 2 <= found <= expected + 1
     for variant in ("resnet", "hc_paper_static"):
         spec = image_spec(variant)
-        row = at_start(spec, backend.ops, tasks.initial_parameters(spec))
+        row = tasks.Problem(spec).at_start(backend.ops, parameters_of(spec))
         assert row == {"overflow_depth": None}

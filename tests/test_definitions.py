@@ -1,4 +1,4 @@
-"""What docs/definitions.md says of measures and connections is what the code has."""
+"""What docs/definitions.md says of metrics and connections is what the code has."""
 
 import itertools
 import re
@@ -6,16 +6,16 @@ import shutil
 
 import pytest
 
-from fathom import cli
-from fathom.measures import RUN_MEASURES, STEP_MEASURES, RunMeasure, StepMeasure, last
-from fathom.models.connections.constraints import CONSTRAINTS
-from fathom.models.connections.ingredients import (
+from fathom import cli, metrics, tasks
+from fathom.metrics import RunMetric, StepMetric, last
+from fathom.models.connections.components import (
     CLOSINGS,
     COEFFICIENTS,
+    EXPANSIONS,
     GATES,
-    OPENINGS,
     WEIGHTS,
 )
+from fathom.models.connections.constraints import CONSTRAINTS
 from fathom.models.connections.schemes import SCHEMES, resolve
 from fathom.report import definitions
 from fathom.report.definitions import run_table, step_table, with_tables
@@ -23,21 +23,21 @@ from fathom.report.definitions import run_table, step_table, with_tables
 
 @pytest.fixture
 def few(monkeypatch):
-    """Registries of a few measures."""
+    """Registries of a few metrics."""
     steps = {
-        "loss": StepMeasure("loss (nats)", "what is |minimised|"),
-        "left": StepMeasure("l", "a side"),
-        "start": StepMeasure("s", "a side", when="first step"),
-        "right": StepMeasure("r", "a side"),
-        "end": StepMeasure("e", "the end", when="last step"),
+        "loss": StepMetric("loss (nats)", "what is |minimised|"),
+        "left": StepMetric("l", "a side"),
+        "start": StepMetric("s", "a side", when="first step"),
+        "right": StepMetric("r", "a side"),
+        "end": StepMetric("e", "the end", when="last step"),
     }
     runs = {
-        "loss_final": RunMeasure("loss", last, "loss of the last step"),
-        "end": RunMeasure("end", last, "as it is"),
-        "end_again": RunMeasure("end", last, "as it is"),
+        "loss_final": RunMetric("loss", last, "loss of the last step"),
+        "end": RunMetric("end", last, "as it is"),
+        "end_again": RunMetric("end", last, "as it is"),
     }
-    monkeypatch.setattr(definitions, "STEP_MEASURES", steps)
-    monkeypatch.setattr(definitions, "RUN_MEASURES", runs)
+    monkeypatch.setattr(definitions.tasks, "step_metrics", lambda: steps)
+    monkeypatch.setattr(definitions.tasks, "run_metrics", lambda: runs)
 
 
 STEPS = """\
@@ -64,13 +64,13 @@ def test_tables_by_hand(few):
 
 def test_only_what_stands_between_marks_is_replaced(few):
     text = (
-        "# Title\n\n<!-- run measures -->\nold\nlines\n<!-- end -->\nBetween.\n"
-        "<!-- step measures -->\n<!-- end -->\n| `loss` | a table of its own |\n"
+        "# Title\n\n<!-- run metrics -->\nold\nlines\n<!-- end -->\nBetween.\n"
+        "<!-- step metrics -->\n<!-- end -->\n| `loss` | a table of its own |\n"
     )
     written = with_tables(text)
     assert written == (
-        f"# Title\n\n<!-- run measures -->\n{RUNS}<!-- end -->\nBetween.\n"
-        f"<!-- step measures -->\n{STEPS}<!-- end -->\n| `loss` | a table of its own |\n"
+        f"# Title\n\n<!-- run metrics -->\n{RUNS}<!-- end -->\nBetween.\n"
+        f"<!-- step metrics -->\n{STEPS}<!-- end -->\n| `loss` | a table of its own |\n"
     )
     assert with_tables(written) == written
 
@@ -103,22 +103,26 @@ def schema(files, capsys):
     return run
 
 
-NEW_STEP = StepMeasure("its label", "what nobody has measured yet", when="last step")
-NEW_RUN = RunMeasure("loss", last, "what nobody has derived yet")
+NEW_STEP = StepMetric("its label", "what nobody has measured yet", when="last step")
+NEW_RUN = RunMetric("loss", last, "what nobody has derived yet")
 
 
 def test_the_document_is_current_and_names_every_measure(files, schema):
     assert schema("--check") == (0, "")
     text = files[0].read_text(encoding="utf-8")
-    for name in (*STEP_MEASURES, *RUN_MEASURES):
+    for name in (*tasks.step_metrics(), *tasks.run_metrics()):
         assert f"`{name}`" in text
 
 
 @pytest.mark.parametrize(
     ("registry", "entry", "line"),
     [
-        (STEP_MEASURES, NEW_STEP, "| `new` | last step only: what nobody has measured yet |"),
-        (RUN_MEASURES, NEW_RUN, "| `new` | what nobody has derived yet (from `loss`) |"),
+        (
+            metrics.STEP_METRICS,
+            NEW_STEP,
+            "| `new` | last step only: what nobody has measured yet |",
+        ),
+        (metrics.RUN_METRICS, NEW_RUN, "| `new` | what nobody has derived yet (from `loss`) |"),
     ],
     ids=["step", "run"],
 )
@@ -131,7 +135,7 @@ def test_an_added_measure_is_missed_and_then_written(
     status, said = schema("--check")
     assert (status, said) == (
         1,
-        f"fathom: {document} is not what the code says; run: fathom schema\n",
+        f"fathom: {document} is out of date; run: fathom schema\n",
     )
     assert document.read_text(encoding="utf-8").splitlines() == before  # only looked at
     assert schema() == (0, "")
@@ -147,7 +151,7 @@ def test_a_line_altered_by_hand_is_missed(position, files, schema):
     old = ("smallest finite loss", "description")[position]
     files[position].write_text(text.replace(old, "something else", 1), encoding="utf-8")
     status, said = schema("--check")
-    assert (status, f"{files[position]} is not" in said) == (1, True)
+    assert (status, f"{files[position]} is out of date" in said) == (1, True)
     assert schema() == (0, "")
     assert files[position].read_text(encoding="utf-8") == text
 
@@ -178,7 +182,7 @@ def listed(cells):
 
 def test_every_ingredient_is_in_the_table_of_slots(files):
     rows = table(files[0].read_text(encoding="utf-8"), "Connections", "##")
-    registries = (OPENINGS, COEFFICIENTS, WEIGHTS, GATES, CLOSINGS)
+    registries = (EXPANSIONS, COEFFICIENTS, WEIGHTS, GATES, CLOSINGS)
     expected = [name for registry in registries for name in registry]
     assert sorted(listed(row[1] for row in rows)) == sorted([*expected, "a family of matrices"])
 

@@ -10,35 +10,38 @@ from safetensors.numpy import save_file
 
 from command_helpers import exit_status
 from fathom.analysis.effects import COLUMNS
-from fathom.analysis.places import Place
+from fathom.analysis.platforms import Platform
 from fathom.analysis.tables import save_tables, summary_table
 from fathom.config import Cell
 from fathom.report import draw
+from fathom.report.figure_manifest import read_figure_manifest
 from run_helpers import GPU_PLATFORM, config_with, write_cell
 from tables_helpers import curve, frame, run
 
-THERE = {"platform": GPU_PLATFORM, "origin": "imported"}
-OTHER = {"platform": "another-gpu", "origin": "imported"}
-PLACES = {
-    "here": {},
+PLATFORMS = {
+    "torch": {},
     "mlx": {"backend": "mlx"},
-    "there": THERE,
-    "other": OTHER,
+    f"torch-{GPU_PLATFORM}": {"machine": GPU_PLATFORM},
+    "torch-another-gpu": {"machine": "another-gpu"},
     "study b": {"study": "b"},
 }
 
 
 @pytest.fixture
+def config(tmp_path):
+    images = {"task": "fashion", "variants": ["mhc_causal"], "model": {"width": 8}}
+    return config_with(tmp_path / "results", ("a", "images"), images=images)
+
+
+@pytest.fixture
 def tables(tmp_path):
-    """(steps, summary, effects): every place's loss is its position in PLACES."""
-    steps, cells = [], []
-    for loss, axes in enumerate(PLACES.values()):
-        steps += curve([float(loss)], **axes)
-        status = "imported" if "origin" in axes else "measured"
-        cells.append(run(loss_final=float(loss), status=status, **axes))
+    """(steps, summary, effects): the loss on every platform is its position in PLATFORMS."""
+    rows = enumerate(PLATFORMS.values())
     found = {
-        "steps.csv.gz": frame(steps),
-        "summary.csv": summary_table(frame(cells)),
+        "steps.csv.gz": frame(*(curve([float(i)], **axes) for i, axes in rows)),
+        "summary.csv": summary_table(
+            frame(*(run(loss_final=float(i), **axes) for i, axes in enumerate(PLATFORMS.values())))
+        ),
         "effects.csv": pd.DataFrame(columns=COLUMNS),
     }
     save_tables(found, tmp_path)
@@ -47,80 +50,79 @@ def tables(tmp_path):
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """What was given to be drawn: (family, title, data), and how it was kept."""
+    """What was given to be drawn: (names, title, data), and how it was kept."""
     found = []
 
-    def draw_family(family, title="", only=(), **data):
-        found.append((family, title, data))
+    def draw_figures(declared, title="", **data):
+        found.append(([figure.name for figure in declared], title, data))
         return {"one": "a figure"}
 
-    monkeypatch.setattr(draw, "draw_family", draw_family)
+    monkeypatch.setattr(draw, "draw_figures", draw_figures)
     monkeypatch.setattr(draw, "keep", lambda *given: found.append(given))
     return found
 
 
 @pytest.mark.parametrize(
-    ("place", "chosen", "title"),
+    ("platform", "title"),
     [
-        (Place.named("torch"), "here", "a on torch"),
-        (Place.named("mlx"), "mlx", "a on mlx"),
-        (Place.named("torch", GPU_PLATFORM), "there", f"a on torch, {GPU_PLATFORM}"),
-        (Place.named("torch", "another-gpu"), "other", "a on torch, another-gpu"),
+        ("torch", "a on torch"),
+        ("mlx", "a on mlx"),
+        (f"torch-{GPU_PLATFORM}", f"a on torch, {GPU_PLATFORM}"),
+        ("torch-another-gpu", "a on torch, another-gpu"),
     ],
 )
-def test_a_study_is_drawn_from_the_rows_of_one_place(tables, drawn, tmp_path, place, chosen, title):
-    draw.draw_study("a", "sweep", place, tables, tmp_path / "runs", tmp_path / "figures")
-    (family, shown, data), kept = drawn
-    assert (family, shown) == ("sweep", title)
-    value = list(PLACES).index(chosen)
+def test_a_study_is_drawn_from_the_rows_of_one_platform(
+    config, tables, drawn, tmp_path, platform, title
+):
+    draw.draw_study(config, "a", Platform.parse(platform), tables, tmp_path / "figures")
+    (names, shown, data), kept = drawn
+    assert (names[0], shown) == ("loss_comparison", title)
+    value = list(PLATFORMS).index(platform)
     assert data["steps"]["loss"].tolist() == [value]
     assert data["summary"]["loss_final_mean"].tolist() == [value]
-    assert data["mixing"] == {}  # no figure of a sweep reads it, and no run need be there
+    assert data["score"].metric == "exact_loss"
+    assert data["mixing"] == {}  # none of its figures reads it, and no run need be there
     assert kept == ({"one": "a figure"}, tmp_path / "figures", title, tables)
 
 
-def test_mixing_is_read_where_a_figure_of_the_family_reads_it(tables, drawn, tmp_path):
+def test_a_study_is_judged_by_what_its_config_says(tables, drawn, tmp_path):
+    config = config_with(tmp_path, ("a",), a={"score": "training_loss"})
+    draw.draw_study(config, "a", Platform("torch"), tables, tmp_path)
+    assert drawn[0][2]["score"].metric == "loss_tail"
+
+
+def test_mixing_is_read_where_a_figure_reads_it(config, tables, drawn, tmp_path):
     matrix = np.full((2, 2), 0.5, np.float32)
-    folder = tmp_path / "runs" / Cell("a", 8, "mhc", "torch", 0).path()
+    folder = tmp_path / "results/runs" / Cell("a", 8, "mhc", "torch", 0).path()
     folder.mkdir(parents=True)
     save_file({"mixing": matrix, "weights": matrix}, folder / "mixing.safetensors")
-    draw.draw_study("a", "image", Place.named("torch"), tables, tmp_path / "runs", tmp_path)
-    (_, _, data), _ = drawn
+    names = ["mixing_matrix", "grad_norm"]
+    draw.draw_study(config, "a", Platform("torch"), tables, tmp_path, names)
+    (found, _, data), _ = drawn
+    assert found == names
     assert list(data["mixing"]) == ["mhc"]
     np.testing.assert_array_equal(data["mixing"]["mhc"].matrix, matrix)
 
 
-def test_only_the_figures_that_are_named_are_drawn_and_read_for(tables, tmp_path, monkeypatch):
-    """No run need be there where the figure of what they learned is not drawn."""
-    seen = []
-    monkeypatch.setattr(draw, "draw_family", lambda *given, **_: seen.append(given) or {})
-    monkeypatch.setattr(draw, "keep", lambda *_: None)
-    place = Place.named("torch")
-    draw.draw_study("a", "image", place, tables, tmp_path / "runs", tmp_path, ["comparison"])
-    assert seen == [("image", "a on torch", ["comparison"])]
-
-
 MISTAKES = {
-    ("--study", "aa"): "unknown study and place 'aa on torch'; did you mean 'a on torch'? (known: "
-    f"a on torch, a on mlx, a on torch, {GPU_PLATFORM}, a on torch, another-gpu, b on torch)",
-    ("--backend", "jax"): "unknown study and place 'a on jax'",
-    ("--platform", "nowhere"): "unknown study and place 'a on torch, nowhere'",
-    ("--family", "sweeps"): "unknown family of figures 'sweeps'; did you mean 'sweep'?",
-    ("--family", "style"): "unknown family of figures 'style'",
-    ("--family", "overview"): "family 'overview' is of no study: it is drawn from cells",
-    ("--only", "loss"): "unknown figure 'loss'",
+    ("--study", "b2"): "unknown study 'b2' (known: a, images)",
+    ("--study", "images"): "unknown study and platform 'images on torch'",
+    ("--platform", "jax"): "unknown study and platform 'a on jax'",
+    ("--platform", "torch-nowhere"): "unknown study and platform 'a on torch, nowhere'",
+    ("--only", "los"): "unknown figure or metric 'los'; did you mean 'loss'?",
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_one_line_and_nothing_is_drawn(tables, tmp_path, capsys, mistake):
+def test_a_mistake_is_one_line_and_nothing_is_drawn(config, tables, tmp_path, capsys, mistake):
+    file = tmp_path / "config.json"
+    file.write_text(config.model_dump_json(), encoding="utf-8")
     options = dict(zip(("--steps", "--summary", "--effects"), map(str, tables), strict=True))
-    options |= {"--study": "a", "--backend": "torch", "--out": str(tmp_path / "figures")}
-    options |= dict([mistake])
+    options |= {"--study": "a", "--platform": "torch", "--out": str(tmp_path / "figures")}
+    options |= {"--config": str(file)} | dict([mistake])
     assert exit_status(["figures", *itertools.chain(*options.items())]) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    file = "" if mistake[0] in ("--family", "--only") else f"{tables[0]}: "
-    assert line.startswith(f"fathom: {file}{MISTAKES[mistake]}")
+    assert MISTAKES[mistake] in line
     assert not (tmp_path / "figures").exists()
 
 
@@ -129,31 +131,47 @@ def test_a_run_is_drawn_from_its_own_folder(drawn, tmp_path):
     (cell,) = config.cells()
     folder = write_cell(config, cell, [4.0, 2.0, 1.0])
     draw.draw_cell(folder, tmp_path / "figures")
-    (family, title, data), (_, *kept) = drawn
-    assert (family, title) == ("cell", cell.path())
+    (_, title, data), (_, *kept) = drawn
+    assert title == cell.path()
     assert kept == [tmp_path / "figures", cell.path(), (folder / "metrics.jsonl",)]
     assert data["rows"]["loss"].tolist() == [4, 2, 1]
-    assert set(data["rows"]["variant"]) == {"mhc"}
-    assert set(data["rows"]["seed"]) == {2}
+    row = data["rows"].iloc[0]
     vocab = config.studies[cell.study].model.vocab
-    assert data["rows"]["chance_loss"].tolist() == pytest.approx([math.log(vocab)] * 3)
+    assert (row["variant"], row["depth"], row["seed"]) == ("mhc", 4, 2)
+    assert row["chance_loss"] == pytest.approx(math.log(vocab))
 
 
-def test_overview_and_bench_are_drawn_from_their_tables(drawn, tmp_path):
+def test_overview_and_bench_are_drawn_from_their_tables(config, drawn, tmp_path):
     names = ("runs", "variance", "published")
     save_tables(
         {f"{name}.csv": pd.DataFrame({"value": [n]}) for n, name in enumerate(names)}, tmp_path
     )
-    sources = tuple(tmp_path / f"{name}.csv" for name in names)
-    draw.draw_overview(*sources, tmp_path / "over")
-    (family, _, data), (_, *kept) = drawn
-    assert family == "overview"
-    assert kept == [tmp_path / "over", "overview", sources]
+    inputs = tuple(tmp_path / f"{name}.csv" for name in names)
+    draw.draw_overview(config, *inputs, tmp_path / "over")
+    (_, _, data), (_, *kept) = drawn
+    assert kept == [tmp_path / "over", "overview", inputs]
+    scores = data.pop("scores")
+    assert {study: score.metric for study, score in scores.items()} == {
+        "a": "exact_loss", "images": "test_accuracy",
+    }  # fmt: skip
     assert {name: table["value"].tolist() for name, table in data.items()} == {
         "cells": [0], "variance": [1], "published": [2],
     }  # fmt: skip
     drawn.clear()
     draw.draw_bench(tmp_path / "variance.csv", tmp_path / "speed/mine.png")
-    (family, _, data), kept = drawn
-    assert (family, data["bench"]["value"].tolist()) == ("bench", [1])
-    assert kept == ({"mine": "a figure"}, tmp_path / "speed", "bench", sources[1:2])
+    (_, _, data), kept = drawn
+    assert data["bench"]["value"].tolist() == [1]
+    assert kept == ({"mine": "a figure"}, tmp_path / "speed", "bench", inputs[1:2])
+
+
+def test_figures_are_kept_with_the_hashes_of_their_inputs(config, tables, tmp_path):
+    """Of what is packed: another zlib packs it otherwise."""
+    out = tmp_path / "figures"
+    draw.draw_study(config, "a", Platform("torch"), tables, out, ["loss"])
+    manifest = read_figure_manifest(out)
+    assert set(manifest.files) == {"loss.png", "loss.svg"} == {p.name for p in out.glob("loss.*")}
+    assert manifest.why_other("a on torch", tables) == ""
+    assert manifest.why_other("a on mlx", tables) == "is of 'a on torch', not of 'a on mlx'"
+    tables[1].write_text("another", encoding="utf-8")
+    why = manifest.why_other("a on torch", tables)
+    assert why == "its figures were drawn from another summary.csv"

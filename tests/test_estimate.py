@@ -1,4 +1,4 @@
-"""How long training takes, by hand; and that a slow training is never silent."""
+"""Estimates by hand; and the lines of progress that a training prints."""
 
 import pytest
 
@@ -8,12 +8,12 @@ from fathom.runs.estimate import (
     LAYER_SECONDS,
     OPERATIONS_PER_SECOND,
     assumed_step_seconds,
-    timed_seconds,
-    timed_step_seconds,
+    estimate_from_steps,
 )
 from fathom.runs.progress import log_lines
+from fathom.runs.training import time_step
 from fathom.train import Chunk
-from run_helpers import config_with, metrics
+from run_helpers import config_with, metric_rows
 
 
 def specs_of(**changes):
@@ -34,7 +34,9 @@ def test_a_timed_step_of_each_backend_says_how_long_all_of_its_cells_take(monkey
     monkeypatch.setattr(estimate, "assumed_step_seconds", lambda spec: float(spec.depth))
     specs = specs_of(depths=[8, 4], backends=["torch", "mlx"])
     # torch: 2 s for 8 layers, so 1 s for 4. MLX: 16 s, so 8 s. Three steps each.
-    assert timed_seconds(specs, {"torch": 2.0, "mlx": 16.0}) == pytest.approx(3 * (2 + 1 + 16 + 8))
+    assert estimate_from_steps(specs, {"torch": 2.0, "mlx": 16.0}) == pytest.approx(
+        3 * (2 + 1 + 16 + 8)
+    )
 
 
 def test_the_longest_cell_is_the_one_of_most_operations_and_not_the_deepest(tmp_path, monkeypatch):
@@ -55,7 +57,7 @@ def test_the_longest_cell_is_the_one_of_most_operations_and_not_the_deepest(tmp_
 def test_a_step_can_be_timed_on_every_backend(backend, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (spec,) = specs_of(depths=[4], backends=[backend])
-    assert 0 < timed_step_seconds(spec, Compute(device="cpu")) < 60
+    assert 0 < time_step(spec, Compute(device="cpu")) < 60
     assert list(tmp_path.iterdir()) == []
 
 
@@ -71,7 +73,7 @@ def said(monkeypatch, capsys):
         clock = [0.0]
         monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
         report = log_lines(spec)
-        rows = metrics([1.0] * steps, step_seconds=seconds / 10)
+        rows = metric_rows([1.0] * steps, step_seconds=seconds / 10)
         for first in range(0, steps, 10):
             clock[0] += seconds
             report(Chunk(rows[first : first + 10], None))
@@ -87,12 +89,4 @@ def test_a_quick_training_leaves_about_ten_lines(said):
 def test_a_slow_training_leaves_a_line_every_half_a_minute(said):
     assert said(20.0, steps=100) == [f"{n}/100" for n in (1, *range(10, 101, 10))]
     # A tenth of a thousand steps takes 200 s here: in between there is a line every 40 s.
-    assert said(20.0)[:7] == [
-        "1/1000",
-        "30/1000",
-        "50/1000",
-        "70/1000",
-        "90/1000",
-        "100/1000",
-        "120/1000",
-    ]
+    assert said(20.0)[:7] == [f"{n}/1000" for n in (1, 30, 50, 70, 90, 100, 120)]

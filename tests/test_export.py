@@ -17,14 +17,7 @@ from fathom.config import load_config
 from fathom.report.citation import read_citation, zenodo_metadata
 from fathom.report.verify import verify
 from fathom.system.files import write_json
-from run_helpers import (
-    GPU,
-    GPU_PLATFORM,
-    STUDY,
-    read_manifest,
-    write_cell,
-    write_manifest,
-)  # fmt: skip
+from run_helpers import GPU, GPU_PLATFORM, STUDY, read_manifest, write_cell, write_manifest
 
 PROJECT = Path(__file__).parents[1]
 CITATION = """\
@@ -49,7 +42,6 @@ references:
 CELLS = {"variants": ["mhc"], "depths": [4, 8], "backends": ["torch"], "seeds": [0]}
 FACTS = {
     "started": "2026-01-01T10:00:00+00:00",
-    "ended": "2026-01-01T10:00:07+00:00",
     "seconds": 7.25,
     "peak_host_memory_bytes": 1234,
     "threads": 2,
@@ -75,9 +67,10 @@ def project(tmp_path, monkeypatch):
         (folder / name).write_text(text, encoding="utf-8")
     monkeypatch.chdir(folder)
     config = load_config(["config.yaml"])
-    for cell in config.cells():
+    for cell, minute in zip(config.cells(), (0, 1), strict=True):
         run = write_cell(config, cell, [4.0, 2.0, 1.0])
-        write_manifest(run, {**read_manifest(run), **FACTS})
+        ended = f"2026-01-01T10:0{minute}:07+00:00"
+        write_manifest(run, {**read_manifest(run), **FACTS, "ended": ended})
     write_results(config)
     return folder
 
@@ -148,56 +141,68 @@ def test_every_file_is_listed_with_its_hash_and_is_a_copy(export, project):
     assert not any("__pycache__" in name for name in listed)
 
 
-def test_a_training_is_an_action_with_the_facts_of_its_manifest(export):
+RUN = "results/runs/a/8L/mhc/torch/seed0"
+RUN_FILES = ("metrics.jsonl", "mixing.safetensors", "manifest.json")
+RESULTS = ("RESULTS.md", "index.html", "tables/cells.csv", "figures/a/torch/loss.png")
+TRAININGS = {f"#train/results/runs/a/{depth}L/mhc/torch/seed0" for depth in (4, 8)}
+DOE, ARXIV = "https://orcid.org/0000-0002-1825-0097", "https://arxiv.org/abs/2512.24880"
+SNAPSHOT = {
+    # entity: property: value, or the names that it refers to
+    f"#train/{RUN}": {
+        "@type": "CreateAction",
+        "startTime": "2026-01-01T10:00:00+00:00",
+        "endTime": "2026-01-01T10:01:07+00:00",
+        "instrument": {"#fathom-train"},
+        "object": {f"{RUN}/spec.json"},
+        "result": {f"{RUN}/{name}" for name in RUN_FILES},
+        "resourceUsage": {f"#seconds/{RUN}", f"#peak_host_memory_bytes/{RUN}"},
+    },
+    f"#seconds/{RUN}": {"value": 7.25, "unitCode": "SEC"},
+    f"#peak_host_memory_bytes/{RUN}": {"value": 1234, "unitCode": "AD"},
+    "#workflow-run": {
+        "@type": "CreateAction",
+        "instrument": {"workflow/Snakefile"},
+        "object": {"results/config.json"},
+        "result": {f"results/{name}" for name in RESULTS},
+        "startTime": "2026-01-01T10:00:00+00:00",
+        "endTime": "2026-01-01T10:01:07+00:00",
+    },
+    "workflow/Snakefile": {"hasPart": {"#fathom-train"}, "license": {SPDX}, "version": "1.2.3"},
+    "./": {
+        "name": "A study: results",
+        "description": "Of two networks.",
+        "datePublished": "2026-01-02",
+        "keywords": "depth, streams",
+        "mainEntity": {"workflow/Snakefile"},
+        "mentions": {"#workflow-run", *TRAININGS},
+        "license": {SPDX},
+        "author": {DOE, "#author-2"},
+        "citation": {ARXIV},
+    },
+    DOE: {"@type": "Person", "name": "Jane Doe"},
+    "#author-2": {"@type": "Organization", "name": "The lab"},
+    ARXIV: {"@type": "ScholarlyArticle", "name": "On streams", "author": "Rick Roe"},
+    SPDX: {"@type": "CreativeWork", "name": "MIT"},
+    "#torch-2.0.0": {"@type": "SoftwareApplication", "name": "torch", "version": "2.0.0"},
+}
+
+
+def test_the_crate_says_what_was_computed_how_and_by_whom(export):
     found = export()
-    run = "results/runs/a/8L/mhc/torch/seed0"
-    training = found[f"#train/{run}"]
-    assert training["@type"] == "CreateAction"
-    assert training["startTime"] == "2026-01-01T10:00:00+00:00"
-    assert training["endTime"] == "2026-01-01T10:00:07+00:00"
-    assert named(training["object"]) == {f"{run}/spec.json"}
-    assert named(training["result"]) == {
-        f"{run}/{name}" for name in ("metrics.jsonl", "mixing.safetensors", "manifest.json")
-    }
-    usage = [found[name] for name in named(training["resourceUsage"])]
-    assert {(u["name"], u["value"], u["unitCode"]) for u in usage} == {
-        ("seconds", 7.25, "SEC"),
-        ("peak_host_memory_bytes", 1234, "AD"),
-    }
+    for name, facts in SNAPSHOT.items():
+        told = {
+            key: named(found[name][key]) if isinstance(value, set) else found[name][key]
+            for key, value in facts.items()
+        }
+        assert told == facts, name
+    description = found[f"#train/{RUN}"]["description"]
     for fact in ("2.0.0 on cpu Test CPU", "threads: 2", "commit abc123"):
-        assert fact in training["description"]
-    assert named(training["instrument"]) == {"#fathom-train"}
+        assert fact in description
 
 
-def test_the_workflow_made_the_results_of_the_config(export):
-    found = export()
-    root = found["./"]
-    assert named(root["mainEntity"]) == {"workflow/Snakefile"}
-    action = found["#workflow-run"]
-    assert named(action["instrument"]) == {"workflow/Snakefile"}
-    assert named(action["object"]) == {"results/config.json"}
-    assert named(action["result"]) == {
-        "results/RESULTS.md", "results/index.html", "results/tables/cells.csv",
-        "results/figures/a/torch/loss.png",
-    }  # fmt: skip
-    trainings = {f"#train/results/runs/a/{depth}L/mhc/torch/seed0" for depth in (4, 8)}
-    assert named(root["mentions"]) == {"#workflow-run", *trainings}
-
-
-def test_the_root_says_whose_it_is_and_under_which_licence(export):
-    found = export()
-    root = found["./"]
-    assert root["name"] == "A study: results"
-    assert root["datePublished"] == "2026-01-02"
-    assert named(root["license"]) == {SPDX}
-    assert {found[name]["name"] for name in named(root["author"])} == {"Jane Doe", "The lab"}
-    assert found["https://orcid.org/0000-0002-1825-0097"]["@type"] == "Person"
-    assert found["https://arxiv.org/abs/2512.24880"]["author"] == "Rick Roe"
-
-
-def test_the_same_results_give_the_same_crate(export, project):
-    first, second = export(), export(folder="again")
-    assert first == second
+def test_the_same_results_give_the_same_crate_in_an_empty_folder_too(export, project):
+    (project / "again").mkdir()
+    assert export() == export(folder="again")
 
 
 def test_imported_runs_are_there(export):
@@ -278,8 +283,8 @@ def test_what_reports_show_of_a_kept_result_is_there_and_can_be_verified(
     monkeypatch.chdir(project / "out")
     config = load_config(["config.yaml"])
     published = load_published(Path("report/published.yaml"), config)
-    problems = verify(config, published, Path("report/templates")).problems_of
-    assert {path.parts[1] for path in problems} == {"figures"}  # which were not drawn
+    checks = verify(config, published, Path("report/templates")).checks
+    assert {check.kind for check in checks if check.problem} == {"figures"}  # none were drawn
 
 
 def test_a_kept_result_elsewhere_is_put_below_reference(export, project, tmp_path):
@@ -291,17 +296,37 @@ def test_a_kept_result_elsewhere_is_put_below_reference(export, project, tmp_pat
 # --- what is refused -----------------------------------------------------------------------------
 
 
-def test_a_folder_with_something_in_it_stays_as_it_is(export, project, capsys):
+def fill_out(project):
     (project / "out").mkdir()
     (project / "out/mine").write_text("mine")
-    line = refused(capsys, "--crate", "out")
-    assert line == "out: is there already; name a new folder, or an empty one"
-    assert [file.name for file in (project / "out").iterdir()] == ["mine"]
 
 
-def test_an_empty_folder_is_filled(export, project):
-    (project / "out").mkdir()
-    assert "./" in export()
+REFUSED = [
+    (fill_out, [], "out: is there already; name a new folder, or an empty one"),
+    (
+        lambda project: shutil.rmtree(project / "results"), [],
+        "results: has no run to archive; run: snakemake all",
+    ),
+    (lambda project: (project / "results/RESULTS.md").unlink(), [], "results/RESULTS.md: missing"),
+    (
+        lambda project: (project / "workflow/Snakefile").unlink(), [],
+        "workflow/Snakefile: missing; run this in the folder of the project",
+    ),
+    (
+        lambda project: None, ["--set", "studies.a.description=Another."],
+        "results/config.json: is not what this config gives",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("damage", "options", "said"), REFUSED)
+def test_what_cannot_be_archived_is_refused_in_one_line(
+    export, project, capsys, damage, options, said
+):
+    damage(project)
+    before = sorted(project.rglob("*"))
+    assert refused(capsys, "--crate", "out", *options).startswith(said)
+    assert sorted(project.rglob("*")) == before
 
 
 def test_nothing_half_is_left_where_a_disk_is_full(export, project, capsys, monkeypatch):
@@ -319,23 +344,6 @@ def test_nothing_half_is_left_where_a_disk_is_full(export, project, capsys, monk
     assert sorted(project.iterdir()) == before
 
 
-def test_without_a_run_a_line_says_what_makes_one(export, project, capsys):
-    shutil.rmtree(project / "results")
-    line = refused(capsys, "--crate", "out")
-    assert line.startswith("results: has no run to archive; run: snakemake all")
-    assert not (project / "out").exists()
-
-
-def test_results_of_another_config_are_refused(export, capsys):
-    line = refused(capsys, "--crate", "out", "--set", "studies.a.description=Another.")
-    assert line.startswith("results/config.json: is not what this config gives")
-
-
-def test_a_missing_report_is_named(export, project, capsys):
-    (project / "results/RESULTS.md").unlink()
-    assert refused(capsys, "--crate", "out").startswith("results/RESULTS.md: missing")
-
-
 def test_runs_that_do_not_count_are_named(export, project, capsys):
     """The tables say of them why they are left out: without them nobody could check that."""
     config = load_config(["config.yaml"])
@@ -347,7 +355,7 @@ def test_runs_that_do_not_count_are_named(export, project, capsys):
     damaged, stale, repair = capsys.readouterr().err.splitlines()
     assert damaged.startswith("fathom: results/runs/a/4L/mhc/torch/seed0: corrupt: metrics.jsonl")
     assert stale.startswith("fathom: results/runs/a/8L/mhc/torch/seed0: stale: code differs")
-    assert repair == "fathom: fathom verify says what repairs this"
+    assert repair == "fathom: fathom verify says how to fix this"
     assert not (project / "out").exists()
 
 
@@ -359,10 +367,6 @@ def test_two_config_files_of_one_name_are_refused(export, project, capsys, tmp_p
         options += ["--config", str(tmp_path / folder / "scale.yaml")]
     line = refused(capsys, "--crate", "out", "--config", "config.yaml", *options)
     assert "scale.yaml: has the name of" in line
-
-
-def test_a_command_without_an_option_says_which_there_are(project, capsys):
-    assert refused(capsys) == "nothing to export: give --crate FOLDER, --zenodo FILE, or both"
 
 
 def test_without_rocrate_a_line_names_the_extra(project, capsys, monkeypatch):
@@ -385,10 +389,7 @@ def test_zenodo_gets_what_the_citation_says(project):
         "upload_type": "software",
         "title": "A study",
         "description": "Of two networks.",
-        "creators": [
-            {"name": "Doe, Jane", "orcid": "0000-0002-1825-0097"},
-            {"name": "The lab"},
-        ],
+        "creators": [{"name": "Doe, Jane", "orcid": "0000-0002-1825-0097"}, {"name": "The lab"}],
         "version": "1.2.3",
         "access_right": "open",
         "license": "MIT",
@@ -412,6 +413,7 @@ MISTAKES = {
     "authors: [{affiliation: The lab}]": ("CITATION.cff: authors.0: give name, or family-names"),
     "authors: [{family-name: Doe}]": "CITATION.cff: authors.0: unknown key 'family-name'",
     "message: [": "CITATION.cff: line ",
+    "": "CITATION.cff: missing; run this in the folder of the project",
 }
 
 
@@ -421,14 +423,10 @@ def test_a_mistake_in_the_citation_is_one_line(project, capsys, mistake):
     kept = yaml.safe_load(CITATION)
     kept.pop(key, None)
     Path("CITATION.cff").write_text(f"{yaml.safe_dump(kept)}{mistake}\n", encoding="utf-8")
+    if not mistake:
+        Path("CITATION.cff").unlink()
     assert refused(capsys, "--zenodo", "deposit.json").startswith(MISTAKES[mistake])
     assert not Path("deposit.json").exists()
-
-
-def test_a_missing_citation_is_one_line(project, capsys):
-    Path("CITATION.cff").unlink()
-    line = refused(capsys, "--zenodo", "deposit.json")
-    assert line.startswith("CITATION.cff: missing; run this in the folder of the project")
 
 
 def test_the_citation_of_this_project_can_be_read():
@@ -471,14 +469,10 @@ def terms_of_version_1_1():
 
     file = Path(rocrate.__file__).parent / "data/ro-crate.jsonld"
     terms = json.loads(file.read_text(encoding="utf-8"))["@context"]
-    schemas = "https://bioschemas.org/"
-    workflow = f"{schemas}ComputationalWorkflow"
-    terms |= {
-        "ComputationalWorkflow": workflow,
-        "FormalParameter": f"{schemas}FormalParameter",
-        "input": f"{workflow}#input",
-        "output": f"{workflow}#output",
-    }
+    for name in ("ComputationalWorkflow", "FormalParameter"):
+        terms[name] = f"https://bioschemas.org/{name}"
+    for name in ("input", "output"):
+        terms[name] = f"https://bioschemas.org/ComputationalWorkflow#{name}"
     del terms["sha256"]
     return {"@context": terms}
 

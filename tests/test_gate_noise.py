@@ -6,8 +6,8 @@ import pytest
 import naive
 from fathom import tasks
 from fathom.backends.numpy import NumpyOps
-from fathom.models.connections.ingredients import GATES
-from fathom.train import batches_of, trainer_for
+from fathom.models.connections.components import GATES
+from fathom.train import trainer_for
 from gradients import STEADY, assert_gradients, first_step
 
 # At this τ and start, streams are mixed: so that gates matter.
@@ -27,7 +27,7 @@ def noisy(make_spec):
 
 def noise_of(spec, step):
     """[batches of the step, layers, 3]."""
-    return np.stack([batch.inputs[-1] for batch in batches_of(spec, step)])
+    return np.stack([batch.inputs["noise"] for batch in tasks.Problem(spec).batches(step)])
 
 
 # --- what is drawn -------------------------------------------------------------------------------
@@ -38,7 +38,7 @@ def noise_of(spec, step):
 )
 def test_shares_and_ranges(progress, share):
     gate, many = GATES["learned"](noise=True), 40_000
-    drawn = gate.drawn(np.random.default_rng(3), many, progress)
+    drawn = gate.sample_noise(np.random.default_rng(3), many, progress)
     assert drawn.shape == (many, 3)
     assert drawn.dtype == np.float32
     is_drawn, values, factors = drawn.T
@@ -89,10 +89,10 @@ def test_each_batch_of_a_step_has_its_own(noisy):
 
 
 def test_noise_leaves_the_batch_alone(noisy, make_spec):
-    (batch,) = batches_of(noisy(), 2)
-    (plain,) = batches_of(make_spec(variant="mhc_gated_static", wrap="sublayer", depth=2), 2)
-    tokens, _ = batch.inputs
-    assert (tokens == plain.inputs[0]).all()
+    (batch,) = tasks.Problem(noisy()).batches(2)
+    spec = make_spec(variant="mhc_gated_static", wrap="sublayer", depth=2)
+    (plain,) = tasks.Problem(spec).batches(2)
+    assert (batch.inputs["tokens"] == plain.inputs["tokens"]).all()
     assert (batch.targets == plain.targets).all()
     assert len(plain.inputs) == 1
 
@@ -113,7 +113,7 @@ def loss_with(spec, batch, gates):
 
     def loss(params):
         moved = {**params, "connection.gate": np.log(gates / (1 - gates))}
-        logits = naive.transformer("mhc_gated_static", spec, moved, batch.inputs[0])
+        logits = naive.transformer("mhc_gated_static", spec, moved, batch.inputs["tokens"])
         return naive.cross_entropy(logits, batch.targets)
 
     return loss
@@ -130,9 +130,9 @@ def test_a_step_uses_the_disturbed_gates(
     noisy, parameters_off_symmetry, backends_here, start, at_tau_1
 ):
     spec = noisy(batch_size=2, length=5, width=8)
-    params, (batch,) = parameters_off_symmetry(spec), batches_of(spec, 0)
+    params, (batch,) = parameters_off_symmetry(spec), tasks.Problem(spec).batches(0)
     g = naive.sigmoid(params["connection.gate"].astype(float))
-    is_drawn, values, factors = batch.inputs[-1].astype(float).T
+    is_drawn, values, factors = batch.inputs["noise"].astype(float).T
     gates = np.where(is_drawn == 1, values, np.clip(g * factors, 0.1, 0.9))
     expected, undisturbed = (loss_with(spec, batch, each)(params) for each in (gates, g))
     assert abs(expected - undisturbed) > 1e-4
@@ -149,14 +149,14 @@ def test_gradients_with_noise_equal_those_of_the_oracle(
     noisy, parameters_off_symmetry, backends_here, start, connection
 ):
     spec = noisy(connection, beta1=0.0, batch_size=2, length=5, width=8)
-    params, (batch,) = parameters_off_symmetry(spec), batches_of(spec, 0)
+    params, (batch,) = parameters_off_symmetry(spec), tasks.Problem(spec).batches(0)
     # None at a bound, where the slope has two sides.
     params["connection.gate"] = np.linspace(-1, 1, 4).astype(np.float32)
     ops = NumpyOps()
 
     def loss(exact):
-        tokens, noise = batch.inputs
-        output = tasks.network_of(spec).forward(ops, exact, tokens, noise=noise.astype(float))
+        inputs = {**batch.inputs, "noise": batch.inputs["noise"].astype(float)}
+        output = tasks.Problem(spec).network.forward(ops, exact, inputs)
         return ops.cross_entropy(output.logits, batch.targets)
 
     exact, found = {name: ops.asarray(value) for name, value in params.items()}, {}
@@ -170,12 +170,12 @@ def test_inference_has_no_noise(noisy, make_spec, parameters_off_symmetry, backe
     """The logits of a trainer with noise are those of one without."""
     plain = {key: {k: v for k, v in value.items() if k != "noise"} if key == "gate" else value
              for key, value in STATIC.items()}  # fmt: skip
-    tokens = np.arange(8, dtype=np.int32)[None]
+    tokens = {"tokens": np.arange(8, dtype=np.int32)[None]}
     found = []
     for connection in (STATIC, plain):
         spec = noisy(connection)
-        trainer = trainer_for(spec, backend, parameters_off_symmetry(spec))
-        network = tasks.network_of(spec)
+        trainer = trainer_for(tasks.Problem(spec), backend, parameters_off_symmetry(spec))
+        network = tasks.Problem(spec).network
         found.append(
             trainer.infer(lambda p, x, n=network: n.forward(backend.ops, p, x).logits, tokens)
         )

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from fathom import backends, tasks
-from fathom.optimizers import Pace
+from fathom.optimizers import ScheduledValues
+from param_helpers import parameters_of
 
 STEPS = 8  # three to warm up, one to record, four replays
 
@@ -23,7 +24,7 @@ def connect(name, device):
 
 def trained(trainer, spec):
     for step in range(STEPS):
-        trainer.step([tasks.load("tokens").batch(spec, step)], Pace(1 / (1 + step), 0.9))
+        trainer.step([tasks.load("tokens").batch(spec, step)], ScheduledValues(1 / (1 + step), 0.9))
     return trainer.collect(), trainer.state()
 
 
@@ -49,5 +50,5 @@ def test_the_first_loss_equals_the_oracle(name, device, switch, make_spec, start
     spec = make_spec(backend=name)
     measured, _ = trained(start(connect(name, device), spec), spec)
     batch = tasks.load("tokens").batch(spec, 0)
-    expected = oracle_loss(spec, tasks.initial_parameters(spec), *batch)
+    expected = oracle_loss(spec, parameters_of(spec), batch)
     assert measured["loss"][0] == pytest.approx(expected, rel=1e-5)

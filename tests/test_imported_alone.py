@@ -8,9 +8,9 @@ from command_helpers import exit_status
 from fathom.analysis.tables import read_table, write_tables
 from fathom.config import ConfigError, check_config
 from fathom.runs.folder import RunError
-from fathom.runs.inspect import find_runs
 from fathom.runs.status import status_of
 from fathom.runs.train_all import specs_left
+from fathom.runs.validate import find_runs
 from run_helpers import GPU, GPU_PLATFORM, config_with, write_cell
 
 LOSSES = [4.0, 2.0, 1.0]
@@ -43,7 +43,7 @@ def test_it_is_a_part_of_the_resolved_config(config):
     assert config_with().resolved()["train"] is True
 
 
-@pytest.mark.parametrize("value", ["no way", 0, None])
+@pytest.mark.parametrize("value", ["no way", None])
 def test_it_is_true_or_false(config, value):
     with pytest.raises(ConfigError, match=r"config: train: .*valid boolean"):
         check_config({**config.resolved(), "train": value})
@@ -65,7 +65,7 @@ def test_runs_of_here_are_not_looked_at(config, tmp_path):
     assert cells["loss_final"].tolist()[:1] == [2.0]
     assert cells["status"].tolist() == ["imported", "missing"]
     (row,) = read_table(tmp_path / "tables/summary.csv").to_dict("records")
-    assert (row["n"], row["origin"], row["loss_final_mean"]) == (1, "imported", 2.0)
+    assert (row["n"], row["platform"], row["loss_final_mean"]) == (1, f"torch-{GPU_PLATFORM}", 2.0)
 
 
 def test_nothing_is_left_to_train(config, command):

@@ -7,17 +7,17 @@ import pytest
 
 from fathom.models.connections.schemes import SCHEMES
 from fathom.models.init import (
+    Affine,
     Constant,
     Normal,
     OneStream,
     Orthogonal,
     Parameter,
     ScaledIdentity,
-    Shifted,
     Uniform,
     draw,
 )
-from fathom.tasks import initial_parameters
+from param_helpers import parameters_of
 
 V, T, D, F, L = 256, 64, 48, 96, 12
 
@@ -120,56 +120,25 @@ def assert_spread(x, kind, value):
 
 @pytest.mark.parametrize(("recipe", "name", "kind", "value"), CASES)
 def test_every_parameter_has_the_spread_of_its_recipe(spec_of, recipe, name, kind, value):
-    assert_spread(initial_parameters(spec_of(recipe))[name].astype(np.float64), kind, value)
+    assert_spread(parameters_of(spec_of(recipe))[name].astype(np.float64), kind, value)
 
 
 @pytest.mark.parametrize("recipe", SPREADS)
 def test_the_list_above_is_complete(spec_of, recipe):
-    assert set(initial_parameters(spec_of(recipe))) == set(SPREADS[recipe])
-
-
-def test_shapes(spec_of):
-    shapes = {name: x.shape for name, x in initial_parameters(spec_of("torch-defaults")).items()}
-    assert shapes == {
-        "embedding.token": (V, D),
-        "embedding.position": (T, D),
-        "block.norm1.weight": (L, D),
-        "block.norm1.bias": (L, D),
-        "block.qkv.weight": (L, 3 * D, D),
-        "block.qkv.bias": (L, 3 * D),
-        "block.attention_out.weight": (L, D, D),
-        "block.attention_out.bias": (L, D),
-        "block.norm2.weight": (L, D),
-        "block.norm2.bias": (L, D),
-        "block.up.weight": (L, F, D),
-        "block.up.bias": (L, F),
-        "block.down.weight": (L, D, F),
-        "block.down.bias": (L, D),
-        "norm.weight": (D,),
-        "norm.bias": (D,),
-        "head.weight": (V, D),
-        "connection.H_pre": (L, 4, 4),
-        "connection.H_post": (L, 4, 4),
-        "connection.H_res": (L, 4, 4),
-    }
+    assert set(parameters_of(spec_of(recipe))) == set(SPREADS[recipe])
+    plain = {name for name in SPREADS[recipe] if not name.startswith("connection.")}
+    assert set(parameters_of(spec_of(recipe, variant="baseline"))) == plain
 
 
 def test_what_other_parts_of_the_network_leave_out(spec_of):
-    everything = set(initial_parameters(spec_of("nanochat")))
+    everything = set(parameters_of(spec_of("nanochat")))
     for parts, gone in (
         ({"norm": "rms"}, {name for name in everything if "norm" in name}),
         ({"positions": "rotary"}, {"embedding.position"}),
         ({"biases": False}, set(NO_BIAS)),  # that of a layer norm is none of a linear layer
         ({"qk_norm": True, "embedding_norm": True, "activation": "relu2", "logit_cap": 15}, set()),
     ):
-        assert everything - set(initial_parameters(spec_of("nanochat", **parts))) == gone
-
-
-def test_the_baseline_has_no_connection_parameters(spec_of):
-    names = set(initial_parameters(spec_of("torch-defaults", variant="baseline")))
-    assert names == {
-        name for name in SPREADS["torch-defaults"] if not name.startswith("connection.")
-    }
+        assert everything - set(parameters_of(spec_of("nanochat", **parts))) == gone
 
 
 # --- the image network and its connections --------------------------------------------------------
@@ -197,7 +166,7 @@ IMAGE_SPREADS = {
 @pytest.mark.parametrize("recipe", ["mlx-defaults", "torch-defaults"])
 def test_the_image_network_starts_as_he_has_it_whatever_the_recipe(make_spec, recipe):
     spec = make_spec(task="fashion", variant="resnet", recipe=recipe, width=W, depth=L)
-    drawn = initial_parameters(spec)
+    drawn = parameters_of(spec)
     assert set(drawn) == set(IMAGE_SPREADS)
     for name, (kind, value) in IMAGE_SPREADS.items():
         assert_spread(drawn[name].astype(np.float64), kind, value)
@@ -273,7 +242,7 @@ STARTS = {
 def test_connections_start_as_published(make_spec, scheme):
     drawn = {
         name.removeprefix("connection."): value.astype(np.float64)
-        for name, value in initial_parameters(
+        for name, value in parameters_of(
             make_spec(task="fashion", variant=scheme, width=W, depth=L)
         ).items()
         if name.startswith("connection.")
@@ -341,7 +310,7 @@ def mlx_layers():
 @pytest.mark.parametrize(("framework", "layers"), [("torch", torch_layers), ("mlx", mlx_layers)])
 def test_a_recipe_draws_as_the_layers_of_its_framework_do(connect_cpu, spec_of, framework, layers):
     connect_cpu(framework)
-    ours = initial_parameters(spec_of(f"{framework}-defaults"))
+    ours = parameters_of(spec_of(f"{framework}-defaults"))
     for name, layer in layers().items():
         theirs = np.array(layer.tolist())
         if not theirs.any():
@@ -355,29 +324,18 @@ def test_a_recipe_draws_as_the_layers_of_its_framework_do(connect_cpu, spec_of, 
 # --- the draw ------------------------------------------------------------------------------------
 
 
-def test_everything_is_float32(spec_of):
-    assert {x.dtype for x in initial_parameters(spec_of("mlx-defaults")).values()} == {
-        np.dtype("float32")
-    }
-
-
-def test_a_seed_determines_every_number(spec_of):
-    first, second = (initial_parameters(spec_of("mlx-defaults", seed=7)) for _ in range(2))
-    for name in first:
-        assert (first[name] == second[name]).all(), name
-
-
-def test_another_seed_draws_other_numbers(spec_of):
-    first, second = (initial_parameters(spec_of("mlx-defaults", seed=seed)) for seed in (7, 8))
+def test_seed_and_name_alone_determine_every_number(spec_of):
+    first, again, other = (parameters_of(spec_of("mlx-defaults", seed=seed)) for seed in (7, 7, 8))
     for name, (kind, _) in SPREADS["mlx-defaults"].items():
+        assert first[name].dtype == np.float32
+        assert (first[name] == again[name]).all(), name
         if kind in ("normal", "uniform"):
-            assert_uncorrelated(first[name], second[name])
-
-
-def test_another_name_draws_other_numbers():
+            assert_uncorrelated(first[name], other[name])
+    assert_uncorrelated(*first["block.up.weight"][:2])  # of two layers
     same = Parameter((1000,), Normal(1.0))
-    drawn = draw({"one": same, "two": same}, seed=0)
+    drawn = draw({"zero": Parameter((9,), Uniform(1.0)), "one": same, "two": same}, seed=3)
     assert_uncorrelated(drawn["one"], drawn["two"])
+    assert (drawn["one"] == draw({"one": same}, seed=3)["one"]).all()
 
 
 def assert_uncorrelated(x, y):
@@ -385,32 +343,20 @@ def assert_uncorrelated(x, y):
     assert abs(np.corrcoef(x.ravel(), y.ravel())[0, 1]) < 6 / math.sqrt(x.size)
 
 
-def test_a_further_parameter_leaves_the_others_alone():
-    one = Parameter((5,), Normal(1.0))
-    alone = draw({"one": one}, seed=3)
-    accompanied = draw({"zero": Parameter((9,), Uniform(1.0)), "one": one}, seed=3)
-    assert (alone["one"] == accompanied["one"]).all()
-
-
 def test_variants_share_the_numbers_of_their_blocks(spec_of):
-    baseline = initial_parameters(spec_of("torch-defaults", variant="baseline"))
-    mhc = initial_parameters(spec_of("torch-defaults", variant="mhc"))
+    baseline = parameters_of(spec_of("torch-defaults", variant="baseline"))
+    mhc = parameters_of(spec_of("torch-defaults", variant="mhc"))
     for name, value in baseline.items():
         assert (mhc[name] == value).all(), name
 
 
 @pytest.mark.parametrize("recipe", ["mlx-defaults", "torch-defaults"])
 def test_a_deeper_network_starts_with_the_layers_of_a_shallower_one(spec_of, recipe):
-    shallow = initial_parameters(spec_of(recipe, depth=3))
-    deep = initial_parameters(spec_of(recipe, depth=L))
+    shallow = parameters_of(spec_of(recipe, depth=3))
+    deep = parameters_of(spec_of(recipe, depth=L))
     for name, value in shallow.items():
         stacked = name.startswith(("block.", "connection."))
         assert (value == (deep[name][:3] if stacked else deep[name])).all(), name
-
-
-def test_layers_differ_from_each_other(spec_of):
-    weight = initial_parameters(spec_of("torch-defaults"))["block.up.weight"]
-    assert_uncorrelated(weight[0], weight[1])
 
 
 def test_fixed_distributions_by_hand():
@@ -420,7 +366,7 @@ def test_fixed_distributions_by_hand():
             "identity": Parameter((1, 2, 2), ScaledIdentity(2.0, -1.0)),
             "stream": Parameter((2, 3), OneStream(5.0, -5.0, 1)),
             "cycle": Parameter((3, 2), OneStream(1.0, 0.0, None)),
-            "shifted": Parameter((2,), Shifted(3.0, Constant(0.5))),
+            "shifted": Parameter((2,), Affine(Constant(0.5), offset=3.0)),
         },
         seed=0,
     )

@@ -12,6 +12,7 @@ from fathom.config import Cell
 from fathom.models.gain import composite_gain
 from fathom.train import step_rows, train
 from gradients import STEADY, assert_gradients, first_step
+from param_helpers import parameters_of
 
 VARIANTS = ["baseline", "hc", "mhc"]
 
@@ -20,7 +21,8 @@ def backend_forward(backend, spec, params, inputs):
     """Logits and H_res (None for the baseline), as float64 arrays."""
     ops = backend.ops
     arrays = {name: ops.asarray(value) for name, value in params.items()}
-    output = tasks.network_of(spec).forward(ops, arrays, *map(ops.asarray, inputs))
+    on_device = {name: ops.asarray(x) for name, x in inputs.items()}
+    output = tasks.Problem(spec).network.forward(ops, arrays, on_device)
     return [
         None if values is None else ops.to_numpy(values).astype(np.float64)
         for values in (output.logits, mixing_of(output))
@@ -32,10 +34,10 @@ def mixing_of(output):
 
 
 def first_row(start, backend, spec, params, batch):
-    """The measures of step 0, as metrics.jsonl would hold them."""
+    """The metrics of step 0, as metrics.jsonl would hold them."""
     trainer = start(backend, spec, params)
     trainer.step([batch], STEADY)
-    (row,) = step_rows(tasks.network_of(spec), trainer.collect(), list(params))
+    (row,) = step_rows(tasks.Problem(spec), trainer.collect())
     return row
 
 
@@ -44,7 +46,7 @@ def test_three_streams_equal_the_textbook_too(
 ):
     spec = make_spec(variant="mhc", streams=3)
     params, batch = parameters_off_symmetry(spec), first_batch(spec)
-    expected = naive.transformer("mhc_demo", spec, params, *batch.inputs)
+    expected = naive.transformer("mhc_demo", spec, params, *batch.inputs.values())
     assert oracle_forward(spec, params, batch.inputs).logits == pytest.approx(expected, abs=1e-11)
 
 
@@ -53,10 +55,12 @@ def test_a_token_sees_no_later_token(make_spec, parameters_off_symmetry, first_b
     for variant in ("mhc", "mhc_dynamic"):
         spec = make_spec(variant=variant)
         params = parameters_off_symmetry(spec)
-        (inputs,), _ = first_batch(spec)
+        inputs = first_batch(spec).inputs["tokens"]
         changed = inputs.copy()
         changed[:, 5:] = (changed[:, 5:] + 7) % spec.model.vocab
-        before, after = (backend_forward(backend, spec, params, (x,))[0] for x in (inputs, changed))
+        before, after = (
+            backend_forward(backend, spec, params, {"tokens": x})[0] for x in (inputs, changed)
+        )
         assert (before[:, :5] == after[:, :5]).all()
         assert (before[:, 5:] != after[:, 5:]).any(axis=-1).all()
 
@@ -76,7 +80,7 @@ def test_a_deep_network_equals_the_oracle(
     variant, recipe, moved,
 ):  # fmt: skip
     spec = make_spec(variant=variant, recipe=recipe, depth=DEEP)
-    params = parameters_off_symmetry(spec) if moved else tasks.initial_parameters(spec)
+    params = parameters_off_symmetry(spec) if moved else parameters_of(spec)
     batch = first_batch(spec)
     expected = oracle_forward(spec, params, batch.inputs)
     mixing = mixing_of(expected)
@@ -119,7 +123,7 @@ def test_gradients_of_a_deep_network_equal_those_of_the_oracle(
         name: first_step(start(backend, spec, params), spec, batch)[1]
         for name, backend in backends_here.items()
     }
-    assert_gradients(lambda p: oracle_loss(spec, p, *batch), params, found, rel=1e-5, floor=1e-7)
+    assert_gradients(lambda p: oracle_loss(spec, p, batch), params, found, rel=1e-5, floor=1e-7)
 
 
 def test_gradient_norms_of_a_row_are_those_of_the_gradients(
@@ -137,7 +141,8 @@ def test_gradient_norms_of_a_row_are_those_of_the_gradients(
 
 
 def test_the_baseline_has_gain_one(make_spec, connect_cpu):
-    (chunk,) = train(make_spec(variant="baseline", steps=1), connect_cpu("torch"))
+    spec = make_spec(variant="baseline", steps=1)
+    (chunk,) = train(tasks.Problem(spec), connect_cpu("torch"))
     (row,) = chunk.rows
     assert row["gain_proxy_log10_max_entry"] == 0
     assert row["amax_forward_log10"] == 0
@@ -163,12 +168,12 @@ def test_step_0_is_the_same_on_both_backends(
     both_backends, default_config, first_batch, oracle_loss, start, study, variant, depth
 ):
     spec = default_config.spec(Cell(study, depth, variant, "torch", seed=0))
-    params, batch = tasks.initial_parameters(spec), first_batch(spec)
+    params, batch = parameters_of(spec), first_batch(spec)
     rows = {
         name: first_row(start, backend, spec, params, batch)
         for name, backend in both_backends.items()
     }
-    assert rows["torch"]["loss"] == pytest.approx(oracle_loss(spec, params, *batch), rel=2e-6)
+    assert rows["torch"]["loss"] == pytest.approx(oracle_loss(spec, params, batch), rel=2e-6)
     # Two float32 computations that sum in different orders. Measured: 5e-7 and 6e-6 at most.
     assert rows["torch"]["loss"] == pytest.approx(rows["mlx"]["loss"], rel=5e-6)
     assert rows["torch"]["grad_norm"] == pytest.approx(rows["mlx"]["grad_norm"], rel=5e-5)
@@ -180,7 +185,9 @@ def test_eight_steps_of_mhc_stay_together_on_both_backends(both_backends, defaul
     for name, backend in both_backends.items():
         spec = default_config.spec(Cell(study, 12, "mhc", name, seed=0))
         short = spec.model_copy(update={"steps": 8})
-        losses[name] = [row["loss"] for chunk in train(short, backend) for row in chunk.rows]
+        losses[name] = [
+            row["loss"] for chunk in train(tasks.Problem(short), backend) for row in chunk.rows
+        ]
     # Training amplifies rounding; in so few steps from 4e-7 to some 2e-6.
     assert losses["torch"] == pytest.approx(losses["mlx"], rel=1e-5)
     assert losses["mlx"][-1] < losses["mlx"][0] - 0.3  # and it does learn
@@ -195,7 +202,7 @@ def test_hc_at_48_layers_is_one_event_and_two_conventions(
 ):
     """The variance overflows: not a number on PyTorch, chance level on MLX; the gain is known."""
     spec = make_spec(variant="hc", depth=48, recipe=recipe)
-    params, batch = tasks.initial_parameters(spec), first_batch(spec)
+    params, batch = parameters_of(spec), first_batch(spec)
     row = first_row(start, backend, spec, params, batch)
     logits, H_res = backend_forward(backend, spec, params, batch.inputs)
     if backend.device.framework == "torch":
@@ -213,7 +220,7 @@ def test_hc_at_48_layers_is_one_event_and_two_conventions(
 
 def test_in_float64_hc_at_48_layers_does_not_overflow(make_spec, first_batch, oracle_loss):
     spec = make_spec(variant="hc", depth=48)
-    assert math.isfinite(oracle_loss(spec, tasks.initial_parameters(spec), *first_batch(spec)))
+    assert math.isfinite(oracle_loss(spec, parameters_of(spec), first_batch(spec)))
 
 
 @pytest.mark.parametrize(("name", "expected"), [("torch", np.nan), ("mlx", 0.5)])

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from fathom.report.views import as_markdown, left_out
+from fathom.report.presenters import group_uncounted
+from fathom.report.render import escape_markdown, escape_rows
 from fathom.system.errors import fail
 from fathom.system.text import printable
 from tables_helpers import frame, run
@@ -40,29 +41,29 @@ def shows(markdown, text):
 @pytest.mark.parametrize("text", HOSTILE)
 def test_markdown_shows_hostile_text_and_does_nothing_else(text):
     assert not shows(text, text)
-    assert shows(as_markdown(text), text)
+    assert shows(escape_markdown(text), text)
 
 
 @given(st.text(st.characters(codec="utf-8")).map(lambda text: f"x{text}x"))
 def test_markdown_shows_any_text(text):
-    assert shows(as_markdown(text), printable(text))
+    assert shows(escape_markdown(text), printable(text))
 
 
 @pytest.mark.parametrize("text", ["https://example.org", "www.example.org", "a@example.org", "$x$"])
 def test_what_only_github_makes_something_of_is_escaped(text):
-    assert text not in as_markdown(text)
-    assert shows(as_markdown(text), text)
+    assert text not in escape_markdown(text)
+    assert shows(escape_markdown(text), text)
 
 
 def test_names_of_devices_stay_readable():
-    assert as_markdown("AMD EPYC 7763 64-Core (R), 2.0.0+cpu") == (
+    assert escape_markdown("AMD EPYC 7763 64-Core (R), 2.0.0+cpu") == (
         "AMD EPYC 7763 64-Core (R), 2.0.0+cpu"
     )
 
 
 def test_why_a_run_is_left_out_is_escaped_in_the_report():
     cells = frame(run(status="stale", reason="code differs: fathom.x:<b>|\x1b[2J"))
-    (row,) = left_out(cells)
+    (row,) = escape_rows(group_uncounted(cells))
     assert row["reason"] == r"code differs: fathom.x:\<b\>\|\\x1b\[2J"
 
 

@@ -208,14 +208,10 @@ def test_where_no_socket_can_be_made_jobs_train_by_themselves(spec, tmp_path, mo
     assert train(spec, tmp_path / "run").returncode == 0
 
 
-def test_jobs_of_several_threads_get_no_loaded_process(monkeypatch):
+def test_jobs_of_several_threads_get_no_loaded_process(spec, monkeypatch):
     monkeypatch.delenv(preload.FOLDER, raising=False)
     preload.start(installed_backends(), 2, "auto")
     assert preload.FOLDER not in os.environ
-
-
-def test_without_a_loaded_process_nothing_is_delegated(spec, monkeypatch):
-    monkeypatch.delenv(preload.FOLDER, raising=False)
     assert preload.delegate(["job", spec.json()]) is None
 
 

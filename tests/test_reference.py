@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fathom.config.cells import Cell
+from fathom.spec import Cell
 from reference_helpers import (
     BUNDLES,
     MAX_BYTES,

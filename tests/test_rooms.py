@@ -8,7 +8,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "fathom"
 
 ROOMS = (
-    "system", "settings", "models", "measures", "datasets", "tasks", "config", "optimizers",
+    "system", "settings", "models", "metrics", "spec", "datasets", "tasks", "config", "optimizers",
     "backends", "train", "runs", "analysis", "report", "bench", "cli", "preload", "__main__",
 )  # fmt: skip
 """From the ground up: the order that CONTRIBUTING draws."""
@@ -68,7 +68,30 @@ def test_only_tasks_and_their_own_files_name_a_task():
         tree = ast.parse((PACKAGE / file).read_text(encoding="utf-8"))
         named += [
             f"{file}:{node.lineno}"
-            for node in ast.walk(tree)
+            for test in ast.walk(tree)
+            if isinstance(test, ast.Compare | ast.match_case)
+            for node in ast.walk(test)
             if isinstance(node, ast.Constant) and node.value in TASKS
         ]
     assert not named
+
+
+def test_modules_import_one_another_in_no_circle():
+    """Not even for type checkers, or inside functions."""
+    names = {
+        "fathom." + ".".join(file.with_suffix("").parts).removesuffix(".__init__") for file in FILES
+    }
+    pending = {}
+    for file in FILES:
+        name = "fathom." + ".".join(file.with_suffix("").parts).removesuffix(".__init__")
+        tree = ast.parse((PACKAGE / file).read_text(encoding="utf-8"))
+        found = {
+            module if module in names else node.module
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom)
+            for module in (f"{node.module}.{alias.name}" for alias in node.names)
+        }
+        pending[name] = (found & names) - {name}
+    while free := {name for name, needs in pending.items() if not needs & set(pending)}:
+        pending = {name: needs for name, needs in pending.items() if name not in free}
+    assert not pending

@@ -12,16 +12,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from fathom import tasks
 from fathom.backends import BackendError
 from fathom.backends.numpy import NumpyOps
 from fathom.config import Compute
 from fathom.datasets import fashion_mnist
-from fathom.measures import outcome
 from fathom.runs.bundle import create_bundle, import_bundle
 from fathom.runs.folder import RunError, read_rows, run_folder
-from fathom.runs.inspect import inspect
 from fathom.runs.training import evaluate_run, run_cell
+from fathom.runs.validate import find_runs, validate_run
+from fathom.tasks import Problem, outcome_of
 from run_helpers import RUN_FILES, config_with, read_manifest, seal
 
 MIXING = "mixing.safetensors"
@@ -63,7 +62,7 @@ def files_in(folder):
 
 
 def assert_same_numbers(folder, other):
-    """Bit for bit: the measures of every step, and the matrices of the last parameters."""
+    """Bit for bit: the metrics of every step, and the matrices of the last parameters."""
     rows, others = read_rows(folder), read_rows(other)
     assert without_times(rows) == without_times(others)
     assert (folder / MIXING).read_bytes() == (other / MIXING).read_bytes()
@@ -77,12 +76,12 @@ def test_a_run_and_its_manifest(backend, spec_on, tmp_path):
     said = run_cell(spec, tmp_path / "run", CHECKPOINTS, lambda chunk: seen.extend(chunk.rows))
     assert [file.name for file in tmp_path.iterdir()] == ["run"]
     assert files_in(tmp_path / "run") == set(RUN_FILES)
-    found = inspect(tmp_path / "run", spec)
+    found = validate_run(tmp_path / "run", spec)
     assert (found.status, found.reason) == ("measured", "")
     rows = read_rows(tmp_path / "run")
     assert [row["step"] for row in rows] == list(range(STEPS))
     assert repr(seen) == repr(rows)
-    assert said == outcome(rows, math.log(spec.model.vocab))
+    assert said == outcome_of(spec, rows)[0]
 
     manifest = read_manifest(tmp_path / "run")
     assert manifest["cell"] == spec.cell.path()
@@ -106,11 +105,12 @@ def test_the_mixing_is_that_of_the_last_parameters(backend, spec_on, tmp_path, v
     spec = spec_on(backend, variant=variant, weights=True, steps=5)
     run_cell(spec, tmp_path, CPU)
     weights, mixing = (load_file(tmp_path / f"{n}.safetensors") for n in ("weights", "mixing"))
-    connection = tasks.network_of(spec).connection
+    problem = Problem(spec)
+    connection = problem.network.connection
     ops = NumpyOps()
     exact = connection.matrices(ops, {n: ops.asarray(v) for n, v in weights.items()})
     initial = connection.matrices(
-        ops, {n: ops.asarray(v) for n, v in tasks.initial_parameters(spec).items()}
+        ops, {n: ops.asarray(v) for n, v in problem.initial_parameters().items()}
     )
     assert mixing.keys() == exact.keys()
     for name, matrix in mixing.items():
@@ -126,7 +126,7 @@ def test_a_training_that_diverges_is_kept_as_strict_json(connect_cpu, spec_on, t
     rows = read_rows(tmp_path)
     assert all(math.isnan(row["loss"]) for row in rows)
     assert [row["nonfinite_total"] for row in rows] == [1, 2, 3]
-    assert inspect(tmp_path, spec).status == "measured"
+    assert validate_run(tmp_path, spec).status == "measured"
 
 
 @pytest.mark.parametrize(("name", "device"), [("torch", "gpu"), ("mlx", "cuda")])
@@ -161,11 +161,6 @@ def interrupted(spec, folder, steps=11, compute=CHECKPOINTS):
     with pytest.raises(InterruptionError):
         run_cell(spec, folder, compute, interrupt_at(steps))
     assert files_in(folder) == {".partial"}
-
-
-def checkpoint_in(folder):
-    (file,) = (folder / ".partial").iterdir()
-    return file
 
 
 @pytest.mark.parametrize(
@@ -204,30 +199,17 @@ def test_a_diverged_training_goes_on_as_well(connect_cpu, spec_on, tmp_path):
     assert read_rows(tmp_path / "broken")[-1]["nonfinite_total"] == STEPS
 
 
-def empty(file):
-    file.write_bytes(b"")
+def flip_a_bit(content):
+    return content[:-1] + bytes([content[-1] ^ 1])  # inside the last array: it stays well-formed
 
 
-def cut_off(file):
-    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-
-
-def cut_within_header(file):
-    file.write_bytes(file.read_bytes()[:100])
-
-
-def overwrite(file):
-    file.write_bytes(b"this is no checkpoint" * 100)
-
-
-def flip_a_bit(file):
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 1  # inside the last array, where the file stays well-formed
-    file.write_bytes(content)
-
-
-def remove(file):
-    file.unlink()
+DAMAGES = {
+    "empty": lambda content: b"",
+    "cut off": lambda content: content[: len(content) // 2],
+    "cut within the header": lambda content: content[:100],
+    "overwritten": lambda content: b"this is no checkpoint" * 100,
+    "a flipped bit": flip_a_bit,
+}
 
 
 @pytest.fixture(scope="module")
@@ -240,13 +222,15 @@ def whole(tmp_path_factory, make_spec):
     return folder
 
 
-@pytest.mark.parametrize(
-    "damage", [empty, cut_off, cut_within_header, overwrite, flip_a_bit, remove]
-)
+@pytest.mark.parametrize("damage", [*DAMAGES.values(), None], ids=[*DAMAGES, "removed"])
 def test_a_damaged_checkpoint_is_left_unused(connect_cpu, spec_on, tmp_path, whole, damage):
     spec = spec_on(connect_cpu("torch"))
     shutil.copytree(whole / "interrupted", tmp_path / "broken")
-    damage(checkpoint_in(tmp_path / "broken"))
+    (file,) = (tmp_path / "broken/.partial").iterdir()
+    if damage is None:
+        file.unlink()
+    else:
+        file.write_bytes(damage(file.read_bytes()))
     run_cell(spec, tmp_path / "broken", CPU)
     assert_same_numbers(tmp_path / "broken", whole / "run")
     assert read_manifest(tmp_path / "broken")["resumed_at_steps"] == []
@@ -293,11 +277,9 @@ def test_a_run_that_was_trained_can_be_carried_elsewhere(connect_cpu, tmp_path):
     (cell,) = config.cells()
     run_cell(config.spec(cell), run_folder(tmp_path / "here", cell), CPU)
     create_bundle(config, tmp_path / "b.tar.gz")
-    done = import_bundle(tmp_path / "there", tmp_path / "b.tar.gz")
-    assert done["imported"] == [cell.path()]
-    (platform,) = (tmp_path / "there/imported").iterdir()
-    found = inspect(platform / cell.path(), config.spec(cell), imported=True)
-    assert (found.status, found.platform) == ("imported", platform.name)
+    assert import_bundle(tmp_path / "there", tmp_path / "b.tar.gz")["imported"] == [cell.path()]
+    (run,) = find_runs(config_with(tmp_path / "there", **axes))
+    assert (run.status, run.platform) == ("imported", run.manifest.platform)
 
 
 IMAGES = {"train": 20, "test": 60}
@@ -337,7 +319,7 @@ def test_weights_give_what_was_measured_after_training_again(backend, image_spec
     spec, folder = image_spec(backend), tmp_path / "run"
     run_cell(spec, folder, images)
     assert files_in(folder) == {*RUN_FILES, "weights.safetensors"}
-    assert inspect(folder, spec).status == "measured"
+    assert validate_run(folder, spec).status == "measured"
     last = read_rows(folder)[-1]
     names = (
         "test_accuracy", "mixing_row_error", "mixing_column_error", "weights_column_error",
@@ -377,17 +359,14 @@ def test_what_cannot_be_evaluated_is_said_in_a_line(connect_cpu, image_spec, ima
     run_cell(image_spec(backend), folder, images)
     file = folder / "weights.safetensors"
     whole = file.read_bytes()
-    flip_a_bit(file)
+    file.write_bytes(flip_a_bit(whole))
     assert refusal(folder, images) == "weights.safetensors: its SHA-256 is not the manifest's"
-    cut_off(file)
-    said = f"weights.safetensors: {len(whole) // 2} bytes, but the manifest says {len(whole)}"
-    assert refusal(folder, images) == said
-    overwrite(file)
+    file.write_bytes(DAMAGES["overwritten"](whole))
     seal(folder)
     assert refusal(folder, images).startswith("weights.safetensors: ")
     file.unlink()
     assert refusal(folder, images) == "weights.safetensors: missing"
 
-    save_file(tasks.initial_parameters(image_spec(backend, depth=3)), file)
+    save_file(Problem(image_spec(backend, depth=3)).initial_parameters(), file)
     seal(folder)
     assert "F32 [3, 8], but F32 [2, 8] by spec.json" in refusal(folder, images)

@@ -1,12 +1,14 @@
 """Status: counts, what is left, and how long that takes by hand."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
 from fathom.config import Cell
-from fathom.runs import status
-from fathom.runs.inspect import STATUSES
+from fathom.runs import estimate, status
+from fathom.runs.run import STATUSES
 from fathom.runs.status import status_of
 from run_helpers import (
     CPU_PLATFORM,
@@ -34,7 +36,7 @@ def installed(monkeypatch):
 @pytest.fixture(autouse=True)
 def assumed(monkeypatch):
     """A step is assumed to take a tenth of a second for each layer."""
-    monkeypatch.setattr(status, "assumed_step_seconds", lambda spec: 0.1 * spec.depth)
+    monkeypatch.setattr(estimate, "assumed_step_seconds", lambda spec: 0.1 * spec.depth)
 
 
 @pytest.fixture
@@ -48,12 +50,6 @@ def cell(depth=4, variant="mhc", backend="torch", seed=0, study="a"):
 
 
 # --- counts ----------------------------------------------------------------------------------
-
-
-def test_without_any_run_all_is_missing(config):
-    found = status_of(config)
-    assert found.counts == {"missing": 12}
-    assert found.left == config.cells()
 
 
 def test_every_status_is_counted(config):
@@ -73,15 +69,22 @@ def test_every_status_is_counted(config):
     assert list(counts) == list(STATUSES)
 
 
-def test_a_cell_that_was_trained_here_and_imported_has_two_runs(config):
-    write_cell(config, cell(), LOSSES)
-    write_cell(config, cell(), LOSSES, platform=GPU_PLATFORM, device=GPU)
+def test_a_cell_may_have_several_runs_and_is_left_once_until_it_is_trained_here(config):
+    another = {**GPU, "name": "Another GPU"}
+    for platform, device in ((GPU_PLATFORM, GPU), ("cuda-another-gpu-testos", another)):
+        write_cell(config, cell(), LOSSES, platform=platform, device=device)
     found = status_of(config)
-    assert found.counts == {"measured": 1, "imported": 1, "missing": 11}
-    assert [run.platform for run in found.runs if run.cell == cell()] == [
+    assert found.counts == {"imported": 2, "missing": 11}
+    assert found.left.count(cell()) == 1
+    write_cell(config, cell(), LOSSES)
+    found = status_of(config)
+    assert found.counts == {"measured": 1, "imported": 2, "missing": 11}
+    assert found.left.count(cell()) == 0
+    assert {run.platform for run in found.runs if run.cell == cell()} == {
         CPU_PLATFORM,
         GPU_PLATFORM,
-    ]
+        "cuda-another-gpu-testos",
+    }
 
 
 def test_only_the_named_studies_are_counted(tmp_path):
@@ -90,32 +93,20 @@ def test_only_the_named_studies_are_counted(tmp_path):
     assert status_of(config).counts == {"measured": 1, "missing": 5}
     found = status_of(config, ["b"])
     assert found.counts == {"measured": 1, "missing": 2}
-    assert {run.cell.study for run in found.runs} == {"b"}
-    assert {left.study for left in found.left} == {"b"}
+    assert {one.study for one in found.left} == {"b"}
 
 
 # --- what is left ----------------------------------------------------------------------------
 
 
-def test_what_is_current_is_not_left(config):
-    write_cell(config, cell(), LOSSES)
-    assert status_of(config).left == [c for c in config.cells() if c != cell()]
-
-
-def test_what_is_stale_or_broken_is_left(config):
-    write_cell(config, cell(), LOSSES, code=OF_ANOTHER_TIME)
-    damaged = write_cell(config, cell(seed=1), LOSSES)
-    (damaged / "mixing.safetensors").unlink()
-    assert status_of(config).left == config.cells()
-
-
-def test_a_cell_is_left_once_however_many_runs_were_imported(config):
-    another = {**GPU, "name": "Another GPU"}
-    for platform, device in ((GPU_PLATFORM, GPU), ("cuda-another-gpu-testos", another)):
-        write_cell(config, cell(), LOSSES, platform=platform, device=device)
+def test_what_is_missing_stale_or_broken_is_left_and_what_is_current_is_not(config):
     found = status_of(config)
-    assert found.counts["imported"] == 2
-    assert found.left.count(cell()) == 1
+    assert (found.counts, found.left) == ({"missing": 12}, config.cells())
+    write_cell(config, cell(), LOSSES)
+    write_cell(config, cell(seed=1), LOSSES, code=OF_ANOTHER_TIME)
+    damaged = write_cell(config, cell(seed=2), LOSSES)
+    (damaged / "mixing.safetensors").unlink()
+    assert status_of(config).left == [c for c in config.cells() if c != cell()]
 
 
 def test_cells_of_a_backend_that_is_not_installed_are_not_left(config, monkeypatch):
@@ -135,12 +126,6 @@ def all_but(config, *left, seconds):
             write_cell(config, one, LOSSES, seconds=seconds)
 
 
-def test_nothing_left_takes_no_time(config):
-    all_but(config, seconds=3.0)
-    found = status_of(config)
-    assert (found.left, found.seconds) == ([], 0)
-
-
 ASSUMED = 12 * STARTUP + STEPS * (6 * 0.4 + 6 * 0.8)
 """What all twelve cells take if nothing is known: six of 4 layers, six of 8."""
 
@@ -148,9 +133,12 @@ ASSUMED = 12 * STARTUP + STEPS * (6 * 0.4 + 6 * 0.8)
 def test_where_nothing_was_measured_the_time_is_what_the_networks_let_assume(config):
     found = status_of(config)
     assert (found.seconds, found.timed) == (pytest.approx(ASSUMED), 0)
+    all_but(config, seconds=3.0)
+    found = status_of(config)
+    assert (found.left, found.seconds) == ([], 0)
 
 
-def test_a_cell_takes_as_long_as_the_median_of_its_like(config):
+def test_a_cell_takes_as_long_as_the_median_of_matching_cells(config):
     write_cell(config, cell(seed=0), LOSSES, seconds=1.5)
     write_cell(config, cell(seed=1), LOSSES, seconds=2.1)
     all_but(config, *(cell(seed=s) for s in range(3)), seconds=300.0)
@@ -159,7 +147,7 @@ def test_a_cell_takes_as_long_as_the_median_of_its_like(config):
     assert found.seconds == pytest.approx(STARTUP + 0.6 * STEPS)
 
 
-def test_without_its_like_a_cell_is_as_much_slower_than_assumed_as_the_median(config):
+def test_without_matching_cells_the_assumption_is_scaled_by_the_median_of_its_backend(config):
     # A step takes what is assumed at 4 layers of hc, twice that at 8, and 3 times at 4 of mhc.
     for one, seconds in ((cell(4, "hc"), 0.4), (cell(8, "hc"), 1.6), (cell(4, "mhc"), 1.2)):
         write_cell(config, one, LOSSES, seconds=STEPS * seconds)
@@ -206,26 +194,32 @@ def test_a_run_that_does_not_say_how_long_it_took_counts_for_nothing(tmp_path):
     assert (found.seconds, found.timed) == (pytest.approx(STARTUP + STEPS * 0.4), 0)
 
 
+def test_planning_loads_neither_training_nor_a_framework():
+    """Every command and every start of Snakemake would wait for it."""
+    program = (
+        "import sys; from fathom.runs import bundle, import_preview, status, validate;"
+        "print([m for m in sys.modules if m.startswith(('fathom.train', 'fathom.backends'))"
+        " or m in ('torch', 'mlx', 'fathom.runs.training', 'fathom.runs.replay')])"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (found.stdout, found.stderr) == ("[]\n", "")
+
+
 # --- for machines ------------------------------------------------------------------------
 
 
 def test_the_shape_of_the_json(config):
     write_cell(config, cell(), LOSSES)
     write_cell(config, cell(seed=1), LOSSES, code=OF_ANOTHER_TIME)
-    data = json.loads(json.dumps(status_of(config, ()).as_json(), allow_nan=False))
+    data = json.loads(json.dumps(status_of(config).as_json(), allow_nan=False))
     assert set(data) == {"counts", "left", "estimated_seconds", "estimated_from_cells", "runs"}
     assert data["counts"] == {"measured": 1, "stale": 1, "missing": 10}
-    assert len(data["left"]) == 11
-    assert data["estimated_from_cells"] == 1
-    assert "a/4L/mhc/torch/seed1" in data["left"]
-    by_cell = {run["cell"]: run for run in data["runs"]}
-    assert len(by_cell) == 12
-    assert by_cell["a/4L/mhc/torch/seed0"] == {
-        "cell": "a/4L/mhc/torch/seed0",
-        "platform": CPU_PLATFORM,
-        "status": "measured",
-        "reason": "",
-        "replay": "",
+    assert (len(data["left"]), data["estimated_from_cells"]) == (11, 1)
+    by_cell = {run.pop("cell"): run for run in data["runs"]}
+    current = {"platform": CPU_PLATFORM, "status": "measured", "reason": "", "replay": ""}
+    stale = {**current, "status": "stale", "reason": "code differs: fathom.train:train"}
+    missing = {**current, "status": "missing", "platform": ""}
+    assert by_cell == {c.path(): missing for c in config.cells()} | {
+        "a/4L/mhc/torch/seed0": current,
+        "a/4L/mhc/torch/seed1": stale,
     }
-    assert by_cell["a/4L/mhc/torch/seed1"]["reason"] == "code differs: fathom.train:train"
-    assert by_cell["a/8L/hc/torch/seed2"]["status"] == "missing"

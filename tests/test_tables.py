@@ -14,32 +14,32 @@ import pytest
 from scipy import stats
 
 from command_helpers import exit_status
+from fathom import tasks
 from fathom.analysis import tables
-from fathom.analysis.places import Place
+from fathom.analysis.platforms import Platform
 from fathom.analysis.tables import (
     TEXT,
     TableError,
     comparison_table,
     counted,
-    interval,
+    mean_with_ci,
     read_table,
     save_tables,
-    spread,
     summary_table,
+    t_interval,
     write_tables,
 )
-from fathom.measures import (
-    AVERAGED,
+from fathom.metrics import (
     COSINE,
     POSITIVE,
-    RUN_MEASURES,
+    RUN_METRICS,
     SHARE,
     UNBOUNDED,
-    RunMeasure,
+    RunMetric,
     last,
 )
 from fathom.runs.folder import RunError
-from fathom.runs.inspect import STATUSES
+from fathom.runs.run import STATUSES
 from run_helpers import CPU_PLATFORM, GPU, GPU_PLATFORM, config_with, write_cell
 from tables_helpers import CHANCE, T975, TOLD, curve, frame, run, seeds
 
@@ -49,59 +49,39 @@ NAN = math.nan
 # --- intervals -----------------------------------------------------------------------------------
 
 
-def test_no_value_has_no_mean():
-    found = interval(pd.Series([], dtype=float))
-    assert found["n"] == 0
-    assert all(math.isnan(found[name]) for name in ("mean", "sd", "ci95_half"))
-
-
-def test_one_value_is_a_mean_without_a_spread():
-    found = interval(pd.Series([2.5]))
-    assert (found["n"], found["mean"]) == (1, 2.5)
-    assert math.isnan(found["sd"])
-    assert math.isnan(found["ci95_half"])
-
-
-def test_two_values_have_a_spread_and_no_interval():
-    found = interval(pd.Series([1.0, 3.0]))
-    assert (found["n"], found["mean"]) == (2, 2.0)
-    assert found["sd"] == pytest.approx(math.sqrt(2))
-    assert math.isnan(found["ci95_half"])
-
-
-def test_three_values_by_hand():
-    # Deviations from 7/3: −4/3, −1/3, 5/3; the sum of their squares is 42/9.
-    sd = math.sqrt(42 / 9 / 2)
-    found = interval(pd.Series([1.0, 2.0, 4.0]))
-    assert found["n"] == 3
-    assert found["mean"] == pytest.approx(7 / 3)
-    assert found["sd"] == pytest.approx(sd)
-    assert found["ci95_half"] == pytest.approx(T975[2] * sd / math.sqrt(3), rel=TOLD)
+@pytest.mark.parametrize(
+    ("values", "n", "mean", "sd", "half"),
+    [
+        ([], 0, NAN, NAN, NAN),
+        ([2.5], 1, 2.5, NAN, NAN),
+        ([1.0, 3.0], 2, 2.0, math.sqrt(2), NAN),  # two values have no interval
+        # Deviations from 7/3: −4/3, −1/3, 5/3; the sum of their squares is 42/9.
+        ([1.0, 2.0, 4.0], 3, 7 / 3, math.sqrt(42 / 9 / 2),
+         T975[2] * math.sqrt(42 / 9 / 2) / math.sqrt(3)),
+        # What is not finite does not count; None is what a metric without a value has.
+        ([1.0, None, 2.0, NAN, 4.0], 3, 7 / 3, math.sqrt(42 / 9 / 2),
+         T975[2] * math.sqrt(42 / 9 / 2) / math.sqrt(3)),
+        ([0.25] * 3, 3, 0.25, 0, 0),
+    ],
+)  # fmt: skip
+def test_mean_and_interval_by_hand(values, n, mean, sd, half):
+    found = t_interval(pd.Series(values, dtype=object))
+    expected = {"n": n, "mean": mean, "sd": sd, "ci95_half": half}
+    assert found == pytest.approx(expected, rel=TOLD, nan_ok=True)
 
 
 @pytest.mark.parametrize("n", [3, 4, 6, 30])
 def test_the_interval_is_students(n):
     values = np.random.default_rng(n).normal(5, 2, n)
     low, high = stats.t.interval(0.95, n - 1, loc=values.mean(), scale=stats.sem(values))
-    found = interval(pd.Series(values))
+    found = t_interval(pd.Series(values))
     assert found["mean"] - found["ci95_half"] == pytest.approx(low)
     assert found["mean"] + found["ci95_half"] == pytest.approx(high)
 
 
-def test_values_that_are_not_finite_do_not_count():
-    # None is what a measure without a value has in its place.
-    assert interval(pd.Series([1.0, None, 2.0, NAN, 4.0], dtype=object)) == interval(
-        pd.Series([1.0, 2.0, 4.0])
-    )
-
-
-def test_equal_values_have_an_interval_of_no_width():
-    assert interval(pd.Series([0.25] * 3)) == {"n": 3, "mean": 0.25, "sd": 0, "ci95_half": 0}
-
-
 def test_a_positive_measure_has_the_interval_of_its_logarithm():
     """0.1, 1 and 10: the mean of their logarithms is 0, its standard deviation 1."""
-    found = spread(pd.Series([0.1, 1.0, 10.0]), POSITIVE)
+    found = mean_with_ci(pd.Series([0.1, 1.0, 10.0]), POSITIVE)
     reach = T975[2] / math.sqrt(3)
     assert (found["n"], found["mean"]) == (3, pytest.approx(1))
     assert found["low"] == pytest.approx(10**-reach, rel=1e-6)
@@ -111,10 +91,10 @@ def test_a_positive_measure_has_the_interval_of_its_logarithm():
 
 def test_an_exact_zero_has_no_logarithm():
     """0, 1 and 2 are 1 ± 2.48: the lower end is cut off."""
-    found = spread(pd.Series([0.0, 1.0, 2.0]), POSITIVE)
+    found = mean_with_ci(pd.Series([0.0, 1.0, 2.0]), POSITIVE)
     assert (found["mean"], found["low"]) == (1, 0)
     assert found["high"] == pytest.approx(1 + T975[2] / math.sqrt(3), rel=TOLD)
-    assert spread(pd.Series([0.0] * 3), POSITIVE) == {
+    assert mean_with_ci(pd.Series([0.0] * 3), POSITIVE) == {
         "n": 3, "mean": 0, "sd": 0, "low": 0, "high": 0,
     }  # fmt: skip
 
@@ -125,7 +105,7 @@ def test_an_exact_zero_has_no_logarithm():
 )
 def test_no_interval_passes_the_bounds(bounds, low, high):
     """−0.5, 0.5 and 1.5 are 0.5 ± 2.48."""
-    found = spread(pd.Series([-0.5, 0.5, 1.5]), bounds)
+    found = mean_with_ci(pd.Series([-0.5, 0.5, 1.5]), bounds)
     assert (found["mean"], found["low"], found["high"]) == pytest.approx(
         (0.5, low, high), abs=0.005
     )
@@ -133,32 +113,18 @@ def test_no_interval_passes_the_bounds(bounds, low, high):
 
 @pytest.mark.parametrize("values", [[0.1] * 3, [2.9035] * 5, [1e-320] * 3, [1e38] * 4])
 def test_equal_positive_values_have_exactly_their_mean(values):
-    found = spread(pd.Series(values), POSITIVE)
+    found = mean_with_ci(pd.Series(values), POSITIVE)
     assert (found["mean"], found["low"], found["high"]) == (values[0],) * 3
+    found = mean_with_ci(pd.Series([1e-40, *values, 1e40]), POSITIVE)  # finite at any size
+    assert np.isfinite([found["mean"], found["low"], found["high"]]).all()
 
 
 @pytest.mark.parametrize(("values", "mean"), [([], NAN), ([2.5], 2.5), ([1.0, 4.0], 2.0)])
 def test_few_positive_values_have_no_ends(values, mean):
-    found = spread(pd.Series(values, dtype=float), POSITIVE)
+    found = mean_with_ci(pd.Series(values, dtype=float), POSITIVE)
     assert found["mean"] == pytest.approx(mean, nan_ok=True)
     assert math.isnan(found["low"])
     assert math.isnan(found["high"])
-
-
-def test_values_of_any_size_have_finite_ends():
-    found = spread(pd.Series([1e-40, 1.0, 1e40]), POSITIVE)
-    assert np.isfinite([found["mean"], found["low"], found["high"]]).all()
-
-
-def test_statistics_have_the_bounds_of_what_they_are_of():
-    assert {name: RUN_MEASURES[name].bounds for name in (
-        "loss_final", "grad_norm_max", "seconds", "validation_bpb", "grad_norm_log10_sd",
-        "test_accuracy", "gate_mean_final", "stream_similarity_final", "gain_final",
-    )} == {
-        "loss_final": POSITIVE, "grad_norm_max": POSITIVE, "seconds": POSITIVE,
-        "validation_bpb": POSITIVE, "grad_norm_log10_sd": POSITIVE, "test_accuracy": SHARE,
-        "gate_mean_final": SHARE, "stream_similarity_final": COSINE, "gain_final": UNBOUNDED,
-    }  # fmt: skip
 
 
 def ends(values):
@@ -174,7 +140,7 @@ def ends(values):
 def test_a_row_of_the_summary_by_hand():
     (row,) = summary_table(frame(seeds("loss_final", [1.0, 2.0, 6.0]))).to_dict("records")
     assert (row["study"], row["depth"], row["variant"]) == ("a", 8, "mhc")
-    assert (row["backend"], row["platform"], row["origin"]) == ("torch", CPU_PLATFORM, "here")
+    assert (row["backend"], row["platform"]) == ("torch", "torch")
     assert (row["n"], row["loss_final_n"]) == (3, 3)
     assert row["loss_final_sd"] == pytest.approx(math.sqrt((4 + 1 + 9) / 2))
     for part, value in ends([1.0, 2.0, 6.0]).items():
@@ -183,112 +149,83 @@ def test_a_row_of_the_summary_by_hand():
     assert row["steps"] == 3
 
 
-def test_every_measure_has_its_five_columns():
+def test_every_averaged_metric_and_the_score_have_their_five_columns():
     columns = set(summary_table(frame(run())))
     parts = ("n", "mean", "sd", "low", "high")
-    assert {f"{measure}_{part}" for measure in AVERAGED for part in parts} <= columns
+    names = ["score", *(name for name, m in tasks.run_metrics().items() if m.averaged)]
+    assert {f"{metric}_{part}" for metric in names for part in parts} <= columns
+    assert "first_nonfinite_step_mean" not in columns  # a mean of it would mean nothing
 
 
-def test_outcomes_are_counted():
-    outcomes = ["learned", "diverged", "at chance", "diverged"]
-    cells = frame([run(seed=seed, outcome=outcome) for seed, outcome in enumerate(outcomes)])
+@pytest.mark.parametrize(
+    ("metric", "mean", "low"),
+    [
+        ("exact_loss", 1.0, 10 ** (-T975[2] / math.sqrt(3))),  # of the logarithms −1, 0, 1
+        ("test_accuracy", 3.7, 0.0),  # of a share, the values themselves, within its bounds
+    ],
+)
+def test_a_score_is_averaged_as_its_metric_is(metric, mean, low):
+    rows = [{**row, "score_metric": metric} for row in seeds("score", [0.1, 1.0, 10.0])]
+    (row,) = summary_table(frame(rows)).to_dict("records")
+    assert (row["score_metric"], row["score_chance"]) == (metric, CHANCE)
+    assert row["score_mean"] == pytest.approx(mean)
+    assert row["score_low"] == pytest.approx(low)
+
+
+def test_outcomes_are_counted_and_a_diverged_seed_is_not_averaged():
+    outcomes = ["learned", "diverged", "at chance", "learned", "not scored"]
+    cells = frame(seeds("loss_final", [1.0, None, 3.0, 8.0, None])).assign(outcome=outcomes)
     (row,) = summary_table(cells).to_dict("records")
-    assert (row["n"], row["learned"], row["at_chance"], row["diverged"]) == (4, 1, 1, 2)
-
-
-def test_a_diverged_seed_is_counted_and_not_averaged():
-    (row,) = summary_table(frame(seeds("loss_final", [1.0, None, 3.0, 8.0]))).to_dict("records")
-    assert (row["n"], row["loss_final_n"]) == (4, 3)
+    assert (row["n"], row["learned"], row["at_chance"]) == (5, 2, 1)
+    assert (row["diverged"], row["not_scored"], row["loss_final_n"]) == (1, 1, 3)
     for part, value in ends([1.0, 3.0, 8.0]).items():
         assert row[f"loss_final_{part}"] == pytest.approx(value)
 
 
-@pytest.mark.parametrize("values", [[1.0], [1.0, 2.0], [1.0, 2.0, None]])
-def test_no_interval_below_three_finite_seeds(values):
-    (row,) = summary_table(frame(seeds("loss_final", values))).to_dict("records")
-    assert math.isnan(row["loss_final_low"])
-    assert math.isnan(row["loss_final_high"])
-    assert not math.isnan(row["loss_final_mean"])
-
-
 @pytest.mark.parametrize(
     "other",
-    [
-        {"study": "b"},
-        {"depth": 16},
-        {"variant": "hc"},
-        {"backend": "mlx"},
-        {"platform": GPU_PLATFORM},
-        {"origin": "imported", "status": "imported"},
-    ],
-)
-def test_only_seeds_of_the_same_cell_and_place_are_averaged(other):
+    [{"study": "b"}, {"depth": 16}, {"variant": "hc"}, {"backend": "mlx"},
+     {"machine": GPU_PLATFORM}],
+)  # fmt: skip
+def test_only_seeds_of_the_same_cell_and_platform_are_averaged(other):
     cells = frame(run(loss_final=1.0), run(seed=1, loss_final=3.0), run(loss_final=9.0, **other))
     summary = summary_table(cells)
     assert summary["n"].tolist() == [2, 1]
     assert summary["loss_final_mean"].tolist() == [pytest.approx(math.sqrt(3)), 9.0]
 
 
-@pytest.mark.parametrize("status", ["stale", "missing", "failed"])
-def test_runs_that_do_not_count_are_in_no_mean(status):
-    cells = frame(run(loss_final=1.0), run(seed=1, loss_final=99.0, status=status))
-    (row,) = summary_table(cells).to_dict("records")
-    assert (row["n"], row["loss_final_mean"]) == (1, 1.0)
-
-
-def test_a_summary_of_nothing_has_no_rows():
-    assert summary_table(frame(run(status="missing", origin=""))).empty
-
-
-# --- places side by side -------------------------------------------------------------------------
+# --- platforms side by side ----------------------------------------------------------------------
 
 
 def compared(left, right):
     """The one row of the comparison of these runs, torch first."""
-    cells = frame(left, [{**row, "backend": "mlx"} for row in right])
+    cells = frame(left, [{**row, "backend": "mlx", "platform": "mlx"} for row in right])
     (row,) = comparison_table(cells, summary_table(cells)).to_dict("records")
     return row
 
 
-def test_loss_and_gradient_norm_differ_relatively_to_the_second_place():
+@pytest.mark.parametrize(
+    ("metric", "left", "right", "seeds_", "difference"),
+    [
+        ("loss_first", {0: 4.0, 1: 5.5}, {0: 5.0, 1: 5.0}, 2, 0.2),  # the larger of 1/5 and 0.5/5
+        ("grad_norm_first", {0: 3.0, 1: 1.0}, {0: 2.0, 1: 1.0}, 2, 0.5),  # of 1/2 and 0
+        ("gain_first", {0: 6.5}, {0: 6.0}, 1, 0.5),  # a logarithm, so absolutely
+        ("gain_first", {0: 0.0}, {0: 0.0}, 1, 0.0),
+        # Only seeds of both count.
+        ("loss_first", {0: 1.0, 1: 99.0}, {0: 1.0, 2: 50.0}, 1, 0.0),
+        ("loss_first", {0: 1.0}, {1: 1.0}, 0, NAN),
+        # No difference where a side is not finite.
+        *((metric, {0: 1.0, 1: a}, {0: 1.0, 1: b}, 2, NAN)
+          for metric in ("loss_first", "grad_norm_first", "gain_first")
+          for a, b in ((1.0, None), (None, 1.0), (None, None))),
+    ],
+)  # fmt: skip
+def test_differences_at_the_first_step(metric, left, right, seeds_, difference):
     row = compared(
-        [run(loss_first=4.0, grad_norm_first=3.0), run(seed=1, loss_first=5.5, grad_norm_first=1)],
-        [run(loss_first=5.0, grad_norm_first=2.0), run(seed=1, loss_first=5.0, grad_norm_first=1)],
+        *([run(seed=n, **{metric: value}) for n, value in side.items()] for side in (left, right))
     )
-    assert (row["backend_a"], row["backend_b"], row["seeds"]) == ("torch", "mlx", 2)
-    assert row["loss_first_difference"] == pytest.approx(0.2)  # the larger of 1/5 and 0.5/5
-    assert row["grad_norm_first_difference"] == pytest.approx(0.5)  # of 1/2 and 0
-
-
-def test_gain_differs_absolutely():
-    row = compared([run(gain_first=6.5)], [run(gain_first=6.0)])
-    assert row["gain_first_difference"] == pytest.approx(0.5)
-
-
-def test_a_gain_of_zero_is_compared_all_the_same():
-    assert compared([run(gain_first=0.0)], [run(gain_first=0.0)])["gain_first_difference"] == 0
-
-
-@pytest.mark.parametrize("sides", [(1.0, None), (None, 1.0), (None, None)])
-@pytest.mark.parametrize("measure", ["loss_first", "grad_norm_first", "gain_first"])
-def test_no_difference_where_a_side_is_not_finite(measure, sides):
-    left, right = ([run(**{measure: 1.0}), run(seed=1, **{measure: side})] for side in sides)
-    assert math.isnan(compared(left, right)[f"{measure}_difference"])
-
-
-def test_only_seeds_of_both_places_are_compared():
-    row = compared(
-        [run(loss_first=1.0), run(seed=1, loss_first=99.0)],
-        [run(loss_first=1.0), run(seed=2, loss_first=50.0)],
-    )
-    assert row["seeds"] == 1
-    assert row["loss_first_difference"] == 0
-
-
-def test_places_without_a_common_seed_have_no_difference():
-    row = compared([run(loss_first=1.0)], [run(seed=1, loss_first=1.0)])
-    assert row["seeds"] == 0
-    assert math.isnan(row["loss_first_difference"])
+    assert (row["platform_a"], row["platform_b"], row["seeds"]) == ("torch", "mlx", seeds_)
+    assert row[f"{metric}_difference"] == pytest.approx(difference, nan_ok=True)
 
 
 def test_each_side_shows_its_own_means_and_counts():
@@ -308,38 +245,28 @@ def test_each_side_shows_its_own_means_and_counts():
     assert (row["at_chance_a"], row["at_chance_b"]) == (0, 1)
 
 
-def test_three_places_make_three_pairs():
-    cells = frame(
-        run(), run(backend="mlx"), run(platform=GPU_PLATFORM, origin="imported", status="imported")
-    )
+def test_three_platforms_make_three_pairs_of_the_cells_that_both_have():
+    cells = frame(run(), run(backend="mlx"), run(machine=GPU_PLATFORM), run(depth=16))
     table = comparison_table(cells, summary_table(cells))
-    pairs = [
-        (row.backend_a, row.origin_a, row.backend_b, row.origin_b) for row in table.itertuples()
-    ]
-    assert pairs == [
-        ("torch", "here", "mlx", "here"),
-        ("torch", "here", "torch", "imported"),
-        ("mlx", "here", "torch", "imported"),
-    ]
+    imported = f"torch-{GPU_PLATFORM}"
+    assert table[["depth", "platform_a", "platform_b"]].to_numpy().tolist() == [
+        [8, "torch", "mlx"], [8, "torch", imported], [8, "mlx", imported],
+    ]  # fmt: skip
 
 
-def test_a_cell_of_one_place_is_not_compared():
-    cells = frame(run(), run(backend="mlx"), run(depth=16))
-    assert comparison_table(cells, summary_table(cells))["depth"].tolist() == [8]
-
-
-def test_a_place_is_named_by_its_platform_only_where_it_was_imported():
-    here, imported = Place("torch", CPU_PLATFORM, "here"), Place("torch", GPU_PLATFORM, "imported")
-    assert (here.label, here.folder) == ("torch", "torch")
-    assert (imported.label, imported.folder) == (f"torch, {GPU_PLATFORM}", f"torch-{GPU_PLATFORM}")
-
-
-def test_a_place_is_found_by_the_name_of_its_folder_and_knows_its_runs():
-    assert Place.parse("torch") == Place("torch", "", "here")
-    assert Place.parse(f"torch-{GPU_PLATFORM}") == Place("torch", GPU_PLATFORM, "imported")
-    assert Place.parse("torch").runs("results") == Path("results/runs")
-    imported = Place.parse(f"torch-{GPU_PLATFORM}")
-    assert imported.runs("results") == Path("results/imported") / GPU_PLATFORM
+@pytest.mark.parametrize(
+    ("platform", "name", "label", "runs"),
+    [
+        (Platform("torch"), "torch", "torch", "results/runs"),
+        (Platform("torch", GPU_PLATFORM), f"torch-{GPU_PLATFORM}", f"torch, {GPU_PLATFORM}",
+         f"results/imported/{GPU_PLATFORM}"),
+    ],
+    ids=["here", "imported"],
+)  # fmt: skip
+def test_a_platform_is_named_by_its_machine_only_where_it_was_imported(platform, name, label, runs):
+    assert (platform.name, platform.label, platform.runs("results")) == (name, label, Path(runs))
+    assert Platform.parse(name) == platform
+    assert platform.is_imported == (name != "torch")
 
 
 # --- from run folders ----------------------------------------------------------------------------
@@ -348,7 +275,8 @@ def test_a_place_is_found_by_the_name_of_its_folder_and_knows_its_runs():
 @pytest.fixture
 def config(tmp_path):
     """One cell with three seeds, on torch."""
-    return config_with(tmp_path, variants=["mhc"], depths=[8], backends=["torch"])
+    study = {"score": "training_loss"}  # the runs made by hand measure no other
+    return config_with(tmp_path, variants=["mhc"], depths=[8], backends=["torch"], a=study)
 
 
 def tables_of(config, folder):
@@ -369,7 +297,8 @@ def test_tables_of_runs_by_hand(config, tmp_path):
     assert cells["loss_final"].tolist() == [1, 2, 6]
     assert cells["loss_min"].tolist() == [1, 2, 4]
     assert cells["seconds_per_step"].tolist() == [0.5] * 3
-    assert set(cells["platform"]) == {CPU_PLATFORM}
+    assert set(cells["platform"]) == {"torch"}
+    assert set(cells["machine"]) == {CPU_PLATFORM}
     # 6 is above 95 % of the chance level, 4.16.
     assert cells["outcome"].tolist() == ["learned", "learned", "at chance"]
 
@@ -396,33 +325,24 @@ def test_each_kind_of_broken_number_reaches_the_table_of_steps(config, tmp_path)
     assert tables["cells"]["first_nonfinite_step"].tolist()[0] == 1
 
 
-def left_out(tables):
-    """(seed, status, reason) of every run that the summary does not count."""
-    out = tables["cells"][~tables["cells"]["status"].isin(["measured", "imported"])]
-    return list(out[["seed", "status", "reason"]].itertuples(index=False, name=None))
-
-
-def test_missing_and_stale_runs_are_left_out_and_listed(config, tmp_path):
-    first, second, _ = config.cells()
+def test_stale_and_unfinished_runs_are_left_out_and_listed(config, tmp_path):
+    first, second, third = config.cells()
     write_cell(config, first, [4.0, 2.0, 1.0])
     write_cell(config, second, [4.0, 2.0, 90.0], code={"fathom.train": "of another time"})
+    folder = write_cell(config, third, [4.0, 2.0, 1.0])
+    (folder / "manifest.json").unlink()
+    (folder / ".partial").mkdir()
     tables = tables_of(config, tmp_path / "tables")
-    (stale, missing) = left_out(tables)
-    assert stale[:2] == (1, "stale")
-    assert stale[2].startswith("code differs: ")
-    assert "fathom.train" in stale[2]
-    assert missing == (2, "missing", "")
+    out = tables["cells"][~tables["cells"]["status"].isin(["measured", "imported"])]
+    assert out[["seed", "status"]].to_numpy().tolist() == [[1, "stale"], [2, "failed"]]
+    assert "fathom.train" in out["reason"].iloc[0]
     assert tables["summary"]["n"].tolist() == [1]
     assert tables["summary"]["loss_final_mean"].tolist() == [1]
     assert set(tables["steps"]["seed"]) == {0}
     assert tables["cells"]["loss_final"].isna().tolist() == [False, True, True]
-
-
-def test_a_run_of_other_numbers_says_which(config, tmp_path):
-    write_cell(config, config.cells()[0], [4.0, 2.0, 1.0])
     other = config_with(tmp_path, variants=["mhc"], depths=[8], backends=["torch"], batch_size=4)
-    (stale, *_) = left_out(tables_of(other, tmp_path / "tables"))
-    assert stale == (0, "stale", "spec differs: batch_size 8 → 4")
+    reasons = tables_of(other, tmp_path / "other")["cells"]["reason"]
+    assert reasons[0] == "spec differs: batch_size 8 → 4"
 
 
 def test_a_cell_whose_data_are_unavailable_says_why(tmp_path, monkeypatch):
@@ -433,14 +353,6 @@ def test_a_cell_whose_data_are_unavailable_says_why(tmp_path, monkeypatch):
     found = tables_of(config, tmp_path / "tables")["cells"].set_index("study")
     assert found["status"].tolist() == ["missing"] * 2
     assert found["reason"].to_dict() == {"a": "", "images": "fashion_mnist: no network"}
-
-
-def test_an_unfinished_run_is_left_out(config, tmp_path):
-    folder = write_cell(config, config.cells()[0], [4.0, 2.0, 1.0])
-    (folder / "manifest.json").unlink()
-    (folder / ".partial").mkdir()
-    (failed, *_) = left_out(tables_of(config, tmp_path / "tables"))
-    assert failed[:2] == (0, "failed")
 
 
 def test_every_corrupt_run_is_refused_by_name_and_nothing_is_written(config, tmp_path):
@@ -464,14 +376,14 @@ def test_the_same_platform_here_and_imported_stays_apart(config, tmp_path):
     write_cell(config, cell, [4.4, 2.0, 3.0], platform=CPU_PLATFORM)
     tables = tables_of(config, tmp_path / "tables")
     summary = tables["summary"]
-    assert summary["platform"].tolist() == [CPU_PLATFORM] * 2
-    assert summary["origin"].tolist() == ["here", "imported"]
+    assert summary["platform"].tolist() == ["torch", f"torch-{CPU_PLATFORM}"]
     assert summary["n"].tolist() == [1, 1]
     assert summary["loss_final_mean"].tolist() == [1, 3]
     (pair,) = tables["comparison"].to_dict("records")
-    assert (pair["origin_a"], pair["origin_b"]) == ("here", "imported")
+    assert (pair["platform_a"], pair["platform_b"]) == ("torch", f"torch-{CPU_PLATFORM}")
     assert pair["loss_first_difference"] == pytest.approx(0.4 / 4.4)
-    assert sorted(tables["platforms"]["origin"]) == ["here", "imported"]
+    assert sorted(tables["platforms"]["platform"]) == ["torch", f"torch-{CPU_PLATFORM}"]
+    assert set(tables["platforms"]["machine"]) == {CPU_PLATFORM}
 
 
 def test_platforms_are_listed_with_their_device(config, tmp_path):
@@ -479,7 +391,7 @@ def test_platforms_are_listed_with_their_device(config, tmp_path):
     write_cell(config, first, [4.0, 2.0, 1.0])
     write_cell(config, second, [4.0, 2.0, 1.0], platform=GPU_PLATFORM, device=GPU)
     write_cell(config, third, [4.0, 2.0, 1.0], platform=GPU_PLATFORM, device=GPU)
-    platforms = tables_of(config, tmp_path / "tables")["platforms"].set_index("platform")
+    platforms = tables_of(config, tmp_path / "tables")["platforms"].set_index("machine")
     assert platforms["runs"].to_dict() == {CPU_PLATFORM: 1, GPU_PLATFORM: 2}
     assert platforms["device"].to_dict() == {CPU_PLATFORM: "Test CPU", GPU_PLATFORM: "Test GPU"}
     assert platforms.loc[GPU_PLATFORM, "driver"] == "CUDA 13.0"
@@ -503,11 +415,11 @@ def test_every_run_measure_is_a_column_by_hand(config, tmp_path):
     }
     write_cell(config, config.cells()[0], [4.0, NAN, 2.0], step_seconds=0.25, **columns)
     (row, *_) = tables_of(config, tmp_path / "tables")["cells"].to_dict("records")
-    found = {name: row[name] for name in RUN_MEASURES}
+    found = {name: row[name] for name in tasks.run_metrics()}
     assert found == pytest.approx(
         {
-            **dict.fromkeys(RUN_MEASURES, NAN),  # these rows have none of the others
-            "loss_first": 4, "loss_final": 2, "loss_min": 2,
+            **dict.fromkeys(tasks.run_metrics(), NAN),  # these rows have none of the others
+            "loss_first": 4, "loss_final": 2, "loss_min": 2, "loss_tail": 2,
             "grad_norm_first": 3, "grad_norm_final": 3, "grad_norm_max": 30,
             "grad_norm_log10_sd": math.sqrt(2),  # of 1 and −1
             "gain_first": 0.5, "gain_final": -1,
@@ -526,22 +438,31 @@ def test_every_run_measure_is_a_column_by_hand(config, tmp_path):
     assert row["steps"] == 3
 
 
-def test_a_new_measure_makes_columns_and_nothing_else(config, tmp_path, monkeypatch):
+@pytest.fixture
+def fresh_metrics():
+    """The averaged metrics are found anew before and after a test that changes the registry."""
+    tasks.averaged.cache_clear()
+    yield
+    tasks.averaged.cache_clear()
+
+
+def test_a_new_metric_makes_columns_and_nothing_else(config, tmp_path, fresh_metrics, monkeypatch):
     """No run is stale or corrupt by it, and no other number moves."""
     for cell in config.cells():
         write_cell(config, cell, [4.0, 2.0 + cell.seed, 1.0])
         write_cell(config, cell, [4.0, 9.0, 1.0], platform=GPU_PLATFORM, device=GPU)
     before = tables_of(config, tmp_path / "before")
-    second = RunMeasure("loss", lambda values: values[1], "loss of the second step")
-    monkeypatch.setitem(RUN_MEASURES, "loss_second", second)
-    monkeypatch.setitem(RUN_MEASURES, "unheard_of", RunMeasure("noise", last, "of no run at all"))
-    monkeypatch.setattr(tables, "AVERAGED", (*AVERAGED, "loss_second"))
+    second = RunMetric("loss", lambda values: values[1], "loss of the second step")
+    monkeypatch.setitem(RUN_METRICS, "loss_second", second)
+    absent = RunMetric("gate_first", last, "of no run here", averaged=False)
+    monkeypatch.setitem(RUN_METRICS, "unheard_of", absent)
+    tasks.averaged.cache_clear()
     after = tables_of(config, tmp_path / "after")
 
-    cells = after["cells"].sort_values(["origin", "seed"])
+    cells = after["cells"].sort_values(["platform", "seed"])
     assert cells["loss_second"].tolist() == [2, 3, 4, 9, 9, 9]
     assert cells["unheard_of"].isna().all()
-    here, _ = after["summary"].sort_values("origin").to_dict("records")
+    here, _ = after["summary"].sort_values("platform").to_dict("records")
     assert (here["loss_second_n"], here["loss_second_sd"]) == (3, pytest.approx(1))
     for part, value in ends([2.0, 3.0, 4.0]).items():
         assert here[f"loss_second_{part}"] == pytest.approx(value)
@@ -554,13 +475,6 @@ def test_a_new_measure_makes_columns_and_nothing_else(config, tmp_path, monkeypa
         added = {f"loss_second_{part}" for part in parts.get(name, ())}
         added |= {"loss_second", "unheard_of"} if name == "cells" else set()
         assert set(after[name]) - set(table) == added
-
-
-def test_what_is_averaged_is_what_its_measure_says():
-    assert set(AVERAGED) == {name for name, measure in RUN_MEASURES.items() if measure.averaged}
-    columns = summary_table(frame(run())).columns
-    assert "loss_final_mean" in columns
-    assert "first_nonfinite_step_mean" not in columns  # a mean of it would mean nothing
 
 
 # --- files ---------------------------------------------------------------------------------------
@@ -594,17 +508,11 @@ def test_text_stays_text(tmp_path):
     pd.testing.assert_frame_equal(read_table(tmp_path / "texts.csv"), table, check_dtype=False)
 
 
-@pytest.mark.parametrize("column", [*TEXT, "recipe", "claim", "says", "asks", "studies"])
+@pytest.mark.parametrize("column", [*TEXT, "recipe", "claim", "statement", "studies"])
 def test_words_that_others_read_as_nothing_are_text_in_every_column(tmp_path, column):
-    words = ["nan", "null", "NA", "None", "a word"]
-    save_tables({"texts.csv": pd.DataFrame({column: words, "depth": range(5)})}, tmp_path)
+    words = ["nan", "null", "NA", "None", "a word", *(["007", "1e3"] if column in TEXT else [])]
+    save_tables({"texts.csv": pd.DataFrame({column: words}).assign(depth=8)}, tmp_path)
     assert read_table(tmp_path / "texts.csv")[column].tolist() == words
-
-
-@pytest.mark.parametrize("column", ["variant", "against", "connection"])
-def test_labels_of_digits_are_text(tmp_path, column):
-    save_tables({"texts.csv": pd.DataFrame({column: ["007", "1e3"]})}, tmp_path)
-    assert read_table(tmp_path / "texts.csv")[column].tolist() == ["007", "1e3"]
 
 
 def test_variants_called_nan_and_null_stay_two(tmp_path):
@@ -632,19 +540,13 @@ NO_TABLES = {
 @pytest.mark.parametrize("content", NO_TABLES)
 def test_a_file_that_is_no_table_is_one_line_that_names_it_and_the_fix(tmp_path, name, content):
     given, said = NO_TABLES[content]
-    packed = name.endswith(".gz") and content != "cut"
+    packed = name.endswith(".gz") and content not in ("cut", "ragged")
     (tmp_path / name).write_bytes(gzip.compress(given) if packed else given)
     with pytest.raises(TableError) as error:
         read_table(tmp_path / name)
     assert str(error.value).startswith(f"{tmp_path / name}: {said}")
     assert str(error.value).endswith("; run: fathom tables, then: fathom claims")
     assert "\n" not in str(error.value)
-
-
-def test_what_is_no_archive_is_refused_likewise(tmp_path):
-    (tmp_path / "steps.csv.gz").write_text("a,b\n1,2\n")
-    with pytest.raises(TableError, match="cannot be read"):
-        read_table(tmp_path / "steps.csv.gz")
 
 
 @pytest.mark.parametrize(
@@ -688,9 +590,9 @@ def test_what_is_computed_has_the_digits_that_are_the_same_everywhere(tmp_path):
 def test_the_spread_of_nearly_equal_values_is_exact():
     """With sums rounded at every step it would be 0, or twice this, by the order of additions."""
     step = 2.0**-52
-    assert interval(pd.Series([1.0, 1 + step, 1 + 2 * step]))["sd"] == step
-    assert interval(pd.Series([0.1] * 7))["mean"] == 0.1
-    assert interval(pd.Series([0.1] * 7))["sd"] == 0.0
+    assert t_interval(pd.Series([1.0, 1 + step, 1 + 2 * step]))["sd"] == step
+    assert t_interval(pd.Series([0.1] * 7))["mean"] == 0.1
+    assert t_interval(pd.Series([0.1] * 7))["sd"] == 0.0
 
 
 MACHINES = [
@@ -707,14 +609,14 @@ TABLES_OF_NOISE = """
 import sys
 from pathlib import Path
 import numpy as np, pandas as pd
-from fathom.analysis.tables import save_tables, spread
-from fathom.measures import POSITIVE, unsteadiness
+from fathom.analysis.tables import mean_with_ci, save_tables
+from fathom.metrics import POSITIVE, unsteadiness
 rng = np.random.default_rng(0)
 rows = []
 for i in range(400):
     values = pd.Series(10 ** rng.normal(0, 3) * (1 + 10 ** rng.uniform(-12, 0) * rng.random(5)))
-    plain = {f"plain_{name}": value for name, value in spread(values).items()}
-    rows.append({**spread(values, POSITIVE), **plain})
+    plain = {f"plain_{name}": value for name, value in mean_with_ci(values).items()}
+    rows.append({**mean_with_ci(values, POSITIVE), **plain})
     rows[-1]["unsteady"] = unsteadiness(rng.lognormal(size=100))
 save_tables({"noise.csv": pd.DataFrame(rows)}, Path(sys.argv[1]))
 """

@@ -7,15 +7,16 @@ import pytest
 
 from fathom import tasks
 from fathom.backends.numpy import NumpyOps
-from fathom.settings import Section
+from fathom.settings import Settings
+from param_helpers import parameters_of
 
 tokens = tasks.load("tokens")
 
 
 def batch(spec, step):
     """(inputs, targets), [B, T] each."""
-    (inputs,), targets = tokens.batch(spec, step)
-    return inputs, targets
+    found = tokens.batch(spec, step)
+    return found.inputs["tokens"], found.targets
 
 
 @pytest.mark.parametrize("name", tasks.TASKS)
@@ -23,7 +24,7 @@ def test_a_task_is_found_by_its_name_and_offers_all_that_is_asked(name):
     task, shown = tasks.load(name), tasks.presentation(name)
     assert task is tasks.load(name)
     assert type(task).__module__ == f"fathom.tasks.{name}"
-    assert issubclass(task.Model, Section)
+    assert issubclass(task.Model, Settings)
     assert "mhc" in task.Network.names
     assert isinstance(shown, tasks.Presentation)
 
@@ -92,12 +93,12 @@ class Entering:
     """A start whose blocks are entered by given activations."""
 
     def __init__(self, *arrays):
-        self.entering = [np.array(array) for array in arrays]
+        self.block_inputs = [np.array(array) for array in arrays]
 
 
 def measured(*arrays):
     start = Entering(*arrays)
-    return {name: measure(start) for name, measure in tokens.at_start.items()}
+    return {n: m.compute(start) for n, m in tokens.step_metrics.items() if m.when == "first step"}
 
 
 def test_activations_that_fit_by_hand():
@@ -126,8 +127,8 @@ def test_what_is_not_finite_is_no_largest_activation():
 def test_what_enters_the_wrapped_functions(make_spec, variant, wrap, functions):
     """The embedded batch first, as the streams are copies; then what the first made of it."""
     spec, ops = make_spec(variant=variant, wrap=wrap), NumpyOps()
-    params = tasks.initial_parameters(spec)
-    first, second, *others = tasks.Start(spec, ops, params).entering
+    params = parameters_of(spec)
+    first, second, *others = tasks.Untrained(tasks.Problem(spec), ops, params).block_inputs
     assert len(others) == functions - 2
     inputs, _ = batch(spec, 0)
     embedded = params["embedding.token"].astype(float)[inputs] + params["embedding.position"]

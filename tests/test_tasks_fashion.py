@@ -17,6 +17,7 @@ from fathom.backends.numpy import NumpyOps
 from fathom.datasets import DataError
 from fathom.datasets import fashion_mnist as data
 from fathom.tasks import fashion
+from param_helpers import parameters_of
 
 task = tasks.load("fashion")
 
@@ -56,7 +57,8 @@ def spec_of(seed=0, batch_size=BATCH, normalise=False, augment=False, dropout=0.
 
 def batch(spec, step):
     """(images, labels): what is kept of activations is tested by itself."""
-    (images, *_), labels = task.batch(spec, step)
+    found = task.batch(spec, step)
+    images, labels = found.inputs["images"], found.targets
     return images, labels
 
 
@@ -245,21 +247,20 @@ def test_without_the_files_one_line_says_how_to_get_them(monkeypatch, tmp_path):
 
 def test_dropout_keeps_its_share_and_the_same_for_every_backend(files):
     spec = spec_of(depth=40)
-    (_, keep), _ = task.batch(spec, 0)
+    keep = task.batch(spec, 0).inputs["keep"]
     assert keep.shape == (40, BATCH, 14, 14, 8)
     assert keep.dtype == bool
     # 313 600 draws: the share's standard deviation is 0.0005.
     assert 1 - keep.mean() == pytest.approx(0.1, abs=0.003)
-    (_, again), _ = task.batch(spec_of(depth=40, backend="mlx", variant="hc"), 0)
+    again = task.batch(spec_of(depth=40, backend="mlx", variant="hc"), 0).inputs["keep"]
     assert (again == keep).all()
     for other in (task.batch(spec, 1), task.batch(spec_of(depth=40, seed=1), 0)):
         # Independent masks agree in 0.9² + 0.1² of all places.
-        assert (other.inputs[1] == keep).mean() == pytest.approx(0.82, abs=0.01)
+        assert (other.inputs["keep"] == keep).mean() == pytest.approx(0.82, abs=0.01)
 
 
 def test_without_dropout_a_batch_has_images_alone(files):
-    inputs, _ = task.batch(spec_of(dropout=0.0), 0)
-    assert len(inputs) == 1
+    assert set(task.batch(spec_of(dropout=0.0), 0).inputs) == {"images"}
 
 
 # --- what is measured of the trained network ------------------------------------------------------
@@ -269,7 +270,11 @@ def end_of(spec, params):
     """The end of a training, as the oracle sees it."""
     ops = NumpyOps()
     exact = {name: ops.asarray(value) for name, value in params.items()}
-    return tasks.End(spec, ops, lambda function, inputs: function(exact, ops.asarray(inputs)))
+    return tasks.Trained(
+        tasks.Problem(spec),
+        ops,
+        lambda function, x: function(exact, {n: ops.asarray(v) for n, v in x.items()}),
+    )
 
 
 @pytest.mark.parametrize("evaluated_at_once", [100, 3])
@@ -278,7 +283,7 @@ def test_accuracy_is_the_share_of_test_images_named_rightly(
 ):
     monkeypatch.setattr(fashion, "EVALUATION_BATCH", evaluated_at_once)
     spec = make_spec(task="fashion", variant="resnet", depth=1)
-    params = tasks.initial_parameters(spec)
+    params = parameters_of(spec)
     params["head.weight"][:] = 0
     for named in range(10):  # the bias alone speaks: every image is named the same
         params["head.bias"][:] = np.arange(10) == named
@@ -295,7 +300,7 @@ def test_accuracy_is_measured_image_by_image_and_without_dropout(
     params = parameters_off_symmetry(spec)
     images, _ = fashion.test_set(spec)
     images = np.stack([scale * images[i] for i, scale in enumerate((0.1, 1, 9))])
-    logits = [oracle_forward(spec, params, (image[None],)).logits[0] for image in images]
+    logits = [oracle_forward(spec, params, {"images": image[None]}).logits[0] for image in images]
     params["head.bias"] -= np.mean(logits, axis=0).astype(np.float32)  # so that they differ
     named = np.array([(row - np.mean(logits, axis=0)).argmax() for row in logits])
     assert named[0] != named[2]
@@ -307,20 +312,20 @@ def test_accuracy_is_measured_image_by_image_and_without_dropout(
 
 def test_errors_of_the_causal_mixing_by_hand(make_spec):
     spec = make_spec(task="fashion", variant="hc_causal", depth=2)
-    params = tasks.initial_parameters(spec)
+    params = parameters_of(spec)
     params["connection.mixing"][:] = np.log([[0.5, 0.75], [0.5, 0.5]])
     # Rows sum to 1.25 and 1, columns to 1 and 1.25; and twice the first entry: 1.75, 1.5.
-    found = {name: task.at_end[name](end_of(spec, params)) for name in ERRORS}
+    found = {name: task.step_metrics[name].compute(end_of(spec, params)) for name in ERRORS}
     assert found == pytest.approx({"mixing_row_error": 0.25, "mixing_column_error": 0.25})
     params["connection.mixing"][:] = np.log([[1.0, 0.75], [0.5, 0.5]])
-    found = {name: task.at_end[name](end_of(spec, params)) for name in ERRORS}
+    found = {name: task.step_metrics[name].compute(end_of(spec, params)) for name in ERRORS}
     assert found == pytest.approx({"mixing_row_error": 0.75, "mixing_column_error": 0.5})
 
 
 def test_other_connections_have_no_such_errors(make_spec):
     spec = make_spec(task="fashion", variant="mhc_static")
-    end = end_of(spec, tasks.initial_parameters(spec))
-    assert [task.at_end[name](end) for name in ERRORS] == [None, None]
+    end = end_of(spec, parameters_of(spec))
+    assert [task.step_metrics[name].compute(end) for name in ERRORS] == [None, None]
 
 
 ERRORS = ("mixing_row_error", "mixing_column_error")

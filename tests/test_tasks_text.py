@@ -11,14 +11,14 @@ import yaml
 import naive
 from fathom import cli, tasks
 from fathom.backends.numpy import NumpyOps
-from fathom.config import Compute, ConfigError, check_config
+from fathom.config import Compute, ConfigError, check_config, parse_spec
 from fathom.datasets import DataError, shakespeare
 from fathom.models.connections.schemes import SCHEMES
 from fathom.runs.folder import read_rows
-from fathom.runs.inspect import inspect
 from fathom.runs.training import run_cell
+from fathom.runs.validate import validate_run
 from fathom.tasks import text as module
-from fathom.train import batches_of, train
+from fathom.train import train
 from gradients import assert_gradients, first_step
 from run_helpers import read_manifest
 
@@ -46,6 +46,14 @@ def put(folder, **texts):
     return folder
 
 
+def named(folder):
+    """The settings that name a corpus, as `fathom corpus` prints them."""
+    found = shakespeare.own(folder)
+    return {
+        "corpus": str(folder), "vocab": len(found.characters), "corpus_sha256": found.digest,
+    }  # fmt: skip
+
+
 @pytest.fixture
 def corpus(tmp_path):
     """A folder of three texts; the first one, with an é in it, is held out."""
@@ -58,7 +66,7 @@ def corpus(tmp_path):
 def spec_on(make_spec, corpus):
     """A function to a small spec on that corpus."""
     return lambda **changes: make_spec(
-        task="text", **{"corpus": str(corpus), "wrap": "sublayer", "depth": 2, **changes}
+        task="text", **{**named(corpus), "wrap": "sublayer", "depth": 2, **changes}
     )
 
 
@@ -77,7 +85,8 @@ def test_windows_by_hand():
 
 def test_a_batch_is_windows_of_the_training_text_and_what_follows_each(spec_on):
     spec = spec_on(batch_size=50, length=7)
-    (inputs,), targets = text.batch(spec, 3)
+    found = text.batch(spec, 3)
+    inputs, targets = found.inputs["tokens"], found.targets
     assert inputs.shape == targets.shape == (50, 7)
     assert inputs.dtype == targets.dtype == np.int32
     characters = module.corpus_of(spec.model).characters
@@ -93,8 +102,10 @@ def test_a_batch_is_windows_of_the_training_text_and_what_follows_each(spec_on):
 
 def test_every_place_can_be_a_window_and_the_last_character_a_target(make_spec, tmp_path):
     folder = put(tmp_path / "tiny", a="abc", b="abcab")
-    spec = make_spec(task="text", corpus=str(folder), length=2, batch_size=64)
-    seen = {tuple(row) for step in range(5) for row in text.batch(spec, step).inputs[0].tolist()}
+    spec = make_spec(task="text", **named(folder), length=2, batch_size=64)
+    seen = {
+        tuple(row) for step in range(5) for row in text.batch(spec, step).inputs["tokens"].tolist()
+    }
     assert seen == {(0, 1), (1, 2), (2, 0)}
     last = {tuple(row) for step in range(5) for row in text.batch(spec, step).targets.tolist()}
     assert last == {(1, 2), (2, 0), (0, 1)}
@@ -104,11 +115,12 @@ def test_a_batch_depends_on_seed_and_step_alone(spec_on):
     other = {"backend": "mlx", "variant": "hc_paper", "depth": 4, "steps": 9, "lr": 0.5}
     spec, again = spec_on(seed=4), spec_on(seed=4, **other)
     text.batch(spec, 3)  # whatever was drawn before
-    (inputs,), targets = text.batch(spec, 17)
-    assert (inputs == text.batch(again, 17).inputs[0]).all()
+    found = text.batch(spec, 17)
+    inputs, targets = found.inputs["tokens"], found.targets
+    assert (inputs == text.batch(again, 17).inputs["tokens"]).all()
     assert (targets == text.batch(again, 17).targets).all()
-    assert (inputs != text.batch(spec, 18).inputs[0]).any()
-    assert (inputs != text.batch(spec_on(seed=5), 17).inputs[0]).any()
+    assert (inputs != text.batch(spec, 18).inputs["tokens"]).any()
+    assert (inputs != text.batch(spec_on(seed=5), 17).inputs["tokens"]).any()
 
 
 def test_starts_are_uniform(spec_on, monkeypatch):
@@ -129,14 +141,6 @@ def test_starts_are_uniform(spec_on, monkeypatch):
     assert ((counts - expected) ** 2 / expected).sum() < 9 + 6 * math.sqrt(18)
 
 
-def test_accumulated_batches_are_those_of_their_numbers(spec_on):
-    spec = spec_on(accumulate=3)
-    taken = [batch for step in range(2) for batch in batches_of(spec, step)]
-    assert len(taken) == 6
-    for number, batch in enumerate(taken):
-        assert (batch.inputs[0] == text.batch(spec, number).inputs[0]).all()
-
-
 def test_the_chance_loss_is_ln_v(spec_on):
     spec = spec_on()
     distinct = len({*SENTENCE, ".", "\n", "é"})
@@ -149,13 +153,13 @@ def test_both_backends_equal_the_oracle(
 ):
     spec = spec_on(variant="mhc_gated_dynamic", beta1=0.0, batch_size=2, length=6, width=8)
     params, batch = parameters_off_symmetry(spec), text.batch(spec, 0)
-    expected, found = oracle_loss(spec, params, *batch), {}
-    logits = naive.NETWORKS["text"]("mhc_gated_dynamic", spec, params, *batch.inputs)
+    expected, found = oracle_loss(spec, params, batch), {}
+    logits = naive.NETWORKS["text"]("mhc_gated_dynamic", spec, params, *batch.inputs.values())
     assert expected == pytest.approx(naive.cross_entropy(logits, batch.targets), rel=1e-11)
     for name, backend in backends_here.items():
         measured, found[name] = first_step(start(backend, spec, params), spec, batch)
         assert measured["loss"] == pytest.approx(expected, rel=1e-6)
-    assert_gradients(lambda p: oracle_loss(spec, p, *batch), params, found, rel=3e-5, floor=1e-6)
+    assert_gradients(lambda p: oracle_loss(spec, p, batch), params, found, rel=3e-5, floor=1e-6)
 
 
 # --- held-out windows ----------------------------------------------------------------------------
@@ -172,7 +176,7 @@ def test_both_backends_equal_the_oracle(
 )
 def test_held_out_windows_are_evenly_spread(make_spec, tmp_path, held_out, length, count, starts):
     folder = put(tmp_path / "own", a=held_out, b="abcdefghijkl")
-    spec = make_spec(task="text", corpus=str(folder), length=length, validation_windows=count)
+    spec = make_spec(task="text", **named(folder), length=length, validation_windows=count)
     found = module.held_out_windows(spec)
     assert found.tolist() == [list(range(start, start + length + 1)) for start in starts]
 
@@ -201,10 +205,11 @@ def test_the_validation_loss_is_the_mean_over_all_windows(
     params, ops = parameters_off_symmetry(spec), NumpyOps()
     expected = by_loops("mhc_gated_static", spec, params)
     exact = {name: ops.asarray(value) for name, value in params.items()}
-    end = tasks.End(spec, ops, lambda function, x: function(exact, x))
+    end = tasks.Trained(tasks.Problem(spec), ops, lambda function, x: function(exact, x))
     assert module.validation_loss(end) == pytest.approx(expected, rel=1e-11)
     for backend in backends_here.values():
-        end = tasks.End(spec, backend.ops, start(backend, spec, params).infer)
+        infer = start(backend, spec, params).infer
+        end = tasks.Trained(tasks.Problem(spec), backend.ops, infer)
         assert module.validation_loss(end) == pytest.approx(expected, rel=1e-6)
 
 
@@ -212,7 +217,7 @@ def test_the_validation_loss_is_the_mean_over_all_windows(
 
 
 def rows_of(spec, backend):
-    return [row for chunk in train(spec, backend) for row in chunk.rows]
+    return [row for chunk in train(tasks.Problem(spec), backend) for row in chunk.rows]
 
 
 @pytest.mark.parametrize(
@@ -245,7 +250,7 @@ def test_an_evaluation_is_of_the_parameters_after_its_step(backend, spec_on):
     spec = spec_on(steps=7, evaluate_every=3, **settings)
     rows = rows_of(spec, backend)
     for steps in (3, 6, 7):
-        *_, chunk = train(spec_on(steps=steps, **settings), backend)
+        *_, chunk = train(tasks.Problem(spec_on(steps=steps, **settings)), backend)
         expected = by_loops("mhc_paper", spec, chunk.trainer.parameters())
         assert rows[steps - 1]["validation_loss"] == pytest.approx(expected, rel=1e-6)
 
@@ -317,7 +322,7 @@ def test_a_killed_training_goes_on_bit_for_bit(backend, spec_on, tmp_path, study
     assert [row["step"] for row in broken if "validation_loss" in row] == [17, 23]
     mixing = [(tmp_path / f / "mixing.safetensors").read_bytes() for f in ("whole", "broken")]
     assert mixing[0] == mixing[1]
-    assert inspect(tmp_path / "broken", spec).status == "measured"
+    assert validate_run(tmp_path / "broken", spec).status == "measured"
 
 
 def test_only_tasks_that_evaluate_have_evaluations(make_spec, connect_cpu):
@@ -350,33 +355,35 @@ def test_a_spec_is_read_again_without_its_corpus(spec_on, corpus, tmp_path):
     spec = spec_on()
     written = spec.json()
     corpus.rename(tmp_path / "gone")
-    assert type(spec).model_validate_json(written) == spec
+    assert parse_spec(json.loads(written), "spec.json") == spec
 
 
-def planned_then(spec, tmp_path):
-    """What a training of a spec says when its corpus is no longer what it was; nothing is left."""
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda corpus: put(corpus, c="something else"),
+            "{0}: its .txt files do not have the config's corpus_sha256; put those files back, "
+            "or take the lines that this prints: fathom corpus {0}",
+        ),
+        (
+            lambda corpus: corpus.rename(corpus.with_name("gone")),
+            "{0}: cannot be read (No such file",
+        ),
+    ],
+    ids=["changed", "gone"],
+)
+def test_a_corpus_that_is_not_what_it_was_when_planned(
+    spec_on, corpus, connect_cpu, tmp_path, change, message
+):
+    connect_cpu("torch")
+    spec = spec_on()
+    change(corpus)
     with pytest.raises(DataError) as caught:
         run_cell(spec, tmp_path / "run", Compute(device="cpu"))
     assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith(message.format(corpus))
     assert not (tmp_path / "run" / "manifest.json").exists()
-    return str(caught.value)
-
-
-def test_a_corpus_that_has_changed_since_it_was_planned(spec_on, corpus, connect_cpu, tmp_path):
-    connect_cpu("torch")
-    spec = spec_on()
-    put(corpus, c="something else")
-    assert planned_then(spec, tmp_path) == (
-        f"{corpus}: its .txt files are not those that the run was planned with; put these back, "
-        "or plan the run again"
-    )
-
-
-def test_a_corpus_that_has_gone_since_it_was_planned(spec_on, corpus, connect_cpu, tmp_path):
-    connect_cpu("torch")
-    spec = spec_on()
-    corpus.rename(tmp_path / "gone")
-    assert planned_then(spec, tmp_path).startswith(f"{corpus}: cannot be read (No such file")
 
 
 def test_a_checkpoint_outlives_a_corpus_that_is_gone_for_a_while(
@@ -410,20 +417,18 @@ def test_a_checkpoint_outlives_a_corpus_that_is_gone_for_a_while(
         ({"a": "abc", "b": b"a\0b"}, "mine/b.txt: is no text (it holds the character 0)"),
     ],
 )
-def test_a_bad_corpus_is_refused_when_it_is_planned(make_spec, tmp_path, texts, message):
-    folder = put(tmp_path / "mine", **texts)
-    with pytest.raises(ConfigError) as caught:
-        make_spec(task="text", corpus=str(folder))
-    assert str(caught.value).startswith("config: studies.small.model: corpus: ")
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+def test_a_bad_corpus_is_not_named(tmp_path, capsys, texts, message):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["corpus", str(put(tmp_path / "mine", **texts))])
+    assert ended.value.code == 1
+    said = capsys.readouterr().err.strip()
+    assert message in said
+    assert "\n" not in said
 
 
-def test_a_corpus_that_is_no_folder_is_refused(make_spec, tmp_path):
-    (tmp_path / "file.txt").write_text("abc")
-    for name in ("nowhere", "file.txt"):
-        with pytest.raises(ConfigError, match=rf"corpus: \S*{name}: cannot be read"):
-            make_spec(task="text", corpus=str(tmp_path / name))
+def test_the_settings_of_a_corpus_are_printed_as_a_study_takes_them(corpus, capsys):
+    cli.main(["corpus", str(corpus)])
+    assert yaml.safe_load(capsys.readouterr().out) == named(corpus)
 
 
 def study_of(corpus, **changes):
@@ -431,7 +436,7 @@ def study_of(corpus, **changes):
         "task": "text", "recipe": "unit-variance", "variants": ["baseline"], "depths": [1],
         "backends": ["torch"], "seeds": [0], "steps": 2, "batch_size": 2,
         "model": {
-            "corpus": corpus, "length": 4, "width": 4, "heads": 1, "hidden": 4,
+            **corpus, "length": 4, "width": 4, "heads": 1, "hidden": 4,
             **changes.pop("model", {}),
         },
         "optimizer": {"lr": 0.01}, **changes,
@@ -441,17 +446,33 @@ def study_of(corpus, **changes):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ({"vocab": 7}, "vocab is 7, but the corpus has "),
         ({"validation_windows": 0}, "model.validation_windows: "),
-        ({"corpus": None, "vocab": 65}, "vocab is 65, but the corpus has 84 distinct characters"),
-        ({"corpus": None, "corpus_sha256": "ab"}, "corpus and corpus_sha256 belong together"),
+        ({"corpus": None, "vocab": 65}, "belongs to a corpus; leave it out"),
+        ({"corpus": None, "corpus_sha256": None, "vocab": 65}, "the corpus has 84 distinct"),
     ],
 )
 def test_a_mistake_in_the_model_is_refused_in_a_line(corpus, model, message):
     with pytest.raises(ConfigError) as caught:
-        check_config({"studies": {"own": study_of(str(corpus), model=model)}})
+        check_config({"studies": {"own": study_of(named(corpus), model=model)}})
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_planning_reads_no_text(corpus, monkeypatch):
+    """A corpus has to be named whole, and is not read; what training would refuse is said."""
+    monkeypatch.setattr(shakespeare, "own", None)
+    monkeypatch.setattr(shakespeare, "load", None)
+    settings = {"corpus": str(corpus), "vocab": 20, "corpus_sha256": "ab"}
+    for missing in ("vocab", "corpus_sha256"):
+        part = {name: value for name, value in settings.items() if name != missing}
+        with pytest.raises(ConfigError, match=f"this prints both: fathom corpus {corpus}"):
+            check_config({"studies": {"own": study_of(part)}})
+    config = check_config({"studies": {"own": study_of(settings)}})
+    assert config.spec(config.cells()[0]).model.vocab == 20
+    assert text.unavailable(config.studies["own"].model) == ""
+    gone = study_of({**settings, "corpus": f"{corpus}/nowhere"})
+    with pytest.raises(ConfigError, match=r"own.model.corpus: \S*nowhere is no folder$"):
+        check_config({"studies": {"own": gone}}).check_trains()
 
 
 @pytest.fixture
@@ -462,7 +483,12 @@ def command(tmp_path, monkeypatch, capsys, connect_cpu):
 
     def run(corpus="mine", **changes):
         module._planned.cache_clear()
-        data = {"studies": {"own": study_of(corpus, **changes)}, "compute": {"device": "cpu"}}
+        try:
+            settings = {**named(tmp_path / "mine"), "corpus": corpus}
+            settings |= named(tmp_path / corpus) | {"corpus": corpus}
+        except DataError:
+            pass
+        data = {"studies": {"own": study_of(settings, **changes)}, "compute": {"device": "cpu"}}
         (tmp_path / "config.yaml").write_text(yaml.safe_dump(data))
         try:
             cli.main(["train", "own"])
@@ -481,7 +507,7 @@ def files_in(folder):
 @pytest.mark.parametrize(
     ("corpus", "model", "message"),
     [
-        ("nowhere", {}, "nowhere: cannot be read (No such file or directory)"),
+        ("nowhere", {}, "model.corpus: nowhere is no folder"),
         ("short", {}, "short: a part of 2 characters is too short for length 4"),
         ("mine", {"length": 5000}, "is too short for length 5000; make length smaller"),
         ("flat", {}, "flat: its .txt files have 1 distinct characters; at least 2"),
@@ -506,14 +532,6 @@ def test_a_bad_corpus_costs_one_line_and_no_run(command, tmp_path, corpus, model
     assert files_in(tmp_path / "results") == before
 
 
-def test_an_evaluation_beyond_the_steps_is_one_line(command, tmp_path):
-    put(tmp_path / "mine", a="to be or not to be", b="that is the question")
-    status, said = command(evaluate_every=3)
-    assert status == 1
-    assert said.endswith("evaluate_every is 3 of 2 steps; it must not be above steps")
-    assert "\n" not in said
-
-
 # --- every scheme --------------------------------------------------------------------------------
 
 
@@ -529,6 +547,6 @@ def test_it_learns(spec_on, connect_cpu, scheme):
 def test_gates_are_not_disturbed_in_evaluations(spec_on, backend):
     noise = {"connection": "mhc_gated_static", "gate": {"noise": True, "start": 0.5}}
     spec = spec_on(steps=2, connection=noise, **TINY)
-    *_, chunk = train(spec, backend)
+    *_, chunk = train(tasks.Problem(spec), backend)
     expected = by_loops("mhc_gated_static", spec, chunk.trainer.parameters())
     assert chunk.rows[-1]["validation_loss"] == pytest.approx(expected, rel=1e-6)

@@ -10,10 +10,10 @@ import yaml
 
 from fathom.config import Cell
 from fathom.report.terminal import LOOKS, MOST_REASONS, print_status
-from fathom.runs import status
-from fathom.runs.estimate import duration
-from fathom.runs.inspect import STATUSES
+from fathom.runs import estimate, status
+from fathom.runs.run import STATUSES
 from fathom.runs.status import status_of
+from fathom.system.text import format_duration
 from run_helpers import CPU, STUDY, config_with, write_cell
 
 LOSSES = [4.0, 2.0, 1.0]
@@ -38,7 +38,7 @@ def printed(config, capsys, monkeypatch):
         return capsys.readouterr().out
 
     monkeypatch.setattr(status, "installed_backends", lambda: ("mlx", "torch"))
-    monkeypatch.setattr(status, "assumed_step_seconds", lambda spec: spec.depth * 1e-6)
+    monkeypatch.setattr(estimate, "assumed_step_seconds", lambda spec: spec.depth * 1e-6)
     return show
 
 
@@ -140,7 +140,7 @@ def test_the_command_prints_the_json_and_nothing_else(config, tmp_path):
 def test_the_command_refuses_a_study_that_is_not_there(tmp_path):
     code, said, errors = fathom_status(tmp_path, "b")
     assert (code, said) == (1, "")
-    assert errors == "fathom: no study 'b'; the config has a\n"
+    assert errors == "fathom: unknown study 'b' (known: a)\n"
 
 
 @pytest.mark.parametrize(
@@ -149,4 +149,4 @@ def test_the_command_refuses_a_study_that_is_not_there(tmp_path):
      (5400, "1.5 hours"), (172799, "48.0 hours"), (172800, "2.0 days")],
 )  # fmt: skip
 def test_the_time_that_is_left_in_words(seconds, text):
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text

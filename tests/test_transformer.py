@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import naive
-from fathom import tasks
 from fathom.backends.numpy import NumpyOps
 from fathom.config import ConfigError
-from fathom.models.transformer import rms_norm, turned
+from fathom.models.transformer import apply_rope, rms_norm
 from gradients import assert_gradients, first_step
+from param_helpers import parameters_of
 
 NANOCHAT = {
     "norm": "rms", "positions": "rotary", "embedding_norm": True, "qk_norm": True,
@@ -57,7 +57,7 @@ def test_the_oracle_equals_the_textbook(
 ):
     spec = spec_with(part, scheme, recipe)
     params, batch = parameters_off_symmetry(spec), first_batch(spec)
-    expected = naive.transformer(scheme, spec, params, *batch.inputs)
+    expected = naive.transformer(scheme, spec, params, *batch.inputs.values())
     found = oracle_forward(spec, params, batch.inputs).logits
     assert found == pytest.approx(expected, abs=1e-11 * np.abs(expected).max())
 
@@ -69,7 +69,7 @@ def test_each_part_changes_what_the_network_computes(
     """So that a setting that nothing reads could not pass the test above."""
     plain, other = spec_with("as the demos have it"), spec_with(part)
     params, batch = parameters_off_symmetry(plain), first_batch(plain)
-    own = {name: params[name] for name in tasks.initial_parameters(other)}
+    own = {name: params[name] for name in parameters_of(other)}
     before = oracle_forward(plain, params, batch.inputs).logits
     after = oracle_forward(other, own, batch.inputs).logits
     assert np.abs(before - after).max() > 1e-3
@@ -88,11 +88,11 @@ def test_the_first_step_on_each_backend_equals_the_oracle(
 ):
     spec = spec_with(part, scheme)
     params, batch = parameters_off_symmetry(spec), first_batch(spec)
-    found, expected = {}, oracle_loss(spec, params, *batch)
+    found, expected = {}, oracle_loss(spec, params, batch)
     for name, backend in backends_here.items():
         measured, found[name] = first_step(start(backend, spec, params), spec, batch)
         assert measured["loss"] == pytest.approx(expected, rel=1e-6), name
-    assert_gradients(lambda p: oracle_loss(spec, p, *batch), params, found, rel=3e-5, floor=1e-6)
+    assert_gradients(lambda p: oracle_loss(spec, p, batch), params, found, rel=3e-5, floor=1e-6)
 
 
 @pytest.mark.parametrize("variant", ["mhc_gated_static", "mhc_gated_dynamic"])
@@ -103,8 +103,8 @@ def test_the_first_step_of_the_study_itself_equals_the_oracle(
     spec = make_spec(
         variant=variant, recipe="nanochat", wrap="sublayer", **NANOCHAT, logit_cap=15, beta1=0.0
     )
-    params, batch = tasks.initial_parameters(spec), first_batch(spec)
-    expected = oracle_loss(spec, params, *batch)
+    params, batch = parameters_of(spec), first_batch(spec)
+    expected = oracle_loss(spec, params, batch)
     assert expected == pytest.approx(math.log(32), abs=0.01)
     for name, backend in backends_here.items():
         measured, gradients = first_step(start(backend, spec, params), spec, batch)
@@ -147,10 +147,10 @@ def test_the_rms_norm_of_zeros_has_a_gradient(connect_cpu):
 def test_rotary_positions_by_hand(backend):
     """Two channels turn by a radian a token, the slow pair of four by a hundredth of it."""
     ops = backend.ops
-    one = ops.to_numpy(turned(ops, ops.asarray(np.array([[[[1.0, 0.0]] * 3]]))))[0, 0]
+    one = ops.to_numpy(apply_rope(ops, ops.asarray(np.array([[[[1.0, 0.0]] * 3]]))))[0, 0]
     assert one == pytest.approx(np.array([[math.cos(t), -math.sin(t)] for t in range(3)]), abs=1e-6)
     x = np.array([[[[0.0, 1.0, 0.0, 0.0]] * 3]])  # channels 1 and 3 are a pair
-    slow = ops.to_numpy(turned(ops, ops.asarray(x)))[0, 0]
+    slow = ops.to_numpy(apply_rope(ops, ops.asarray(x)))[0, 0]
     expected = [[0, math.cos(t / 100), 0, -math.sin(t / 100)] for t in range(3)]
     assert slow == pytest.approx(np.array(expected), abs=1e-6)
 
@@ -158,7 +158,7 @@ def test_rotary_positions_by_hand(backend):
 def test_rotary_scores_depend_on_the_distance_alone():
     rng, ops = np.random.default_rng(0), NumpyOps()
     q, k = (np.tile(rng.standard_normal(6), (1, 1, 9, 1)) for _ in range(2))
-    scores = turned(ops, q)[0, 0] @ turned(ops, k)[0, 0].T
+    scores = apply_rope(ops, q)[0, 0] @ apply_rope(ops, k)[0, 0].T
     for shift in range(-8, 9):
         along = np.diagonal(scores, shift)
         assert along == pytest.approx(np.full(len(along), along[0]), abs=1e-12)
@@ -173,7 +173,7 @@ def test_without_positions_the_order_of_earlier_tokens_would_not_matter(
     params = parameters_off_symmetry(spec)
     tokens = np.array([[3, 7, 1, 4, 9]])
     swapped = tokens[:, [1, 0, 2, 3, 4]]
-    a, b = (oracle_forward(spec, params, (x,)).logits[0, -1] for x in (tokens, swapped))
+    a, b = (oracle_forward(spec, params, {"tokens": x}).logits[0, -1] for x in (tokens, swapped))
     assert np.abs(a - b).max() > 1e-3
 
 

@@ -1,6 +1,6 @@
 """The training step of our network, wrapped by PyPI's hyper-connections: the extra `bench`.
 
-Sub-layers, their initial numbers and the optimiser are ours. It reports nothing but the loss.
+Sub-layers, their initial parameters and the optimiser are ours. It reports only the loss.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ class Pypi(Connection):
     def parameters(self) -> dict:
         return {}
 
-    def coefficients(self, ops: TorchOps, params: dict[str, Tensor]) -> nn.ModuleList:
+    def coefficients(
+        self, ops: TorchOps, params: dict[str, Tensor], noise: None = None
+    ) -> nn.ModuleList:
         return self.modules
 
     def per_layer(self, ops: TorchOps, coefficients: nn.ModuleList) -> Sequence[nn.Module]:
@@ -68,7 +70,7 @@ def connection(spec: Spec) -> Pypi:
 
 def network_in(connection: Connection, spec: Spec) -> Transformer:
     """The spec's transformer in this connection."""
-    ours = tasks.network_of(spec)
+    ours = tasks.Problem(spec).network
     network = Transformer(**{field.name: getattr(ours, field.name) for field in fields(ours)})
     vars(network)["connection"] = connection  # where `cached_property` looks first
     return network
@@ -82,7 +84,7 @@ class Steps:
         self.ops = TorchOps(torch.device("cpu"))
         self.params = {
             name: self.ops.asarray(value).requires_grad_()
-            for name, value in tasks.initial_parameters(spec).items()
+            for name, value in tasks.Problem(spec).initial_parameters().items()
             if not name.startswith("connection.")
         }
         self.connection = connection(spec)
@@ -95,8 +97,8 @@ class Steps:
 
     def step(self, tokens: np.ndarray, targets: np.ndarray) -> dict[str, float]:
         """One step and its loss."""
-        inputs, targets = (self.ops.asarray(x) for x in (tokens, targets))
-        logits = self.network.forward(self.ops, self.params, inputs).logits
+        tokens, targets = (self.ops.asarray(x) for x in (tokens, targets))
+        logits = self.network.forward(self.ops, self.params, {"tokens": tokens}).logits
         loss = self.ops.cross_entropy(logits, targets)
         self.adamw.zero_grad()
         loss.backward()

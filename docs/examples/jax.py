@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fathom.backends import Backend, BackendError, Device, ObjectiveFunction, Trainer
-from fathom.models.ops import Fused
-from fathom.optimizers import clipping, muon
+from fathom.models.ops import CustomVJP
+from fathom.optimizers import clip_coefficient, muon
 from fathom.system.hardware import cpu_model
+from fathom.tasks import Batch
 
 if TYPE_CHECKING:
-    from fathom.optimizers import Pace, Update
-    from fathom.tasks import Batch
+    from fathom.optimizers import OptimizerConfig, ScheduledValues
 
 # Read when JAX starts, hence before its import.
 os.environ["PJRT_NPROC"] = os.environ["OMP_NUM_THREADS"]
@@ -118,7 +118,7 @@ class JaxOps:
     def add_product(self, a: Array, b: Array, c: Array) -> Array:
         return a + b * c
 
-    def fused(self, function: Fused, *xs: Array) -> tuple[Array, ...]:
+    def custom_vjp(self, function: CustomVJP, *xs: Array) -> tuple[Array, ...]:
         own = jax.custom_vjp(lambda *xs: function.forward(self, *xs)[0])
         own.defvjp(
             lambda *xs: function.forward(self, *xs),
@@ -159,9 +159,11 @@ class JaxOps:
         q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))  # heads are JAX's third axis
         return jax.nn.dot_product_attention(q, k, v, is_causal=True).swapaxes(1, 2)
 
-    def cross_entropy(self, logits: Array, targets: Array) -> Array:
+    def cross_entropy(self, logits: Array, targets: Array, weights: Array | None = None) -> Array:
         log_shares = jax.nn.log_softmax(logits)
-        return -jnp.take_along_axis(log_shares, targets[..., None], axis=-1).mean()
+        index = jnp.where(targets < 0, logits.shape[-1], targets)  # one below 0 would count back
+        picked = jnp.take_along_axis(log_shares, index[..., None], -1, mode="fill").squeeze(-1)
+        return -jnp.average(picked, weights=weights)
 
     def stop_gradient(self, x: Array) -> Array:
         return jax.lax.stop_gradient(x)
@@ -190,7 +192,7 @@ class JaxTrainer(Trainer):
         ops: JaxOps,
         params: dict[str, np.ndarray],
         objective: ObjectiveFunction,
-        update: Update,
+        update: OptimizerConfig,
     ) -> None:
         self.ops, self.objective, self.update = ops, objective, update
         self.names = list(params)  # JAX sorts the keys of a dict; `grad_norms` keeps this order
@@ -202,20 +204,20 @@ class JaxTrainer(Trainer):
         self.measured: list[dict[str, Array]] = []
         self.whole_step = jax.jit(self._whole_step)
 
-    def step(self, batches: Sequence[Batch], pace: Pace) -> None:
+    def step(self, batches: Sequence[Batch], scheduled: ScheduledValues) -> None:
         self.steps += 1
         betas, corrects = (self.update.beta1, self.update.beta2), self.update.bias_correction
         corrections = [1 - beta**self.steps if corrects else 1.0 for beta in betas]
         state = (self.params, self.m, self.v)
-        arrays = [tuple(map(self.ops.asarray, (*batch.inputs, batch.targets))) for batch in batches]
-        numbers = (pace.rate, pace.momentum, *corrections)
+        arrays = [batch.arrays(self.ops.asarray) for batch in batches]
+        numbers = (scheduled.rate, scheduled.momentum, *corrections)
         (self.params, self.m, self.v), measured = self.whole_step(state, arrays, *numbers)
         self.measured.append(measured)
 
     def _whole_step(
         self,
         state: tuple[dict[str, Array], ...],
-        batches: list[tuple[Array, ...]],
+        batches: list[dict[str, Array]],
         rate: Array,
         momentum: Array,
         correction1: Array,
@@ -226,7 +228,7 @@ class JaxTrainer(Trainer):
         norms = jnp.stack([jnp.linalg.norm(grads[name].ravel()) for name in self.names])
         update = self.update
         if update.clip is not None:
-            factor = clipping(self.ops, norms, update.clip)
+            factor = clip_coefficient(self.ops, norms, update.clip)
             grads = {name: g * factor for name, g in grads.items()}
         for group in update.groups:
             lr = group.lr * rate
@@ -243,17 +245,17 @@ class JaxTrainer(Trainer):
         return (params, m, v), {"loss": loss, "grad_norms": norms, **report}
 
     def _mean_over(
-        self, params: dict[str, Array], batches: list[tuple[Array, ...]]
+        self, params: dict[str, Array], batches: list[dict[str, Array]]
     ) -> tuple[Array, dict[str, Array], dict[str, Array]]:
         """Mean loss and gradients, and the reports: those of the last, but finite if all are."""
 
         def loss_and_report(
-            params: dict[str, Array], inputs: tuple[Array, ...], targets: Array
+            params: dict[str, Array], arrays: dict[str, Array]
         ) -> tuple[Array, dict[str, Array]]:
-            return tuple(self.objective(params, inputs, targets))
+            return self.objective(params, Batch.of_arrays(arrays))
 
         gradient = jax.value_and_grad(loss_and_report, has_aux=True)
-        found = [gradient(params, tuple(inputs), targets) for *inputs, targets in batches]
+        found = [gradient(params, arrays) for arrays in batches]
         losses = jnp.stack([loss for (loss, _), _ in found])
         reports = [report for (_, report), _ in found]
         grads = {name: sum(g[name] for _, g in found) / len(found) for name in params}
@@ -261,9 +263,12 @@ class JaxTrainer(Trainer):
         return losses.mean(), grads, {**reports[-1], "logits_finite": finite}
 
     def infer(
-        self, function: Callable[[dict[str, Array], Array], Array], inputs: np.ndarray
+        self,
+        function: Callable[[dict[str, Array], dict[str, Array]], Array],
+        inputs: Mapping[str, np.ndarray],
     ) -> np.ndarray:
-        return np.asarray(jax.jit(function)(self.params, self.ops.asarray(inputs)))
+        arrays = {name: self.ops.asarray(x) for name, x in inputs.items()}
+        return np.asarray(jax.jit(function)(self.params, arrays))
 
     def collect(self) -> dict[str, np.ndarray]:
         measured, self.measured = self.measured, []
@@ -286,19 +291,13 @@ class JaxTrainer(Trainer):
 class JaxBackend(Backend):
     """JAX on one device."""
 
+    trainer_class = JaxTrainer
+
     def __init__(self, kind: str) -> None:
         self.ops = JaxOps()
         self.place = jax.devices(kind)[0]
         name = cpu_model() if kind == "cpu" else self.place.device_kind
         self.device = Device("jax", jax.__version__, kind, name)
-
-    def trainer(
-        self,
-        params: dict[str, np.ndarray],
-        objective: ObjectiveFunction,
-        update: Update,
-    ) -> Trainer:
-        return JaxTrainer(self.ops, params, objective, update)
 
     def peak_memory_bytes(self) -> int | None:
         statistics = self.place.memory_stats()  # none on the CPU

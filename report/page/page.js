@@ -122,9 +122,9 @@ function decoded({ dtype, bytes }) {
 }
 
 /** The line of one run. A point between gaps, which no line reaches, is a dot. */
-function lineOf(run, measure, colour) {
-  let points = decoded(run.values[measure.name]).map((value, i) => ({ step: run.steps[i], value }));
-  if (measure.sparse) points = points.filter(({ value }) => !Number.isNaN(value));
+function lineOf(run, metric, colour) {
+  let points = decoded(run.values[metric.name]).map((value, i) => ({ step: run.steps[i], value }));
+  if (metric.sparse) points = points.filter(({ value }) => !Number.isNaN(value));
   const isGap = (i) => Number.isNaN(points[i]?.value ?? NaN);
   return {
     x: points.map(({ step }) => step),
@@ -137,7 +137,7 @@ function lineOf(run, measure, colour) {
       color: colour,
       opacity: 1,
       line: { width: 0 },
-      size: points.map((_, i) => (measure.sparse || (isGap(i - 1) && isGap(i + 1)) ? DOT : 0)),
+      size: points.map((_, i) => (metric.sparse || (isGap(i - 1) && isGap(i + 1)) ? DOT : 0)),
     },
     connectgaps: false,
     hovertemplate: `step %{x}<br>%{text}<extra>${run.variant}, seed ${run.seed}</extra>`,
@@ -206,7 +206,7 @@ class Plot {
     this.boxes = [...figure.querySelectorAll(".legend input")];
     this.data = JSON.parse(figure.querySelector("script").textContent);
     this.form.addEventListener("change", (event) => {
-      if (event.target.name === "measure") this.chooseAxis();
+      if (event.target.name === "metric") this.chooseAxis();
       this.draw();
     });
     figure.querySelector(".legend").addEventListener("change", () => this.draw());
@@ -220,26 +220,26 @@ class Plot {
     this.draw();
   }
 
-  get measure() {
-    return this.data.measures[this.form.measure.value];
+  get metric() {
+    return this.data.metrics[this.form.metric.value];
   }
 
-  /** A measure comes with the axis that the figures have for it. */
+  /** A metric comes with the axis that the figures have for it. */
   chooseAxis() {
-    this.form.axis.value = this.measure.log ? "log" : "linear";
+    this.form.axis.value = this.metric.log ? "log" : "linear";
   }
 
   draw() {
-    const { depth, place, axis } = this.form;
-    const measure = this.measure;
+    const { depth, platform, axis } = this.form;
+    const metric = this.metric;
     const on = new Set(this.boxes.filter((box) => box.checked).map((box) => box.name));
     const here = this.data.runs.filter(
-      (run) => run.depth === Number(depth.value) && run.place === place.value,
+      (run) => run.depth === Number(depth.value) && run.platform === platform.value,
     );
     const shown = here.filter((run) => on.has(run.variant));
-    const drawn = shown.filter((run) => measure.name in run.values);
-    const traces = drawn.map((run) => lineOf(run, measure, this.data.variants[run.variant]));
-    const level = this.data.chance[measure.name];
+    const drawn = shown.filter((run) => metric.name in run.values);
+    const traces = drawn.map((run) => lineOf(run, metric, this.data.variants[run.variant]));
+    const level = this.data.chance[metric.name];
     const last = Math.max(1, ...shown.flatMap((run) => run.steps.slice(-1)));
     if (level !== undefined) traces.push(lineAtChance(level, last));
     const broken = breakdowns(shown);
@@ -266,7 +266,7 @@ class Plot {
           zeroline: false,
         },
         yaxis: {
-          title: { text: measure.title, font: { size: 13 } },
+          title: { text: metric.title, font: { size: 13 } },
           type: axis.value,
           ...(axis.value === "log" ? ticksOf(traces) : { exponentformat: "power" }),
           gridcolor: GRID,
@@ -289,7 +289,7 @@ class Plot {
     const absent = without(here, Object.keys(this.data.variants));
     if (absent.length) lines.push(`Not run here: ${absent.join(", ")}`);
     const lacking = without([...drawn, ...shown.filter((run) => run.broken)], shown.map((run) => run.variant));
-    if (lacking.length) lines.push(`Without this measure: ${lacking.join(", ")}`);
+    if (lacking.length) lines.push(`Without this metric: ${lacking.join(", ")}`);
     this.figure.querySelector(".notes").replaceChildren(
       ...lines.map((line) => {
         const item = document.createElement("li");

@@ -7,20 +7,20 @@ Definitions: docs/definitions.md, "Optimiser".
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from fathom import tasks
 from fathom.models.init import Parameter
 from fathom.models.newton_schulz import newton_schulz
 
 if TYPE_CHECKING:
-    from fathom.config import Muon, Spec
     from fathom.models.ops import Array, Ops
+    from fathom.spec import Muon, Spec
 
 
 @dataclass(frozen=True)
-class Group:
+class ParamGroup:
     """Parameters that are updated alike."""
 
     names: tuple[str, ...]
@@ -34,10 +34,10 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Update:
+class OptimizerConfig:
     """All that a trainer needs to know of the optimiser."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[ParamGroup, ...]
     beta1: float
     beta2: float
     eps: float
@@ -48,7 +48,7 @@ class Update:
 
 
 @dataclass(frozen=True)
-class Pace:
+class ScheduledValues:
     """What changes from step to step."""
 
     rate: float
@@ -57,17 +57,16 @@ class Pace:
     """Muon's."""
 
 
-def update_of(spec: Spec) -> Update:
+def optimizer_config(spec: Spec, parameters: Mapping[str, Parameter]) -> OptimizerConfig:
     """The spec's optimiser, with every parameter of its network in one group."""
     optimizer = spec.optimizer
-    network = tasks.network_of(spec)
     by_kind: dict[tuple[str, float, float, int], list[str]] = {}
-    for name, parameter in network.parameters().items():
+    for name, parameter in parameters.items():
         kind = _kind(name, parameter, spec)
         by_kind.setdefault(kind, []).append(name)
-    return Update(
+    return OptimizerConfig(
         groups=tuple(
-            Group(tuple(names), rule, lr, decay, parts)
+            ParamGroup(tuple(names), rule, lr, decay, parts)
             for (rule, lr, decay, parts), names in by_kind.items()
         ),
         beta1=optimizer.beta1,
@@ -96,11 +95,11 @@ def _is_matrix_of_layers(name: str, parameter: Parameter) -> bool:
     return name.startswith(("block.", "connection.")) and len(parameter.shape) == 3
 
 
-def pace(spec: Spec, step: int) -> Pace:
+def schedule_at(spec: Spec, step: int) -> ScheduledValues:
     """Linear warm-up, then as the schedule says; Muon's momentum rises along a line."""
     muon = spec.optimizer.muon
     momentum = 0.0 if muon is None else _momentum(muon, step)
-    return Pace(_rate(spec, step), momentum)
+    return ScheduledValues(_rate(spec, step), momentum)
 
 
 def _rate(spec: Spec, step: int) -> float:
@@ -120,7 +119,7 @@ def _momentum(muon: Muon, step: int) -> float:
     return muon.first_momentum + done * (muon.momentum - muon.first_momentum)
 
 
-def clipping(ops: Ops, norms: Array, largest: float) -> Array:
+def clip_coefficient(ops: Ops, norms: Array, largest: float) -> Array:
     """The factor that brings gradients with these norms [P] down to one of `largest` together."""
     norm = ops.l2_norm(norms)[0]
     return 1 / ops.maximum((norm + 1e-6) / largest, 1.0)
@@ -135,7 +134,7 @@ near one, and no further."""
 ITERATIONS = 5
 
 
-def orthogonalised(ops: Ops, G: Array) -> Array:
+def orthogonalize(ops: Ops, G: Array) -> Array:
     """G [N, rows, columns] with its singular values moved near one."""
     _, rows, columns = G.shape
     if rows <= columns:
@@ -163,6 +162,6 @@ def muon(
     rows = height // parts
     average = average * momentum + gradient * (1 - momentum)
     ahead = average * momentum + gradient * (1 - momentum)
-    change = orthogonalised(ops, ops.reshape(ahead, (N * parts, rows, columns)))
+    change = orthogonalize(ops, ops.reshape(ahead, (N * parts, rows, columns)))
     lr = lr * math.sqrt(max(1.0, rows / columns))
     return parameter - ops.reshape(change, parameter.shape) * lr, average

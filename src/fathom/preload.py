@@ -1,18 +1,18 @@
-"""Processes that have a framework loaded, and fork for every job that asks.
+"""Processes that have a framework loaded and fork for every job.
 
-Loading PyTorch takes longer than a small cell trains. So a workflow on one Linux machine starts a
-process for each backend, and a job lets a fork of it do the work:
+Loading PyTorch takes longer than training a small cell. So a workflow on one Linux machine starts a
+process for each backend, and a fork of it does the work of a job:
 
     snakemake ── fathom job ──(socket)── loaded process
                                               └── fork: trains, prints to the job's own log
 
-The job waits, and ends with the fork's exit status. Whoever kills the job ends the fork; whoever
-kills the workflow closes the loaded process's standard input, at which it ends. A job that finds no
-loaded process loads the framework itself: the results are the same, so it is only ever a matter of
-time. Standard library only, for the job's own process is to start quickly.
+The job waits for the fork and exits with its status. If the job is killed, the fork ends. If the
+workflow is killed, the loaded process's standard input is closed, and it ends. A job that finds no
+loaded process loads the framework itself, with the same results. This module imports only the
+standard library: the process of a job has to start quickly.
 
-Only on Linux, and for jobs of one thread: nothing that a backend loads then starts a thread before
-it computes, and a fork keeps no thread but the one that forked.
+Only on Linux, and for jobs of one thread: no backend then starts a thread when it is loaded, and a
+fork keeps only the thread that forked.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import NoReturn
 
 FOLDER = "FATHOM_PRELOAD"
-"""Environment variable: where the sockets are, one for each backend, named after it."""
+"""Environment variable: the folder of the sockets, which are named after their backends."""
 
 MESSAGE_BYTES = 1 << 20
 STARTED = b"started"
@@ -43,10 +43,10 @@ STARTED = b"started"
 
 
 def start(backends: Sequence[str], threads: int, mlx_blas: str) -> None:
-    """Start a process for each backend; jobs started from here on will find them.
+    """Start a process for each backend; jobs that are started afterwards will find them.
 
-    They load nothing until the first job asks, and end when the calling process does, however it
-    does. Does nothing on systems other than Linux, nor for jobs of several threads.
+    They load nothing until the first job connects, and end with the calling process, even if that
+    is killed. Does nothing on systems other than Linux, or for jobs of several threads.
     """
     if sys.platform != "linux" or threads > 1:
         return
@@ -56,10 +56,10 @@ def start(backends: Sequence[str], threads: int, mlx_blas: str) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             try:
                 listener.bind(f"{folder}/{backend}")
-            except OSError:  # a path too long for a socket, say: jobs will find none
+            except OSError:  # the path is too long for a socket, perhaps: jobs will find none
                 continue
             listener.listen(128)
-            watched, _ = os.pipe()  # whose other end is closed by the end of this process alone
+            watched, _ = os.pipe()  # its other end is closed when this process ends
             arguments = (f"{folder}/{backend}", str(listener.fileno()), mlx_blas)
             source = str(Path(__file__).parents[1])
             subprocess.Popen(
@@ -67,7 +67,7 @@ def start(backends: Sequence[str], threads: int, mlx_blas: str) -> None:
                 stdin=watched,
                 pass_fds=[listener.fileno()],
                 env={**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"},
-                start_new_session=True,  # Ctrl-C is for the jobs
+                start_new_session=True,  # Ctrl-C reaches only the jobs
             )
             os.close(watched)
 
@@ -76,15 +76,15 @@ def start(backends: Sequence[str], threads: int, mlx_blas: str) -> None:
 
 
 def run_job(arguments: Sequence[str]) -> NoReturn:
-    """Run the command `job SPEC …` where its framework is loaded already, or else here; exit."""
+    """Run the command `job SPEC …` in a fork of the loaded process, or else here; then exit."""
     status = delegate(arguments)
     leave(run() if status is None else status)
 
 
 def delegate(arguments: Sequence[str]) -> int | None:
-    """Let a fork of the loaded process run the command `job SPEC …`; its exit status.
+    """Run the command `job SPEC …` in a fork of the loaded process; returns its exit status.
 
-    None where there is no such process, and nothing has been done.
+    Returns None, with nothing done, if there is no such process.
     """
     folder = os.environ.get(FOLDER)
     backend = _backend_of(arguments)
@@ -101,7 +101,7 @@ def delegate(arguments: Sequence[str]) -> int | None:
             socket.send_fds(connection, [json.dumps(request).encode()], [0, 1, 2])
             if connection.recv(len(STARTED)) != STARTED:
                 return None
-        except OSError:  # it has ended, or the environment does not fit into a message
+        except OSError:  # the process has ended, or the environment is too long for a message
             return None
         status = connection.recv(1)
     if not status:
@@ -110,7 +110,7 @@ def delegate(arguments: Sequence[str]) -> int | None:
 
 
 def _backend_of(arguments: Sequence[str]) -> str | None:
-    """The backend in `job SPEC …`; None if the spec cannot be read, which the job will report."""
+    """The backend of `job SPEC …`; None if the spec cannot be read, which the job will report."""
     try:
         return str(json.loads(arguments[1])["backend"])
     except (IndexError, ValueError, TypeError, KeyError, RecursionError):
@@ -121,38 +121,38 @@ def _backend_of(arguments: Sequence[str]) -> str | None:
 
 
 def main() -> None:
-    """The loaded process: `fathom.preload SOCKET LISTENER MLX_BLAS`.
+    """Run the loaded process: `fathom.preload SOCKET LISTENER MLX_BLAS`.
 
-    LISTENER is the file descriptor that listens at the socket.
+    LISTENER is the file descriptor of the listening socket.
     """
     address, listener, mlx_blas = Path(sys.argv[1]), *sys.argv[2:]
     with socket.socket(fileno=int(listener)) as listening:
         job = serve(listening, lambda: load(address.name, mlx_blas))
     if job is not None:
-        take_the_place_of(job)
+        serve_job(job)
     address.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # another backend's process is still there, or was faster
+    with contextlib.suppress(OSError):  # another backend's process still uses it, or has removed it
         address.parent.rmdir()
 
 
 def load(backend: str, mlx_blas: str) -> None:
-    """Load what a job of the backend needs, and note the hashes of that very code."""
+    """Load what a job of the backend needs, and compute the code hashes of what was loaded."""
     from fathom import backends, tasks
-    from fathom.runs import progress, provenance, training  # noqa: F401
+    from fathom.runs import code_hash, progress, training  # noqa: F401
 
     backends.load(backend, threads=1, mlx_blas=mlx_blas)
     for task in tasks.TASKS:
         tasks.load(task)
-    provenance.definition_hashes("fathom.train", f"fathom.backends.{backend}")
-    gc.freeze()  # forks share the memory of what nobody touches
+    code_hash.definition_hashes("fathom.train", f"fathom.backends.{backend}")
+    gc.freeze()  # forks share pages that the garbage collector does not touch
 
 
 def serve(listener: socket.socket, load: Callable[[], None]) -> socket.socket | None:
-    """Fork for every connection until standard input is closed, then return None.
+    """Fork for every connection until standard input is closed.
 
-    In a fork, return its connection.
+    Returns the connection in a fork, and None in the process itself at the end.
     """
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for forks
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system reaps the forks
     loaded = False
     while True:
         ready, _, _ = select.select([listener, sys.stdin], [], [])
@@ -168,8 +168,8 @@ def serve(listener: socket.socket, load: Callable[[], None]) -> socket.socket | 
         connection.close()
 
 
-def take_the_place_of(job: socket.socket) -> NoReturn:
-    """Run what the job at the other end was asked to, and end when it ends."""
+def serve_job(job: socket.socket) -> NoReturn:
+    """Run the command of the job at the other end of the socket, and end when that ends."""
     message, descriptors, _, _ = socket.recv_fds(job, MESSAGE_BYTES, 3)
     request = json.loads(message)
     for standard, descriptor in enumerate(descriptors):
@@ -187,7 +187,7 @@ def take_the_place_of(job: socket.socket) -> NoReturn:
 
 
 def _end_with(job: socket.socket) -> None:
-    """Wait until the job closes its end, which is to be killed: it has nothing more to say."""
+    """Exit when the job closes its end: it was killed, as it sends nothing more."""
     with contextlib.suppress(OSError):
         job.recv(1)
     os._exit(1)
@@ -197,7 +197,7 @@ def _end_with(job: socket.socket) -> None:
 
 
 def run() -> int:
-    """The exit status of this process's command, run here."""
+    """Run this process's command; returns its exit status."""
     from fathom import cli
 
     try:
@@ -208,7 +208,7 @@ def run() -> int:
 
 
 def leave(status: int) -> NoReturn:
-    """Exit at once: to take a framework apart in good order would be half a second more."""
+    """Exit at once: to unload a framework in good order takes half a second."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

@@ -1,18 +1,17 @@
-"""Sections: mappings that people write, checked; and the kinds of value that they hold.
+"""Settings: mappings that people write, validated, and the kinds of value in them.
 
-Every file format that a user may edit is made of these. What is wrong in one is refused in a line
-that names the file, the key and the fix.
+Every file that a user may edit is read through these. An error is one line with the file, the key
+and the fix.
 """
 
 from __future__ import annotations
 
 import difflib
-import os
 import re
 import reprlib
 import stat
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -22,179 +21,130 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
-    StrictBool,
-    StrictInt,
+    Tag,
     ValidationError,
     model_validator,
 )
 
 from fathom.system.errors import UserError
+from fathom.system.text import printable
 
 
 class ConfigError(UserError, ValueError):
-    """Settings that cannot be used; the message is one line per problem."""
+    """Settings that cannot be used. The message has one line per problem."""
 
 
 Entry = TypeVar("Entry")
 
 
 class Registry(dict[str, Entry]):
-    """Alternatives by name, as config.yaml names them.
+    """Alternatives by the name that config.yaml gives them.
 
-    Which alternatives there are changes no computation: a new entry makes no run stale (see
-    `fathom.runs.provenance`).
+    Adding an entry changes no computation, so it makes no run stale (`fathom.runs.code_hash`).
     """
 
     def find(self, kind: str, name: str) -> Entry:
-        """The entry of that name. Raises ConfigError that says which names there are."""
+        """The entry of that name. Raises ConfigError with a list of the known names."""
         if name not in self:
             raise ConfigError(unknown(kind, name, self))
         return self[name]
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A suggestion to end a message with, as in "; did you mean 'mhc'?"; empty without one."""
-    match = difflib.get_close_matches(name, list(islice(known, 1000)), n=1, cutoff=0.5)
+# --- messages -----------------------------------------------------------------------------------
+
+MAX_LISTED = 40
+"""The most names in one message."""
+
+MAX_PROBLEMS = 20
+"""The most problems in one error."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a message, as in "; did you mean 'mhc'?"; empty if no name is similar."""
+    match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"; did you mean '{match[0]}'?" if match else ""
 
 
 def unknown(kind: str, name: object, known: Iterable[object]) -> str:
-    """The message for a name, or a number, that stands for nothing."""
+    """The message for a name or number that is not among the known ones."""
     names = list(map(str, known))
-    near = nearest(name, names) if isinstance(name, str) else ""
-    more = ", …" if len(names) > MAX_LISTED else ""
-    return f"unknown {kind} {shown(name)}{near} (known: {', '.join(names[:MAX_LISTED])}{more})"
+    similar = did_you_mean(name, names) if isinstance(name, str) else ""
+    listed = join_values(names[:MAX_LISTED]) + (", …" if len(names) > MAX_LISTED else "")
+    return f"unknown {kind} {short_repr(name)}{similar} (known: {listed})"
 
 
-MAX_LISTED = 40
-"""So many names a message lists."""
-
-MAX_PROBLEMS = 20
-"""So many problems are listed, each in its line."""
+def join_values(values: Iterable[object]) -> str:
+    """Values separated by commas."""
+    return ", ".join(map(str, values))
 
 
-def lines_of(problems: Iterable[str]) -> str:
-    """The first problems, a line for each, and whether there are more."""
+def join_problems(problems: Iterable[str]) -> str:
+    """The first problems, one per line, and whether there are more."""
     lines = list(islice(problems, MAX_PROBLEMS + 1))
     if len(lines) > MAX_PROBLEMS:
         lines[MAX_PROBLEMS] = f"and more: these are the first {MAX_PROBLEMS} problems"
     return "\n".join(lines)
 
 
-class _Repr(reprlib.Repr):
-    """Short, whatever the value: Python refuses to write out an integer of 5000 digits."""
-
-    def repr_int(self, x: int, level: int) -> str:
-        return super().repr_int(x, level) if x.bit_length() < 1000 else "a number of 300 digits"
-
-
-_repr = _Repr()
+_repr = reprlib.Repr()
 _repr.maxlevel, _repr.maxstring, _repr.maxother = 2, 60, 60
 
 
-def shown(value: object) -> str:
-    """Any value, in a few printable characters."""
+def short_repr(value: object) -> str:
+    """The value in a few characters."""
     return _repr.repr(value)
 
 
 # --- kinds of value -----------------------------------------------------------------------------
 
 
-def _number(value: object) -> object:
-    """YAML 1.1 reads 2e-3 as text: accept it as the number it looks like, but refuse a bool."""
+def _refuse_bool(value: object) -> object:
     if isinstance(value, bool):
         raise ValueError("must be a number, not true or false")
     return value
 
 
-def _whole(value: object) -> object:
-    """`snakemake --config 'seeds=[0]'` gives ['0']: accept digits as the number they spell.
-
-    Beyond 2⁵³ a number would not survive where a table or a formula makes it a float.
-    """
-    if isinstance(value, str) and re.fullmatch("-?[0-9]{1,20}", value):
-        value = int(value)
-    if isinstance(value, int) and abs(value) > 2**53:
-        raise ValueError("must not be beyond 2^53")
+def _refuse_unquoted(value: object) -> object:
+    """YAML reads no, 12 and null as something other than text."""
+    if value is None or isinstance(value, bool | int | float):
+        raise ValueError(f"must be text, but YAML reads {short_repr(value)}; put it in quotes")
     return value
 
 
-SPELLINGS = {True: ("on", "yes", "true"), False: ("off", "no", "false")}
-"""What YAML 1.1 reads as true and false."""
-
-
-def _flag(value: object) -> object:
-    """`snakemake --config assume_backends=true` gives 'true'."""
-    return next((flag for flag, words in SPELLINGS.items() if value in words), value)
-
-
-def as_written(value: object, words: Collection[str]) -> object:
-    """The word that was written where one of `words` was meant and YAML has read it as a flag."""
-    if not isinstance(value, bool):
-        return value
-    return next((word for word in SPELLINGS[value] if word in words), value)
-
-
-def among(*words: str) -> BeforeValidator:
-    """For a Literal of these words, one of which YAML reads as a flag."""
-    return BeforeValidator(lambda value: as_written(value, words))
-
-
-def _nothing(value: object) -> object:
-    """`snakemake --config depths=null` gives 'null'."""
+def _parse_null(value: object) -> object:
+    """`snakemake --config depths=null` passes the text 'null'."""
     return None if value == "null" else value
 
 
-def _quoted(value: object) -> object:
-    """YAML reads no, 12 and null as something else than text."""
-    if value is None or isinstance(value, bool | int | float):
-        raise ValueError(f"must be text, but YAML reads {shown(value)}; put it in quotes")
-    return value
+def _parse_folder(name: str) -> str:
+    """The path without `~`, `//` or a trailing `/`. The folder need not exist.
 
-
-def _plain(text: str) -> str:
-    if re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]", text):
-        raise ValueError(f"must hold no control characters, but is {shown(text)}")
-    return text
-
-
-MAX_PATH = 1000
-"""The longest name of a folder, in characters: there are more folders in it."""
-
-
-def _folder(name: str) -> str:
-    """The folder as a path without `~`, `//` or a last `/`. Raises ValueError.
-
-    It need not be there yet. Snakemake reads braces as wildcards, and a program a name with a
-    hyphen in front as an option.
+    Snakemake reads braces as wildcards, and programs read a leading hyphen as an option.
     """
     if re.search(r"[{}\n\t]", name) or name.startswith("-"):
         raise ValueError(
             "must not begin with a hyphen, nor hold braces, tabs or line breaks, but is "
-            f"{shown(name)}"
+            f"{short_repr(name)}"
         )
     try:
         path = Path(name).expanduser()
-    except RuntimeError as error:
-        raise ValueError(f"{shown(name)}: there is no such home folder") from error
-    if not path.parts:
-        raise ValueError("must name a folder of its own, as in results")
-    if len(str(path)) > MAX_PATH or any(len(os.fsencode(part)) > 255 for part in path.parts):
-        raise ValueError(f"is too long for the name of a folder: {shown(name)}")
-    try:
         is_folder = stat.S_ISDIR(path.stat().st_mode)
     except FileNotFoundError:
-        is_folder = not path.is_symlink()
-    except OSError as error:
-        raise ValueError(f"{shown(name)} cannot be a folder ({error.strerror})") from error
+        is_folder = True
+    except (OSError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ValueError(f"{short_repr(name)} cannot be a folder ({reason})") from error
+    if not path.parts:
+        raise ValueError("must name a folder of its own, as in results")
     if not is_folder:
-        raise ValueError(f"{shown(name)} is there already, and is no folder")
+        raise ValueError(f"{short_repr(name)} exists and is not a folder")
     return str(path)
 
 
-def _showable(value: object) -> object:
-    """Text of a file that others may have written: no terminal may obey it, no reader be misled."""
+def _refuse_unprintable(value: object) -> object:
+    """For text from strangers: it must not control a terminal or mislead a reader."""
     if isinstance(value, str) and not value.isprintable():
         raise ValueError("must not hold control characters, marks of direction or line breaks")
     return value
@@ -213,36 +163,54 @@ def one_of(kind: str, names: Iterable[str]) -> AfterValidator:
 
 
 def distinct(values: list[Any]) -> list[Any]:
-    """The values of an axis. Raises ValueError if there are none, or one is there twice."""
+    """The values of an axis. Raises ValueError if there are none, or one is listed twice."""
     if not values:
         raise ValueError("must list at least one value")
-    duplicates = sorted(str(value) for value, count in Counter(values).items() if count > 1)
-    if duplicates:
-        more = ", …" if len(duplicates) > MAX_LISTED else ""
-        raise ValueError(f"lists {', '.join(duplicates[:MAX_LISTED])}{more} more than once")
+    value, count = Counter(values).most_common(1)[0]
+    if count > 1:
+        raise ValueError(f"lists {value} more than once")
     return values
 
 
-Whole = Annotated[StrictInt, BeforeValidator(_whole)]
-Flag = Annotated[StrictBool, BeforeValidator(_flag)]
-Positive = Annotated[Whole, Field(gt=0)]
-NonNegative = Annotated[Whole, Field(ge=0)]
-Number = Annotated[float, BeforeValidator(_number), Field(allow_inf_nan=False)]
+def either(value: Any, mapping: Any) -> Any:  # noqa: ANN401, types
+    """The type of a setting that is one value, or a mapping.
+
+    What was written decides which of the two an error is about.
+    """
+    return Annotated[
+        Annotated[value, Tag(VALUE)] | Annotated[mapping, Tag(MAPPING)],
+        Discriminator(lambda written: MAPPING if isinstance(written, Mapping) else VALUE),
+    ]
+
+
+VALUE, MAPPING = "|value", "|mapping"
+
+# Pydantic reads '12' as 12, and on, off, yes and no as flags, in text too: that is how
+# `snakemake --config` passes them. It also reads 2e-3, which YAML 1.1 takes for text.
+# Constraints stand before the validator, as only these get into the JSON schema.
+NO_BOOL = BeforeValidator(_refuse_bool)
+Whole = Annotated[int, Field(le=2**53), NO_BOOL]
+"""An integer that a float holds exactly."""
+Flag = bool
+Positive = Annotated[int, Field(gt=0, le=2**53), NO_BOOL]
+NonNegative = Annotated[int, Field(ge=0, le=2**53), NO_BOOL]
+Number = Annotated[float, Field(allow_inf_nan=False), NO_BOOL]
 Unique = AfterValidator(distinct)
-PLAIN = AfterValidator(_showable)
+PLAIN = AfterValidator(_refuse_unprintable)
 PlainText = Annotated[str, Field(max_length=500), PLAIN]
-"""Text that may be shown as it is: on a terminal, and with its Markdown escaped in a report."""
-Nullable = BeforeValidator(_nothing)
-Text = Annotated[str, BeforeValidator(_quoted), AfterValidator(_plain)]
-Folder = Annotated[Text, AfterValidator(_folder)]
-Label = Annotated[str, BeforeValidator(_quoted), Field(pattern=r"^[a-z0-9_]+$", max_length=64)]
+"""Text from strangers that is safe on a terminal and, with its Markdown escaped, in a report."""
+Nullable = BeforeValidator(_parse_null)
+QUOTED = BeforeValidator(_refuse_unquoted)
+Text = Annotated[str, QUOTED]
+Folder = Annotated[Text, AfterValidator(_parse_folder)]
+Label = Annotated[str, Field(pattern=r"^[a-z0-9_]+$", max_length=64), QUOTED]
 """The name of a variant: a part of paths."""
 
 
-# --- sections -----------------------------------------------------------------------------------
+# --- mappings -----------------------------------------------------------------------------------
 
 
-class Section(BaseModel):
+class Settings(BaseModel):
     """A mapping of settings: immutable, and unknown keys are refused by name."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
@@ -254,48 +222,55 @@ class Section(BaseModel):
             known = [field.alias or name for name, field in cls.model_fields.items()]
             for key in data:
                 if key not in known:
-                    near = nearest(key, known) if isinstance(key, str) else ""
-                    raise ValueError(f"unknown key {shown(key)}{near}")
+                    similar = did_you_mean(key, known) if isinstance(key, str) else ""
+                    raise ValueError(f"unknown key {short_repr(key)}{similar}")
         return data
 
 
-AnySection = TypeVar("AnySection", bound=Section)
-
-MAX_KEY = 100
-"""A longer key is cut where a message names it."""
-
-ALTERNATIVE = "|"
-"""Begins the tags of unions in sections, which say which alternative was tried: no key."""
+AnySettings = TypeVar("AnySettings", bound=Settings)
 
 
-def checked(
-    model: type[AnySection], data: object, source: str, place: Sequence[str] = ()
-) -> AnySection:
-    """Validate any section. Raises ConfigError, a line for each problem.
+def validate(
+    model: type[AnySettings], data: object, source: str = "", place: Sequence[str] = ()
+) -> AnySettings:
+    """Data as settings of the given class. Raises ConfigError, one line per problem.
 
-    A line names `source` and the key, as in 'config.yaml: studies.depth.steps: …'; `place` is
-    where in the source the section stands.
+    A line names `source` and the key, as in 'config.yaml: studies.depth.steps: …'; `place` is the
+    path of keys in the source at which the data stands.
     """
     try:
         return model.model_validate(data)
     except ValidationError as error:
         problems = error.errors(include_url=False)
-        raise ConfigError(lines_of(_line(p, source, place) for p in problems)) from error
+        raise ConfigError(join_problems(_line(p, source, place) for p in problems)) from error
 
 
-def _line(problem: Mapping[str, Any], source: str, outside: Sequence[str]) -> str:
-    inside = [str(part) for part in problem["loc"] if not str(part).startswith(ALTERNATIVE)]
-    parts = [*outside, *inside]
-    plain = (part.isprintable() and len(part) <= MAX_KEY for part in parts)
-    place = ".".join(part if ok else shown(part) for part, ok in zip(parts, plain, strict=True))
+def _line(problem: Mapping[str, Any], source: str, place: Sequence[str]) -> str:
+    keys = [*place, *(key for key in problem["loc"] if key not in (VALUE, MAPPING, "[key]"))]
     message = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] != "value_error":  # ours may begin with a key
+    if problem["type"] != "value_error":  # our own may begin with a key
         message = message[:1].lower() + message[1:]
     if problem["type"] not in ("missing", "value_error"):
-        message += f", but is {shown(problem['input'])}"
-    return f"{source}: {place or 'top level'}: {message}"
+        message += f", but is {short_repr(problem['input'])}"
+    parts = (source, ".".join(map(str, keys)) or "top level", message)
+    return printable(": ".join(part for part in parts if part))
 
 
-def listed(values: Sequence[Any]) -> str:
-    """Values separated by commas."""
-    return ", ".join(map(str, values))
+def deep_merge(
+    base: Mapping[str, Any], overlay: Mapping[str, Any], *, kinds: bool = False
+) -> dict[str, Any]:
+    """`overlay` over `base`: mappings key by key, anything else as a whole.
+
+    With `kinds`, a name in `base` is short for {kind: name}, and a mapping of another kind replaces
+    the whole.
+    """
+    merged = dict(base)
+    for key, value in overlay.items():
+        before = merged.get(key)
+        if kinds and isinstance(before, str):
+            before = {"kind": before}
+        can_merge = isinstance(value, Mapping) and isinstance(before, Mapping)
+        if can_merge and kinds:
+            can_merge = value.get("kind", before.get("kind")) == before.get("kind")
+        merged[key] = deep_merge(before, value, kinds=kinds) if can_merge else value
+    return merged

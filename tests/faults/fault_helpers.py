@@ -18,7 +18,7 @@ import yaml
 import fathom
 from fathom.config import installed_backends, load_config
 from fathom.runs.folder import run_folder
-from fathom.runs.inspect import inspect
+from fathom.runs.validate import validate_run
 
 PROJECT = Path(__file__).parents[2]
 PACKAGE = Path(fathom.__file__).parent
@@ -83,8 +83,8 @@ class Project:
     def cell_folder(self, cell):
         return run_folder(self.results, cell)
 
-    def inspect(self, cell):
-        return inspect(self.cell_folder(cell), self.config.spec(cell))
+    def validate(self, cell):
+        return validate_run(self.cell_folder(cell), self.config.spec(cell))
 
     def manifest(self, cell):
         return json.loads((self.cell_folder(cell) / "manifest.json").read_text(encoding="utf-8"))

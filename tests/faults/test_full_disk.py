@@ -92,14 +92,14 @@ def test_a_training_that_fills_the_disk_says_so_and_spoils_nothing(trained, disk
         too_small += 1
         assert assert_full(status, printed).startswith(f"fathom: {second}: ")
         assert contents(trained.cell_folder(first)) == earlier
-        assert trained.inspect(first).status == "measured"
-        assert trained.inspect(second).status in ("failed", "missing")
+        assert trained.validate(first).status == "measured"
+        assert trained.validate(second).status in ("failed", "missing")
         assert half_written(disk) == []
     else:
         pytest.fail("the training fits on no disk")
     print(f"\n{too_small} disks too small, the last with {(free - STEP) // KIB} KiB")
     assert too_small >= 3
-    assert trained.inspect(second).status == "measured"
+    assert trained.validate(second).status == "measured"
     assert {file.name for file in trained.cell_folder(second).iterdir()} == RUN_FILES
 
     # It went on from one disk to the next; with room from the beginning, the numbers are the same.
@@ -121,7 +121,7 @@ def test_the_other_ways_to_train_say_so_as_well(trained, disk, command):
         folder = str(trained.cell_folder(cell))
         arguments = ["job", trained.config.spec(cell).json(), "--out", folder, "--compute", compute]
     run_on_full_disk(trained, *arguments)
-    assert trained.inspect(cell).status in ("failed", "missing")
+    assert trained.validate(cell).status in ("failed", "missing")
     assert half_written(disk) == []
 
 

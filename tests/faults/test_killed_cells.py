@@ -32,7 +32,7 @@ def backend(request):
 
 def assert_same_numbers(project, other):
     cell = the_cell(project)
-    run = project.inspect(cell)
+    run = project.validate(cell)
     assert (run.status, run.reason) == ("measured", "")
     assert project.numbers(cell) == other.numbers(cell)
 
@@ -50,7 +50,7 @@ def test_kills_at_random_steps_change_no_number(backend, tmp_path):
     while kills < KILLS[backend]:
         if is_killed(project, rng):
             kills += 1
-            assert project.inspect(the_cell(project)).status in ("failed", "measured")
+            assert project.validate(the_cell(project)).status in ("failed", "measured")
         else:
             went_on.append(steps_it_went_on_at(project, undisturbed))
             shutil.rmtree(project.cell_folder(the_cell(project)))
@@ -152,7 +152,7 @@ def assert_nothing_half(project, whole):
     """What has its final name is whole, and only a run with a manifest counts: is there one?"""
     folder = project.cell_folder(the_cell(project))
     has_manifest = (folder / "manifest.json").exists()
-    assert project.inspect(the_cell(project)).status == ("measured" if has_manifest else "failed")
+    assert project.validate(the_cell(project)).status == ("measured" if has_manifest else "failed")
     if (folder / "mixing.safetensors").exists():
         assert project.numbers(the_cell(project)) == whole.numbers(the_cell(whole))
     return has_manifest
@@ -166,11 +166,11 @@ def test_a_kill_while_a_run_is_replaced_leaves_no_mixture(tmp_path):
     for rename in range(1, FILES_WRITTEN + 1):
         shutil.copytree(old.folder, tmp_path / f"{rename}")
         project = tiny_project(tmp_path / f"{rename}", backends=[backend], steps=25)
-        assert project.inspect(the_cell(project)).status == "stale"
+        assert project.validate(the_cell(project)).status == "stale"
         status, printed = project.run("-c", DIE_AT_RENAME, str(rename), "after")
         assert status == -signal.SIGKILL, printed
         expected = "stale" if rename <= 2 else "failed" if rename < FILES_WRITTEN else "measured"
-        assert project.inspect(the_cell(project)).status == expected
+        assert project.validate(the_cell(project)).status == expected
 
 
 # --- workers of train-all ------------------------------------------------------------------------

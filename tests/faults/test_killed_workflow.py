@@ -57,7 +57,7 @@ def processes_in(folder):
 
 def measured(project):
     """When each cell that is trained was: the start and the end, by its path."""
-    runs = (project.inspect(cell) for cell in project.config.cells())
+    runs = (project.validate(cell) for cell in project.config.cells())
     return {
         run.cell.path(): (run.manifest.started, run.manifest.ended)
         for run in runs

@@ -13,10 +13,8 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from grid_helpers import only
+from grid_helpers import copy_project, only
 
-PROJECT = Path(__file__).parents[2]
-PARTS = ("src", "workflow", "report", "envs", "config.yaml")
 SMOKE = ("--configfile", "workflow/presets/smoke.yaml", "grid.yaml")
 # Smaller still than the preset: 10 cells of two studies.
 GRID = only(
@@ -51,6 +49,13 @@ class Server:
         status = int(self.process.stdout.readline())
         texts = {name: file.read_text(errors="replace") for name, file in files.items()}
         return subprocess.CompletedProcess(arguments, status, **texts)
+
+
+def own_lines(result):
+    """What fathom itself says, in a run without a traceback."""
+    assert "Traceback" not in result.stderr
+    lines = (result.stdout + result.stderr).splitlines()
+    return [line for line in lines if line.startswith("fathom:")]
 
 
 @functools.cache
@@ -138,12 +143,5 @@ def fresh(tmp_path):
 
 
 def copy_of_project(folder):
-    for part in PARTS:
-        source = PROJECT / part
-        if source.is_dir():
-            ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
-            shutil.copytree(source, folder / part, ignore=ignore)
-        else:
-            shutil.copy(source, folder / part)
-    (folder / "grid.yaml").write_text(GRID)
+    copy_project(folder, GRID)
     return Workflow(folder)

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from conftest import PROJECT
+from grid_helpers import PROJECT
 from test_artifact import commands, shell
 
 pytest.importorskip("rocrate")

@@ -6,7 +6,8 @@ import subprocess
 import pytest
 import yaml
 
-from conftest import PROJECT, Workflow, copy_of_project
+from conftest import Workflow, copy_of_project, own_lines
+from grid_helpers import PROJECT
 
 pytestmark = pytest.mark.slow
 
@@ -67,7 +68,7 @@ def test_as_a_module_it_makes_tables_and_reports_in_an_empty_folder(tmp_path):
     runs = sorted(file.parent for file in results.glob("runs/**/manifest.json"))
     assert len(cells) - 1 == len(runs) >= 1
     assert {run.relative_to(results / "runs").parts[0] for run in runs} == {"depth-torch"}
-    assert (results / "figures/overview/loss_against_depth.png").stat().st_size > 1000
+    assert (results / "figures/overview/score_against_depth.png").stat().st_size > 1000
     smoke(workflow, "verify")
     assert (results / "logs/verify.log").read_text().startswith("verified: ")
     assert {path.name for path in tmp_path.iterdir()} <= {
@@ -81,7 +82,7 @@ def test_a_module_with_a_wrong_config_says_so_in_one_line(tmp_path):
         config.write("stidues: {}\n")
     done = workflow.snakemake("all", "-n", "--cores", "1")
     assert done.returncode == 1
-    (line,) = [line for line in done.stderr.splitlines() if line.startswith("fathom:")]
+    (line,) = own_lines(done)
     assert "unknown key 'stidues'; did you mean 'studies'?" in line
 
 

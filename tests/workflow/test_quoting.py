@@ -5,8 +5,9 @@ import re
 
 import pytest
 
-from conftest import PROJECT, SMOKE
-from fathom.config.study import TAKEN
+from conftest import SMOKE
+from fathom.config.study import RESERVED_NAMES
+from grid_helpers import PROJECT
 
 pytestmark = pytest.mark.slow
 
@@ -30,11 +31,11 @@ def test_everything_on_a_command_line_is_quoted(file):
         assert [field for field in fields if not field.endswith(":q")] == []
 
 
-def test_no_study_has_the_name_of_a_rule():
+def test_no_study_has_the_name_of_a_rule():  # which have an underscore, or are reserved
     rules = {
         name for file in RULES for name in re.findall(r"^ *rule (\w+):", file.read_text(), re.M)
     }
-    assert {name for name in rules if "_" not in name} <= TAKEN  # a study has no underscore
+    assert {name for name in rules if "_" not in name} <= RESERVED_NAMES
 
 
 def test_a_folder_may_have_any_name(workflow):
@@ -62,17 +63,3 @@ def test_a_folder_may_have_any_name(workflow):
     assert kept["studies"]["depth-torch"]["description"] == "The {x}."
     assert not list(workflow.folder.rglob("pwned"))
     assert list((workflow.folder / "results").iterdir()) == []
-
-
-def test_an_overlay_is_read_as_strictly_as_the_config(fresh):
-    fresh.edit("workflow/presets/smoke.yaml", "results: ", "results: x\nresults: ")
-    result = fresh.snakemake("-n", *SMOKE)
-    assert result.returncode == 1
-    (line,) = [line for line in result.stderr.splitlines() if line.startswith("fathom:")]
-    assert "smoke.yaml: line 4 malformed YAML (the key 'results' is there twice)" in line
-
-
-def test_off_is_off_for_snakemake_too(fresh):
-    fresh.edit("config.yaml", "mlx_blas: auto", "mlx_blas: off")
-    result = fresh.snakemake("-n", "depth-torch", "--config", "depths=null")
-    assert result.returncode == 0, result.stderr

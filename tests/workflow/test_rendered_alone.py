@@ -7,6 +7,7 @@ import sys
 import pandas as pd
 import pytest
 
+from conftest import own_lines
 from reference_helpers import pixels_apart
 
 pytestmark = pytest.mark.slow
@@ -37,14 +38,14 @@ def pack(workflow, pattern, other):
 def rows(file):
     """Of a table as it is written, without what says where its numbers are from."""
     table = pd.read_csv(file, dtype=str, keep_default_na=False)
-    return table.drop(columns=["platform", "origin", "status"], errors="ignore").to_dict("records")
+    return table.drop(columns=["platform", "machine", "status"], errors="ignore").to_dict("records")
 
 
 def test_without_any_run_one_line_says_so(fresh):
     for target in ("all", "depth-mlx"):
         result = fresh.snakemake("-n", target, "--configfile", *CONFIG[1:], *ALONE)
         assert result.returncode == 1
-        (line,) = [line for line in result.stderr.splitlines() if line.startswith("fathom:")]
+        (line,) = own_lines(result)
         assert line.startswith("fathom: results/smoke/imported: holds no run of this config, ")
 
 
@@ -78,9 +79,9 @@ def test_imported_runs_are_rendered_alone(finished, fresh):
     assert {row["study"] for row in found if not row["outcome"]} == {"depth-torch"}
     assert "nothing was trained" in (results / "RESULTS.md").read_text()
     pictures = sorted((made / "figures/depth-mlx/torch").glob("*.png"))
-    (place,) = (results / "figures/depth-mlx").glob("torch-*")
-    assert [p.name for p in sorted(place.glob("*.png"))] == [p.name for p in pictures]
-    assert pixels_apart(pictures[0], place / pictures[0].name) < 0.05  # but for its title
+    (drawn,) = (results / "figures/depth-mlx").glob("torch-*")
+    assert [p.name for p in sorted(drawn.glob("*.png"))] == [p.name for p in pictures]
+    assert pixels_apart(pictures[0], drawn / pictures[0].name) < 0.05  # but for its title
 
     verified = fathom(fresh, "verify", "--set", "train=false")
     assert verified.returncode == 0, verified.stderr

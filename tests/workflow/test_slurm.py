@@ -5,6 +5,7 @@ submits has no MLX.
 """
 
 import json
+import math
 import os
 import re
 import sys
@@ -12,7 +13,8 @@ import sys
 import pytest
 
 from conftest import SMOKE
-from fathom.config import installed_backends
+from fathom.config import installed_backends, load_config
+from grid_helpers import PROJECT
 
 pytest.importorskip("snakemake_executor_plugin_slurm")
 
@@ -83,23 +85,25 @@ def test_the_profile_trains_a_cell_of_a_backend_that_only_the_cluster_has(fresh,
         assert asked in options
 
 
-def test_the_default_study_is_a_dozen_submissions(untouched):
+@pytest.mark.parametrize(("preset", "group"), [(None, 40), ("paper", 1)])
+def test_short_cells_share_submissions_and_long_ones_do_not(untouched, preset, group):
     """And an account and a partition of the command line replace no other resource."""
+    files = ["config.yaml"] + ([f"workflow/presets/{preset}.yaml"] if preset else [])
+    config = load_config([PROJECT / file for file in files])
+    cells = len(config.cells())
+    overlay = ("--configfile", files[1]) if preset else ()
     named = ("--default-resources", "slurm_account=physics", "slurm_partition=short")
-    plan = untouched.snakemake("all", "bench", "-n", "-p", *PROFILE, *named).stdout
-    assert len(jobs_of("train", plan)) > 12 * 25
-    assert plan.count("Group job cells") == 11  # 40 cells each
-    wanted = {"slurm_account=physics", "slurm_partition=short", "mem_mb=2000"}
-    for rule, minutes in {"train": 10, "bench": 60}.items():
+    plan = untouched.snakemake("all", "bench", "-n", "-p", *overlay, *PROFILE, *named).stdout
+    assert len(jobs_of("train", plan)) == cells
+    assert plan.count("Group job cells") == (math.ceil(cells / group) if group > 1 else 0)
+    compute = config.compute
+    wanted = {"slurm_account=physics", "slurm_partition=short", f"mem_mb={compute.mem_mb}"}
+    for rule, minutes in {"train": compute.runtime, "bench": 60}.items():
         for resources in jobs_of(rule, plan):
             assert set(resources.split(", ")) >= wanted | {f"runtime={minutes}"}
-
-
-def test_at_the_published_scale_each_cell_is_a_submission(untouched):
-    preset = ("--configfile", "workflow/presets/paper.yaml")
-    plan = untouched.snakemake("all", "-n", "-p", *PROFILE, *preset).stdout
-    assert len(jobs_of("train", plan)) > 300
-    assert "Group job" not in plan
+    if preset is None:
+        text = (PROJECT / "docs/cluster.md").read_text(encoding="utf-8")
+        assert f"| the default study | none | {math.ceil(cells / group)} |" in text
 
 
 def jobs_of(rule, plan):

@@ -1,7 +1,7 @@
-# What Snakemake shows: which jobs run and why, in a table, and then one line for each job.
+# What Snakemake shows: a table of which jobs run and why, then a line for each job.
 #
-# Its own words are longer than a screen: every job with all its files. They are in the log file that
-# it names at the end, and on the screen with --printshellcmds (-p) or --verbose.
+# Its own output lists every job with all its files: see the log file that it names at the end, or add
+# --printshellcmds (-p) or --verbose.
 
 import difflib
 import re
@@ -21,7 +21,7 @@ REASONS = {
     "input files updated by another job": "an input is made again",
 }
 
-NOT_SHOWN = {
+HIDDEN_EVENTS = {
     LogEvent.WORKFLOW_STARTED,
     LogEvent.RESOURCES_INFO,
     LogEvent.JOB_STARTED,
@@ -29,70 +29,56 @@ NOT_SHOWN = {
     LogEvent.PROGRESS,
     LogEvent.SHELLCMD,
 }
-
-# Of the messages that are no event.
-NOT_SAID = re.compile(
+HIDDEN_MESSAGES = re.compile(
     "Assuming unrestricted|Building DAG|Using shell|Conda environments: ignored|Select jobs"
     "|Reasons:|Some jobs were triggered|Rules with provenance|Config file .* is extended|This was a dry-run"
     "|DAG of jobs will be updated|Updating checkpoint dependencies|The run involves checkpoint jobs"
 )
-
 MISSING = re.compile(r"No rule to produce (.*?) \(if you use input functions")
 
 
-def shown(rule_name, wildcards):
+def describe_job(rule_name, wildcards):
     """A job in one line, as in 'train depth-mlx/48L/mhc/torch/seed0'."""
     is_of_cell = set(wildcards) == {"study", "depth", "variant", "backend", "seed"}
     names = [Cell(**wildcards).path()] if is_of_cell else map(str, wildcards.values())
     return " ".join([rule_name, *names])
 
 
-def reason_of(job):
-    """Why the job runs, in a few words."""
-    reason = workflow.dag.reason(job)
-    names = set(reason.get_names())
+def describe_reason(job):
+    """Why a job runs, in a few words."""
+    names, changed = reason_of(job)
     words = next((words for name, words in REASONS.items() if name in names), "always runs")
-    return words.format(what_changed(job, reason.params_changed))
-
-
-def what_changed(job, change):
-    """Which of a rule's parameters are not those of the last time."""
-    now = " ".join(map(str, getattr(change, "only_new", ())))
-    if str(job.params.get("code_hash")) not in now:
-        return "settings"
-    rest = [v for k, v in job.params.items() if k != "code_hash" and str(v) in now]
-    return "code and settings" if rest else "code"
-
-
-def plan(jobs):
-    """A table: what runs, how many jobs it is, and why."""
-    rows = {}
-    for level in workflow.dag.toposorted(set(jobs)):
-        for job in sorted(level, key=str):
-            if not job.is_norun:
-                several = kind_of(job)
-                rows.setdefault(several, []).append(job)
-    table = [("what", "jobs", "why")]
-    for several, found in rows.items():
-        one = found[0]
-        name = several if found[1:] else shown(one.rule.name, one.wildcards_dict)
-        reasons = Counter(map(reason_of, found)).most_common()
-        why = [f"{words} ({n})" if reasons[1:] else words for words, n in reasons]
-        table.append((name, str(len(found)), ", ".join(why)))
-    table.append(("in all", str(sum(map(len, rows.values()))), ""))
-    width = max(len(name) for name, _, _ in table)
-    return "\n".join(f"{name:{width}}  {n:>5}  {why}".rstrip() for name, n, why in table) + "\n"
+    if str(job.params.get("code_hash")) not in changed:
+        return words.format("settings")
+    others = [v for k, v in job.params.items() if k != "code_hash" and str(v) in changed]
+    return words.format("code and settings" if others else "code")
 
 
 def kind_of(job):
-    """What the jobs of a line have in common: their rule, and the study if it has one."""
-    if job.rule.name.startswith("figures_"):  # a rule for every study
+    """What a line of the plan has in common: the rule, and the study if there is one."""
+    if job.rule.name.startswith("figures_"):  # a rule for each study
         return "figures of a study"
     return " ".join([job.rule.name, *filter(None, [job.wildcards_dict.get("study")])])
 
 
+def plan(jobs):
+    """A table: what runs, how many jobs, and why."""
+    kinds = {}
+    for job in jobs:
+        kinds.setdefault(kind_of(job), []).append(job)
+    table = [("what", "jobs", "why")]
+    for kind, (job, *more) in kinds.items():
+        reasons = Counter(map(describe_reason, [job, *more])).most_common()
+        why = [f"{words} ({n})" if reasons[1:] else words for words, n in reasons]
+        name = kind if more else describe_job(job.rule.name, job.wildcards_dict)
+        table.append((name, 1 + len(more), ", ".join(why)))
+    table.append(("in all", len(jobs), ""))
+    width = max(len(name) for name, _, _ in table)
+    return "\n".join(f"{name:{width}}  {n:>5}  {why}".rstrip() for name, n, why in table) + "\n"
+
+
 class Console(DefaultFormatter):
-    """Snakemake's records in few words; `filter` leaves out those that add nothing to them."""
+    """Formats Snakemake's records in few words; `filter` drops those that add nothing."""
 
     def __init__(self, settings):
         super().__init__(settings.quiet, settings.show_failed_logs)
@@ -101,28 +87,27 @@ class Console(DefaultFormatter):
     def filter(self, record):
         event = get_event(record)
         if event is None:
-            return not NOT_SAID.match(str(record.msg))
+            return not HIDDEN_MESSAGES.match(str(record.msg))
         if event == LogEvent.JOB_INFO:
-            return bool(record.shellcmd) and not workflow.dryrun
+            return bool(record.output) and not workflow.dryrun  # a target has none
         if event == LogEvent.RUN_INFO:
             return not self.total  # a dry-run has it twice
         if event == LogEvent.ERROR:  # the exception of a job: its own error follows
             return not (record.exception == "RuleException" and "CalledProcess" in record.msg)
-        return event not in NOT_SHOWN
+        return event not in HIDDEN_EVENTS
 
     def format_run_info(self, msg):
-        jobs = list(workflow.dag.needrun_jobs())
-        self.total = sum(not job.is_norun for job in jobs)
+        jobs = jobs_to_run()
+        self.total = len(jobs)
         hint = "Nothing was run. Add --printshellcmds to see every job in full."
         return plan(jobs) + (hint if workflow.dryrun else "")
 
     def format_job_info(self, msg):
         self.started += 1
-        name = shown(msg["rule_name"], msg["wildcards"])
+        name = describe_job(msg["rule_name"], msg["wildcards"])
         self.names[msg["jobid"]] = name
-        if REPLAYS:  # which may bring more jobs
-            jobs = (job for job in workflow.dag.needrun_jobs() if not job.is_norun)
-            self.total = self.started + sum(job.jobid not in self.names for job in jobs)
+        if RECEIPTS:  # figures may be planned after a replay
+            self.total = self.started + sum(job.jobid not in self.names for job in jobs_to_run())
         return f"[{self.started}/{self.total}] {name}"
 
     def format_job_error(self, msg):
@@ -141,12 +126,9 @@ class Console(DefaultFormatter):
         return f"fathom: there is no study, target or file '{missing[1]}'; {end}"
 
 
-settings = workflow.output_settings
-in_full = settings.printshellcmds or settings.verbose or not workflow.is_main_process
-
-# A handler of another kind, as a plugin brings, is left as it is.
+# A handler of another kind, as a plugin brings, stays as it is.
 for handler in logger.handlers:
-    if handler.name == "DefaultStreamHandler" and not in_full:
-        console = Console(settings)
+    if handler.name == "DefaultStreamHandler" and not IN_FULL:
+        console = Console(workflow.output_settings)
         handler.setFormatter(console)
         handler.addFilter(console)

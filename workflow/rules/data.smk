@@ -1,14 +1,14 @@
-# The data sets, fetched once and checked by their SHA-256.
+# Data sets: fetched once and checked by their SHA-256.
 
 for name in DATASETS:
 
-    # The files are no outputs: Snakemake deletes those before a job, and a user may have put them
-    # there by hand. Nor is the code a parameter: an edit of it is no reason to fetch again.
+    # The data files are no outputs: Snakemake deletes outputs before a job, and a user may have put
+    # these there by hand. The code is no parameter: an edit of it must not fetch again.
     rule:
         name:
             f"data_{name}"
         output:
-            str(folder_of_data(name) / datasets.SUMS),
+            data_sums(name),
         log:
             f"{STORE}/logs/data-{name}.log",
         localrule: True
@@ -16,12 +16,12 @@ for name in DATASETS:
             "../../envs/report.yaml"
         params:
             name=name,
-            unavailable=str(folder_of_data(name) / datasets.UNAVAILABLE),
+            unavailable=str(data_folder(name) / datasets.UNAVAILABLE),
         shell:
             "fathom fetch {params.name:q} --record {params.unavailable:q} 2> {log:q}"
 
 
 rule data:
     input:
-        [str(folder_of_data(name) / datasets.SUMS) for name in DATASETS],
+        [data_sums(name) for name in DATASETS],
     localrule: True

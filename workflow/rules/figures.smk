@@ -1,48 +1,49 @@
-# CSVs → PNGs and SVGs: one job for each study and place, and one for each cell on request.
+# CSVs → PNGs and SVGs: one job for each study and platform, and one for each cell on request.
+#
+# What is drawn where follows from the declarations in src/fathom/report/figures.
 
-FIGURES = [file for name in STUDIES for file in study_figures(name)]
-FIGURES += figure_files(f"{RESULTS}/figures/overview", OVERVIEW)
+FIGURES = figures_at(MEASURED) + figure_files(f"{RESULTS}/figures/overview", OVERVIEW)
 
+# A rule for each study: Snakemake's outputs depend on no wildcard, and studies have other figures.
 for name in STUDIES:
 
     rule:
         name:
             f"figures_{name}".replace("-", "_")
         input:
+            config=f"{RESULTS}/config.json",
             steps=f"{RESULTS}/tables/steps.csv.gz",
             summary=f"{RESULTS}/tables/summary.csv",
             effects=f"{RESULTS}/tables/effects.csv",
-            mixing=mixing_of(name),
+            mixing=functools.partial(mixing_of, name),
         output:
             in_report(
-                f"{RESULTS}/figures/{name}/{{place}}",
+                f"{RESULTS}/figures/{name}/{{platform}}",
                 FIGURES_OF[name],
                 category=name,
                 study=name,
-                backend="{place}",
+                platform="{platform}",
             ),
         log:
-            f"{RESULTS}/logs/figures/{name}-{{place}}.log",
+            f"{RESULTS}/logs/figures/{name}-{{platform}}.log",
         localrule: True
         conda:
             "../../envs/report.yaml"
         params:
             study=name,
-            family=family_of(name),
-            only=[word for figure in FIGURES_OF[name] for word in ("--only", figure.name)],
+            platform="{platform}",
             captions=captions_of(FIGURES_OF[name]),
-            code_hash=code_of_figures(family_of(name)),
+            code_hash=code_of_figures(FIGURES_OF[name]),
             folder=subpath(output[0], parent=True),
-            place=lambda w: place_options(Place.parse(w.place)),
         shell:
-            "fathom figures --steps {input.steps:q} --summary {input.summary:q}"
-            " --effects {input.effects:q}"
-            " --study {params.study:q} --family {params.family:q} {params.only:q} {params.place:q}"
-            " --out {params.folder:q} 2> {log:q}"
+            "fathom figures --config {input.config:q} --study {params.study:q}"
+            " --platform {params.platform:q} --steps {input.steps:q} --summary {input.summary:q}"
+            " --effects {input.effects:q} --out {params.folder:q} 2> {log:q}"
 
 
 rule overview_figures:
     input:
+        config=f"{RESULTS}/config.json",
         cells=f"{RESULTS}/tables/cells.csv",
         variance=f"{RESULTS}/tables/variance.csv",
         published=f"{RESULTS}/tables/published.csv",
@@ -55,11 +56,12 @@ rule overview_figures:
         "../../envs/report.yaml"
     params:
         captions=captions_of(OVERVIEW),
-        code_hash=code_of_figures("overview"),
+        code_hash=code_of_figures(OVERVIEW),
         folder=subpath(output[0], parent=True),
     shell:
-        "fathom overview-figures --cells {input.cells:q} --variance {input.variance:q}"
-        " --published {input.published:q} --out {params.folder:q} 2> {log:q}"
+        "fathom overview-figures --config {input.config:q} --cells {input.cells:q}"
+        " --variance {input.variance:q} --published {input.published:q}"
+        " --out {params.folder:q} 2> {log:q}"
 
 
 rule cell_figure:
@@ -68,12 +70,12 @@ rule cell_figure:
     output:
         figure_files(f"{STORE}/figures/cells/{CELL}", OF_A_CELL),
     log:
-        f"{STORE}/logs/figures/{{study}}/{{depth}}L-{{variant}}-{{backend}}-seed{{seed}}.log",
+        f"{STORE}/logs/figures/{CELL_LOG}.log",
     localrule: True
     conda:
         "../../envs/report.yaml"
     params:
-        code_hash=code_of_figures("cell"),
+        code_hash=code_of_figures(OF_A_CELL),
         run=subpath(input.metrics, parent=True),
         folder=subpath(output[0], parent=True),
     shell:

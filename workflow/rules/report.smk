@@ -1,11 +1,13 @@
-# CSVs and figures → a report for each template NAME.SUFFIX.j2, and of studies/STUDY.SUFFIX.j2 one for
-# each study.
+# CSVs and figures → reports, page and paper.
+#
+# Each template NAME.SUFFIX.j2 makes a report, and studies/STUDY.SUFFIX.j2 one for each study.
 
 from fathom.report.reports import VERDICTS_AND_TESTS, reports_of
 
-TEMPLATES_FOLDER = in_project("report/templates")
-TEMPLATES = sorted(map(str, Path(TEMPLATES_FOLDER).rglob("*.j2")))
-REPORTS = [f"{RESULTS}/{report.name}" for report in reports_of(CONFIG, Path(TEMPLATES_FOLDER))]
+TEMPLATES = files_in("report/templates", "*.j2")
+REPORTS = [f"{RESULTS}/{report.name}" for report in reports_of(CONFIG, Path(TEMPLATES[0]).parent)]
+PAGE = optional(f"{RESULTS}/index.html", "markdown_it", "plotly")
+PAPER = optional(f"{RESULTS}/fathom.pdf", "typst")
 
 # The kept result, where there is one: reports show its verdicts beside those made here.
 REFERENCE = Path(CONFIG.reference or "") / "tables"
@@ -29,7 +31,7 @@ rule reports:
     conda:
         "../../envs/report.yaml"
     params:
-        code_hash=provenance.code_hash("fathom.report.render", "fathom.measures:RUN_MEASURES[*]"),
+        code_hash=code_hash("fathom.report.render", *METRICS_CODE),
         templates=lambda w, input: str(Path(input.templates[0]).parent),
     shell:
         "fathom report --config {input.config:q} --published {input.published:q}"
@@ -42,7 +44,63 @@ rule report:
     localrule: True
 
 
-# Checks whatever is there, and makes nothing: so it runs every time it is asked for.
+rule page:
+    input:
+        REPORTS,
+        FIGURES,
+        replayed_figures,
+        config=f"{RESULTS}/config.json",
+        steps=f"{RESULTS}/tables/steps.csv.gz",
+        summary=f"{RESULTS}/tables/summary.csv",
+        templates=files_in("report/page", "*.*"),
+    output:
+        report(
+            f"{RESULTS}/index.html",
+            category="Reports",
+            caption="../report/report.rst",
+            labels={"report": "page"},
+        ),
+    log:
+        f"{RESULTS}/logs/page.log",
+    localrule: True
+    conda:
+        "../../envs/report.yaml"
+    params:
+        code_hash=code_hash("fathom.report.page", *METRICS_CODE),
+        templates=lambda w, input: str(Path(input.templates[0]).parent),
+    shell:
+        "fathom page --config {input.config:q} --templates {params.templates:q} 2> {log:q}"
+
+
+rule paper:
+    input:
+        TABLES,
+        FIGURES,
+        replayed_figures,
+        config=f"{RESULTS}/config.json",
+        published=PUBLISHED,
+        templates=files_in("report/paper", "*.typ*"),
+    output:
+        report(
+            f"{RESULTS}/fathom.pdf",
+            category="Reports",
+            caption="../report/report.rst",
+            labels={"report": "paper"},
+        ),
+    log:
+        f"{RESULTS}/logs/paper.log",
+    localrule: True
+    conda:
+        "../../envs/report.yaml"
+    params:
+        code_hash=code_hash("fathom.report.paper", *METRICS_CODE),
+        templates=lambda w, input: str(Path(input.templates[0]).parent),
+    shell:
+        "fathom paper --config {input.config:q} --published {input.published:q}"
+        " --templates {params.templates:q} 2> {log:q}"
+
+
+# Checks what is there and makes nothing, so it runs whenever it is asked for.
 rule verify:
     input:
         published=PUBLISHED,

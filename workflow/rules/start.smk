@@ -6,21 +6,14 @@ import tempfile
 from pathlib import Path
 
 
-def project_of(snakefiles):
-    """The folder of the project that the folder `workflow/rules` is in.
+def find_project():
+    """The project's folder. As a module from a git host, it is first unpacked into .snakemake.
 
-    A module can stand in a repository, as in `github("owner/fathom", …)`. Snakemake fetches such
-    files one by one, as they are named. The sources are read as a folder: so all files of that
-    commit are unpacked, once.
+    Snakemake fetches such files one at a time; fathom needs its sources and templates as folders.
     """
-    if not hasattr(snakefiles, "ref"):
-        return Path(snakefiles.get_path_or_uri(secret_free=True)).resolve().parents[1]
-
-    from git import Repo
-
-    hosted = hasattr(snakefiles, "hosted_repo")
-    repository = snakefiles.hosted_repo.repo if hosted else Repo(snakefiles.repo_path)
-    commit = repository.commit(snakefiles.ref).hexsha
+    if (fetched := checkout()) is None:
+        return Path(rules_folder()).resolve().parents[1]
+    repository, commit = fetched
     folder = Path(".snakemake", "fathom", commit).resolve()
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -34,7 +27,7 @@ def project_of(snakefiles):
     return folder
 
 
-PROJECT = project_of(workflow.current_basedir)
+PROJECT = find_project()
 sys.path.insert(0, str(PROJECT / "src"))
 
 
@@ -45,26 +38,26 @@ def in_project(path):
 
 from fathom import preload
 from fathom.config import read_yaml
-from fathom.runs import provenance
 from fathom.system.errors import UserError, fail
 
 
-def or_exit(check, *arguments):
-    """The result of a check; what its user can mend ends everything with a line for each problem."""
+def warn(message):
+    """Tell the user what is left out."""
+    print(f"fathom: {message}", file=sys.stderr)
+
+
+def or_exit(function, *arguments):
+    """Call the function; an error that the user can fix ends everything, a line for each problem."""
     try:
-        return check(*arguments)
+        return function(*arguments)
     except UserError as error:
         fail(str(error))
 
 
-# Whether another workflow has this one as a module, and has given it its config.
-HAS_CONFIG = workflow.modifier.skip_configfile
-OWN_CONFIG = [] if HAS_CONFIG else ["config.yaml"]
-
-if OWN_CONFIG and not Path("config.yaml").exists():
+if not IS_MODULE and not Path("config.yaml").exists():
     fail(
         f"config.yaml is not in this folder; go to {PROJECT}, or add --directory {PROJECT} to the "
         "command"
     )
-for file in (*OWN_CONFIG, *workflow.configfiles):  # Snakemake lets a key be there twice
+for file in READ_STRICTLY:  # Snakemake accepts duplicate keys
     or_exit(read_yaml, file)

@@ -1,21 +1,15 @@
-# Runs → CSVs. The config goes into a file, so that tables and reports know every cell.
+# Config → config.json, which tables and reports read. Runs → CSVs.
 
-RUN_TABLES = ("cells", "summary", "comparison", "platforms")
+RUN_TABLES = ("cells", "summary", "comparison", "platforms", "effects")
 ATTRIBUTION = ("trajectories", "variance", "variance_summary")
-EFFECTS = ("effects",)
 VERDICTS = ("published", "thresholds", "claims", "verdicts")
 
-TABLES = [
-    f"{RESULTS}/tables/{name}.csv" for name in (*RUN_TABLES, *ATTRIBUTION, *EFFECTS, *VERDICTS)
-]
-TABLES += [f"{RESULTS}/tables/steps.csv.gz"]
+
+STEPS = f"{RESULTS}/tables/steps.csv.gz"
+TABLES = [*csvs(*RUN_TABLES, *ATTRIBUTION, *VERDICTS), STEPS]
 
 PUBLISHED = in_project("report/published.yaml")
-
-# A job gets it on its command line, of which Linux takes 128 KiB.
-CONFIG_JSON = json.dumps(CONFIG.resolved())
-if len(shlex.quote(CONFIG_JSON).encode()) > 100_000:
-    fail("the config is too long for a command line: write fewer values, or shorter ones")
+CONFIG_JSON = json.dumps(CONFIG.resolved(), indent=2, allow_nan=False) + "\n"
 
 
 rule resolve:
@@ -27,32 +21,32 @@ rule resolve:
     conda:
         "../../envs/report.yaml"
     params:
-        config=lambda w: CONFIG_JSON,  # of a text, Snakemake would read braces as wildcards
-        code_hash=provenance.code_hash("fathom.config"),
-    shell:
-        "fathom resolve {params.config:q} --out {output.config:q} 2> {log:q}"
+        config=lambda w: CONFIG_JSON,  # Snakemake would read the braces of a plain text as wildcards
+        code_hash=code_hash("fathom.config"),
+    script:
+        "../scripts/resolve.py"
 
 
 rule run_tables:
     input:
         config=f"{RESULTS}/config.json",
         runs=[file for cell in CELLS for file in run_files(cell)],
-        imported=files_of_imported(CARRIED),
+        imported=imported_files(IMPORTED),
         replays=RECEIPTS,
     output:
-        [f"{RESULTS}/tables/{name}.csv" for name in (*RUN_TABLES, *ATTRIBUTION, *EFFECTS)],
-        f"{RESULTS}/tables/steps.csv.gz",
+        csvs(*RUN_TABLES, *ATTRIBUTION),
+        STEPS,
     log:
         f"{RESULTS}/logs/tables.log",
     localrule: True
     conda:
         "../../envs/report.yaml"
     params:
-        code_hash=provenance.code_hash(
+        code_hash=code_hash(
             "fathom.analysis.tables",
             "fathom.analysis.attribution",
             "fathom.analysis.effects",
-            "fathom.measures:RUN_MEASURES[*]",
+            *METRICS_CODE,
         ),
     shell:
         "fathom tables --config {input.config:q} 2> {log:q}"
@@ -66,14 +60,14 @@ rule claims:
         summary=f"{RESULTS}/tables/summary.csv",
         steps=f"{RESULTS}/tables/steps.csv.gz",
     output:
-        [f"{RESULTS}/tables/{name}.csv" for name in VERDICTS],
+        csvs(*VERDICTS),
     log:
         f"{RESULTS}/logs/claims.log",
     localrule: True
     conda:
         "../../envs/report.yaml"
     params:
-        code_hash=provenance.code_hash("fathom.analysis.claims", "fathom.analysis.claims.rules"),
+        code_hash=code_hash("fathom.analysis.claims", "fathom.analysis.claims.rules"),
     shell:
         "fathom claims --config {input.config:q} --published {input.published:q} 2> {log:q}"
 

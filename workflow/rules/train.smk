@@ -3,11 +3,12 @@
 
 CELL = "{study}/{depth}L/{variant}/{backend}/seed{seed}"
 RUN = f"{STORE}/runs/{CELL}"
+CELL_LOG = "{study}/{depth}L-{variant}-{backend}-seed{seed}"
 
-# On a cluster, cells of so few minutes at most share jobs, and its profile says how many do. The time
-# limits of cells add up; and if a job ends early, all its cells are trained again.
+# On a cluster, cells of at most so many minutes share jobs; its profile says how many. Their time
+# limits add up, and if a job ends early all its cells are trained again.
 SHORT = 10
-SHARED_JOBS = "cells" if ELSEWHERE and CONFIG.compute.runtime <= SHORT else None
+SHARED_JOBS = "cells" if IS_REMOTE and CONFIG.compute.runtime <= SHORT else None
 
 
 rule train:
@@ -19,11 +20,11 @@ rule train:
         mixing=f"{RUN}/mixing.safetensors",
         manifest=f"{RUN}/manifest.json",
     log:
-        f"{STORE}/logs/train/{{study}}/{{depth}}L-{{variant}}-{{backend}}-seed{{seed}}.log",
+        f"{STORE}/logs/train/{CELL_LOG}.log",
     benchmark:
-        # Its seconds hold for every job; its memory and CPU time for those that train in their own
-        # process: on a cluster, or with `compute.preload: false`.
-        f"{STORE}/benchmarks/{{study}}/{{depth}}L-{{variant}}-{{backend}}-seed{{seed}}.tsv"
+        # Seconds hold for every job; memory and CPU time for jobs that train in their own process,
+        # on a cluster or with `compute.preload: false`.
+        f"{STORE}/benchmarks/{CELL_LOG}.tsv"
     group:
         SHARED_JOBS
     conda:
@@ -37,7 +38,7 @@ rule train:
     params:
         spec=lambda w: spec_of(w).json(),
         spec_hash=lambda w: spec_of(w).hash(),
-        code_hash=code_of,
+        code_hash=lambda w: training_code_hash(spec_of(w)),
         device=CONFIG.compute.device,
         folder=subpath(output.manifest, parent=True),
     shell:

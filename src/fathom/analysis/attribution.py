@@ -7,127 +7,154 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
 
-from fathom.analysis.places import PLACE
-from fathom.analysis.tables import CELL, interval, read_table, save_tables
+from fathom.analysis.tables import (
+    CELL,
+    GROUP,
+    counted,
+    is_ratio,
+    read_table,
+    save_tables,
+    select,
+    t_interval,
+)
 from fathom.config import Config
+from fathom.metrics import tail_mean
 
 APART = 1e-3
 """Relative difference of two losses from which trajectories count as apart."""
 
-FACTORS = ("recipe", "place", "seed")
+FACTORS = ("recipe", "platform", "seed")
+
+SHARES = {name: f"{name}_share" for name in (*FACTORS, "other")}
+"""The columns of shares by what they are due to; `other` is interactions."""
 
 DECIMALS = 9
 """Of shares: one that is all but zero is made of logarithms that are all but equal, and has no
 significant digit that is the same on every processor."""
 
 
+Numbers = TypeVar("Numbers", pd.Series, pd.DataFrame)
+
+
 def write_attribution(config: Config, folder: Path) -> None:
-    """Write trajectories.csv, variance.csv and variance_summary.csv beside the table of steps."""
-    steps = read_table(folder / "steps.csv.gz")
+    """Write trajectories.csv, variance.csv and variance_summary.csv beside the other tables."""
+    cells, steps = (read_table(folder / name) for name in ("cells.csv", "steps.csv.gz"))
     variance = variance_table(config, steps)
     tables = {
-        "trajectories.csv": trajectories_table(steps),
+        "trajectories.csv": trajectories_table(counted(cells), steps),
         "variance.csv": variance,
         "variance_summary.csv": variance_summary(variance),
     }
     save_tables(tables, folder)
 
 
-def trajectories_table(steps: pd.DataFrame) -> pd.DataFrame:
-    """A row per study × depth × variant and pair of places: when their losses part, and how far.
+def trajectories_table(cells: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
+    """A row per study × depth × variant and pair of platforms: when losses part, how scores end.
 
-    `first_step_apart` is the earliest over seeds at which the relative difference passes APART;
-    `largest_difference` the largest at any step and seed; `final_difference` the largest at the
-    last step, `seed_spread` the standard deviation over seeds of the final loss at the second
-    place, relative to its mean. Steps at which a side is not finite count as apart, with an
-    infinite difference, unless both are.
+    `first_step_apart` is the earliest over seeds at which the relative difference of the losses
+    passes APART; `largest_difference` the largest at any step and seed. `final_difference` is the
+    largest over seeds of the scores: relative to that on the second platform where they are
+    compared by their ratio, else absolute; `seed_spread` is the standard deviation over seeds of
+    the score on the second platform, likewise. A side that is not finite is infinitely apart,
+    unless both are not. Both are NaN of runs that were not scored. `cells` are those that count.
     """
     rows = []
+    runs = {key: group.set_index("seed") for key, group in cells.groupby(GROUP)}
     for cell, group in steps.groupby(CELL, sort=False):
-        places = list(group[PLACE].drop_duplicates().itertuples(index=False))
-        for a, b in itertools.combinations(places, 2):
-            left, right = (_losses(group, place) for place in (a, b))
-            seeds = left.columns.intersection(right.columns)
-            x, y = left[seeds], right[seeds]
-            difference = ((x - y).abs() / y.abs()).where(x.notna() & y.notna(), np.inf)
-            difference = difference.where(x.notna() | y.notna(), 0.0)
+        for a, b in itertools.combinations(group["platform"].unique(), 2):
+            left, right = (_losses(group[group["platform"] == side]) for side in (a, b))
+            difference = _difference(*left.align(right, "inner", axis=1), relative=True)
             apart = difference > APART
             first = apart.idxmax()[apart.any()]
-            final = interval(y.iloc[-1])
             rows.append(
                 {
                     **dict(zip(CELL, cell, strict=True)),
-                    **{f"{name}_a": value for name, value in zip(PLACE, a, strict=True)},
-                    **{f"{name}_b": value for name, value in zip(PLACE, b, strict=True)},
-                    "seeds": len(seeds),
+                    "platform_a": a,
+                    "platform_b": b,
+                    "seeds": difference.shape[1],
                     "first_step_apart": int(first.min()) if len(first) else None,
                     "largest_difference": float(difference.max().max()),
-                    "final_difference": float(difference.iloc[-1].max()),
-                    "seed_spread": final["sd"] / final["mean"] if final["n"] else math.nan,
+                    **_compare_scores(runs[*cell, a], runs[*cell, b]),
                 }
             )
-    columns = [*CELL, *(f"{name}_{side}" for side in "ab" for name in PLACE), "seeds"]
+    columns = [*CELL, "platform_a", "platform_b", "seeds"]
     columns += ["first_step_apart", "largest_difference", "final_difference", "seed_spread"]
     table = pd.DataFrame(rows, columns=columns)
     table["within_seed_spread"] = table["final_difference"] <= table["seed_spread"]
     return table
 
 
-def _losses(group: pd.DataFrame, place: Sequence[str]) -> pd.DataFrame:
-    """Loss by step (rows) and seed (columns) at one place."""
-    here = group[(group[PLACE] == list(place)).all(axis=1)]
-    table = here.pivot_table(index="step", columns="seed", values="loss", dropna=False)
+def _compare_scores(a: pd.DataFrame, b: pd.DataFrame) -> dict[str, float]:
+    """How far the scores of one cell are apart on two platforms, beside the spread over seeds."""
+    a, b = (side[side["outcome"] != "not scored"] for side in (a, b))
+    if a.empty or b.empty:
+        return {"final_difference": math.nan, "seed_spread": math.nan}
+    relative = is_ratio(b["score_metric"].iloc[0])
+    scores = pd.to_numeric(a["score"]).align(pd.to_numeric(b["score"]), "inner")
+    spread = t_interval(b["score"])
+    return {
+        "final_difference": float(_difference(*scores, relative=relative).max()),
+        "seed_spread": spread["sd"] / spread["mean"] if relative and spread["n"] else spread["sd"],
+    }
+
+
+def _difference(x: Numbers, y: Numbers, *, relative: bool) -> Numbers:
+    """|x − y| by step and seed; infinite where one side is not finite, 0 where both are not."""
+    difference = (x - y).abs() / (y.abs() if relative else 1)
+    return difference.where(x.notna() & y.notna(), np.inf).where(x.notna() | y.notna(), 0.0)
+
+
+def _losses(group: pd.DataFrame) -> pd.DataFrame:
+    """Loss by step (rows) and seed (columns)."""
+    table = group.pivot_table(index="step", columns="seed", values="loss", dropna=False)
     # An infinity is as far from a number as NaN is, and no nearer to another infinity.
     return table.replace([np.inf, -np.inf], np.nan)
 
 
 def variance_table(config: Config, steps: pd.DataFrame) -> pd.DataFrame:
-    """Shares of the variance of log10 loss that recipe, place and seed explain.
+    """Shares of the variance of log10 loss that recipe, platform and seed explain.
 
-    A row per depth × variant of which two studies form a design. The loss is that of the last step
-    that all runs have. Main effects of the balanced design; the rest, interactions, is `other`.
-    Left out are cells that lack a run, and those with a run that is not finite.
+    A row per depth × variant of which two studies form a design. Their runs may differ in steps,
+    and a score is measured at the end alone, so this is the mean training loss over the tenth of
+    the steps that ends at the last one that all runs have. Main effects of the balanced
+    design; the rest, interactions, is `other`. Left out are cells that lack a run, and those with a
+    run that is not finite.
     """
     rows = []
     for (depth, variant), pair in designs(config, steps).items():
-        group = _runs_of(steps, depth, variant, pair)
-        last = int(group.groupby(["study", "seed", *PLACE])["step"].max().min())
-        cell = group[group["step"] == last].assign(
-            recipe=lambda g: g["study"],  # the two have a recipe each
-            place=lambda g: g[PLACE].agg(" ".join, axis=1),
-            y=lambda g: np.log10(g["loss"]),
-        )
-        shares = variance_shares(cell)
-        if shares:
+        group = select(steps, pair, [variant], [depth])
+        last = int(group.groupby(["study", "seed", "platform"])["step"].max().min())
+        upto = group[group["step"] <= last].sort_values("step")
+        losses = upto.groupby(["study", "platform", "seed"])["loss"]
+        means = losses.apply(lambda loss: tail_mean(loss.to_numpy())).reset_index()
+        cell = means.rename(columns={"study": "recipe"})  # the two have a recipe each
+        if shares := variance_shares(cell.assign(y=np.log10(cell["loss"]))):
             rows.append({"depth": depth, "variant": variant, "step": last, **shares})
-    return pd.DataFrame(rows, columns=["depth", "variant", "step", "runs", "sd", *FACTORS, "other"])
+    return pd.DataFrame(rows, columns=["depth", "variant", "step", "runs", "sd", *SHARES.values()])
 
 
 def designs(config: Config, runs: pd.DataFrame) -> dict[tuple[int, str], tuple[str, str]]:
-    """By depth and variant, the two studies that form a design: recipe × place × seed.
+    """By depth and variant, the two studies that form a design: recipe × platform × seed.
 
-    They differ in nothing but recipe and steps, and share two places. Of several such pairs it is
-    the one whose later study comes first in the config, whatever their runs came to: a study that
-    is added at the end changes no other design. `runs` has the columns of CELL and PLACE.
+    They differ in nothing but recipe and steps, and share two platforms. Of several such pairs it
+    is the one whose later study comes first in the config, whatever their runs came to: a study
+    that is added at the end changes no other design. `runs` has the columns of GROUP.
     """
-    there = runs[[*CELL, *PLACE]].drop_duplicates()
-    places = {
-        cell: set(group[PLACE].itertuples(index=False, name=None))
-        for cell, group in there.groupby(CELL, sort=False)
-    }
+    there = runs[GROUP].drop_duplicates()
+    platforms = {cell: set(group["platform"]) for cell, group in there.groupby(CELL, sort=False)}
     found: dict[tuple[int, str], tuple[str, str]] = {}
     names = list(config.studies)
     for a, b in ((earlier, later) for i, later in enumerate(names) for earlier in names[:i]):
-        for study, depth, variant in places:
-            if study != a or (b, depth, variant) not in places:
+        for study, depth, variant in platforms:
+            if study != a or (b, depth, variant) not in platforms:
                 continue
-            shared = places[a, depth, variant] & places[b, depth, variant]
+            shared = platforms[a, depth, variant] & platforms[b, depth, variant]
             if len(shared) > 1 and _differ_in_recipe_alone(config, a, b, depth, variant):
                 found.setdefault((depth, variant), (a, b))
     return found
@@ -136,13 +163,13 @@ def designs(config: Config, runs: pd.DataFrame) -> dict[tuple[int, str], tuple[s
 def _differ_in_recipe_alone(config: Config, a: str, b: str, depth: int, variant: str) -> bool:
     """Whether the runs of two studies, at one depth of one variant, differ by the studies' recipes.
 
-    A variant with a recipe or an optimiser of its own is not trained by its study's.
+    A variant with a recipe, an optimiser or steps of its own is not trained by its study's.
     """
     pair = [config.studies[name] for name in (a, b)]
     one, other = (
         (
             study.task,
-            study.model,
+            study.model_of(variant),
             study.streams,
             study.optimizer,
             study.connections.get(variant),
@@ -154,15 +181,10 @@ def _differ_in_recipe_alone(config: Config, a: str, b: str, depth: int, variant:
     has_own = any(
         study.recipe_of(variant) != study.recipe_settings
         or study.optimizer_of(variant) != study.optimizer
+        or study.steps_of(variant) != study.steps
         for study in pair
     )
     return one == other and not has_own and pair[0].recipe_settings != pair[1].recipe_settings
-
-
-def _runs_of(table: pd.DataFrame, depth: int, variant: str, studies: Sequence[str]) -> pd.DataFrame:
-    """The rows of some studies at one depth of one variant."""
-    chosen = table["study"].isin(studies) & (table["variant"] == variant)
-    return table[chosen & (table["depth"] == depth)]
 
 
 def diverged_cells(config: Config, cells: pd.DataFrame, variance: pd.DataFrame) -> int:
@@ -172,9 +194,9 @@ def diverged_cells(config: Config, cells: pd.DataFrame, variance: pd.DataFrame) 
     """
     decomposed = set(zip(variance["depth"], variance["variant"], strict=True))
     return sum(
-        bool((_runs_of(cells, *cell, pair)["outcome"] == "diverged").any())
-        for cell, pair in designs(config, cells).items()
-        if cell not in decomposed
+        bool((select(cells, pair, [variant], [depth])["outcome"] == "diverged").any())
+        for (depth, variant), pair in designs(config, cells).items()
+        if (depth, variant) not in decomposed
     )
 
 
@@ -197,7 +219,8 @@ def variance_shares(cell: pd.DataFrame) -> dict[str, float] | None:
         for factor in FACTORS
     }
     sd = math.sqrt(total / (len(cell) - 1))
-    numbers = {"sd": sd, **shares, "other": 1 - sum(shares.values())}
+    shares["other"] = 1 - sum(shares.values())
+    numbers = {"sd": sd, **{SHARES[name]: share for name, share in shares.items()}}
     return {"runs": len(cell), **{name: round(value, DECIMALS) for name, value in numbers.items()}}
 
 
@@ -206,15 +229,9 @@ def variance_summary(variance: pd.DataFrame) -> pd.DataFrame:
 
     A factor decides if its median share is the largest and more than half.
     """
-    shares = variance[[*FACTORS, "other"]]
-    table = pd.DataFrame(
-        {
-            "factor": shares.columns,
-            "median": shares.median().to_numpy(),
-            "lowest": shares.min().to_numpy(),
-            "highest": shares.max().to_numpy(),
-            "cells": len(shares),
-        }
-    )
+    shares = variance[list(SHARES.values())]
+    columns = {"median": shares.median(), "lowest": shares.min(), "highest": shares.max()}
+    table = pd.DataFrame(columns).assign(cells=len(shares)).set_axis(list(SHARES))
+    table = table.reset_index(names="factor")
     table["decides"] = (table["median"] > 0.5) & (table["median"] == table["median"].max())
     return table

@@ -5,45 +5,46 @@ Definitions: docs/definitions.md, "Effects".
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
-from fathom.analysis.places import PLACE
+from fathom import tasks
 from fathom.analysis.tables import (
     MIN_SEEDS,
     counted,
-    interval,
-    log10,
+    is_ratio,
+    mean_with_ci,
     read_table,
     save_tables,
-    spread,
+    scores_of,
+    t_interval,
+    to_scale,
 )
 from fathom.config import Config, Contrast
-from fathom.measures import RUN_MEASURES
+from fathom.metrics import Score
 
-MEASURES = (
-    "loss_final",
+METRICS = (
+    "score",
     "stream_similarity_final",
     "H_res_distance_final",
     "amax_backward_log10_final",
 )
-"""What is compared."""
-
-LOGARITHMIC = ("loss_final",)
-"""Of these the difference of log10 is compared, so a ratio: losses are skewed."""
+"""What is compared: the score by its own scale, the others by their difference."""
 
 HIGHER, LOWER, ALIKE, NO_EFFECT = "higher", "lower", "the same", "not distinguishable"
 
-AGAINST_PLAIN = "Does it end below the plain residual network?"
+AGAINST_PLAIN = "Does it end better than the plain residual network?"
 """What is asked of every variant of a study that has no contrasts of its own."""
 
 ROUNDING = 1e-5
 """Differences that stay below, at every seed, are what other orders of float32 sums make."""
 
 COLUMNS = [
-    "study", *PLACE, "depth", "asks", "variant", "against", "against_plain", "measure", "seeds",
-    "effect", "ci95_half", "against_mean", "seed_sd", "verdict",
+    "study", "platform", "depth", "question", "variant", "against", "against_plain", "metric", "by",
+    "seeds", "effect", "ci95_half", "against_mean", "seed_sd", "verdict", "better",
 ]  # fmt: skip
 
 
@@ -54,30 +55,37 @@ def write_effects(config: Config, folder: Path) -> None:
 
 
 def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
-    """A row per contrast, depth, measure and place: the mean difference over common seeds.
+    """A row per contrast, depth, metric and platform: the mean difference over common seeds.
 
     `effect` is `variant` less `against`, with half its interval; `against_mean` and `seed_sd` are
-    the mean of `against` and its standard deviation over seeds. Of LOGARITHMIC measures, effect,
-    interval and deviation are of log10 and the mean is the geometric one. The verdict is `higher`
-    or `lower` where the interval excludes zero, `the same` where no seed differs by more than
-    rounding, else `not distinguishable`. A seed counts where both sides are there, and finite.
-    `against_plain`: whether that one is a plain residual network.
+    the mean of `against` and its standard deviation over seeds. Where a metric is compared `by`
+    ratio, effect, interval and deviation are of log10 and the mean is the geometric one. The
+    verdict is `higher` or `lower` where the interval excludes zero, `the same` where no seed
+    differs by more than rounding, else `not distinguishable`. `better` says whether a higher or a
+    lower score is the better one; it is empty for any other verdict or metric. A seed counts where
+    both sides are there, and finite. `against_plain`: whether that one is a plain residual network.
     """
-    valid = counted(cells)
+    valid, scores = counted(cells), scores_of(config)
     rows = []
     for name in config.studies:
-        contrasts = contrasts_of(config, name)
         runs = valid[valid["study"] == name]
-        for (*place, depth), group in runs.groupby([*PLACE, "depth"], sort=False):
-            for contrast in contrasts:
+        for (platform, depth), group in runs.groupby(["platform", "depth"], sort=False):
+            by_variant = {v: seeds.set_index("seed") for v, seeds in group.groupby("variant")}
+            for contrast in contrasts_of(config, name):
                 for variant, against in contrast.pairs:
-                    sides = (
-                        group[group["variant"] == label].set_index("seed")
-                        for label in (variant, against)
-                    )
-                    plain = config.connection(name, against).kind == "plain"
-                    labels = [contrast.asks, variant, against, plain]
-                    rows += [[name, *place, depth, *labels, *found] for found in _effects(*sides)]
+                    if not {variant, against} <= by_variant.keys():
+                        continue
+                    labels = {
+                        "study": name,
+                        "platform": platform,
+                        "depth": depth,
+                        "question": contrast.question,
+                        "variant": variant,
+                        "against": against,
+                        "against_plain": config.connection(name, against).kind == "plain",
+                    }
+                    sides = by_variant[variant], by_variant[against]
+                    rows += [{**labels, **found} for found in _effects(*sides, scores[name])]
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -87,23 +95,33 @@ def contrasts_of(config: Config, study: str) -> tuple[Contrast, ...]:
     pairs = [[label, plain] for label in config.studies[study].labels if label != plain]
     if own or plain is None or not pairs:
         return own
-    return (Contrast(asks=AGAINST_PLAIN, pairs=pairs),)
+    return (Contrast(question=AGAINST_PLAIN, pairs=pairs),)
 
 
-def _effects(ours: pd.DataFrame, theirs: pd.DataFrame) -> list[list[object]]:
-    """The rest of a row, for each measure that both sides have at a common seed."""
-    found = []
-    for measure in MEASURES:
-        values = [pd.to_numeric(side[measure]) for side in (ours, theirs)]
+def _effects(ours: pd.DataFrame, theirs: pd.DataFrame, score: Score) -> Iterator[dict[str, Any]]:
+    """The rest of a row, for each metric that both sides have at a common seed."""
+    for metric in METRICS:
+        ratio = metric == "score" and is_ratio(score.metric)
+        values = [pd.to_numeric(side[metric]) for side in (ours, theirs)]
         difference = (values[0] - values[1]).dropna()
         if difference.empty:
             continue
-        a, b = map(log10, values) if measure in LOGARITHMIC else values
-        effect, base = interval(a - b), interval(b)
-        mean = spread(values[1], RUN_MEASURES[measure].bounds)["mean"]
-        numbers = [effect["n"], effect["mean"], effect["ci95_half"], mean, base["sd"]]
-        found.append([measure, *numbers, _verdict(difference, effect)])
-    return found
+        a, b = (to_scale(side, ratio=ratio) for side in values)
+        effect = t_interval(a - b)
+        bounds = tasks.bounds_of(score.metric if metric == "score" else metric)
+        verdict = _verdict(difference, effect)
+        judged = metric == "score" and verdict in (HIGHER, LOWER)
+        yield {
+            "metric": metric,
+            "by": "ratio" if ratio else "difference",
+            "seeds": effect["n"],
+            "effect": effect["mean"],
+            "ci95_half": effect["ci95_half"],
+            "against_mean": mean_with_ci(values[1], bounds)["mean"],
+            "seed_sd": t_interval(b)["sd"],
+            "verdict": verdict,
+            "better": verdict == {"higher": HIGHER, "lower": LOWER}[score.better] if judged else "",
+        }
 
 
 def _verdict(difference: pd.Series, effect: dict[str, float]) -> str:

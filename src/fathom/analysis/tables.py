@@ -18,33 +18,32 @@ import pandas as pd
 from scipy.special import stdtrit  # of all of scipy.stats, which takes a second to load
 
 from fathom import datasets, tasks
-from fathom.analysis.places import PLACE
+from fathom.analysis.platforms import Platform
 from fathom.config import Config, Spec
-from fathom.measures import (
-    AVERAGED,
+from fathom.metrics import (
+    OUTCOMES,
     POSITIVE,
-    RUN_MEASURES,
     UNBOUNDED,
     Row,
-    outcome,
+    Score,
     significant,
     summarise,
 )
-from fathom.runs.folder import RunError, one_line, read_rows
-from fathom.runs.inspect import COUNTED, Run, find_runs
-from fathom.runs.replay import made_by
+from fathom.runs.folder import RunError, read_rows
+from fathom.runs.run import COUNTED, Run
+from fathom.runs.validate import find_runs
 from fathom.system.errors import UserError
-from fathom.system.files import replacing
+from fathom.system.files import atomic_write
+from fathom.system.text import one_line
 
 AXES = ["study", "depth", "variant", "backend", "seed"]
 CELL = ["study", "depth", "variant"]
-GROUP = [*CELL, *PLACE]
+GROUP = [*CELL, "platform"]
 """What a row of the summary stands for: everything but the seed."""
 
 TRAINED = ["recipe", "connection", "lr"]
 """How a variant was trained, and the name of the connection that it is made of."""
 
-OUTCOMES = ["learned", "at chance", "diverged"]
 
 CONFIDENCE = 0.95
 """Of every interval."""
@@ -90,7 +89,7 @@ def save_tables(tables: dict[str, pd.DataFrame], folder: Path) -> None:
     """
     for name, table in tables.items():
         content = (table if "seed" in table else _rounded(table)).to_csv(index=False).encode()
-        with replacing(folder / name) as temporary:
+        with atomic_write(folder / name) as temporary:
             # No name or time inside the archive: the same runs make the same bytes.
             temporary.write_bytes(
                 gzip.compress(content, LEVEL, mtime=0) if name.endswith(".gz") else content
@@ -104,18 +103,19 @@ def _rounded(table: pd.DataFrame) -> pd.DataFrame:
 
 
 TEXT = (
-    "key", "study", "variant", "against", "connection", "backend", "platform", "origin", "status",
-    "reason", "outcome", "made_by", "asks", "framework_version", "python", "numpy",
+    "key", "study", "variant", "against", "connection", "backend", "platform", "platform_a",
+    "platform_b", "machine", "status", "reason", "outcome", "score_metric", "made_by", "question",
+    "framework_version", "python", "numpy",
 )  # fmt: skip
 """Columns of text that could look like a number, or be empty."""
 
 COLUMNS = {
-    "cells.csv": ["key", *AXES, *TRAINED, "platform", "origin", "status", "reason", "outcome",
-                  *RUN_MEASURES, "chance_loss", "steps"],
+    "cells.csv": ["key", *AXES, *TRAINED, "platform", "machine", "status", "reason", "outcome",
+                  "score_metric", "score", "score_chance", "chance_loss", "steps"],
     "summary.csv": [*GROUP, "n"],
-    "steps.csv.gz": [*AXES, "platform", "origin", "step", "loss"],
-    "comparison.csv": CELL,
-    "platforms.csv": [*PLACE, "runs"],
+    "steps.csv.gz": [*AXES, "platform", "step", "loss"],
+    "comparison.csv": [*CELL, "platform_a", "platform_b"],
+    "platforms.csv": ["platform", "machine", "backend", "runs"],
 }  # fmt: skip
 """What tables have whatever they are of, by file name."""
 
@@ -139,6 +139,22 @@ def read_table(file: Path) -> pd.DataFrame:
     return table
 
 
+def _table(rows: Sequence[Mapping[str, Any]], name: str) -> pd.DataFrame:
+    """These rows; of none, an empty table with the columns that a table of this name has."""
+    return pd.DataFrame(rows, columns=None if rows else COLUMNS[name])
+
+
+def select(
+    table: pd.DataFrame,
+    studies: Sequence[str],
+    variants: Sequence[str],
+    depths: Sequence[int] | None = None,
+) -> pd.DataFrame:
+    """The rows of these studies, variants and depths (None: all)."""
+    chosen = table["study"].isin(studies) & table["variant"].isin(variants)
+    return table[chosen & (table["depth"].isin(depths) if depths else True)]
+
+
 def _refusal(file: Path, why: str) -> str:
     return f"{file}: {why}; run: fathom tables, then: fathom claims"
 
@@ -150,35 +166,53 @@ Rows = Mapping[Path, Sequence[Row]]
 """The rows of every run that counts, by the run's folder."""
 
 
+def _axes(run: Run) -> dict[str, Any]:
+    return {axis: getattr(run.cell, axis) for axis in AXES}
+
+
+def platform_of(run: Run) -> str:
+    """The key of where a run was measured; empty if its numbers do not count."""
+    imported_from = run.platform if run.status == "imported" else ""
+    return Platform(run.cell.backend, imported_from).name if run.counts else ""
+
+
 def cells_table(config: Config, runs: Sequence[Run], rows: Rows) -> pd.DataFrame:
-    """A row for every run: axes, platform, status, and the run measures of those that count."""
+    """A row for every run: axes, platform, status, and the run metrics of those that count."""
     return pd.DataFrame([_cell_row(config, run, rows.get(run.folder)) for run in runs])
 
 
 def _cell_row(config: Config, run: Run, rows: Sequence[Row] | None) -> dict[str, Any]:
     study, variant = config.studies[run.cell.study], run.cell.variant
-    measured = run_measures(config.spec(run.cell), rows) if rows else {}
+    measured = run_metrics(config.spec(run.cell), rows, study.score) if rows else {}
     return {
         "key": run.cell.path(),
-        **{axis: getattr(run.cell, axis) for axis in AXES},
+        **_axes(run),
         "recipe": study.recipe_name_of(variant),
         "connection": study.connection_name(variant),
         "lr": study.optimizer_of(variant).lr,
-        "platform": run.platform,
-        "origin": run.origin,
+        "platform": platform_of(run),
+        "machine": run.platform,
         "status": run.status,
         "reason": run.reason or _why_missing(config, run),
-        **{name: measured.get(name) for name in ("outcome", *RUN_MEASURES, "chance_loss", "steps")},
+        **{name: measured.get(name) for name in ("outcome", *SCORE, *tasks.run_metrics(), *LAST)},
     }
 
 
-def run_measures(spec: Spec, rows: Sequence[Row]) -> dict[str, Any]:
-    """The numbers of a whole run by the name of their column, and its outcome."""
-    chance_loss = tasks.load(spec.task).chance_loss(spec)
+SCORE = ("score_metric", "score", "score_chance")
+LAST = ("chance_loss", "steps")
+
+
+def run_metrics(spec: Spec, rows: Sequence[Row], judged_by: tasks.JUDGED_BY) -> dict[str, Any]:
+    """The numbers of a whole run by the name of their column, its score and its outcome."""
+    outcome, value = tasks.outcome_of(spec, rows, judged_by)
+    score = tasks.score_of(spec.task, judged_by)
     return {
-        "outcome": outcome(rows, chance_loss),
-        **summarise(rows),
-        "chance_loss": significant(chance_loss),
+        "outcome": outcome,
+        "score_metric": score.metric,
+        "score": value if value is not None and math.isfinite(value) else None,
+        "score_chance": significant(score.chance(spec)),
+        **summarise(rows, tasks.run_metrics()),
+        "chance_loss": significant(tasks.load(spec.task).chance_loss(spec)),
         "steps": len(rows),
     }
 
@@ -198,83 +232,78 @@ def counted(cells: pd.DataFrame) -> pd.DataFrame:
 
 def steps_table(runs: Iterable[Run], rows: Rows) -> pd.DataFrame:
     """A row for every step of every run that counts."""
-    frames = []
-    for run in runs:
-        if run.folder not in rows:
-            continue
-        frame = pd.DataFrame(rows[run.folder])
-        axes = {axis: getattr(run.cell, axis) for axis in AXES}
-        place = {"platform": run.platform, "origin": run.origin}
-        for position, (name, value) in enumerate({**axes, **place}.items()):
-            frame.insert(position, name, value)
-        frames.append(frame)
-    if not frames:
-        return pd.DataFrame(columns=[*AXES, "platform", "origin", "step", "loss"])
-    return pd.concat(frames, ignore_index=True)
+    steps = [
+        {**_axes(run), "platform": platform_of(run), **row}
+        for run in runs
+        for row in rows.get(run.folder, ())
+    ]
+    return _table(steps, "steps.csv.gz")
+
+
+SYSTEM = ("os", "cpu", "python", "numpy", "threads")
+"""What platforms.csv has of a run's manifest."""
 
 
 def platforms_table(runs: Iterable[Run]) -> pd.DataFrame:
-    """A row for every platform and framework version that runs were measured with.
+    """A row for every platform, machine and version of software that runs were measured with.
 
     `made_by`: the code, where it is not today's and counts by a replay.
     """
     rows = []
-    for run in runs:
-        if not run.counts:
-            continue
+    for run in filter(lambda run: run.counts, runs):
         device, manifest = run.manifest.device, run.manifest
         rows.append(
             {
-                "platform": run.platform,
+                "platform": platform_of(run),
+                "machine": run.platform,
                 "backend": run.cell.backend,
                 "framework_version": device.framework_version,
                 "device": device.name,
                 "kind": device.kind,
                 "driver": device.driver or "",
                 "blas": device.blas or "",
-                "os": manifest.os,
-                "cpu": manifest.cpu,
-                "python": manifest.python,
-                "numpy": manifest.numpy,
-                "threads": manifest.threads,
-                "origin": run.origin,
-                "made_by": made_by(manifest) if run.replay else "",
+                **{
+                    name: getattr(manifest, name)
+                    for name in ("os", "cpu", "python", "numpy", "threads")
+                },
+                "made_by": manifest.made_by if run.replay else "",
             }
         )
     if not rows:
-        return pd.DataFrame(columns=[*PLACE, "runs"])
+        return _table(rows, "platforms.csv")
     table = pd.DataFrame(rows)
-    return table.groupby(list(table.columns), dropna=False).size().reset_index(name="runs")
+    return table.groupby(list(table), dropna=False).size().reset_index(name="runs")
 
 
 # --- one row per group of seeds ----------------------------------------------------------------
 
 
 def summary_table(cells: pd.DataFrame) -> pd.DataFrame:
-    """Seeds summarised: a row per study × depth × variant × backend × platform.
+    """Seeds summarised: a row per study × depth × variant × platform.
 
-    For every measure that is averaged, what `spread` says of it: `_n`, `_mean`, `_sd`, `_low` and
-    `_high`.
+    For every metric that is averaged, what `mean_with_ci` says of it: `_n`, `_mean`, `_sd`, `_low`
+    and `_high`.
     """
     rows = []
     for group, seeds in counted(cells).groupby(GROUP, sort=False):
         outcomes = seeds["outcome"].value_counts()
         row = {
             **dict(zip(GROUP, group, strict=True)),
-            **{name: seeds[name].iloc[0] for name in TRAINED},
+            **seeds.iloc[0][["backend", *TRAINED]],
             "n": len(seeds),
             **{name.replace(" ", "_"): int(outcomes.get(name, 0)) for name in OUTCOMES},
-            "chance_loss": seeds["chance_loss"].iloc[0],
+            **seeds.iloc[0][["chance_loss", "score_metric", "score_chance"]],
             "steps": int(seeds["steps"].iloc[0]),
         }
-        for measure in AVERAGED:
-            found = spread(seeds[measure], RUN_MEASURES[measure].bounds)
-            row |= {f"{measure}_{part}": value for part, value in found.items()}
+        score = {"score": tasks.bounds_of(row["score_metric"])}
+        for metric, bounds in (score | tasks.averaged()).items():
+            found = mean_with_ci(seeds[metric], bounds)
+            row |= {f"{metric}_{part}": value for part, value in found.items()}
         rows.append(row)
-    return pd.DataFrame(rows, columns=list(rows[0]) if rows else [*GROUP, "n"])
+    return _table(rows, "summary.csv")
 
 
-def interval(values: pd.Series) -> dict[str, float]:
+def t_interval(values: pd.Series) -> dict[str, float]:
     """n, mean, sd and 95 % half-width (Student's t) of the finite values.
 
     Below MIN_SEEDS values there is no interval: its half-width is NaN.
@@ -289,8 +318,23 @@ def interval(values: pd.Series) -> dict[str, float]:
     return {"n": n, "mean": mean, "sd": sd, "ci95_half": half}
 
 
+def scores_of(config: Config) -> dict[str, Score]:
+    """What each study's results are judged by."""
+    return {name: tasks.score_of(s.task, s.score) for name, s in config.studies.items()}
+
+
+def is_ratio(metric: str) -> bool:
+    """Whether two values of a run metric are compared by their ratio, and not by the difference."""
+    return tasks.bounds_of(metric) == POSITIVE
+
+
+def to_scale(values: pd.Series, *, ratio: bool) -> pd.Series:
+    """Values on the scale on which they are compared: log10 of those compared by their ratio."""
+    return log10(values) if ratio else pd.to_numeric(values)
+
+
 def log10(values: pd.Series) -> pd.Series:
-    """Of a measure of runs; NaN where a run has none, or it is zero."""
+    """Of a metric of runs; NaN where a run has none, or it is zero."""
     numbers = pd.to_numeric(values)
     return np.log10(numbers.where(numbers > 0))
 
@@ -308,20 +352,20 @@ FARTHEST = 200
 """Powers of ten from the mean: no axis has room for more."""
 
 
-def spread(values: pd.Series, bounds: tuple[float, float] = UNBOUNDED) -> dict[str, float]:
-    """n, mean and sd of the finite values of a measure, and the ends of its 95 % interval.
+def mean_with_ci(values: pd.Series, bounds: tuple[float, float] = UNBOUNDED) -> dict[str, float]:
+    """n, mean and sd of the finite values of a metric, and the ends of its 95 % interval.
 
-    Of a positive measure the mean is the geometric one, and the interval that of the logarithm. If
-    a value is 0, which has none, and for every other measure, both are the arithmetic ones. An
+    Of a positive metric the mean is the geometric one, and the interval that of the logarithm. If
+    a value is 0, which has none, and for every other metric, both are the arithmetic ones. An
     interval never passes `bounds`. Below MIN_SEEDS values its ends are NaN.
     """
     finite = pd.to_numeric(values).dropna().astype(float)
-    plain = interval(finite)
+    plain = t_interval(finite)
     n, mean, half = plain["n"], plain["mean"], plain["ci95_half"]
     if n and bounds == POSITIVE and (finite > 0).all():
         # Relative to one of them, so that equal values have exactly their mean.
         unit = float(finite.iloc[0])
-        found = interval(np.log10(finite / unit))
+        found = t_interval(np.log10(finite / unit))
         logs = np.array([found["mean"] - found["ci95_half"], found["mean"],
                          found["mean"] + found["ci95_half"]])  # fmt: skip
         low, mean, high = map(float, unit * 10.0 ** logs.clip(-FARTHEST, FARTHEST))
@@ -331,38 +375,27 @@ def spread(values: pd.Series, bounds: tuple[float, float] = UNBOUNDED) -> dict[s
 
 
 def comparison_table(cells: pd.DataFrame, summary: pd.DataFrame) -> pd.DataFrame:
-    """A row per study × depth × variant and pair of places.
+    """A row per study × depth × variant and pair of platforms.
 
     Step-0 differences are the largest over common seeds: relative, |a − b| / |b|, for loss and
     gradient norm, absolute for the gain, which is a logarithm. NaN where a side is not finite.
     """
-    places = summary[PLACE].drop_duplicates().itertuples(index=False)
+    parts = itertools.product(("score", *tasks.averaged()), ("n", "mean", "low", "high"))
+    names = [*map("_".join, parts), "n", "diverged", "at_chance"]
+    both_sides = [f"{name}_{side}" for name in names for side in "ab"]
     rows = []
-    for a, b in itertools.combinations(places, 2):
-        left, right = _at(summary, a), _at(summary, b)
+    for a, b in itertools.combinations(summary["platform"].unique(), 2):
+        left, right = (summary[summary["platform"] == side] for side in (a, b))
         both = left.merge(right, on=CELL, suffixes=("_a", "_b"))
         for _, pair in both.iterrows():
-            row = {name: pair[name] for name in CELL}
-            row |= {
-                f"{name}_{side}": getattr(p, name)
-                for p, side in ((a, "a"), (b, "b"))
-                for name in PLACE
-            }
-            same = cells[(cells[CELL] == [pair[name] for name in CELL]).all(axis=1)]
-            seeds = _at(same, a).merge(_at(same, b), on="seed", suffixes=("_a", "_b"))
+            row = {**pair[CELL], "platform_a": a, "platform_b": b}
+            same = cells[(cells[CELL] == pair[CELL].tolist()).all(axis=1)]
+            one, other = (same[same["platform"] == side] for side in (a, b))
+            seeds = one.merge(other, on="seed", suffixes=("_a", "_b"))
             row["seeds"] = len(seeds)
-            for measure in ("loss_first", "grad_norm_first", "gain_first"):
-                x, y = (pd.to_numeric(seeds[f"{measure}_{side}"]) for side in "ab")
-                scale = 1 if measure == "gain_first" else y.abs()
-                row[f"{measure}_difference"] = ((x - y).abs() / scale).max(skipna=False)
-            for measure in AVERAGED:
-                for part, side in itertools.product(("n", "mean", "low", "high"), "ab"):
-                    row[f"{measure}_{part}_{side}"] = pair[f"{measure}_{part}_{side}"]
-            for name, side in itertools.product(("n", "diverged", "at_chance"), "ab"):
-                row[f"{name}_{side}"] = pair[f"{name}_{side}"]
-            rows.append(row)
-    return pd.DataFrame(rows, columns=list(rows[0]) if rows else CELL)
-
-
-def _at(table: pd.DataFrame, place: Any) -> pd.DataFrame:  # noqa: ANN401, a row of pandas
-    return table[(table[PLACE] == [getattr(place, name) for name in PLACE]).all(axis=1)]
+            for metric in ("loss_first", "grad_norm_first", "gain_first"):
+                x, y = (pd.to_numeric(seeds[f"{metric}_{side}"]) for side in "ab")
+                scale = 1 if metric == "gain_first" else y.abs()
+                row[f"{metric}_difference"] = ((x - y).abs() / scale).max(skipna=False)
+            rows.append({**row, **pair[both_sides]})
+    return _table(rows, "comparison.csv")

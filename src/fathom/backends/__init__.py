@@ -9,10 +9,10 @@ from __future__ import annotations
 import importlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from fathom.system.hardware import keep_freed_memory
 
 if TYPE_CHECKING:
     from fathom.models.ops import Array, Ops
-    from fathom.optimizers import Pace, Update
+    from fathom.optimizers import OptimizerConfig, ScheduledValues
     from fathom.tasks import Batch
 
 
@@ -30,18 +30,14 @@ class BackendError(UserError):
     """A framework or a device that is not there; the message says what would be."""
 
 
-class Objective(NamedTuple):
-    """What a training step differentiates, and what it reports."""
-
-    loss: Array
-    """A scalar."""
-    report: dict[str, Array]
-    """Small arrays to keep for the metrics, from the same forward pass; among them
-    `logits_finite`, whether all logits are."""
+ObjectiveFunction = Callable[["dict[str, Array]", "Batch"], "tuple[Array, dict[str, Array]]"]
+"""(parameters, a batch), in the backend's own arrays → the loss, a scalar, and what it reports:
+small arrays to keep for the metrics, from the same forward pass; among them `logits_finite`,
+whether all logits are."""
 
 
-ObjectiveFunction = Callable[["dict[str, Array]", "tuple[Array, ...]", "Array"], Objective]
-"""(parameters, inputs, targets) → Objective, in the backend's own arrays."""
+InferredFunction = Callable[["dict[str, Array]", "dict[str, Array]"], "Array"]
+"""(parameters, inputs), both by name → an array."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +58,7 @@ class Trainer(ABC):
     """Parameters and optimiser state on the device, advanced one step at a time."""
 
     @abstractmethod
-    def step(self, batches: Sequence[Batch], pace: Pace) -> None:
+    def step(self, batches: Sequence[Batch], scheduled: ScheduledValues) -> None:
         """Forward and backward on each batch, update once by the mean of their gradients.
 
         What is measured, the mean of the losses and the reports of the last batch, stays on the
@@ -70,10 +66,8 @@ class Trainer(ABC):
         """
 
     @abstractmethod
-    def infer(
-        self, function: Callable[[dict[str, Array], Array], Array], inputs: np.ndarray
-    ) -> np.ndarray:
-        """`function` of the present parameters and the inputs, without gradients."""
+    def infer(self, function: InferredFunction, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        """`function` of the present parameters and of inputs by name, without gradients."""
 
     @abstractmethod
     def collect(self) -> dict[str, np.ndarray]:
@@ -109,19 +103,26 @@ class Backend(ABC):
 
     ops: Ops
     device: Device
+    trainer_class: ClassVar[type[Trainer]]
 
-    @abstractmethod
     def trainer(
-        self,
-        params: dict[str, np.ndarray],
-        objective: ObjectiveFunction,
-        update: Update,
+        self, params: dict[str, np.ndarray], objective: ObjectiveFunction, update: OptimizerConfig
     ) -> Trainer:
         """A trainer that starts from the given parameters."""
+        return self.trainer_class(self.ops, params, objective, update)
 
     def peak_memory_bytes(self) -> int | None:
         """Most device memory in use so far; None where the device is the host."""
         return None
+
+
+def choose_device(framework: str, device: str, present: Mapping[str, bool]) -> str:
+    """The device, or for `auto` the first that is `present`. Raises BackendError without it."""
+    here = [kind for kind, is_here in present.items() if is_here]
+    if device != "auto" and device not in here:
+        known = ", ".join(["auto", *here])
+        raise BackendError(f"{framework} has no device '{device}' here; device can be {known}")
+    return here[0] if device == "auto" else device
 
 
 def connect(name: str, device: str = "auto", threads: int = 1, mlx_blas: str = "auto") -> Backend:

@@ -6,13 +6,20 @@ import itertools
 import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fathom.backends import Backend, BackendError, Device, ObjectiveFunction, Trainer
-from fathom.models.ops import Fused
-from fathom.optimizers import Group, Pace, Update, clipping, muon
+from fathom.backends import (
+    Backend,
+    Device,
+    InferredFunction,
+    ObjectiveFunction,
+    Trainer,
+    choose_device,
+)
+from fathom.models.ops import CustomVJP
+from fathom.optimizers import OptimizerConfig, ParamGroup, ScheduledValues, clip_coefficient, muon
 from fathom.system import blas
 from fathom.system.hardware import cpu_model
 from fathom.tasks import Batch
@@ -25,6 +32,9 @@ BLAS = blas.preload()  # before MLX is imported: it binds to whichever BLAS is t
 import mlx.core as mx  # noqa: E402
 import mlx.optimizers  # noqa: E402
 from mlx.core import array  # noqa: E402
+
+NamedArrays = dict[str, array]
+Triple = tuple[array, array, array]
 
 
 def exact_layer_norm(x: array, weight: array, bias: array) -> array:
@@ -39,7 +49,7 @@ def exact_layer_norm(x: array, weight: array, bias: array) -> array:
 
 
 @mx.custom_function
-def _layer_norm(x: array, weight: array, bias: array) -> tuple[array, array, array]:
+def _layer_norm(x: array, weight: array, bias: array) -> Triple:
     """The output, and what the gradient is made of: the normalised x, and 1/σ."""
     centred = x - mx.mean(x, axis=-1, keepdims=True)
     reciprocal_std = mx.rsqrt(mx.mean(mx.square(centred), axis=-1, keepdims=True) + 1e-5)
@@ -48,11 +58,7 @@ def _layer_norm(x: array, weight: array, bias: array) -> tuple[array, array, arr
 
 
 @_layer_norm.vjp
-def _layer_norm_vjp(
-    primals: tuple[array, array, array],
-    cotangents: tuple[array, array, array],
-    outputs: tuple[array, array, array],
-) -> tuple[array, array, array]:
+def _layer_norm_vjp(primals: Triple, cotangents: Triple, outputs: Triple) -> Triple:
     _, weight, _ = primals
     cotangent, *_ = cotangents
     _, normed, reciprocal_std = outputs
@@ -113,6 +119,26 @@ def _quick_gelu_vjp(
 class MlxOps:
     """Ops in float32. Docstrings: `fathom.models.ops`."""
 
+    reshape = staticmethod(mx.reshape)
+    transpose = staticmethod(mx.transpose)
+    broadcast = staticmethod(mx.broadcast_to)
+    contiguous = staticmethod(mx.contiguous)
+    exp = staticmethod(mx.exp)
+    tanh = staticmethod(mx.tanh)
+    sigmoid = staticmethod(mx.sigmoid)
+    sqrt = staticmethod(mx.sqrt)
+    abs = staticmethod(mx.abs)
+    tril = staticmethod(mx.tril)
+    max = staticmethod(mx.max)
+    maximum = staticmethod(mx.maximum)
+    sum = staticmethod(mx.sum)
+    mean = staticmethod(mx.mean)
+    matmul = staticmethod(mx.matmul)
+    add_matmul = staticmethod(mx.addmm)
+    stop_gradient = staticmethod(mx.stop_gradient)
+    layer_norm = staticmethod(exact_layer_norm)
+    to_numpy = staticmethod(np.array)
+
     def __init__(self, values_one_by_one: bool = False) -> None:
         """`values_one_by_one`: whether MLX computes erf without vector instructions."""
         self.values_one_by_one = values_one_by_one
@@ -130,62 +156,20 @@ class MlxOps:
     def split(self, x: array, sizes: Sequence[int]) -> Sequence[array]:
         return mx.split(x, list(itertools.accumulate(sizes))[:-1], axis=-1)
 
-    def reshape(self, x: array, shape: Sequence[int]) -> array:
-        return mx.reshape(x, shape)
-
-    def transpose(self, x: array, axes: Sequence[int]) -> array:
-        return mx.transpose(x, axes)
-
     def repeat(self, x: array, copies: int) -> array:
         return mx.broadcast_to(x, (copies, *x.shape))
-
-    def broadcast(self, x: array, shape: Sequence[int]) -> array:
-        return mx.broadcast_to(x, shape)
 
     def concatenate(self, xs: Sequence[array], axis: int) -> array:
         return mx.concatenate(list(xs), axis=axis)
 
-    def contiguous(self, x: array) -> array:
-        return mx.contiguous(x)
-
-    def exp(self, x: array) -> array:
-        return mx.exp(x)
-
     def relu(self, x: array) -> array:
         return mx.maximum(x, 0)
-
-    def tanh(self, x: array) -> array:
-        return mx.tanh(x)
-
-    def sigmoid(self, x: array) -> array:
-        return mx.sigmoid(x)
 
     def clip(self, x: array, bound: float) -> array:
         return mx.clip(x, -bound, bound)
 
-    def tril(self, x: array) -> array:
-        return mx.tril(x)
-
     def identity_like(self, x: array) -> array:
         return mx.eye(x.shape[-1])
-
-    def sqrt(self, x: array) -> array:
-        return mx.sqrt(x)
-
-    def abs(self, x: array) -> array:
-        return mx.abs(x)
-
-    def max(self, x: array) -> array:
-        return mx.max(x)
-
-    def maximum(self, x: array, floor: float) -> array:
-        return mx.maximum(x, floor)
-
-    def sum(self, x: array, axis: int, keepdims: bool = False) -> array:
-        return mx.sum(x, axis=axis, keepdims=keepdims)
-
-    def mean(self, x: array, axis: int) -> array:
-        return mx.mean(x, axis=axis)
 
     def logsumexp(self, x: array, axis: int) -> array:
         return mx.logsumexp(x, axis=axis, keepdims=True)
@@ -199,19 +183,13 @@ class MlxOps:
     def stack(self, xs: Sequence[array]) -> array:
         return mx.stack(list(xs))
 
-    def matmul(self, a: array, b: array) -> array:
-        return a @ b
-
-    def add_matmul(self, c: array, a: array, b: array) -> array:
-        return mx.addmm(c, a, b)
-
     def add_product(self, a: array, b: array, c: array) -> array:
         return a + b * c
 
     def sum_of_products(self, a: array, b: array) -> array:
         return mx.sum(a * b[:, None], axis=0)
 
-    def fused(self, function: Fused, *xs: array) -> tuple[array, ...]:
+    def custom_vjp(self, function: CustomVJP, *xs: array) -> tuple[array, ...]:
         outputs = 0
 
         @mx.custom_function
@@ -243,9 +221,6 @@ class MlxOps:
             return quick_gelu(x)[0]
         return x * (1 + mx.erf(x * math.sqrt(0.5))) * 0.5
 
-    def layer_norm(self, x: array, weight: array, bias: array) -> array:
-        return exact_layer_norm(x, weight, bias)
-
     def conv2d(self, x: array, weight: array, bias: array, stride: int = 1) -> array:
         return mx.conv2d(x, weight, stride=stride, padding=1) + bias
 
@@ -270,15 +245,14 @@ class MlxOps:
         scale = q.shape[-1] ** -0.5
         return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask="causal")
 
-    def cross_entropy(self, logits: array, targets: array) -> array:
+    def cross_entropy(self, logits: array, targets: array, weights: array | None = None) -> array:
         picked = mx.take_along_axis(logits, targets[..., None], axis=-1).squeeze(-1)
-        return mx.mean(mx.logsumexp(logits, axis=-1) - picked)
-
-    def stop_gradient(self, x: array) -> array:
-        return mx.stop_gradient(x)
-
-    def to_numpy(self, x: array) -> np.ndarray:
-        return np.array(x)
+        # MLX reads whatever lies at a wrong index, and no device can raise an error.
+        is_class = (targets >= 0) & (targets < logits.shape[-1])
+        losses = mx.logsumexp(logits, axis=-1) - mx.where(is_class, picked, math.nan)
+        if weights is None:
+            return mx.mean(losses)
+        return mx.sum(losses * weights) / mx.sum(weights)
 
     def all_finite(self, x: array) -> array:
         return mx.all(mx.isfinite(x))
@@ -297,7 +271,7 @@ class MlxTrainer(Trainer):
         ops: MlxOps,
         params: dict[str, np.ndarray],
         objective: ObjectiveFunction,
-        update: Update,
+        update: OptimizerConfig,
     ) -> None:
         self.ops = ops
         self.update = update
@@ -311,7 +285,7 @@ class MlxTrainer(Trainer):
             for name in group.names
         }
         self.steps = 0
-        self.measured: list[dict[str, array]] = []
+        self.measured: list[NamedArrays] = []
         # On the CPU, compiling calls a C compiler, takes seconds and gains nothing.
         mutated = [self.params, self.averages, [adam.state for _, adam in self.adams]]
         wanted = os.environ.get(COMPILE_SWITCH, "on") != "off"
@@ -322,7 +296,7 @@ class MlxTrainer(Trainer):
             else self._whole_step
         )
 
-    def _adam(self, group: Group) -> tuple[Group, mlx.optimizers.Adam]:
+    def _adam(self, group: ParamGroup) -> tuple[ParamGroup, mlx.optimizers.Adam]:
         update = self.update
         adam = mlx.optimizers.Adam(
             learning_rate=group.lr,
@@ -333,39 +307,31 @@ class MlxTrainer(Trainer):
         adam.init({name: self.params[name] for name in group.names})
         return group, adam
 
-    def step(self, batches: Sequence[Batch], pace: Pace) -> None:
+    def step(self, batches: Sequence[Batch], scheduled: ScheduledValues) -> None:
         for group, adam in self.adams:
-            adam.learning_rate = group.lr * pace.rate
-        arrays = [tuple(map(self.ops.asarray, (*batch.inputs, batch.targets))) for batch in batches]
-        measured = self.whole_step(arrays, mx.array([pace.rate, pace.momentum]))
+            adam.learning_rate = group.lr * scheduled.rate
+        arrays = [batch.arrays(self.ops.asarray) for batch in batches]
+        measured = self.whole_step(arrays, mx.array([scheduled.rate, scheduled.momentum]))
         # Starts the computation: unevaluated steps would only pile up as a graph.
         mx.async_eval(measured, self.params, self.averages, [adam.state for _, adam in self.adams])
         self.measured.append(measured)
         self.steps += 1
 
-    def _whole_step(self, batches: list[tuple[array, ...]], pace: array) -> dict[str, array]:
+    def _whole_step(self, batches: list[NamedArrays], scheduled: array) -> NamedArrays:
         loss, grads, report = self._mean_over(batches)
         norms = mx.stack([l2_norm(grads[name]) for name in self.params])
         if self.update.clip is not None:
-            factor = clipping(self.ops, norms, self.update.clip)
+            factor = clip_coefficient(self.ops, norms, self.update.clip)
             grads = {name: g * factor for name, g in grads.items()}
-        self._apply(grads, pace)
+        self._apply(grads, scheduled)
         return {"loss": loss, "grad_norms": norms, **report}
 
-    def _mean_over(
-        self, batches: list[tuple[array, ...]]
-    ) -> tuple[array, dict[str, array], dict[str, array]]:
+    def _mean_over(self, batches: list[NamedArrays]) -> tuple[array, NamedArrays, NamedArrays]:
         """Mean loss and gradients, and the reports: those of the last, but finite if all are."""
-
-        def loss_and_report(
-            params: dict[str, array], inputs: tuple[array, ...], targets: array
-        ) -> tuple[array, dict[str, array]]:
-            return tuple(self.objective(params, inputs, targets))
-
         losses, sums, finite = [], None, []
-        for *inputs, targets in batches:
-            (loss, report), grads = mx.value_and_grad(loss_and_report)(
-                self.params, tuple(inputs), targets
+        for arrays in batches:
+            (loss, report), grads = mx.value_and_grad(self.objective)(
+                self.params, Batch.of_arrays(arrays)
             )
             sums = grads if sums is None else {k: sums[k] + g for k, g in grads.items()}
             losses.append(loss)
@@ -376,7 +342,7 @@ class MlxTrainer(Trainer):
         means = {name: g / len(batches) for name, g in sums.items()}
         return mx.mean(mx.stack(losses)), means, report
 
-    def _apply(self, grads: dict[str, array], pace: array) -> None:
+    def _apply(self, grads: NamedArrays, scheduled: array) -> None:
         for group, adam in self.adams:
             # AdamW is Adam on parameters that have decayed.
             kept = 1 - adam.learning_rate * group.decay
@@ -388,13 +354,12 @@ class MlxTrainer(Trainer):
                 for name in group.names:
                     self.params[name], self.averages[name] = muon(
                         self.ops, self.params[name], grads[name], self.averages[name],
-                        pace[0] * group.lr, pace[1], group.parts,
+                        scheduled[0] * group.lr, scheduled[1], group.parts,
                     )  # fmt: skip
 
-    def infer(
-        self, function: Callable[[dict[str, array], array], array], inputs: np.ndarray
-    ) -> np.ndarray:
-        return np.array(function(self.params, self.ops.asarray(inputs)))
+    def infer(self, function: InferredFunction, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        arrays = {name: self.ops.asarray(x) for name, x in inputs.items()}
+        return np.array(function(self.params, arrays))
 
     def collect(self) -> dict[str, np.ndarray]:
         measured, self.measured = self.measured, []
@@ -425,6 +390,8 @@ class MlxTrainer(Trainer):
 class MlxBackend(Backend):
     """MLX on one device."""
 
+    trainer_class = MlxTrainer
+
     def __init__(self, kind: str) -> None:
         gpu = kind == "gpu"
         self.ops = MlxOps(values_one_by_one=not gpu and sys.platform == "linux")
@@ -437,14 +404,6 @@ class MlxBackend(Backend):
             blas=None if gpu else BLAS,
         )
 
-    def trainer(
-        self,
-        params: dict[str, np.ndarray],
-        objective: ObjectiveFunction,
-        update: Update,
-    ) -> Trainer:
-        return MlxTrainer(self.ops, params, objective, update)
-
     def peak_memory_bytes(self) -> int | None:
         return mx.get_peak_memory() if self.device.kind == "gpu" else None
 
@@ -454,11 +413,6 @@ def connect(device: str = "auto") -> MlxBackend:
 
     Raises BackendError for a device that is not there.
     """
-    gpu = mx.is_available(mx.gpu)
-    if device == "auto":
-        device = "gpu" if gpu else "cpu"
-    if device not in ("gpu", "cpu") or (device == "gpu" and not gpu):
-        here = "auto, gpu, cpu" if gpu else "auto, cpu"
-        raise BackendError(f"mlx has no device '{device}' here; device can be {here}")
+    device = choose_device("mlx", device, {"gpu": mx.is_available(mx.gpu), "cpu": True})
     mx.set_default_device(mx.gpu if device == "gpu" else mx.cpu)
     return MlxBackend(device)

@@ -5,11 +5,28 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import erf, log_softmax, logsumexp, softmax
 
-from fathom.models.ops import Fused
+from fathom.models.ops import CustomVJP
 
 
 class NumpyOps:
     """Ops in float64. Docstrings: `fathom.models.ops`."""
+
+    unstack = staticmethod(list)
+    reshape = staticmethod(np.reshape)
+    transpose = staticmethod(np.transpose)
+    broadcast = staticmethod(np.broadcast_to)
+    concatenate = staticmethod(np.concatenate)
+    stack = staticmethod(np.stack)
+    exp = staticmethod(np.exp)
+    tanh = staticmethod(np.tanh)
+    sqrt = staticmethod(np.sqrt)
+    abs = staticmethod(np.abs)
+    tril = staticmethod(np.tril)
+    max = staticmethod(np.max)
+    maximum = staticmethod(np.maximum)
+    sum = staticmethod(np.sum)
+    mean = staticmethod(np.mean)
+    matmul = staticmethod(np.matmul)
 
     def asarray(self, x: np.ndarray) -> np.ndarray:
         return x if np.issubdtype(x.dtype, np.integer) else x.astype(np.float64)
@@ -17,38 +34,17 @@ class NumpyOps:
     def constant(self, x: np.ndarray) -> np.ndarray:
         return self.asarray(x)
 
-    def unstack(self, x: np.ndarray) -> Sequence[np.ndarray]:
-        return list(x)
-
     def split(self, x: np.ndarray, sizes: Sequence[int]) -> Sequence[np.ndarray]:
         return np.split(x, np.cumsum(list(sizes))[:-1], axis=-1)
-
-    def reshape(self, x: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-        return x.reshape(shape)
-
-    def transpose(self, x: np.ndarray, axes: Sequence[int]) -> np.ndarray:
-        return x.transpose(axes)
 
     def repeat(self, x: np.ndarray, copies: int) -> np.ndarray:
         return np.stack([x] * copies)
 
-    def broadcast(self, x: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-        return np.broadcast_to(x, shape)
-
-    def concatenate(self, xs: Sequence[np.ndarray], axis: int) -> np.ndarray:
-        return np.concatenate(xs, axis)
-
     def contiguous(self, x: np.ndarray) -> np.ndarray:
         return x
 
-    def exp(self, x: np.ndarray) -> np.ndarray:
-        return np.exp(x)
-
     def relu(self, x: np.ndarray) -> np.ndarray:
         return np.maximum(x, 0)
-
-    def tanh(self, x: np.ndarray) -> np.ndarray:
-        return np.tanh(x)
 
     def sigmoid(self, x: np.ndarray) -> np.ndarray:
         return 1 / (1 + np.exp(-x))
@@ -56,29 +52,8 @@ class NumpyOps:
     def clip(self, x: np.ndarray, bound: float) -> np.ndarray:
         return np.clip(x, -bound, bound)
 
-    def tril(self, x: np.ndarray) -> np.ndarray:
-        return np.tril(x)
-
     def identity_like(self, x: np.ndarray) -> np.ndarray:
         return np.eye(x.shape[-1])
-
-    def sqrt(self, x: np.ndarray) -> np.ndarray:
-        return np.sqrt(x)
-
-    def abs(self, x: np.ndarray) -> np.ndarray:
-        return np.abs(x)
-
-    def max(self, x: np.ndarray) -> np.ndarray:
-        return x.max()
-
-    def maximum(self, x: np.ndarray, floor: float) -> np.ndarray:
-        return np.maximum(x, floor)
-
-    def sum(self, x: np.ndarray, axis: int, keepdims: bool = False) -> np.ndarray:
-        return x.sum(axis=axis, keepdims=keepdims)
-
-    def mean(self, x: np.ndarray, axis: int) -> np.ndarray:
-        return x.mean(axis=axis)
 
     def logsumexp(self, x: np.ndarray, axis: int) -> np.ndarray:
         return logsumexp(x, axis=axis, keepdims=True)
@@ -89,12 +64,6 @@ class NumpyOps:
     def softmax(self, x: np.ndarray) -> np.ndarray:
         return softmax(x, axis=-1)
 
-    def stack(self, xs: Sequence[np.ndarray]) -> np.ndarray:
-        return np.stack(xs)
-
-    def matmul(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        return a @ b
-
     def add_matmul(self, c: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return c + a @ b
 
@@ -104,7 +73,7 @@ class NumpyOps:
     def sum_of_products(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return (a * b[:, None]).sum(axis=0)
 
-    def fused(self, function: Fused, *xs: np.ndarray) -> tuple[np.ndarray, ...]:
+    def custom_vjp(self, function: CustomVJP, *xs: np.ndarray) -> tuple[np.ndarray, ...]:
         outputs, _ = function.forward(self, *xs)
         return outputs
 
@@ -150,9 +119,14 @@ class NumpyOps:
         future = np.triu(np.ones((T, T), dtype=bool), k=1)
         return softmax(np.where(future, -np.inf, scores), axis=-1) @ v
 
-    def cross_entropy(self, logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    def cross_entropy(
+        self, logits: np.ndarray, targets: np.ndarray, weights: np.ndarray | None = None
+    ) -> np.ndarray:
+        if targets.min() < 0 or targets.max() >= logits.shape[-1]:
+            raise IndexError(f"targets must be in [0, {logits.shape[-1]})")
         log_probabilities = log_softmax(logits, axis=-1)
-        return -np.take_along_axis(log_probabilities, targets[..., None], axis=-1).mean()
+        losses = -np.take_along_axis(log_probabilities, targets[..., None], axis=-1).squeeze(-1)
+        return np.average(losses, weights=weights)
 
     def stop_gradient(self, x: np.ndarray) -> np.ndarray:
         return x

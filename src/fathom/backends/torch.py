@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,15 +12,42 @@ import torch.nn.functional as F  # noqa: N812, the name that PyTorch's own docum
 from torch import Tensor
 from torch.optim.adamw import adamw
 
-from fathom.backends import Backend, BackendError, Device, ObjectiveFunction, Trainer
-from fathom.models.ops import Fused
-from fathom.optimizers import Pace, Update, clipping, muon
+from fathom.backends import (
+    Backend,
+    Device,
+    InferredFunction,
+    ObjectiveFunction,
+    Trainer,
+    choose_device,
+)
+from fathom.models.ops import CustomVJP
+from fathom.optimizers import OptimizerConfig, ScheduledValues, clip_coefficient, muon
 from fathom.system.hardware import cpu_model
 from fathom.tasks import Batch
 
 
 class TorchOps:
     """Ops in float32. Docstrings: `fathom.models.ops`."""
+
+    reshape = staticmethod(torch.reshape)
+    transpose = staticmethod(torch.permute)
+    broadcast = staticmethod(torch.broadcast_to)
+    contiguous = staticmethod(Tensor.contiguous)
+    unstack = staticmethod(torch.unbind)
+    exp = staticmethod(torch.exp)
+    relu = staticmethod(torch.relu)
+    tanh = staticmethod(torch.tanh)
+    sigmoid = staticmethod(torch.sigmoid)
+    sqrt = staticmethod(torch.sqrt)
+    abs = staticmethod(torch.abs)
+    tril = staticmethod(torch.tril)
+    max = staticmethod(torch.max)
+    maximum = staticmethod(torch.clamp_min)
+    matmul = staticmethod(torch.matmul)
+    add_product = staticmethod(torch.addcmul)
+    stop_gradient = staticmethod(Tensor.detach)
+    gelu = staticmethod(F.gelu)
+    linear = staticmethod(F.linear)
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -37,62 +64,20 @@ class TorchOps:
             self.constants[key] = self.asarray(x)
         return self.constants[key]
 
-    def unstack(self, x: Tensor) -> Sequence[Tensor]:
-        return x.unbind(0)
-
     def split(self, x: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:
         return x.split(list(sizes), dim=-1)
-
-    def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
-        return x.reshape(shape)
-
-    def transpose(self, x: Tensor, axes: Sequence[int]) -> Tensor:
-        return x.permute(axes)
 
     def repeat(self, x: Tensor, copies: int) -> Tensor:
         return x.expand(copies, *x.shape)
 
-    def broadcast(self, x: Tensor, shape: Sequence[int]) -> Tensor:
-        return x.expand(*shape)
-
     def concatenate(self, xs: Sequence[Tensor], axis: int) -> Tensor:
         return torch.cat(list(xs), dim=axis)
-
-    def contiguous(self, x: Tensor) -> Tensor:
-        return x.contiguous()
-
-    def exp(self, x: Tensor) -> Tensor:
-        return x.exp()
-
-    def relu(self, x: Tensor) -> Tensor:
-        return F.relu(x)
-
-    def tanh(self, x: Tensor) -> Tensor:
-        return x.tanh()
-
-    def sigmoid(self, x: Tensor) -> Tensor:
-        return x.sigmoid()
 
     def clip(self, x: Tensor, bound: float) -> Tensor:
         return x.clamp(-bound, bound)
 
-    def tril(self, x: Tensor) -> Tensor:
-        return x.tril()
-
     def identity_like(self, x: Tensor) -> Tensor:
         return torch.eye(x.shape[-1], device=x.device)
-
-    def sqrt(self, x: Tensor) -> Tensor:
-        return x.sqrt()
-
-    def abs(self, x: Tensor) -> Tensor:
-        return x.abs()
-
-    def max(self, x: Tensor) -> Tensor:
-        return x.max()
-
-    def maximum(self, x: Tensor, floor: float) -> Tensor:
-        return x.clamp_min(floor)
 
     def sum(self, x: Tensor, axis: int, keepdims: bool = False) -> Tensor:
         return x.sum(dim=axis, keepdim=keepdims)
@@ -112,14 +97,8 @@ class TorchOps:
     def stack(self, xs: Sequence[Tensor]) -> Tensor:
         return torch.stack(list(xs))
 
-    def matmul(self, a: Tensor, b: Tensor) -> Tensor:
-        return a @ b
-
     def add_matmul(self, c: Tensor, a: Tensor, b: Tensor) -> Tensor:
         return c.baddbmm_(a, b) if c.ndim == 3 else c.addmm_(a, b)
-
-    def add_product(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-        return torch.addcmul(a, b, c)
 
     def sum_of_products(self, a: Tensor, b: Tensor) -> Tensor:
         # Not (a * b[:, None]).sum(0), which writes all products before it reads them.
@@ -129,20 +108,14 @@ class TorchOps:
             total.addcmul_(a_s, b_s)
         return total
 
-    def fused(self, function: Fused, *xs: Tensor) -> tuple[Tensor, ...]:
-        return OwnGradient.apply(self, function, *xs)
+    def custom_vjp(self, function: CustomVJP, *xs: Tensor) -> tuple[Tensor, ...]:
+        return CustomVJPFunction.apply(self, function, *xs)
 
     def tensordot(self, a: Tensor, b: Tensor) -> Tensor:
         return torch.tensordot(a, b, dims=1)
 
     def embedding(self, table: Tensor, ids: Tensor) -> Tensor:
         return F.embedding(ids, table)
-
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        return F.linear(x, weight, bias)
-
-    def gelu(self, x: Tensor) -> Tensor:
-        return F.gelu(x)
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return F.layer_norm(x, weight.shape, weight, bias, eps=1e-5)
@@ -158,11 +131,17 @@ class TorchOps:
     def causal_attention(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
-    def cross_entropy(self, logits: Tensor, targets: Tensor) -> Tensor:
-        return F.cross_entropy(logits.flatten(0, -2), targets.flatten())
-
-    def stop_gradient(self, x: Tensor) -> Tensor:
-        return x.detach()
+    def cross_entropy(
+        self, logits: Tensor, targets: Tensor, weights: Tensor | None = None
+    ) -> Tensor:
+        reduction = "mean" if weights is None else "none"
+        losses = F.cross_entropy(
+            logits.flatten(0, -2), targets.flatten(), ignore_index=IGNORE_NONE, reduction=reduction
+        )
+        if weights is None:
+            return losses
+        shares = weights.flatten()
+        return (losses * shares).sum() / shares.sum()
 
     def to_numpy(self, x: Tensor) -> np.ndarray:
         return x.detach().cpu().numpy()
@@ -171,11 +150,11 @@ class TorchOps:
         return x.isfinite().all()
 
 
-class OwnGradient(torch.autograd.Function):
-    """A `Fused` function as PyTorch takes it."""
+class CustomVJPFunction(torch.autograd.Function):
+    """A `CustomVJP` as PyTorch takes it."""
 
     @staticmethod
-    def forward(ctx: Any, ops: TorchOps, function: Fused, *xs: Tensor) -> tuple[Tensor, ...]:  # noqa: ANN401
+    def forward(ctx: Any, ops: TorchOps, function: CustomVJP, *xs: Tensor) -> tuple[Tensor, ...]:  # noqa: ANN401
         outputs, saved = function.forward(ops, *xs)
         ctx.ops, ctx.function = ops, function
         ctx.save_for_backward(*saved)
@@ -187,6 +166,9 @@ class OwnGradient(torch.autograd.Function):
         return None, None, *found
 
 
+IGNORE_NONE = torch.iinfo(torch.int64).min
+"""PyTorch leaves out targets of −100 unless it is told of another number."""
+
 GRAPH_SWITCH = "FATHOM_TORCH_GRAPH"
 """Environment variable: `off` runs the operations of a step on a GPU one by one."""
 
@@ -195,16 +177,18 @@ UNCORRECTED = 2**30
 
 Its corrections 1 − β^t are then exactly one."""
 
-Step = Callable[[tuple[tuple[Tensor, ...], ...], Tensor], dict[str, Tensor]]
-"""From batches, each (*inputs, targets), and the pace [2] as numbers: updates the parameters,
-returns what it measured."""
+Tensors = dict[str, Tensor]
+
+Step = Callable[[tuple[Tensors, ...], Tensor], Tensors]
+"""From batches as `Batch.arrays` and the scheduled values [2]: updates the parameters, returns what
+it measured."""
 
 
 class Captured:
     """A step recorded once as a CUDA graph, then replayed: one launch instead of thousands.
 
     A graph reads and writes fixed addresses. So batches are copied to where the first ones were,
-    the pace is a tensor, and what a replay measured is copied before the next.
+    the scheduled values are a tensor, and what a replay measured is copied before the next.
     """
 
     WARM_UP = 3
@@ -215,29 +199,29 @@ class Captured:
         self.stream = torch.cuda.Stream()
         self.runs = 0
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.batches: tuple[tuple[Tensor, ...], ...] = ()
-        self.pace: Tensor | None = None
-        self.measured: dict[str, Tensor] = {}
+        self.batches: tuple[Tensors, ...] = ()
+        self.scheduled: Tensor | None = None
+        self.measured: Tensors = {}
 
-    def __call__(self, batches: tuple[tuple[Tensor, ...], ...], pace: Tensor) -> dict[str, Tensor]:
-        if self.pace is None:
-            self.batches = tuple(tuple(x.clone() for x in batch) for batch in batches)
-            self.pace = pace.clone()
+    def __call__(self, batches: tuple[Tensors, ...], scheduled: Tensor) -> Tensors:
+        if self.scheduled is None:
+            self.batches = tuple({k: x.clone() for k, x in batch.items()} for batch in batches)
+            self.scheduled = scheduled.clone()
         for kept, given in zip(self.batches, batches, strict=True):
-            for to, x in zip(kept, given, strict=True):
-                to.copy_(x)
-        self.pace.copy_(pace)
+            for name, x in given.items():
+                kept[name].copy_(x)
+        self.scheduled.copy_(scheduled)
         if self.runs < self.WARM_UP:
             self.runs += 1
             self.stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self.stream):
-                measured = self.step(self.batches, self.pace)
+                measured = self.step(self.batches, self.scheduled)
             torch.cuda.current_stream().wait_stream(self.stream)
             return measured
         if self.graph is None:
             self.graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self.graph):  # records; nothing is computed yet
-                self.measured = self.step(self.batches, self.pace)
+                self.measured = self.step(self.batches, self.scheduled)
         self.graph.replay()
         return {name: value.clone() for name, value in self.measured.items()}
 
@@ -250,7 +234,7 @@ class TorchTrainer(Trainer):
         ops: TorchOps,
         params: dict[str, np.ndarray],
         objective: ObjectiveFunction,
-        update: Update,
+        update: OptimizerConfig,
     ) -> None:
         self.ops = ops
         self.objective = objective
@@ -268,24 +252,20 @@ class TorchTrainer(Trainer):
         # One for each parameter, as the fused update wants it.
         self.counters = {k: torch.tensor(float(self.ahead), device=ops.device) for k in self.v}
         self.steps = 0
-        self.measured: list[dict[str, Tensor]] = []
+        self.measured: list[Tensors] = []
         captures = ops.device.type == "cuda" and os.environ.get(GRAPH_SWITCH, "on") != "off"
         self.whole_step: Step = Captured(self._whole_step) if captures else self._whole_step
 
-    def step(self, batches: Sequence[Batch], pace: Pace) -> None:
-        arrays = tuple(
-            tuple(map(self.ops.asarray, (*batch.inputs, batch.targets))) for batch in batches
-        )
+    def step(self, batches: Sequence[Batch], scheduled: ScheduledValues) -> None:
+        arrays = tuple(batch.arrays(self.ops.asarray) for batch in batches)
         device = self.ops.device
         # On a GPU it is an operand, and has the parameters' type.
         kind = torch.float64 if device.type == "cpu" else torch.float32
-        numbers = torch.tensor([pace.rate, pace.momentum], dtype=kind, device=device)
+        numbers = torch.tensor([scheduled.rate, scheduled.momentum], dtype=kind, device=device)
         self.measured.append(self.whole_step(arrays, numbers))
         self.steps += 1
 
-    def _whole_step(
-        self, batches: tuple[tuple[Tensor, ...], ...], pace: Tensor
-    ) -> dict[str, Tensor]:
+    def _whole_step(self, batches: tuple[Tensors, ...], scheduled: Tensor) -> Tensors:
         loss, grads, report = self._mean_over(batches)
         norms = torch.stack([torch.linalg.vector_norm(g) for g in grads])
         measured = {
@@ -296,19 +276,17 @@ class TorchTrainer(Trainer):
         }
         with torch.no_grad():
             if self.update.clip is not None:
-                factor = clipping(self.ops, norms, self.update.clip)
+                factor = clip_coefficient(self.ops, norms, self.update.clip)
                 grads = [g * factor for g in grads]
-            self._apply(dict(zip(self.params, grads, strict=True)), pace)
+            self._apply(dict(zip(self.params, grads, strict=True)), scheduled)
         return measured
 
-    def _mean_over(
-        self, batches: tuple[tuple[Tensor, ...], ...]
-    ) -> tuple[Tensor, list[Tensor], dict[str, Tensor]]:
+    def _mean_over(self, batches: tuple[Tensors, ...]) -> tuple[Tensor, list[Tensor], Tensors]:
         """Mean loss and gradients, and the reports: those of the last, but finite if all are."""
         params = list(self.params.values())
         losses, sums, finite = [], None, []
-        for *inputs, targets in batches:
-            loss, report = self.objective(self.params, tuple(inputs), targets)
+        for arrays in batches:
+            loss, report = self.objective(self.params, Batch.of_arrays(arrays))
             # A parameter that the loss does not use has a gradient of zero, as in MLX.
             grads = [
                 g.contiguous() for g in torch.autograd.grad(loss, params, materialize_grads=True)
@@ -322,8 +300,10 @@ class TorchTrainer(Trainer):
         report["logits_finite"] = torch.stack(finite).all()
         return torch.stack(losses).mean(), list(means), report
 
-    def _apply(self, grads: dict[str, Tensor], pace: Tensor) -> None:
-        rate, momentum = pace.tolist() if pace.device.type == "cpu" else pace.unbind()
+    def _apply(self, grads: Tensors, scheduled: Tensor) -> None:
+        rate, momentum = (
+            scheduled.tolist() if scheduled.device.type == "cpu" else scheduled.unbind()
+        )
         for group in self.update.groups:
             lr = group.lr * rate
             if group.rule == "muon":
@@ -352,11 +332,10 @@ class TorchTrainer(Trainer):
                 weight_decay=group.decay,
             )
 
-    def infer(
-        self, function: Callable[[dict[str, Tensor], Tensor], Tensor], inputs: np.ndarray
-    ) -> np.ndarray:
+    def infer(self, function: InferredFunction, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
         with torch.inference_mode():
-            return function(self.params, self.ops.asarray(inputs)).cpu().numpy()
+            arrays = {name: self.ops.asarray(x) for name, x in inputs.items()}
+            return function(self.params, arrays).cpu().numpy()
 
     def collect(self) -> dict[str, np.ndarray]:
         measured, self.measured = self.measured, []
@@ -384,6 +363,8 @@ class TorchTrainer(Trainer):
 class TorchBackend(Backend):
     """PyTorch on one device."""
 
+    trainer_class = TorchTrainer
+
     def __init__(self, device: torch.device) -> None:
         self.torch_device = device
         self.ops = TorchOps(device)
@@ -395,14 +376,6 @@ class TorchBackend(Backend):
             name=torch.cuda.get_device_name(device) if cuda else cpu_model(),
             driver=f"CUDA {torch.version.cuda}" if cuda else None,
         )
-
-    def trainer(
-        self,
-        params: dict[str, np.ndarray],
-        objective: ObjectiveFunction,
-        update: Update,
-    ) -> Trainer:
-        return TorchTrainer(self.ops, params, objective, update)
 
     def peak_memory_bytes(self) -> int | None:
         if self.torch_device.type == "cuda":
@@ -420,11 +393,7 @@ def connect(device: str = "auto") -> TorchBackend:
         "mps": torch.backends.mps.is_available(),
         "cpu": True,
     }
-    if device == "auto":
-        device = next(kind for kind, here in present.items() if here)
-    if not present.get(device, False):
-        here = ", ".join(kind for kind, is_here in present.items() if is_here)
-        raise BackendError(f"torch has no device '{device}' here; device can be auto, {here}")
+    device = choose_device("torch", device, present)
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     # TensorFloat-32 rounds products to 10 bits: off, so that devices can be compared.
     torch.backends.cuda.matmul.allow_tf32 = False

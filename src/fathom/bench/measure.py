@@ -1,9 +1,9 @@
 """What `fathom bench` measures, and its table.
 
-Both sides of every comparison run in turns, in processes that live side by side, so that a machine
-that slows down slows both. Values are medians over the turns. `worker` is the process that either
-side runs in. Other sides than ours are folders of `benchmarks/`, with a file for each backend that
-has such a step: `textbook`, and `pypi`, which wraps our sub-layers in PyPI's hyper-connections.
+The sides of a comparison take turns, each in a process of its own (`worker`), so a slowdown of the
+machine affects all of them. Values are medians over the turns. Sides other than ours are folders of
+`benchmarks/` with a file for each backend: `textbook`, and `pypi`, which wraps our sub-layers in
+PyPI's hyper-connections.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -28,52 +28,21 @@ from fathom.backends import BackendError
 from fathom.bench.worker import MATRIX
 from fathom.config import Cell, Config, Spec, installed_backends, load_config
 from fathom.runs.estimate import operations_of_step
-from fathom.system.files import replacing
+from fathom.system.files import atomic_write
 
 TEXTBOOK = Path("benchmarks/textbook")
 WORKER = "fathom.bench.worker"
 
 SIZES = Path("benchmarks/sizes.yaml")
-"""What is measured: a study for each size."""
+"""A study for each size."""
 
 YARDSTICK = "torch"
-"""The backend that every other one is set against."""
+"""The backend that the others are compared with."""
 
 BLAS_OF = {"ours": "auto", "textbook": "off", "pypi": "auto"}
-"""Sides, and which BLAS MLX takes: the published demos run on the plain wheel."""
+"""The BLAS that MLX uses on each side: the published demos run on the plain wheel."""
 
-GROWTH = (12, 24, 48, 96)
-"""Depths at which the default size is measured."""
-
-PARTS = ("steps", "growth", "startup", "dry-run", "sweep")
-
-
-@dataclass(frozen=True)
-class Row:
-    """One measured or derived number, as a row of bench.csv."""
-
-    part: str
-    measure: str
-    size: str
-    backend: str
-    variant: str
-    value: float
-    unit: str
-    low: float | None = None
-    """Smallest and largest of the turns, where there were several."""
-    high: float | None = None
-    threads: int | None = None
-    target: str = ""
-    """As in '>= 2.5'; empty where none is set."""
-
-    @property
-    def met(self) -> str:
-        """yes or no; empty without a target."""
-        if not self.target:
-            return ""
-        relation, limit = self.target.split()
-        holds = self.value >= float(limit) if relation == ">=" else self.value <= float(limit)
-        return "yes" if holds else "no"
+PARTS = ("steps", "startup", "dry-run", "sweep")
 
 
 TARGETS = {
@@ -97,73 +66,101 @@ TARGETS = {
     ("wall", "", "", ""): "<= 300",
     ("dry-run of 5400 cells", "", "", ""): "<= 15",
 }
-"""By (measure, size, backend, variant)."""
+"""By (metric, size, backend, variant)."""
 
 
-def targeted(row: Row) -> Row:
-    """The row with its target, if there is one."""
-    key = (row.measure, row.size, row.backend, row.variant)
-    return Row(**{**asdict(row), "target": TARGETS.get(key, "")})
+@dataclass(frozen=True)
+class Row:
+    """One measured or derived number, a row of bench.csv."""
+
+    part: str
+    metric: str
+    value: float
+    unit: str
+    size: str = ""
+    depth: int | None = None
+    backend: str = ""
+    variant: str = ""
+    threads: int | None = None
+    low: float | None = None
+    """The smallest and the largest of several turns."""
+    high: float | None = None
+
+    @property
+    def target(self) -> str:
+        """As in '>= 2.5'; empty if there is none."""
+        return TARGETS.get((self.metric, self.size, self.backend, self.variant), "")
+
+    @property
+    def met(self) -> str:
+        """Whether the target is met: yes or no; empty without a target."""
+        if not self.target:
+            return ""
+        relation, limit = self.target.split()
+        is_met = self.value >= float(limit) if relation == ">=" else self.value <= float(limit)
+        return "yes" if is_met else "no"
 
 
-def write_bench(out: Path, parts: Sequence[str], sizes: Sequence[str], turns: int, threads: int,
-                say: Callable[[str], None]) -> list[Row]:  # fmt: skip
-    """Measure the parts, say each row as it comes, and write every finished part to the CSV `out`.
+def write_bench(
+    out: Path,
+    parts: Sequence[str],
+    sizes: Sequence[str],
+    turns: int,
+    threads: int,
+    say: Callable[[str], None],
+) -> None:
+    """Measure the parts, report each row to `say`, and write each finished part to the CSV `out`.
 
-    Rows of parts that are not measured this time are kept. Raises BackendError outside a copy of
-    the project, which alone has the textbook steps.
+    Rows of other parts in `out` are kept. Raises BackendError outside the project's folder, where
+    the textbook steps are.
     """
     if not TEXTBOOK.is_dir():
         raise BackendError(f"{TEXTBOOK} is not here; run bench in the folder of the project")
-    measures: dict[str, Callable[[], Iterable[Row]]] = {
+    if "steps" in parts and importlib.util.find_spec("hyper_connections") is None:
+        say("steps without pypi: hyper-connections is not here; pip install -e '.[bench]'")
+    measure: dict[str, Callable[[], Iterable[Row]]] = {
         "steps": lambda: step_rows(sizes, turns, threads),
-        "growth": lambda: growth_rows(turns, threads),
         "startup": lambda: startup_rows(turns),
         "dry-run": lambda: dry_run_rows(turns),
         "sweep": sweep_rows,
     }
-    if "steps" in parts and importlib.util.find_spec("hyper_connections") is None:
-        say(
-            "steps without pypi: hyper-connections is not here; pip install -e '.[bench]' brings it"
-        )
-    rows = []
     for part in parts:
-        measured = []
-        for row in map(targeted, measures[part]()):
-            where = f"{row.part:8} {row.size:8} {row.backend:6} {row.variant:9}"
-            against = f"  (target {row.target}: {row.met})" if row.target else ""
-            say(f"{where} {row.measure}: {row.value:.4g} {row.unit}{against}")
-            measured.append(row)
-        _replace_part(out, part, measured)
-        rows += measured
-    return rows
+        rows = []
+        for row in measure[part]():
+            depth = row.depth or ""
+            where = f"{row.part:8} {row.size:8} {depth:3} {row.backend:6} {row.variant:9}"
+            target = f"  (target {row.target}: {row.met})" if row.target else ""
+            say(f"{where} {row.metric}: {row.value:.4g} {row.unit}{target}")
+            rows.append(row)
+        _replace_part(out, part, rows)
 
 
 def _replace_part(out: Path, part: str, rows: Sequence[Row]) -> None:
-    """Put the rows of one part into the CSV, in place of those it had."""
-    names = [field.name for field in fields(Row)] + ["met"]
+    """Replace the rows of one part in the CSV."""
+    names = [*(field.name for field in fields(Row)), "target", "met"]
     kept = []
     if out.exists():
         with out.open(newline="", encoding="utf-8") as file:
             kept = [row for row in csv.DictReader(file) if row["part"] != part]
-    with replacing(out) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+    new = [{name: getattr(row, name) for name in names} for row in rows]
+    with atomic_write(out) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, names, lineterminator="\n")
         writer.writeheader()
-        writer.writerows([*kept, *({**asdict(row), "met": row.met} for row in rows)])
+        writer.writerows([*kept, *new])
 
 
 # --- training steps -----------------------------------------------------------------------------
 
 
 def _environment() -> dict[str, str]:
-    """In which a process finds this fathom, installed or not, and the textbook steps."""
+    """The environment in which a process finds this fathom, installed or not, and other sides."""
     folders = [str(folder.resolve()) for folder in (Path("src"), TEXTBOOK.parent)]
     given = [os.environ["PYTHONPATH"]] if "PYTHONPATH" in os.environ else []
     return {**os.environ, "PYTHONPATH": os.pathsep.join([*folders, *given])}
 
 
 class Worker:
-    """A process that trains when told to, unless it has no such step: then `is_ready` is False."""
+    """A process that trains on command; `is_ready` is False if its side has no such step."""
 
     def __init__(self, spec: Spec, side: str, threads: int, blas: str = "auto") -> None:
         wanted = {"side": side, "threads": threads, "blas": blas, "spec": spec.model_dump()}
@@ -196,31 +193,33 @@ class Worker:
 
 
 def spec_for(size: str, variant: str, backend: str, depth: int | None = None) -> Spec:
-    """The cell that is measured."""
+    """The spec of a size; by default at its first depth."""
     study = sizes().studies[size]
     return sizes().spec(Cell(size, depth or study.depths[0], variant, backend, study.seeds[0]))
 
 
 @cache
 def sizes() -> Config:
-    """What is measured: a study for each size."""
+    """The config with a study for each size."""
     return load_config([SIZES])
 
 
 def _backends() -> list[str]:
-    """The backends that are installed, the yardstick first."""
+    """The installed backends, the yardstick first."""
     return sorted(installed_backends(), key=lambda name: (name != YARDSTICK, name))
 
 
-def in_turns(
-    workers: dict[tuple, Worker], turns: int, seconds: float = 0.5
-) -> dict[tuple, list[float]]:
-    """Seconds per step of each worker, all of them once per turn, about so many seconds each."""
+Side = tuple[str, str]
+"""A variant and one of BLAS_OF."""
+
+
+def time_in_turns(workers: Mapping[Side, Worker], turns: int) -> dict[Side, list[float]]:
+    """Seconds per step of each worker in each turn of about half a second."""
     counts = {}
-    for key, worker in workers.items():  # this turn warms up, and does not count
+    for key, worker in workers.items():  # a warm-up, which does not count
         once = worker.ask("steps 1")["seconds"]
-        counts[key] = max(1, min(50, round(seconds / once)))
-    times: dict[tuple, list[float]] = {key: [] for key in workers}
+        counts[key] = max(1, min(50, round(0.5 / once)))
+    times: dict[Side, list[float]] = {key: [] for key in workers}
     for _ in range(turns):
         for key, worker in workers.items():
             times[key].append(worker.ask(f"steps {counts[key]}")["seconds"])
@@ -228,89 +227,74 @@ def in_turns(
 
 
 def step_rows(names: Sequence[str], turns: int, threads: int) -> Iterator[Row]:
-    """Seconds per step of every side, and what follows: ratios, overheads, share of the limit."""
+    """Seconds per step of every side at every depth, and the ratios and shares that follow."""
     for size in names:
-        variants = sizes().studies[size].labels
-        medians: dict[tuple, float] = {}
-        for backend in _backends():
-            yield from _steps_of(size, backend, turns, threads, medians)
-            if backend != YARDSTICK and (YARDSTICK, variants[0]) in medians:
-                for variant in variants:
-                    ratio = medians[backend, variant] / medians[YARDSTICK, variant]
-                    yield Row("steps", f"over {YARDSTICK}", size, backend, variant, ratio, "×",
-                              threads=threads)  # fmt: skip
+        for depth in sizes().studies[size].depths:
+            yardstick: dict[str, float] = {}
+            for backend in _backends():
+                common = {"size": size, "depth": depth, "backend": backend, "threads": threads}
+                for row in _rows_of_backend(size, depth, backend, turns, threads):
+                    yield replace(row, **common)
+                    if row.metric != "ours step":
+                        continue
+                    if backend == YARDSTICK:
+                        yardstick[row.variant] = row.value
+                    elif row.variant in yardstick:
+                        ratio = row.value / yardstick[row.variant]
+                        over = Row("steps", f"over {YARDSTICK}", ratio, "×", variant=row.variant)
+                        yield replace(over, **common)
 
 
-def _steps_of(
-    size: str, backend: str, turns: int, threads: int, medians: dict[tuple, float]
+def _rows_of_backend(
+    size: str, depth: int, backend: str, turns: int, threads: int
 ) -> Iterator[Row]:
-    """The rows of one backend; our median seconds by (backend, variant) go to `medians`."""
     variants = sizes().studies[size].labels
+    specs = {variant: spec_for(size, variant, backend, depth) for variant in variants}
     with ExitStack() as stack:
         started = {
-            (variant, side): stack.enter_context(
-                Worker(spec_for(size, variant, backend), side, threads, blas)
-            )
-            for variant in variants
+            (variant, side): stack.enter_context(Worker(spec, side, threads, blas))
+            for variant, spec in specs.items()
             for side, blas in BLAS_OF.items()
         }
         workers = {key: worker for key, worker in started.items() if worker.is_ready}
-        times = in_turns(workers, turns)
+        times = time_in_turns(workers, turns)
         baseline = variants[0], "ours"
-        seconds_of_matmul = min(workers[baseline].ask("matmul 5")["seconds"] for _ in range(turns))
-        rate = 2 * MATRIX**3 / seconds_of_matmul
+        rate = (
+            2 * MATRIX**3 / min(workers[baseline].ask("matmul 5")["seconds"] for _ in range(turns))
+        )
         memory = {key: worker.ask("memory") for key, worker in workers.items()}
 
-    def row(measure: str, variant: str, value: float, unit: str, *bounds: float) -> Row:
-        return Row("steps", measure, size, backend, variant, value, unit, *bounds, threads=threads)
+    def median_row(metric: str, variant: str, values: Sequence[float], unit: str) -> Row:
+        return Row("steps", metric, median(values), unit, variant=variant,
+                   low=min(values), high=max(values))  # fmt: skip
 
-    def ratio(measure: str, variant: str, above: tuple, below: tuple) -> Row:
-        # Of turns, not of medians: both sides of a turn saw the same machine.
+    def ratio(metric: str, variant: str, above: Side, below: Side) -> Row:
+        # Of each turn, in which both sides ran on the same machine at the same time.
         ratios = [a / b for a, b in zip(times[above], times[below], strict=True)]
-        return row(measure, variant, median(ratios), "×", min(ratios), max(ratios))
+        return median_row(metric, variant, ratios, "×")
 
-    yield Row("steps", "matmul rate", size, backend, "", rate / 1e9, "GFLOP/s", threads=threads)
+    yield Row("steps", "matmul rate", rate / 1e9, "GFLOP/s")
     for (variant, side), seconds in times.items():
-        bounds = (min(seconds) * 1e3, max(seconds) * 1e3)
-        yield row(f"{side} step", variant, median(seconds) * 1e3, "ms", *bounds)
-        yield row(f"{side} memory", variant, memory[variant, side]["bytes"] / 2**20, "MiB")
-    for variant, side in times:
+        yield median_row(f"{side} step", variant, [1e3 * s for s in seconds], "ms")
+        mebibytes = memory[variant, side]["bytes"] / 2**20
+        yield Row("steps", f"{side} memory", mebibytes, "MiB", variant=variant)
         if side != "ours":
             yield ratio(f"{side} over ours", variant, (variant, side), (variant, "ours"))
-    for variant in variants[1:]:
-        ours = variant, "ours"
-        yield ratio("over baseline", variant, ours, baseline)
-        share = memory[ours]["of_steps"] / memory[baseline]["of_steps"]
-        yield row("memory over baseline", variant, share, "×")
     for variant in variants:
-        medians[backend, variant] = median(times[variant, "ours"])
-        share = operations_of_step(spec_for(size, variant, backend)) / rate
-        yield row("share of matmul rate", variant, share / medians[backend, variant], "")
-
-
-def growth_rows(turns: int, threads: int) -> Iterator[Row]:
-    """Seconds per step of the default size as it gets deeper."""
-    for backend in _backends():
-        for variant in sizes().studies["default"].labels:
-            with ExitStack() as stack:
-                workers = {
-                    (depth,): stack.enter_context(
-                        Worker(spec_for("default", variant, backend, depth), "ours", threads)
-                    )
-                    for depth in GROWTH
-                }
-                times = in_turns(workers, turns, seconds=0.25)
-            for (depth,), seconds in times.items():
-                bounds = (min(seconds) * 1e3, max(seconds) * 1e3)
-                yield Row("growth", f"step at {depth} layers", "default", backend, variant,
-                          median(seconds) * 1e3, "ms", *bounds, threads=threads)  # fmt: skip
+        ours = variant, "ours"
+        share = operations_of_step(specs[variant]) / rate / median(times[ours])
+        yield Row("steps", "share of matmul rate", share, "", variant=variant)
+        if ours != baseline:
+            yield ratio("over baseline", variant, ours, baseline)
+            share = memory[ours]["of_steps"] / memory[baseline]["of_steps"]
+            yield Row("steps", "memory over baseline", share, "×", variant=variant)
 
 
 # --- jobs and workflows -------------------------------------------------------------------------
 
 
 def _seconds(command: Sequence[str]) -> float:
-    """Wall time of a command. Raises BackendError with its last words if it fails."""
+    """Wall time of a command. Raises BackendError with the last line of its output if it fails."""
     start = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=_environment())
     if done.returncode:
@@ -320,26 +304,24 @@ def _seconds(command: Sequence[str]) -> float:
 
 
 def startup_rows(turns: int) -> Iterator[Row]:
-    """Seconds that a job takes beside its steps, each part on top of the one before."""
+    """Seconds that a job takes besides its steps; each part includes the ones before it."""
     for backend in _backends():
         load = f"from fathom import backends; backends.load({backend!r}, 1, 'auto')"
+        fathom = "import fathom.cli, fathom.runs.training, fathom.runs.progress"
         spec = spec_for("default", "mhc", backend).model_dump_json()
         with tempfile.TemporaryDirectory() as folder:
             commands = {
                 "interpreter": ["-c", "pass"],
                 "framework": ["-c", load],
-                "fathom": [
-                    "-c",
-                    f"{load}; import fathom.cli, fathom.runs.training, fathom.runs.progress",
-                ],
+                "fathom": ["-c", f"{load}; {fathom}"],
                 "first step": ["-m", "fathom", "job", spec, "--out", folder],
             }
             before = 0.0
             for name, arguments in commands.items():
                 value = median(_seconds([sys.executable, *arguments]) for _ in range(turns))
-                yield Row("startup", name, "default", backend, "mhc", value - before, "s")
+                yield Row("startup", name, value - before, "s", "default", None, backend, "mhc")
                 before = value
-            yield Row("startup", "job of one step", "default", backend, "mhc", before, "s")
+        yield Row("startup", "job of one step", before, "s", "default", None, backend, "mhc")
 
 
 def dry_run_rows(turns: int) -> Iterator[Row]:
@@ -347,26 +329,21 @@ def dry_run_rows(turns: int) -> Iterator[Row]:
     for seeds, repeats in ((3, turns), (30, turns), (300, 1)):
         studies = json.dumps({"depth-mlx": {"seeds": list(range(seeds))}})
         with tempfile.TemporaryDirectory() as folder:
-            command = [
-                sys.executable, "-m", "snakemake", "depth-mlx", "-n", "-q", "--config",
-                f"studies={studies}", "assume_backends=true", f"results={folder}",
-            ]  # fmt: skip
-            value = median(_seconds(command) for _ in range(repeats))
-        yield Row("dry-run", f"dry-run of {18 * seeds} cells", "", "", "", value, "s")
+            options = [f"studies={studies}", "assume_backends=true", f"results={folder}"]
+            command = [sys.executable, "-m", "snakemake", "depth-mlx", "-n", "-q", "--config"]
+            value = median(_seconds([*command, *options]) for _ in range(repeats))
+        yield Row("dry-run", f"dry-run of {18 * seeds} cells", value, "s")
 
 
 def sweep_rows() -> Iterator[Row]:
-    """Wall time of the whole default workflow, trained anew, over its training seconds per core."""
+    """Wall time of the whole default workflow, trained anew, and its training seconds per core."""
     cores = os.cpu_count() or 1
     with tempfile.TemporaryDirectory() as folder:
-        command = [
-            sys.executable, "-m", "snakemake", "all", "--cores", str(cores), "--nolock",
-            "--drop-metadata", "--config", f"results={folder}",
-        ]  # fmt: skip
-        wall = _seconds(command)
+        options = ["--nolock", "--drop-metadata", "--config", f"results={folder}"]
+        command = [sys.executable, "-m", "snakemake", "all", "--cores", str(cores)]
+        wall = _seconds([*command, *options])
         manifests = Path(folder).glob("runs/**/manifest.json")
-        training = sum(json.loads(file.read_text())["seconds"] for file in manifests)
-    yield Row("sweep", "wall", "", "", "", wall, "s")
-    yield Row("sweep", "training seconds per core", "", "", "", training / cores, "s")
-    yield Row("sweep", "wall over training seconds per core", "", "", "",
-              wall / (training / cores), "×")  # fmt: skip
+        training = sum(json.loads(file.read_text())["seconds"] for file in manifests) / cores
+    yield Row("sweep", "wall", wall, "s")
+    yield Row("sweep", "training seconds per core", training, "s")
+    yield Row("sweep", "wall over training seconds per core", wall / training, "×")

@@ -1,12 +1,12 @@
-"""One side of a comparison, in a process of its own that computes only when it is told to.
+"""One side of a comparison, in a process of its own that computes on command.
 
     python -m fathom.bench.worker '{"side": "ours", "threads": 1, "blas": "auto", "spec": {…}}'
 
-`fathom bench` starts several and lets them take turns. The first line on stdout says whether the
-side has such a step. Then each line on stdin is a command, each line on stdout its answer in JSON:
-`steps N` → seconds of each of N training steps, metrics included; `matmul N` → seconds of each of N
-products of two square matrices; `memory` → the most bytes that the process has held, and how many
-of them the steps took.
+`fathom bench` starts several, which take turns. The first line on stdout says whether the side has
+such a step. Then each line on stdin is a command, and a line on stdout its answer in JSON:
+`steps N` → seconds per step of N training steps with metrics; `matmul N` → seconds per product of N
+products of square matrices; `memory` → the process's peak memory in bytes, and how much of it the
+steps took.
 """
 
 from __future__ import annotations
@@ -19,22 +19,21 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fathom import tasks
 from fathom.backends import Backend, connect
-from fathom.config import Spec
+from fathom.config import Spec, parse_spec
 from fathom.models.ops import Ops
-from fathom.optimizers import pace
 from fathom.system.hardware import peak_host_memory_bytes
-from fathom.train import batches_of, step_rows, trainer_for
+from fathom.tasks import Problem
+from fathom.train import step_rows, take_step, trainer_for
 
 MATRIX = 1024
-"""Side of the matrices whose product sets the machine's rate."""
+"""Rows of the matrices whose product gives the machine's rate."""
 
 
 def main() -> None:
     """Answer commands until stdin closes."""
     wanted = json.loads(sys.argv[1])
-    spec = Spec.model_validate(wanted["spec"])
+    spec = parse_spec(wanted["spec"], "bench")
     backend = connect(spec.backend, "cpu", wanted["threads"], wanted["blas"])
     side = wanted["side"]
     run = ours(spec, backend) if side == "ours" else theirs(side, spec)
@@ -59,39 +58,38 @@ def main() -> None:
 
 
 def ours(spec: Spec, backend: Backend) -> Callable[[int], None]:
-    """Steps as the training loop takes them, with metrics for every step."""
-    network = tasks.network_of(spec)
-    params = tasks.initial_parameters(spec)
-    trainer = trainer_for(spec, backend, params)
+    """Steps of the training loop, with metrics of every step."""
+    problem = Problem(spec)
+    trainer = trainer_for(problem, backend, problem.initial_parameters())
 
     def run(count: int) -> None:
         for step in range(count):
-            trainer.step(batches_of(spec, step), pace(spec, step))
-        list(step_rows(network, trainer.collect(), list(params)))
+            take_step(problem, trainer, step)
+        list(step_rows(problem, trainer.collect()))
 
     return run
 
 
 def theirs(side: str, spec: Spec) -> Callable[[int], None] | None:
-    """Steps as a folder of `benchmarks/` takes them; None where it has none like the spec's."""
+    """Steps of a folder in `benchmarks/`; None if it has none for the spec."""
     name = f"{side}.{spec.backend}"
     if importlib.util.find_spec(name) is None:
         return None
     module = importlib.import_module(name)
     if spec.variant not in module.VARIANTS:
         return None
-    steps = module.Steps(spec)
+    steps, problem = module.Steps(spec), Problem(spec)
 
     def run(count: int) -> None:
         for step in range(count):
-            inputs, targets = tasks.load(spec.task).batch(spec, step)
-            steps.step(*inputs, targets)
+            (batch,) = problem.batches(step)
+            steps.step(*batch.inputs.values(), batch.targets)
 
     return run
 
 
 def matmul(ops: Ops) -> Callable[[int], None]:
-    """Products of square matrices, each with the one before, so that none can be left out."""
+    """Products of square matrices, each of the previous one, so none can be optimised away."""
     rng = np.random.default_rng(0)
     factor = ops.asarray(rng.standard_normal((MATRIX, MATRIX), dtype=np.float32) / MATRIX**0.5)
 

@@ -1,7 +1,7 @@
-"""The command line: each command is a call into one room.
+"""The command line: each command calls into one part of the package.
 
-A command imports what it needs when it runs, so that those which train work where only the core and
-a framework are installed, and `--help` is quick everywhere.
+Commands import what they need when they run. So training works with only the core and a framework
+installed, and `--help` is fast.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fathom.system.errors import (
 
 app = typer.Typer(
     help="Do multi-stream residual connections keep very deep networks trainable?",
-    epilog="`fathom COMMAND --help` shows an example of the command. A good start: fathom status",
+    epilog="`fathom COMMAND --help` shows an example of each command. Start with: fathom status",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # square brackets in a help text are no markup
@@ -31,13 +31,13 @@ for part in (training, bundles, data, results, export, bench):
     app.add_typer(part.app)
 
 UsageError = typer.BadParameter.__base__
-"""A command line that cannot be read; where it is defined depends on the version of typer."""
+"""The error for a malformed command line; its module depends on the version of typer."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command of these arguments, by default the program's own.
+    """Run the command given by `arguments`, by default those of the process.
 
-    An error that the user can mend is one line and exit status 1.
+    An error that the user can fix is one line and exit status 1.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except UsageError as error:
         command = error.ctx.command_path if error.ctx else "fathom"
         problem = " ".join(error.format_message().split()).removesuffix(".")
-        fail(f"{problem} ({command} --help shows what can be given)")
+        fail(f"{problem} (see {command} --help)")
     except UserError as error:
         fail(str(error))
     except ModuleNotFoundError as error:
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         fail_for_system(error)
     except (KeyboardInterrupt, typer.Abort):
         fail_for_interrupt()
-    if status == 130:  # what newer versions of typer make of Ctrl-C
+    if status == 130:  # newer versions of typer return it for Ctrl-C
         fail_for_interrupt()
     if status:
         raise SystemExit(status)

@@ -1,4 +1,4 @@
-"""Measuring how fast it is here."""
+"""How fast training and the workflow are on this machine."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fathom.cli.options import example
-from fathom.config import ConfigError
+from fathom.cli.options import check_known, example
 
 app = typer.Typer()
 
@@ -26,27 +25,26 @@ def bench(
         list[str] | None,
         typer.Option(help="demo, sublayer, small or default (repeatable; default: all)."),
     ] = None,
-    turns: Annotated[int, typer.Option(min=1, help="How often each side runs.")] = 5,
+    turns: Annotated[int, typer.Option(min=1, help="How many times each side runs.")] = 5,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads of a step.")] = 1,
     out: Annotated[Path, typer.Option(help="The table.")] = Path("results/tables/bench.csv"),
     figure: Annotated[
-        Path | None, typer.Option(help="Draw it too, as this PNG and as SVG.")
+        Path | None, typer.Option(help="Also draw it, as this PNG and as SVG.")
     ] = None,
 ) -> None:
-    """Measure how fast training and the workflow are here.
+    """Measure how fast training and the workflow are on this machine.
 
-    Training steps go against a textbook step and against the machine's matrix products. Both sides
-    take turns, so a machine that slows down slows both. Leave the machine alone meanwhile: the
-    steps take ten minutes, the sweep as long as `snakemake all`.
+    Training steps are compared with a textbook step and with the machine's matrix products, in
+    turns, so a slowdown affects both sides. Run nothing else meanwhile: the steps take ten
+    minutes, the sweep as long as `snakemake all`.
     """
     from fathom.bench import measure
 
     parts = parts or [part for part in measure.PARTS if part != "sweep"]
-    sizes = size or list(measure.sizes().studies)
-    for given, known in ((parts, measure.PARTS), (sizes, tuple(measure.sizes().studies))):
-        unknown = [name for name in given if name not in known]
-        if unknown:
-            raise ConfigError(f"bench knows no '{unknown[0]}'; there are {', '.join(known)}")
+    check_known("part", parts, measure.PARTS)
+    known = measure.sizes().studies
+    sizes = size or list(known)
+    check_known("size", sizes, known)
     measure.write_bench(out, parts, sizes, turns, threads, typer.echo)
     if figure:
         from fathom.report.draw import draw_bench

@@ -1,4 +1,4 @@
-"""Carrying runs from one machine to another."""
+"""Bundles and replays: carry runs from one machine to another."""
 
 from __future__ import annotations
 
@@ -13,22 +13,24 @@ from fathom.cli.options import (
     DEFAULT_CONFIG,
     REFERENCE_CONFIG,
     ConfigFiles,
+    Device,
+    Jobs,
     Overrides,
     Patterns,
     changed,
+    check_known,
     example,
     from_json,
     read_config,
     workflow_command,
 )
-from fathom.cli.training import Device, Jobs, say_estimate, train_left
+from fathom.cli.training import print_estimate, train_left
 from fathom.config import Compute, Config, ConfigError
-from fathom.settings import unknown
 from fathom.system.errors import fail
 
 if TYPE_CHECKING:
-    from fathom.runs.inspect import Run
-    from fathom.runs.replay import Replay
+    from fathom.runs.receipts import Replay
+    from fathom.runs.run import Run
 
 app = typer.Typer()
 bundle = typer.Typer()
@@ -41,7 +43,10 @@ def create(
     patterns: Patterns = None,
     config: ConfigFiles = DEFAULT_CONFIG,
 ) -> None:
-    """Pack every current run that was trained here, checked."""
+    """Pack the runs that were trained here into a bundle.
+
+    Every chosen run must be current and intact.
+    """
     _pack(read_config(config), out, patterns or ())
 
 
@@ -59,21 +64,21 @@ def check(
     file: Annotated[Path, typer.Argument(help="A bundle.")],
     config: ConfigFiles = DEFAULT_CONFIG,
 ) -> None:
-    """Say what an import of a bundle would say, and take nothing in.
+    """Check a bundle without importing it.
 
-    How many runs fit the config, which were made by other code and need a replay, and which are
-    there already. A bundle that cannot be taken is refused in one line.
+    Shows how many runs fit the config, which were made by other code and need a replay, and which
+    are there already. A bundle that an import would refuse is refused in one line.
     """
-    _say_arrivals(read_config(config), file)
+    _preview(read_config(config), file)
     typer.echo("nothing was taken in")
 
 
-def _say_arrivals(settings: Config, file: Path) -> None:
-    from fathom.runs.arrival import arrivals, described
+def _preview(settings: Config, file: Path) -> None:
+    from fathom.runs.import_preview import format_previews, preview_import
 
-    found = arrivals(settings, file)
-    typer.echo(f"{file}: {len(found)} runs, every file whole")
-    for line in described(found):
+    previews = preview_import(settings, file)
+    typer.echo(f"{file}: {len(previews)} runs, every file whole")
+    for line in format_previews(previews):
         typer.echo(line)
 
 
@@ -88,19 +93,19 @@ def contribute(
     jobs: Jobs = 1,
     device: Device = None,
     estimate: Annotated[
-        bool, typer.Option("--estimate", help="Only say how long it takes here.")
+        bool, typer.Option("--estimate", help="Only estimate how long it takes here.")
     ] = False,
 ) -> None:
     """Train cells of the reference scale on this machine, and pack them for others.
 
-    Says first how long it takes. Trained cells are not trained again, and an interrupted one goes
-    on from its checkpoint: give the same command again. At the end it says what the check on
-    arrival will say.
+    First estimates how long that takes. After an interruption give the same command again: trained
+    cells are kept, and an interrupted one resumes from its checkpoint. At the end it checks the
+    bundle as `fathom bundle check` does.
     """
     settings = read_config(config, override)
     compute = changed(settings.compute, device=device)
     if estimate:
-        say_estimate(settings, patterns or (), compute, jobs)
+        print_estimate(settings, patterns or (), compute, jobs)
         return
     if out is None:
         raise ConfigError("--out FILE.tar.gz is missing: the bundle to write (or --estimate)")
@@ -108,22 +113,24 @@ def contribute(
         raise ConfigError(f"--out {out}: there is no folder {out.parent}")
     train_left(settings, patterns or (), compute, jobs)
     _pack(settings, out, patterns or ())
-    _say_arrivals(settings, out)
+    _preview(settings, out)
 
 
 @bundle.command("import", epilog=example("fathom bundle import gpu.tar.gz --keep"))
 def import_(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Bundles.")],
     config: ConfigFiles = DEFAULT_CONFIG,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep runs that are there.")] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace them.")] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep a different run that is there.")
+    ] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace it.")] = False,
 ) -> None:
     """Check bundles and put their runs under RESULTS/imported/PLATFORM.
 
-    A bundle that is refused is named, and the others are imported all the same. The next
-    `snakemake all` shows the runs beside what was measured here, and trains here whatever the
-    config has and this machine has not trained. `snakemake all --config train=false` trains
-    nothing and renders only what was imported.
+    A bundle that is refused does not keep the others from being imported. The next `snakemake all`
+    shows the runs beside those of this machine, and trains the cells of the config that this
+    machine has not trained. `snakemake all --config train=false` trains nothing and renders only
+    what was imported.
     """
     from fathom.runs.bundle import BundleError, import_bundle
 
@@ -153,7 +160,7 @@ def import_(
 
 
 def _what_now(settings: Config, files: Sequence[Path]) -> str:
-    """What the workflow makes of imported runs."""
+    """What the workflow does with imported runs."""
     command = workflow_command(files)
     if not settings.train:
         return f"`{command}` renders what was imported, and trains nothing"
@@ -180,21 +187,19 @@ def replay(
 ) -> None:
     """Repeat the first steps of imported runs that other code made.
 
-    One run of each study, depth, variant, backend and platform. Where today's code agrees, the
-    runs count; `fathom status` names the others. Leaves a receipt for each backend in
+    Repeats one run of each study, depth, variant, backend and platform. Where today's code agrees,
+    the runs count; `fathom status` names the others. Writes a receipt for each backend into
     RESULTS/replay.
 
-    With --all it is a check that writes nothing: it ends with status 1 if a run is corrupt, is of
+    With --all it is a check that writes nothing: the exit status is 1 if a run is corrupt, has
     another spec, or is not repeated.
     """
-    from fathom.runs.inspect import imported_runs
+    from fathom.runs.validate import imported_runs
 
     settings = read_config(config, override)
     how = settings.compute if compute is None else from_json(Compute, compute, "--compute")
     known = [backend for study in settings.studies.values() for backend in study.backends]
-    for name in names or ():
-        if name not in known:
-            raise ConfigError(unknown("backend", name, dict.fromkeys(known)))
+    check_known("backend", names or (), known)
     runs = [r for r in imported_runs(settings) if not names or r.cell.backend in names]
     if every:
         _check_all(settings, runs, how)
@@ -203,33 +208,42 @@ def replay(
 
 
 def _replay(settings: Config, runs: Sequence[Run], how: Compute) -> None:
-    """Replay what waits for it, and leave receipts."""
-    from fathom.runs.replay import receipt_file, write_receipt
+    """Replay the runs and write receipts."""
+    from fathom.runs.receipts import receipt_file, write_receipt
 
     if not runs:
         typer.echo("nothing to replay: no imported run was made by other code")
     for backend in dict.fromkeys(run.cell.backend for run in runs):
-        replays = write_receipt(settings, backend, runs, how, _say)
+        replays = _replay_each(settings, [r for r in runs if r.cell.backend == backend], how)
+        write_receipt(settings, backend, replays)
         typer.echo(f"{receipt_file(settings, backend)}: {_counts(replays)}")
 
 
 def _check_all(settings: Config, runs: Sequence[Run], how: Compute) -> None:
-    """Replay every run of the present spec; end with status 1 unless all is well."""
-    from fathom.runs.replay import replay_each
-
+    """Replay every run of the present spec; exit with status 1 unless all agree."""
     if not runs:
         raise ConfigError(f"{settings.results}/imported: holds no such run, so nothing is replayed")
     whole = [run for run in runs if run.counts or run.replay]
-    replays = list(replay_each(settings, whole, how, _say))
+    replays = _replay_each(settings, whole, how)
     typer.echo(_counts(replays) or "no group was replayed")
     wrong = [f"{run.folder}: {run.status}: {run.reason}" for run in runs if run not in whole]
-    wrong += [f"{r.platform}: {r.group}: {r.told}" for r in replays if r.outcome == "differs"]
+    wrong += [
+        f"{r.platform}: {r.group}: {r.explanation}" for r in replays if r.outcome == "differs"
+    ]
     if wrong:
         fail("\n".join(wrong))
 
 
-def _say(replay: Replay) -> None:
-    typer.echo(f"{replay.platform}: {replay.group}, made by {replay.made_by}: {replay.told}")
+def _replay_each(settings: Config, runs: Sequence[Run], how: Compute) -> list[Replay]:
+    """Replay every group of the runs; prints a line after each."""
+    from fathom.runs.replay import replay_groups
+
+    replays = []
+    for replay in replay_groups(settings, runs, how):
+        made = f"made by {replay.made_by}"
+        typer.echo(f"{replay.platform}: {replay.group}, {made}: {replay.explanation}")
+        replays.append(replay)
+    return replays
 
 
 def _counts(replays: Sequence[Replay]) -> str:

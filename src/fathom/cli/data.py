@@ -1,15 +1,16 @@
-"""Getting the data sets."""
+"""Download the data sets."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fathom import datasets
-from fathom.cli.options import example
-from fathom.settings import ConfigError, unknown
+from fathom.cli.options import check_known, example
+from fathom.datasets import shakespeare
 from fathom.system.files import write_text
 
 app = typer.Typer()
@@ -22,18 +23,15 @@ def fetch(
         typer.Argument(metavar="[NAME]...", help="Which data sets, as in fashion_mnist; or all."),
     ] = None,
     record: Annotated[
-        Path | None, typer.Option(help="Where to keep what was tried, if nothing works.")
+        Path | None, typer.Option(help="Where to write what was tried, if it fails.")
     ] = None,
 ) -> None:
-    """Get the data sets and check them.
+    """Download the data sets and check them.
 
-    Each comes from wherever this machine can get it, and goes to a folder of its own below the one
-    that FATHOM_DATA names, by default data.
+    Each goes to its own folder below the one named by FATHOM_DATA, by default data.
     """
     names = names or list(datasets.DATASETS)
-    for name in names:
-        if name not in datasets.DATASETS:
-            raise ConfigError(unknown("data set", name, datasets.DATASETS))
+    check_known("data set", names, datasets.DATASETS)
     problems = []
     for name in names:
         try:
@@ -47,3 +45,17 @@ def fetch(
         raise datasets.DataError(message)
     if record:
         record.unlink(missing_ok=True)
+
+
+@app.command(epilog=example("fathom corpus my-texts"))
+def corpus(
+    folder: Annotated[Path, typer.Argument(help="A folder of .txt files, in UTF-8.")],
+) -> None:
+    """Print the settings that name a text of your own, for `model:` of a study of task text.
+
+    They tie the study's runs to these very files: training checks the hash.
+    """
+    found = shakespeare.own(folder)
+    typer.echo(f"corpus: {json.dumps(str(folder), ensure_ascii=False)}")
+    typer.echo(f"vocab: {len(found.characters)}")
+    typer.echo(f"corpus_sha256: {found.digest}")

@@ -1,4 +1,4 @@
-"""A result for an archive. Nothing is uploaded."""
+"""Prepare results for an archive. Nothing is uploaded."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def export(
     ] = None,
     zenodo: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write a deposit's metadata there, from CITATION.cff."),
+        typer.Option(
+            metavar="FILE", help="Write the metadata for Zenodo there, from CITATION.cff."
+        ),
     ] = None,
     config: ConfigFiles = DEFAULT_CONFIG,
     override: Overrides = [],  # noqa: B006, typer copies it
@@ -38,8 +40,8 @@ def export(
 ) -> None:
     """Prepare results for an archive; nothing is uploaded.
 
-    The crate holds the files of the project, the config, every run, tables, figures and reports,
-    each with its SHA-256. Check them before: fathom verify
+    The crate holds the project's files, the config, every run, tables, figures and reports, each
+    with its SHA-256. Run fathom verify first.
     """
     if crate is None and zenodo is None:
         raise ConfigError("nothing to export: give --crate FOLDER, --zenodo FILE, or both")

@@ -1,26 +1,27 @@
-"""What several commands share: their options, and how these become a config."""
+"""Options that several commands share, and how they become a config."""
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from fathom.config import Compute, Config, ConfigError, load_config, merge, parse_yaml
-from fathom.config.load import MAX_LEVELS
-from fathom.settings import AnySection, checked, shown
+from fathom.config import Compute, Config, ConfigError, load_config, parse_yaml
+from fathom.settings import AnySettings, deep_merge, short_repr, unknown, validate
 
 ConfigFiles = Annotated[
     list[Path],
-    typer.Option("--config", "-c", help="Config files; later ones are laid over earlier ones."),
+    typer.Option("--config", "-c", help="Config files; later ones override earlier ones."),
 ]
 Overrides = Annotated[
     list[str],
-    typer.Option("--set", help="KEY=VALUE laid over the files, as in depths=[12] (repeatable)."),
+    typer.Option(
+        "--set", help="KEY=VALUE that overrides the files, as in depths=[12] (repeatable)."
+    ),
 ]
 Patterns = Annotated[
     list[str] | None,
@@ -28,8 +29,14 @@ Patterns = Annotated[
         metavar="[PATTERN]...", help="Which cells, as in 'depth-mlx/48L/*' or '*/torch/*'; or all."
     ),
 ]
+Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, mps or gpu.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads.")]
+Jobs = Annotated[int, typer.Option(min=1, help="How many cells train at once.")]
+RunFolder = Annotated[Path, typer.Argument(help="A run folder.")]
+RunWithWeights = Annotated[Path, typer.Argument(help="A run folder with weights.safetensors.")]
+FigureFolder = Annotated[Path, typer.Option(help="Folder for the figures.")]
 PublishedFile = Annotated[
-    Path, typer.Option("--published", help="Published figures to set beside ours.")
+    Path, typer.Option("--published", help="Published values to compare with.")
 ]
 TemplatesFolder = Annotated[Path, typer.Option("--templates", help="Folder of the templates.")]
 DEFAULT_CONFIG = [Path("config.yaml")]
@@ -41,21 +48,21 @@ PAGE = Path("report/page")
 
 
 def example(command: str) -> str:
-    """What ends the help of a command: an example, on a line of its own however long."""
+    """The end of a command's help: an example, on one line however long."""
     return f"\b\nExample:\n  {command}"
 
 
 def read_config(files: Sequence[Path], overrides: Sequence[str] = ()) -> Config:
-    """The config of the files, with KEY=VALUE laid over them. Raises ConfigError."""
+    """The config of the files, overridden by each KEY=VALUE. Raises ConfigError."""
     values: dict[str, Any] = {}
     for override in overrides:
         key, separator, text = override.partition("=")
-        if not separator or key.count(".") > MAX_LEVELS:
-            raise ConfigError(f"--set {shown(override)}: write KEY=VALUE, as in depths=[12]")
-        value = parse_yaml(text, f"--set {shown(override)}:")
+        if not separator:
+            raise ConfigError(f"--set {short_repr(override)}: write KEY=VALUE, as in depths=[12]")
+        value = parse_yaml(text, f"--set {short_repr(override)}:")
         for part in reversed(key.split(".")):
             value = {part: value}
-        merge(values, value)
+        values = deep_merge(values, value)
     if DEFAULT_CONFIG[0] in files and not DEFAULT_CONFIG[0].exists():
         raise ConfigError(
             "config.yaml is not in this folder; go to the folder of the project, or name a config "
@@ -64,14 +71,22 @@ def read_config(files: Sequence[Path], overrides: Sequence[str] = ()) -> Config:
     return load_config(files, values)
 
 
+def check_known(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
+    """Raise ConfigError for the first name that is not among the known ones."""
+    listed = list(dict.fromkeys(known))
+    for name in names:
+        if name not in listed:
+            raise ConfigError(unknown(kind, name, listed))
+
+
 def workflow_command(files: Sequence[Path], overrides: Sequence[str] = ()) -> str:
-    """The command line of the workflow that reads the same config."""
+    """The command line of the workflow with the same config."""
     overlays = [str(file) for file in files if file != DEFAULT_CONFIG[0]]
     settings = []
     for override in overrides:
         key, _, value = override.partition("=")
         first, *inner = key.split(".")
-        for part in reversed(inner):  # Snakemake knows no dots
+        for part in reversed(inner):  # Snakemake does not split keys at dots
             value = f"{{{part}: {value}}}"
         settings.append(f"{first}={value}")
     command = ["snakemake", "all"]
@@ -82,19 +97,23 @@ def workflow_command(files: Sequence[Path], overrides: Sequence[str] = ()) -> st
 
 
 def changed(compute: Compute, **changes: str | int | None) -> Compute:
-    """The section with every change that is not None. Raises ConfigError naming the option."""
+    """The settings with every change that is not None. Raises ConfigError naming the option."""
     given = {key: value for key, value in changes.items() if value is not None}
     options = " ".join(f"--{key} {value}" for key, value in given.items())
-    return checked(Compute, {**compute.model_dump(), **given}, options or "compute")
+    return validate(Compute, {**compute.model_dump(), **given}, options or "compute")
 
 
-def from_json(model: type[AnySection], text: str, source: str) -> AnySection:
-    """A section that is given as JSON. Raises ConfigError, a line for each problem.
+def from_json(model: type[AnySettings], text: str, source: str) -> AnySettings:
+    """Settings given as JSON. Raises ConfigError, a line for each problem.
 
-    `source`: the option or the argument, which a line begins with.
+    `source`: the option or argument, with which each line begins.
     """
+    return validate(model, parse_json(text, source), source)
+
+
+def parse_json(text: str, source: str) -> Any:  # noqa: ANN401, whatever JSON can hold
+    """The data of an option or argument. Raises ConfigError naming it."""
     try:
-        data = json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{source} {shown(text)}: is not JSON ({error})") from error
-    return checked(model, data, source)
+        raise ConfigError(f"{source} {short_repr(text)}: is not JSON ({error})") from error

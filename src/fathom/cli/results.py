@@ -1,10 +1,11 @@
-"""What follows from the runs: their state, tables, claims, figures, reports, checks."""
+"""Commands on runs and what follows from them: status, tables, claims, figures, reports, checks."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,16 +16,22 @@ from fathom.cli.options import (
     PUBLISHED,
     TEMPLATES,
     ConfigFiles,
+    FigureFolder,
     Overrides,
     PublishedFile,
+    RunFolder,
     TemplatesFolder,
+    check_known,
     example,
     read_config,
     workflow_command,
 )
-from fathom.config import Config, ConfigError, check_config
+from fathom.config import Config
 from fathom.system.errors import fail
 from fathom.system.files import write_json, write_text
+
+if TYPE_CHECKING:
+    from fathom.analysis.claims import Published
 
 app = typer.Typer()
 
@@ -33,27 +40,35 @@ DEFINITIONS = Path("docs/definitions.md")
 PICTURES = Path("docs/images/explained")
 
 
+def _read(
+    files: Sequence[Path], published: Path, overrides: Sequence[str] = ()
+) -> tuple[Config, Published, Path]:
+    """The config, the published values checked against it, and the folder of its results."""
+    from fathom.analysis.claims import load_published
+
+    settings = read_config(files, overrides)
+    return settings, load_published(published, settings), Path(settings.report_folder)
+
+
 @app.command(epilog=example("fathom status depth-mlx"))
 def status(
     studies: Annotated[list[str] | None, typer.Argument(help="Only these studies.")] = None,
     config: ConfigFiles = DEFAULT_CONFIG,
     override: Overrides = [],  # noqa: B006, typer copies it
     every_cell: Annotated[
-        bool, typer.Option("--all", help="Every cell, as for studies that are named.")
+        bool, typer.Option("--all", help="List every cell, also without naming studies.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show what is trained, what is left, and how long that takes.
 
-    A line for each study. Of studies that are named, every cell.
+    Prints a line for each study; for named studies, every cell.
     """
     from fathom.report.terminal import print_status
     from fathom.runs.status import status_of
 
     settings = read_config(config, override)
-    unknown = [name for name in studies or [] if name not in settings.studies]
-    if unknown:
-        raise ConfigError(f"no study '{unknown[0]}'; the config has {', '.join(settings.studies)}")
+    check_known("study", studies or (), settings.studies)
     found = status_of(settings, studies or ())
     if as_json:
         print(json.dumps(found.as_json(), indent=2))
@@ -69,40 +84,26 @@ def verify(
     templates: TemplatesFolder = TEMPLATES,
     receipt: Annotated[
         Path | None,
-        typer.Option("--json", metavar="FILE", help="Keep every check and its outcome there."),
+        typer.Option("--json", metavar="FILE", help="Write every check and its outcome there."),
     ] = None,
 ) -> None:
     """Check every run, table, report and figure.
 
-    Lists the problems, names the command that repairs them, and ends with status 1 if there are
-    any.
+    Prints a line for each problem, then which files to delete and what to run; exits with status 1
+    if there is any.
     """
-    from fathom.analysis.claims import load_published
     from fathom.report.verify import verify as check
 
-    settings = read_config(config, override)
-    found = check(settings, load_published(published, settings), templates)
+    settings, values, _ = _read(config, published, override)
+    found = check(settings, values, templates)
     if receipt:
         write_json(receipt, found.as_json())
     counts = ", ".join(f"{n} {what}" for what, n in found.checked.items())
     if found.problems:
         lines = [*found.problems, f"{len(found.problems)} problems in {counts}"]
-        repair = found.repair(workflow_command(config, override))
-        fail("\n".join([*lines, f"to repair: {repair}"] if repair else lines))
+        advice = found.advice(workflow_command(config, override))
+        fail("\n".join([*lines, advice] if advice else lines))
     print(f"verified: {counts}")
-
-
-@app.command(
-    hidden=True,
-    epilog=example('fathom resolve "$(cat results/config.json)" --out config.json'),
-)
-def resolve(
-    config: Annotated[str, typer.Argument(help="A whole config, as JSON.")],
-    out: Annotated[Path, typer.Option(help="The file.")],
-) -> None:
-    """Keep the config that a workflow ran with, for the tables and the reports."""
-    checked = check_config(json.loads(config))
-    write_json(out, checked.resolved())
 
 
 @app.command(epilog=example("fathom tables"))
@@ -121,21 +122,19 @@ def tables(config: ConfigFiles = DEFAULT_CONFIG) -> None:
 
 @app.command(epilog=example("fathom claims"))
 def claims(config: ConfigFiles = DEFAULT_CONFIG, published: PublishedFile = PUBLISHED) -> None:
-    """Put published figures and claims to their tests.
+    """Test published values and claims.
 
     Writes published.csv, thresholds.csv, claims.csv and verdicts.csv.
     """
-    from fathom.analysis.claims import load_published, write_claims
+    from fathom.analysis.claims import write_claims
 
-    settings = read_config(config)
-    write_claims(
-        settings, load_published(published, settings), Path(settings.report_folder) / "tables"
-    )
+    settings, values, folder = _read(config, published)
+    write_claims(settings, values, folder / "tables")
 
 
 @app.command(
     epilog=example(
-        "fathom figures --study depth-mlx --backend torch --out figures --steps "
+        "fathom figures --study depth-mlx --platform torch --out figures --steps "
         "results/tables/steps.csv.gz --summary results/tables/summary.csv "
         "--effects results/tables/effects.csv"
     )
@@ -145,23 +144,22 @@ def figures(
     summary: Annotated[Path, typer.Option(help="The table of groups of seeds.")],
     effects: Annotated[Path, typer.Option(help="The table of effects.")],
     name: Annotated[str, typer.Option("--study", help="Which study.")],
-    backend: Annotated[str, typer.Option(help="Which backend.")],
-    out: Annotated[Path, typer.Option(help="Folder for the figures.")],
     platform: Annotated[
-        str, typer.Option(help="An imported platform; without it, what was measured here.")
-    ] = "",
-    runs: Annotated[Path, typer.Option(help="Folder of these runs.")] = Path("results/runs"),
-    family: Annotated[
-        str, typer.Option(help="Which figures: rates, contrasts, or what the task names.")
-    ] = "sweep",
-    only: Annotated[list[str] | None, typer.Option(help="Of these only this figure.")] = None,
+        str, typer.Option(help="torch, or torch-MACHINE for imported runs: a column of the tables.")
+    ],
+    out: FigureFolder,
+    config: ConfigFiles = DEFAULT_CONFIG,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this figure, or a metric; without it, all of the study."),
+    ] = None,
 ) -> None:
-    """Draw the figures of one study on one backend."""
-    from fathom.analysis.places import Place
+    """Draw the figures of one study on one platform."""
+    from fathom.analysis.platforms import Platform
     from fathom.report.draw import draw_study
 
-    place = Place.named(backend, platform)
-    draw_study(name, family, place, (steps, summary, effects), runs, out, only or ())
+    tables = steps, summary, effects
+    draw_study(read_config(config), name, Platform.parse(platform), tables, out, only or ())
 
 
 @app.command(
@@ -174,21 +172,19 @@ def overview_figures(
     cells: Annotated[Path, typer.Option(help="The table of runs.")],
     variance: Annotated[Path, typer.Option(help="The table of shares of variance.")],
     published: Annotated[Path, typer.Option(help="The table of published values.")],
-    out: Annotated[Path, typer.Option(help="Folder for the figures.")],
+    out: FigureFolder,
+    config: ConfigFiles = DEFAULT_CONFIG,
 ) -> None:
     """Draw the figures over all studies."""
     from fathom.report.draw import draw_overview
 
-    draw_overview(cells, variance, published, out)
+    draw_overview(read_config(config), cells, variance, published, out)
 
 
 @app.command(
     epilog=example("fathom cell-figures results/runs/depth-mlx/48L/mhc/torch/seed0 --out figures")
 )
-def cell_figures(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
-    out: Annotated[Path, typer.Option(help="Folder for the figures.")],
-) -> None:
+def cell_figures(run: RunFolder, out: FigureFolder) -> None:
     """Draw the figures of one run."""
     from fathom.report.draw import draw_cell
 
@@ -202,12 +198,10 @@ def report(
     templates: TemplatesFolder = TEMPLATES,
 ) -> None:
     """Fill the templates: RESULTS.md, a page for every study, COMPARISON.md."""
-    from fathom.analysis.claims import load_published
     from fathom.report.render import write_reports
 
-    settings = read_config(config)
-    folder = Path(settings.report_folder)
-    write_reports(settings, load_published(published, settings), templates, folder)
+    settings, values, folder = _read(config, published)
+    write_reports(settings, values, templates, folder)
 
 
 @app.command(epilog=example("fathom paper"))
@@ -216,20 +210,16 @@ def paper(
     published: PublishedFile = PUBLISHED,
     templates: TemplatesFolder = PAPER,
 ) -> None:
-    """Make the paper of tables and figures: fathom.pdf."""
-    from fathom.analysis.claims import load_published
+    """Make the paper from tables and figures: fathom.pdf."""
     from fathom.report.paper import write_paper
 
-    settings = read_config(config)
-    folder = Path(settings.report_folder)
-    write_paper(
-        settings, load_published(published, settings), templates, folder, folder / "figures"
-    )
+    settings, values, folder = _read(config, published)
+    write_paper(settings, values, templates, folder, folder / "figures")
 
 
 @app.command(epilog=example("fathom page"))
 def page(config: ConfigFiles = DEFAULT_CONFIG, templates: TemplatesFolder = PAGE) -> None:
-    """Make the page of reports, figures and tables: index.html."""
+    """Make the page from reports, figures and tables: index.html."""
     from fathom.report.page import write_page
 
     settings = read_config(config)
@@ -241,11 +231,11 @@ def page(config: ConfigFiles = DEFAULT_CONFIG, templates: TemplatesFolder = PAGE
 def schema(
     out: Annotated[Path, typer.Option(help="The schema.")] = SCHEMA,
     definitions: Annotated[Path, typer.Option(help="The document of definitions.")] = DEFINITIONS,
-    check: Annotated[bool, typer.Option("--check", help="Only see whether both are current.")] = (
+    check: Annotated[bool, typer.Option("--check", help="Only check whether both are current.")] = (
         False
     ),
 ) -> None:
-    """Write what follows from the code: the JSON schema of config.yaml, the tables of measures."""
+    """Write the JSON schema of config.yaml and the tables of metrics, from the code."""
     from fathom.report.definitions import with_tables
 
     texts = {
@@ -256,7 +246,7 @@ def schema(
         if not check:
             write_text(file, text)
         elif not file.exists() or file.read_text(encoding="utf-8") != text:
-            fail(f"{file} is not what the code says; run: fathom schema")
+            fail(f"{file} is out of date; run: fathom schema")
 
 
 @app.command(epilog=example("fathom explain --out pictures"))
@@ -264,7 +254,7 @@ def explain(
     config: ConfigFiles = DEFAULT_CONFIG,
     out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = PICTURES,
 ) -> None:
-    """Draw the pictures of docs/explained, from initial numbers alone."""
+    """Draw the pictures of docs/explained, from initial parameters alone."""
     from fathom.report.draw import draw_explained
 
     draw_explained(read_config(config), out)

@@ -15,20 +15,24 @@ from fathom import datasets
 from fathom.cli.options import (
     DEFAULT_CONFIG,
     ConfigFiles,
+    Device,
+    Jobs,
     Overrides,
     Patterns,
+    RunWithWeights,
+    Threads,
     changed,
+    check_known,
     example,
     from_json,
+    parse_json,
     read_config,
 )
-from fathom.config import Cell, Compute, Config, ConfigError, Spec
+from fathom.config import Cell, Compute, Config, ConfigError, Spec, parse_spec
 from fathom.system.errors import fail
+from fathom.system.text import format_duration
 
 app = typer.Typer()
-
-Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, mps or gpu.")]
-Jobs = Annotated[int, typer.Option(min=1, help="How many cells train at once.")]
 
 
 @app.command(
@@ -37,29 +41,29 @@ Jobs = Annotated[int, typer.Option(min=1, help="How many cells train at once.")]
 def train(
     name: Annotated[str, typer.Argument(metavar="STUDY", help="A study of the config.")],
     depth: Annotated[int | None, typer.Option(help="Number of layers.")] = None,
-    variant: Annotated[str | None, typer.Option(help="Residual scheme.")] = None,
+    variant: Annotated[str | None, typer.Option(help="Residual scheme, as in mhc.")] = None,
     backend: Annotated[str | None, typer.Option(help="Framework, as in torch.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of parameters and batches.")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the run; by default its place in results.")
+        Path | None, typer.Option(help="Run folder; by default the one in results.")
     ] = None,
     config: ConfigFiles = DEFAULT_CONFIG,
     override: Overrides = [],  # noqa: B006, typer copies it
     device: Device = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
+    threads: Threads = None,
 ) -> None:
     """Train one cell of a study.
 
-    An axis for which the study has only one value can be left out; one that the study does not
-    list is tried all the same. A cell that was interrupted goes on from its checkpoint. The run
-    folder holds spec.json, metrics.jsonl, mixing.safetensors and manifest.json.
+    Options for which the study lists only one value can be omitted; values that it does not list
+    are allowed. An interrupted training resumes from its checkpoint. The run folder holds
+    spec.json, metrics.jsonl, mixing.safetensors and manifest.json.
     """
     from fathom.runs.folder import run_folder
 
     settings = read_config(config, override)
     wanted = {"depth": depth, "variant": variant, "backend": backend, "seed": seed}
     spec = _spec_of(settings, name, wanted)
-    settings.check_trains()
+    settings.check_trains([name])
     compute = changed(settings.compute, device=device, threads=threads)
     _train(spec, out or run_folder(Path(settings.results), spec.cell), compute)
 
@@ -72,41 +76,40 @@ def train_all(
     jobs: Jobs = 1,
     device: Device = None,
 ) -> None:
-    """Train every cell that is left, without Snakemake.
+    """Train every cell that is not trained yet, without Snakemake.
 
-    For machines that have only Python, the core and a framework. `fathom bundle` carries the runs
-    to another one.
+    For machines with only Python, the core packages and a framework. `fathom bundle` carries the
+    runs to another machine.
     """
     settings = read_config(config, override)
     train_left(settings, patterns or (), changed(settings.compute, device=device), jobs)
 
 
-def say_estimate(
+def print_estimate(
     settings: Config, patterns: Sequence[str], compute: Compute, jobs: int
 ) -> list[Spec]:
-    """Say how many of the chosen cells are left, and how long they take here; their specs."""
-    from fathom.runs.estimate import duration
-    from fathom.runs.train_all import estimated_seconds, specs_left
+    """Print how many of the chosen cells are left and how long they take; returns their specs."""
+    from fathom.runs.train_all import estimate_by_timing, specs_left
 
     specs = specs_left(settings, patterns, _say)
     if not specs:
         _say("nothing to be done: every chosen cell is trained")
         return specs
     typer.echo(f"{len(specs)} cells to train; timing a few steps of the longest", err=True)
-    seconds = estimated_seconds(specs, compute)
+    seconds = estimate_by_timing(specs, compute)
     if seconds is not None:
         at_once = min(jobs, len(specs))
         how = "one after the other" if at_once == 1 else f"{at_once} at once"
-        time_left = duration(seconds / at_once)
+        time_left = format_duration(seconds / at_once)
         typer.echo(f"about {time_left} for {len(specs)} cells, {how}", err=True)
     return specs
 
 
 def train_left(settings: Config, patterns: Sequence[str], compute: Compute, jobs: int) -> None:
-    """Train the chosen cells that are left, with an estimate before and a line after each."""
+    """Train the chosen cells that are left; prints an estimate first, then a line after each."""
     from fathom.runs.train_all import train_each
 
-    specs = say_estimate(settings, patterns, compute, jobs)
+    specs = print_estimate(settings, patterns, compute, jobs)
     if not specs:
         return
     started, failures = time.monotonic(), []
@@ -131,34 +134,38 @@ def compare(
     task: Annotated[str, typer.Argument(metavar="TASK", help="A task with a comparison.")],
     mode: Annotated[
         list[str] | None,
-        typer.Option(help="Only this variant (repeatable); without it, all that are published."),
+        typer.Option(help="Only this variant (repeatable); by default all that were published."),
     ] = None,
     depth: Annotated[int | None, typer.Option(min=1, help="Layers.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Training steps.")] = None,
     width: Annotated[int | None, typer.Option(min=1, help="Channels.")] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Examples in a batch.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of all random numbers.")] = None,
-    streams: Annotated[int | None, typer.Option(min=1, help="Streams of hc and mhc.")] = None,
+    streams: Annotated[int | None, typer.Option(min=1, help="Number of streams.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
-    weight_decay: Annotated[float | None, typer.Option(help="Decoupled decay.")] = None,
-    warmup_steps: Annotated[int | None, typer.Option(min=0, help="Of linear warm-up.")] = None,
-    dropout: Annotated[float | None, typer.Option(help="Share of activations dropped.")] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="Decoupled weight decay.")] = None,
+    warmup_steps: Annotated[
+        int | None, typer.Option(min=0, help="Steps of linear warm-up.")
+    ] = None,
+    dropout: Annotated[
+        float | None, typer.Option(help="Share of activations that are dropped.")
+    ] = None,
     no_schedule: Annotated[bool, typer.Option("--no-schedule", help="Constant rate.")] = False,
     no_compile: Annotated[
-        bool, typer.Option("--no-compile", help="MLX on a GPU: do not compile the step.")
+        bool, typer.Option("--no-compile", help="MLX on a GPU: run the step uncompiled.")
     ] = False,
     backend: Annotated[str, typer.Option(help="Framework, as in torch.")] = "torch",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps or gpu.")] = "auto",
+    device: Device = "auto",
     threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads; without it, all cores.")
+        int | None, typer.Option(min=1, help="CPU threads; by default all cores.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for everything.")] = Path("results/compare"),
+    out: Annotated[Path, typer.Option(help="Output folder.")] = Path("results/compare"),
 ) -> None:
-    """Train several variants and set them side by side.
+    """Train several variants and compare them.
 
-    One after the other, without the workflow. What is not given is as the source published it.
-    Leaves a figure, heat maps of the mixing matrices, a table, the weights, and one JSON file with
-    configuration, summary and history. The data set is fetched if it is not there.
+    Trains them one after the other, without the workflow. Defaults are as the source published
+    them. Writes a figure, heat maps of the mixing matrices, a table, the weights, and one JSON file
+    with configuration, summary and history. Downloads the data set if it is not there.
     """
     from fathom.report.compare import compare_variants, comparison
 
@@ -186,14 +193,10 @@ def compare(
 
 
 @app.command(epilog=example("fathom evaluate results/runs/STUDY/4L/resnet/torch/seed0"))
-def evaluate(
-    run: Annotated[Path, typer.Argument(help="A run folder with weights.safetensors.")],
-    device: Device = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
-) -> None:
-    """Measure a trained network again, from the weights that its run has kept.
+def evaluate(run: RunWithWeights, device: Device = None, threads: Threads = None) -> None:
+    """Evaluate a trained network again, from the weights in its run folder.
 
-    A study keeps them with `weights: true`.
+    A study keeps weights with `weights: true`.
     """
     from fathom.runs.training import evaluate_run
 
@@ -206,24 +209,24 @@ def evaluate(
 
 @app.command(epilog=example("fathom sample results/runs/text-depth/4L/baseline/torch/seed0"))
 def sample(
-    run: Annotated[Path, typer.Argument(help="A run folder with weights.safetensors.")],
+    run: RunWithWeights,
     tokens: Annotated[int, typer.Option(min=1, help="How many characters.")] = 200,
     prompt: Annotated[str, typer.Option(help="Text to continue.")] = "",
     temperature: Annotated[
-        float, typer.Option(min=0.01, help="Below 1, likely characters are chosen more often.")
+        float, typer.Option(min=0.01, help="Below 1, likely characters come more often.")
     ] = 1.0,
-    seed: Annotated[int, typer.Option(min=0, help="Of the random choices.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random choices.")] = 0,
     device: Device = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
+    threads: Threads = None,
 ) -> None:
-    """Write text with a trained network, from the weights that its run has kept.
+    """Sample text from a trained network, from the weights in its run folder.
 
-    A study keeps them with `weights: true`.
+    A study keeps weights with `weights: true`.
     """
-    from fathom.runs.sampling import characters
+    from fathom.runs.sampling import sample_text
 
-    found = characters(run, _here(device, threads), tokens, prompt, temperature, seed)
-    first = next(found)  # before anything is written: what is wrong is said first
+    found = sample_text(run, _here(device, threads), tokens, prompt, temperature, seed)
+    first = next(found)  # errors come before any output
     typer.echo(prompt + first, nl=False)
     for character in found:
         typer.echo(character, nl=False)
@@ -234,23 +237,23 @@ def sample(
     hidden=True, epilog=example("fathom job \"$(cat RUN/spec.json)\" --out RUN --compute '{}'")
 )
 def job(
-    spec: Annotated[str, typer.Argument(help="A whole spec, as JSON.")],
+    spec: Annotated[str, typer.Argument(help="The spec, as JSON.")],
     out: Annotated[Path, typer.Option(help="Folder for the run.")],
-    compute: Annotated[str, typer.Option(help="That section of the config, as JSON.")] = "{}",
+    compute: Annotated[str, typer.Option(help="The config's section `compute`, as JSON.")] = "{}",
 ) -> None:
-    """Train the cell of a spec: what the workflow calls."""
-    _train(from_json(Spec, spec, "SPEC"), out, from_json(Compute, compute, "--compute"))
+    """Train the cell of a spec. The workflow calls this."""
+    cell = parse_spec(parse_json(spec, "SPEC"), "SPEC")
+    _train(cell, out, from_json(Compute, compute, "--compute"))
 
 
 def _here(device: str | None, threads: int | None) -> Compute:
-    """How to compute where no config says so; data sets are where the environment says."""
+    """Compute settings without a config; data sets are in the folder that the environment names."""
     compute = Compute(data=datasets.data_folder())
     return changed(compute, device=device, threads=threads)
 
 
 def _spec_of(settings: Config, name: str, wanted: dict[str, Any]) -> Spec:
-    if name not in settings.studies:
-        raise ConfigError(f"no study '{name}'; the config has {', '.join(settings.studies)}")
+    check_known("study", [name], settings.studies)
     chosen = settings.studies[name]
     values = {}
     for axis, value in wanted.items():

@@ -1,19 +1,13 @@
-"""Studies, cells and specs: what config.yaml says, checked."""
+"""config.yaml: studies, validated, and the cells and specs they expand to."""
 
-from fathom.config.cells import Cell, Muon, Optimizer, Spec
-from fathom.config.load import (
-    check_config,
-    installed_backends,
-    load_config,
-    merge,
-    parse_yaml,
-    read_yaml,
-)
+from fathom.config.load import check_config, installed_backends, load_config, parse_yaml, read_yaml
 from fathom.config.study import BACKENDS, Compute, Config, Contrast, Study
 from fathom.settings import ConfigError
+from fathom.spec import Cell, Muon, Optimizer, Spec
+from fathom.tasks import parse_spec
 
 __all__ = [
     "BACKENDS", "Cell", "Compute", "Config", "ConfigError", "Contrast",
     "Muon", "Optimizer", "Spec", "Study",
-    "check_config", "installed_backends", "load_config", "merge", "parse_yaml", "read_yaml",
+    "check_config", "installed_backends", "load_config", "parse_spec", "parse_yaml", "read_yaml",
 ]  # fmt: skip

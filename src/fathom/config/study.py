@@ -1,7 +1,7 @@
-"""config.yaml as checked models, and its expansion into cells.
+"""config.yaml as validated models, and its expansion into cells.
 
-Everything that a user can get wrong in a config is refused here, in one line that names the study,
-the key and the fix.
+Whatever a user can get wrong in a config is refused here, in one line with the study, the key and
+the fix.
 """
 
 from __future__ import annotations
@@ -13,18 +13,28 @@ import re
 from collections import ChainMap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SerializeAsAny,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from fathom import datasets, tasks
-from fathom.config.cells import Cell, Optimizer, Spec, TaskSection
-from fathom.models.connections.schemes import SCHEMES, Scheme, overlaid, resolve
+from fathom.models.connections.schemes import SCHEMES, Scheme, resolve
 from fathom.models.recipes import RECIPES, AnyRecipe, Recipe
 from fathom.settings import (
-    ALTERNATIVE,
+    NO_BOOL,
+    QUOTED,
+    AnySettings,
     ConfigError,
     Flag,
     Folder,
@@ -33,48 +43,48 @@ from fathom.settings import (
     Nullable,
     Number,
     Positive,
-    Section,
+    Settings,
     Text,
     Unique,
-    among,
-    as_written,
-    checked,
+    deep_merge,
     distinct,
-    lines_of,
+    either,
+    join_problems,
+    join_values,
     one_of,
-    shown,
+    short_repr,
     unknown,
+    validate,
 )
+from fathom.spec import Cell, Optimizer, Spec
 
 
 def _backends() -> tuple[str, ...]:
-    """The modules of backends that can train: not the oracle, nor what a backend is helped by."""
+    """The modules of `backends` that can train: neither the oracle nor helpers of a backend."""
     files = (Path(__file__).parents[1] / "backends").glob("[a-z]*.py")
     return tuple(sorted(f.stem for f in files if f.stem != "numpy" and "_" not in f.stem))
 
 
 BACKENDS = _backends()
-"""Every backend that can train, each named after the framework it imports: a file is enough."""
-
-Backend = Annotated[str, one_of("backend", BACKENDS)]
+"""Every backend that can train, named after the framework it imports. Adding one adds a file."""
 
 AXES = ("variants", "depths", "backends", "seeds")
-"""What can be cut; without its s the name of an axis in a cell and in an exclusion."""
+"""The axes of a study. Without its s, each is a field of a cell and of an exclusion."""
 
 MAX_CELLS = 20_000
-"""The most cells of a config, excluded ones too: a workflow of so many takes minutes to plan."""
+"""The most cells of a config, excluded ones included: planning so many takes minutes."""
 
 MAX_DEPTH = 10_000
 MAX_BATCH = 1_000_000
 MAX_PARAMETERS = 10**10
-"""The most numbers that a network may have: with AdamW's they fill 160 GB."""
+"""The most parameters of a network: with AdamW's moments they fill 160 GB."""
 
 MAX_FLOPS = 10**16
-"""The most operations of a forward pass: minutes on the fastest device there is."""
+"""The most operations of a forward pass: minutes on the fastest device."""
 
-TAKEN = frozenset(
+RESERVED_NAMES = frozenset(
     {
-        # Rules of the workflow, as a study is one too; and folders beside those of studies.
+        # Rules of the workflow, because a study's name is a target too, and folders of results.
         "all", "bench", "claims", "data", "figures", "page", "paper", "replay", "report", "reports",
         "resolve", "tables", "train", "verify",
         "cells", "overview",
@@ -82,11 +92,27 @@ TAKEN = frozenset(
 )  # fmt: skip
 """Names that no study can have."""
 
-Depth = Annotated[Positive, Field(le=MAX_DEPTH)]
-BatchSize = Annotated[Positive, Field(le=MAX_BATCH)]
+
+def _check_study_name(name: str) -> str:
+    if not re.fullmatch(r"[a-z][a-z0-9-]{0,63}", name):
+        raise ValueError("the name of a study must be lower-case letters, digits and hyphens")
+    if name in RESERVED_NAMES:
+        raise ValueError("this name is taken by the workflow; use another")
+    return name
 
 
-def _labelled(value: object) -> object:
+def _parse_words(value: Any) -> Any:  # noqa: ANN401, a connection as it was written
+    """The keys `on` and `off` of an initial value: YAML reads them as flags."""
+    if not isinstance(value, Mapping):
+        return value
+    return {_parse_word(key): _parse_words(part) for key, part in value.items()}
+
+
+def _parse_word(value: object) -> object:
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
+
+def _parse_variant(value: object) -> object:
     """A variant is written as a name, or as `label: settings`."""
     if isinstance(value, str):
         return {value: value}
@@ -95,68 +121,49 @@ def _labelled(value: object) -> object:
     raise ValueError("must be a name, or one label with its settings")
 
 
-ONE_SIZE = f"{ALTERNATIVE}one"
-BY_DEPTH, BY_VARIANT = f"{ALTERNATIVE}by depth", f"{ALTERNATIVE}by variant"
-A_NAME, SETTINGS = f"{ALTERNATIVE}name", f"{ALTERNATIVE}settings"
-
-
-def _with_written_keys(value: Any) -> Any:  # noqa: ANN401, whatever a connection is given
-    """The keys `on` and `off` of a start as they are written: YAML reads them as flags."""
-    if not isinstance(value, Mapping):
-        return value
-    return {as_written(key, ("on", "off")): _with_written_keys(part) for key, part in value.items()}
-
-
-NameOrSettings = Annotated[
-    Annotated[str, Tag(A_NAME)] | Annotated[dict[str, Any], Tag(SETTINGS)],
-    Discriminator(lambda value: SETTINGS if isinstance(value, Mapping) else A_NAME),
-    BeforeValidator(_with_written_keys),
-]
-Pair = Annotated[list[Label], Field(min_length=2, max_length=2)]
-VariantEntry = Annotated[dict[Label, NameOrSettings], BeforeValidator(_labelled)]
-
-
-def _in_words(recipe: Recipe) -> str:
-    return ", ".join(f"{name} {value}" for name, value in recipe.model_dump().items())
-
-
-def _split(value: str | Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """A variant's connection, and what it has of its own beside that."""
-    if isinstance(value, str):
-        return value, {}
-    own = {key: value[key] for key in Training.model_fields if key in value}
-    return {key: part for key, part in value.items() if key not in own}, own
-
-
-def _unique_labels(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    distinct([label for entry in entries for label in entry])
-    return entries
-
-
-def _several(value: object) -> object:
-    """One value, or a list of them; nothing is none."""
+def _parse_values(value: object) -> object:
+    """One value, or a list of them; null is an empty list."""
     if value is None:
         return []
     return value if isinstance(value, list | tuple) else [value]
 
 
-class Training(Section):
-    """What a variant may have of its own beside its connection, laid over the study's."""
-
-    recipe: NameOrSettings = Field({}, description="another recipe's name, or settings that differ")
-    optimizer: dict[str, Any] = Field({}, description="settings that differ")
+def _check_labels(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    distinct([label for entry in entries for label in entry])
+    return entries
 
 
-class Exclusion(Section):
-    """Combinations of axis values that a study leaves out; an absent axis matches all.
+def _in_words(settings: Mapping[str, Any]) -> str:
+    return join_values(f"{name} {value}" for name, value in settings.items())
 
-    Each axis has one value or a list.
-    """
 
-    depth: Annotated[tuple[Positive, ...], BeforeValidator(_several)] = ()
-    variant: Annotated[tuple[Label, ...], BeforeValidator(_several)] = ()
-    backend: Annotated[tuple[Backend, ...], BeforeValidator(_several)] = ()
-    seed: Annotated[tuple[NonNegative, ...], BeforeValidator(_several)] = ()
+Backend = Annotated[str, one_of("backend", BACKENDS)]
+Depth = Annotated[int, Field(gt=0, le=MAX_DEPTH), NO_BOOL]
+BatchSize = Annotated[int, Field(gt=0, le=MAX_BATCH), NO_BOOL]
+StudyName = Annotated[Text, AfterValidator(_check_study_name)]
+NameOrSettings = Annotated[either(str, dict[str, Any]), BeforeValidator(_parse_words)]
+VariantEntry = Annotated[dict[Label, NameOrSettings], BeforeValidator(_parse_variant)]
+PartName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$"), QUOTED]
+Pair = Annotated[list[Label], Field(min_length=2, max_length=2)]
+Values = BeforeValidator(_parse_values)
+
+
+class VariantSettings(Settings):
+    """What a variant may change beside its connection, laid over the study's settings."""
+
+    recipe: NameOrSettings = Field({})
+    optimizer: dict[str, Any] = Field({})
+    model: dict[str, Any] = Field({})
+    steps: Positive | None = None
+
+
+class Exclusion(Settings):
+    """Combinations of axis values that a study leaves out; an axis without a value matches all."""
+
+    depth: Annotated[tuple[Positive, ...], Values] = Field((), description="one depth or a list")
+    variant: Annotated[tuple[Label, ...], Values] = Field((), description="one variant or a list")
+    backend: Annotated[tuple[Backend, ...], Values] = Field((), description="one backend or a list")
+    seed: Annotated[tuple[NonNegative, ...], Values] = Field((), description="one seed or a list")
 
     @model_validator(mode="after")
     def _names_an_axis(self) -> Exclusion:
@@ -164,62 +171,84 @@ class Exclusion(Section):
             raise ValueError("must name at least one of depth, variant, backend, seed")
         return self
 
-    @property
+    @cached_property
     def named(self) -> dict[str, tuple[Any, ...]]:
-        """The values that it names, by axis."""
+        """The excluded values by axis, of the axes it names."""
         return {axis: values for axis, values in self.model_dump().items() if values}
 
 
-class Contrast(Section):
-    """A question, and the variants that answer it: each one set against another."""
+class Contrast(Settings):
+    """A question, and the pairs of variants that answer it."""
 
-    asks: Text
-    pairs: Annotated[list[Pair], Field(min_length=1)]
+    question: Text = Field(description="as the report prints it")
+    pairs: Annotated[list[Pair], Field(min_length=1)] = Field(
+        description="[variant, against]: each pair is compared seed by seed"
+    )
 
 
-class Study(TaskSection):
+class Study(Settings):
     """One experiment: what is trained, by which recipe, over which axes, for how long."""
 
+    task: Annotated[str, one_of("task", tasks.TASKS)] = Field(description="what is learned")
+    model: SerializeAsAny[Settings] = Field(description="settings of the task's network and data")
     description: Text = Field("", description="one sentence for the report")
     recipe: AnyRecipe = Field(description="the name of a recipe, or its settings")
-    variants: Annotated[list[VariantEntry], AfterValidator(_unique_labels)] = Field(
-        description="names of connections, or label: {connection: name, setting: value}; the "
-        "settings may have recipe and optimizer, laid over the study's"
+    variants: Annotated[list[VariantEntry], AfterValidator(_check_labels)] = Field(
+        description="names of connections, or label: {connection: name, setting: value}; recipe, "
+        "optimizer, model and steps among the settings are laid over the study's own"
     )
-    streams: Positive = Field(4, description="S, residual streams of the variants that have them")
-    depths: Annotated[list[Depth], Unique]
-    backends: Annotated[list[Backend], Unique]
-    seeds: Annotated[list[NonNegative], Unique]
-    exclude: tuple[Exclusion, ...] = ()
-    steps: Positive
-    batch_size: Annotated[
-        Annotated[BatchSize, Tag(ONE_SIZE)] | Annotated[dict[Depth, BatchSize], Tag(BY_DEPTH)],
-        Discriminator(lambda value: BY_DEPTH if isinstance(value, Mapping) else ONE_SIZE),
-    ] = Field(description="B: one number, or one for each depth, as in {12: 32, 24: 24}")
-    accumulate: Annotated[
-        Annotated[Positive, Tag(ONE_SIZE)] | Annotated[dict[Label, Positive], Tag(BY_VARIANT)],
-        Discriminator(lambda value: BY_VARIANT if isinstance(value, Mapping) else ONE_SIZE),
-    ] = Field(
+    streams: Positive = Field(4, description="S, residual streams of variants that have streams")
+    depths: Annotated[list[Depth], Unique] = Field(description="L, layers")
+    backends: Annotated[list[Backend], Unique] = Field(description="frameworks to train on")
+    seeds: Annotated[list[NonNegative], Unique] = Field(
+        description="of initial parameters and batches; three or more give intervals"
+    )
+    exclude: tuple[Exclusion, ...] = Field((), description="combinations to leave out")
+    steps: Positive = Field(description="optimiser steps of a run")
+    batch_size: either(BatchSize, dict[Depth, BatchSize]) = Field(
+        description="B: one number, or one for each depth, as in {12: 32, 24: 24}"
+    )
+    accumulate: either(Positive, dict[Label, Positive]) = Field(
         1,
-        description="batches whose gradients are averaged into one step: one number, or some "
-        "variants' own, as in {v2: 4}",
+        description="batches whose gradients are averaged into one step: one number for all "
+        "variants, or numbers for some, as in {v2: 4}",
     )
     evaluate_every: Annotated[Positive | None, Nullable] = Field(
-        None, description="steps from one evaluation to the next; null: after the last alone"
+        None, description="steps from one evaluation to the next; null: only after the last"
     )
     optimizer: Optimizer
-    weights: Flag = Field(False, description="keep the last parameters of every run")
+    weights: Flag = Field(False, description="keep the trained parameters of every run")
     contrasts: tuple[Contrast, ...] = Field(
-        (), description="questions, each with the variants to compare, seed by seed"
+        (), description="questions, each with the pairs of variants to compare"
+    )
+    part: Annotated[PartName | None, Nullable] = Field(
+        None,
+        description="name of this study's own part of the report, report/templates/parts/NAME.j2",
+    )
+    score: tasks.JUDGED_BY = Field(
+        "held_out",
+        description="what results are judged by: the task's score on held-out data, or the mean "
+        "training loss over the last tenth of the steps, for runs recorded without that score",
     )
 
+    @field_validator("model", mode="plain")
+    @classmethod
+    def _is_its_tasks(cls, value: object, info: ValidationInfo) -> object:
+        """The task validates it. An unknown task has its own error."""
+        task = info.data.get("task")
+        return value if task is None else tasks.load(task).Model.model_validate(value)
+
     @model_validator(mode="after")
-    def _contrasts_name_variants(self) -> Study:
-        for i, contrast in enumerate(self.contrasts):
-            for label in itertools.chain(*contrast.pairs):
+    def _names_its_own_variants(self) -> Study:
+        named = {
+            f"contrasts.{i}.pairs": itertools.chain(*contrast.pairs)
+            for i, contrast in enumerate(self.contrasts)
+        }
+        named["accumulate"] = self.accumulate if isinstance(self.accumulate, dict) else ()
+        for key, labels in named.items():
+            for label in labels:
                 if label not in self.labels:
-                    problem = unknown("variant", label, self.labels)
-                    raise ValueError(f"contrasts.{i}.pairs: {problem}")
+                    raise ValueError(f"{key}: {unknown('variant', label, self.labels)}")
         return self
 
     @model_validator(mode="after")
@@ -229,57 +258,38 @@ class Study(TaskSection):
         return self
 
     @model_validator(mode="after")
-    def _variants_have_recipes(self) -> Study:
-        for label in self._own:
+    def _variants_can_be_trained(self) -> Study:
+        for label in self.labels:
             self.recipe_of(label)
-        return self
-
-    @model_validator(mode="after")
-    def _warms_up_within_its_steps(self) -> Study:
-        for warmup_steps in {self.optimizer_of(label).warmup_steps for label in self.labels}:
-            if warmup_steps >= self.steps:
+            if tasks.load(self.task).dataset(self.model_of(label)) != self.dataset:
                 raise ValueError(
-                    f"optimizer.warmup_steps is {warmup_steps} of {self.steps} steps; it must be "
+                    f"variants.{label}.model: needs other data than the study; make it a study of "
+                    "its own"
+                )
+            steps, warmup_steps = self.steps_of(label), self.optimizer_of(label).warmup_steps
+            key = f"variants.{label}." if self._own(label).model_fields_set else ""
+            if warmup_steps >= steps:
+                raise ValueError(
+                    f"{key}optimizer.warmup_steps is {warmup_steps} of {steps} steps; it must be "
                     "below steps"
+                )
+            if self.evaluate_every is not None and self.evaluate_every > steps:
+                raise ValueError(
+                    f"{key}evaluate_every is {self.evaluate_every} of {steps} steps; it must not "
+                    "be above steps"
                 )
         return self
 
-    @model_validator(mode="after")
-    def _accumulates_for_variants(self) -> Study:
-        named = self.accumulate if isinstance(self.accumulate, dict) else {}
-        for label in named:
-            if label not in self.labels:
-                raise ValueError(f"accumulate: {unknown('variant', label, self.labels)}")
-        return self
-
-    @model_validator(mode="after")
-    def _evaluates_within_its_steps(self) -> Study:
-        every = self.evaluate_every
-        if every is not None and every > self.steps:
-            raise ValueError(
-                f"evaluate_every is {every} of {self.steps} steps; it must not be above steps"
-            )
-        return self
-
     def values(self, axis: str) -> list[Any]:
-        """What the study lists on one of AXES."""
+        """The study's values on one of AXES."""
         return self.labels if axis == "variants" else getattr(self, axis)
 
-    def leaves_out(self, cell: Cell) -> bool:
+    def excludes(self, cell: Cell) -> bool:
         """Whether an exclusion has the cell's value on every axis that it names."""
         return any(
-            tuple(getattr(cell, axis) for axis in axes) in combinations
-            for axes, combinations in self._left_out.items()
+            all(getattr(cell, axis) in values for axis, values in exclusion.named.items())
+            for exclusion in self.exclude
         )
-
-    @cached_property
-    def _left_out(self) -> dict[tuple[str, ...], set[tuple[Any, ...]]]:
-        """The exclusions' values by the axes that they name: a look-up for each cell."""
-        found: dict[tuple[str, ...], set[tuple[Any, ...]]] = {}
-        for exclusion in self.exclude:
-            named = exclusion.named
-            found.setdefault(tuple(named), set()).update(itertools.product(*named.values()))
-        return found
 
     @property
     def labels(self) -> list[str]:
@@ -287,82 +297,95 @@ class Study(TaskSection):
         return list(self.connections)
 
     @cached_property
-    def _parts(self) -> dict[str, tuple[Any, dict[str, Any]]]:
-        """Each variant's connection, and what it has of its own beside that, by label, in order."""
-        return {label: _split(value) for entry in self.variants for label, value in entry.items()}
-
-    @cached_property
     def connections(self) -> dict[str, Any]:
-        """Name or settings of each variant's connection, by the variant's label, in order."""
-        return {label: connection for label, (connection, _) in self._parts.items()}
+        """The name or settings of each variant's connection, by label, in order."""
+        return {label: connection for label, (connection, _) in self._parsed_variants.items()}
 
     @cached_property
-    def _own(self) -> dict[str, Training]:
-        """What variants have of their own, by label; those that have nothing are absent."""
-        return {
-            label: checked(Training, own, f"variants.{label}")
-            for label, (_, own) in self._parts.items()
-            if own
-        }
+    def _parsed_variants(self) -> dict[str, tuple[Any, VariantSettings]]:
+        """Each variant's connection and what it changes beside that, by label, in order."""
+        found = {}
+        for label, value in itertools.chain(*(entry.items() for entry in self.variants)):
+            given = value if isinstance(value, Mapping) else {"connection": value}
+            own = {key: given[key] for key in VariantSettings.model_fields if key in given}
+            rest = {key: setting for key, setting in given.items() if key not in own}
+            connection = rest if isinstance(value, Mapping) else value
+            found[label] = connection, validate(VariantSettings, own, place=("variants", label))
+        return found
+
+    def _own(self, variant: str) -> VariantSettings:
+        """What a variant changes; nothing if the study does not list it."""
+        return self._parsed_variants.get(variant, (None, VariantSettings()))[1]
+
+    def _changed(self, variant: str, key: str, settings: AnySettings) -> AnySettings:
+        """The study's settings under a key, with what a variant changes of them."""
+        changes = getattr(self._own(variant), key)
+        if not changes:
+            return settings
+        merged = deep_merge(settings.model_dump(exclude_unset=True), changes)
+        return validate(type(settings), merged, place=("variants", variant, key))
 
     def recipe_of(self, variant: str) -> Recipe:
         """The recipe that a variant is trained by. Raises ConfigError."""
-        if variant not in self._own:
-            return self.recipe_settings
-        own = self._own[variant].recipe
+        own = self._own(variant).recipe
         if isinstance(own, str):
             return RECIPES.find("recipe", own)
-        settings = overlaid(self.recipe_settings.model_dump(), own)
-        return checked(Recipe, settings, f"variants.{variant}.recipe")
+        return self._changed(variant, "recipe", self.recipe_settings)
 
     def optimizer_of(self, variant: str) -> Optimizer:
         """The optimiser of a variant. Raises ConfigError."""
-        if variant not in self._own:
-            return self.optimizer
-        settings = overlaid(self.optimizer.model_dump(), self._own[variant].optimizer)
-        return checked(Optimizer, settings, f"variants.{variant}.optimizer")
+        return self._changed(variant, "optimizer", self.optimizer)
+
+    def model_of(self, variant: str) -> Settings:
+        """The model of a variant. Raises ConfigError."""
+        return self._changed(variant, "model", self.model)
+
+    def steps_of(self, variant: str) -> int:
+        """The optimiser steps of a variant."""
+        return self._own(variant).steps or self.steps
+
+    @property
+    def size_changes(self) -> dict[str, str]:
+        """What variants change of model and steps, in words, by label; others are absent."""
+        found = {}
+        for label in self.labels:
+            own = self._own(label)
+            if changes := own.model | ({"steps": own.steps} if own.steps else {}):
+                found[label] = _in_words(changes)
+        return found
 
     @property
     def recipe_name(self) -> str:
         """The recipe's name, or its settings in words."""
-        return self.recipe if isinstance(self.recipe, str) else _in_words(self.recipe)
+        return self.recipe if isinstance(self.recipe, str) else _in_words(self.recipe.model_dump())
 
     def recipe_name_of(self, variant: str) -> str:
-        """Likewise, of a variant: that of a recipe with the same settings, if there is one."""
+        """The name of the recipe that has a variant's settings, or these settings in words."""
         recipe = self.recipe_of(variant)
         if recipe == self.recipe_settings:
             return self.recipe_name
-        return next((name for name, known in RECIPES.items() if known == recipe), _in_words(recipe))
+        return next(
+            (name for name, known in RECIPES.items() if known == recipe),
+            _in_words(recipe.model_dump()),
+        )
 
     def connection_name(self, variant: str) -> str:
-        """The name of the connection that a variant is, or is made of; its label without one."""
+        """The name of a variant's connection, or of the one it is based on; else its label."""
         value = self.connections.get(variant, variant)
         return value if isinstance(value, str) else str(value.get("connection", variant))
 
     @property
     def recipe_settings(self) -> Recipe:
-        """The recipe itself."""
+        """The recipe's settings."""
         return RECIPES[self.recipe] if isinstance(self.recipe, str) else self.recipe
 
     @property
     def dataset(self) -> str | None:
-        """The data set that it needs; None without one."""
+        """The name of the data set that it trains on; None if it needs none."""
         return tasks.load(self.task).dataset(self.model)
 
-    @property
-    def figures(self) -> str:
-        """The family of its figures: for several rates, for contrasts, or its task's."""
-        if len({self.optimizer_of(label).lr for label in self.labels}) > 1:
-            return "rates"
-        return "contrasts" if self.contrasts else tasks.presentation(self.task).figures
-
-    @property
-    def report(self) -> str:
-        """The template of its part of the report, likewise."""
-        return "contrasts" if self.contrasts else tasks.presentation(self.task).report
-
     def batches_of(self, variant: str) -> int:
-        """How many make a step of a variant."""
+        """Batches in a step of a variant."""
         if isinstance(self.accumulate, dict):
             return self.accumulate.get(variant, 1)
         return self.accumulate
@@ -376,141 +399,135 @@ class Study(TaskSection):
         return self.batch_size[depth]
 
 
-class Compute(Section):
-    """How a training job computes and what it asks for: nothing here is part of a result."""
+class Compute(Settings):
+    """How a training job computes and which resources it requests. Results do not depend on it."""
 
     device: Literal["auto", "cpu", "cuda", "mps", "gpu"] = Field(
-        "auto", description="auto takes the fastest present; cuda and mps: torch; gpu: mlx"
+        "auto", description="auto: the fastest here; cuda and mps are torch's, gpu is mlx's"
     )
-    mlx_blas: Annotated[Literal["auto", "off"], among("auto", "off")] = Field(
-        "auto", description="whether MLX on Linux takes matrix products from a faster library"
+    mlx_blas: Annotated[Literal["auto", "off"], BeforeValidator(_parse_word)] = Field(
+        "auto", description="MLX on Linux: auto uses a faster BLAS library if there is one"
     )
     preload: Flag = Field(
-        True, description="whether local jobs of one thread on Linux share a loaded framework"
+        True, description="local jobs of one thread on Linux share a loaded framework"
     )
-    data: Folder = Field("data", description="folder for data sets")
-    threads: Positive = Field(1, description="CPU threads of a cell")
+    data: Folder = Field("data", description="folder of data sets")
+    threads: Positive = Field(1, description="CPU threads of a training")
     checkpoint_seconds: Annotated[Number, Field(gt=0)] = Field(
-        30.0, description="a killed training loses at most so many seconds"
+        30.0, description="seconds between checkpoints: the most that a killed training loses"
     )
     checkpoint_steps: Annotated[Positive | None, Nullable] = Field(
-        None, description="likewise, in steps"
+        None, description="steps between checkpoints; null: by time alone"
     )
     mem_mb: Positive = Field(2000, description="memory of a job, MB")
     runtime: Positive = Field(60, description="time limit of a job, minutes")
     gpu: NonNegative = Field(0, description="GPUs of a job")
 
 
-MAX_CUT_NAME = 100
-"""The longest name of a cut's folder, before a hash stands for the rest."""
+def kept(value: Any) -> Any:  # noqa: ANN401, types
+    """The type of the values of an axis that a config keeps."""
+    return Annotated[Annotated[list[value], Unique] | None, Nullable]
 
 
-class Config(Section):
+KEPT = "keep only these {}, in every study; null: all"
+
+MAX_SUBSET_NAME = 100
+"""The longest name of a subset's folder; of a longer one the rest becomes a hash."""
+
+
+class Config(Settings):
     """The whole of config.yaml."""
 
-    results: Folder = Field("results", description="folder for everything that is computed")
+    results: Folder = Field("results", description="folder of everything that is computed")
     reference: Annotated[Folder | None, Nullable] = Field(
-        None, description="folder of a kept result, whose verdicts are shown before those made here"
+        None, description="folder of a kept result, whose verdicts reports show first; null: none"
     )
-    train: Flag = Field(
-        True, description="false: nothing is trained here, and only imported runs count"
-    )
+    train: Flag = Field(True, description="false: train nothing; only imported runs count")
     connections: dict[Label, NameOrSettings] = Field(
-        {}, description="connections of your own, by name: settings over those of another"
+        {}, description="connections of your own, by name: settings laid over another connection's"
     )
-    studies: Annotated[dict[Text, Study], Field(min_length=1)]
-    variants: Annotated[Annotated[list[Label], Unique] | None, Nullable] = Field(
-        None, description="keep only these variants, in every study"
+    studies: Annotated[dict[StudyName, Study], Field(min_length=1)] = Field(
+        description="experiments, by name"
     )
-    depths: Annotated[Annotated[list[Positive], Unique] | None, Nullable] = Field(
-        None, description="likewise"
-    )
-    backends: Annotated[Annotated[list[Backend], Unique] | None, Nullable] = Field(
-        None, description="likewise"
-    )
-    seeds: Annotated[Annotated[list[NonNegative], Unique] | None, Nullable] = Field(
-        None, description="likewise"
-    )
+    variants: kept(Label) = Field(None, description=KEPT.format("variants"))
+    depths: kept(Positive) = Field(None, description=KEPT.format("depths"))
+    backends: kept(Backend) = Field(None, description=KEPT.format("backends"))
+    seeds: kept(NonNegative) = Field(None, description=KEPT.format("seeds"))
     compute: Compute = Compute()
     assume_backends: Flag = Field(
-        False, description="plan for all backends, installed here or not (the jobs run elsewhere)"
+        False, description="plan for every backend, installed here or not: jobs run elsewhere"
     )
 
-    @model_validator(mode="after")
-    def _names_make_folders(self) -> Config:
-        for name in self.studies:
-            if not re.fullmatch(r"[a-z][a-z0-9-]{0,63}", name):
-                raise ValueError(
-                    f"study name {shown(name)} must be lower-case letters, digits and hyphens"
-                )
-            if name in TAKEN:
-                raise ValueError(f"study name {name!r} is taken by the workflow; use another")
-        return self
-
     @property
-    def cut(self) -> dict[str, list[Any]]:
-        """The axes of which only some values are kept, with these: empty for the whole grid."""
+    def subset(self) -> dict[str, list[Any]]:
+        """The values kept, by axis, of the axes that keep only some; empty for the whole grid."""
         return {axis: values for axis in AXES if (values := getattr(self, axis)) is not None}
 
     @property
     def report_folder(self) -> str:
-        """Folder of tables, figures and reports: `results`, or for a cut one of its own inside.
+        """Folder of tables, figures and reports: `results`, or a folder inside it for a subset.
 
-        Runs are in `results/runs` whatever is cut, so no cell is trained twice, and no report of
-        the whole grid is replaced by one of a part.
+        Runs are in `results/runs` in both cases, so no cell is trained twice, and the report of a
+        subset does not replace that of the whole grid.
         """
-        if not self.cut:
+        if not self.subset:
             return self.results
-        name = "+".join("-".join(map(str, [axis, *values])) for axis, values in self.cut.items())
-        if len(name) > MAX_CUT_NAME:
+        name = "+".join("-".join(map(str, [axis, *values])) for axis, values in self.subset.items())
+        if len(name) > MAX_SUBSET_NAME:
             digest = hashlib.sha256(name.encode()).hexdigest()[:8]
-            name = f"{name[:MAX_CUT_NAME]}-{digest}"
+            name = f"{name[:MAX_SUBSET_NAME]}-{digest}"
         return f"{self.results}/cuts/{name}"
 
     def resolved(self) -> dict[str, Any]:
-        """All that results depend on, as data: not where or how jobs compute."""
+        """Everything that results depend on, as data: without where and how jobs compute."""
         return self.model_dump(mode="json", exclude={"compute", "assume_backends"})
 
-    def check_trains(self) -> None:
-        """Raise ConfigError if nothing is to be trained here."""
+    def check_trains(self, studies: Collection[str] | None = None) -> None:
+        """Raise ConfigError if these studies, or any, cannot be trained here. Reads no data."""
         if not self.train:
             raise ConfigError("the config says train: false, so no cell is trained here")
+        chosen = {name: self.studies[name] for name in studies or self.studies}
+        missing = {n: tasks.load(s.task).unavailable(s.model) for n, s in chosen.items()}
+        if any(missing.values()):
+            raise ConfigError(
+                join_problems(f"studies.{name}.{why}" for name, why in missing.items() if why)
+            )
 
     def check(self, source: str) -> None:
-        """What no section can check alone. Raises ConfigError, one line per problem."""
-        # Each may rely on what those before have found to be right.
+        """Check what no part of the config can alone. Raises ConfigError, one line per problem."""
+        # Each of these relies on what the ones before have checked.
         for find in (self._misnamed, self._too_many, self._unconnected, self._too_large):
-            problems = lines_of(find(source))
+            problems = join_problems(find(source))
             if problems:
                 raise ConfigError(problems)
         if not self.cells():
-            raise ConfigError(f"{source}: no cells: the cut axes and the exclusions leave none")
+            raise ConfigError(f"{source}: no cells: the kept values and the exclusions leave none")
 
     def _misnamed(self, source: str) -> Iterator[str]:
-        """Values that are cut or excluded and that no study has."""
-        named = [(axis, "", value) for axis, values in self.cut.items() for value in values]
+        """Kept or excluded values that no study has."""
+        named = [(axis, axis, value) for axis, values in self.subset.items() for value in values]
         named += [
-            (f"{axis}s", f"studies.{name}.exclude.{i}.", value)
+            (f"{axis}s", f"studies.{name}.exclude.{i}.{axis}", value)
             for name, study in self.studies.items()
             for i, exclusion in enumerate(study.exclude)
             for axis, values in exclusion.named.items()
             for value in values
         ]
         known = {axis: {v for s in self.studies.values() for v in s.values(axis)} for axis in AXES}
-        for axis, place, value in named:
+        for axis, key, value in named:
             if value not in known[axis]:
-                kind = axis.removesuffix("s")
-                problem = unknown(kind, value, sorted(known[axis]))
-                yield f"{source}: {place}{kind if place else axis}: {problem}; no study has it"
+                problem = unknown(axis.removesuffix("s"), value, sorted(known[axis]))
+                yield f"{source}: {key}: {problem}; no study has it"
 
     def _too_many(self, source: str) -> Iterator[str]:
-        """A grid that no workflow can plan."""
+        """A grid that is too large to plan."""
         cells = sum(math.prod(map(len, self._axes(study))) for study in self.studies.values())
         if cells > MAX_CELLS:
-            yield f"{source}: {cells} cells are more than {MAX_CELLS}; keep fewer {', '.join(AXES)}"
+            axes = join_values(AXES)
+            yield f"{source}: {cells} cells are more than {MAX_CELLS}; keep fewer {axes}"
 
     def _unconnected(self, source: str) -> Iterator[str]:
-        """Variants that stand for no connection."""
+        """Variants whose connection does not exist or has wrong settings."""
         for name, study in self.studies.items():
             for label in study.labels:
                 try:
@@ -519,7 +536,7 @@ class Config(Section):
                     yield from str(error).splitlines()
 
     def _too_large(self, source: str) -> Iterator[str]:
-        """Batches that the data set cannot fill, and networks that no machine can hold."""
+        """Batches that the data set cannot fill, and networks too large for any machine."""
         for name, study in self.studies.items():
             dataset, (_, depths, *_) = study.dataset, self._axes(study)
             examples = datasets.training_examples(dataset) if dataset else math.inf
@@ -536,7 +553,7 @@ class Config(Section):
                         f"parameters, and a batch takes {flops:.1e} operations; at most "
                         f"{MAX_PARAMETERS:.0e} and {MAX_FLOPS:.0e} can be planned"
                     )
-                    break  # a size of the study is that of all its networks
+                    break  # one line per study
 
     def _sizes(self, name: str) -> Iterator[tuple[int, str, int, float]]:
         """(depth, variant, parameters, operations of a forward pass) of a study's networks."""
@@ -544,16 +561,16 @@ class Config(Section):
         labels, depths, *_ = self._axes(study)
         for depth, label in itertools.product(depths, labels):
             network = tasks.load(study.task).network(
-                study.model, depth, study.recipe_of(label), self.connection(name, label)
+                study.model_of(label), depth, study.recipe_of(label), self.connection(name, label)
             )
             shapes = (parameter.shape for parameter in network.parameters().values())
             flops = network.forward_flops(study.batch_size_at(depth))
             yield depth, label, sum(map(math.prod, shapes)), flops
 
     def connection(self, study_name: str, variant: str, source: str = "config") -> Scheme:
-        """What a variant of a study connects its layers with.
+        """The connection of a study's variant. Raises ConfigError.
 
-        A variant that the study does not list must be a connection's name. Raises ConfigError.
+        A label that the study does not list must be the name of a connection.
         """
         key = (study_name, variant)
         if key not in self._resolved:
@@ -574,11 +591,11 @@ class Config(Section):
 
     @cached_property
     def _resolved(self) -> dict[tuple[str, str], Scheme]:
-        """Schemes by (study, variant): thousands of cells share a few."""
+        """Schemes by (study, variant), each resolved once: thousands of cells share a few."""
         return {}
 
     def cells(self) -> list[Cell]:
-        """Every cell that the studies, their exclusions and the cut axes leave, in order."""
+        """The cells of all studies, without those excluded or not kept, in order."""
         grid = (
             Cell(name, depth, variant, backend, seed)
             for name, study in self.studies.items()
@@ -587,11 +604,29 @@ class Config(Section):
                 depths, variants, backends, seeds
             )
         )
-        return [cell for cell in grid if not self.studies[cell.study].leaves_out(cell)]
+        return [cell for cell in grid if not self.studies[cell.study].excludes(cell)]
+
+    def select_cells(self, patterns: Sequence[str]) -> list[Cell]:
+        """The cells whose path matches a pattern such as 'depth-mlx/48L/*'; all without patterns.
+
+        Raises ConfigError, one line per pattern that matches none.
+        """
+        cells = self.cells()
+        matches = {p: {cell for cell in cells if fnmatch(cell.path(), p)} for p in patterns}
+        if idle := [pattern for pattern, found in matches.items() if not found]:
+            form = "a pattern is like 'depth-mlx/48L/*'"
+            raise ConfigError(
+                join_problems(f"no cell matches {short_repr(p)}; {form}" for p in idle)
+            )
+        selected = set().union(*matches.values()) if patterns else set(cells)
+        return [cell for cell in cells if cell in selected]
 
     def _axes(self, study: Study) -> list[list[Any]]:
-        """The values of AXES that a study keeps."""
-        return [_kept(study.values(axis), self.cut.get(axis)) for axis in AXES]
+        """The values on each of AXES that are kept of a study."""
+        kept = self.subset
+        return [
+            [v for v in study.values(axis) if axis not in kept or v in kept[axis]] for axis in AXES
+        ]
 
     def spec(self, cell: Cell) -> Spec:
         """Every number that the cell's training uses. Raises ConfigError."""
@@ -601,19 +636,12 @@ class Config(Section):
             "task": study.task,
             "recipe": study.recipe_of(cell.variant),
             "connection": self.connection(cell.study, cell.variant),
-            "steps": study.steps,
+            "steps": study.steps_of(cell.variant),
             "batch_size": study.batch_size_at(cell.depth),
-            "model": study.model,
+            "model": study.model_of(cell.variant),
             "accumulate": study.batches_of(cell.variant),
             "evaluate_every": study.evaluate_every,
             "optimizer": study.optimizer_of(cell.variant),
             "weights": study.weights,
         }
-        return checked(Spec, numbers, str(cell))
-
-
-def _kept(values: Sequence[Any], cut: Collection[Any] | None) -> list[Any]:
-    if cut is None:
-        return list(values)
-    kept = set(cut)
-    return [value for value in values if value in kept]
+        return validate(Spec, numbers, str(cell))

@@ -1,8 +1,8 @@
-"""Data sets: fetched once, checked by SHA-256, or named as unavailable.
+"""Data sets: downloaded once and checked by SHA-256.
 
 A data set is one module with a function `fetch(folder, log)`, which raises DataError. If a batch
-holds no example twice, the module has their number, TRAINING_EXAMPLES. Its folder, below the one
-for data sets, has the module's name with hyphens.
+never holds an example twice, the module has their number as TRAINING_EXAMPLES. Its folder, inside
+the one for all data sets, is the module's name with hyphens.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ ENVIRONMENT = "FATHOM_DATA"
 """Environment variable: the folder for data sets, by default `data`."""
 
 DATASETS = tuple(sorted(file.stem for file in Path(__file__).parent.glob("[a-z]*.py")))
-"""Every data set: adding one adds a file."""
+"""Every data set is a file of this folder."""
 
 SUMS = "SHA256SUMS"
-"""Written into its folder once all its files are there and checked."""
+"""Written into the folder of a data set once all its files are there and checked."""
 
 UNAVAILABLE = "unavailable.txt"
-"""Written there if it is unavailable: what was tried."""
+"""Written there instead if the data set is unavailable: what was tried."""
 
 
 class DataError(UserError):
-    """A data set that is unavailable or damaged; the first line says it, others what was tried."""
+    """A data set is unavailable or damaged; further lines of the message say what was tried."""
 
 
 def data_folder() -> str:
@@ -39,23 +39,23 @@ def data_folder() -> str:
 
 
 def folder_of(name: str, data: str | None = None) -> Path:
-    """Where its files belong, below the folder `data` or the one that the environment names."""
+    """The folder of a data set's files, inside `data` or the folder that the environment names."""
     return Path(data or data_folder()) / name.replace("_", "-")
 
 
 def unavailable(name: str) -> str:
-    """Why a data set is unavailable, in a line; empty if nothing is known against it."""
+    """Why a data set is unavailable, in one line; empty if that is not known."""
     record = folder_of(name) / UNAVAILABLE
     return record.read_text(encoding="utf-8").partition("\n")[0] if record.is_file() else ""
 
 
 def training_examples(name: str) -> float:
-    """How many there are to train with, which no batch can exceed; infinity if it can."""
+    """The number of training examples, which limits a batch; infinity if nothing does."""
     return getattr(_module(name), "TRAINING_EXAMPLES", math.inf)
 
 
 def fetch(name: str, log: Callable[[str], None]) -> None:
-    """Get a data set from wherever this machine can. Raises DataError."""
+    """Get a data set from any source that this machine can reach. Raises DataError."""
     _module(name).fetch(folder_of(name), log)
 
 

@@ -1,4 +1,4 @@
-"""How a data set's files are looked for: what `fetch` of every data set shares."""
+"""Fetch the files of a data set: what all data sets share."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from fathom.datasets import SUMS, DataError
-from fathom.system.files import replacing, sha256, write_text
+from fathom.system.files import atomic_write, sha256, write_text
 
 STALL_SECONDS = 10
-"""How long any server may stay silent."""
+"""How long a server may send nothing."""
 
 DOWNLOAD_SECONDS = 300
-"""How long a program may take for a package."""
+"""How long downloading a package may take."""
 
 COMPLAINTS = ("E: ", "W: Failed to fetch", "ERROR: ")
-"""How lines of apt-get and pip begin that say what went wrong."""
+"""How error lines of apt-get and pip begin."""
 
 
 class Unavailable(Exception):  # noqa: N818, an outcome that is looked for, not an error
-    """Why a source has nothing to give, in one line."""
+    """Why a source cannot be used, in one line."""
 
 
 def fetch(
@@ -38,11 +38,10 @@ def fetch(
 ) -> None:
     """Make sure that `folder` holds all `files` (name: SHA-256) and their list, SHA256SUMS.
 
-    What is missing is asked of the `sources` (what it is called, and a function of the folder and
-    the missing names), in their order; `log` gets one line for each. A file of `folder` with other
-    content is refused and left as it is. Raises DataError, after which every file that is there is
-    whole: its message says what was tried, what a user can put there `by_hand` (None: the missing
-    files), and where that is to be found.
+    Missing files are taken from the `sources`, in order: pairs of a name and a function of the
+    folder and the missing files. `log` gets a line for each source. A file of `folder` with other
+    content is refused and left as it is. Raises DataError; its message says what was tried, what a
+    user can put there `by_hand` (None: the missing files), and where to find that (`elsewhere`).
     """
     tried = []
 
@@ -74,16 +73,16 @@ def fetch(
 
     listed = folder / SUMS
     if not listed.is_file() or listed.read_bytes() != sums(files).encode():
-        write_text(listed, sums(files))  # only if it is wrong, so that it keeps its time
+        write_text(listed, sums(files))  # only if it differs: Snakemake looks at its time
 
 
 def sums(files: Mapping[str, str]) -> str:
-    """Names and their SHA-256 as sha256sum prints them."""
+    """Names and SHA-256 in the format of sha256sum."""
     return "".join(f"{digest}  {name}\n" for name, digest in files.items())
 
 
 def _missing(folder: Path, files: Mapping[str, str], note: Callable[[str], None]) -> list[str]:
-    """The files that `folder` lacks. Raises DataError if it cannot be used as it is."""
+    """The files that `folder` lacks. Raises DataError if the folder cannot be used as it is."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -107,14 +106,14 @@ def _missing(folder: Path, files: Mapping[str, str], note: Callable[[str], None]
 
 
 def copy(source: Path, folder: Path, files: Mapping[str, str]) -> None:
-    """Copy those `files` (name: SHA-256) that `source` has; each appears whole or not at all.
+    """Copy `files` (name: SHA-256) from the folder `source`, each atomically.
 
-    Raises Unavailable, after all that can be copied is, if one was missing or not official.
+    Raises Unavailable if one is missing or not official, after all others have been copied.
     """
     problems = []
     for name, digest in files.items():
         try:
-            with replacing(folder / name) as temporary:
+            with atomic_write(folder / name) as temporary:
                 shutil.copyfile(source / name, temporary)
                 problem = difference(temporary, digest)
                 if problem:
@@ -137,7 +136,7 @@ def difference(file: Path, digest: str) -> str | None:
 
 
 def digest_difference(found: str, digest: str) -> str | None:
-    """What to say of a file with the SHA-256 `found`; None if it is the official one's."""
+    """Why a file with the SHA-256 `found` is not the official one; None if it is."""
     if found == digest:
         return None
     return f"not the official file (its SHA-256 is {found[:12]}…, not {digest[:12]}…)"
@@ -150,10 +149,10 @@ def run(
     seconds: float,
     environment: Mapping[str, str] | None = None,
 ) -> str | None:
-    """Run a command inside `folder`; what went wrong, in one line, or None.
+    """Run a command inside `folder`; returns what went wrong in one line, or None.
 
-    `apt-get update` reports success though it reached no mirror, so a failed fetch that it only
-    warns of counts as a problem too.
+    `apt-get update` exits with status 0 even if it reached no mirror, so its warnings of failed
+    downloads count as problems too.
     """
     try:
         result = subprocess.run(
@@ -177,5 +176,5 @@ def run(
 
 
 def one_line(error: Exception) -> str:
-    """What an error says, without its line breaks."""
+    """The message of an error, without line breaks."""
     return " ".join(str(error).split())

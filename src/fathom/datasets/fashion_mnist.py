@@ -1,7 +1,7 @@
-"""Fashion-MNIST: fetched from wherever this machine can get it, checked, and read.
+"""Fashion-MNIST: fetched from any source that this machine can reach, checked, and read.
 
-Only the official files are used, known by their SHA-256. Standard library and NumPy only; pooch
-is imported where the official address is asked, and is not needed otherwise.
+Only the official files are accepted, by their SHA-256. Needs the standard library and NumPy; pooch
+only for a download from the official address.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SYSTEM_FOLDER = Path("/usr/share/datasets/fashion-mnist")
 """Where that package puts them."""
 
 OFFICIAL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
-"""The address that the data set's README names. It has no https: the hashes make up for that."""
+"""The address in the data set's README. It has no https; the hashes make up for that."""
 
 CONNECT_SECONDS = 5
 """How long the official address may take to accept a connection."""
@@ -69,7 +69,7 @@ CLASSES = 10
 
 
 class FashionMnist(NamedTuple):
-    """The whole set. The arrays are shared and cannot be written to."""
+    """The whole data set. The arrays are shared and read-only."""
 
     train_images: np.ndarray
     """uint8 [60000, 28, 28]"""
@@ -82,7 +82,7 @@ class FashionMnist(NamedTuple):
 
 
 def folder() -> Path:
-    """Where the four files belong."""
+    """The folder of the four files."""
     return folder_of("fashion_mnist")
 
 
@@ -92,8 +92,8 @@ def folder() -> Path:
 def fetch(folder: Path, log: Callable[[str], None]) -> None:
     """Make sure that `folder` holds all four official files and their list, SHA256SUMS.
 
-    What is missing is looked for in the system folder, at the official address and in Debian's
-    package, in this order. Raises DataError.
+    Missing files come from the system folder, the official address or Debian's package, in this
+    order. Raises DataError.
     """
     _fetching.fetch(
         folder,
@@ -117,7 +117,7 @@ def copy_from_system(folder: Path, missing: Iterable[str]) -> None:
 
 
 def download_official(folder: Path, missing: Iterable[str]) -> None:
-    """Download the missing files from the official address, each once, up to the first failure."""
+    """Download the missing files from the official address; stops at the first failure."""
     try:
         import pooch
         import requests
@@ -144,10 +144,10 @@ def download_official(folder: Path, missing: Iterable[str]) -> None:
 
 
 def download_package(folder: Path, missing: Iterable[str]) -> None:
-    """Take the missing files out of Debian's package, downloaded and unpacked without root.
+    """Extract the missing files from Debian's package, downloaded and unpacked without root.
 
-    Where the system's package lists do not lead to it, lists of our own are fetched. Nothing of
-    the system is touched: lists, caches and package live in a temporary folder.
+    Downloads package lists of its own if the system's do not have the package. Lists, caches and
+    package are in a temporary folder; nothing of the system is changed.
     """
     for tool in ("apt-get", "dpkg-deb"):
         if shutil.which(tool) is None:
@@ -180,13 +180,13 @@ Acquire::Languages "none";
 #clear APT::Update::Post-Invoke;
 #clear APT::Update::Post-Invoke-Success;
 """
-"""Read after the system's own configuration: mirrors and proxies stay as they are there."""
+"""Read after the system's configuration, whose mirrors and proxies stay in use."""
 
 OWN_LISTS = 'Dir::State::Lists "{folder}/lists";\n'
 
 
 def _apt_get(folder: Path, *arguments: str, seconds: float, own: bool = False) -> str | None:
-    """Run apt-get inside `folder`, with package lists of our own or the system's; the problem."""
+    """Run apt-get inside `folder`, with lists of its `own` or the system's; returns the problem."""
     for part in ("cache/archives/partial", "lists/partial"):
         (folder / part).mkdir(parents=True, exist_ok=True)
     config = folder / "apt.conf"
@@ -201,7 +201,7 @@ def _official(names: Iterable[str]) -> dict[str, str]:
 
 
 def _cause(error: OSError) -> str:
-    """What is at the bottom of an error of requests, without the layers around it."""
+    """The root cause of an error of requests."""
     cause: object = error.args[0] if error.args else error
     for layer in ("reason", "original_error"):  # urllib3's retries, then its proxy
         cause = getattr(cause, layer, cause)
@@ -212,7 +212,7 @@ def _cause(error: OSError) -> str:
 
 
 def load(folder: Path, verify: bool = True) -> FashionMnist:
-    """The set in `folder`, read once. Raises DataError, one line that names the file.
+    """Read the data set in `folder`, once. Raises DataError, one line that names the file.
 
     Without `verify` the files need not be the official ones, and may hold any number of images.
     """

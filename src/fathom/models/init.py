@@ -1,9 +1,9 @@
-"""Initial parameters, drawn by NumPy so that every backend starts from the same numbers.
+"""Initial parameters, sampled with NumPy: every backend starts from the same numbers.
 
-A network declares its parameters as `{name: Parameter(shape, distribution)}`; `draw` turns the
-declaration into float32 arrays. Each name has a generator of its own, so that adding a parameter
-leaves the numbers of all others alone; and parameters are stacked over layers along the first
-axis, so that a deeper network starts with the layers of a shallower one.
+A network declares its parameters as `{name: Parameter(shape, distribution)}`; `draw` samples them
+as float32 arrays. Each name has its own generator, so adding a parameter changes no other.
+Parameters are stacked over layers along the first axis, so a deeper network starts with the layers
+of a shallower one.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-if TYPE_CHECKING:  # numpy is not needed to declare, and declarations are read at every start
+if TYPE_CHECKING:  # declarations are read at every start and need no NumPy
     import numpy as np
 
 
 class Distribution(Protocol):
-    """Where a parameter's initial numbers come from."""
+    """The distribution of a parameter's initial values."""
 
     def sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        """Float64 numbers of the given shape."""
+        """Float64 values of the given shape."""
         ...
 
 
@@ -31,7 +31,6 @@ class Normal:
     std: float
 
     def sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        """Independent draws."""
         return self.std * rng.standard_normal(shape)
 
 
@@ -42,18 +41,16 @@ class Uniform:
     bound: float
 
     def sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        """Independent draws."""
         return rng.uniform(-self.bound, self.bound, shape)
 
 
 @dataclass(frozen=True)
 class Constant:
-    """One number everywhere."""
+    """The same number everywhere."""
 
     value: float
 
     def sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        """`value`, whatever the generator."""
         import numpy as np
 
         return np.full(shape, self.value)
@@ -68,7 +65,6 @@ class ScaledIdentity:
     noise: float = 0.0
 
     def sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        """The same matrix for every layer, but for the noise."""
         import numpy as np
 
         return (
@@ -80,7 +76,7 @@ class ScaledIdentity:
 class OneStream:
     """`on` for one stream of the last axis and `off` for the others.
 
-    The stream is `stream`, or the layer's number modulo the streams where that is None.
+    `stream` is the same in every layer; with None, layer l has stream l mod S.
     """
 
     on: float
@@ -88,74 +84,58 @@ class OneStream:
     stream: int | None = 0
 
     def sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        """The same vector for every layer, or one that goes round; whatever the generator."""
         import numpy as np
 
-        *_, S = shape
-        chosen = np.arange(shape[0]) % S if self.stream is None else self.stream
-        values = np.full(shape, self.off)
+        values, layers = np.full(shape, self.off), np.arange(shape[0])
         if self.stream is None:
-            values[np.arange(shape[0]), chosen] = self.on
+            values[layers, layers % shape[-1]] = self.on
         else:
-            values[..., chosen] = self.on
+            values[..., self.stream] = self.on
         return values
 
 
 @dataclass(frozen=True)
 class Orthogonal:
-    """`scale` times orthonormal rows, or columns where there are more rows: uniform over these."""
+    """`scale` times orthonormal rows (columns if there are more rows), uniformly distributed."""
 
     scale: float
 
     def sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        """A matrix [rows, columns]."""
         import numpy as np
 
         rows, columns = shape
         q, r = np.linalg.qr(rng.standard_normal((max(shape), min(shape))))
-        q = q * np.sign(np.diag(r))  # QR's signs are not uniform
+        q = q * np.sign(np.diag(r))  # the signs of QR are not uniform
         return self.scale * (q.T if rows < columns else q)
 
 
 @dataclass(frozen=True)
-class Shifted:
-    """`offset` plus draws of another distribution."""
+class Affine:
+    """`offset` plus `scale` times samples of another distribution."""
 
-    offset: float
-    around: Distribution
-
-    def sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        """As `around` draws, moved."""
-        return self.offset + self.around.sample(rng, shape)
-
-
-@dataclass(frozen=True)
-class Scaled:
-    """`scale` times draws of another distribution."""
-
-    scale: float
     of: Distribution
+    scale: float = 1.0
+    offset: float = 0.0
 
     def sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        """As `of` draws, scaled."""
-        return self.scale * self.of.sample(rng, shape)
+        return self.offset + self.scale * self.of.sample(rng, shape)
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A declared parameter: its shape and where its initial numbers come from."""
+    """A declared parameter: its shape and the distribution of its initial values."""
 
     shape: tuple[int, ...]
     distribution: Distribution
     is_matrix: bool = False
-    """Whether it is a matrix that multiplies activations, or a table of them. Biases, gains,
-    gates, scales and logits of mixing are not: weight decay can leave these alone."""
+    """Whether it is a matrix that multiplies activations, or a table of embeddings. Biases, gains,
+    gates, scales and mixing logits are not, and can be exempt from weight decay."""
     parts: int = 1
-    """How many matrices stand one below the other in it, as q, k and v do."""
+    """How many matrices are stacked in it along the rows, such as q, k and v."""
 
 
 def draw(parameters: dict[str, Parameter], seed: int) -> dict[str, np.ndarray]:
-    """Float32 initial numbers of every declared parameter, a pure function of (name, seed)."""
+    """Float32 initial values of every declared parameter, a pure function of (name, seed)."""
     import numpy as np
 
     return {

@@ -1,54 +1,67 @@
-"""What every network offers, and the pass through its layers that all of them share."""
+"""The interface of networks, and the forward pass through layers that they share."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-from fathom.models.connections.connection import Connection, Mixed
-from fathom.models.init import Parameter
+from fathom.models.connections.connection import Connection, MixingTrace
+from fathom.models.init import Constant, Parameter
 from fathom.models.ops import Array, Ops
+
+TRAINING_ONLY = ("keep", "noise")
+"""Inputs of a training step alone: which activations dropout keeps, and the connection's noise."""
+
+
+def inference_inputs(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs without dropout and noise."""
+    return {name: value for name, value in inputs.items() if name not in TRAINING_ONLY}
 
 
 class Output(NamedTuple):
-    """What a forward pass leaves for the loss and the measures."""
+    """The result of a forward pass, for the loss and the metrics."""
 
     logits: Array
-    """[B, …, classes]."""
-    mixed: Mixed | None
-    """What mixed the streams; None where there are none."""
+    """The input of the task's loss: [B, …, classes] for cross-entropy."""
+    mixed: MixingTrace | None
+    """How the streams were mixed; None for a single stream."""
 
 
 class Network(ABC):
     """Embedding, layers in a connection, head."""
 
     names: ClassVar[Mapping[str, str]]
-    """What the published name of a variant stands for on this network."""
+    """The connection that a published name of a variant stands for on this network."""
 
     connection: Connection
 
     @abstractmethod
     def parameters(self) -> dict[str, Parameter]:
-        """Declare every parameter; those of the blocks, `block.*`, are stacked over layers."""
+        """Declare every parameter; parameters of blocks, `block.*`, are stacked over layers."""
 
     @abstractmethod
     def forward(
         self,
         ops: Ops,
         params: dict[str, Array],
-        *inputs: Array,
-        noise: Array | None = None,
-        entering: list[Array] | None = None,
+        inputs: Mapping[str, Array],
+        block_inputs: list[Array] | None = None,
     ) -> Output:
-        """A pass on a batch; what enters each wrapped function is appended to `entering`.
+        """A forward pass on a batch of inputs by name; only training gives those in TRAINING_ONLY.
 
-        `noise`: what the connection drew for a step of training.
+        The input of each wrapped function is appended to `block_inputs`.
         """
 
     @abstractmethod
     def forward_flops(self, batch_size: int) -> float:
         """Floating-point operations of the matrix products of a forward pass."""
+
+
+def norm_parameters(name: str, shape: tuple[int, ...]) -> dict[str, Parameter]:
+    """Gain and bias of a norm."""
+    starts = {"weight": Constant(1.0), "bias": Constant(0.0)}
+    return {f"{name}.{part}": Parameter(shape, start) for part, start in starts.items()}
 
 
 def through_layers(
@@ -58,15 +71,15 @@ def through_layers(
     x: Array,
     layers: Sequence[Callable[[Array], Array]],
     noise: Array | None = None,
-    entering: list[Array] | None = None,
-) -> tuple[Array, Mixed | None]:
-    """`x` through all layers in their connection: (output, what mixed its streams)."""
+    block_inputs: list[Array] | None = None,
+) -> tuple[Array, MixingTrace | None]:
+    """Pass `x` through all layers in their connection: (output, how its streams were mixed)."""
     coefficients = connection.coefficients(ops, params, noise)
     streams = connection.open(ops, coefficients, x)
     for layer, c in zip(layers, connection.per_layer(ops, coefficients), strict=True):
         x, streams = connection.read(ops, c, streams)
-        if entering is not None:
-            entering.append(x)
+        if block_inputs is not None:
+            block_inputs.append(x)
         streams = connection.write(ops, c, streams, layer(x))
     output = connection.close(ops, coefficients, streams)
     return output, connection.mixed(ops, coefficients, streams)

@@ -1,4 +1,4 @@
-"""Newton and Schulz's iteration, which leads a matrix towards the nearest orthogonal one."""
+"""Newton–Schulz iteration: moves a matrix towards the nearest orthogonal one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 def newton_schulz(
     ops: Ops, matrices: Array, coefficients: tuple[float, float, float], iterations: int
 ) -> Array:
-    """X ← a X + (b X Xᵀ + c (X Xᵀ)²) X, from the matrices [N, rows, columns] over their norms."""
+    """X ← a X + (b X Xᵀ + c (X Xᵀ)²) X, from matrices [N, rows, columns] over their norms."""
     a, b, c = coefficients
     N, rows, columns = matrices.shape
     norm = ops.l2_norm(ops.reshape(matrices, (N, rows * columns)))

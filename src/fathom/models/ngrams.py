@@ -1,4 +1,4 @@
-"""Language models that only count: the lines that a network has to beat on text."""
+"""n-gram language models: baselines that a network has to beat on text."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import numpy as np
 def bits_per_character(
     training: np.ndarray, validation: np.ndarray, characters: int, order: int = 3
 ) -> tuple[float, ...]:
-    """Mean −log2 probability of `validation` under unigram, bigram, … up to `order`.
+    """Mean −log2 probability of `validation` under the unigram, bigram, … model up to `order`.
 
-    Both are arrays [N] of numbers below `characters`; the models are counted on `training`, with
+    Both are arrays [N] of numbers below `characters`. The models are counted on `training`, with
     Witten–Bell back-off (docs/definitions.md, "Task text"). `characters ** order` must be below
-    2^63. A first character of `validation` whose context is cut off is predicted from what there
-    is of it.
+    2^63. At the start of `validation`, a character is predicted from the part of its context that
+    exists.
     """
     bits = []
     probability = np.full(len(validation), 1 / characters)
-    # A context is the number that its characters spell in the base `characters`.
+    # A context is encoded as the number that its characters spell in base `characters`.
     counted = np.zeros(len(training), np.int64)
     asked = np.zeros(len(validation), np.int64)
     for length in range(order):  # of the context
@@ -32,14 +32,14 @@ def bits_per_character(
 def _witten_bell(
     counted: np.ndarray, asked: np.ndarray, characters: int, backoff: np.ndarray
 ) -> np.ndarray:
-    """(n(hc) + t(h) p(c | h')) / (n(h) + t(h)) of each n-gram hc of `asked`; p(c | h') if no n(h).
+    """(n(hc) + t(h) p(c | h')) / (n(h) + t(h)) of each n-gram hc in `asked`; p(c | h') if n(h) = 0.
 
-    h' lacks the first character of h, n counts n-grams of training and t kinds of characters that
-    follow h there.
+    h' is h without its first character, n counts n-grams of the training text, t counts distinct
+    characters that follow h there.
     """
     if not len(counted):
         return backoff
-    ngrams, counts = np.unique(counted, return_counts=True)  # sorted: those of a context adjoin
+    ngrams, counts = np.unique(counted, return_counts=True)  # sorted, so by context
     contexts, first, kinds = np.unique(ngrams // characters, return_index=True, return_counts=True)
     totals = np.add.reduceat(counts, first)
     n_ngram = _look_up(ngrams, counts, asked)
@@ -50,6 +50,6 @@ def _witten_bell(
 
 
 def _look_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """The value of each wanted key; 0 for those that are not among the sorted `keys`."""
+    """The value of each wanted key; 0 for keys that are not among the sorted `keys`."""
     place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     return np.where(keys[place] == wanted, values[place], 0)

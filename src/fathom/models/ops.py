@@ -1,7 +1,7 @@
-"""The array primitives a backend offers: all that the models know of a framework.
+"""The array primitives that a backend implements; models use a framework only through them.
 
-Arrays also carry Python's own arithmetic (`+ - * /`, broadcasting, slicing and `.shape`), which
-PyTorch, MLX and NumPy share; the protocol names only what they spell differently.
+The protocol has what PyTorch, MLX and NumPy spell differently. Arithmetic (`+ - * /`),
+broadcasting, slicing and `.shape` are the same in all of them.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from typing import Any, Protocol
 import numpy as np
 
 Array = Any
-"""A tensor of whichever framework runs the model."""
+"""A tensor of the framework that runs the model."""
+
+Arrays = tuple[Array, ...]
 
 
-class Fused(Protocol):
-    """A function with a gradient of its own, written once for all frameworks.
+class CustomVJP(Protocol):
+    """A function with a hand-written vector-Jacobian product, the same code for all frameworks.
 
-    It is there for speed: what automatic differentiation would get from `forward` is the same up
-    to rounding.
+    Its purpose is speed: automatic differentiation of `forward` gives the same gradient up to
+    rounding.
     """
 
-    def forward(self, ops: Ops, *xs: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        """(outputs, what `backward` needs)."""
+    def forward(self, ops: Ops, *xs: Array) -> tuple[Arrays, Arrays]:
+        """(outputs, arrays that `backward` needs)."""
         ...
 
-    def backward(
-        self, ops: Ops, saved: tuple[Array, ...], gradients: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
-        """The gradient of each x, from those of the outputs."""
+    def backward(self, ops: Ops, saved: Arrays, gradients: Arrays) -> Arrays:
+        """The gradient of each x, from the gradients of the outputs."""
         ...
 
 
@@ -37,11 +37,11 @@ class Ops(Protocol):
     """Primitives with the semantics of their NumPy namesakes, differentiable in the frameworks."""
 
     def asarray(self, x: np.ndarray) -> Array:
-        """Bring `x` to the device; floats and booleans become the backend's float type."""
+        """Copy `x` to the device; floats and booleans become the backend's float type."""
         ...
 
     def constant(self, x: np.ndarray) -> Array:
-        """The same, for numbers that never change: they are brought to the device once."""
+        """As `asarray`, for arrays that never change: each is copied to the device once."""
         ...
 
     def unstack(self, x: Array) -> Sequence[Array]:
@@ -65,7 +65,7 @@ class Ops(Protocol):
     def concatenate(self, xs: Sequence[Array], axis: int) -> Array: ...
 
     def contiguous(self, x: Array) -> Array:
-        """`x`, laid out in memory in the order of its axes: `transpose` may leave it as it is."""
+        """`x`, laid out in memory in the order of its axes; `transpose` may return a view."""
         ...
 
     def exp(self, x: Array) -> Array: ...
@@ -85,7 +85,7 @@ class Ops(Protocol):
         ...
 
     def identity_like(self, x: Array) -> Array:
-        """The identity matrix of the size of the last axis of `x`."""
+        """The identity matrix with as many rows as the last axis of `x` is long."""
         ...
 
     def sqrt(self, x: Array) -> Array: ...
@@ -103,11 +103,11 @@ class Ops(Protocol):
     def mean(self, x: Array, axis: int) -> Array: ...
 
     def logsumexp(self, x: Array, axis: int) -> Array:
-        """The axis stays, with size 1."""
+        """The axis is kept, with size 1."""
         ...
 
     def l2_norm(self, x: Array) -> Array:
-        """√Σx² over the last axis, which stays with size 1."""
+        """√Σx² over the last axis, which is kept with size 1."""
         ...
 
     def softmax(self, x: Array) -> Array:
@@ -119,11 +119,11 @@ class Ops(Protocol):
         ...
 
     def matmul(self, a: Array, b: Array) -> Array:
-        """Of the last two axes; those before are a batch."""
+        """Matrix product over the last two axes; other axes are batch axes."""
         ...
 
     def add_matmul(self, c: Array, a: Array, b: Array) -> Array:
-        """c + a b. May overwrite `c`, so it must be needed no more: for `Fused` alone."""
+        """c + a b. May overwrite `c`, so only a `CustomVJP` may call it, on a `c` of its own."""
         ...
 
     def add_product(self, a: Array, b: Array, c: Array) -> Array:
@@ -134,8 +134,8 @@ class Ops(Protocol):
         """Σ_s a_s·b_s over the first axis: [S, R, N] and [S, N] → [R, N]."""
         ...
 
-    def fused(self, function: Fused, *xs: Array) -> tuple[Array, ...]:
-        """The function's outputs, differentiated by its own `backward`."""
+    def custom_vjp(self, function: CustomVJP, *xs: Array) -> Arrays:
+        """The function's outputs, differentiated with its `backward`."""
         ...
 
     def tensordot(self, a: Array, b: Array) -> Array:
@@ -151,39 +151,43 @@ class Ops(Protocol):
         ...
 
     def gelu(self, x: Array) -> Array:
-        """Exact GELU, x Φ(x), by the error function."""
+        """Exact GELU, x Φ(x), with the error function."""
         ...
 
     def layer_norm(self, x: Array, weight: Array, bias: Array) -> Array:
         """Over the last axis, eps 1e-5, affine.
 
-        Where the variance overflows, each framework keeps its own convention (NaN or zeros): that
-        difference is one of the things under study (docs/definitions.md, "Language model").
+        Where the variance overflows, each framework follows its own convention (NaN or zeros). That
+        difference is under study (docs/definitions.md, "Language model").
         """
         ...
 
     def conv2d(self, x: Array, weight: Array, bias: Array, stride: int = 1) -> Array:
-        """3×3 convolution with a border of one zero: [B, H, W, I], [O, 3, 3, I] → [B, …, …, O]."""
+        """3×3 convolution, zero padding of 1: [B, H, W, I], [O, 3, 3, I] → [B, …, …, O]."""
         ...
 
     def group_norm(self, x: Array, groups: int, weight: Array, bias: Array) -> Array:
-        """[B, H, W, C] over positions and groups of consecutive channels, eps 1e-5, affine."""
+        """Group norm of [B, H, W, C] with groups of consecutive channels, eps 1e-5, affine."""
         ...
 
     def causal_attention(self, q: Array, k: Array, v: Array) -> Array:
-        """[B, H, T, D/H] each → the same; scores scaled by 1/√(D/H), no look-ahead."""
+        """Causal attention, [B, H, T, D/H] each → the same; scores are scaled by 1/√(D/H)."""
         ...
 
-    def cross_entropy(self, logits: Array, targets: Array) -> Array:
-        """Mean over [B, T] of −log softmax(logits […, V])[target], in nats."""
+    def cross_entropy(self, logits: Array, targets: Array, weights: Array | None = None) -> Array:
+        """Mean of −log softmax(logits […, V])[target] over targets […], in nats.
+
+        With weights […] the weighted mean, Σ w·x / Σ w. A target outside [0, V) is an error, or
+        NaN where only the host could tell; `fathom.tasks.Batch.check` refuses it before a step.
+        """
         ...
 
     def stop_gradient(self, x: Array) -> Array:
-        """`x`, through which no gradient flows."""
+        """`x`, with no gradient through it."""
         ...
 
     def to_numpy(self, x: Array) -> np.ndarray:
-        """Bring `x` to the host, as it is; waits for the device."""
+        """Copy `x` to the host without changing its type; waits for the device."""
         ...
 
     def all_finite(self, x: Array) -> Array:

@@ -1,8 +1,8 @@
-"""Recipes: the conventions in which the two published platforms differ.
+"""Recipes: conventions of initialisation and optimiser, in which the published platforms differ.
 
-The sources ran the same network under two frameworks and left initialisation and optimiser
-to each framework's defaults. A recipe names one such set of defaults, so that both can run on
-every backend and their effect can be told from the platform's (docs/definitions.md, "Recipes").
+The sources ran the same network under two frameworks, each with the framework's defaults. A recipe
+is one such set of defaults. Every backend can run each of them, which separates the recipe's effect
+from the platform's (docs/definitions.md, "Recipes").
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from fathom.models.init import Constant, Distribution, Normal, Scaled, Uniform
-from fathom.settings import Flag, Registry, Section, unknown
+from fathom.models.init import Affine, Constant, Distribution, Normal, Uniform
+from fathom.settings import Flag, Registry, Settings, unknown
 
 
-class Recipe(Section):
+class Recipe(Settings):
     """Initialisation and optimiser conventions."""
 
     embedding: Literal["unit", "inverse_sqrt_width"] = Field(
@@ -41,7 +41,7 @@ class Recipe(Section):
     )
 
     def weights(self, fan_in: int) -> Distribution:
-        """Where a linear layer's weights start."""
+        """Initial weights of a linear layer."""
         match self.linear:
             case "uniform":
                 return Uniform(1 / math.sqrt(fan_in))
@@ -51,16 +51,16 @@ class Recipe(Section):
                 return Normal(1 / math.sqrt(fan_in))
 
     def biases(self, fan_in: int) -> Distribution:
-        """Where its biases start."""
+        """Initial biases of a linear layer."""
         return self.weights(fan_in) if self.linear == "uniform" else Constant(0.0)
 
     def output_weights(self, fan_in: int, layers: int) -> Distribution:
-        """Where the weights of the last layer of attention and MLP start."""
+        """Initial weights of the last layer of attention and MLP."""
         match self.outputs:
             case "linear":
                 return self.weights(fan_in)
             case "scaled":
-                return Scaled(1 / math.sqrt(2 * layers), self.weights(fan_in))
+                return Affine(self.weights(fan_in), scale=1 / math.sqrt(2 * layers))
             case _:
                 return Constant(0.0)
 
@@ -71,7 +71,7 @@ RECIPES = Registry(
             embedding="inverse_sqrt_width", attention="linear", bias_correction=False
         ),
         "torch-defaults": Recipe(embedding="unit", attention="packed_xavier", bias_correction=True),
-        # Of no source here, and common: activations of unit variance, branches that add up to it.
+        # From no source here, but common: activations and the sum of branches have unit variance.
         "unit-variance": Recipe(
             embedding="unit",
             attention="linear",
@@ -79,7 +79,7 @@ RECIPES = Registry(
             linear="normal",
             outputs="scaled",
         ),
-        # That of the hyper-parameter study; its optimiser is a study's `optimizer.muon`.
+        # From the hyper-parameter study; its optimiser is a study's `optimizer.muon`.
         "nanochat": Recipe(
             embedding="unit",
             attention="linear",
@@ -93,7 +93,7 @@ RECIPES = Registry(
 
 
 def _known(value: object) -> object:
-    """A name must be that of a recipe; settings are checked as such."""
+    """Accept the name of a recipe, or settings of one."""
     if isinstance(value, Mapping):
         return Recipe.model_validate(value)
     if isinstance(value, str) and value not in RECIPES:

@@ -1,13 +1,14 @@
-"""The pre-norm transformer of the token task: embedding, layers in a connection, head.
+"""The pre-norm transformer: embedding, layers in a connection, head.
 
-The connection wraps whole blocks, which have two residuals of their own, as the demos do; or
-attention and MLP one by one, without these, as the papers do.
+The connection wraps whole blocks with their two residuals, as in the demos; or attention and MLP
+separately, without residuals, as in the papers.
 Formulas: docs/definitions.md, "Language model".
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from typing import Annotated, Literal
@@ -15,16 +16,16 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from fathom.models.connections.connection import Connection, Site
+from fathom.models.connections.connection import Connection, ConnectionContext
 from fathom.models.connections.schemes import Scheme
 from fathom.models.init import Constant, Distribution, Normal, Parameter, Uniform
-from fathom.models.network import Network, Output, stacked_layers, through_layers
+from fathom.models.network import Network, Output, norm_parameters, stacked_layers, through_layers
 from fathom.models.ops import Array, Ops
 from fathom.models.recipes import Recipe
-from fathom.settings import Flag, Nullable, Number, Positive, Registry, Section
+from fathom.settings import Flag, Nullable, Number, Positive, Registry, Settings
 
 
-class TransformerModel(Section):
+class TransformerModel(Settings):
     """Sizes and parts of the transformer."""
 
     vocab: Positive = Field(description="V, number of distinct tokens")
@@ -67,12 +68,12 @@ class TransformerModel(Section):
 
 
 def sizes(model: TransformerModel) -> str:
-    """In the letters of docs/definitions.md."""
+    """The sizes, in the letters of docs/definitions.md."""
     return f"V {model.vocab}, T {model.length}, D {model.width}, H {model.heads}, F {model.hidden}"
 
 
 NAMES = Registry({"baseline": "plain", "hc": "hc_demo", "mhc": "mhc_demo"})
-"""What the published names of variants stand for on this network."""
+"""The connections that published names of variants stand for on this network."""
 
 
 @dataclass(frozen=True)
@@ -88,16 +89,16 @@ class Transformer(Network):
 
     @cached_property
     def connection(self) -> Connection:
-        """Dynamic ones have a set of coefficients for every token."""
+        """Wraps blocks or sub-layers; dynamic coefficients are one set per token."""
         per_block = 1 if self.model.wrap == "block" else 2
-        site = Site(
+        context = ConnectionContext(
             layers=per_block * self.depth,
             width=self.model.width,
             pooled_axes=0,
             has_residual=self.model.wrap == "block",
             per_block=per_block,
         )
-        return self.scheme.at(site)
+        return self.scheme.at(context)
 
     def parameters(self) -> dict[str, Parameter]:
         model, recipe, L = self.model, self.recipe, self.depth
@@ -133,21 +134,17 @@ class Transformer(Network):
 
     def _norm(self, name: str, shape: tuple[int, ...]) -> dict[str, Parameter]:
         """Gain and bias of a layer norm; nothing for an RMS norm."""
-        if self.model.norm == "rms":
-            return {}
-        starts = {"weight": Constant(1.0), "bias": Constant(0.0)}
-        return {f"{name}.{part}": Parameter(shape, start) for part, start in starts.items()}
+        return {} if self.model.norm == "rms" else norm_parameters(name, shape)
 
     def forward(
         self,
         ops: Ops,
         params: dict[str, Array],
-        *inputs: Array,
-        noise: Array | None = None,
-        entering: list[Array] | None = None,
+        inputs: Mapping[str, Array],
+        block_inputs: list[Array] | None = None,
     ) -> Output:
-        (tokens,) = inputs
-        model = self.model
+        """Inputs: `tokens`, int32 [B, T]."""
+        tokens, model = inputs["tokens"], self.model
         x = ops.embedding(params["embedding.token"], tokens)
         if model.positions == "learned":
             x = x + params["embedding.position"][: tokens.shape[1]]
@@ -159,7 +156,8 @@ class Transformer(Network):
             for layer in stacked_layers(ops, params)
             for part in parts
         ]
-        x, mixed = through_layers(ops, self.connection, params, x, layers, noise, entering)
+        noise = inputs.get("noise")
+        x, mixed = through_layers(ops, self.connection, params, x, layers, noise, block_inputs)
         x = norm(ops, x, params, "norm")
         logits = ops.linear(x, params["head.weight"])
         if model.logit_cap is not None:
@@ -174,7 +172,7 @@ class Transformer(Network):
 
 
 def attention(ops: Ops, layer: dict[str, Array], model: TransformerModel, x: Array) -> Array:
-    """Causal multi-head self-attention with its norm, [B, T, D] → [B, T, D]."""
+    """Norm, then causal multi-head self-attention, [B, T, D] → [B, T, D]."""
     B, T, D = x.shape
     x = norm(ops, x, layer, "norm1")
     q, k, v = (
@@ -182,7 +180,7 @@ def attention(ops: Ops, layer: dict[str, Array], model: TransformerModel, x: Arr
         for part in ops.split(ops.linear(x, layer["qkv.weight"], layer.get("qkv.bias")), (D, D, D))
     )
     if model.positions == "rotary":
-        q, k = turned(ops, q), turned(ops, k)
+        q, k = apply_rope(ops, q), apply_rope(ops, k)
     if model.qk_norm:
         q, k = rms_norm(ops, q), rms_norm(ops, k)
     out = ops.reshape(ops.transpose(ops.causal_attention(q, k, v), (0, 2, 1, 3)), (B, T, D))
@@ -190,7 +188,7 @@ def attention(ops: Ops, layer: dict[str, Array], model: TransformerModel, x: Arr
 
 
 def mlp(ops: Ops, layer: dict[str, Array], model: TransformerModel, x: Array) -> Array:
-    """Norm, then two linear layers with an activation between, [B, T, D] → [B, T, D]."""
+    """Norm, then two linear layers with an activation between them, [B, T, D] → [B, T, D]."""
     x = norm(ops, x, layer, "norm2")
     hidden = ops.linear(x, layer["up.weight"], layer.get("up.bias"))
     if model.activation == "relu2":
@@ -202,13 +200,13 @@ def mlp(ops: Ops, layer: dict[str, Array], model: TransformerModel, x: Array) ->
 
 
 def block(ops: Ops, layer: dict[str, Array], model: TransformerModel, x: Array) -> Array:
-    """One pre-norm transformer block with its own residuals, [B, T, D] → [B, T, D]."""
+    """One pre-norm transformer block with its two residuals, [B, T, D] → [B, T, D]."""
     x = x + attention(ops, layer, model, x)
     return x + mlp(ops, layer, model, x)
 
 
 def norm(ops: Ops, x: Array, params: dict[str, Array], name: str) -> Array:
-    """The layer norm of that name; the RMS norm where it has no parameters."""
+    """The layer norm with parameters of that name; RMS norm if there are none."""
     if f"{name}.weight" not in params:
         return rms_norm(ops, x)
     return ops.layer_norm(x, params[f"{name}.weight"], params[f"{name}.bias"])
@@ -219,25 +217,25 @@ RMS_EPS = float(np.finfo(np.float32).eps)
 
 
 def rms_norm(ops: Ops, x: Array) -> Array:
-    """x over the root of the mean square of its last axis."""
-    squares = ops.sum(x * x, axis=-1, keepdims=True)  # a norm of zeros would have no gradient
+    """x divided by the root mean square of its last axis."""
+    squares = ops.sum(x * x, axis=-1, keepdims=True)  # l2_norm has no gradient at zero
     return x / ops.sqrt(squares / x.shape[-1] + RMS_EPS)
 
 
 ROTARY_BASE = 10_000
-"""The slowest pair of channels turns by about its inverse from token to token."""
+"""The slowest pair of channels rotates by about 1 / ROTARY_BASE per token."""
 
 
-@cache  # asked for in every layer of every step
-def cos_and_sin(T: int, d: int) -> tuple[np.ndarray, np.ndarray]:
-    """Of the angles [T, d/2] by which rotary positions turn."""
+@cache  # used in every layer of every step
+def rope_tables(T: int, d: int) -> tuple[np.ndarray, np.ndarray]:
+    """(cos, sin) of the rotation angles [T, d/2]."""
     angles = np.outer(np.arange(T), ROTARY_BASE ** (-np.arange(0, d, 2) / d))
     return np.cos(angles), np.sin(angles)
 
 
-def turned(ops: Ops, x: Array) -> Array:
-    """Rotary positions: [B, H, T, d], channels i and i + d/2 turned by t · base^(−2i/d)."""
+def apply_rope(ops: Ops, x: Array) -> Array:
+    """Rotary positions of [B, H, T, d]: rotate channels i and i + d/2 by t · base^(−2i/d)."""
     *_, T, d = x.shape
-    cos, sin = map(ops.constant, cos_and_sin(T, d))
+    cos, sin = map(ops.constant, rope_tables(T, d))
     a, b = ops.split(x, (d // 2, d // 2))
     return ops.concatenate([a * cos + b * sin, b * cos - a * sin], axis=3)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from fathom.config import ConfigError, parse_yaml
-from fathom.settings import PlainText, Section, Text, Unique, checked
+from fathom.settings import PlainText, Settings, Text, Unique, validate
 
 CITATION = Path("CITATION.cff")
 
 Date = Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$")]
 
 
-class Author(Section):
+class Author(Settings):
     """A person by two names, or a group by one."""
 
     name: PlainText | None = None
@@ -33,17 +32,15 @@ class Author(Section):
     @property
     def full_name(self) -> str:
         """As in 'Zhenda Xie'."""
-        parts = (self.given_names, self.family_names, self.name)
-        return " ".join(part for part in parts if part)
+        return " ".join(filter(None, (self.given_names, self.family_names, self.name)))
 
     @property
     def sorted_name(self) -> str:
         """As in 'Xie, Zhenda'."""
-        parts = (self.family_names or self.name, self.given_names)
-        return ", ".join(part for part in parts if part)
+        return ", ".join(filter(None, (self.family_names or self.name, self.given_names)))
 
 
-class Identifier(Section):
+class Identifier(Settings):
     """Another name of a work, as in 'arXiv:2512.24880'."""
 
     type: Literal["doi", "url", "swh", "other"]
@@ -51,7 +48,7 @@ class Identifier(Section):
     description: PlainText | None = None
 
 
-class Reference(Section):
+class Reference(Settings):
     """A work that this one refers to."""
 
     type: PlainText
@@ -63,7 +60,7 @@ class Reference(Section):
     url: PlainText | None = None
 
 
-class Citation(Section):
+class Citation(Settings):
     """What of the Citation File Format is understood here."""
 
     cff_version: Literal["1.2.0"] = Field(alias="cff-version")
@@ -98,7 +95,7 @@ def read_citation(file: Path = CITATION) -> Citation:
         ) from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file}: is not UTF-8 ({error.reason})") from error
-    citation = checked(Citation, parse_yaml(text, f"{file}:"), str(file))
+    citation = validate(Citation, parse_yaml(text, f"{file}:"), str(file))
     for place, author in enumerate(citation.authors):
         if not author.full_name:
             raise ConfigError(f"{file}: authors.{place}: give name, or family-names")
@@ -107,36 +104,35 @@ def read_citation(file: Path = CITATION) -> Citation:
 
 def zenodo_metadata(citation: Citation) -> dict[str, Any]:
     """The content of `.zenodo.json`: what Zenodo asks of a deposit."""
-    optional = {
-        "publication_date": citation.date_released,
-        "keywords": citation.keywords,
-        "related_identifiers": [
+    related = filter(None, map(_identifier, citation.references))
+    return _given(
+        upload_type=citation.type,
+        title=citation.title,
+        description=citation.abstract.strip() or citation.title,
+        creators=[_creator(author) for author in citation.authors],
+        version=citation.version,
+        access_right="open",
+        license=citation.license,
+        publication_date=citation.date_released,
+        keywords=citation.keywords,
+        related_identifiers=[
             {"identifier": name, "relation": "references", "resource_type": "publication"}
-            for name in map(_identifier, citation.references)
-            if name
+            for name in related
         ],
-    }
-    return {
-        "upload_type": citation.type,
-        "title": citation.title,
-        "description": citation.abstract.strip() or citation.title,
-        "creators": [_creator(author) for author in citation.authors],
-        "version": citation.version,
-        "access_right": "open",
-        "license": citation.license,
-        **{key: value for key, value in optional.items() if value},
-    }
+    )
 
 
-def _creator(author: Author) -> dict[str, str]:
-    optional = {
-        "affiliation": author.affiliation,
-        "orcid": re.sub(r"^https://orcid\.org/", "", author.orcid or ""),
-    }
-    return {"name": author.sorted_name, **{key: value for key, value in optional.items() if value}}
+def _creator(author: Author) -> dict[str, Any]:
+    orcid = (author.orcid or "").removeprefix("https://orcid.org/")
+    return _given(name=author.sorted_name, affiliation=author.affiliation, orcid=orcid)
+
+
+def _given(**fields: Any) -> dict[str, Any]:  # noqa: ANN401, any JSON
+    """Those with a value."""
+    return {key: value for key, value in fields.items() if value}
 
 
 def _identifier(reference: Reference) -> str | None:
     """A name that a registry knows, or the address."""
-    named = [i.value for i in reference.identifiers]
-    return next((name for name in (reference.doi, *named, reference.url) if name), None)
+    named = (identifier.value for identifier in reference.identifiers)
+    return next(filter(None, (reference.doi, *named, reference.url)), None)

@@ -14,18 +14,19 @@ from rich.console import Console
 from rich.table import Table
 
 from fathom import datasets, tasks
-from fathom.analysis.places import Place
-from fathom.analysis.tables import AXES, TRAINED, run_measures, summary_table
+from fathom.analysis.platforms import Platform
+from fathom.analysis.tables import AXES, TRAINED, run_metrics, summary_table
 from fathom.config import Compute, Config, Spec, check_config
-from fathom.measures import STEP_MEASURES, Row
-from fathom.report.figures import draw_family, figures_for, save
+from fathom.metrics import Row
+from fathom.report.figures import draw_figures, figures_for, save
 from fathom.report.mixing import mixing_matrices
-from fathom.runs.estimate import assumed_seconds, duration, timed_step_seconds
+from fathom.runs.estimate import assumed_seconds
 from fathom.runs.folder import read_rows, run_folder
 from fathom.runs.progress import training_progress
-from fathom.runs.training import run_cell
-from fathom.settings import ConfigError
+from fathom.runs.training import run_cell, time_step
+from fathom.settings import ConfigError, deep_merge
 from fathom.system.files import write_text
+from fathom.system.text import format_duration
 
 LONG_SECONDS = 600.0
 """A comparison that takes longer is told of a small size."""
@@ -42,18 +43,17 @@ def comparison(task: str, changes: Mapping[str, Any]) -> Config:
     known = [name for name in tasks.TASKS if tasks.presentation(name).comparison]
     if task not in known:
         raise ConfigError(f"compare knows no task '{task}' (known: {', '.join(known)})")
-    study = _changed(tasks.presentation(task).comparison or {}, changes)
+    study = deep_merge(tasks.presentation(task).comparison or {}, _given(changes))
     return check_config({"studies": {"compare": study}}, "compare")
 
 
-def _changed(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    changed = dict(settings)
-    for key, value in changes.items():
-        if isinstance(value, Mapping):
-            changed[key] = _changed(changed.get(key, {}), value)
-        elif value is not None:
-            changed[key] = value
-    return changed
+def _given(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The changes without those that are None."""
+    return {
+        key: _given(value) if isinstance(value, Mapping) else value
+        for key, value in changes.items()
+        if value is not None
+    }
 
 
 def compare_variants(specs: Sequence[Spec], compute: Compute, out: Path) -> None:
@@ -69,7 +69,7 @@ def compare_variants(specs: Sequence[Spec], compute: Compute, out: Path) -> None
             run_cell(spec, run_folder(out, spec.cell), compute, on_chunk)
 
     rows = {spec.variant: read_rows(run_folder(out, spec.cell)) for spec in specs}
-    measured = {spec.variant: run_measures(spec, rows[spec.variant]) for spec in specs}
+    measured = {spec.variant: run_metrics(spec, rows[spec.variant], "held_out") for spec in specs}
     draw(specs, rows, measured, out)
 
     stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
@@ -79,7 +79,10 @@ def compare_variants(specs: Sequence[Spec], compute: Compute, out: Path) -> None
         "history": {variant: _history(found) for variant, found in rows.items()},
     }
     write_text(out / f"metrics_{stamp}.json", json.dumps(record, allow_nan=False) + "\n")
-    console.print(_table(measured, ("loss_final", shown.compared, "grad_norm_max")))
+    columns = dict.fromkeys(
+        (tasks.score_of(specs[0].task).metric, *shown.compared, "grad_norm_max")
+    )
+    console.print(_table(measured, tuple(columns)))
     console.print(f"Figures, runs and metrics_{stamp}.json are in {out}", markup=False)
 
 
@@ -90,16 +93,16 @@ def outlook(specs: Sequence[Spec], compute: Compute) -> Iterator[str]:
     """
     counts = f"{len(specs)} variants of {specs[0].steps} steps"
     guess = assumed_seconds(specs)
-    yield f"{counts}: a guess from the size of the networks is {duration(guess)} on one core"
+    yield f"{counts}: a guess from the size of the networks is {format_duration(guess)} on one core"
     if guess > LONG_SECONDS:
         yield f"to try it in a minute or two: fathom compare {specs[0].task} {SMALL}"
     yield "timing a few steps of each variant"
     total = 0.0
     for spec in specs:
-        step = timed_step_seconds(spec, compute)
+        step = time_step(spec, compute)
         total += step * spec.steps
-        yield f"{spec.variant}: {step:.2g} s a step, about {duration(step * spec.steps)}"
-    yield f"{counts}: about {duration(total)} in all"
+        yield f"{spec.variant}: {step:.2g} s a step, about {format_duration(step * spec.steps)}"
+    yield f"{counts}: about {format_duration(total)} in all"
 
 
 def draw(
@@ -108,36 +111,37 @@ def draw(
     measured: dict[str, dict[str, Any]],
     out: Path,
 ) -> None:
-    """Draw the figures of the task's family into `out`; `rows` and `measured` are by variant."""
+    """Draw the figures of the task into `out`; `rows` and `measured` are by variant."""
     first = specs[0]
-    place = Place.named(first.backend)
-    steps = [pd.DataFrame(rows[spec.variant]).assign(**_axes(spec, place)) for spec in specs]
-    cells = [{**_axes(spec, place), **dict.fromkeys(TRAINED), "status": "measured",
+    platform = Platform(first.backend)
+    steps = [pd.DataFrame(rows[spec.variant]).assign(**_axes(spec)) for spec in specs]
+    cells = [{**_axes(spec), **dict.fromkeys(TRAINED), "status": "measured",
               **measured[spec.variant]} for spec in specs]  # fmt: skip
     data = {
         "steps": pd.concat(steps, ignore_index=True),
         "summary": summary_table(pd.DataFrame(cells)),
-        "mixing": mixing_matrices((spec.cell for spec in specs), place.runs(out)),
+        "mixing": mixing_matrices((spec.cell for spec in specs), platform.runs(out)),
+        "score": tasks.score_of(first.task),
     }
-    family = tasks.presentation(first.task).figures
-    names = [figure.name for figure in figures_for(family, (spec.connection for spec in specs))]
+    names = tasks.presentation(first.task).figures
+    declared = figures_for(names, (spec.connection for spec in specs))
     title = f"{first.depth} layers, width {first.model.width}, {first.steps} steps"
-    save(draw_family(family, title, names, **data), out)
+    save(draw_figures(declared, title, **data), out)
 
 
-def _axes(spec: Spec, place: Place) -> dict[str, Any]:
+def _axes(spec: Spec) -> dict[str, Any]:
     axes = {name: getattr(spec.cell, name) for name in AXES}
-    return {**axes, "platform": place.platform, "origin": place.origin}
+    return {**axes, "platform": Platform(spec.backend).name}
 
 
 def _history(rows: Sequence[Row]) -> dict[str, list[Any]]:
-    """Every measure that a run has, as a list over its steps."""
-    names = [name for name in STEP_MEASURES if any(name in row for row in rows)]
-    return {name: [_json(row.get(name)) for row in rows] for name in names}
+    """Every metric that a run has, as a list over its steps; None where it is not finite."""
 
+    def finite(value: Any) -> Any:  # noqa: ANN401, any metric
+        return None if isinstance(value, float) and not math.isfinite(value) else value
 
-def _json(value: Any) -> Any:  # noqa: ANN401, any metric
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    names = [name for name in tasks.step_metrics() if any(name in row for row in rows)]
+    return {name: [finite(row.get(name)) for row in rows] for name in names}
 
 
 def _table(measured: dict[str, dict[str, Any]], shown: Sequence[str]) -> Table:
@@ -147,6 +151,7 @@ def _table(measured: dict[str, dict[str, Any]], shown: Sequence[str]) -> Table:
         table.add_column(name, justify="right")
     for variant, found in measured.items():
         values = (found[name] for name in shown)
-        texts = ["NaN" if value is None else f"{value:.4f}" for value in values]
+        absent = "NaN" if found["outcome"] == "diverged" else "–"
+        texts = [absent if value is None else f"{value:.4f}" for value in values]
         table.add_row(variant, *texts, found["outcome"], f"{found['seconds']:.0f}")
     return table

@@ -1,12 +1,12 @@
-"""The tables of measures in docs/definitions.md, from the registry that defines them."""
+"""The tables of metrics in docs/definitions.md, from the registry that defines them."""
 
 from __future__ import annotations
 
 import re
 
-from fathom.measures import RUN_MEASURES, STEP_MEASURES
+from fathom import tasks
 
-MARKED = re.compile(r"(<!-- (step|run) measures -->\n).*?(<!-- end -->)", re.DOTALL)
+MARKED = re.compile(r"(<!-- (step|run) metrics -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def with_tables(text: str) -> str:
@@ -16,20 +16,20 @@ def with_tables(text: str) -> str:
 
 
 def step_table() -> str:
-    """A row for each measure of a step, those with the same words in one."""
+    """A row for each metric of a step, those with the same words in one."""
     rows: dict[str, list[str]] = {}
-    for name, measure in STEP_MEASURES.items():
-        when = "" if measure.when == "every step" else f"{measure.when} only: "
-        rows.setdefault(when + measure.definition, []).append(name)
+    for name, metric in tasks.step_metrics().items():
+        when = "" if metric.when == "every step" else f"{metric.when} only: "
+        rows.setdefault(when + metric.definition, []).append(name)
     return _table("field", rows)
 
 
 def run_table() -> str:
-    """A row for each measure of a run."""
+    """A row for each metric of a run."""
     rows: dict[str, list[str]] = {}
-    for name, measure in RUN_MEASURES.items():
-        sources = [f"`{name}`" for name in (measure.of, measure.times) if name]
-        meaning = f"{measure.definition} (from {' times the last '.join(sources)})"
+    for name, metric in tasks.run_metrics().items():
+        sources = [f"`{name}`" for name in (metric.of, metric.times) if name]
+        meaning = f"{metric.definition} (from {' times the last '.join(sources)})"
         rows.setdefault(meaning, []).append(name)
     return _table("column", rows)
 

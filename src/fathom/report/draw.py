@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from fathom import tasks
-from fathom.analysis.places import PLACE, Place
-from fathom.analysis.tables import AXES, read_table
+from fathom.analysis.platforms import Platform
+from fathom.analysis.tables import AXES, read_table, scores_of
 from fathom.config import Cell, Config
-from fathom.report.drawn import write_drawn
 from fathom.report.explained import explained
-from fathom.report.figures import draw_family, figures_of, save
+from fathom.report.figure_manifest import write_figure_manifest
+from fathom.report.figures import draw_figures, figures_of, figures_of_study, find, save
 from fathom.report.mixing import mixing_matrices
 from fathom.runs.folder import METRICS, read_rows, read_spec
 from fathom.settings import ConfigError, unknown
@@ -23,52 +23,57 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def title_of(study: str, place: Place) -> str:
-    """What the figures of a study at a place are of."""
-    return f"{study} on {place.label}"
+def title_of(study: str, platform: Platform) -> str:
+    """What the figures of a study on a platform are of."""
+    return f"{study} on {platform.label}"
 
 
 def draw_study(
+    config: Config,
     study: str,
-    family: str,
-    place: Place,
+    platform: Platform,
     tables: tuple[Path, Path, Path],
-    runs: Path,
     out: Path,
     only: Sequence[str] = (),
 ) -> None:
-    """Draw the figures of one study at one place.
+    """Draw the figures of one study on one platform.
 
-    `family`: what the study names as `figures`. `tables` are those of steps, groups of seeds and
-    effects, `runs` is the folder of the runs of that place. `only`: names of the figures to draw;
-    none means all of the family. Raises ConfigError for a family or a figure that no study has, and
-    for a study or a place that the tables do not have.
+    `tables` are those of steps, groups of seeds and effects. `only`: names of figures or metrics;
+    none means all figures of the study. Raises ConfigError for a study that the config lacks, for a
+    study or a platform that the tables lack, and for an unknown figure.
     """
-    declared = figures_of(family)
-    chosen = [declared.find("figure", name) for name in only or declared]
-    reads = {read for figure in chosen for read in figure.reads}
-    if others := reads - {"steps", "summary", "effects", "mixing"}:
-        raise ConfigError(f"family '{family}' is of no study: it is drawn from {min(others)}")
-    read = [read_table(file) for file in tables]
-    steps, summary, effects = (_of(table, study, place) for table in read)
-    title = title_of(study, place)
-    if steps.empty:
-        known = read[0][["study", *PLACE]].drop_duplicates().itertuples(index=False)
-        titles = [title_of(row[0], Place(*row[1:])) for row in known]
-        raise ConfigError(f"{tables[0]}: {unknown('study and place', title, titles)}")
+    if study not in config.studies:
+        raise ConfigError(unknown("study", study, config.studies))
+    declared = [find(name) for name in only] or figures_of_study(config, study)
+    steps, summary, effects = (read_table(file) for file in tables)
+    title = title_of(study, platform)
+    own = _rows_of(steps, study, platform)
+    if own.empty:
+        known = steps[["study", "platform"]].drop_duplicates().itertuples(index=False)
+        titles = [title_of(name, Platform.parse(key)) for name, key in known]
+        raise ConfigError(f"{tables[0]}: {unknown('study and platform', title, titles)}")
     mixing = {}
-    if "mixing" in reads:
-        axes = steps[AXES].drop_duplicates().astype(object).itertuples(index=False)
-        mixing = mixing_matrices((Cell(*row) for row in axes), runs)
-    data = {"steps": steps, "summary": summary, "effects": effects, "mixing": mixing}
-    keep(draw_family(family, title, only, **data), out, title, tables)
+    if any("mixing" in figure.reads for figure in declared):
+        axes = own[AXES].drop_duplicates().astype(object).itertuples(index=False)
+        mixing = mixing_matrices((Cell(*row) for row in axes), platform.runs(config.results))
+    figures = draw_figures(
+        declared,
+        title,
+        steps=own,
+        summary=_rows_of(summary, study, platform),
+        effects=_rows_of(effects, study, platform),
+        score=scores_of(config)[study],
+        mixing=mixing,
+    )
+    keep(figures, out, title, tables)
 
 
-def draw_overview(cells: Path, variance: Path, published: Path, out: Path) -> None:
+def draw_overview(config: Config, cells: Path, variance: Path, published: Path, out: Path) -> None:
     """Draw the figures over all studies, from their tables."""
     files = {"cells": cells, "variance": variance, "published": published}
-    tables = {name: read_table(file) for name, file in files.items()}
-    keep(draw_family("overview", **tables), out, "overview", tuple(files.values()))
+    data = {name: read_table(file) for name, file in files.items()}
+    figures = draw_figures(figures_of("overview").values(), scores=scores_of(config), **data)
+    keep(figures, out, "overview", tuple(files.values()))
 
 
 def draw_cell(run: Path, out: Path) -> None:
@@ -76,32 +81,30 @@ def draw_cell(run: Path, out: Path) -> None:
     spec = read_spec(run)
     chance_loss = tasks.load(spec.task).chance_loss(spec)
     rows = pd.DataFrame(read_rows(run)).assign(
-        variant=spec.variant, seed=spec.seed, chance_loss=chance_loss
+        variant=spec.variant, depth=spec.depth, seed=spec.seed, chance_loss=chance_loss
     )
     of = spec.cell.path()
-    keep(draw_family("cell", of, rows=rows), out, of, (run / METRICS,))
+    keep(draw_figures(figures_of("cell").values(), of, rows=rows), out, of, (run / METRICS,))
 
 
 def draw_bench(table: Path, figure: Path) -> None:
     """Draw bench.csv as the PNG `figure`, and beside it in every other format."""
-    (drawn,) = draw_family("bench", bench=read_table(table)).values()
-    keep({figure.stem: drawn}, figure.parent, "bench", (table,))
+    (page,) = draw_figures(figures_of("bench").values(), bench=read_table(table)).values()
+    keep({figure.stem: page}, figure.parent, "bench", (table,))
 
 
 def draw_explained(config: Config, out: Path) -> None:
     """Draw the pictures of docs/explained: PNG alone, as Markdown shows them."""
-    save(draw_family("explained", explained=explained(config)), out, only=["png"])
+    figures = draw_figures(figures_of("explained").values(), explained=explained(config))
+    save(figures, out, only=["png"])
 
 
-def keep(figures: dict[str, Figure], out: Path, of: str, sources: Sequence[Path]) -> None:
-    """Save the figures, and with them what they show and what they were drawn from."""
+def keep(figures: dict[str, Figure], out: Path, of: str, inputs: Sequence[Path]) -> None:
+    """Save the figures, and with them what they are of and which files they were drawn from."""
     save(figures, out)
-    write_drawn(out, figures, of, sources)
+    write_figure_manifest(out, figures, of, inputs)
 
 
-def _of(table: pd.DataFrame, study: str, place: Place) -> pd.DataFrame:
-    """The rows of one study at one place."""
-    wanted = {"study": study, "backend": place.backend, "origin": place.origin}
-    if place.platform:
-        wanted["platform"] = place.platform
-    return table[(table[list(wanted)] == list(wanted.values())).all(axis=1)]
+def _rows_of(table: pd.DataFrame, study: str, platform: Platform) -> pd.DataFrame:
+    """The rows of one study on one platform."""
+    return table[(table["study"] == study) & (table["platform"] == platform.name)]

@@ -1,6 +1,7 @@
 """What the pictures of docs/explained show: networks of config.yaml before their first step.
 
-All of it follows from initial numbers, so no run is needed. Computed by the oracle, in float64.
+All of it follows from initial parameters, so no run is needed. Computed in NumPy, in float64. The
+pages are about these variants, so they are named here, and nowhere else in the code of figures.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ SUBLAYERS = (
     MATRICES // 2,
     ("baseline", "hc_paper", "mhc_paper", "circulant_mhc", "mhc_lite", "krom_hc"),
 )
-"""A study, the number of blocks, and the variants that are drawn of it."""
+"""A study, the number of blocks, and its variants that the pictures show."""
 PASSES = ("fashion-streams", 4, "mhc_static")
 """A study, a depth and a variant whose first matrix is normalised step by step. It starts with
 noise, so that its rows differ."""
@@ -83,12 +84,13 @@ def explained(config: Config) -> Explained:
 
 def untrained(config: Config, cell: Cell) -> Untrained:
     """A forward pass of a cell's network: the same numbers as its run starts from."""
-    spec, ops = config.spec(cell), NumpyOps()
-    params = {name: ops.asarray(value) for name, value in tasks.initial_parameters(spec).items()}
-    entering: list[np.ndarray] = []
-    inputs = map(ops.asarray, tasks.load(spec.task).batch(spec, 0).inputs)
-    output = tasks.network_of(spec).forward(ops, params, *inputs, entering=entering)
-    sizes = np.array([np.sqrt((x * x).mean()) for x in entering])
+    problem, ops = tasks.Problem(config.spec(cell)), NumpyOps()
+    params = {name: ops.asarray(value) for name, value in problem.initial_parameters().items()}
+    block_inputs: list[np.ndarray] = []
+    (batch,) = problem.batches(0)
+    inputs = {name: ops.asarray(value) for name, value in batch.inputs.items()}
+    output = problem.network.forward(ops, params, inputs, block_inputs=block_inputs)
+    sizes = np.array([np.sqrt((x * x).mean()) for x in block_inputs])
     mixed = output.mixed
     return Untrained(
         sizes=sizes / sizes[0],
@@ -98,13 +100,13 @@ def untrained(config: Config, cell: Cell) -> Untrained:
 
 def passes(config: Config, cell: Cell) -> dict[str, np.ndarray]:
     """The first initial matrix of a cell before Sinkhorn, after half a pass and after all."""
-    spec, ops = config.spec(cell), NumpyOps()
-    scheme: Streams = spec.connection
-    logits = ops.asarray(tasks.initial_parameters(spec)["connection.H_res"])[:1]
+    problem, ops = tasks.Problem(config.spec(cell)), NumpyOps()
+    scheme: Streams = problem.spec.connection
+    logits = ops.asarray(problem.initial_parameters()["connection.H_res"])[:1]
 
     positive = ops.exp(logits)[0]
     return {
         "exp of the logits": positive,
         "each row over its sum": positive / positive.sum(axis=1, keepdims=True),
-        "after all passes": scheme.H_res.matrix(ops, logits, scheme.streams, spec.depth)[0],
+        "after all passes": scheme.H_res.matrix(ops, logits, scheme.streams, problem.spec.depth)[0],
     }

@@ -38,7 +38,7 @@ class Mixing:
 def shown_cells(cells: Iterable[Cell]) -> dict[str, Cell]:
     """By variant, the first seed of its deepest cell: that whose mixing is drawn.
 
-    `cells` are those of one study that were measured at one place.
+    `cells` are those of one study that were measured on one platform.
     """
     chosen: dict[str, Cell] = {}
     for cell in cells:
@@ -49,7 +49,7 @@ def shown_cells(cells: Iterable[Cell]) -> dict[str, Cell]:
 
 
 def mixing_file(cell: Cell, runs: str | Path) -> Path:
-    """The matrices of a cell, in the folder of its place's runs."""
+    """The matrices of a cell, in the folder of its platform's runs."""
     return Path(runs) / cell.path() / MIXING
 
 

@@ -15,26 +15,30 @@ from typing import Any
 
 import jinja2
 
-from fathom.analysis.attribution import APART
+from fathom import tasks
+from fathom.analysis.attribution import APART, diverged_cells
 from fathom.analysis.claims import Published
-from fathom.analysis.effects import ALIKE, HIGHER, LOGARITHMIC, LOWER, NO_EFFECT
-from fathom.analysis.effects import MEASURES as EFFECT_MEASURES
-from fathom.analysis.tables import CONFIDENCE, MIN_SEEDS, read_table
+from fathom.analysis.tables import CONFIDENCE, MIN_SEEDS, counted, read_table
 from fathom.config import Config
-from fathom.measures import AT_CHANCE, EXPLODED_GRADIENT, RUN_MEASURES, STEP_MEASURES
+from fathom.metrics import LEARNED
 from fathom.report.figures import figures_of, figures_of_study
-from fathom.report.numbers import factor, largest, number, percent, plus_minus, ratio
-from fathom.report.reports import reports_of
-from fathom.report.views import (
-    AttributionView,
-    ReferenceView,
-    StudyView,
-    VerdictsView,
-    left_out,
-    quoted,
+from fathom.report.formatting import factor, largest, number, percent, plus_minus, ratio
+from fathom.report.presenters import (
+    ABSENT,
+    Record,
+    ReferencePresenter,
+    StudyPresenter,
+    VerdictsPresenter,
+    count_deviations,
+    established,
+    group_uncounted,
+    name_score,
+    records,
 )
+from fathom.report.reports import reports_of
 from fathom.settings import ConfigError
 from fathom.system.files import write_text
+from fathom.system.text import printable
 
 TABLES = (
     "cells", "summary", "comparison", "platforms", "trajectories", "variance", "variance_summary",
@@ -52,21 +56,66 @@ def write_reports(config: Config, published: Published, templates: Path, folder:
     """
     check_numbers(templates)
     environment = environment_of(templates)
-    environment.filters |= {
-        "number": number, "largest": largest, "percent": percent, "paragraphs": paragraphs,
-    }  # fmt: skip
+    environment.filters["paragraphs"] = split_paragraphs
+    context = build_context(config, published, folder)
     # Global, so that a file of macros has it too.
-    environment.globals |= context(config, published, templates, folder)
-    views = {view.name: view for view in environment.globals["studies"]}
+    environment.globals |= context | {
+        # Their texts come from run folders, which others may have written.
+        "platforms": escape_rows(context["platforms"]),
+        "uncounted": escape_rows(context["uncounted"]),
+        "reference": present_reference(config),
+        "docs": link_to(config, templates.parent.parent / "docs"),
+    }
+    studies = {study.name: study for study in context["studies"]}
     for report in reports_of(config, templates):
-        of_study = {"study": views[report.study]} if report.study else {}
-        text = filled(environment, templates, report.template, **of_study)
-        write_text(folder / report.name, led_up(text, report.name.count("/")))
+        of_study = {"study": studies[report.study]} if report.study else {}
+        text = fill(environment, templates, report.template, **of_study)
+        write_text(folder / report.name, lead_up(text, report.name.count("/")))
+
+
+def build_context(config: Config, published: Published, folder: Path) -> dict[str, Any]:
+    """What every template may name, of reports and paper alike."""
+    tables = {name: read_table(folder / "tables" / f"{name}.csv") for name in TABLES}
+    studies = [
+        StudyPresenter(name, study, tables, figures_of_study(config, name))
+        for name, study in config.studies.items()
+    ]
+    variance = tables["variance"]
+    return {
+        "studies": studies,
+        "measured": [study for study in studies if study.is_measured],
+        "overview": list(figures_of("overview").values()),
+        "platforms": records(tables["platforms"].astype(object).fillna("")),
+        "uncounted": group_uncounted(tables["cells"]),
+        "sources": published.sources,
+        "notes": published.notes,
+        "verdicts": VerdictsPresenter(tables["verdicts"], tables["claims"], config.studies),
+        "attribution": {
+            "variance": records(variance),
+            "summary": records(tables["variance_summary"]) if len(variance) else [],
+            "diverged": diverged_cells(config, counted(tables["cells"]), variance),
+        },
+        "deviations": count_deviations(tables["published"]),
+        "metrics": tasks.run_metrics(),
+        "subset": config.subset,
+        "trains": config.train,
+        "pm": plus_minus,
+        "ratio": ratio,
+        "factor": factor,
+        "established": established,
+        "name_score": name_score,
+        "absent": ABSENT,
+        "milliseconds": 1000,
+        "apart": f"{APART:g}",
+        "confidence": round(100 * CONFIDENCE),
+        "min_seeds": MIN_SEEDS,
+        "learned": round(100 * LEARNED),
+    }
 
 
 def environment_of(templates: Path, **options: Any) -> jinja2.Environment:  # noqa: ANN401
     """Jinja's, for a folder of templates; `options` as it takes them."""
-    return jinja2.Environment(  # noqa: S701, Markdown is not escaped as HTML is
+    environment = jinja2.Environment(  # noqa: S701, Markdown is not escaped as HTML is
         loader=jinja2.FileSystemLoader(templates),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -74,9 +123,13 @@ def environment_of(templates: Path, **options: Any) -> jinja2.Environment:  # no
         keep_trailing_newline=True,
         **options,
     )
+    environment.filters |= {
+        "number": number, "largest": largest, "percent": percent, "list_words": list_words,
+    }  # fmt: skip
+    return environment
 
 
-def filled(
+def fill(
     environment: jinja2.Environment,
     templates: Path,
     name: str,
@@ -90,86 +143,61 @@ def filled(
         where = f"{error.filename or templates / name}: line {error.lineno}"
         raise ConfigError(f"{where}: {error.message}") from error
     except jinja2.TemplateError as error:
-        raise ConfigError(f"{place_of(error) or templates / name}: {error}") from error
+        raise ConfigError(f"{find_line(error) or templates / name}: {error}") from error
 
 
 RELATIVE_LINK = re.compile(r"(?<=\]\()(?!#|/|[a-z]+:)")
 
 
-def led_up(text: str, folders: int) -> str:
+def lead_up(text: str, folders: int) -> str:
     """Markdown with its relative links led so many folders up."""
     return RELATIVE_LINK.sub("../" * folders, text)
 
 
-def context(config: Config, published: Published, templates: Path, folder: Path) -> dict[str, Any]:
-    """Everything that a template may name."""
-    tables = {name: read_table(folder / "tables" / f"{name}.csv") for name in TABLES}
-    return {
-        "studies": [
-            StudyView(name, study, tables, figures_of_study(config, name))
-            for name, study in config.studies.items()
-        ],
-        "overview": list(figures_of("overview").values()),
-        "platforms": quoted(tables["platforms"]),
-        "left_out": left_out(tables["cells"]),
-        "sources": published.sources,
-        "notes": published.notes,
-        "verdicts": VerdictsView(tables["verdicts"], tables["claims"], config.studies),
-        "reference": reference_of(config),
-        "attribution": AttributionView(config, tables),
-        "pm": plus_minus,
-        "ratio": ratio,
-        "factor": factor,
-        "effect_measures": {
-            m: STEP_MEASURES[RUN_MEASURES[m].of].label.replace("\n", " ") for m in EFFECT_MEASURES
-        },
-        "ratios": LOGARITHMIC,
-        "tellings": TELLINGS,
-        "ms": 1000,
-        "cut": ", ".join(
-            f"{axis} {' '.join(map(str, values))}" for axis, values in config.cut.items()
-        ),
-        "trains": config.train,
-        "apart": f"{APART:g}",
-        "confidence": round(100 * CONFIDENCE),
-        "min_seeds": MIN_SEEDS,
-        "at_chance": round(100 * AT_CHANCE),
-        "exploded_gradient": f"{EXPLODED_GRADIENT:g}",
-        "docs": _link(config, templates.parent.parent / "docs"),
-    }
-
-
-def reference_of(config: Config) -> ReferenceView:
+def present_reference(config: Config) -> ReferencePresenter:
     """The kept result that the config names, as reports see it."""
-    if config.reference is None:
-        return ReferenceView(None)
-    return ReferenceView(Path(config.reference), _link(config, Path(config.reference)))
+    folder = Path(config.reference) if config.reference else None
+    return ReferencePresenter(folder, link_to(config, folder) if folder else "")
 
 
-def _link(config: Config, folder: Path) -> str:
+def link_to(config: Config, folder: Path) -> str:
     """A folder as seen from the reports, which may be deeper than the default results folder."""
     return Path(os.path.relpath(folder, config.report_folder)).as_posix()
 
 
-TELLINGS = {
-    HIGHER: "ends at a higher loss than",
-    LOWER: "ends at a lower loss than",
-    ALIKE: "ends, but for rounding, at the same loss as",
-    NO_EFFECT: "is not distinguishable from",
-}
-"""What an effect on the loss says of two variants, by its verdict."""
+SPECIAL = re.compile(r"[\\`*_\[\]<>|~&$@]|(?<=www)\.|:(?=//)")
+"""What Markdown, or where it is read, makes something of: marks, HTML, cells, links, mentions."""
 
 
-def paragraphs(text: str) -> list[str]:
+def escape_markdown(text: str) -> str:
+    """Markdown that shows the text and does nothing else, in a sentence or in a cell of a table."""
+    return SPECIAL.sub(lambda found: f"\\{found[0]}", printable(text))
+
+
+def escape_rows(rows: list[Record]) -> list[Record]:
+    """Rows of a table with every text as Markdown that shows it."""
+    return [
+        {name: escape_markdown(v) if isinstance(v, str) else v for name, v in row.items()}
+        for row in rows
+    ]
+
+
+def split_paragraphs(text: str) -> list[str]:
     """What blank lines separate, each on one line; nothing for what is empty."""
     return [" ".join(part.split()) for part in re.split(r"\n\s*\n", text) if part.strip()]
 
 
-def place_of(error: jinja2.TemplateError) -> str:
+def list_words(words: list[Any]) -> str:
+    """'a, b and c'."""
+    *first, last = map(str, words)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def find_line(error: jinja2.TemplateError) -> str:
     """The template and the line that raised it: Jinja puts its templates into the traceback."""
     frames = traceback.extract_tb(error.__traceback__)
-    places = [f"{f.filename}: line {f.lineno}" for f in frames if f.filename.endswith(".j2")]
-    return places[-1] if places else ""
+    lines = [f"{f.filename}: line {f.lineno}" for f in frames if f.filename.endswith(".j2")]
+    return lines[-1] if lines else ""
 
 
 # --- what a template may say by itself ----------------------------------------------------------

@@ -8,10 +8,9 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from fathom.runs.estimate import duration
-from fathom.runs.inspect import STATUSES, Run
-from fathom.runs.replay import group_of
-from fathom.runs.status import Status, counted
+from fathom.runs.run import STATUSES, Run, group_of
+from fathom.runs.status import Status, count_statuses
+from fathom.system.text import format_duration
 
 LOOKS = {
     "measured": ("●", "green"),
@@ -63,10 +62,8 @@ def _left(status: Status) -> str:
         if status.timed
         else "The time is a guess from the size of the networks: nothing was timed here yet."
     )
-    time = duration(status.seconds)
-    return (
-        f"{len(status.left)} of {cells} cells left to run here: about {time} on one core.\n{basis}"
-    )
+    left = f"{len(status.left)} of {cells} cells left to run here"
+    return f"{left}: about {format_duration(status.seconds)} on one core.\n{basis}"
 
 
 def _studies(status: Status, studies: Sequence[str]) -> Table:
@@ -78,10 +75,10 @@ def _studies(status: Status, studies: Sequence[str]) -> Table:
     if status.left:
         table.add_column("left, about", justify="right")
     for study in studies:
-        counts = counted([run for run in status.runs if run.cell.study == study])
+        counts = count_statuses([run for run in status.runs if run.cell.study == study])
         seconds = sum(s for cell, s in status.left_seconds.items() if cell.study == study)
         numbers = (str(counts.get(name, "")) for name in status.counts)
-        time = [duration(seconds) if seconds else ""] if status.left else []
+        time = [format_duration(seconds) if seconds else ""] if status.left else []
         table.add_row(study, *numbers, *time)
     return table
 
@@ -91,18 +88,16 @@ def _reasons(runs: Sequence[Run]) -> Iterator[str]:
     for run in runs:
         if run.reason and not run.replay:
             yield f"{run.cell}: {run.status}: {run.reason}"
-    replays = Counter(
-        (run.platform, _named_group(run), run.status, run.explanation) for run in runs if run.replay
-    )
+    replays: Counter[tuple[str, ...]] = Counter()
+    for run in runs:
+        if run.replay:
+            # One that differs has numbers of its own, and its group is named.
+            group = group_of(run.cell) if run.replay == "differs" else ""
+            replays[run.platform, group, run.status, run.explanation] += 1
     for (platform, group, status, reason), n in replays.items():
         runs_of = f"{n} run" if n == 1 else f"{n} runs"
         of = f"{group}, {runs_of}" if group else runs_of
         yield f"imported/{platform}: {of}: {status}: {reason}"
-
-
-def _named_group(run: Run) -> str:
-    """The group of a run whose replay differs: it has numbers of its own. Empty for any other."""
-    return group_of(run.cell) if run.replay == "differs" else ""
 
 
 def _grid(study: str, runs: list[Run]) -> Table:

@@ -1,91 +1,94 @@
-"""Checking every result against what it was made from, without asking Snakemake.
+"""Check every result against its inputs, without asking Snakemake.
 
-Runs are checked against their manifests, the present spec and the present code; the config, tables,
-reports, the page and the paper by making them again and comparing; figures by the hashes that were
-kept when they were drawn, and by what they were drawn from. A file that belongs to none of these is
-named too.
+Runs are checked against their manifests, the current spec and the current code. Config, tables,
+reports, page and paper are made again in a temporary folder and compared. Figures are checked by
+the hashes in `figures.json`, and by the hashes of what they were drawn from. Files that belong to
+none of these are reported too.
 """
 
 from __future__ import annotations
 
+import filecmp
 import importlib.util
-import shlex
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import fathom
 from fathom.analysis.attribution import write_attribution
 from fathom.analysis.claims import Published, write_claims
 from fathom.analysis.effects import write_effects
-from fathom.analysis.places import Place
+from fathom.analysis.platforms import Platform
 from fathom.analysis.tables import write_tables
 from fathom.config import Config
 from fathom.report.draw import title_of
-from fathom.report.drawn import DRAWN, content, read_drawn
-from fathom.report.figures import Declaration, figures_of, figures_of_study, files_of
+from fathom.report.figure_manifest import MANIFEST, content, read_figure_manifest
+from fathom.report.figures import figures_of, figures_of_study, files_of
 from fathom.report.page import PACKAGES, PAGE, page_of, write_page
 from fathom.report.paper import PAPER, paper_of, write_paper
 from fathom.report.render import write_reports
 from fathom.report.reports import reports_of
-from fathom.runs.folder import METRICS, RunError, one_line, run_folder
-from fathom.runs.inspect import Run, find_runs
+from fathom.runs.folder import METRICS, RunError, run_folder
+from fathom.runs.run import Run
+from fathom.runs.validate import find_runs
 from fathom.settings import ConfigError
 from fathom.system.files import sha256, write_json
+from fathom.system.text import one_line
 
 CONFIG, TABLES, FIGURES, PAGES = "config.json", "tables", "figures", "studies"
 
-KINDS = {CONFIG: "config", TABLES: "tables", PAGE: "page", PAPER: "paper"}
-"""What is made again, by the first part of its path in the results; anything else is a report."""
+KINDS = {CONFIG: "config", TABLES: "tables", FIGURES: "figures", PAGE: "page", PAPER: "paper"}
+"""Kind of a file by the first part of its path in the results folder; any other is a report."""
 
 RECEIPT_FORMAT = 1
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was checked, and how."""
+    """One file or folder, how it was checked, and what is wrong with it."""
 
     kind: str
     path: Path
-    how: str
+    how: str = ""
+    problem: str = ""
+    fix: Literal["user", "delete", "workflow"] = "user"
+    """What fixes the problem: what its text says, deleting `path` and then running the workflow, or
+    the workflow alone. `delete` without a problem: a sound file of a set that has to go as one."""
     note: str = ""
-    """What is to be known of it beside that."""
+
+    @property
+    def line(self) -> str:
+        """The problem, with its path, on one line."""
+        return one_line(f"{self.path}: {self.problem}", 2000)
+
+    def as_json(self) -> dict[str, str]:
+        """What a receipt says of it."""
+        outcome = one_line(self.problem, 2000) or "good"
+        own = {"kind": self.kind, "path": str(self.path), "how": self.how}
+        return {**own, "outcome": outcome, "note": self.note}
 
 
-@dataclass
+@dataclass(frozen=True)
 class Verification:
-    """What was checked, every problem in a line, and what repairs them."""
+    """Everything that was checked."""
 
-    checked: dict[str, int] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-    unfit: list[Path] = field(default_factory=list)
-    """What has to be deleted: the workflow then makes it again, if it belongs there."""
-    is_repairable: bool = False
-    """Whether the workflow can mend any of the problems."""
-    checks: list[Check] = field(default_factory=list)
-    problems_of: dict[Path, list[str]] = field(default_factory=dict)
-    """What is wrong, by the path that it is said of."""
+    checks: list[Check]
 
-    def add(self, path: Path, what: str) -> None:
-        """A problem that is gone once `path` is deleted and the workflow has run."""
-        self.unfit.append(path)
-        self.add_for_workflow(path, what)
+    @property
+    def problems(self) -> list[str]:
+        """A line for each problem."""
+        return [check.line for check in self.checks if check.problem]
 
-    def add_for_workflow(self, path: Path, what: str) -> None:
-        """A problem that is gone once the workflow has run."""
-        self.is_repairable = True
-        self.add_at(path, what)
-
-    def add_at(self, path: Path, what: str) -> None:
-        """A problem of a path that says itself what mends it."""
-        self.problems_of.setdefault(path, []).append(one_line(what, 2000))
-        self.add_by_hand(f"{path}: {what}")
-
-    def add_by_hand(self, line: str) -> None:
-        """A problem that says itself what mends it."""
-        self.problems.append(one_line(line, 2000))
+    @property
+    def checked(self) -> dict[str, int]:
+        """How many things of each kind; a figure counts once, whatever its formats."""
+        checks = [check for check in self.checks if check.how and check.path.name != MANIFEST]
+        things = {(check.kind, check.path.with_suffix("")) for check in checks}
+        return {"runs": 0, **Counter(sorted(kind for kind, _ in things))}
 
     def as_json(self) -> dict[str, Any]:
         """The receipt: every check with its outcome, and every problem."""
@@ -94,261 +97,236 @@ class Verification:
             "fathom": fathom.__version__,
             "verified": not self.problems,
             "checked": self.checked,
-            "checks": [
-                {
-                    "kind": check.kind,
-                    "path": str(check.path),
-                    "how": check.how,
-                    "outcome": "; ".join(self.problems_of.get(check.path, ["good"])),
-                    "note": check.note,
-                }
-                for check in self.checks
-            ],
+            "checks": [check.as_json() for check in self.checks],
             "problems": self.problems,
         }
 
-    def count(self, kind: str, more: int = 1) -> None:
-        """Count what was checked."""
-        self.checked[kind] = self.checked.get(kind, 0) + more
+    def to_delete(self) -> list[Path]:
+        """The files and folders to delete before the workflow makes them again."""
+        paths = {check.path for check in self.checks if check.fix == "delete"}
+        return sorted(path for path in paths if path.exists() or path.is_symlink())
 
-    def repair(self, workflow: str) -> str:
-        """The command line that repairs what can be; `workflow` is what makes all that is missing.
+    def advice(self, workflow: str) -> str:
+        """What fixes the problems, in one line; `workflow` is the command that makes all results.
 
-        Empty if no command can.
+        Empty if every problem is the user's to fix, as its own line says.
         """
-        there = {path for path in self.unfit if path.exists() or path.is_symlink()}
-        # A name that a terminal would not show as it is has to be deleted by hand.
-        outermost = sorted(
-            path for path in there if there.isdisjoint(path.parents) and str(path).isprintable()
-        )
-        if outermost:
-            return f"{shlex.join(['rm', '-r', *map(str, outermost)])} && {workflow}"
-        return workflow if self.is_repairable else ""
+        delete = ", ".join(map(str, self.to_delete()))
+        if delete:
+            return f"to fix: delete {delete}, then run {workflow}"
+        is_fixable = any(check.problem and check.fix != "user" for check in self.checks)
+        return f"to fix: run {workflow}" if is_fixable else ""
 
 
 def verify(config: Config, published: Published, templates: Path) -> Verification:
     """Check all runs, tables, reports and figures of the config, its page and its paper."""
-    found = Verification()
+    with tempfile.TemporaryDirectory() as scratch:
+        return Verification(list(_checks(config, published, templates, Path(scratch))))
+
+
+def _checks(config: Config, published: Published, templates: Path, fresh: Path) -> Iterator[Check]:
+    """Every check; `fresh` is the folder in which results are made again."""
     results = Path(config.report_folder)
     runs = [run for run in find_runs(config) if run.status != "missing"]
-    _check_runs(config, runs, found)
+    yield from (_check_run(config, run) for run in runs)
     is_made = _is_made(config, templates)
-    with tempfile.TemporaryDirectory() as scratch:
-        fresh = Path(scratch)
-        if is_made or (results / CONFIG).exists():
-            write_json(fresh / CONFIG, config.resolved())
-        if is_made and any(run.status == "corrupt" for run in runs):
-            found.add_for_workflow(results / TABLES, "not checked, since a run is corrupt")
-        elif is_made:
-            _make_again(config, published, templates, fresh, found)
-        _compare(fresh, results, found)
-        _check_figures(config, runs, fresh, is_made, found)
-    return found
+    if is_made or (results / CONFIG).exists():
+        write_json(fresh / CONFIG, config.resolved())
+    if is_made and any(run.status == "corrupt" for run in runs):
+        why = "not checked, since a run is corrupt"
+        yield Check("tables", results / TABLES, problem=why, fix="workflow")
+    elif is_made:
+        yield from _make_again(config, published, templates, fresh)
+    yield from _compare(fresh, results)
+    yield from _check_figures(config, runs, fresh / TABLES, is_made)
 
 
-def _check_runs(config: Config, runs: Sequence[Run], found: Verification) -> None:
-    found.count("runs", len(runs))
-    for run in runs:
-        how = "its files against their hashes, its spec and code against today's"
-        note = f"replay: {run.explanation}" if run.counts and run.replay else ""
-        found.checks.append(Check("runs", run.folder, how, note))
-        what = f"{run.status}: {run.explanation}"
-        if run.status == "corrupt":
-            found.add(run.folder, what)
-        elif run.replay == "waits" or (not run.counts and _is_local(config, run)):
-            found.add_for_workflow(run.folder, what)
-        elif not run.counts:
-            found.add_at(run.folder, f"{what}; import it anew, or delete the folder")
+# --- runs -----------------------------------------------------------------------------------------
+
+
+def _check_run(config: Config, run: Run) -> Check:
+    how = "its files against their hashes, its spec and code against today's"
+    check = partial(Check, "runs", run.folder, how)
+    what = f"{run.status}: {run.explanation}"
+    if run.counts:
+        return check(note=f"replay: {run.explanation}" if run.replay else "")
+    if run.status == "corrupt":
+        return check(what, "delete")
+    if run.replay == "waits" or _is_local(config, run):
+        return check(what, "workflow")
+    return check(f"{what}; import it anew, or delete the folder")
 
 
 def _is_local(config: Config, run: Run) -> bool:
     return run.folder == run_folder(Path(config.results), run.cell)
 
 
-# --- config, tables and reports -----------------------------------------------------------------
+# --- config, tables and reports -------------------------------------------------------------------
 
 
 def _is_made(config: Config, templates: Path) -> bool:
-    """Whether any table, report or figure is there that `snakemake all` makes."""
+    """Whether any table, report or figure of `snakemake all` is there."""
     results = Path(config.report_folder)
-    names = (report.name for report in reports_of(config, templates))
-    reports = (results / name for name in (*names, PAGE, PAPER))
+    reports = (report.name for report in reports_of(config, templates))
     files = (*_files(results / TABLES), *_files(results / FIGURES))
-    return any(file.exists() for file in reports) or any(
-        not _is_on_request(file.relative_to(results)) for file in files
+    return any((results / name).exists() for name in (*reports, PAGE, PAPER)) or any(
+        not _is_optional(file.relative_to(results)) for file in files
     )
 
 
-def _is_on_request(file: Path) -> bool:
-    """Whether a table or a figure is made by a target of its own, with its place in the results."""
-    return file.parts[:2] == (FIGURES, "cells") or file in (
-        Path(TABLES, "bench.csv"),
-        *files_of(Path(FIGURES), "bench"),
-        Path(FIGURES, DRAWN),
-    )
+def _is_optional(file: Path) -> bool:
+    """Whether a table or figure, by its path in the results, has a target of its own."""
+    bench = (Path(TABLES, "bench.csv"), Path(FIGURES, MANIFEST), *files_of(Path(FIGURES), "bench"))
+    return file.parts[:2] == (FIGURES, "cells") or file in bench
 
 
 def _files(folder: Path) -> list[Path]:
-    """Every file below a folder, but for hidden ones, as systems leave."""
+    """Every file below a folder, except hidden ones, which the system may leave."""
     paths = sorted(folder.rglob("*"))
     return [p for p in paths if not (p.is_dir() or p.name.startswith("."))]
 
 
 def _make_again(
-    config: Config, published: Published, templates: Path, fresh: Path, found: Verification
-) -> None:
-    """Make tables and reports again in `fresh`; name what else is in their folders."""
+    config: Config, published: Published, templates: Path, fresh: Path
+) -> Iterator[Check]:
+    """Make tables, reports, page and paper in `fresh`; yield what cannot be made, and strays."""
+    results = Path(config.report_folder)
+    figures, page, paper = results / FIGURES, page_of(templates), paper_of(templates)
     try:
-        write_tables(config, fresh / TABLES)
-        write_attribution(config, fresh / TABLES)
-        write_effects(config, fresh / TABLES)
+        for write in (write_tables, write_attribution, write_effects):
+            write(config, fresh / TABLES)
         write_claims(config, published, fresh / TABLES)
         write_reports(config, published, templates, fresh)
     except (RunError, ConfigError) as error:
-        found.add_by_hand(str(error))
+        yield Check("reports", results, problem=f"cannot be made again: {error}")
         return
-    results = Path(config.report_folder)
     for file in (*_files(results / TABLES), *_files(results / PAGES)):
         own = file.relative_to(results)
-        if not ((fresh / own).exists() or _is_on_request(own)):
-            found.add(file, "does not belong there")
-    _make_page_again(config, templates, fresh, found)
-    _make_paper_again(config, published, templates, fresh, found)
+        if not ((fresh / own).exists() or _is_optional(own)):
+            yield _stray(_kind(own), file)
+    if page.is_dir():
+        write = partial(write_page, config, page, fresh, figures)
+        yield from _make_document(results / PAGE, PACKAGES, write)
+    if paper.is_dir():
+        write = partial(write_paper, config, published, paper, fresh, figures)
+        yield from _make_document(results / PAPER, ("typst",), write)
 
 
-def _make_page_again(config: Config, templates: Path, fresh: Path, found: Verification) -> None:
-    """Make the page again in `fresh`, from the reports there and the figures that were drawn."""
-    results, page = Path(config.report_folder), page_of(templates)
-    if not page.is_dir() or _is_lacking(PACKAGES, results / PAGE, found):
-        return
-    try:
-        write_page(config, page, fresh, results / FIGURES)
-    except ConfigError as error:
-        found.add_by_hand(str(error))
-
-
-def _make_paper_again(
-    config: Config, published: Published, templates: Path, fresh: Path, found: Verification
-) -> None:
-    """Make the paper again in `fresh`, from the tables there and the figures that were drawn."""
-    results, paper = Path(config.report_folder), paper_of(templates)
-    if not paper.is_dir() or _is_lacking(("typst",), results / PAPER, found):
-        return
-    try:
-        write_paper(config, published, paper, fresh, results / FIGURES)
-    except ConfigError as error:
-        found.add_by_hand(str(error))
-
-
-def _is_lacking(packages: Sequence[str], file: Path, found: Verification) -> bool:
-    """Whether a package that makes `file` is not installed; said if the file is there."""
+def _make_document(
+    file: Path, packages: Sequence[str], write: Callable[[], None]
+) -> Iterator[Check]:
+    """Make the page or the paper again, and yield why it could not be made."""
+    kind = KINDS[file.name]
     lacking = [name for name in packages if importlib.util.find_spec(name) is None]
-    if lacking and file.exists():
-        found.add_at(
-            file,
-            f"not checked, since {lacking[0]} is not installed here; "
-            "pip install -e '.[workflow]' brings it",
-        )
-    return bool(lacking)
+    if not lacking:
+        try:
+            write()
+        except ConfigError as error:
+            yield Check(kind, file, problem=f"cannot be made again: {error}")
+    elif file.exists():
+        why = f"not checked, since {lacking[0]} is not installed here"
+        yield Check(kind, file, problem=f"{why}; pip install -e '.[workflow]' brings it")
 
 
-def _compare(fresh: Path, results: Path, found: Verification) -> None:
-    """Every file that was made again with the one that is there."""
-    for file in sorted(p.relative_to(fresh) for p in fresh.rglob("*") if p.is_file()):
-        kind = {TABLES: "tables", CONFIG: "config"}.get(file.parts[0], "reports")
-        found.count(kind)
-        found.checks.append(
-            Check(KINDS.get(file.parts[0], "reports"), results / file, "made again, and compared")
-        )
-        if not (results / file).is_file():
-            found.add(results / file, "missing")
-        elif content(fresh / file) != content(results / file):
-            found.add(results / file, "is not what its inputs give")
+def _compare(fresh: Path, results: Path) -> Iterator[Check]:
+    """Compare every file that was made again with the one in the results."""
+    for again in _files(fresh):
+        own = again.relative_to(fresh)
+        file, problem = results / own, ""
+        if not file.is_file():
+            problem = "missing"
+        elif not _is_same(again, file):
+            problem = "is not what its inputs give"
+        fix = "delete" if problem else "user"
+        yield Check(_kind(own), file, "made again, and compared", problem, fix)
 
 
-# --- figures ------------------------------------------------------------------------------------
+def _is_same(a: Path, b: Path) -> bool:
+    """Whether two files hold the same, packed files by what they hold unpacked."""
+    return filecmp.cmp(a, b, shallow=False) or (a.suffix == ".gz" and content(a) == content(b))
 
 
-@dataclass(frozen=True)
-class Expected:
-    """What a folder of figures has to hold."""
+def _kind(own: Path) -> str:
+    return KINDS.get(own.parts[0], "reports")
+
+
+def _stray(kind: str, file: Path) -> Check:
+    return Check(kind, file, "by its name", "does not belong there", "delete")
+
+
+# --- figures --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, order=True)
+class FigureSet:
+    """The figures that a folder has to hold."""
 
     folder: Path
-    figures: Collection[Declaration]
+    names: tuple[str, ...]
     of: str
-    sources: tuple[Path, ...]
+    inputs: tuple[Path, ...]
     """What they have to be drawn from, as far as it could be made again."""
-    on_request: bool = False
+    is_optional: bool = False
     """Whether the folder may lack all of them."""
 
     @property
     def files(self) -> list[Path]:
-        """The figures, each as every format."""
-        return [file for figure in self.figures for file in files_of(self.folder, figure.name)]
+        """figures.json, and each figure in every format."""
+        figures = (file for name in self.names for file in files_of(self.folder, name))
+        return [self.folder / MANIFEST, *figures]
 
 
-def _expected(config: Config, runs: Sequence[Run], fresh: Path) -> Iterator[Expected]:
-    """Every folder of figures that the config has."""
-    results = Path(config.report_folder)
-    figures, tables = results / FIGURES, fresh / TABLES
-    here = {
-        (run.cell.study, Place.named(run.cell.backend)) for run in runs if _is_local(config, run)
-    }
-    carried = {
-        (run.cell.study, Place.named(run.cell.backend, run.platform))
+def _figure_sets(config: Config, runs: Sequence[Run], tables: Path) -> Iterator[FigureSet]:
+    """Every folder of figures that the config has; `tables`: those that were made again."""
+    figures = Path(config.report_folder) / FIGURES
+    measured = {
+        (run.cell.study, Platform(run.cell.backend, "" if is_local else run.platform))
         for run in runs
-        if run.status == "imported"
+        if (is_local := _is_local(config, run)) or run.status == "imported"
     }
-    of_study = {study: figures_of_study(config, study) for study, _ in here | carried}
-    for study, place in here | carried:
-        yield Expected(
-            figures / study / place.folder,
-            of_study[study],
-            title_of(study, place),
-            tuple(tables / name for name in ("steps.csv.gz", "summary.csv", "effects.csv")),
-        )
-    overview = tuple(tables / name for name in ("cells.csv", "variance.csv", "published.csv"))
-    yield Expected(figures / "overview", figures_of("overview").values(), "overview", overview)
-    bench = (results / TABLES / "bench.csv",)
-    yield Expected(figures, figures_of("bench").values(), "bench", bench, on_request=True)
+    inputs = tuple(tables / name for name in ("steps.csv.gz", "summary.csv", "effects.csv"))
+    for study, platform in measured:
+        names = tuple(figure.name for figure in figures_of_study(config, study))
+        folder, of = figures / study / platform.name, title_of(study, platform)
+        yield FigureSet(folder, names, of, inputs)
+    inputs = tuple(tables / name for name in ("cells.csv", "variance.csv", "published.csv"))
+    yield FigureSet(figures / "overview", tuple(figures_of("overview")), "overview", inputs)
+    bench = (Path(config.report_folder, TABLES, "bench.csv"),)
+    yield FigureSet(figures, tuple(figures_of("bench")), "bench", bench, is_optional=True)
     for cell in config.cells() if (figures / "cells").is_dir() else ():
-        metrics = (run_folder(Path(config.results), cell) / METRICS,)
-        folder = figures / "cells" / cell.path()
-        of_cell = figures_of("cell").values()
-        yield Expected(folder, of_cell, cell.path(), metrics, on_request=True)
+        own, metrics = cell.path(), run_folder(Path(config.results), cell) / METRICS
+        names = tuple(figures_of("cell"))
+        yield FigureSet(figures / "cells" / own, names, own, (metrics,), is_optional=True)
 
 
 def _check_figures(
-    config: Config, runs: Sequence[Run], fresh: Path, is_made: bool, found: Verification
-) -> None:
-    found.count("figures", 0)
-    belong: set[Path] = set()
-    for expected in sorted(_expected(config, runs, fresh), key=lambda e: e.folder):
-        own = [expected.folder / DRAWN, *expected.files]
-        belong.update(own)
-        there = [file for file in own if file.exists() or file.is_symlink()]
-        found.count("figures", len({file.stem for file in there if file.name != DRAWN}))
-        if there or (is_made and not expected.on_request):
-            how = "its hash, and the hashes of what it was drawn from, made again"
-            found.checks += [Check("figures", file, how) for file in own]
-            for file, what in _figure_problems(expected):
-                found.add(file, what)
-                # The workflow makes them whole again only when it is asked to.
-                found.unfit += there if expected.on_request else []
-    for file in _files(Path(config.report_folder) / FIGURES):
-        if file not in belong:
-            found.add(file, "does not belong there")
+    config: Config, runs: Sequence[Run], tables: Path, is_made: bool
+) -> Iterator[Check]:
+    sets = sorted(_figure_sets(config, runs, tables))
+    for figures in sets:
+        is_there = any(file.exists() or file.is_symlink() for file in figures.files)
+        if is_there or (is_made and not figures.is_optional):
+            yield from _check_figure_set(figures)
+    belong = {file for figures in sets for file in figures.files}
+    strays = (f for f in _files(Path(config.report_folder) / FIGURES) if f not in belong)
+    yield from (_stray("figures", file) for file in strays)
 
 
-def _figure_problems(expected: Expected) -> Iterator[tuple[Path, str]]:
-    """(file, what is wrong with it) in a folder of figures."""
-    manifest, drawn = expected.folder / DRAWN, read_drawn(expected.folder)
-    if drawn is None:
-        yield manifest, "is no list of figures" if manifest.is_file() else "missing"
-    elif why := drawn.why_other(expected.of, expected.sources):
-        yield manifest, why
-    for file in expected.files:
+def _check_figure_set(figures: FigureSet) -> Iterator[Check]:
+    manifest, *files = figures.files
+    listed, problems = read_figure_manifest(figures.folder), {}
+    if listed is None:
+        problems[manifest] = "is no list of figures" if manifest.is_file() else "missing"
+    elif why := listed.why_other(figures.of, figures.inputs):
+        problems[manifest] = why
+    for file in files:
         if not file.is_file():
-            yield file, "missing"
-        elif drawn and drawn.files.get(file.name) != sha256(file):
-            yield file, "is not as it was drawn"
+            problems[file] = "missing"
+        elif listed and listed.files.get(file.name) != sha256(file):
+            problems[file] = "was modified after it was drawn"
+    # The workflow draws an optional set only on request: a part of it would stay incomplete.
+    all_go = figures.is_optional and bool(problems)
+    for file in figures.files:
+        fix = "delete" if all_go or file in problems else "user"
+        how = "its hash, and the hashes of what it was drawn from, made again"
+        yield Check("figures", file, how, problems.get(file, ""), fix)

@@ -1,76 +1,73 @@
-"""Bundles: runs carried from one machine to another, checked on both sides.
+"""Bundles: archives that carry runs from one machine to another.
 
-A bundle is a gzipped tar that holds `bundle.json` first (what is inside, with sizes and SHA-256)
-and then `runs/<cell>/<file>`. A bundle may come from anywhere, so an import believes nothing: it
-reads entry by entry, refuses whatever is not a plain file of the known layout and of the size that
-was announced, and moves runs into place only after every check of every run has passed.
+A bundle is a gzipped tar of plain files, `runs/<cell>/<file>`. It may come from a stranger. So an
+import reads it entry by entry, within limits on sizes and counts, and accepts nothing but the files
+of a run under their own names. What is in them is checked as in every run folder: against the
+manifest, its hashes and the spec. Runs are moved into place only after all of them have passed.
 """
 
 from __future__ import annotations
 
 import gzip
-import hashlib
-import json
 import os
-import re
 import shutil
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from fnmatch import fnmatch
-from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, TypeVar
 
-import fathom
-from fathom.config import Cell, Config, ConfigError
+from fathom.config import Cell, Config
 from fathom.runs.folder import (
-    FILES,
     MANIFEST,
     MAX_JSON_BYTES,
+    RUN_FILES,
     WEIGHTS,
     RunError,
     check_run,
-    one_line,
     read_manifest,
     run_folder,
 )
-from fathom.runs.inspect import Run, find_runs
-from fathom.settings import lines_of, shown
+from fathom.runs.run import Run
+from fathom.runs.validate import find_runs
 from fathom.system.errors import UserError
-from fathom.system.files import replacing, sha256
+from fathom.system.files import atomic_write
+from fathom.system.text import one_line
 
-FORMAT = 2
 INDEX = "bundle.json"
-RUN_FILES = (*FILES, MANIFEST)
+"""Older bundles begin with this list of their files. It is skipped: manifests have the hashes."""
+
+KINDS = {tarfile.SYMTYPE: "a link", tarfile.LNKTYPE: "a link", tarfile.DIRTYPE: "a folder"}
+"""Entries that are no plain files, in words; all others are special."""
 
 MAX_FILE_BYTES = 256 * 2**20
 MAX_TOTAL_BYTES = 8 * 2**30
+MAX_RATIO, FREE_BYTES = 100, 64 * 2**20
+"""A bundle of n bytes may unpack to FREE_BYTES + MAX_RATIO n; those of runs reach a ratio of 11."""
 MAX_RUNS = 20_000
-MAX_INDEX_BYTES = 24 * 2**20
-MAX_HEADER_BYTES = 64 * 2**10
-"""How much may be read beside the contents that were announced: headers, padding, the end."""
-MAX_NAME = 100
-"""The longest name of a folder that is made for a bundle."""
+MAX_PLATFORM = 100
+"""The longest name of a platform, which becomes a folder."""
+CHUNK_BYTES = 2**20
+
+T = TypeVar("T")
 
 
 class BundleError(UserError):
     """A bundle that cannot be made or must not be imported; the message says what is wrong."""
 
 
-# --- making one ---------------------------------------------------------------------------------
+# --- creating a bundle --------------------------------------------------------------------------
 
 
 def create_bundle(config: Config, file: Path, patterns: Sequence[str] = ()) -> list[Run]:
-    """Pack every current run whose cell matches one of `patterns` (all if there are none).
+    """Pack every current run whose cell matches one of `patterns`, by default all of them.
 
-    Raises ConfigError for a pattern that fits no cell, BundleError if a chosen run is stale or
-    corrupt, or none is left.
+    Raises ConfigError for a pattern that matches no cell, and BundleError if a chosen run is stale
+    or corrupt, or if there is none.
     """
-    cells = set(cells_of(config, patterns))
+    cells = set(config.select_cells(patterns))
     chosen = [
         run
         for run in find_runs(config)
@@ -80,59 +77,28 @@ def create_bundle(config: Config, file: Path, patterns: Sequence[str] = ()) -> l
     ]
     unfit = [run for run in chosen if run.status != "measured"]
     if unfit:
-        lines = [f"{run.cell}: {run.status}, {run.reason}" for run in unfit]
-        raise BundleError("\n".join(lines))
+        raise BundleError("\n".join(f"{run.cell}: {run.status}, {run.reason}" for run in unfit))
     if not chosen:
         raise BundleError("no run to pack: nothing here is trained and matches")
 
-    index = {
-        "format": FORMAT,
-        "fathom": fathom.__version__,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "runs": {
-            run.cell.path(): {
-                name: {
-                    "sha256": sha256(run.folder / name),
-                    "bytes": (run.folder / name).stat().st_size,
-                }
-                for name in _files_of(run)
-            }
-            for run in chosen
-        },
-    }
-    with replacing(file) as temporary, tarfile.open(temporary, "w:gz") as archive:
-        _add(archive, INDEX, json.dumps(index, indent=1).encode())
+    with (
+        atomic_write(file) as temporary,
+        tarfile.open(temporary, "w:gz", format=tarfile.USTAR_FORMAT) as archive,
+    ):
         for run in chosen:
-            for name in _files_of(run):
-                _add(archive, f"runs/{run.cell}/{name}", (run.folder / name).read_bytes())
+            for name in (*run.manifest.run_files, MANIFEST):
+                _add(archive, f"runs/{run.cell}/{name}", run.folder / name)
     return chosen
 
 
-def _files_of(run: Run) -> list[str]:
-    return [*run.manifest.run_files, MANIFEST]
+def _add(archive: tarfile.TarFile, name: str, file: Path) -> None:
+    entry = tarfile.TarInfo(name)  # without owner, time and permissions
+    entry.size = file.stat().st_size
+    with file.open("rb") as opened:
+        archive.addfile(entry, opened)
 
 
-def cells_of(config: Config, patterns: Sequence[str]) -> list[Cell]:
-    """The cells whose path a pattern such as 'depth-mlx/48L/*' fits; all if there is no pattern.
-
-    Raises ConfigError, a line for each pattern that fits none.
-    """
-    cells = config.cells()
-    fitting = {p: {cell for cell in cells if fnmatch(cell.path(), p)} for p in patterns}
-    if idle := [pattern for pattern, found in fitting.items() if not found]:
-        form = "a pattern is like 'depth-mlx/48L/*'"
-        raise ConfigError(lines_of(f"no cell matches {shown(p)}; {form}" for p in idle))
-    chosen = set().union(*fitting.values()) if patterns else set(cells)
-    return [cell for cell in cells if cell in chosen]
-
-
-def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
-    entry = tarfile.TarInfo(name)  # no owner, no time, no mode but the default
-    entry.size = len(content)
-    archive.addfile(entry, BytesIO(content))
-
-
-# --- importing one ------------------------------------------------------------------------------
+# --- importing a bundle -------------------------------------------------------------------------
 
 
 def import_bundle(
@@ -141,23 +107,28 @@ def import_bundle(
     """Check a bundle and move its runs to `results/imported/<platform>/<cell>`.
 
     `existing` decides about a different run of the same cell and platform that is there already.
-    Returns the cells by what was done: `imported`, `kept`, `same`. Raises BundleError, with
-    nothing written, if anything at all is wrong.
+    Returns the paths of the cells by what was done: `imported`, `kept`, `same`. Raises BundleError,
+    with nothing written, if anything is wrong.
     """
-    home = results / "imported"
-    with _staging(home) as staging:
-        platforms = unpacked(file, staging)
-        targets = {cell: imported_folder(results, cell, platforms[cell]) for cell in platforms}
-        done: dict[str, list[str]] = {"imported": [], "kept": [], "same": []}
-        for cell, target in targets.items():
-            done[_action(staging / cell.path(), target, existing, cell)].append(cell.path())
-        for path in done["imported"]:
-            target = targets[Cell.parse(path)]
+    done: dict[str, list[str]] = {"imported": [], "kept": [], "same": []}
+    with _staging_folder(results / "imported") as staging:
+        new: dict[Path, Path] = {}
+        for cell, platform in unpack(file, staging).items():
+            source, target = staging / cell.path(), imported_folder(results, cell, platform)
+            found = compare_existing(source, target, cell)
+            if found == "another" and existing == "refuse":
+                raise BundleError(f"{target}: is there already; choose --keep or --replace")
+            if found in ("absent", "damaged") or (found == "another" and existing == "replace"):
+                done["imported"].append(cell.path())
+                new[source] = target
+            else:
+                done["same" if found == "same" else "kept"].append(cell.path())
+        for source, target in new.items():
             target.parent.mkdir(parents=True, exist_ok=True)
             if target.is_dir():
                 shutil.rmtree(target)
             target.unlink(missing_ok=True)
-            (staging / path).replace(target)
+            source.replace(target)
     return done
 
 
@@ -166,25 +137,38 @@ def imported_folder(results: Path, cell: Cell, platform: str) -> Path:
     return results / "imported" / platform / cell.path()
 
 
-def unpacked(file: Path, staging: Path) -> dict[Cell, str]:
-    """Unpack a bundle into `staging`, every run whole and checked; the platform of each cell's.
+def compare_existing(
+    new: Path, target: Path, cell: Cell
+) -> Literal["absent", "damaged", "same", "another"]:
+    """Compare an unpacked run with what is at its place.
 
-    Raises BundleError if anything at all is wrong.
+    `damaged`: the same run, but no longer intact. `another`: any other, intact or not.
     """
-    return {cell: _checked_platform(staging, cell) for cell in _unpack(file, staging)}
+    if not target.exists():
+        return "absent"
+    try:
+        if (new / MANIFEST).read_bytes() != (target / MANIFEST).read_bytes():
+            return "another"
+    except OSError:  # no manifest
+        return "another"
+    try:
+        check_run(target, read_manifest(target), cell)
+    except RunError:
+        return "damaged"
+    return "same"
 
 
 STAGING = ".incoming-"
-"""Begins the name of the folder that an import unpacks into; its process's number follows."""
+"""The folder that an import unpacks into: this, and the number of its process."""
 
 
 @contextmanager
-def _staging(home: Path) -> Iterator[Path]:
-    """A folder on the same file system, gone afterwards whatever happens.
+def _staging_folder(home: Path) -> Iterator[Path]:
+    """A folder on the same file system, removed afterwards whatever happens.
 
-    So are those that killed imports have left.
+    Those that killed imports have left are removed too.
     """
-    made = [folder for folder in (home, *home.parents) if not folder.exists()]
+    created = [folder for folder in (home, *home.parents) if not folder.exists()]
     for left in home.glob(f"{STAGING}*"):
         process = left.name.removeprefix(STAGING)
         if process.isdecimal() and not _is_another(int(process)):
@@ -195,13 +179,13 @@ def _staging(home: Path) -> Iterator[Path]:
         yield staging
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-        for folder in made:  # an import that was refused leaves no empty folders either
+        for folder in created:  # a refused import leaves no empty folders either
             if folder.exists() and not any(folder.iterdir()):
                 folder.rmdir()
 
 
 def _is_another(process: int) -> bool:
-    """Whether a process of that number runs, beside this one."""
+    """Whether another process of that number is running."""
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
@@ -211,207 +195,132 @@ def _is_another(process: int) -> bool:
     return process != os.getpid()
 
 
-def manifests_in(file: Path) -> dict[tuple[str, Cell], bytes]:
-    """The manifest of every run of a bundle, by platform and cell. Raises BundleError.
+# --- reading a bundle ---------------------------------------------------------------------------
 
-    What is in the other files of a run is not looked at.
+
+def unpack(file: Path, staging: Path) -> dict[Cell, str]:
+    """Unpack a bundle into `staging` and check every run; returns the platform of each cell's.
+
+    Raises BundleError if anything is wrong.
     """
-    found = {}
-    with tempfile.TemporaryDirectory() as folder:
-        staging = Path(folder)
-        for cell in _unpack(file, staging):
-            try:
-                platform = read_manifest(staging / cell.path()).platform
-            except RunError as error:
-                problem = str(error).replace(f"{staging}/", "")
-                raise BundleError(f"{file}: {one_line(problem)}") from error
-            found[platform, cell] = (staging / cell.path() / MANIFEST).read_bytes()
-    return found
+    return _unpack(file, staging, _check_unpacked)
 
 
-def _unpack(file: Path, staging: Path) -> list[Cell]:
-    """Write the bundle's files into `staging`, each checked against the index."""
+def read_manifests(file: Path) -> dict[tuple[str, Cell], bytes]:
+    """The manifests of a bundle's runs by platform and cell; their other files are not checked.
+
+    Raises BundleError.
+    """
+
+    def read(folder: Path, cell: Cell) -> tuple[tuple[str, Cell], bytes]:
+        return (read_manifest(folder).platform, cell), (folder / MANIFEST).read_bytes()
+
+    with tempfile.TemporaryDirectory() as staging:
+        return dict(_unpack(file, Path(staging), read).values())
+
+
+def _check_unpacked(folder: Path, cell: Cell) -> str:
+    """Check an unpacked run; returns its platform. Raises RunError."""
+    manifest = read_manifest(folder)
+    check_run(folder, manifest, cell)
+    if not 0 < len(manifest.platform) <= MAX_PLATFORM:
+        raise RunError(
+            f"{folder}/{MANIFEST}: device and system make a platform of {len(manifest.platform)} "
+            f"letters, where 1 to {MAX_PLATFORM} are needed"
+        )
+    return manifest.platform
+
+
+def _unpack(file: Path, staging: Path, read: Callable[[Path, Cell], T]) -> dict[Cell, T]:
+    """Unpack a bundle into `staging`, then `read` each run's folder. Raises BundleError."""
     try:
-        # A stream: every entry is judged by its header before its content is read.
-        with gzip.open(file) as unpacked:
-            bounded = _Bounded(unpacked)
-            with tarfile.open(fileobj=bounded, mode="r|") as archive:
-                cells = _unpack_entries(archive, staging, bounded)
-            while bounded.read(2**12):
-                pass  # the checksum is at the very end
-            return cells
+        limit = min(MAX_TOTAL_BYTES, FREE_BYTES + MAX_RATIO * file.stat().st_size)
+        with gzip.open(file) as unzipped:
+            cells = _extract(_Bounded(unzipped, limit), staging)
+        return {cell: read(staging / cell.path(), cell) for cell in cells}
     except FileNotFoundError:
         raise BundleError(f"{file}: no such file") from None
-    except BundleError as error:
-        raise BundleError(f"{file}: {one_line(str(error))}") from error
-    except BROKEN as error:
+    except (BundleError, RunError) as error:
+        problem = str(error).replace(f"{staging}/", "")
+        raise BundleError(f"{file}: {one_line(problem)}") from error
+    except (gzip.BadGzipFile, tarfile.HeaderError, zlib.error, EOFError) as error:
         detail = one_line(str(error), 200) or type(error).__name__
         raise BundleError(f"{file}: not a whole gzipped tar ({detail})") from error
 
 
-BROKEN = (
-    gzip.BadGzipFile, tarfile.TarError, zlib.error, EOFError, ValueError, TypeError,
-    AttributeError, LookupError, OverflowError, RecursionError,
-)  # fmt: skip
-"""What gzip and tarfile raise over broken files: the latter does not check what headers say.
-
-Other OSErrors are the machine's: a full disk, say.
-"""
-
-
 class _Bounded:
-    """A stream that gives only so much: tarfile reads a header of any length into memory."""
+    """A stream that gives a limited number of bytes."""
 
-    def __init__(self, stream: gzip.GzipFile) -> None:
+    def __init__(self, stream: gzip.GzipFile, limit: int) -> None:
         self.stream = stream
-        self.left = MAX_HEADER_BYTES
-
-    def allow(self, size: int) -> None:
-        """Let an entry's content be read that was judged, with its header and padding."""
-        self.left += size + 2 * tarfile.BLOCKSIZE
+        self.limit = limit
+        self.left = limit
 
     def read(self, size: int) -> bytes:
-        """Like that of a file. Raises BundleError once more was read than allowed."""
+        """At most so many bytes. Raises BundleError beyond the limit."""
         content = self.stream.read(size)
         self.left -= len(content)
         if self.left < 0:
-            raise BundleError(f"more than {MAX_HEADER_BYTES} bytes beside the listed files")
+            raise BundleError(f"unpacks to more than {self.limit} bytes")
         return content
 
-
-def _unpack_entries(archive: tarfile.TarFile, staging: Path, bounded: _Bounded) -> list[Cell]:
-    expected: dict[str, dict[str, Any]] | None = None
-    cells: list[Cell] = []
-    for entry in archive:
-        if expected is None:
-            index = _read_index(archive, entry, bounded)
-            cells = [Cell.parse(path) for path in index]
-            expected = {
-                f"runs/{path}/{name}": recorded
-                for path, files in index.items()
-                for name, recorded in files.items()
-            }
-            continue
-        content = _content(archive, entry, expected, bounded)
-        target = staging / entry.name.removeprefix("runs/")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(content)
-        del expected[entry.name]  # so that a second entry of the name is refused
-    if expected is None:
-        raise BundleError(f"is empty: {INDEX} is missing")
-    if expected:
-        raise BundleError(f"{next(iter(expected))}: listed, but not inside")
-    return cells
+    def chunks(self, size: int) -> Iterator[bytes]:
+        """So many bytes, in chunks. Raises EOFError if there are fewer."""
+        while size:
+            chunk = self.read(min(size, CHUNK_BYTES))
+            if not chunk:
+                raise EOFError("ends within a file")
+            yield chunk
+            size -= len(chunk)
 
 
-def _read_index(
-    archive: tarfile.TarFile, entry: tarfile.TarInfo, bounded: _Bounded
-) -> dict[str, dict[str, Any]]:
-    """The index's runs, with the shape and every size checked."""
-    if entry.name != INDEX or not entry.isreg():
-        raise BundleError(f"begins with {entry.name!r}: {INDEX} is missing")
-    if entry.size > MAX_INDEX_BYTES:
-        raise BundleError(f"{INDEX}: {entry.size} bytes is more than {MAX_INDEX_BYTES}")
-    bounded.allow(entry.size)
-    try:
-        index = json.loads(archive.extractfile(entry).read())
-        runs = index["runs"]
-        if index["format"] != FORMAT:
-            raise BundleError(f"{INDEX}: format {index['format']!r}, but {FORMAT} is read here")
-        if len(runs) > MAX_RUNS:
-            raise BundleError(f"{INDEX}: {len(runs)} runs is more than {MAX_RUNS}")
-        total = 0
-        for path, files in runs.items():
-            Cell.parse(path)
-            if max(map(len, path.split("/"))) > MAX_NAME:
-                raise BundleError(f"{INDEX}: {path:.40}… has too long a name")
-            if sorted(set(files) - {WEIGHTS}) != sorted(RUN_FILES):
-                raise BundleError(f"{INDEX}: {path} does not list the files of a run")
-            for name, recorded in files.items():
-                size, digest = recorded["bytes"], recorded["sha256"]
-                most = MAX_JSON_BYTES if name.endswith(".json") else MAX_FILE_BYTES
-                if type(size) is not int or not 0 <= size <= most:
-                    raise BundleError(f"{INDEX}: {path}/{name} has a size of {size!r}")
-                if not re.fullmatch("[0-9a-f]{64}", digest):
-                    raise BundleError(f"{INDEX}: {path}/{name} has no valid SHA-256")
-                total += size
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        detail = str(error)[:80] or type(error).__name__
-        raise BundleError(f"{INDEX}: not the index of a bundle ({detail})") from error
-    if total > MAX_TOTAL_BYTES:
-        raise BundleError(f"{INDEX}: {total} bytes in all is more than {MAX_TOTAL_BYTES}")
-    return runs
+def _extract(stream: _Bounded, staging: Path) -> list[Cell]:
+    """Write a bundle's files below `staging`, each in the folder of its cell; returns the cells.
 
-
-def _content(
-    archive: tarfile.TarFile,
-    entry: tarfile.TarInfo,
-    expected: dict[str, dict[str, Any]],
-    bounded: _Bounded,
-) -> bytes:
-    """The entry's bytes, if it is a listed plain file that holds what was announced."""
-    if not entry.isreg() or entry.issparse():
-        kinds = {"a link": entry.issym() or entry.islnk(), "a folder": entry.isdir()}
-        kind = next((name for name, is_one in kinds.items() if is_one), "a special file")
-        raise BundleError(f"{entry.name!r}: {kind}, where only plain files belong")
-    recorded = expected.get(entry.name)
-    if recorded is None:
-        raise BundleError(f"{entry.name!r}: not listed, or there twice")
-    if entry.size != recorded["bytes"]:
-        raise BundleError(f"{entry.name}: {entry.size} bytes, but listed as {recorded['bytes']}")
-    bounded.allow(entry.size)
-    content = archive.extractfile(entry).read()
-    if hashlib.sha256(content).hexdigest() != recorded["sha256"]:
-        raise BundleError(f"{entry.name}: its SHA-256 is not the listed one")
-    return content
-
-
-def _checked_platform(staging: Path, cell: Cell) -> str:
-    """The platform of an unpacked run that holds together; raises BundleError otherwise."""
-    folder = staging / cell.path()
-    try:
-        manifest = read_manifest(folder)
-        check_run(folder, manifest, cell)
-    except RunError as error:
-        raise BundleError(one_line(str(error).replace(f"{staging}/", ""))) from error
-    platform = manifest.platform
-    if not platform:
-        raise BundleError(f"{cell}: manifest.json: names no platform")
-    if len(platform) > MAX_NAME:
-        raise BundleError(f"{cell}: manifest.json: names a platform of over {MAX_NAME} letters")
-    return platform
-
-
-def _action(new: Path, target: Path, existing: str, cell: Cell) -> str:
-    """What to do with an unpacked run: one of the keys of what `import_bundle` returns."""
-    there = compared(new, target, cell)
-    if there != "another":
-        return "same" if there == "same" else "imported"
-    if existing == "refuse":
-        raise BundleError(f"{target}: is there already; choose --keep or --replace")
-    return "kept" if existing == "keep" else "imported"
-
-
-def compared(
-    new: Path, target: Path, cell: Cell
-) -> Literal["absent", "damaged", "same", "another"]:
-    """What is at the place of an unpacked run.
-
-    `damaged`: the same run, which is no longer whole. `another`: any other, whole or not.
+    Checks names, kinds and sizes of entries, but nothing of what the files hold.
     """
-    if not target.exists():
-        return "absent"
-    try:
-        if (new / MANIFEST).read_bytes() == (target / MANIFEST).read_bytes():
-            return "same" if _is_whole(target, cell) else "damaged"
-    except OSError:
-        pass  # what is there is no whole run
-    return "another"
+    # Headers are read here, one block each: tarfile itself would follow links, sparse maps, and
+    # headers of any length that rename and resize what comes after them.
+    cells: dict[Cell, None] = {}
+    seen: set[str] = set()
+    while (header := stream.read(tarfile.BLOCKSIZE)) != bytes(tarfile.BLOCKSIZE):
+        entry = tarfile.TarInfo.frombuf(header, "ascii", "replace")
+        if entry.type != tarfile.REGTYPE:
+            kind = KINDS.get(entry.type, "a special entry")
+            raise BundleError(f"{entry.name!r}: {kind}, where only plain files belong")
+        if entry.name in seen:
+            raise BundleError(f"{entry.name!r}: is there twice")
+        seen.add(entry.name)
+        cell, name = _parse_name(entry.name)
+        most = MAX_JSON_BYTES if name.endswith(".json") else MAX_FILE_BYTES
+        if not 0 <= entry.size <= most:
+            raise BundleError(f"{entry.name!r}: a size of {entry.size}, where {most} is the limit")
+        target = Path(os.devnull)  # for the list of an older bundle
+        if cell:
+            cells[cell] = None
+            if len(cells) > MAX_RUNS:
+                raise BundleError(f"holds more than {MAX_RUNS} runs")
+            target = staging / cell.path() / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("wb") as opened:
+            opened.writelines(stream.chunks(entry.size))
+        stream.read(-entry.size % tarfile.BLOCKSIZE)  # padding
+    while rest := stream.read(CHUNK_BYTES):  # to the end, where gzip has its checksum
+        if rest.strip(b"\0"):
+            raise BundleError("holds something after its end")
+    if not cells:
+        raise BundleError("holds no run")
+    return list(cells)
 
 
-def _is_whole(folder: Path, cell: Cell) -> bool:
+def _parse_name(name: str) -> tuple[Cell | None, str]:
+    """The cell and the file that an entry is named after; no cell for the list of a bundle."""
+    if name == INDEX:
+        return None, name
+    path, _, file = name.removeprefix("runs/").rpartition("/")
+    if not name.startswith("runs/") or file not in (*RUN_FILES, WEIGHTS):
+        raise BundleError(f"{name!r}: is no file of a run, as in runs/CELL/spec.json")
     try:
-        check_run(folder, read_manifest(folder), cell)
-    except RunError:
-        return False
-    return True
+        return Cell.parse(path), file
+    except ValueError as error:
+        raise BundleError(f"{name!r}: {error}") from error

@@ -1,4 +1,4 @@
-"""Checkpoints: where a training that was killed goes on."""
+"""Checkpoints: a killed training resumes from the last one."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save
 
-from fathom.measures import Row
+from fathom.metrics import Row
 from fathom.runs.folder import PARTIAL, decode_row, encode_row
-from fathom.system.files import replacing
+from fathom.system.files import write_bytes
 from fathom.train import Resume
 
 
 class Checkpoint:
-    """What a training that is not over keeps: a checkpoint, and the rows up to it.
+    """The checkpoint of a training: the state of its trainer, and the rows up to it.
 
-    Both are in one file, replaced whole, so that they cannot disagree. `identity` ties them to a
-    spec, a code and a device: a checkpoint of anything else is left unused.
+    Both are in one file, which is replaced atomically: they cannot disagree. `identity` stands for
+    spec, code and device; a checkpoint with another identity is ignored.
     """
 
     def __init__(self, run: Path, identity: str) -> None:
@@ -33,18 +33,17 @@ class Checkpoint:
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def save(self, rows: Sequence[Row], state: dict[str, np.ndarray]) -> None:
-        """Replace the checkpoint, all at once."""
+        """Replace the checkpoint atomically."""
         metadata = {
             "identity": self.identity,
             "rows": "".join(encode_row(row) for row in rows),
             "resumed_at_steps": json.dumps(self.resumed_at),
         }
         metadata["sha256"] = _digest(metadata, state)
-        with replacing(self.file) as temporary:
-            temporary.write_bytes(save(state, metadata))
+        write_bytes(self.file, save(state, metadata))
 
     def resume(self) -> Resume | None:
-        """Where to go on from, or None if there is no checkpoint, or it is damaged or of others."""
+        """Where to resume; None if there is no valid checkpoint of this identity."""
         try:
             with safe_open(self.file, framework="numpy") as opened:
                 metadata = opened.metadata() or {}
@@ -60,12 +59,12 @@ class Checkpoint:
         return Resume(state, rows)
 
     def remove(self) -> None:
-        """Drop everything: the run is complete."""
+        """Delete the checkpoint: the run is complete."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def _digest(metadata: dict[str, str], state: dict[str, np.ndarray]) -> str:
-    """A hash over a whole checkpoint: its format has none, and a flipped bit would train on."""
+    """A hash over the checkpoint: safetensors has none, and would not notice a flipped bit."""
     digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
     for name, value in sorted(state.items()):
         digest.update(f"{name} {value.dtype} {value.shape}".encode())

@@ -1,7 +1,7 @@
-"""The format of a run folder: what a trained cell leaves, and how each file is read back.
+"""The format of run folders: write, read and check the files of a trained cell.
 
-A run is complete once `manifest.json` is there, which is written last. Until then the folder
-holds `.partial/`: the rows so far and a checkpoint, from which a killed training goes on.
+A run is complete once `manifest.json` is there, which is written last. Until then the folder holds
+`.partial/`: a checkpoint with the rows so far, from which a killed training resumes.
 """
 
 from __future__ import annotations
@@ -10,37 +10,38 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from pydantic import Field
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from fathom import tasks
-from fathom.config import Cell, ConfigError, Spec
-from fathom.measures import MOST_SHARES, STEP_MEASURES, Row, Steps, is_step_value
-from fathom.models.network import Network
-from fathom.settings import PLAIN, NonNegative, Number, PlainText, Section, checked
+from fathom.config import Cell, ConfigError, Spec, parse_spec
+from fathom.metrics import MOST_SHARES, STEP_METRICS, Row, StepMetric, Steps
+from fathom.settings import PLAIN, NonNegative, Number, PlainText, Settings, validate
 from fathom.system.errors import UserError
-from fathom.system.files import replacing, sha256, write_json
-from fathom.system.text import printable
+from fathom.system.files import sha256, write_bytes, write_json
+from fathom.system.text import one_line
+from fathom.tasks import Problem
 
 FORMAT = 2
-"""The layout of a run folder; a reader refuses any other."""
+"""The version of this format; no other is read."""
 
 SPEC, METRICS, MIXING = "spec.json", "metrics.jsonl", "mixing.safetensors"
-"""The spec; a row of measures for each step; the connection's matrices after the last."""
+"""The spec; a row of metrics for each step; the connection's matrices after the last."""
 
 FILES = (SPEC, METRICS, MIXING)
-"""What every run holds beside its manifest."""
-
-WEIGHTS = "weights.safetensors"
-"""The last parameters: what a run holds besides if its study asks for them."""
+"""What every run holds besides its manifest."""
 
 MANIFEST = "manifest.json"
+RUN_FILES = (*FILES, MANIFEST)
+
+WEIGHTS = "weights.safetensors"
+"""The last parameters: a run holds them too if its study asks for it."""
 
 PARTIAL = ".partial"
 """The folder of a training that is not over."""
@@ -49,14 +50,17 @@ MAX_JSON_BYTES = 4 * 2**20
 MAX_ROW = 2**16
 """Characters of a line of metrics."""
 MAX_HEADER_BYTES = 2**16
-"""What a file of arrays may hold beside their numbers."""
+"""What a file of arrays may hold besides their numbers."""
+
+
+T = TypeVar("T")
 
 
 class RunError(UserError):
     """A run folder that cannot be used; the message names the file and the fix."""
 
 
-class Device(Section):
+class Device(Settings):
     """Where a run was computed."""
 
     framework: PlainText = ""
@@ -67,14 +71,14 @@ class Device(Section):
     blas: PlainText | None = None
 
 
-class ListedFile(Section):
+class ListedFile(Settings):
     """A file of a run, as it was written."""
 
     sha256: PlainText
     bytes: NonNegative
 
 
-class Manifest(Section):
+class Manifest(Settings):
     """`manifest.json`: what was computed, where, with what, and the hashes of its files."""
 
     format: int
@@ -107,9 +111,17 @@ class Manifest(Section):
         return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")
 
     @property
+    def made_by(self) -> str:
+        """The code that made the run, as in 'commit 0d34bb1', or its version without a commit."""
+        commit = self.git.get("commit")
+        if not isinstance(commit, str) or not commit:
+            return f"fathom {self.fathom or 'of an unknown version'}"
+        return f"commit {commit[:7]}{' with changes' if self.git.get('dirty') else ''}"
+
+    @property
     def run_files(self) -> list[str]:
-        """The files that the run has to hold beside the manifest."""
-        return [*FILES, *(name for name in (WEIGHTS,) if name in self.files)]
+        """The files that the run has to hold besides the manifest."""
+        return [*FILES, *{WEIGHTS} & self.files.keys()]
 
 
 def run_folder(results: Path, cell: Cell) -> Path:
@@ -130,18 +142,21 @@ def write_run(
 ) -> None:
     """Write every file of a run, the manifest last: without it the others do not count.
 
-    `facts`: the fields of the manifest that no file gives.
+    `weights`: None if the run keeps none. `facts`: the fields of the manifest that do not follow
+    from the files.
     """
     (folder / MANIFEST).unlink(missing_ok=True)
     for left in folder.glob(".*.tmp"):  # by a training that was killed while it wrote
         left.unlink(missing_ok=True)
     write_json(folder / SPEC, spec.model_dump())
-    _write_bytes(folder / METRICS, "".join(encode_row(row) for row in rows).encode())
-    _write_bytes(folder / MIXING, save(mixing))
-    (folder / WEIGHTS).unlink(missing_ok=True)
-    if weights is not None:
-        _write_bytes(folder / WEIGHTS, save(weights))
-    names = (*FILES, *([WEIGHTS] if weights is not None else []))
+    write_bytes(folder / METRICS, "".join(map(encode_row, rows)).encode())
+    write_bytes(folder / MIXING, save(mixing))
+    names = list(FILES)
+    if weights is None:
+        (folder / WEIGHTS).unlink(missing_ok=True)
+    else:
+        write_bytes(folder / WEIGHTS, save(weights))
+        names.append(WEIGHTS)
     manifest = {
         "format": FORMAT,
         "cell": spec.cell.path(),
@@ -153,11 +168,6 @@ def write_run(
         },
     }
     write_json(folder / MANIFEST, {**manifest, "sha256": manifest_hash(manifest)})
-
-
-def _write_bytes(file: Path, content: bytes) -> None:
-    with replacing(file) as temporary:
-        temporary.write_bytes(content)
 
 
 def manifest_hash(manifest: dict[str, Any]) -> str:
@@ -191,12 +201,12 @@ def decode_row(line: str) -> Row:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """A JSON object. Raises RunError naming the file if it is missing or is anything else."""
+    """Read a JSON object. Raises RunError, naming the file, if it is missing or anything else."""
     try:
         if file.stat().st_size > MAX_JSON_BYTES:
             raise RunError(f"{file}: more than {MAX_JSON_BYTES} bytes")
         data = json.loads(file.read_text(encoding="utf-8"))
-        # Half of a surrogate pair can be escaped, but no table or terminal could write it.
+        # A lone surrogate can be escaped in JSON, but not be written to a table or a terminal.
         json.dumps(data, ensure_ascii=False).encode()
     except FileNotFoundError:
         raise RunError(f"{file}: missing") from None
@@ -207,26 +217,26 @@ def read_json(file: Path) -> dict[str, Any]:
     return data
 
 
-def read_section(kind: type[Section], file: Path) -> Any:  # noqa: ANN401, of that kind
-    """A section in a JSON file. Raises RunError with the first problem."""
+def read_spec(folder: Path) -> Spec:
+    """Read the spec of a run. Raises RunError."""
+    return read_with(parse_spec, folder / SPEC)
+
+
+def read_with(parse: Callable[[dict[str, Any], str], T], file: Path) -> T:
+    """What `parse` makes of a JSON file and its name. Raises RunError with the first problem."""
     try:
-        return checked(kind, read_json(file), str(file))
+        return parse(read_json(file), str(file))
     except ConfigError as error:
         raise RunError(one_line(str(error).partition("\n")[0])) from error
 
 
-def read_spec(folder: Path) -> Spec:
-    """The spec of a run. Raises RunError."""
-    return read_section(Spec, folder / SPEC)
-
-
 def read_rows(folder: Path) -> list[Row]:
-    """The measures of every step. Raises RunError naming the file and the line."""
+    """Read the metrics of every step. Raises RunError naming the file and the line."""
     return list(_each_row(folder / METRICS))
 
 
 def _each_row(file: Path) -> Iterator[Row]:
-    """One row after the other: what is read may be far more than there is memory."""
+    """Yield one row after the other: the file may be larger than memory."""
     number = 1
     try:
         with file.open(encoding="utf-8") as opened:
@@ -240,25 +250,25 @@ def _each_row(file: Path) -> Iterator[Row]:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """A manifest that this fathom can read. Raises RunError for any other."""
+    """Read a manifest. Raises RunError if it is damaged or of another format."""
     file = folder / MANIFEST
     content = read_json(file)
     if content.get("format") != FORMAT:
         raise RunError(f"{file}: format {content.get('format')!r:.40}, but {FORMAT} is read here")
-    manifest = read_section(Manifest, file)
+    manifest = read_with(partial(validate, Manifest), file)
     if manifest.sha256 != manifest_hash(content):
         raise RunError(f"{file}: its content does not have the SHA-256 that it names")
     return manifest
 
 
-def check_run(folder: Path, manifest: Manifest, cell: Cell) -> Spec:
-    """Check the files of a run, then what is in them; return its spec. Raises RunError."""
+def check_run(folder: Path, manifest: Manifest, cell: Cell) -> Problem:
+    """Check the files of a run, then their content; returns its problem. Raises RunError."""
     check_files(folder, manifest, cell)
     return check_content(folder, manifest)
 
 
 def check_files(folder: Path, manifest: Manifest, cell: Cell) -> None:
-    """Raise RunError unless the folder holds what was written into it, for that cell."""
+    """Raise RunError unless the folder holds the files that its manifest lists, for that cell."""
     if manifest.cell != cell.path():
         raise RunError(f"{folder}/{MANIFEST}: is of another cell, {manifest.cell!r:.80}")
     for name in manifest.files:
@@ -267,88 +277,84 @@ def check_files(folder: Path, manifest: Manifest, cell: Cell) -> None:
     if (folder / WEIGHTS).exists() and WEIGHTS not in manifest.files:
         raise RunError(f"{folder}/{WEIGHTS}: is there, but {MANIFEST} does not list it")
     for name in manifest.run_files:
-        _check_file(folder / name, manifest.files.get(name))
+        file, listed = folder / name, manifest.files.get(name)
+        if listed is None:
+            raise RunError(f"{folder}/{MANIFEST}: does not list {name}")
+        if not file.is_file():
+            raise RunError(f"{file}: missing")
+        size = file.stat().st_size
+        if size != listed.bytes:
+            raise RunError(f"{file}: {size} bytes, but the manifest says {listed.bytes}")
+        if sha256(file) != listed.sha256:
+            raise RunError(f"{file}: its SHA-256 is not the manifest's")
 
 
-def _check_file(file: Path, listed: ListedFile | None) -> None:
-    """Raise RunError unless the file is there with the size and the hash that were recorded."""
-    if listed is None:
-        raise RunError(f"{file.parent}/{MANIFEST}: does not list {file.name}")
-    if not file.is_file():
-        raise RunError(f"{file}: missing")
-    size = file.stat().st_size
-    if size != listed.bytes:
-        raise RunError(f"{file}: {size} bytes, but the manifest says {listed.bytes}")
-    if sha256(file) != listed.sha256:
-        raise RunError(f"{file}: its SHA-256 is not the manifest's")
-
-
-def check_content(folder: Path, manifest: Manifest) -> Spec:
-    """Raise RunError unless the files have the form of a run of today; return its spec."""
+def check_content(folder: Path, manifest: Manifest) -> Problem:
+    """Check the content of a run against its spec; returns its problem. Raises RunError."""
     spec = read_spec(folder)
     if (spec.cell.path(), spec.hash()) != (manifest.cell, manifest.spec_hash):
         raise RunError(f"{folder}/{SPEC}: is not the spec that the manifest names")
     if (WEIGHTS in manifest.files) != spec.weights:
-        verb = "lists no" if spec.weights else "lists"
-        flag = str(spec.weights).lower()
-        raise RunError(f"{folder}/{MANIFEST}: {verb} {WEIGHTS}, but {SPEC} has weights: {flag}")
-    network = tasks.network_of(spec)
-    _check_rows(folder / METRICS, spec, network)
-    _check_arrays(folder / MIXING, network.connection.matrix_shapes())
+        how = ("lists {}, but {} has weights: false", "lists no {}, but {} has weights: true")
+        raise RunError(f"{folder}/{MANIFEST}: {how[spec.weights].format(WEIGHTS, SPEC)}")
+    problem = Problem(spec)
+    _check_rows(folder / METRICS, problem)
+    _check_arrays(folder / MIXING, problem.network.connection.matrix_shapes())
     if spec.weights:
-        shapes = {name: parameter.shape for name, parameter in network.parameters().items()}
-        _check_arrays(folder / WEIGHTS, shapes)
-    return spec
+        parameters = problem.network.parameters()
+        _check_arrays(folder / WEIGHTS, {name: p.shape for name, p in parameters.items()})
+    return problem
 
 
-def spec_with_weights(folder: Path) -> Spec:
-    """The spec of a run that kept its weights. Raises RunError if it kept none, or is damaged."""
+def check_weights(folder: Path) -> Problem:
+    """Check a run whose weights are needed; returns its problem.
+
+    Raises RunError if it has no weights, or is damaged.
+    """
     spec = read_spec(folder)
     if not spec.weights:
         raise RunError(
             f"{folder / WEIGHTS}: missing; a study keeps weights with `weights: true`, then train "
             "it again"
         )
-    check_run(folder, read_manifest(folder), spec.cell)
-    return spec
+    return check_run(folder, read_manifest(folder), spec.cell)
 
 
 ALWAYS = (
     "step", "loss", "grad_norm", "nonfinite_event", "nonfinite_total", "step_seconds",
     "elapsed_seconds",
 )  # fmt: skip
-"""The measures that every row has: the tables rely on them."""
+"""The metrics that every row has: the tables rely on them."""
 
 
-def _check_rows(file: Path, spec: Spec, network: Network) -> None:
-    """Raise RunError unless there is a row of the run's own measures for each step, in order."""
-    disordered = f"{file}: does not hold steps 0 to {spec.steps - 1} in order"
-    own = _own_measures(spec, network)
+def _check_rows(file: Path, problem: Problem) -> None:
+    """Raise RunError unless there is a row of the run's own metrics for each step, in order."""
+    disordered = f"{file}: does not hold steps 0 to {problem.spec.steps - 1} in order"
+    allowed = _allowed_metrics(problem)
     done = 0
     for row in _each_row(file):
         wrong = [name for name in ALWAYS if name not in row]
-        wrong += [n for n, value in row.items() if not (n in own and is_step_value(n, value))]
-        for name in wrong:
-            raise RunError(f"{file}: line {done + 1} has no valid {name!r:.40}")
+        wrong += [n for n, v in row.items() if not (n in allowed and allowed[n].accepts(v))]
+        if wrong:
+            raise RunError(f"{file}: line {done + 1} has no valid {wrong[0]!r:.40}")
         if row["step"] != done:
             raise RunError(disordered)
         done += 1
-    if done != spec.steps:
+    if done != problem.spec.steps:
         raise RunError(disordered)
 
 
-def _own_measures(spec: Spec, network: Network) -> set[str]:
-    """The measures that a run of the spec may have.
+def _allowed_metrics(problem: Problem) -> dict[str, StepMetric]:
+    """The metrics that a run may have: its task's, without those that it has nothing to compute of.
 
-    Not those of another task, and not those whose function finds nothing in such a run.
+    What a connection reports, only training knows, so everything counts as reported.
     """
-    task, parameters = tasks.load(spec.task), list(network.parameters())
+    parameters = list(problem.network.parameters())
     one_step = Steps(
         loss=np.ones(1),
         logits_finite=np.ones(1, bool),
         grad_norms=np.ones((1, len(parameters))),
         parameters=parameters,
-        # Whether it has them, only training knows.
         reports={
             "H_res": np.ones((1, 1, 1, 1)),
             "H_res_of_one": np.ones((1, 1, 1, 1, 1)),
@@ -356,21 +362,22 @@ def _own_measures(spec: Spec, network: Network) -> set[str]:
             "base": np.ones((1, 1, 1, 1)),
             "gates": np.ones((1, 1)),
         },
-        one_stream=network.connection.is_plain,
+        one_stream=problem.network.connection.is_plain,
     )
-    of_every_step = {
-        name
-        for name, measure in STEP_MEASURES.items()
-        if measure.when == "every step"
-        and (measure.compute is None or measure.compute(one_step) is not None)
-    }
-    return {*of_every_step, *task.at_start, *task.at_evaluation, *task.at_end}
+
+    def applies(metric: StepMetric) -> bool:
+        if metric.when != "every step" or metric.compute is None:
+            return True
+        return metric.compute(one_step) is not None
+
+    metrics = STEP_METRICS | problem.task.step_metrics
+    return {name: metric for name, metric in metrics.items() if applies(metric)}
 
 
 def _check_arrays(file: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise RunError unless the file holds float32 arrays of these names and shapes, no others.
+    """Raise RunError unless the file holds float32 arrays of exactly these names and shapes.
 
-    Only its header is read, once its size is seen to fit.
+    Its size is checked first; of its content only the header is read.
     """
     numbers = 4 * sum(map(math.prod, shapes.values()))
     size = file.stat().st_size
@@ -392,9 +399,3 @@ def _check_arrays(file: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
 def _kind(dtype: str, shape: Sequence[int]) -> str:
     """As in 'F32 [2, 4, 4]'."""
     return f"{dtype} {list(shape)}"
-
-
-def one_line(text: str, limit: int = 500) -> str:
-    """The text on one line that a terminal only shows, whatever file it quotes, and cut to fit."""
-    shown = printable(text)
-    return shown if len(shown) <= limit else f"{shown[:limit]}…"

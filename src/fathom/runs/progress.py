@@ -1,4 +1,4 @@
-"""How a training shows that it is alive: a bar on a terminal, plain lines in a log."""
+"""Progress of a training: a bar on a terminal, plain lines in a log."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from fathom import tasks
 from fathom.config import Spec
-from fathom.measures import STEP_MEASURES, Row
-from fathom.runs.estimate import duration
+from fathom.metrics import Row
+from fathom.system.text import format_duration
 from fathom.train import Chunk
 
 LOG_LINES = 10
 """About how many lines a quick training leaves in a log."""
 
 QUIET_SECONDS = 30.0
-"""After such a time a slow one leaves a line whenever steps are done."""
+"""A slow training leaves a line at least this often, as soon as steps are done."""
 
 
 @contextmanager
 def training_progress(spec: Spec) -> Iterator[Callable[[Chunk], None]]:
-    """A function to call with every chunk; shows progress on standard error until left."""
+    """Show progress on standard error; yields a function to call with every chunk."""
     if not sys.stderr.isatty():
         yield log_lines(spec)
         return
@@ -41,38 +42,40 @@ def training_progress(spec: Spec) -> Iterator[Callable[[Chunk], None]]:
 
         def update(chunk: Chunk) -> None:
             last = chunk.rows[-1]
-            progress.update(bar, completed=last["step"] + 1, metrics=describe(last))
+            progress.update(bar, completed=last["step"] + 1, metrics=format_row(last))
 
         yield update
 
 
 def log_lines(spec: Spec) -> Callable[[Chunk], None]:
-    """A function that prints to standard error: about ten lines over a quick training.
+    """A function that prints the progress of each chunk to standard error.
 
-    Over a slow one more, so that it is not silent for long.
+    About ten lines over a quick training; a slow one is never silent for long.
     """
     every = max(1, spec.steps // LOG_LINES)
-    said = time.monotonic()
+    printed_at = time.monotonic()
 
     def report(chunk: Chunk) -> None:
-        nonlocal said
-        late = time.monotonic() - said >= QUIET_SECONDS
+        nonlocal printed_at
+        late = time.monotonic() - printed_at >= QUIET_SECONDS
         for row in chunk.rows:
             done = row["step"] + 1
             is_due = row["step"] == 0 or done % every == 0 or done == spec.steps
             if is_due or (late and row is chunk.rows[-1]):
-                left = duration((spec.steps - done) * row["step_seconds"])
+                left = format_duration((spec.steps - done) * row["step_seconds"])
                 rest = f", {left} left" if done < spec.steps else ""
-                line = f"{spec.cell} step {done}/{spec.steps}  {describe(row)}{rest}"
+                line = f"{spec.cell} step {done}/{spec.steps}  {format_row(row)}{rest}"
                 print(line, file=sys.stderr)
-                said = time.monotonic()
+                printed_at = time.monotonic()
 
     return report
 
 
-def describe(row: Row) -> str:
-    """The measures that tell how a training fares, in one line."""
+def format_row(row: Row) -> str:
+    """The main metrics of a step, in one line."""
     parts = [
-        m.shown.format(row[name]) for name, m in STEP_MEASURES.items() if name in row and m.shown
+        m.shown.format(row[name])
+        for name, m in tasks.step_metrics().items()
+        if name in row and m.shown
     ]
     return "  ".join([*parts, f"{1 / row['step_seconds']:.1f} steps/s"])

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
 from fathom.config import Cell, Config, installed_backends
-from fathom.runs.estimate import STARTUP_SECONDS, assumed_step_seconds
-from fathom.runs.inspect import STATUSES, Run, find_runs
-from fathom.runs.replay import group_of
+from fathom.runs.estimate import estimate_from_runs
+from fathom.runs.run import STATUSES, Run
+from fathom.runs.validate import find_runs
 
 
 @dataclass(frozen=True)
@@ -20,10 +19,10 @@ class Status:
 
     runs: list[Run]
     left_seconds: dict[Cell, float]
-    """Cells to train here, not current and with their backend installed, and none with `train:
-    false`: how long each takes on one core, an estimate."""
+    """Cells to train here, and an estimate of the seconds that each takes on one core: those that
+    are not current and whose backend is installed; with `train: false`, none."""
     timed: int
-    """How many finished cells the estimate rests on; without any, on a guess at the rate."""
+    """How many finished cells the estimate is based on; with none it is a guess from operations."""
 
     @property
     def left(self) -> list[Cell]:
@@ -32,13 +31,13 @@ class Status:
 
     @property
     def seconds(self) -> float:
-        """An estimate of the time to train all that are left, on one core."""
+        """An estimate of the seconds to train all that are left, on one core."""
         return sum(self.left_seconds.values())
 
     @property
     def counts(self) -> dict[str, int]:
         """How many runs have each status, in the order of STATUSES; absent if none."""
-        return counted(self.runs)
+        return count_statuses(self.runs)
 
     def as_json(self) -> dict[str, Any]:
         """For machines."""
@@ -60,8 +59,8 @@ class Status:
         }
 
 
-def counted(runs: Sequence[Run]) -> dict[str, int]:
-    """How many of the runs have each status, in the order of STATUSES; absent if none."""
+def count_statuses(runs: Sequence[Run]) -> dict[str, int]:
+    """Count the runs of each status, in the order of STATUSES; absent if there are none."""
     counter = Counter(run.status for run in runs)
     return {status: counter[status] for status in STATUSES if counter[status]}
 
@@ -70,43 +69,8 @@ def status_of(config: Config, studies: Sequence[str] = ()) -> Status:
     """The state of the cells of the given studies, or of all."""
     runs = [run for run in find_runs(config) if not studies or run.cell.study in studies]
     here = installed_backends() if config.train else ()
-    settled = {run.cell for run in runs if run.status == "measured"}
+    current = {run.cell for run in runs if run.status == "measured"}
     cells = dict.fromkeys(run.cell for run in runs)
-    left = [cell for cell in cells if cell not in settled and cell.backend in here]
+    left = [cell for cell in cells if cell not in current and cell.backend in here]
     timed = [run for run in runs if run.status == "measured" and run.manifest.seconds]
-    return Status(runs, estimated_seconds(config, timed, left), len(timed))
-
-
-def estimated_seconds(
-    config: Config, timed: Sequence[Run], left: Sequence[Cell]
-) -> dict[Cell, float]:
-    """Time to train each of the cells left, from runs that say how long they took here.
-
-    A cell is as fast as its like (study, depth, variant, backend) was. Without one, it takes what
-    its operations let assume, times how much longer than that its backend has taken here.
-    """
-    assumed: dict[tuple, float] = {}
-    """Seconds of a step; the same for all seeds and backends."""
-
-    def assumed_step(cell: Cell) -> float:
-        network = (cell.study, cell.depth, cell.variant)
-        if network not in assumed:
-            assumed[network] = assumed_step_seconds(config.spec(cell))
-        return assumed[network]
-
-    of_like: dict[str, list[float]] = {}
-    of_backend: dict[str, list[float]] = {}
-    for run in timed if left else ():
-        step = run.manifest.seconds / config.studies[run.cell.study].steps
-        of_like.setdefault(group_of(run.cell), []).append(step)
-        of_backend.setdefault(run.cell.backend, []).append(step / assumed_step(run.cell))
-
-    def step_seconds(cell: Cell) -> float:
-        if same := of_like.get(group_of(cell)):
-            return median(same)
-        return assumed_step(cell) * median(of_backend.get(cell.backend, [1.0]))
-
-    return {
-        cell: STARTUP_SECONDS + step_seconds(cell) * config.studies[cell.study].steps
-        for cell in left
-    }
+    return Status(runs, estimate_from_runs(config, timed, left), len(timed))

@@ -1,4 +1,4 @@
-"""Training many cells without Snakemake: which are left, and a pool of processes for them."""
+"""Train many cells without Snakemake, in a pool of processes."""
 
 from __future__ import annotations
 
@@ -13,58 +13,55 @@ from pathlib import Path
 
 from fathom.backends import BackendError
 from fathom.config import Compute, Config, Spec, installed_backends
-from fathom.runs.bundle import cells_of
-from fathom.runs.estimate import assumed_seconds, timed_seconds, timed_step_seconds
+from fathom.runs.estimate import assumed_seconds, estimate_from_steps
 from fathom.runs.folder import run_folder
-from fathom.runs.inspect import inspect
 from fathom.runs.progress import log_lines
-from fathom.runs.training import run_cell
+from fathom.runs.training import run_cell, time_step
+from fathom.runs.validate import validate_run
 from fathom.system.errors import UserError
 
 
-def specs_left(config: Config, patterns: Sequence[str], say: Callable[[str], None]) -> list[Spec]:
-    """Specs of the chosen cells that are not trained yet, the longest first.
+def specs_left(
+    config: Config, patterns: Sequence[str], report: Callable[[str], None]
+) -> list[Spec]:
+    """Specs of the chosen cells that are not trained yet, the longest first by their operations.
 
-    How long is an estimate from their operations. A backend that is not installed is left out and
-    said. Raises ConfigError for a pattern that fits no cell or if the config lets none be trained,
-    BackendError if none of those chosen can be trained here.
+    Cells of a backend that is not installed are left out; `report` is called with a line for it.
+    Raises ConfigError for a pattern that matches no cell or with `train: false`, BackendError if
+    none of the chosen cells can be trained here.
     """
-    config.check_trains()
-    cells = cells_of(config, patterns)
+    cells = config.select_cells(patterns)
+    config.check_trains({cell.study for cell in cells})
     here = installed_backends()
     for backend in sorted({cell.backend for cell in cells} - set(here)):
-        say(f"backend {backend} is not installed here: left out")
+        report(f"backend {backend} is not installed here: left out")
     specs = [config.spec(cell) for cell in cells if cell.backend in here]
     if not specs:
         raise BackendError("no chosen cell can be trained here: its backend is not installed")
     results = Path(config.results)
-    left = [s for s in specs if _status(s, results) != "measured"]
-    # Long cells first, so that no worker waits for one that began last.
+    left = [s for s in specs if validate_run(run_folder(results, s.cell), s).status != "measured"]
+    # Long cells first: one that begins last would keep a single worker busy at the end.
     return sorted(left, key=lambda spec: assumed_seconds([spec]), reverse=True)
 
 
-def _status(spec: Spec, results: Path) -> str:
-    return inspect(run_folder(results, spec.cell), spec).status
+def estimate_by_timing(specs: Sequence[Spec], compute: Compute) -> float | None:
+    """Seconds that these trainings take here one after the other, from a few timed steps.
 
-
-def estimated_seconds(specs: Sequence[Spec], compute: Compute) -> float | None:
-    """How long these trainings take here one after the other, from timed steps.
-
-    Those of the first spec of each backend; see `specs_left` for their order. None where one
-    cannot be trained here: training says why.
+    Times the first spec of each backend, the longest. None if one cannot be trained here: the
+    training will report why.
     """
     first = {spec.backend: spec for spec in reversed(specs)}
     try:
-        timed = {name: timed_step_seconds(spec, compute) for name, spec in first.items()}
+        timed = {name: time_step(spec, compute) for name, spec in first.items()}
     except UserError:
         return None
-    return timed_seconds(specs, timed)
+    return estimate_from_steps(specs, timed)
 
 
 def train_each(
     specs: Sequence[Spec], results: Path, compute: Compute, jobs: int
 ) -> Iterator[tuple[Spec, str]]:
-    """Train every spec, so many at once; yields each with its error, empty if there was none."""
+    """Train every spec, `jobs` at a time; yields each with its error, empty if there was none."""
     if jobs == 1:
         for spec in specs:
             yield spec, _train_one(spec, run_folder(results, spec.cell), compute)
@@ -79,12 +76,12 @@ def train_each(
             try:
                 yield pending[future], future.result()
             except BrokenProcessPool:
-                # As the system does where memory runs out; the pool gives up its other cells too.
+                # By the system, out of memory perhaps. The pool gives up its other cells too.
                 yield pending[future], "a worker was killed; run it again to go on"
 
 
 def _end_with_parent() -> None:
-    """Let this worker end when its parent is killed, or both would write to the same folders."""
+    """End this worker when its parent is killed, or it would go on writing beside the next one."""
     parent = parent_process()
     if parent is None:
         return

@@ -1,4 +1,4 @@
-"""Training a cell into its run folder."""
+"""Train a cell into its run folder, and evaluate it again."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -18,14 +19,17 @@ import fathom
 from fathom import backends, datasets, tasks
 from fathom.backends import Backend
 from fathom.config import Compute, Spec
-from fathom.measures import outcome
-from fathom.runs import provenance
+from fathom.runs import code_hash
 from fathom.runs.checkpoint import Checkpoint
-from fathom.runs.code import training_code
-from fathom.runs.folder import WEIGHTS, spec_with_weights, write_run
+from fathom.runs.folder import WEIGHTS, check_weights, write_run
+from fathom.runs.training_code import training_code
 from fathom.system.hardware import operating_system, peak_host_memory_bytes, processor
 from fathom.system.text import printable
-from fathom.train import Chunk, at_end, train, trainer_for
+from fathom.tasks import Problem, Trained
+from fathom.train import Chunk, take_step, train, trainer_for
+
+TIMED_STEPS = 6
+TIMING_SECONDS = 5.0
 
 
 def run_cell(
@@ -34,22 +38,22 @@ def run_cell(
     compute: Compute | None = None,
     on_chunk: Callable[[Chunk], None] = lambda chunk: None,
 ) -> str:
-    """Train a cell into `folder`, going on from a checkpoint that fits; return its outcome.
+    """Train a cell into `folder`, resuming from a matching checkpoint; returns its outcome.
 
-    `on_chunk` sees the rows as they come. Raises BackendError if the framework or the device is
-    missing. Nothing but `.partial/` is written before the training is over.
+    `on_chunk` is called with the rows as they come. Raises BackendError if the framework or the
+    device is missing. Writes nothing but `.partial/` before the training is over.
     """
     compute = compute or Compute()
     started = datetime.now(UTC)
     code = training_code(spec)
-    os.environ[datasets.ENVIRONMENT] = compute.data
-    backend = backends.connect(spec.backend, compute.device, compute.threads, compute.mlx_blas)
+    backend = connect(spec, compute)
     checkpoint = Checkpoint(folder, identity=f"{spec.hash()} {code} {backend.device}")
     resume = checkpoint.resume()
     rows = list(resume.rows) if resume else []
     saved_at, saved_rows = time.monotonic(), len(rows)
 
-    for chunk in train(spec, backend, resume):
+    problem = Problem(spec)
+    for chunk in train(problem, backend, resume):
         rows += chunk.rows
         on_chunk(chunk)
         is_due = time.monotonic() - saved_at >= compute.checkpoint_seconds or (
@@ -70,27 +74,27 @@ def run_cell(
         "peak_host_memory_bytes": peak_host_memory_bytes(),
         "peak_device_memory_bytes": backend.peak_memory_bytes(),
     }
-    mixing = learned_mixing(spec, backend, params)
+    mixing = learned_mixing(problem, backend, params)
     write_run(folder, spec, rows, mixing, params if spec.weights else None, facts)
     checkpoint.remove()
-    return outcome(rows, tasks.load(spec.task).chance_loss(spec))
+    return tasks.outcome_of(spec, rows)[0]
 
 
 def learned_mixing(
-    spec: Spec, backend: Backend, params: dict[str, np.ndarray]
+    problem: Problem, backend: Backend, params: dict[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """The connection's matrices at the given parameters, float32 by name."""
     ops = backend.ops
     arrays = {name: ops.asarray(value) for name, value in params.items()}
-    matrices = tasks.network_of(spec).connection.matrices(ops, arrays)
+    matrices = problem.network.connection.matrices(ops, arrays)
     return {name: np.array(ops.to_numpy(matrix)) for name, matrix in matrices.items()}
 
 
 def environment(backend: Backend, threads: int) -> dict[str, Any]:
-    """What computed: versions, system and device, and nothing that names a person or a place."""
+    """Versions, system and device, and nothing that identifies a user or a machine."""
     return {
         "fathom": fathom.__version__,
-        "git": provenance.git_version(),
+        "git": code_hash.git_version(),
         "python": platform.python_version(),
         "numpy": np.__version__,
         "os": printable(operating_system()),
@@ -102,12 +106,44 @@ def environment(backend: Backend, threads: int) -> dict[str, Any]:
     }
 
 
-def evaluate_run(folder: Path, compute: Compute) -> dict[str, float]:
-    """What the task measures after training, again, from the weights that a run has kept.
-
-    Raises RunError if it has kept none, or the run is damaged.
-    """
-    spec = spec_with_weights(folder)
+def connect(spec: Spec, compute: Compute) -> Backend:
+    """Connect to the spec's backend, and let its data sets be found. Raises BackendError."""
     os.environ[datasets.ENVIRONMENT] = compute.data
-    backend = backends.connect(spec.backend, compute.device, compute.threads, compute.mlx_blas)
-    return at_end(spec, backend.ops, trainer_for(spec, backend, load_file(folder / WEIGHTS)))
+    return backends.connect(spec.backend, compute.device, compute.threads, compute.mlx_blas)
+
+
+def load_trained(folder: Path, compute: Compute) -> Trained:
+    """Load the trained network of a run. Raises RunError if it has no weights, or is damaged."""
+    problem = check_weights(folder)
+    backend = connect(problem.spec, compute)
+    trainer = trainer_for(problem, backend, load_file(folder / WEIGHTS))
+    return Trained(problem, backend.ops, trainer.infer)
+
+
+def evaluate_run(folder: Path, compute: Compute) -> dict[str, float]:
+    """Compute the task's metrics of the trained network again, from the weights of a run.
+
+    Raises RunError if it has none, or is damaged.
+    """
+    trained = load_trained(folder, compute)
+    problem, ops, infer = trained.problem, trained.ops, trained.infer
+    return problem.at("evaluations", ops, infer) | problem.at("last step", ops, infer)
+
+
+def time_step(spec: Spec, compute: Compute) -> float:
+    """Seconds of a training step here: the median of a few, without the first, which may compile.
+
+    Starts no further step after TIMING_SECONDS, and writes nothing. Raises BackendError or
+    DataError as training would.
+    """
+    problem = Problem(spec)
+    trainer = trainer_for(problem, connect(spec, compute), problem.initial_parameters())
+    seconds: list[float] = []
+    for step in range(min(TIMED_STEPS, spec.steps)):
+        started = time.perf_counter()
+        take_step(problem, trainer, step)
+        trainer.collect()  # waits for the device
+        seconds.append(time.perf_counter() - started)
+        if sum(seconds) > TIMING_SECONDS:
+            break
+    return median(seconds[1:] or seconds)

@@ -1,1 +1,1 @@
-"""Files, hardware, BLAS, errors, progress: what every room may use."""
+"""Files, text, errors, hardware and BLAS, for all other modules."""

@@ -1,8 +1,8 @@
 """A faster matrix product for MLX on Linux.
 
-MLX's CPU wheel for Linux multiplies matrices by a reference BLAS, ten to a hundred times slower
+MLX's CPU wheel for Linux multiplies matrices with a reference BLAS, ten to a hundred times slower
 than a tuned one. Its `sgemm_` is an ordinary dynamic symbol, so a tuned library that is loaded
-first takes its place.
+first replaces it.
 """
 
 import ctypes
@@ -14,14 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SWITCH = "FATHOM_MLX_BLAS"
-"""Environment variable: `off` keeps the library that MLX brings."""
+"""Environment variable: `off` keeps MLX's own library."""
 
 
 def preload() -> str | None:
-    """Load the first tuned BLAS that is present; must run before `mlx.core` is imported.
+    """Load the first tuned BLAS that is installed; call it before `mlx.core` is imported.
 
-    Returns its name, `reference` if there is none or it is switched off, and None on systems
-    where MLX brings a tuned one of its own.
+    Returns its name, `reference` if there is none or it is switched off, and None on systems where
+    MLX has a tuned one of its own.
     """
     if sys.platform != "linux":
         return None
@@ -37,7 +37,7 @@ def preload() -> str | None:
 
 
 def _candidates() -> Iterator[tuple[str, str]]:
-    """(name, file) of libraries that carry a tuned `sgemm_`, quickest to load first."""
+    """(name, file) of libraries with a tuned `sgemm_`, the quickest to load first."""
     for name in ("openblas", "mkl_rt"):
         file = ctypes.util.find_library(name)
         if file:

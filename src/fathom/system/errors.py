@@ -1,4 +1,4 @@
-"""How a command ends when something is wrong that its user can mend."""
+"""Errors that the user can fix: how commands report them and exit."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ PACKAGES = {
     ),
     ".[archive]": ("rocrate",),
 }
-"""What to give to pip, and the modules that it brings; pyproject.toml has the versions."""
+"""Arguments of pip, and the modules that each installs; pyproject.toml has the versions."""
 
 
 class UserError(Exception):
-    """Something that the user can mend: each line of the message names a place and the fix."""
+    """An error that the user can fix. Each line of the message names a place and the fix."""
 
 
 def fail(message: str) -> NoReturn:
-    """Print each line of the message as the program's own and exit with status 1."""
+    """Print the message, each line after the program's name, and exit with status 1."""
     _print(message)
     raise SystemExit(1)
 
 
 def fail_for_system(error: OSError) -> NoReturn:
-    """Exit with what the system said, as in 'results/x.csv: No space left on device'."""
+    """Exit with the system's message, as in 'results/x.csv: No space left on device'."""
     fail(f"{error.filename or 'writing'}: {error.strerror or error}")
 
 
 def fail_for_missing(error: ModuleNotFoundError) -> NoReturn:
-    """Exit with what installs the missing package. Raises the error again for one of another's."""
+    """Exit with the command that installs the missing package; re-raises for an unknown package."""
     package = (error.name or "").partition(".")[0]
     source = next((source for source, brought in PACKAGES.items() if package in brought), None)
     if source is None:
@@ -51,7 +51,7 @@ def fail_for_missing(error: ModuleNotFoundError) -> NoReturn:
 
 
 def fail_for_interrupt() -> NoReturn:
-    """Exit as a shell expects after Ctrl-C."""
+    """Exit with status 130, as a shell expects after Ctrl-C."""
     _print("interrupted; a training goes on from its last checkpoint")
     raise SystemExit(130)
 

@@ -1,4 +1,4 @@
-"""Writing files so that a reader never sees half of one."""
+"""Atomic file writes, and hashes of files."""
 
 from __future__ import annotations
 
@@ -12,30 +12,35 @@ from typing import Any
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary name beside `path`, which takes its place only if the block succeeds.
+def atomic_write(path: Path) -> Iterator[Path]:
+    """Yield a temporary name beside `path`, and rename the file to `path` if the block succeeds.
 
-    Parent folders are made. After an error the temporary file is gone and `path` is untouched.
+    Creates parent folders. After an error the temporary file is gone and `path` is unchanged.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary
         with temporary.open("rb+") as file:
-            os.fsync(file.fileno())  # or a crash could leave the new name with no content
+            os.fsync(file.fileno())  # before the rename, or a crash could leave an empty file
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replace `path` by `content` atomically."""
+    with atomic_write(path) as temporary:
+        temporary.write_bytes(content)
+
+
 def write_text(path: Path, text: str) -> None:
-    """Replace `path` by `text`, all at once."""
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    """Replace `path` by `text` in UTF-8 atomically."""
+    write_bytes(path, text.encode())
 
 
 def write_json(path: Path, data: Any) -> None:  # noqa: ANN401, whatever JSON can hold
-    """Replace `path` by indented JSON. NaN and infinity are refused: JSON has neither."""
+    """Replace `path` by indented JSON atomically. Raises ValueError for NaN and infinity."""
     write_text(path, json.dumps(data, indent=2, allow_nan=False) + "\n")
 
 

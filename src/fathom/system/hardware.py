@@ -1,4 +1,4 @@
-"""What machine this is, without anything that names its user or its place; and its memory."""
+"""Processor, operating system and memory, without anything that identifies a user or a host."""
 
 import ctypes
 import platform
@@ -8,14 +8,14 @@ from pathlib import Path
 CPUINFO = Path("/proc/cpuinfo")
 
 CORE = ("cpu family", "model", "stepping", "CPU implementer", "CPU part")
-"""What tells processors of one name apart in /proc/cpuinfo: of x86, then of Arm."""
+"""Fields of /proc/cpuinfo that tell processors of one name apart: of x86, then of Arm."""
 
 VECTORS = ("avx512f", "avx2", "avx", "sve", "asimd")
-"""Extensions that arithmetic is chosen by, the widest first."""
+"""Vector extensions that libraries choose their arithmetic by, the widest first."""
 
 
 def cpu_model() -> str:
-    """The processor's marketing name, or its architecture where the system does not say."""
+    """The processor's marketing name, or its architecture if that is unknown."""
     if sys.platform == "darwin":
         import subprocess
 
@@ -34,8 +34,8 @@ def cpu_model() -> str:
 def processor() -> str:
     """The processor in full, as in 'AMD EPYC, family 26, model 2, stepping 1, avx512f'.
 
-    Processors of one name may differ in what libraries choose their arithmetic by, and so in last
-    digits: on Linux, family, model, stepping, and the widest vectors.
+    Libraries choose their arithmetic, and with it last digits, by more than the name: on Linux this
+    adds family, model, stepping and the widest vector extension.
     """
     try:
         lines = CPUINFO.read_text(encoding="utf-8").splitlines()
@@ -58,7 +58,7 @@ def operating_system() -> str:
 
 
 def peak_host_memory_bytes() -> int:
-    """Most memory that this process has held so far."""
+    """Peak resident memory of this process."""
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -66,10 +66,10 @@ def peak_host_memory_bytes() -> int:
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep what is freed for the next request, instead of returning it to the system.
+    """Let glibc reuse freed memory instead of returning it to the system.
 
-    Every training step asks for the same large arrays again, and fresh pages must first be zeroed
-    by the system: up to a tenth of a step's time. Does nothing under another C library.
+    Every training step allocates the same large arrays again, and the system has to zero fresh
+    pages: up to a tenth of a step's time. Does nothing with another C library.
     """
     if platform.libc_ver()[0] != "glibc":
         return

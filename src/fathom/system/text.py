@@ -1,11 +1,24 @@
-"""Text that comes from elsewhere."""
+"""Text for terminals, logs and tables."""
 
 from __future__ import annotations
 
 
 def printable(text: str) -> str:
-    """The text as a terminal can only show it: escaped is what it would obey, or not show.
-
-    That is every control character, mark of direction, invisible character and half of a pair.
-    """
+    """Escape control, bidirectional and invisible characters, and lone surrogates."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def one_line(text: str, limit: int = 500) -> str:
+    """The printable text, cut to at most `limit` characters and an ellipsis."""
+    shown = printable(text)
+    return shown if len(shown) <= limit else f"{shown[:limit]}…"
+
+
+def format_duration(seconds: float) -> str:
+    """As in '40 seconds', '12 minutes', '2.5 hours', '3.1 days'."""
+    if seconds < 90:
+        return f"{seconds:.0f} seconds"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} minutes"
+    hours = seconds / 3600
+    return f"{hours:.1f} hours" if hours < 48 else f"{hours / 24:.1f} days"

@@ -1,69 +1,192 @@
 """Tasks: what is learned. A task is one file, found by its name.
 
 It owns everything that is its own: the settings of its model, the network, the data set it needs,
-batches, what is measured before and after training, the chance level, and which figures and which
-part of the report belong to it. No other file names a task.
+batches, the loss, its metrics and its score, when a run counts as diverged, and how its results are
+presented. No other file names a task.
 """
 
 from __future__ import annotations
 
 import importlib
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from fathom.metrics import (
+    LOSS_TAIL,
+    RUN_METRICS,
+    STEP_METRICS,
+    Row,
+    RunMetric,
+    Score,
+    StepMetric,
+    measure_score,
+    of_run,
+    outcome,
+)
 from fathom.models import init
-from fathom.settings import Registry, Section
-
-if TYPE_CHECKING:
-    from fathom.config import Spec
-    from fathom.models.connections.schemes import Scheme
-    from fathom.models.network import Network, Output
-    from fathom.models.ops import Array, Ops
-    from fathom.models.recipes import Recipe
+from fathom.models.connections.connection import mixing_reports
+from fathom.models.connections.schemes import Scheme
+from fathom.models.network import Network, Output, inference_inputs
+from fathom.models.ops import Array, Ops
+from fathom.models.recipes import Recipe
+from fathom.settings import ConfigError, Registry, Settings, unknown, validate
+from fathom.spec import Spec
+from fathom.system.errors import UserError
 
 TASKS = tuple(sorted(file.stem for file in Path(__file__).parent.glob("[a-z]*.py")))
 """Every task: adding one adds a file."""
 
+NOISE_STREAM = 0x6E6F697365
+"""Keeps what connections draw apart from batches and initial parameters."""
 
-class Batch(NamedTuple):
-    """What a training step takes: the same on every backend."""
 
-    inputs: tuple[np.ndarray, ...]
-    """What the network takes; the first is [B, …]."""
-    targets: np.ndarray
-    """Class numbers, int32 [B, …]."""
+class TaskError(UserError):
+    """Data that a task cannot be trained or evaluated with."""
 
 
 @dataclass(frozen=True)
-class Start:
-    """What a task may measure with before the first step."""
+class Batch:
+    """What a training step takes: NumPy arrays on the host, the backend's own on its device."""
 
-    spec: Spec
+    inputs: Mapping[str, Any]
+    """What the network takes, by name."""
+    targets: Any
+    """Class numbers, int32 [B, …], or what a loss of the task's own compares with."""
+    weights: Any = None
+    """The share of each target in the loss, shaped as they are; 0: not asked. None: all equal."""
+
+    @property
+    def weight(self) -> float:
+        """The sum of the weights: how much a mean over batches takes of this one."""
+        return float(np.size(self.targets) if self.weights is None else np.sum(self.weights))
+
+    def arrays(self, asarray: Callable[[np.ndarray], Array]) -> dict[str, Array]:
+        """On a device, flat: what compiled steps and recorded graphs can take."""
+        flat = {f"inputs.{name}": value for name, value in self.inputs.items()}
+        flat |= {"targets": self.targets, "weights": self.weights}
+        return {name: asarray(value) for name, value in flat.items() if value is not None}
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, Array]) -> Batch:
+        """The inverse of `arrays`."""
+        prefix = "inputs."
+        inputs = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
+        return cls(inputs, arrays["targets"], arrays.get("weights"))
+
+    def check(self, classes: int | None) -> None:
+        """Refuse targets and weights that no loss is defined for. Raises TaskError.
+
+        `classes`: V, where targets are class numbers from 0 to V − 1.
+        """
+        if classes is not None:
+            low, high = int(np.min(self.targets)), int(np.max(self.targets))
+            if low < 0 or high >= classes:
+                raise TaskError(
+                    f"targets from {low} to {high}, but classes are 0 to {classes - 1}; give a "
+                    "target that is not asked the weight 0"
+                )
+        if self.weights is None:
+            return
+        if np.shape(self.weights) != np.shape(self.targets)[: np.ndim(self.weights)]:
+            raise TaskError(
+                f"weights of shape {np.shape(self.weights)} for targets of shape "
+                f"{np.shape(self.targets)}; give every target one"
+            )
+        if not (np.isfinite(self.weights).all() and np.min(self.weights) >= 0 and self.weight > 0):
+            raise TaskError("weights must be finite, not negative, and not all zero")
+
+
+# --- what a task may measure with ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Untrained:
+    """A problem's network before the first step."""
+
+    problem: Problem
     ops: Ops
     params: dict[str, np.ndarray]
 
     @cached_property
-    def entering(self) -> list[np.ndarray]:
+    def block_inputs(self) -> list[np.ndarray]:
         """What enters each block in a forward pass on the first batch, in float64."""
-        entering = block_inputs(self.spec, self.ops, self.params)
-        return [self.ops.to_numpy(x).astype(np.float64) for x in entering]
+        inputs = self.problem.block_inputs(self.ops, self.params)
+        return [self.ops.to_numpy(x).astype(np.float64) for x in inputs]
+
+
+Inference = Callable[
+    [Callable[[dict[str, Array], dict[str, Array]], Array], Mapping[str, np.ndarray]], np.ndarray
+]
+"""`Trainer.infer`: a function of (parameters, arrays by name), computed without gradients."""
 
 
 @dataclass(frozen=True)
-class End:
-    """What a task may measure with after the last step, and at evaluations before it."""
+class Trained:
+    """A problem's network as it is: after the last step, or at an evaluation before it."""
 
-    spec: Spec
+    problem: Problem
     ops: Ops
-    infer: Callable[[Callable[[dict[str, Array], Array], Array], np.ndarray], np.ndarray]
-    """`Trainer.infer`: a function of (the last parameters, inputs), computed without gradients."""
+    infer: Inference
+
+    def logits(self, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The network's output for some inputs, nothing dropped."""
+        network = self.problem.network
+        return self.infer(lambda params, x: network.forward(self.ops, params, x).logits, inputs)
+
+    def mean_loss(self, batches: Iterable[Batch]) -> float:
+        """The task's loss, weighted as the batches' weights say, over all of them."""
+        task, network = self.problem.task, self.problem.network
+
+        def loss(params: dict[str, Array], arrays: dict[str, Array]) -> Array:
+            batch = Batch.of_arrays(arrays)
+            return task.loss(self.ops, network.forward(self.ops, params, batch.inputs), batch)
+
+        total = weight = 0.0
+        for batch in batches:
+            batch.check(task.classes(self.problem.spec.model))
+            total += batch.weight * float(self.infer(loss, batch.arrays(np.asarray)))
+            weight += batch.weight
+        return total / weight
+
+    def accuracy(self, batches: Iterable[Batch]) -> float:
+        """The weighted share of targets whose largest logit is their class; NaN names none."""
+        right = weight = 0.0
+        for batch in batches:
+            batch.check(self.problem.task.classes(self.problem.spec.model))
+            logits = self.logits(batch.inputs)
+            named = np.where(np.isfinite(logits).all(axis=-1), logits.argmax(axis=-1), -1)
+            is_right = named == batch.targets
+            right += float(
+                is_right.sum() if batch.weights is None else batch.weights[is_right].sum()
+            )
+            weight += batch.weight
+        return right / weight
+
+    def of_parameters(self, function: Callable[[dict[str, Array]], Array]) -> np.ndarray:
+        """A function of the parameters alone, in float64."""
+        return self.infer(lambda params, _: function(params), {}).astype(np.float64)
+
+
+# --- presentation -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Table:
+    """Run metrics that a study's page shows together, each by depth, variant and platform."""
+
+    title: str
+    metrics: tuple[str, ...]
+    note: str = ""
+    """Said below the title, where the metrics' definitions do not say enough."""
 
 
 @dataclass(frozen=True)
@@ -72,54 +195,86 @@ class Presentation:
 
     unit: str
     """What the loss is a mean over, in the singular: token, image."""
-    figures: str
-    """The module of `fathom.report.figures` with the figures of its studies."""
-    report: str
-    """The template of `report/templates/studies` with its part of the report."""
-    compared: str
-    """The run measure that COMPARISON.md sets side by side, beside the loss."""
     sizes: Callable[[Any], str]
     """From the task's Model: its sizes, in the letters of docs/definitions.md."""
+    tables: tuple[Table, ...] = ()
+    """After that of the score, which every study has."""
+    figures: tuple[str, ...] = ("loss", "score", "grad_norm")
+    """Names of figures, or of metrics: one of steps is drawn against step, one of runs by depth."""
+    compared: tuple[str, ...] = ()
+    """Run metrics that COMPARISON.md sets side by side, beside the score."""
     comparison: Mapping[str, Any] | None = None
     """A study's settings that `fathom compare` starts from; None: there is no such comparison."""
 
 
-class Task(ABC):
-    """What training asks of a task. Its file also has a `PRESENTATION`."""
+# --- tasks --------------------------------------------------------------------------------------
 
-    Model: ClassVar[type[Section]]
+
+class Task(ABC):
+    """What training asks of a task.
+
+    Its file also has a `SCORE`, by which results are judged, and a `PRESENTATION`. Neither is part
+    of a result, so an edit of these makes no run stale.
+    """
+
+    Model: ClassVar[type[Settings]]
     """The settings under `model:` in a study of this task."""
     Network: ClassVar[type[Network]]
     """The kind of network, which knows what the published names of variants stand for."""
-    at_start: ClassVar[Mapping[str, Callable[[Start], float | int | None]]] = Registry()
-    """Measures of the first step, from an untrained network."""
-    at_evaluation: ClassVar[Mapping[str, Callable[[End], float]]] = Registry()
-    """Measures of the network as it is, every `evaluate_every` steps and at the last."""
-    at_end: ClassVar[Mapping[str, Callable[[End], float]]] = Registry()
-    """Measures of the last step, from the trained network."""
+    step_metrics: ClassVar[Mapping[str, StepMetric]] = Registry()
+    """Its own numbers of a step: what `compute` takes depends on `when` (see StepMetric)."""
+    run_metrics: ClassVar[Mapping[str, RunMetric]] = Registry()
+    """Its own numbers of a run, derived from those of steps. Those that are measured once need no
+    entry: the run has them by the same name."""
 
     def dataset(self, model: Any) -> str | None:  # noqa: ANN401, its own Model
         """The name of the module in `fathom.datasets` that fetches what it needs; None: nothing."""
         return None
 
+    def unavailable(self, model: Any) -> str:  # noqa: ANN401, its own Model
+        """Why training would be refused for want of data, in one line; empty if nothing is known.
+
+        It reads no data: planning asks it for every study.
+        """
+        return ""
+
     def alphabet(self, model: Any) -> str | None:  # noqa: ANN401, its own Model
         """The character of every class, in order; None where classes are no characters."""
         return None
 
-    @abstractmethod
     def network(self, model: Any, depth: int, recipe: Recipe, scheme: Scheme) -> Network:  # noqa: ANN401, its own Model
         """The network of these sizes, with its connection."""
+        return self.Network(model, depth, recipe, scheme)
 
     @abstractmethod
     def batch(self, spec: Spec, step: int) -> Batch:
         """The batch of a step: a pure function of the spec's seed and the step."""
 
-    @abstractmethod
+    def classes(self, model: Any) -> int | None:  # noqa: ANN401, its own Model
+        """V, where targets are class numbers from 0 to V − 1; None for any other targets."""
+        return None
+
+    def loss(self, ops: Ops, output: Output, batch: Batch) -> Array:
+        """What training minimises, a scalar: by default the weighted mean cross-entropy, in nats.
+
+        `batch`: on the device.
+        """
+        return ops.cross_entropy(output.logits, batch.targets, batch.weights)
+
     def chance_loss(self, spec: Spec) -> float:
-        """The chance level: the loss, in nats, of a model that has learned nothing."""
+        """The loss of a model that has learned nothing: by default ln V, all classes alike.
+
+        A task with a loss of its own says what it is; NaN where there is no such level.
+        """
+        classes = self.classes(spec.model)
+        return math.nan if classes is None else math.log(classes)
+
+    def diverged(self, rows: Sequence[Row]) -> bool:
+        """Whether a run counts as diverged: by default, if its last loss is not finite."""
+        return not math.isfinite(rows[-1]["loss"])
 
     def reports(self, ops: Ops, output: Output) -> dict[str, Array]:
-        """Small arrays to measure in every step, by the name of their measure; none by default."""
+        """Small arrays to measure in every step, by the name of their metric; none by default."""
         return {}
 
 
@@ -146,20 +301,152 @@ def _module(name: str) -> ModuleType:
     return importlib.import_module(f"fathom.tasks.{name}")
 
 
-def network_of(spec: Spec) -> Network:
-    """The spec's network."""
-    return load(spec.task).network(spec.model, spec.depth, spec.recipe, spec.connection)
+def parse_spec(data: Mapping[str, Any], source: str) -> Spec:
+    """A spec from JSON, its model checked by its task. Raises ConfigError naming `source`."""
+    task = data.get("task") if isinstance(data, Mapping) else data
+    if task not in TASKS:
+        raise ConfigError(f"{source}: task: {unknown('task', task, TASKS)}")
+    model = validate(load(task).Model, data.get("model"), source, ("model",))
+    return validate(Spec, {**data, "model": model}, source)
 
 
-def initial_parameters(spec: Spec) -> dict[str, np.ndarray]:
-    """Float32 parameters by name: the same numbers for every backend."""
-    return init.draw(network_of(spec).parameters(), spec.seed)
+# --- metrics and scores of all tasks ------------------------------------------------------------
 
 
-def block_inputs(spec: Spec, ops: Ops, params: dict[str, np.ndarray]) -> list[Array]:
-    """What enters each block in a forward pass on the first step's batch, nothing dropped."""
-    arrays = {name: ops.asarray(value) for name, value in params.items()}
-    first, *_ = load(spec.task).batch(spec, 0).inputs
-    entering: list[Array] = []
-    network_of(spec).forward(ops, arrays, ops.asarray(first), entering=entering)
-    return entering
+@cache
+def step_metrics() -> Mapping[str, StepMetric]:
+    """Every metric of a step: those that all tasks have, then those of each task."""
+    return ChainMap(_own("step_metrics"), STEP_METRICS)
+
+
+@cache
+def run_metrics() -> Mapping[str, RunMetric]:
+    """Every metric of a run, likewise: the columns of cells.csv."""
+    once = {n: of_run(n, m) for n, m in _own("step_metrics").items() if m.when != "every step"}
+    return ChainMap(_own("run_metrics"), once, RUN_METRICS)
+
+
+@cache
+def _own(kind: Literal["step_metrics", "run_metrics"]) -> dict[str, Any]:
+    """The metrics that tasks declare. Two tasks may share one, but not a name for two."""
+    found: dict[str, Any] = {}
+    for task in TASKS:
+        for name, metric in getattr(load(task), kind).items():
+            if found.setdefault(name, metric) is not metric:
+                raise ValueError(f"task {task}: another task has a metric {name!r}; rename one")
+    return found
+
+
+@cache
+def averaged() -> dict[str, tuple[float, float]]:
+    """The run metrics of which summary.csv has the mean over seeds, with their bounds."""
+    return {name: bounds_of(name) for name, metric in run_metrics().items() if metric.averaged}
+
+
+def bounds_of(run_metric: str) -> tuple[float, float]:
+    """Between which every value of a run metric is: those of the step metric it comes from."""
+    return step_metrics()[run_metrics()[run_metric].of].bounds
+
+
+JUDGED_BY = Literal["held_out", "training_loss"]
+"""What a study's results may be judged by."""
+
+
+def score_of(task: str, judged_by: JUDGED_BY = "held_out") -> Score:
+    """What results of a task are judged by.
+
+    `training_loss` is for runs that were recorded before their task measured its score: the mean
+    loss over the last tenth of the steps.
+    """
+    if judged_by == "held_out":
+        return _module(task).SCORE
+    return Score(
+        metric=LOSS_TAIL,
+        label="late training loss",
+        unit=f"nats per {presentation(task).unit}",
+        chance=load(task).chance_loss,
+    )
+
+
+def outcome_of(
+    spec: Spec, rows: Sequence[Row], judged_by: JUDGED_BY = "held_out"
+) -> tuple[str, float | None]:
+    """(one of OUTCOMES, the score) of a run's rows; a score is None where it was not measured."""
+    score = score_of(spec.task, judged_by)
+    value = measure_score(rows, run_metrics()[score.metric])
+    return outcome(load(spec.task).diverged(rows), score, value, score.chance(spec)), value
+
+
+# --- problems -----------------------------------------------------------------------------------
+
+
+class Problem:
+    """What a spec asks for, built once: task, network, initial parameters, batches and loss."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        self.task = load(spec.task)
+        self.network = self.task.network(spec.model, spec.depth, spec.recipe, spec.connection)
+
+    def at_depth(self, depth: int) -> Problem:
+        """The same problem for a network of another depth."""
+        return Problem(self.spec.model_copy(update={"depth": depth}))
+
+    def initial_parameters(self) -> dict[str, np.ndarray]:
+        """Float32 parameters by name: the same numbers for every backend."""
+        return init.draw(self.network.parameters(), self.spec.seed)
+
+    def batches(self, step: int) -> list[Batch]:
+        """The batches of one optimiser step, with what the connection draws for each.
+
+        Raises TaskError for targets that are no classes.
+        """
+        spec, connection = self.spec, self.network.connection
+        found = []
+        for number in range(step * spec.accumulate, (step + 1) * spec.accumulate):
+            batch = self.task.batch(spec, number)
+            batch.check(self.task.classes(spec.model))
+            if connection.uses_noise:
+                rng = np.random.default_rng([spec.seed, NOISE_STREAM, number])
+                noise = connection.sample_noise(rng, step / spec.steps)
+                batch = replace(batch, inputs={**batch.inputs, "noise": noise})
+            found.append(batch)
+        return found
+
+    def objective(self, ops: Ops) -> Callable[[dict[str, Array], Batch], tuple[Array, dict]]:
+        """The loss of (parameters, a batch on the device), with what metrics need of the pass."""
+
+        def loss_and_report(
+            params: dict[str, Array], batch: Batch
+        ) -> tuple[Array, dict[str, Array]]:
+            output = self.network.forward(ops, params, batch.inputs)
+            report = {"logits_finite": ops.all_finite(output.logits)}
+            if output.mixed is not None:
+                report |= mixing_reports(ops, output.mixed)
+            report |= self.task.reports(ops, output)
+            return self.task.loss(ops, output, batch), report
+
+        return loss_and_report
+
+    def block_inputs(self, ops: Ops, params: dict[str, np.ndarray]) -> list[Array]:
+        """What enters each block in a forward pass on the first batch, nothing dropped."""
+        arrays = {name: ops.asarray(value) for name, value in params.items()}
+        inputs = inference_inputs(self.task.batch(self.spec, 0).inputs)
+        found: list[Array] = []
+        on_device = {name: ops.asarray(value) for name, value in inputs.items()}
+        self.network.forward(ops, arrays, on_device, block_inputs=found)
+        return found
+
+    def at_start(self, ops: Ops, params: dict[str, np.ndarray]) -> Row:
+        """The task's metrics of the untrained network; null where one has no value."""
+        untrained = Untrained(self, ops, params)
+        return self._measure("first step", untrained)
+
+    def at(self, when: Literal["evaluations", "last step"], ops: Ops, infer: Inference) -> Row:
+        """The task's metrics of the network as it is; absent where it has no such thing."""
+        found = self._measure(when, Trained(self, ops, infer))
+        return {name: value for name, value in found.items() if value is not None}
+
+    def _measure(self, when: str, network: Untrained | Trained) -> Row:
+        metrics = self.task.step_metrics.items()
+        return {name: metric.compute(network) for name, metric in metrics if metric.when == when}

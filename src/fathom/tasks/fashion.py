@@ -6,36 +6,25 @@ Batches come from a shuffle by NumPy, so that every backend sees the same pictur
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated
+from functools import lru_cache, wraps
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from fathom.datasets import DataError
 from fathom.datasets import fashion_mnist as data
+from fathom.metrics import POSITIVE, SHARE, Row, RunMetric, Score, StepMetric, grad_norm_of, largest
 from fathom.models.connections.causal import CausalConnection
 from fathom.models.connections.constraints import Exp
+from fathom.models.connections.schemes import Scheme
 from fathom.models.convnet import SIDE, ConvNet, groups_of
-from fathom.settings import Flag, Number, Positive, Registry, Section
-from fathom.tasks import (
-    Batch,
-    End,
-    Presentation,
-    Start,
-    Task,
-    block_inputs,
-    initial_parameters,
-    network_of,
-)
-
-if TYPE_CHECKING:
-    from fathom.config import Spec
-    from fathom.models.connections.schemes import Scheme
-    from fathom.models.ops import Array
-    from fathom.models.recipes import Recipe
+from fathom.models.recipes import Recipe
+from fathom.settings import Flag, Number, Positive, Registry, Settings
+from fathom.spec import Spec
+from fathom.tasks import Batch, Presentation, Table, Task, Trained, Untrained
 
 # Keep the random numbers of shuffles, translations and dropout apart from each other and from
 # those of the initial parameters.
@@ -55,7 +44,7 @@ PUBLISHED_DEPTH = 100
 EVALUATION_BATCH = 100
 
 
-class Model(Section):
+class Model(Settings):
     """Sizes of the convolutional network, and what is done to its images."""
 
     width: Positive = Field(description="W, channels")
@@ -73,101 +62,147 @@ class Model(Section):
         return self
 
 
-def overflow_depth(start: Start) -> int | None:
+def overflow_depth(untrained: Untrained) -> int | None:
     """After how many layers the connection alone leads out of float32, at the published depth.
 
     In a network of PUBLISHED_DEPTH layers that is otherwise the cell's, at its initial parameters
     and on its first batch: the first block, from 0, whose input is not finite; None if all are.
     """
-    deep = start.spec.model_copy(update={"depth": PUBLISHED_DEPTH})
-    entering = block_inputs(deep, start.ops, initial_parameters(deep))
-    finite = [bool(start.ops.to_numpy(start.ops.all_finite(x))) for x in entering]
+    ops, deep = untrained.ops, untrained.problem.at_depth(PUBLISHED_DEPTH)
+    inputs = deep.block_inputs(ops, deep.initial_parameters())
+    finite = [bool(ops.to_numpy(ops.all_finite(x))) for x in inputs]
     return None if all(finite) else finite.index(False)
 
 
-def test_accuracy(end: End) -> float:
+def test_accuracy(trained: Trained) -> float:
     """The share of all test images whose largest logit is their class; NaN logits name none."""
-    images, labels = test_set(end.spec)
-    network = network_of(end.spec)
-
-    def logits(params: dict[str, Array], x: Array) -> Array:
-        return network.forward(end.ops, params, x).logits
-
-    right = 0
-    for first in range(0, len(images), EVALUATION_BATCH):
-        found = end.infer(logits, images[first : first + EVALUATION_BATCH])
-        named = np.where(np.isfinite(found).all(axis=1), found.argmax(axis=1), -1)
-        right += int((named == labels[first : first + EVALUATION_BATCH]).sum())
-    return right / len(images)
+    images, labels = test_set(trained.problem.spec)
+    parts = (slice(i, i + EVALUATION_BATCH) for i in range(0, len(images), EVALUATION_BATCH))
+    return trained.accuracy(Batch({"images": images[part]}, labels[part]) for part in parts)
 
 
-def mixing_row_error(end: End) -> float | None:
-    """The largest |row sum − 1| of the matrix that causal layers read prefixes of."""
-    return _mixing_error(end, axis=1)
+Read = Callable[[CausalConnection, str], np.ndarray]
+"""One of a connection's `matrices`, by name, in float64."""
 
 
-def mixing_column_error(end: End) -> float | None:
-    """The largest |column sum − 1| of the matrix that causal layers read prefixes of."""
-    return _mixing_error(end, axis=0)
+def of_causal(
+    error: Callable[[Read, CausalConnection], np.ndarray],
+) -> Callable[[Trained], float | None]:
+    """Makes an error of the matrices of causal layers a metric, its largest absolute entry."""
+
+    @wraps(error)  # its name is how the hash of the code finds it
+    def largest_entry(trained: Trained) -> float | None:
+        connection = trained.problem.network.connection
+        if not isinstance(connection, CausalConnection):
+            return None
+
+        def read(connection: CausalConnection, name: str) -> np.ndarray:
+            return trained.of_parameters(lambda p: connection.matrices(trained.ops, p)[name])
+
+        return float(np.abs(error(read, connection)).max())
+
+    return largest_entry
 
 
-def _mixing_error(end: End, axis: int) -> float | None:
-    connection = causal_of(end)
-    if connection is None:
-        return None
-    matrix = _of_parameters(end, lambda params: connection.constrained(end.ops, params))
-    return float(np.abs(matrix.sum(axis=axis) - 1).max())
+@of_causal
+def mixing_row_error(read: Read, connection: CausalConnection) -> np.ndarray:
+    """Row sums − 1 of the matrix that layers read prefixes of."""
+    return read(connection, "mixing").sum(axis=1) - 1
 
 
-def weights_column_error(end: End) -> float | None:
-    """The largest |column sum − 1| of the weights that causal layers read with."""
-    connection = causal_of(end)
-    if connection is None:
-        return None
-    weights = _of_parameters(end, lambda params: connection.coefficients(end.ops, params))
-    return float(np.abs(weights.sum(axis=0) - 1).max())
+@of_causal
+def mixing_column_error(read: Read, connection: CausalConnection) -> np.ndarray:
+    """Column sums − 1 of the same."""
+    return read(connection, "mixing").sum(axis=0) - 1
 
 
-def weights_difference(end: End) -> float | None:
-    """How far the weights that causal layers read with are from those without a constraint.
-
-    The largest difference of an entry from what exp alone makes of the same logits.
-    """
-    connection = causal_of(end)
-    if connection is None:
-        return None
-    free = replace(
-        connection, settings=connection.settings.model_copy(update={"constraint": Exp()})
-    )
-    ours, theirs = (
-        _of_parameters(end, lambda params, c=c: c.coefficients(end.ops, params))
-        for c in (connection, free)
-    )
-    return float(np.abs(ours - theirs).max())
+@of_causal
+def weights_column_error(read: Read, connection: CausalConnection) -> np.ndarray:
+    """Column sums − 1 of the weights that layers read with."""
+    return read(connection, "weights").sum(axis=0) - 1
 
 
-def causal_of(end: End) -> CausalConnection | None:
-    """The connection, if it is causal."""
-    connection = network_of(end.spec).connection
-    return connection if isinstance(connection, CausalConnection) else None
+@of_causal
+def weights_difference(read: Read, connection: CausalConnection) -> np.ndarray:
+    """The weights that layers read with, less what exp alone makes of the same logits."""
+    exp = connection.settings.model_copy(update={"constraint": Exp()})
+    return read(connection, "weights") - read(replace(connection, settings=exp), "weights")
 
 
-def _of_parameters(end: End, function: Callable[[dict[str, Array]], Array]) -> np.ndarray:
-    """A function of the last parameters alone, in float64."""
-    nothing = np.zeros(1, np.float32)
-    return end.infer(lambda params, _: function(params), nothing).astype(np.float64)
-
-
-AT_START = Registry({"overflow_depth": overflow_depth})
-AT_END = Registry(
+STEP_METRICS = Registry(
     {
-        "test_accuracy": test_accuracy,
-        "mixing_row_error": mixing_row_error,
-        "mixing_column_error": mixing_column_error,
-        "weights_column_error": weights_column_error,
-        "weights_difference": weights_difference,
+        "grad_norm_stem": StepMetric(
+            "gradient norm of the\nfirst weight (L2)",
+            "L2 norm of the gradient of the stem's weight",
+            grad_norm_of("stem.weight"),
+            bounds=POSITIVE,
+        ),
+        "overflow_depth": StepMetric(
+            "first block with a non-finite input",
+            "in a network of 100 layers, otherwise the cell's, at its initial parameters and "
+            "on its first batch, the first block, from 0, with an input not finite; null if none",
+            overflow_depth,
+            when="first step",
+            whole=True,
+            optional=True,
+            bounds=POSITIVE,
+        ),
+        "test_accuracy": StepMetric(
+            "test accuracy",
+            "share of all test images whose largest logit is their class; logits that are not "
+            "finite name none",
+            test_accuracy,
+            when="last step",
+            shown="test accuracy {:.4f}",
+            bounds=SHARE,
+        ),
+        "mixing_row_error": StepMetric(
+            "largest |row sum − 1|",
+            "causal connections: largest distance from 1 of a row's sum of the whole matrix",
+            mixing_row_error,
+            when="last step",
+            optional=True,
+            bounds=POSITIVE,
+        ),
+        "mixing_column_error": StepMetric(
+            "largest |column sum − 1|",
+            "the same of a column's sum",
+            mixing_column_error,
+            when="last step",
+            optional=True,
+            bounds=POSITIVE,
+        ),
+        "weights_column_error": StepMetric(
+            "largest |column sum − 1|\nof the weights read with",
+            "causal connections: the same of the weights that layers read with, whose rows sum "
+            "to one",
+            weights_column_error,
+            when="last step",
+            optional=True,
+            bounds=POSITIVE,
+        ),
+        "weights_difference": StepMetric(
+            "largest difference from unconstrained weights",
+            "causal connections: the largest difference of a weight that layers read with from "
+            "what exp alone makes of the same logits; 0 without a constraint",
+            weights_difference,
+            when="last step",
+            optional=True,
+            bounds=POSITIVE,
+        ),
     }
 )
+
+RUN_METRICS = Registry(
+    {
+        "grad_norm_stem_max": RunMetric(
+            "grad_norm_stem", largest, "largest finite gradient norm of the first weight"
+        )
+    }
+)
+
+EXPLODED_GRADIENT = 1e6
+"""A gradient norm of the first weight above this counts as diverged."""
 
 
 class Fashion(Task):
@@ -175,8 +210,8 @@ class Fashion(Task):
 
     Model = Model
     Network = ConvNet
-    at_start = AT_START
-    at_end = AT_END
+    step_metrics = STEP_METRICS
+    run_metrics = RUN_METRICS
 
     def dataset(self, model: Model) -> str:
         return "fashion_mnist"
@@ -188,7 +223,7 @@ class Fashion(Task):
     def batch(self, spec: Spec, step: int) -> Batch:
         """Images, float32 [B, 28, 28, 1], and labels, int32 [B].
 
-        Where activations are dropped, a second input says which of [L, B, 14, 14, W] are kept.
+        Where activations are dropped, `keep` says which of [L, B, 14, 14, W] are not.
         Every epoch has a shuffle of its own; what does not fill a last batch is left out of it.
         """
         images, labels, *_ = _files()
@@ -203,13 +238,19 @@ class Fashion(Task):
         chosen = images[rows]
         if spec.model.augment:
             chosen = _translated(chosen, np.random.default_rng([spec.seed, TRANSLATIONS, step]))
-        prepared = _prepared(chosen, spec.model.normalise)
-        kept = (_kept_activations(spec, step),) if spec.model.dropout else ()
-        return Batch((prepared, *kept), labels[rows].astype(np.int32))
+        inputs = {"images": _prepared(chosen, spec.model.normalise)}
+        if spec.model.dropout:
+            inputs["keep"] = _kept_activations(spec, step)
+        return Batch(inputs, labels[rows].astype(np.int32))
 
-    def chance_loss(self, spec: Spec) -> float:
-        """ln 10: every class equally likely."""
-        return math.log(data.CLASSES)
+    def classes(self, model: Model) -> int:
+        return data.CLASSES
+
+    def diverged(self, rows: Sequence[Row]) -> bool:
+        """A last loss that is not finite, or an exploded gradient, as the source has it."""
+        return super().diverged(rows) or any(
+            row["grad_norm_stem"] > EXPLODED_GRADIENT for row in rows
+        )
 
 
 def test_set(spec: Spec) -> tuple[np.ndarray, np.ndarray]:
@@ -248,12 +289,36 @@ def _prepared(images: np.ndarray, normalise: bool) -> np.ndarray:
     return (values - MEAN) / STD if normalise else values
 
 
+SCORE = Score(
+    metric="test_accuracy",
+    label="test accuracy",
+    unit="",
+    chance=lambda spec: 1 / data.CLASSES,
+    better="higher",
+    perfect=1.0,
+)
+
 PRESENTATION = Presentation(
     unit="image",
-    figures="image",
-    report="image",
-    compared="test_accuracy",
     sizes=lambda model: f"W {model.width}, dropout {model.dropout:g}",
+    tables=(
+        Table("First weight", ("grad_norm_stem_max",)),
+        Table(
+            "Overflow", ("overflow_depth",), note="In an untrained network of the published depth."
+        ),
+        Table(
+            "Matrices over depth",
+            (
+                "mixing_row_error",
+                "mixing_column_error",
+                "weights_column_error",
+                "weights_difference",
+            ),
+        ),
+        Table("Time", ("seconds",)),
+    ),
+    figures=("comparison", "mixing_matrix"),
+    compared=("test_accuracy",),
     # The source's first experiment.
     comparison={
         "task": "fashion",

@@ -9,22 +9,18 @@ import math
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from fathom.datasets import DataError, shakespeare
+from fathom.metrics import POSITIVE, Oracle, RunMetric, Score, StepMetric, in_bits, last, smallest
 from fathom.models.ngrams import bits_per_character
 from fathom.models.transformer import Transformer, TransformerModel, sizes
 from fathom.settings import Folder, Nullable, Positive, Registry
-from fathom.tasks import Batch, End, Presentation, Start, Task, network_of
-
-if TYPE_CHECKING:
-    from fathom.config import Spec
-    from fathom.models.connections.schemes import Scheme
-    from fathom.models.ops import Array
-    from fathom.models.recipes import Recipe
+from fathom.spec import Spec
+from fathom.tasks import Batch, Presentation, Table, Task, Trained, Untrained
 
 # Keeps the batches' random numbers apart from those of the initial parameters.
 STREAM = 0x74657874
@@ -40,52 +36,36 @@ class Model(TransformerModel):
     """Sizes and parts of the transformer, and its text."""
 
     vocab: Positive = Field(
-        SHAKESPEARE_CHARACTERS, description="V, distinct characters: what the corpus has"
+        SHAKESPEARE_CHARACTERS, description="V, distinct characters of the corpus"
     )
     corpus: Annotated[Folder | None, Nullable] = Field(
-        None, description="folder of .txt files of your own, UTF-8; null: Shakespeare's works"
+        None,
+        description="folder of .txt files of your own, UTF-8, with its vocab and corpus_sha256 as "
+        "`fathom corpus FOLDER` prints them; null: Shakespeare's works",
     )
     corpus_sha256: str | None = Field(
-        None, description="of your files; found by itself, and checked before each training"
+        None, description="hash of your files, so that a run names its text; checked in training"
     )
     validation_windows: Positive = Field(
-        64, description="held-out windows of length T that every evaluation takes"
+        1024, description="held-out windows of length T in every evaluation, or all there are"
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _of_its_corpus(cls, settings: object) -> object:
-        """With the number of characters and the hash of the corpus, where it is one's own."""
-        if not isinstance(settings, dict) or settings.get("corpus") in (None, "null"):
-            return settings
-        if "corpus_sha256" in settings:
-            return settings
-        corpus = _own(str(settings["corpus"]))
-        found = {"vocab": len(corpus.characters), "corpus_sha256": corpus.digest}
-        if "vocab" in settings and settings["vocab"] != found["vocab"]:
-            raise ValueError(_another_vocab(settings["vocab"], found["vocab"]))
-        return {**settings, **found}
-
     @model_validator(mode="after")
-    def _has_its_characters(self) -> Model:
+    def _names_its_corpus(self) -> Model:
+        if self.corpus is None and self.corpus_sha256 is not None:
+            raise ValueError("corpus_sha256 belongs to a corpus; leave it out, or name the corpus")
         if self.corpus is None and self.vocab != SHAKESPEARE_CHARACTERS:
             raise ValueError(_another_vocab(self.vocab, SHAKESPEARE_CHARACTERS))
-        if self.corpus is not None and self.corpus_sha256:
-            return self
-        if self.corpus is None and self.corpus_sha256 is None:
-            return self
-        raise ValueError("corpus and corpus_sha256 belong together; leave corpus_sha256 out")
+        if self.corpus is not None and not {"vocab", "corpus_sha256"} <= self.model_fields_set:
+            raise ValueError(
+                "a corpus needs vocab and corpus_sha256 beside it; this prints both: "
+                f"fathom corpus {self.corpus}"
+            )
+        return self
 
 
 def _another_vocab(given: object, found: int) -> str:
     return f"vocab is {given}, but the corpus has {found} distinct characters; leave vocab out"
-
-
-def _own(folder: str) -> shakespeare.Corpus:
-    try:
-        return shakespeare.own(Path(folder))
-    except DataError as error:
-        raise ValueError(f"corpus: {error}") from error
 
 
 def corpus_of(model: Model) -> shakespeare.Corpus:
@@ -94,6 +74,8 @@ def corpus_of(model: Model) -> shakespeare.Corpus:
         corpus = shakespeare.load(shakespeare.folder())
     else:
         corpus = _planned(model.corpus, model.corpus_sha256 or "")
+    if len(corpus.characters) != model.vocab:
+        raise DataError(f"{model.corpus}: {_another_vocab(model.vocab, len(corpus.characters))}")
     shorter = min(len(corpus.training), len(corpus.validation))
     if shorter <= model.length:
         raise DataError(
@@ -108,8 +90,8 @@ def _planned(folder: str, digest: str) -> shakespeare.Corpus:
     corpus = shakespeare.own(Path(folder))
     if corpus.digest != digest:
         raise DataError(
-            f"{folder}: its .txt files are not those that the run was planned with; put these "
-            "back, or plan the run again"
+            f"{folder}: its .txt files do not have the config's corpus_sha256; put those files "
+            f"back, or take the lines that this prints: fathom corpus {folder}"
         )
     return corpus
 
@@ -119,43 +101,40 @@ def windows(text: np.ndarray, starts: np.ndarray, length: int) -> np.ndarray:
     return text[starts[:, None] + np.arange(length + 1)].astype(np.int32)
 
 
+def batch_of(chosen: np.ndarray) -> Batch:
+    """Inputs and targets [B, T] of windows [B, T + 1]."""
+    return Batch({"tokens": chosen[:, :-1]}, chosen[:, 1:])
+
+
 def held_out_windows(spec: Spec) -> np.ndarray:
     """The windows [N, T + 1] of every evaluation, evenly spread over the held-out text."""
     text, length = corpus_of(spec.model).validation, spec.model.length
-    last = len(text) - length - 1
-    count = min(spec.model.validation_windows, last + 1)
-    return windows(text, np.linspace(0, last, count).astype(int), length)
+    last_start = len(text) - length - 1
+    count = min(spec.model.validation_windows, last_start + 1)
+    return windows(text, np.linspace(0, last_start, count).astype(int), length)
 
 
-# --- measures -----------------------------------------------------------------------------------
+# --- metrics ------------------------------------------------------------------------------------
 
 
-def validation_loss(end: End) -> float:
+def validation_loss(trained: Trained) -> float:
     """Mean cross-entropy over the held-out windows, in nats per character."""
-    network, held_out = network_of(end.spec), held_out_windows(end.spec)
-
-    def loss(params: dict[str, Array], x: Array) -> Array:
-        logits = network.forward(end.ops, params, x[:, :-1]).logits
-        return end.ops.cross_entropy(logits, x[:, 1:])
-
-    total = 0.0
-    for first in range(0, len(held_out), EVALUATION_BATCH):
-        chosen = held_out[first : first + EVALUATION_BATCH]
-        total += len(chosen) * float(end.infer(loss, chosen))
-    return total / len(held_out)
+    held_out = held_out_windows(trained.problem.spec)
+    firsts = range(0, len(held_out), EVALUATION_BATCH)
+    return trained.mean_loss(batch_of(held_out[i : i + EVALUATION_BATCH]) for i in firsts)
 
 
-def characters_per_byte(end: End) -> float:
+def characters_per_byte(trained: Trained) -> float:
     """Of the held-out text in UTF-8: bits per byte are bits per character times this."""
-    corpus = corpus_of(end.spec.model)
+    corpus = corpus_of(trained.problem.spec.model)
     return len(corpus.validation) / corpus.validation_bytes
 
 
-def counted(order: int) -> Callable[[Start], float]:
+def counted(order: int) -> Callable[[Untrained], float]:
     """Bits per character of the held-out text for an n-gram model counted on the training text."""
 
-    def bits(start: Start) -> float:
-        return _counted(start.spec.model)[order - 1]
+    def bits(untrained: Untrained) -> float:
+        return _counted(untrained.problem.spec.model)[order - 1]
 
     return bits
 
@@ -166,11 +145,62 @@ def _counted(model: Model) -> tuple[float, ...]:
     return bits_per_character(corpus.training, corpus.validation, len(corpus.characters), order=3)
 
 
-AT_START = Registry(
-    {"unigram_bpc": counted(1), "bigram_bpc": counted(2), "trigram_bpc": counted(3)}
+COUNTING = ("unigram", "bigram", "trigram")
+
+STEP_METRICS = Registry(
+    {
+        **{
+            f"{name}_bpc": StepMetric(
+                f"{name} (bits per character)",
+                f"bits per character of the held-out text for a {name} model, counted on the "
+                "training text",
+                counted(order),
+                when="first step",
+                bounds=POSITIVE,
+            )
+            for order, name in enumerate(COUNTING, start=1)
+        },
+        "validation_loss": StepMetric(
+            "validation loss (nats)",
+            "mean cross-entropy on the held-out windows, in nats",
+            validation_loss,
+            when="evaluations",
+            shown="validation {:.4g}",
+            bounds=POSITIVE,
+        ),
+        "characters_per_byte": StepMetric(
+            "characters per byte",
+            "of the held-out text in UTF-8",
+            characters_per_byte,
+            when="last step",
+            bounds=POSITIVE,
+        ),
+    }
 )
-AT_EVALUATION = Registry({"validation_loss": validation_loss})
-AT_END = Registry({"characters_per_byte": characters_per_byte})
+
+RUN_METRICS = Registry(
+    {
+        "validation_bpc": RunMetric(
+            "validation_loss",
+            in_bits(last),
+            "bits per character of the last evaluation",
+            label="validation\n(bits per character)",
+        ),
+        "validation_bpc_min": RunMetric(
+            "validation_loss",
+            in_bits(smallest),
+            "the same of the best evaluation",
+            label="best validation\n(bits per character)",
+        ),
+        "validation_bpb": RunMetric(
+            "validation_loss",
+            in_bits(last),
+            "bits per byte of the last evaluation",
+            times="characters_per_byte",
+            label="validation\n(bits per byte)",
+        ),
+    }
+)
 
 
 class Text(Task):
@@ -178,32 +208,46 @@ class Text(Task):
 
     Model = Model
     Network = Transformer
-    at_start = AT_START
-    at_evaluation = AT_EVALUATION
-    at_end = AT_END
+    step_metrics = STEP_METRICS
+    run_metrics = RUN_METRICS
 
     def dataset(self, model: Model) -> str | None:
         return "shakespeare" if model.corpus is None else None
 
+    def unavailable(self, model: Model) -> str:
+        if model.corpus is None or Path(model.corpus).is_dir():
+            return ""
+        return f"model.corpus: {model.corpus} is no folder"
+
     def alphabet(self, model: Model) -> str:
         return corpus_of(model).characters
 
-    def network(self, model: Model, depth: int, recipe: Recipe, scheme: Scheme) -> Transformer:
-        return Transformer(model, depth, recipe, scheme)
-
     def batch(self, spec: Spec, step: int) -> Batch:
-        """Inputs and targets, int32 [B, T] each: windows from anywhere in the training text."""
+        """Windows from anywhere in the training text."""
         text, length = corpus_of(spec.model).training, spec.model.length
         rng = np.random.default_rng([spec.seed, STREAM, step])
         starts = rng.integers(0, len(text) - length, size=spec.batch_size)
-        chosen = windows(text, starts, length)
-        return Batch((chosen[:, :-1],), chosen[:, 1:])
+        return batch_of(windows(text, starts, length))
 
-    def chance_loss(self, spec: Spec) -> float:
-        """ln V: every character equally likely."""
-        return math.log(spec.model.vocab)
+    def classes(self, model: Model) -> int:
+        return model.vocab
 
+
+SCORE = Score(
+    metric="validation_bpc",
+    label="held-out loss",
+    unit="bits per character",
+    chance=lambda spec: math.log2(spec.model.vocab),
+    oracle=Oracle("a trigram model, which only counts", "trigram_bpc"),
+)
 
 PRESENTATION = Presentation(
-    unit="character", figures="text", report="text", compared="validation_bpc", sizes=sizes
+    unit="character",
+    sizes=sizes,
+    tables=(
+        Table("Streams", ("stream_similarity_final", "H_res_distance_final")),
+        Table("Time", ("seconds",)),
+    ),
+    figures=("validation", "final_bits", "similarity", "gates", "matrices", "trade_off"),
+    compared=("validation_bpc",),
 )

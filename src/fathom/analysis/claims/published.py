@@ -15,9 +15,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 from fathom import tasks
 from fathom.analysis.claims.rules import RULES, Rule
 from fathom.config import BACKENDS, Config, Optimizer, read_yaml
-from fathom.measures import AVERAGED
 from fathom.models.connections.schemes import SCHEMES
-from fathom.settings import ConfigError, Section, checked, shown, unknown
+from fathom.settings import ConfigError, Settings, short_repr, unknown, validate
 
 AnyRule = Annotated[reduce(or_, RULES.values()), Field(discriminator="kind")]
 
@@ -26,14 +25,14 @@ SCALE_SETTINGS = {"depth", "steps", "batch_size", "streams", "tokens_per_step"}.
 )
 """What may stand in a `scale`: the numbers of a study that a published run may differ in."""
 
-GROUND_SETTINGS = ("depth", "steps", "width", "streams", "batch_size", "tokens_per_step")
-"""What may stand in a `ground`."""
+MINIMUM_SETTINGS = ("depth", "steps", "width", "streams", "batch_size", "tokens_per_step")
+"""What may stand in a `minimum_scale`."""
 
 OneLine = Annotated[str, AfterValidator(lambda text: " ".join(text.split()))]
 """Text that YAML may fold: a line break would end a row of the report's tables."""
 
 
-class Source(Section):
+class Source(Settings):
     """A document that published figures or statements."""
 
     title: OneLine
@@ -55,7 +54,9 @@ def _as_range(value: object) -> object:
     ends = value if isinstance(value, list | tuple) else [value, value]
     numbers = [end for end in ends if isinstance(end, int | float) and not isinstance(end, bool)]
     if len(numbers) != 2 or len(ends) != 2 or numbers[0] > numbers[1]:
-        raise ValueError(f"must be a number, or a range as in [0.4, 0.8], but is {shown(value)}")
+        raise ValueError(
+            f"must be a number, or a range as in [0.4, 0.8], but is {short_repr(value)}"
+        )
     return tuple(numbers)
 
 
@@ -63,18 +64,18 @@ ANY: Literal["any"] = "any"
 """Stands for every depth: of a value that the source gives for none, or for another than ours."""
 
 
-class Figures(Section):
+class Figures(Settings):
     """One published table: variant → depth → value."""
 
     source: str
     study: str
-    measure: str
+    metric: str
     scale: dict[str, float | dict[int, float]]
     cells: dict[str, dict[int | Literal["any"], Annotated[Value, BeforeValidator(_as_range)]]]
 
 
-class Bound(Section):
-    """Which values of a measure a source calls good, or bad."""
+class Bound(Settings):
+    """Which values of a metric a source calls good, or bad."""
 
     above: float = -math.inf
     below: float = math.inf
@@ -101,9 +102,7 @@ class Bound(Section):
             return " or ".join(f"{one}" for one in self.at)
         if math.isfinite(self.above) and math.isfinite(self.below):
             return f"{self.above:g} to {self.below:g}"
-        if math.isfinite(self.below):
-            return f"below {self.below:g}"
-        return f"above {self.above:g}"
+        return f"below {self.below:g}" if math.isfinite(self.below) else f"above {self.above:g}"
 
 
 def rounding(printed: float) -> float:
@@ -111,27 +110,27 @@ def rounding(printed: float) -> float:
     return 0.5 * 10.0 ** int(Decimal(repr(printed)).as_tuple().exponent)
 
 
-class Threshold(Section):
-    """What a source calls a good and a bad value of a measure."""
+class Threshold(Settings):
+    """What a source calls a good and a bad value of a metric."""
 
     source: str
     studies: list[str]
-    measure: str
+    metric: str
     good: Bound
     bad: Bound
 
 
-class Claim(Section):
+class Claim(Settings):
     """A published statement and the tests that it has to pass."""
 
     id: str
     source: str
-    says: OneLine
-    holds: Literal["at home", "everywhere"] = Field(
+    statement: OneLine
+    scope: Literal["at home", "everywhere"] = Field(
         "at home", description="whether the source's own backend decides, or all of them"
     )
     scale: Annotated[dict[str, float | dict[int, float]], Field(default_factory=dict)]
-    ground: Annotated[dict[str, float], Field(default_factory=dict)]
+    minimum_scale: Annotated[dict[str, float], Field(default_factory=dict)]
     """The least sizes of a study that can speak for the claim; of a depth, of the networks."""
     tests: Annotated[list[AnyRule], Field(default_factory=list)]
     untested: OneLine = Field(
@@ -141,9 +140,9 @@ class Claim(Section):
         None, description="a study in which its tests are made again; these decide nothing"
     )
 
-    def ground_of(self, test: Rule) -> dict[str, float]:
+    def minimum_scale_of(self, test: Rule) -> dict[str, float]:
         """The claim's, under that of the test where it has one."""
-        return {**self.ground, **test.ground}
+        return {**self.minimum_scale, **test.minimum_scale}
 
     @field_validator("tests", mode="before")
     @classmethod
@@ -155,14 +154,14 @@ class Claim(Section):
         return tests
 
 
-class Note(Section):
+class Note(Settings):
     """What a reader of a source must know, in our words: a contradiction, a convention, context."""
 
     source: str
-    says: OneLine
+    statement: OneLine
 
 
-class Published(Section):
+class Published(Settings):
     """All of report/published.yaml."""
 
     notes: list[Note]
@@ -178,7 +177,7 @@ def load_published(file: Path, config: Config) -> Published:
     It may speak of every variant that the config's studies have, and of every named connection;
     and of any variant of a study that the config does not have.
     """
-    published = checked(Published, read_yaml(file), str(file))
+    published = validate(Published, read_yaml(file), str(file))
     problems = list(_misnamed(published, config))
     if problems:
         raise ConfigError("\n".join(f"{file}: {problem}" for problem in problems))
@@ -208,28 +207,20 @@ def _misnamed(published: Published, config: Config) -> Iterator[str]:
         if isinstance(entry, Figures | Claim):
             yield from _strange(where, "scale setting", entry.scale, SCALE_SETTINGS)
         if isinstance(entry, Claim):
-            yield from _strange(where, "ground setting", entry.ground, GROUND_SETTINGS)
+            yield from _strange(where, "minimum setting", entry.minimum_scale, MINIMUM_SETTINGS)
         if isinstance(entry, Figures | Threshold):
-            yield from _strange(where, "measure", [entry.measure], AVERAGED)
+            yield from _strange(where, "metric", [entry.metric], tasks.averaged())
         if isinstance(entry, Figures) and entry.study in config.studies:
             yield from _strange(where, "variant", entry.cells, variants)
         for test in entry.tests if isinstance(entry, Claim) else ():
-            yield from _strange(where, "ground setting", test.ground, GROUND_SETTINGS)
-            measures = _named(test, "measure", "measures", "beside")
-            yield from _strange(where, "measure", measures, test.known_measures)
+            yield from _strange(where, "minimum setting", test.minimum_scale, MINIMUM_SETTINGS)
+            yield from _strange(where, "metric", test.named_metrics, test.known_metrics)
             if any(study in config.studies for study in test.studies):
-                named = _named(test, "variant", "variants", "lower", "higher", "than")
-                yield from _strange(where, "variant", named, variants)
+                yield from _strange(where, "variant", test.named_variants, variants)
     ids = [claim.id for claim in published.claims]
     for name in dict.fromkeys(ids):
         if ids.count(name) > 1:
             yield f"claim '{name}': {ids.count(name)} claims have the same id"
-
-
-def _named(test: Rule, *fields: str) -> list[str]:
-    """The names that a test has in those of these fields that are its own: one each, or a list."""
-    found = [getattr(test, field, None) or [] for field in fields]
-    return [name for names in found for name in ([names] if isinstance(names, str) else names)]
 
 
 def _strange(where: str, what: str, names: Iterable[str], known: Collection[str]) -> Iterator[str]:

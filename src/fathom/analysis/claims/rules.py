@@ -1,17 +1,24 @@
 """Rules: the kinds of test that a published claim can be put to.
 
 `report/published.yaml` names, for every claim, rules of this file with their settings, so adding a
-claim needs YAML alone, and a new rule is a class. A rule looks at one place (a backend on a
-platform) at a time and gives a verdict with the numbers behind it. Definitions:
-docs/definitions.md, "Verdicts".
+claim needs YAML alone, and a new rule is a class. A rule looks at one platform at a time and gives
+a verdict with the numbers behind it. There are four engines, each with its rules below it:
+
+- `Level`: the mean over seeds of each cell against a line or a band;
+- `Count`: how many runs have a property;
+- `Pair`: two sides compared, seed by seed or by means;
+- `Relation`: a fit or a correlation over runs.
+
+Definitions: docs/definitions.md, "Verdicts".
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal, get_args
 
 import numpy as np
@@ -19,19 +26,23 @@ import pandas as pd
 from pydantic import Field, model_validator
 from scipy import stats
 
+from fathom import tasks
 from fathom.analysis.effects import ROUNDING
-from fathom.analysis.places import PLACE, Place
+from fathom.analysis.platforms import Platform
 from fathom.analysis.tables import (
     CELL,
     CONFIDENCE,
     GROUP,
     MIN_SEEDS,
-    interval,
+    is_ratio,
     log10,
-    spread,
+    mean_with_ci,
+    select,
+    t_interval,
+    to_scale,
 )
-from fathom.measures import POSITIVE, RUN_MEASURES, STEP_MEASURES
-from fathom.settings import Positive, Registry, Section, listed
+from fathom.metrics import Score, tail_mean
+from fathom.settings import Positive, Registry, Settings, join_values
 
 REPRODUCED, NOT_REPRODUCED = "reproduced", "not reproduced"
 CONTRADICTED, NOT_MEASURED = "contradicted", "not measured"
@@ -41,8 +52,17 @@ OVER_SEEDS, OVER_RUNS, NO_INTERVAL = "interval over seeds", "interval over runs"
 RUNS, STEPS = "count of runs", "count of steps"
 """What a verdict may rest on."""
 
+SCORE, NOT_SCORED = "score", "not scored"
+"""The metric that stands for the score of the study, and the outcome of a run that has none."""
 
-def weakest(verdicts: Iterable[str]) -> str:
+MIN_EFFECT_IN_SD = 10
+"""Without an interval a difference must be so many times the largest standard deviation."""
+
+MIN_RUNS_FOR_SPREAD = 8
+"""So many runs of two variants together can differ in their spread by more than chance."""
+
+
+def combine_verdicts(verdicts: Iterable[str]) -> str:
     """The verdict of several tests together: all must hold, and one that does not is enough."""
     found = set(verdicts)
     order = (CONTRADICTED, NOT_REPRODUCED, NOT_MEASURED, REPRODUCED)
@@ -52,78 +72,66 @@ def weakest(verdicts: Iterable[str]) -> str:
 # --- what the rules look at ---------------------------------------------------------------------
 
 
+class NotMeasured(Exception):  # noqa: N818, a verdict and no error
+    """A test cannot be made: runs that it needs are not there, or too few."""
+
+    def __init__(self, reason: str, seeds: int = 0) -> None:
+        super().__init__(reason)
+        self.seeds = seeds
+
+
 @dataclass(frozen=True)
 class Evidence:
-    """The runs that count, at one place."""
+    """The runs that count, on one platform."""
 
     cells: pd.DataFrame
     """A row per run, as in cells.csv."""
     steps: pd.DataFrame
     """A row per step of these runs, as in steps.csv.gz."""
     everywhere: pd.DataFrame
-    """A row per run at any place."""
+    """A row per run on any platform."""
+    scores: Mapping[str, Score]
+    """What each study's results are judged by."""
 
-    @classmethod
-    def at(cls, place: Place, cells: pd.DataFrame, steps: pd.DataFrame) -> Evidence:
-        """What was measured at a place."""
-        here = list(asdict(place).values())
-        return cls(
-            cells[(cells[PLACE] == here).all(axis=1)],
-            steps[(steps[PLACE] == here).all(axis=1)],
-            cells,
-        )
+    def score_of(self, rule: Rule) -> Score:
+        """What a rule's study is judged by. Raises NotMeasured for a study that there is not."""
+        if rule.studies[0] not in self.scores:
+            raise NotMeasured(f"no run of {rule.studies[0]}")
+        return self.scores[rule.studies[0]]
 
     def without(self, studies: Collection[str], below: float) -> Evidence:
         """The same without these studies and without networks of fewer than `below` layers."""
         if not studies and below <= self.everywhere["depth"].min():
             return self
-        return Evidence(
-            *(
-                table[~table["study"].isin(studies) & (table["depth"] >= below)]
-                for table in (self.cells, self.steps, self.everywhere)
-            )
+        tables = (
+            table[~table["study"].isin(studies) & (table["depth"] >= below)]
+            for table in (self.cells, self.steps, self.everywhere)
         )
+        return Evidence(*tables, self.scores)
 
-    def runs(
-        self, studies: Sequence[str], variants: Sequence[str], depths: Sequence[int] | None
-    ) -> pd.DataFrame:
-        """The runs of these studies, variants and depths (None: all)."""
-        return _chosen(self.cells, studies, variants, depths)
-
-    def elsewhere(self, runs: pd.DataFrame) -> Iterator[pd.DataFrame]:
-        """For every other place the runs there of the cells that `runs` are of."""
+    def on_others(self, runs: pd.DataFrame) -> Iterator[tuple[Platform, pd.DataFrame]]:
+        """For every other backend or machine, its runs of the cells that `runs` are of."""
         others = self.everywhere.drop(self.cells.index)
         others = others[others[CELL].apply(tuple, axis=1).isin(runs[CELL].apply(tuple, axis=1))]
-        return (found for _, found in others.groupby(PLACE, sort=False))
+        here = runs[["backend", "machine"]].iloc[0]
+        for name, found in others.groupby("platform", sort=False):
+            # Imported runs of this very machine say nothing new.
+            if (found[["backend", "machine"]].iloc[0] != here).any():
+                yield Platform.parse(name), found
 
-    def spread(
-        self,
-        studies: Sequence[str],
-        variants: Sequence[str],
-        value: Callable[[pd.DataFrame], pd.Series],
-    ) -> float:
-        """The largest standard deviation of a value over seeds, of any cell at any place.
+    def seed_sd(self, rule: Rule, value: Callable[[pd.DataFrame], pd.Series]) -> float:
+        """The largest standard deviation of a value over seeds, of any cell on any platform.
 
-        Of these studies and variants; NaN if no cell has MIN_SEEDS seeds.
+        Of the rule's studies and variants; NaN if no cell has MIN_SEEDS seeds.
         """
-        runs = _chosen(self.everywhere, studies, variants, None)
+        runs = select(self.everywhere, rule.studies, rule.named_variants)
         groups = value(runs).groupby([runs[name] for name in GROUP])
         return float(groups.std()[groups.count() >= MIN_SEEDS].max())
 
 
-def _chosen(
-    cells: pd.DataFrame,
-    studies: Sequence[str],
-    variants: Sequence[str],
-    depths: Sequence[int] | None,
-) -> pd.DataFrame:
-    chosen = cells["study"].isin(studies) & cells["variant"].isin(variants)
-    return cells[chosen & (cells["depth"].isin(depths) if depths else True)]
-
-
 @dataclass(frozen=True)
 class Judgement:
-    """A verdict of one test at one place, with the numbers behind it."""
+    """A verdict of one test on one platform, with the numbers behind it."""
 
     verdict: str
     reason: str
@@ -137,232 +145,251 @@ class Judgement:
 
 
 @dataclass(frozen=True)
-class Part:
-    """What one cell, or two that are compared, say to a test."""
+class GroupResult:
+    """The verdict of one cell, or of two that are compared."""
 
     name: str
-    found: dict[str, float]
-    """What `interval` says of its values."""
+    estimate: dict[str, float]
+    """Mean and interval, as of `t_interval`."""
     verdict: str
-    excess: float
+    margin: float
     """How far its mean is on the wrong side; infinite if it is not finite."""
     seeds: int
     counted: bool = False
     """Whether the verdict is of runs one by one, and of no interval."""
 
 
-def together(parts: Sequence[Part], reason: str, published: float = math.nan) -> Judgement:
-    """The judgement of several parts, with the numbers of the least favourable one.
+def combine_results(
+    results: Sequence[GroupResult], reason: str, published: float = math.nan
+) -> Judgement:
+    """The judgement of several groups, with the numbers of the least favourable one.
 
-    `seeds` are those of the parts that give the verdict.
+    `seeds` are those of the groups that give the verdict.
     """
-    verdict = weakest(part.verdict for part in parts)
-    decide = [part for part in parts if part.verdict == verdict]
-    seeds = min(part.seeds for part in decide)
+    verdict = combine_verdicts(result.verdict for result in results)
+    decide = [result for result in results if result.verdict == verdict]
+    seeds = min(result.seeds for result in decide)
     if verdict == NOT_MEASURED:
-        reason = f"{few(seeds)}; {reason}"
-    found = least_favourable(parts).found
-    counted = RUNS if all(part.counted for part in decide) else ""
-    return Judgement(verdict, reason, found["mean"], found["ci95_half"], published, seeds, counted)
+        reason = f"{too_few(seeds)}; {reason}"
+    worst = least_favourable(results).estimate
+    counted = RUNS if all(result.counted for result in decide) else ""
+    return Judgement(verdict, reason, worst["mean"], worst["ci95_half"], published, seeds, counted)
 
 
-def least_favourable(parts: Sequence[Part]) -> Part:
-    """The part that speaks most against the claim, or least for it."""
-    return max(parts, key=lambda part: part.excess)
+def least_favourable(results: Sequence[GroupResult]) -> GroupResult:
+    """The group that speaks most against the claim, or least for it."""
+    return max(results, key=lambda result: result.margin)
 
 
-def few(seeds: int) -> str:
+def verdict_of(holds: bool, fails: bool) -> str:
+    """The verdict of a test of which both, or neither, side may be certain."""
+    if fails:
+        return CONTRADICTED
+    return REPRODUCED if holds else NOT_REPRODUCED
+
+
+def too_few(seeds: int) -> str:
     """What is said of too few seeds."""
     return f"{'one seed' if seeds == 1 else f'{seeds} seeds'}: no verdict"
 
 
-def fewest(runs: pd.DataFrame) -> int:
+def fewest_seeds(runs: pd.DataFrame) -> int:
     """The fewest runs of any cell."""
     return int(runs.groupby(CELL).size().min())
 
 
-def not_measured(what: str) -> Judgement:
-    """The verdict where the cells that a test needs are not there."""
-    return Judgement(NOT_MEASURED, f"no run of {what}")
-
-
-def missing(
-    runs: pd.DataFrame, variants: Sequence[str], depths: Sequence[int] | None
-) -> Judgement | None:
-    """The verdict if one of the variants was not run at all, or not at one of the named depths.
-
-    A part of the cells cannot speak for all of them.
-    """
-    for variant in variants:
-        there = set(runs.loc[runs["variant"] == variant, "depth"])
-        lacking = sorted(set(depths or ()) - there)
-        if lacking or not there:
-            return not_measured(_cells(variant, lacking))
-    return None
-
-
-# --- the rules ---------------------------------------------------------------------------------
-
-
-ORDER = 10
-"""Without an interval a difference must be so many times the largest spread between seeds."""
-
-
-class Rule(Section):
+class Rule(Settings):
     """A named rule with its settings.
 
-    Every subclass has a `kind`, by which published.yaml names it, and is in RULES.
+    Every rule has a `kind`, by which published.yaml names it, and is in RULES.
     """
 
     rests_on: ClassVar[str]
     """What its verdicts rest on. One that rests on an interval can be wrong by chance."""
 
-    known_measures: ClassVar[Collection[str]] = RUN_MEASURES
-    """What its settings may name as measures."""
+    known_metrics: ClassVar[Collection[str]] = (SCORE, *tasks.run_metrics())
+    """What its settings may name as metrics."""
 
     studies: Annotated[list[str], Field(min_length=1, max_length=1)] = Field(
         description="where its cells are: each study is looked at by itself"
     )
+    depths: list[int] | None = Field(None, description="of these; None: every depth that is there")
     seeds: Positive = Field(
         MIN_SEEDS, description="so many seeds a verdict takes; 1: the source tells of one run"
     )
-    ground: Annotated[dict[str, float], Field(default_factory=dict)]
+    minimum_scale: Annotated[dict[str, float], Field(default_factory=dict)]
     """The least sizes of a study that can be tested, where they are not those of the claim."""
 
     @abstractmethod
     def judge(self, evidence: Evidence) -> Judgement:
-        """Look at one place."""
+        """Look at one platform. Raises NotMeasured."""
 
-    def part(
+    @property
+    def named_variants(self) -> list[str]:
+        """Every variant that its settings name."""
+        return self._names("variant", "variants", "lower", "higher", "than")
+
+    @property
+    def named_metrics(self) -> list[str]:
+        """Every metric that its settings name."""
+        return self._names("metric", "metrics", "beside")
+
+    def _names(self, *fields: str) -> list[str]:
+        found = [getattr(self, field, None) or [] for field in fields]
+        return [name for names in found for name in ([names] if isinstance(names, str) else names)]
+
+    def find(self, table: pd.DataFrame, *metrics: str) -> pd.DataFrame:
+        """Its rows of a table that have these metrics; a score that is not finite is one.
+
+        Raises NotMeasured if they lack a variant, or one at a named depth: a part of the cells
+        cannot speak for all of them.
+        """
+        rows = select(table, self.studies, self.named_variants, self.depths)
+        with_metrics = f" with a {join_values(metrics)}" if metrics else ""
+        for metric in metrics:
+            rows = rows[rows["outcome"] != NOT_SCORED if metric == SCORE else rows[metric].notna()]
+        for variant in self.named_variants:
+            there = set(rows.loc[rows["variant"] == variant, "depth"])
+            lacking = sorted(set(self.depths or ()) - there)
+            if lacking or not there:
+                where = f" at {join_values(lacking)} layers" if lacking else ""
+                raise NotMeasured(f"no run of {variant}{where}{with_metrics}")
+        return rows
+
+    def require_seeds(self, runs: pd.DataFrame) -> None:
+        """Raise NotMeasured where a cell has fewer seeds than a verdict takes."""
+        if (seeds := fewest_seeds(runs)) < self.seeds:
+            raise NotMeasured(too_few(seeds), seeds)
+
+    def judge_group(
         self,
         name: str,
-        found: dict[str, float],
-        excess: float,
+        estimate: dict[str, float],
+        margin: float,
         seeds: int,
-        seen: Callable[[], float],
-    ) -> Part:
-        """What a mean says that is `excess` on the wrong side of a line (negative: on the right).
+        seed_sd: float = math.nan,
+    ) -> GroupResult:
+        """The verdict of a mean that is `margin` on the wrong side of a line (negative: the right).
 
         Reproduced or contradicted if the interval leaves out the line. With fewer seeds than an
-        interval takes: if the distance is more than ORDER times `seen`, the largest standard
-        deviation between seeds, or not finite; else nothing is measured.
+        interval takes: if the distance is more than MIN_EFFECT_IN_SD times `seed_sd`, the largest
+        standard deviation between seeds, or not finite; else nothing is measured.
         """
         enough = seeds >= self.seeds
-        if not math.isnan(found["ci95_half"]):
-            reach = found["ci95_half"]
-        else:
-            reach = 0.0 if enough else _or_infinite(ORDER * seen())
-        if excess == math.inf or excess > reach:
-            verdict = CONTRADICTED
-        elif excess < -reach:
-            verdict = REPRODUCED
-        else:
-            verdict = NOT_REPRODUCED if enough else NOT_MEASURED
-        return Part(name, found, verdict, excess, seeds, counted=math.isinf(excess))
-
-    def too_few(self, runs: pd.DataFrame) -> Judgement | None:
-        """The verdict of a count where a cell has fewer seeds than a verdict takes."""
-        seeds = fewest(runs)
-        if seeds >= self.seeds:
-            return None
-        return Judgement(NOT_MEASURED, few(seeds), seeds=seeds)
+        reach = estimate["ci95_half"]
+        if math.isnan(reach):
+            reach = 0.0 if enough else _nan_to_inf(MIN_EFFECT_IN_SD * seed_sd)
+        verdict = verdict_of(margin < -reach, margin > reach or margin == math.inf)
+        if verdict == NOT_REPRODUCED and not enough:
+            verdict = NOT_MEASURED
+        return GroupResult(name, estimate, verdict, margin, seeds, counted=math.isinf(margin))
 
 
-class LineInDepth(Rule):
-    """A logarithmic measure grows along a line in depth, so the measure itself exponentially.
+# --- levels -------------------------------------------------------------------------------------
 
-    Reproduced: the slope's interval is above zero and the line explains `r_squared` of the
-    variance. Contradicted: the slope's interval is at or below zero. `measures` are tried in
-    order, so that a run that diverged can give its last finite one.
+
+class Level(Rule):
+    """The mean over seeds of each cell against a line or a band, by its interval over seeds."""
+
+    rests_on: ClassVar[str] = OVER_SEEDS
+
+    @abstractmethod
+    def values(self, runs: pd.DataFrame, evidence: Evidence) -> pd.Series:
+        """What is compared with the line, for each run; NaN where a run has none."""
+
+    @abstractmethod
+    def judge_cell(self, name: str, runs: pd.DataFrame, seed_sd: float) -> GroupResult:
+        """The verdict of the seeds of one cell, from their column `value`."""
+
+    def judge_cells(self, runs: pd.DataFrame, evidence: Evidence) -> list[GroupResult]:
+        """A verdict for every depth and variant."""
+        seed_sd = evidence.seed_sd(self, lambda runs: self.values(runs, evidence))
+        cells = runs.assign(value=self.values(runs, evidence)).groupby(["depth", "variant"])
+        return [
+            self.judge_cell(f"{variant} at {depth} layers", seeds, seed_sd)
+            for (depth, variant), seeds in cells
+        ]
+
+
+class Band(Level):
+    """A metric lies between two numbers in every run of a variant, at every depth.
+
+    Reproduced: every run lies there. Contradicted: the interval over seeds lies outside at some
+    depth.
     """
 
-    kind: Literal["line_in_depth"]
-    rests_on: ClassVar[str] = OVER_RUNS
     variant: str
-    measures: list[str]
-    r_squared: float = 0.99
-    published: float = math.nan
+
+    @abstractmethod
+    def band(self) -> tuple[float, float]:
+        """The lowest and the highest value that is right."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """The band in words."""
+
+    def judge_cell(self, name: str, runs: pd.DataFrame, seed_sd: float) -> GroupResult:
+        estimate = t_interval(runs["value"])
+        low, high = self.band()
+        margin = _nan_to_inf(max(low - estimate["mean"], estimate["mean"] - high))
+        result = self.judge_group(name, estimate, margin, len(runs), seed_sd)
+        if result.verdict == CONTRADICTED or len(runs) < self.seeds:
+            return result
+        verdict = REPRODUCED if runs["value"].between(low, high).all() else NOT_REPRODUCED
+        return replace(result, verdict=verdict, counted=True)
 
     def judge(self, evidence: Evidence) -> Judgement:
-        runs = evidence.runs(self.studies, [self.variant], None)
-        value = _first_finite(runs, self.measures)
-        points = pd.DataFrame({"depth": runs["depth"], "value": value}).dropna()
-        depths = sorted(points["depth"].unique())
-        if len(depths) < 3:
-            return not_measured(f"{self.variant} at three depths with a finite {self.measures[0]}")
-        fit = stats.linregress(points["depth"], points["value"])
-        # Values that are all equal have no correlation, and a slope that is exactly zero.
-        flat = points["value"].nunique() == 1
-        r_squared = 0.0 if flat else fit.rvalue**2
-        stderr = 0.0 if flat else fit.stderr
-        half = float(stats.t.ppf(0.5 + CONFIDENCE / 2, len(points) - 2)) * stderr
-        seeds = int(runs["seed"].nunique())
-        low, high = fit.slope - half, fit.slope + half
-        if low > 0 and r_squared >= self.r_squared:
-            verdict = REPRODUCED
-        else:
-            verdict = CONTRADICTED if high <= 0 else NOT_REPRODUCED
+        runs = self.find(evidence.cells)
+        results = self.judge_cells(runs, evidence)
+        worst = least_favourable(results)
+        within = self.values(runs, evidence).between(*self.band()).sum()
         reason = (
-            f"slope {fit.slope:.4g} ± {half:.2g} per layer over {listed(depths)} layers, "
-            f"R² {r_squared:.4f}"
+            f"{within} of {len(runs)} runs {self.describe()}; "
+            f"least favourable {worst.name}: {_pm(worst.estimate)}"
         )
-        return Judgement(verdict, reason, fit.slope, half, self.published, seeds)
+        return combine_results(results, reason)
 
 
-class Near(Rule):
-    """A measure is within `tolerance` of the published `value` at every depth.
+class Near(Band):
+    """A metric is within `tolerance` of the published `value` at every depth.
 
     Reproduced: every run is. Contradicted: the interval over seeds lies outside at some depth.
-    `measures` are tried in order, as in LineInDepth. The measure `beside` is told and decides
-    nothing.
+    `metrics` are tried in order, so that a run that diverged can give its last finite one. The
+    metric `beside` is told and decides nothing.
     """
 
     kind: Literal["near"]
-    rests_on: ClassVar[str] = OVER_SEEDS
-    variant: str
-    depths: list[int] | None = None
-    measures: list[str]
+    metrics: list[str]
     value: float
     tolerance: float
     beside: str | None = None
 
+    def band(self) -> tuple[float, float]:
+        return self.value - self.tolerance, self.value + self.tolerance
+
+    def describe(self) -> str:
+        return f"within {self.tolerance:g} of {self.value:g}"
+
+    def values(self, runs: pd.DataFrame, evidence: Evidence) -> pd.Series:
+        return _first_finite(runs, self.metrics)
+
     def judge(self, evidence: Evidence) -> Judgement:
-        runs = evidence.runs(self.studies, [self.variant], self.depths)
-        if gap := missing(runs, [self.variant], self.depths):
-            return gap
-        values = _first_finite(runs, self.measures)
-        within = (values - self.value).abs() <= self.tolerance
-
-        def excess(mean: float) -> float:
-            return _or_infinite(abs(mean - self.value)) - self.tolerance
-
-        def seen() -> float:
-            of = lambda cells: _first_finite(cells, self.measures)  # noqa: E731
-            return evidence.spread(self.studies, [self.variant], of)
-
-        parts = _by_cell(self, runs, values, within, excess, seen)
-        worst = least_favourable(parts)
-        reason = (
-            f"{within.sum()} of {len(runs)} runs within {self.tolerance:g} of {self.value:g}; "
-            f"farthest {worst.name}: {_pm(worst.found)}"
-        )
-        if self.beside:
-            reason += f"; {self.beside} beside it: {_pm(interval(runs[self.beside]))}"
-        return together(parts, reason, self.value)
+        judged = replace(super().judge(evidence), published=self.value)
+        if not self.beside:
+            return judged
+        beside = _pm(t_interval(self.find(evidence.cells)[self.beside]))
+        return replace(judged, reason=f"{judged.reason}; {self.beside} beside it: {beside}")
 
 
-class Between(Rule):
-    """A measure lies between `low` and `high` at every depth; a side that is not given is open.
+class Between(Band):
+    """A metric lies between `low` and `high` at every depth; a side that is not given is open.
 
     Reproduced: every run lies there. Contradicted: the interval over seeds lies outside at some
     depth.
     """
 
     kind: Literal["between"]
-    rests_on: ClassVar[str] = OVER_SEEDS
-    variant: str
-    depths: list[int] | None = None
-    measure: str
+    metric: str
     low: float = -math.inf
     high: float = math.inf
 
@@ -372,335 +399,478 @@ class Between(Rule):
             raise ValueError("between needs low, high or both, the first below the second")
         return self
 
-    def judge(self, evidence: Evidence) -> Judgement:
-        runs = evidence.runs(self.studies, [self.variant], self.depths)
-        if gap := missing(runs, [self.variant], self.depths):
-            return gap
-        values = runs[self.measure]
-        if values.isna().all():
-            return not_measured(f"{self.variant} with a {self.measure}")
-        within = (values >= self.low) & (values <= self.high)
+    def band(self) -> tuple[float, float]:
+        return self.low, self.high
 
-        def excess(mean: float) -> float:
-            return _or_infinite(max(self.low - mean, mean - self.high))
-
-        def seen() -> float:
-            return evidence.spread(self.studies, [self.variant], lambda cells: cells[self.measure])
-
-        parts = _by_cell(self, runs, values, within, excess, seen)
-        worst = least_favourable(parts)
+    def describe(self) -> str:
         sides = [f"at least {self.low:g}"] if math.isfinite(self.low) else []
         sides += [f"at most {self.high:g}"] if math.isfinite(self.high) else []
-        reason = (
-            f"{within.sum()} of {len(runs)} runs of {self.variant} {' and '.join(sides)}; "
-            f"least favourable {worst.name}: {_pm(worst.found)}"
+        return " and ".join(sides)
+
+    def values(self, runs: pd.DataFrame, evidence: Evidence) -> pd.Series:
+        return runs[self.metric]
+
+    def judge(self, evidence: Evidence) -> Judgement:
+        if self.find(evidence.cells)[self.metric].isna().all():
+            raise NotMeasured(f"no run of {self.variant} with a {self.metric}")
+        return super().judge(evidence)
+
+
+class BesideChance(Level):
+    """The score ends on one side of a line, in every cell.
+
+    The line leaves `fraction` of the way from a perfect score to the chance level: of a loss, that
+    fraction of the chance level.
+    """
+
+    side: ClassVar[Literal["below", "above"]]
+    variants: list[str]
+    fraction: float = 0.1
+    published: float = math.nan
+
+    def values(self, runs: pd.DataFrame, evidence: Evidence) -> pd.Series:
+        perfect = evidence.score_of(self).perfect
+        left = (runs[SCORE] - perfect) / (runs["score_chance"] - perfect)
+        return log10(left.where(runs["outcome"] != "diverged"))
+
+    def judge_cell(self, name: str, runs: pd.DataFrame, seed_sd: float) -> GroupResult:
+        estimate = t_interval(runs["value"])
+        finite = runs[SCORE].notna() & (runs["outcome"] != "diverged")
+        sign = 1 if self.side == "below" else -1
+        # Runs that diverged are above: those that did not must be, too.
+        failed = not (finite.all() if self.side == "below" else finite.any())
+        if len(runs) < MIN_SEEDS:
+            failed |= (runs["outcome"] != "learned").any()
+        margin = sign * (math.inf if failed else estimate["mean"] - math.log10(self.fraction))
+        seeds = len(runs) if failed else int(finite.sum())
+        return self.judge_group(name, estimate, margin, seeds, seed_sd)
+
+    def judge(self, evidence: Evidence) -> Judgement:
+        runs = self.find(evidence.cells, SCORE)
+        results = self.judge_cells(runs, evidence)
+        worst = least_favourable(results).name
+        names = runs["variant"] + " at " + runs["depth"].astype(str) + " layers"
+        score = evidence.score_of(self)
+        found = mean_with_ci(runs.loc[names == worst, SCORE], tasks.bounds_of(score.metric))
+        judged = combine_results(results, self._describe(results, runs, score), self.published)
+        text = "not finite" if math.isnan(found["mean"]) else f"{found['mean']:.3g}"
+        if math.isfinite(found["low"]):
+            text += f" ({found['low']:.2g} to {found['high']:.2g})"
+        return replace(
+            judged,
+            reason=f"{judged.reason}; least favourable: {worst}, {text}",
+            observed=found["mean"],
+            ci95_half=found["high"] - found["mean"],
         )
-        return together(parts, reason)
+
+    def _describe(self, results: Sequence[GroupResult], runs: pd.DataFrame, score: Score) -> str:
+        """Which cells are on the wrong side of the line, in the score's unit."""
+        limit = score.perfect + self.fraction * (runs["score_chance"].iloc[0] - score.perfect)
+        below = (self.side == "below") == (score.better == "lower")
+        sides = ("below", "above") if below else ("above", "below")
+        wrong = [r.name for r in results if r.verdict in (CONTRADICTED, NOT_REPRODUCED)]
+        if wrong:
+            return f"{sides[1]} {limit:.3g}: {', '.join(wrong)}"
+        return f"all {sides[0]} {limit:.3g}"
 
 
-def _by_cell(
-    rule: Rule,
-    runs: pd.DataFrame,
-    values: pd.Series,
-    within: pd.Series,
-    excess: Callable[[float], float],
-    seen: Callable[[], float],
-) -> list[Part]:
-    """A part for every depth: with enough seeds it is reproduced if every run is within."""
-    parts = []
-    for depth, group in values.groupby(runs["depth"]):
-        found, seeds = interval(group), len(group)
-        part = rule.part(f"at {depth} layers", found, excess(found["mean"]), seeds, seen)
-        if part.verdict != CONTRADICTED and seeds >= rule.seeds:
-            verdict = REPRODUCED if within[group.index].all() else NOT_REPRODUCED
-            part = replace(part, verdict=verdict, counted=True)
-        parts.append(part)
-    return parts
+class ConvergesBelow(BesideChance):
+    """The score ends with less than `fraction` of the chance level left to a perfect one.
+
+    A loss ends below that fraction of the chance level. Reproduced: the interval over seeds lies
+    there, at every depth and variant. Contradicted: somewhere it lies on the other side, or a run
+    diverged; or a run failed where there is no interval.
+    """
+
+    kind: Literal["converges_below"]
+    side = "below"
 
 
-class Fails(Rule):
-    """No run learns: its final loss is not finite, or near the chance level.
+class StaysAbove(BesideChance):
+    """The score ends with more than `fraction` of the chance level left, or is not finite.
+
+    Reproduced: the interval over seeds lies there, at every depth and variant. Contradicted:
+    somewhere it lies on the other side.
+    """
+
+    kind: Literal["stays_above"]
+    side = "above"
+
+
+class Falls(Level):
+    """At every depth and variant a positive metric is less at the end of a run than at its start.
+
+    By the interval of log10 of the ratio of `last` to `first`, two run metrics. Reproduced: it is
+    below zero everywhere. Contradicted: it is above zero somewhere, or a run is not finite.
+    """
+
+    kind: Literal["falls"]
+    variants: list[str]
+    metrics: Annotated[list[str], Field(min_length=2, max_length=2)] = Field(
+        description="at the start and at the end"
+    )
+
+    def values(self, runs: pd.DataFrame, evidence: Evidence) -> pd.Series:
+        start, end = self.metrics
+        return log10(runs[end] / runs[start])
+
+    def judge_cell(self, name: str, runs: pd.DataFrame, seed_sd: float) -> GroupResult:
+        estimate = t_interval(runs["value"])
+        margin = math.inf if estimate["n"] < len(runs) else estimate["mean"]
+        return self.judge_group(name, estimate, margin, len(runs), seed_sd)
+
+    def judge(self, evidence: Evidence) -> Judgement:
+        results = self.judge_cells(self.find(evidence.cells), evidence)
+        worst = least_favourable(results)
+        what = f"log10 of end to start of {worst.name} {_pm(worst.estimate)}"
+        return combine_results(results, f"least favourable: {what}")
+
+
+# --- counts -------------------------------------------------------------------------------------
+
+
+class Count(Rule):
+    """How many runs have a property."""
+
+    rests_on: ClassVar[str] = RUNS
+
+
+class Fails(Count):
+    """No run learns: it diverges, or its score stays near the chance level.
 
     Reproduced: all fail. Contradicted: all learn.
     """
 
     kind: Literal["fails"]
-    rests_on: ClassVar[str] = RUNS
     variant: str
-    depths: list[int]
     published: float = math.nan
 
     def judge(self, evidence: Evidence) -> Judgement:
-        runs = evidence.runs(self.studies, [self.variant], self.depths)
-        if gap := missing(runs, [self.variant], self.depths):
-            return gap
-        if gap := self.too_few(runs):
-            return gap
-        counts = runs["outcome"].value_counts()
-        learned = int(counts.get("learned", 0))
-        verdict = {0: REPRODUCED, len(runs): CONTRADICTED}.get(learned, NOT_REPRODUCED)
-        told = ", ".join(f"{n} {what}" for what, n in counts.items())
-        found = interval(runs["loss_final"])
+        runs = self.find(evidence.cells, SCORE)
+        self.require_seeds(runs)
+        outcomes = ", ".join(f"{n} {what}" for what, n in runs["outcome"].value_counts().items())
+        score, failed = t_interval(runs[SCORE]), runs["outcome"] != "learned"
         return Judgement(
-            verdict, f"of {len(runs)} runs: {told}", found["mean"], found["ci95_half"],
-            self.published, fewest(runs),
+            verdict_of(failed.all(), not failed.any()), f"of {len(runs)} runs: {outcomes}",
+            score["mean"], score["ci95_half"], self.published, fewest_seeds(runs),
         )  # fmt: skip
 
 
-class DivergesAtOnce(Rule):
+class DivergesAtOnce(Count):
     """Loss or logits are not finite from the first step.
 
     Reproduced: in every run. Contradicted: in none.
     """
 
     kind: Literal["diverges_at_once"]
-    rests_on: ClassVar[str] = RUNS
     variant: str
-    depths: list[int]
 
     def judge(self, evidence: Evidence) -> Judgement:
-        runs = evidence.runs(self.studies, [self.variant], self.depths)
-        if gap := missing(runs, [self.variant], self.depths):
-            return gap
-        if gap := self.too_few(runs):
-            return gap
-        at_once = int((runs["first_nonfinite_step"] == 0).sum())
-        verdict = {len(runs): REPRODUCED, 0: CONTRADICTED}.get(at_once, NOT_REPRODUCED)
-        reason = f"not finite from the first step in {at_once} of {len(runs)} runs"
-        return Judgement(verdict, reason, at_once, seeds=fewest(runs))
+        runs = self.find(evidence.cells)
+        self.require_seeds(runs)
+        at_once = runs["first_nonfinite_step"] == 0
+        reason = f"not finite from the first step in {at_once.sum()} of {len(runs)} runs"
+        verdict = verdict_of(at_once.all(), not at_once.any())
+        return Judgement(verdict, reason, at_once.sum(), seeds=fewest_seeds(runs))
 
 
-class NoEvents(Rule):
+class NoEvents(Count):
     """No step of any run has a non-finite loss or logit. Contradicted by one."""
 
     kind: Literal["no_events"]
-    rests_on: ClassVar[str] = RUNS
     variants: list[str]
 
     def judge(self, evidence: Evidence) -> Judgement:
-        runs = evidence.runs(self.studies, self.variants, None)
-        if gap := missing(runs, self.variants, None):
-            return gap
+        runs = self.find(evidence.cells)
         events = int(runs["nonfinite_total"].sum())
-        if not events and (gap := self.too_few(runs)):
-            return gap
-        verdict = CONTRADICTED if events else REPRODUCED
+        if not events:
+            self.require_seeds(runs)
         reason = f"{events} events in {int(runs['steps'].sum())} steps of {len(runs)} runs"
-        return Judgement(verdict, reason, events, 0.0, 0.0, fewest(runs))
+        return Judgement(
+            CONTRADICTED if events else REPRODUCED, reason, events, 0.0, 0.0, fewest_seeds(runs)
+        )
 
 
-class ConvergesBelow(Rule):
-    """The final loss ends below `fraction` of the chance level, at every depth and variant.
+class Reaches(Count):
+    """In some run a metric reaches `value`: what can happen, and need not.
 
-    Reproduced: the interval over seeds lies below, everywhere. Contradicted: somewhere it lies
-    above, or a run diverged; or a run failed where there is no interval.
+    Reproduced: in at least one. Contradicted: in none, and at every depth the interval in which one
+    more run would fall lies below.
     """
 
-    kind: Literal["converges_below"]
     rests_on: ClassVar[str] = OVER_SEEDS
-    variants: list[str]
-    depths: list[int]
-    fraction: float = 0.1
-    published: float = math.nan
+    kind: Literal["reaches"]
+    variant: str
+    metric: str
+    value: float
 
     def judge(self, evidence: Evidence) -> Judgement:
-        return _beside_chance(self, evidence, "below")
+        runs = self.find(evidence.cells, self.metric)
+        there = runs[self.metric] >= self.value
+        if not there.any():
+            self.require_seeds(runs)
+        tops = runs.groupby("depth")[self.metric].apply(_top_of_one_more)
+        verdict = verdict_of(there.any(), not there.any() and (tops < self.value).all())
+        largest = runs[self.metric].max()
+        reason = f"{there.sum()} of {len(runs)} runs reach {self.value:g}; largest {largest:.3g}"
+        counted = RUNS if there.any() else ""
+        return Judgement(verdict, reason, largest, seeds=fewest_seeds(runs), rests_on=counted)
 
 
-class StaysAbove(Rule):
-    """The final loss ends above `fraction` of the chance level, or is not finite: no convergence.
+def _top_of_one_more(values: pd.Series) -> float:
+    """The upper end of the interval in which one more run would fall; NaN without one.
 
-    Reproduced: the interval over seeds lies above, at every depth and variant. Contradicted:
-    somewhere it lies below.
+    The interval of the mean is narrower by √(n + 1).
+    """
+    found = t_interval(values)
+    return found["mean"] + found["ci95_half"] * math.sqrt(found["n"] + 1)
+
+
+EVERY_STEP = tuple(name for name, m in tasks.step_metrics().items() if m.when == "every step")
+
+
+class EveryStep(Count):
+    """A metric moves by no more than the `tolerance` of the rule over the steps, in every run."""
+
+    rests_on: ClassVar[str] = STEPS
+    known_metrics: ClassVar[Collection[str]] = EVERY_STEP
+    variant: str
+    metric: str
+
+    @abstractmethod
+    def measure_run(self, values: pd.Series) -> float:
+        """How far one run is from what is claimed; NaN where nothing can be said."""
+
+    @abstractmethod
+    def describe(self, still: int, runs: int, farthest: float) -> str:
+        """What was found, in words."""
+
+    def judge(self, evidence: Evidence) -> Judgement:
+        rows = self.find(evidence.steps)
+        if self.metric not in rows:
+            raise NotMeasured(f"no run of {self.variant} with a {self.metric}")
+        firsts = rows[rows["step"] == rows["step"].min()]
+        self.require_seeds(firsts)
+        by_run = rows.sort_values("step").groupby(["study", "depth", "seed"])[self.metric]
+        moves = by_run.apply(self.measure_run)
+        still, farthest = moves <= self.tolerance, moves.fillna(0).max()
+        reason = self.describe(still.sum(), len(moves), farthest)
+        verdict = verdict_of(still.all(), (moves > self.tolerance).all())
+        return Judgement(verdict, reason, farthest, math.nan, 0.0, fewest_seeds(firsts))
+
+
+class Monotone(EveryStep):
+    """A metric is finite and never rises from one step to the next, in every run.
+
+    Contradicted: it rises in every run.
     """
 
-    kind: Literal["stays_above"]
+    kind: Literal["monotone"]
+    tolerance: ClassVar[float] = 0.0
+
+    def measure_run(self, values: pd.Series) -> float:
+        finite = values.replace([np.inf, -np.inf], np.nan)
+        rises = int((finite.diff() > 0).sum())
+        return rises if rises or finite.notna().all() else math.nan
+
+    def describe(self, still: int, runs: int, farthest: float) -> str:
+        return f"never rises in {still} of {runs} runs; at most {farthest:.0f} rises in one"
+
+
+class Constant(EveryStep):
+    """At every step a metric is within `tolerance` of what it was at the first, in every run.
+
+    Contradicted: in no run.
+    """
+
+    kind: Literal["constant"]
+    tolerance: float
+
+    def measure_run(self, values: pd.Series) -> float:
+        return _nan_to_inf(float((values - values.iloc[0]).abs().max(skipna=False)))
+
+    def describe(self, still: int, runs: int, farthest: float) -> str:
+        within = f"within {self.tolerance:g} of its first value in {still} of {runs} runs"
+        return f"{within}; farthest {farthest:.2g}"
+
+
+# --- pairs --------------------------------------------------------------------------------------
+
+
+class Pair(Rule):
+    """Two sides compared, by the interval of the difference of their means.
+
+    Of a positive metric the ratio is compared, by the difference of log10; of any other the
+    difference.
+    """
+
     rests_on: ClassVar[str] = OVER_SEEDS
-    variants: list[str]
-    depths: list[int]
-    fraction: float = 0.1
-    published: float = math.nan
+    metric: str = Field(SCORE, description="what is compared; by default the study's score")
+    by: Literal["ratio", "difference"] | None = Field(
+        None, description="difference: of a positive metric that may be zero"
+    )
 
-    def judge(self, evidence: Evidence) -> Judgement:
-        return _beside_chance(self, evidence, "above")
+    def compares_ratios(self, evidence: Evidence) -> bool:
+        """Whether values are compared by their ratio."""
+        if self.by:
+            return self.by == "ratio"
+        return is_ratio(evidence.score_of(self).metric if self.metric == SCORE else self.metric)
+
+    def scale(self, evidence: Evidence) -> Callable[[pd.DataFrame], pd.Series]:
+        """What takes runs to the values that are compared."""
+        ratio = self.compares_ratios(evidence)
+        return lambda runs: to_scale(runs[self.metric], ratio=ratio)
 
 
-def _beside_chance(
-    rule: ConvergesBelow | StaysAbove, evidence: Evidence, side: Literal["below", "above"]
+def combine_pairs(
+    rule: Rule,
+    results: Sequence[GroupResult],
+    skipped: dict[str, int],
+    words: dict[str, str],
+    describe: Callable[[GroupResult], str],
+    published: float = math.nan,
 ) -> Judgement:
-    """Whether final losses end on one side of a fraction of the chance level."""
-    runs = evidence.runs(rule.studies, rule.variants, rule.depths)
-    if gap := missing(runs, rule.variants, rule.depths):
-        return gap
-    sign = 1 if side == "below" else -1
-    line = math.log10(rule.fraction)
+    """The judgement of all comparisons; of none if every one has a side that diverged.
 
-    def ratio(cells: pd.DataFrame) -> pd.Series:
-        return log10(cells["loss_final"] / cells["chance_loss"])
-
-    def seen() -> float:
-        return evidence.spread(rule.studies, rule.variants, ratio)
-
-    parts, losses = [], {}
-    for (depth, variant), group in runs.groupby(["depth", "variant"]):
-        found, finite = interval(ratio(group)), group["loss_final"].notna()
-        failed = not (finite.any() if side == "above" else finite.all())
-        if len(group) < MIN_SEEDS:
-            failed |= (group["outcome"] != "learned").any()
-        excess = sign * (math.inf if failed else found["mean"] - line)
-        name = f"{variant} at {depth} layers"
-        losses[name] = spread(group["loss_final"], POSITIVE)
-        # Runs that diverged are above: those that did not must be, too.
-        seeds = len(group) if failed else int(finite.sum())
-        parts.append(rule.part(name, found, excess, seeds, seen))
-    wrong = [part.name for part in parts if part.verdict == CONTRADICTED]
-    wrong += [part.name for part in parts if part.verdict == NOT_REPRODUCED]
-    limit = rule.fraction * runs["chance_loss"].iloc[0]
-    other = "above" if side == "below" else "below"
-    held = f"{other} {limit:.3g}: {', '.join(wrong)}" if wrong else f"all {side} {limit:.3g}"
-    name = least_favourable(parts).name
-    loss = losses[name]
-    ends = f" ({loss['low']:.2g} to {loss['high']:.2g})" if math.isfinite(loss["low"]) else ""
-    told = "not finite" if math.isnan(loss["mean"]) else f"{loss['mean']:.3g}{ends}"
-    reason = f"{held}; {'highest' if sign > 0 else 'lowest'}: {name}, {told}"
-    judged = together(parts, reason, rule.published)
-    return replace(judged, observed=loss["mean"], ci95_half=loss["high"] - loss["mean"])
+    `skipped` are the names of those that have one, with their seeds. The reason lists the names of
+    each verdict behind its words, and describes the least favourable comparison.
+    """
+    names = ", ".join(skipped)
+    if not results:
+        seeds, why = min(skipped.values()), f"one side diverged: {names}"
+        if seeds < rule.seeds:
+            raise NotMeasured(f"{too_few(seeds)}; {why}", seeds)
+        why = f"nothing to compare, {why}"
+        return Judgement(NOT_REPRODUCED, why, seeds=seeds, rests_on=RUNS)
+    reasons = []
+    for verdict, word in words.items():
+        there = [result.name for result in results if result.verdict == verdict]
+        reasons += [f"{word} {', '.join(there)}"] if there else []
+    reasons += [f"not compared, diverged: {names}"] if skipped else []
+    reasons.append(describe(least_favourable(results)))
+    return combine_results(results, "; ".join(reasons), published)
 
 
-class Ordered(Rule):
-    """At every depth that both have, `lower` has less of a measure than each of `higher`.
+def loss_at(steps: pd.DataFrame, step: int) -> pd.Series:
+    """By seed, the mean loss over the tenth of the steps that ends at a step."""
+    upto = steps[steps["step"] <= step].sort_values("step")
+    return upto.groupby("seed")["loss"].apply(lambda loss: tail_mean(loss.to_numpy()))
+
+
+class Ordered(Pair):
+    """At every depth that both have, `lower` has less of a metric than each of `higher`.
 
     Seeds are compared pair by pair, since the same seed means the same batches: the interval is
-    that of the mean difference, of log10 or, with `by: difference`, of the measure itself.
-    Reproduced: it is below zero in every comparison. Contradicted: it is above zero in some, or
-    every seed of `lower` diverged, of a loss, and none of the other. Else a side that diverged is
-    not compared. Differences no larger than rounding are none.
+    that of the mean difference. Reproduced: it is below zero in every comparison. Contradicted: it
+    is above zero in some, or, by the score, every seed of the side that should be better diverged
+    and none of the other. Else a side that diverged is not compared. Differences no larger than
+    rounding are none.
     """
 
     kind: Literal["ordered"]
-    rests_on: ClassVar[str] = OVER_SEEDS
     lower: str
     higher: list[str]
-    depths: list[int] | None = Field(None, description="None: every depth that both have")
-    measure: str
-    by: Literal["ratio", "difference"] = Field(
-        "ratio", description="difference: of measures that may be zero or negative"
-    )
 
     def judge(self, evidence: Evidence) -> Judgement:
-        variants = [self.lower, *self.higher]
-        runs = evidence.runs(self.studies, variants, self.depths)
+        runs = select(evidence.cells, self.studies, self.named_variants, self.depths)
+        if self.metric == SCORE:
+            runs = runs[runs["outcome"] != NOT_SCORED]
         if runs.empty:
-            return not_measured(listed(self.studies))
+            raise NotMeasured(f"no run of {join_values(self.studies)} with a {self.metric}")
+        results, skipped = [], {}
+        for name, lower, higher in self._pairs(runs):
+            result = self._compare(name, lower, higher, evidence)
+            if result is None:
+                skipped[name] = len(lower)
+            else:
+                results.append(result)
+        words = {REPRODUCED: "below", CONTRADICTED: "above", NOT_REPRODUCED: "not apart from"}
+        words = {verdict: f"{self.lower} {word}" for verdict, word in words.items()}
+        what = "log10 ratio" if self.compares_ratios(evidence) else "difference"
 
-        def seen() -> float:
-            return evidence.spread(self.studies, variants, self._scaled)
+        def describe(worst: GroupResult) -> str:
+            text = f"least favourable: {what} to {worst.name} {_pm(worst.estimate)}"
+            if worst.estimate["sd"] > 0:  # neither of one run, nor of equal differences
+                text += f", effect {worst.estimate['mean'] / worst.estimate['sd']:.2g} sd"
+            return text
 
-        parts, skipped = [], []
+        return combine_pairs(self, results, skipped, words, describe)
+
+    def _pairs(self, runs: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame, pd.DataFrame]]:
+        """(name, runs of `lower`, runs of a `higher`) by common seed, for every depth and other."""
+        by_cell = {key: r.set_index("seed") for key, r in runs.groupby(["variant", "depth"])}
+        depths = self.depths or sorted(runs["depth"].unique())
         for other in self.higher:
-            shared = _at_shared_depths(runs, (self.lower, other))["depth"]
-            if shared.empty:
-                return not_measured(f"{self.lower} and {other} at one depth")
-        for depth in self.depths or sorted(runs["depth"].unique()):
+            if not any((self.lower, d) in by_cell and (other, d) in by_cell for d in depths):
+                raise NotMeasured(f"no run of {self.lower} and {other} at one depth")
+        for depth in depths:
             for other in self.higher:
-                sides = [
-                    evidence.runs(self.studies, [v], [depth]).set_index("seed")
-                    for v in (self.lower, other)
-                ]
+                sides = [by_cell.get((name, depth), runs.iloc[:0]) for name in (self.lower, other)]
                 common = sides[0].index.intersection(sides[1].index)
                 if self.depths is None and any(side.empty for side in sides):
                     continue
                 if common.empty:
-                    return not_measured(f"{self.lower} and {other} at {depth} layers")
-                name = f"{other} at {depth} layers"
-                low, high = (self._scaled(side.loc[common]) for side in sides)
-                difference = low - high
-                fails = self.measure == "loss_final" and low.isna().all() and high.notna().all()
-                if difference.isna().any() and not fails:
-                    skipped.append((name, len(common)))
-                    continue
-                found = interval(difference)
-                excess = math.inf if fails else found["mean"]
-                part = self.part(name, found, excess, len(common), seen)
-                raw = [side.loc[common, self.measure] for side in sides]
-                if (raw[0] - raw[1]).abs().max() < ROUNDING:
-                    enough = found["n"] >= self.seeds
-                    part = replace(part, verdict=NOT_REPRODUCED if enough else NOT_MEASURED)
-                parts.append(part)
-        names = ", ".join(name for name, _ in skipped)
-        if not parts:
-            return _nothing_to_compare(
-                self, min(n for _, n in skipped), f"one side diverged: {names}"
-            )
-        told = []
-        for verdict, words in (
-            (REPRODUCED, f"{self.lower} below"),
-            (CONTRADICTED, "above"),
-            (NOT_REPRODUCED, "not apart from"),
-        ):
-            there = [part.name for part in parts if part.verdict == verdict]
-            if there or verdict == REPRODUCED:
-                told.append(f"{words} {', '.join(there) or 'none'}")
-        told += [f"not compared, diverged: {names}"] if skipped else []
-        worst = least_favourable(parts)
-        what = "log10 ratio" if self.by == "ratio" else "difference"
-        least = f"least favourable: {what} to {worst.name} {_pm(worst.found)}"
-        if worst.found["sd"] > 0:  # neither of one run, nor of equal differences
-            least += f", effect {worst.found['mean'] / worst.found['sd']:.2g} sd"
-        return together(parts, "; ".join([*told, least]))
+                    raise NotMeasured(f"no run of {self.lower} and {other} at {depth} layers")
+                yield f"{other} at {depth} layers", sides[0].loc[common], sides[1].loc[common]
 
-    def _scaled(self, runs: pd.DataFrame) -> pd.Series:
-        """The measure, or its logarithm where ratios are compared."""
-        return runs[self.measure] if self.by == "difference" else log10(runs[self.measure])
+    def _compare(
+        self, name: str, lower: pd.DataFrame, higher: pd.DataFrame, evidence: Evidence
+    ) -> GroupResult | None:
+        """The verdict of one comparison; None if a side diverged."""
+        scale = self.scale(evidence)
+        low, high = scale(lower), scale(higher)
+        fails = self.metric == SCORE and self._better_diverged(low, high, evidence)
+        if (low - high).isna().any() and not fails:
+            return None
+        estimate = t_interval(low - high)
+        margin = math.inf if fails else estimate["mean"]
+
+        seed_sd = evidence.seed_sd(self, scale)
+        result = self.judge_group(name, estimate, margin, len(low), seed_sd)
+        if (lower[self.metric] - higher[self.metric]).abs().max() < ROUNDING:
+            enough = estimate["n"] >= self.seeds
+            return replace(result, verdict=NOT_REPRODUCED if enough else NOT_MEASURED)
+        return result
+
+    def _better_diverged(self, low: pd.Series, high: pd.Series, evidence: Evidence) -> bool:
+        """Whether all of the side that should be better diverged, and none of the other."""
+        lower_is_better = evidence.score_of(self).better == "lower"
+        better, worse = (low, high) if lower_is_better else (high, low)
+        return better.isna().all() and worse.notna().all()
 
 
-def _nothing_to_compare(rule: Rule, seeds: int, why: str) -> Judgement:
-    """The verdict where every comparison has a side that diverged."""
-    if seeds < rule.seeds:
-        return Judgement(NOT_MEASURED, f"{few(seeds)}; {why}", seeds=seeds)
-    why = f"nothing to compare, {why}"
-    return Judgement(NOT_REPRODUCED, why, seeds=seeds, rests_on=RUNS)
+class VariantThan(Pair):
+    """A variant beside another one, at every depth that both have."""
 
+    variant: str
+    than: str
 
-class Falls(Rule):
-    """At every depth and variant a positive measure is less at the end of a run than at its start.
+    @abstractmethod
+    def compare(self, name: str, one: pd.Series, other: pd.Series) -> GroupResult:
+        """The verdict at one depth, of the values of both by seed."""
 
-    By the interval of log10 of the ratio of `last` to `first`, two run measures. Reproduced: it is
-    below zero everywhere. Contradicted: it is above zero somewhere, or a run is not finite.
-    """
-
-    kind: Literal["falls"]
-    rests_on: ClassVar[str] = OVER_SEEDS
-    variants: list[str]
-    depths: list[int]
-    measures: Annotated[list[str], Field(min_length=2, max_length=2)] = Field(
-        description="at the start and at the end"
-    )
+    @abstractmethod
+    def describe(self, results: Sequence[GroupResult]) -> str:
+        """What was found, in words."""
 
     def judge(self, evidence: Evidence) -> Judgement:
-        runs = evidence.runs(self.studies, self.variants, self.depths)
-        if gap := missing(runs, self.variants, self.depths):
-            return gap
-        start, end = self.measures
-
-        def ratio(cells: pd.DataFrame) -> pd.Series:
-            return log10(cells[end] / cells[start])
-
-        def seen() -> float:
-            return evidence.spread(self.studies, self.variants, ratio)
-
-        parts = []
-        for (depth, variant), group in runs.groupby(["depth", "variant"]):
-            found = interval(ratio(group))
-            excess = math.inf if found["n"] < len(group) else found["mean"]
-            parts.append(self.part(f"{variant} at {depth} layers", found, excess, len(group), seen))
-        worst = least_favourable(parts)
-        reason = f"least favourable: log10 of end to start of {worst.name} {_pm(worst.found)}"
-        return together(parts, reason)
+        runs = self.find(evidence.cells, self.metric)
+        runs = runs.assign(value=self.scale(evidence)(runs)).dropna(subset="value")
+        results = []
+        for depth, group in runs.groupby("depth"):
+            one, other = (
+                group[group["variant"] == name].set_index("seed")["value"]
+                for name in (self.variant, self.than)
+            )
+            if len(one) and len(other):
+                results.append(self.compare(f"at {depth} layers", one, other))
+        if not results:
+            raise NotMeasured(f"no run of {self.variant} and {self.than} at one depth")
+        return combine_results(results, self.describe(results))
 
 
-class NotBelow(Rule):
-    """A variant has no less of a measure than another one, at every depth that both have.
+class NotBelow(VariantThan):
+    """A variant has no less of a metric than another one, at every depth that both have.
 
     Seeds are compared pair by pair: the interval is that of the mean difference. Contradicted: it
     is below zero at some depth. Reproduced: it is below zero at none. With fewer common seeds than
@@ -708,300 +878,99 @@ class NotBelow(Rule):
     """
 
     kind: Literal["not_below"]
-    rests_on: ClassVar[str] = OVER_SEEDS
-    variant: str
-    than: str
-    depths: list[int] | None = None
-    measure: str
 
-    def judge(self, evidence: Evidence) -> Judgement:
-        runs = _side_by_side(self, evidence)
-        if isinstance(runs, Judgement):
-            return runs
-        lowest = None
-        for depth, group in runs.groupby("depth"):
-            one, other = (
-                group[group["variant"] == name].set_index("seed")[self.measure]
-                for name in (self.variant, self.than)
-            )
-            found = interval(one - other)
-            if found["n"] < MIN_SEEDS:
-                return not_measured(f"{self.variant} and {self.than} with {MIN_SEEDS} common seeds")
-            top = found["mean"] + found["ci95_half"]
-            if lowest is None or top < lowest[0]:
-                lowest = (top, found, depth)
-        top, found, depth = lowest
-        reason = f"least favourable at {depth} layers: {self.variant} less {self.than} {_pm(found)}"
-        return Judgement(
-            CONTRADICTED if top < 0 else REPRODUCED,
-            reason, found["mean"], found["ci95_half"], seeds=found["n"],
-        )  # fmt: skip
+    def compare(self, name: str, one: pd.Series, other: pd.Series) -> GroupResult:
+        found = t_interval(one - other)
+        if found["n"] < MIN_SEEDS:
+            both = f"{self.variant} and {self.than}"
+            raise NotMeasured(f"no run of {both} with {MIN_SEEDS} common seeds")
+        margin = -(found["mean"] + found["ci95_half"])
+        verdict = CONTRADICTED if margin > 0 else REPRODUCED
+        return GroupResult(name, found, verdict, margin, found["n"])
+
+    def describe(self, results: Sequence[GroupResult]) -> str:
+        worst = least_favourable(results)
+        what = f"{self.variant} less {self.than} {_pm(worst.estimate)}"
+        return f"least favourable {worst.name}: {what}"
 
 
-def _at_shared_depths(runs: pd.DataFrame, variants: Sequence[str]) -> pd.DataFrame:
-    """The runs at depths that all of these variants have."""
-    depths = (set(runs.loc[runs["variant"] == variant, "depth"]) for variant in variants)
-    return runs[runs["depth"].isin(set.intersection(*depths))]
-
-
-def _side_by_side(rule: NotBelow | VariesMore, evidence: Evidence) -> pd.DataFrame | Judgement:
-    """The runs that have the measure, at depths that both variants have; or why there are none."""
-    both = [rule.variant, rule.than]
-    runs = evidence.runs(rule.studies, both, rule.depths).dropna(subset=rule.measure)
-    if gap := missing(runs, both, rule.depths):
-        return gap
-    runs = _at_shared_depths(runs, both)
-    return not_measured(f"{rule.variant} and {rule.than} at one depth") if runs.empty else runs
-
-
-FOR_SPREAD = 8
-"""So many runs of two variants together can differ in their spread by more than chance."""
-
-
-class VariesMore(Rule):
+class VariesMore(VariantThan):
     """The runs of a variant differ more from seed to seed than those of another.
 
     At every depth that both have, by the test of Brown and Forsythe (of Levene, around medians),
     which does not take values to be normal. Reproduced: the standard deviation is the larger one,
-    and the test tells the two apart.
-    Contradicted: it tells them apart at some depth, and the standard deviation is the smaller one.
-    Three runs a side can never be told apart: with fewer than FOR_SPREAD, nothing is measured.
+    and the test tells the two apart. Contradicted: it tells them apart at some depth, and the
+    standard deviation is the smaller one. Three runs a side can never be told apart: with fewer
+    than MIN_RUNS_FOR_SPREAD, nothing is measured.
     """
 
     kind: Literal["varies_more"]
-    rests_on: ClassVar[str] = OVER_SEEDS
-    variant: str
-    than: str
-    depths: list[int] | None = None
-    measure: str
 
-    def judge(self, evidence: Evidence) -> Judgement:
-        runs = _side_by_side(self, evidence)
-        if isinstance(runs, Judgement):
-            return runs
-        more, less, least, told = 0, 0, None, []
-        for depth, group in runs.groupby("depth"):
-            one, other = (
-                group.loc[group["variant"] == name, self.measure]
-                for name in (self.variant, self.than)
+    def compares_ratios(self, evidence: Evidence) -> bool:
+        return False
+
+    def compare(self, name: str, one: pd.Series, other: pd.Series) -> GroupResult:
+        seeds = min(len(one), len(other))
+        if seeds < MIN_SEEDS or len(one) + len(other) < MIN_RUNS_FOR_SPREAD:
+            raise NotMeasured(
+                f"no run of {self.variant} and {self.than} with {MIN_RUNS_FOR_SPREAD} seeds "
+                f"together, of each at least {MIN_SEEDS}"
             )
-            seeds = min(len(one), len(other))
-            if seeds < MIN_SEEDS or len(one) + len(other) < FOR_SPREAD:
-                return not_measured(
-                    f"{self.variant} and {self.than} with {FOR_SPREAD} seeds together, of each at "
-                    f"least {MIN_SEEDS}"
-                )
-            sd, other_sd = one.std(ddof=1), other.std(ddof=1)
-            with np.errstate(divide="ignore", invalid="ignore"):  # values may all be equal
-                p = float(stats.levene(one, other, center="median").pvalue)
-            more += p < 1 - CONFIDENCE and sd > other_sd
-            less += p < 1 - CONFIDENCE and sd < other_sd
-            ratio = sd / other_sd if other_sd > 0 else math.nan
-            told.append(f"{sd:.2g} of {len(one)} runs and {other_sd:.2g} of {len(other)}")
-            told[-1] += f" at {depth} layers, p {p:.2g}"
-            if least is None or seeds < least[1]:
-                least = (ratio, seeds)
-        whole = more == runs["depth"].nunique()
-        verdict = CONTRADICTED if less else REPRODUCED if whole else NOT_REPRODUCED
-        reason = f"standard deviations of {self.variant} and {self.than}: {'; '.join(told)}"
-        return Judgement(verdict, reason, least[0], seeds=least[1])
+        sd, other_sd = one.std(ddof=1), other.std(ddof=1)
+        with np.errstate(divide="ignore", invalid="ignore"):  # values may all be equal
+            p = float(stats.levene(one, other, center="median").pvalue)
+        told = p < 1 - CONFIDENCE
+        verdict = verdict_of(told and sd > other_sd, told and sd < other_sd)
+        ratio = sd / other_sd if other_sd > 0 else math.nan
+        text = f"{sd:.2g} of {len(one)} runs and {other_sd:.2g} of {len(other)} {name}, p {p:.2g}"
+        estimate = {"mean": ratio, "ci95_half": math.nan}
+        return GroupResult(text, estimate, verdict, -_nan_to_inf(ratio), seeds)
+
+    def describe(self, results: Sequence[GroupResult]) -> str:
+        text = "; ".join(result.name for result in results)
+        return f"standard deviations of {self.variant} and {self.than}: {text}"
 
 
-class Reaches(Rule):
-    """In some run a measure reaches `value`: what can happen, and need not.
+class RisesWithDepth(Pair):
+    """A variant has more of a metric at `deep` layers or more than another, or itself, at fewer.
 
-    Reproduced: in at least one. Contradicted: in none, and at every depth the interval in which one
-    more run would fall lies below.
-    """
-
-    kind: Literal["reaches"]
-    rests_on: ClassVar[str] = OVER_SEEDS
-    variant: str
-    depths: list[int] | None = None
-    measure: str
-    value: float
-
-    def judge(self, evidence: Evidence) -> Judgement:
-        runs = evidence.runs(self.studies, [self.variant], self.depths).dropna(subset=self.measure)
-        if gap := missing(runs, [self.variant], self.depths):
-            return gap
-        there = runs[self.measure] >= self.value
-        possible = False
-        for _, values in runs[self.measure].groupby(runs["depth"]):
-            found = interval(values)
-            # Of one more run, where ci95_half is of the mean: wider by √(n + 1).
-            top = found["mean"] + found["ci95_half"] * math.sqrt(found["n"] + 1)
-            possible |= not top < self.value
-        if not there.any() and (gap := self.too_few(runs)):
-            return gap
-        verdict = REPRODUCED if there.any() else NOT_REPRODUCED if possible else CONTRADICTED
-        largest = runs[self.measure].max()
-        reason = f"{there.sum()} of {len(runs)} runs reach {self.value:g}; largest {largest:.3g}"
-        rests_on = RUNS if verdict == REPRODUCED else ""
-        return Judgement(verdict, reason, largest, seeds=fewest(runs), rests_on=rests_on)
-
-
-class RisesWithDepth(Rule):
-    """A variant has more of a measure at `deep` layers or more than another, or itself, at fewer.
-
-    The largest depth of the one beside the smallest of the other (`than`), by the interval of the
-    difference of means, with Welch's degrees of freedom. Reproduced: it is above zero.
-    Contradicted: it is below zero. Without one of the two depths, nothing is measured.
+    The largest depth of the one beside the smallest of the other (`than`), by Welch's interval of
+    the difference of means. Reproduced: it is above zero. Contradicted: it is below zero. Without
+    one of the two depths, nothing is measured.
     """
 
     kind: Literal["rises_with_depth"]
-    rests_on: ClassVar[str] = OVER_SEEDS
     variant: str
     than: str
-    measure: str
     deep: int
 
     def judge(self, evidence: Evidence) -> Judgement:
-        high, deepest = self._at(evidence, self.variant, max)
-        low, shallowest = self._at(evidence, self.than, min)
-        if high.empty or deepest < self.deep:
-            return not_measured(f"{self.variant} at {self.deep} layers or more")
-        if low.empty or shallowest >= self.deep:
-            return not_measured(f"{self.than} at fewer than {self.deep} layers")
-        seeds = min(len(low), len(high))
-        if seeds < MIN_SEEDS:
-            return Judgement(NOT_MEASURED, few(seeds), seeds=seeds)
+        runs = select(evidence.cells, self.studies, self.named_variants, self.depths)
+        runs = runs.assign(value=self.scale(evidence)(runs)).dropna(subset="value")
+        high, low = (runs[runs["variant"] == name] for name in (self.variant, self.than))
+        deepest, shallowest = high["depth"].max(), low["depth"].min()
+        if not deepest >= self.deep:
+            raise NotMeasured(f"no run of {self.variant} at {self.deep} layers or more")
+        if not shallowest < self.deep:
+            raise NotMeasured(f"no run of {self.than} at fewer than {self.deep} layers")
+        high = high.loc[high["depth"] == deepest, "value"]
+        low = low.loc[low["depth"] == shallowest, "value"]
+        if (seeds := min(len(high), len(low))) < MIN_SEEDS:
+            raise NotMeasured(too_few(seeds), seeds)
         found = welch(high, low)
-        difference, half = found["mean"], found["ci95_half"]
-        clear = abs(difference) > half
-        verdict = NOT_REPRODUCED if not clear else REPRODUCED if difference > 0 else CONTRADICTED
-        reason = (
-            f"{self.variant} at {deepest} layers less {self.than} at {shallowest}: {_pm(found)}"
-        )
-        return Judgement(verdict, reason, difference, half, seeds=seeds)
-
-    def _at(
-        self, evidence: Evidence, variant: str, which: Callable[[pd.Series], int]
-    ) -> tuple[pd.Series, int]:
-        """The values of a variant at its largest or smallest depth, and that depth."""
-        runs = evidence.runs(self.studies, [variant], None).dropna(subset=self.measure)
-        depth = which(runs["depth"]) if len(runs) else 0
-        return runs.loc[runs["depth"] == depth, self.measure], depth
-
-
-class Correlates(Rule):
-    """Over runs, two measures have a correlation of at least `at_least`.
-
-    Pearson's, with the interval that Fisher's transformation gives. Reproduced: it lies above.
-    Contradicted: it lies below. A measure that is the same in all runs has no correlation.
-    """
-
-    kind: Literal["correlates"]
-    rests_on: ClassVar[str] = OVER_RUNS
-    variants: list[str]
-    measures: Annotated[list[str], Field(min_length=2, max_length=2)]
-    at_least: float
-
-    def judge(self, evidence: Evidence) -> Judgement:
-        runs = evidence.runs(self.studies, self.variants, None).dropna(subset=self.measures)
-        if gap := missing(runs, self.variants, None):
-            return gap
-        one, other = (runs[name] for name in self.measures)
-        # Fisher's interval takes four points.
-        if len(runs) < 4 or min(one.nunique(), other.nunique()) == 1:
-            return not_measured("four runs whose measures differ")
-        found = stats.pearsonr(one, other)
-        r, (low, high) = float(found.statistic), found.confidence_interval(CONFIDENCE)
-        verdict = NOT_REPRODUCED
-        if low > self.at_least or high < self.at_least:
-            verdict = REPRODUCED if low > self.at_least else CONTRADICTED
-        reason = f"correlation {r:.2g} over {len(runs)} runs, from {low:.2g} to {high:.2g}"
-        return Judgement(
-            verdict, f"{reason}; needed: {self.at_least:g}", r, seeds=int(runs["seed"].nunique())
-        )
-
-
-EVERY_STEP = tuple(name for name, m in STEP_MEASURES.items() if m.when == "every step")
-
-
-def _steps_of(
-    rule: Monotone | Constant, evidence: Evidence
-) -> tuple[pd.DataFrame, pd.DataFrame] | Judgement:
-    """(every step of the rule's runs, the first of each), or why they cannot be judged."""
-    s = _chosen(evidence.steps, rule.studies, [rule.variant], rule.depths)
-    if gap := missing(s, [rule.variant], rule.depths):
-        return gap
-    if rule.measure not in s:
-        return not_measured(f"{rule.variant} with a {rule.measure}")
-    firsts = s[s["step"] == s["step"].min()]
-    return rule.too_few(firsts) or (s, firsts)
-
-
-class Monotone(Rule):
-    """A measure is finite and never rises from one step to the next, in every run.
-
-    Contradicted: it rises in every run.
-    """
-
-    kind: Literal["monotone"]
-    rests_on: ClassVar[str] = STEPS
-    known_measures: ClassVar[Collection[str]] = EVERY_STEP
-    variant: str
-    depths: list[int]
-    measure: str
-
-    def judge(self, evidence: Evidence) -> Judgement:
-        found = _steps_of(self, evidence)
-        if isinstance(found, Judgement):
-            return found
-        s, firsts = found
-        rises, smooth = [], 0
-        for _, run in s.groupby(["study", "depth", "seed"]):
-            values = run.sort_values("step")[self.measure].replace([np.inf, -np.inf], np.nan)
-            rises.append(int((values.diff() > 0).sum()))
-            smooth += rises[-1] == 0 and bool(values.notna().all())
-        if smooth == len(rises):
-            verdict = REPRODUCED
-        else:
-            verdict = CONTRADICTED if all(rises) else NOT_REPRODUCED
-        reason = f"never rises in {smooth} of {len(rises)} runs; at most {max(rises)} rises in one"
-        return Judgement(verdict, reason, max(rises), math.nan, 0.0, fewest(firsts))
-
-
-class Constant(Rule):
-    """At every step a measure is within `tolerance` of what it was at the first, in every run.
-
-    Contradicted: in no run.
-    """
-
-    kind: Literal["constant"]
-    rests_on: ClassVar[str] = STEPS
-    known_measures: ClassVar[Collection[str]] = EVERY_STEP
-    variant: str
-    depths: list[int]
-    measure: str
-    tolerance: float
-
-    def judge(self, evidence: Evidence) -> Judgement:
-        found = _steps_of(self, evidence)
-        if isinstance(found, Judgement):
-            return found
-        s, firsts = found
-        moves = []
-        for _, run in s.groupby(["study", "depth", "seed"]):
-            values = run.sort_values("step")[self.measure]
-            moves.append(_or_infinite(float((values - values.iloc[0]).abs().max(skipna=False))))
-        still = sum(move <= self.tolerance for move in moves)
-        verdict = {len(moves): REPRODUCED, 0: CONTRADICTED}.get(still, NOT_REPRODUCED)
-        reason = (
-            f"within {self.tolerance:g} of its first value in {still} of {len(moves)} runs; "
-            f"farthest {max(moves):.2g}"
-        )
-        return Judgement(verdict, reason, max(moves), math.nan, 0.0, fewest(firsts))
+        sides = f"{self.variant} at {deepest} layers less {self.than} at {shallowest}"
+        result = self.judge_group(sides, found, -found["mean"], seeds)
+        return combine_results([result], f"{sides}: {_pm(found)}")
 
 
 class SameAtEqualSteps(Rule):
-    """Two studies end at the same loss once both are read at the same step.
+    """Two studies have the same training loss once both are read at the same step.
 
-    The studies may differ in size, so that a seed means other numbers in each: the interval is that
-    of the difference of means of log10, with Welch's degrees of freedom. Reproduced: it lies
-    within `tolerance` of zero. Contradicted: it lies outside, so that something other than the
-    number of steps sets them apart.
+    It is the last step that both have. A score is measured at the end of a run alone, so this is
+    the mean loss over the tenth of the steps that ends there, of log10. The studies may differ in
+    size, so that a seed means other numbers in each: Welch's interval of the difference of means.
+    Reproduced: it lies within `tolerance` of zero. Contradicted: it lies outside, so that something
+    other than the number of steps sets them apart.
     """
 
     kind: Literal["same_at_equal_steps"]
@@ -1012,127 +981,176 @@ class SameAtEqualSteps(Rule):
     tolerance: float = Field(0.3, description="of log10: a factor of about two")
 
     def judge(self, evidence: Evidence) -> Judgement:
-        parts, skipped, steps = [], [], []
-        for depth in self.depths:
-            for variant in self.variants:
-                name = f"{variant} at {depth} layers"
-                sides = [
-                    _chosen(evidence.steps, [study], [variant], [depth]) for study in self.studies
-                ]
-                gaps = [s for s, side in zip(self.studies, sides, strict=True) if side.empty]
-                if gaps:
-                    return not_measured(f"{name} in {' and '.join(gaps)}")
-                step = min(int(side["step"].max()) for side in sides)
-                a, b = (np.log10(side.loc[side["step"] == step, "loss"]) for side in sides)
-                seeds = min(len(a), len(b))
-                if not np.isfinite([*a, *b]).all():
-                    skipped.append((name, seeds))
-                    continue
-                found = welch(a, b)
-                excess = abs(found["mean"]) - self.tolerance
-                parts.append(self.part(name, found, excess, seeds, lambda: math.nan))
-                steps.append(step)
-        names = ", ".join(name for name, _ in skipped)
-        if not parts:
-            return _nothing_to_compare(self, min(n for _, n in skipped), f"diverged: {names}")
-        told = []
-        for words, *verdicts in (
-            ("apart", CONTRADICTED), ("alike", REPRODUCED),
-            ("undecided", NOT_REPRODUCED, NOT_MEASURED),
-        ):  # fmt: skip
-            there = [part.name for part in parts if part.verdict in verdicts]
-            told += [f"{words}: {', '.join(there)}"] if there else []
-        told += [f"not compared, diverged: {names}"] if skipped else []
-        worst = least_favourable(parts)
-        at = f"at step {steps[parts.index(worst)] + 1}, {'; '.join(told)}"
-        return together(parts, f"{at}; widest: {worst.name}, log10 ratio {_pm(worst.found)}", 0.0)
+        results, skipped, steps = [], {}, {}
+        for depth, variant in itertools.product(self.depths, self.variants):
+            name = f"{variant} at {depth} layers"
+            rows = [select(evidence.steps, [s], [variant], [depth]) for s in self.studies]
+            gaps = [s for s, side in zip(self.studies, rows, strict=True) if side.empty]
+            if gaps:
+                raise NotMeasured(f"no run of {name} in {' and '.join(gaps)}")
+            steps[name] = step = min(int(side["step"].max()) for side in rows)
+            a, b = (np.log10(loss_at(side, step)) for side in rows)
+            seeds = min(len(a), len(b))
+            if not np.isfinite([*a, *b]).all():
+                skipped[name] = seeds
+                continue
+            found = welch(a, b)
+            margin = abs(found["mean"]) - self.tolerance
+            results.append(self.judge_group(name, found, margin, seeds))
+        words = {CONTRADICTED: "apart:", REPRODUCED: "alike:"}
+        words |= dict.fromkeys((NOT_REPRODUCED, NOT_MEASURED), "undecided:")
+
+        def describe(worst: GroupResult) -> str:
+            ratio = f"log10 ratio {_pm(worst.estimate)}"
+            return f"widest: {worst.name}, at step {steps[worst.name] + 1}, {ratio}"
+
+        return combine_pairs(self, results, skipped, words, describe, 0.0)
 
 
-class PlacesAgree(Rule):
-    """Two backends or platforms end at the same loss, each study beside itself: one recipe.
+class PlatformsAgree(Rule):
+    """Two backends or machines end at the same score, each study beside itself: one recipe.
 
-    Seeds are compared pair by pair. In every cell the mean difference of log10 of the final loss is
-    held against the standard deviation over the seeds of one place. Reproduced: its interval is
-    within that. Contradicted: its interval is outside in some cell, or one side alone diverged.
-    The other place is another backend or platform, and has all cells.
+    Seeds are compared pair by pair. In every cell the mean difference, of log10 where the score is
+    compared by its ratio, is held against the standard deviation over the seeds of one platform.
+    Reproduced: its interval is within that. Contradicted: its interval is outside in some cell, or
+    one side alone diverged. The other platform is another backend or machine, and has all cells.
     """
 
-    kind: Literal["places_agree"]
+    kind: Literal["platforms_agree"]
     rests_on: ClassVar[str] = OVER_SEEDS
     studies: Annotated[list[str], Field(min_length=1)]
     variants: list[str]
-    depths: list[int]
 
     def judge(self, evidence: Evidence) -> Judgement:
-        runs = evidence.runs(self.studies, self.variants, self.depths)
-        if gap := self._gap(runs):
-            return gap
-        here = tuple(runs[["backend", "platform"]].iloc[0])
-        parts = []
-        for others in evidence.elsewhere(runs):
-            place = Place(*others[PLACE].iloc[0])
-            if (place.backend, place.platform) == here or self._gap(others):
+        runs = self._find_all(evidence.cells)
+        results = []
+        for platform, theirs in evidence.on_others(runs):
+            try:
+                theirs = self._find_all(theirs)
+            except NotMeasured:
                 continue
-            for (study, depth, variant), theirs in others.groupby(CELL, sort=False):
-                same = (runs[CELL] == [study, depth, variant]).all(axis=1)
-                a, b = (side.set_index("seed")["loss_final"] for side in (runs[same], theirs))
-                common = a.index.intersection(b.index)
-                if common.empty:
-                    continue
-                a, b = a[common], b[common]
-                # The logarithm of the ratio: two that are nearly equal would lose its digits.
-                found = interval(log10(a / b))
-                excess = abs(found["mean"]) - float(log10(a).std(ddof=1))
-                if (a.isna() != b.isna()).any():
-                    excess = math.inf
-                elif a.isna().all():  # at both places: all that is known is that both failed
-                    excess = -math.inf
-                elif math.isnan(excess):  # one seed
-                    excess = 0.0
-                name = f"{variant} at {depth} layers in {study}, beside {place.label}"
-                seeds = len(common) if math.isinf(excess) else found["n"]
-                parts.append(self.part(name, found, excess, seeds, lambda: math.nan))
-        if not parts:
-            return not_measured(f"{listed(self.studies)} at another place")
-        worst = least_favourable(parts)
-        alike = sum(part.verdict == REPRODUCED for part in parts)
+            common = theirs.merge(runs, on=[*CELL, "seed"], suffixes=("_there", "_here"))
+            for (study, depth, variant), seeds in common.groupby(CELL, sort=False):
+                name = f"{variant} at {depth} layers in {study}, beside {platform.label}"
+                ratio = is_ratio(evidence.scores[study].metric)
+                a, b = seeds[f"{SCORE}_here"], seeds[f"{SCORE}_there"]
+                results.append(self._compare(name, a, b, ratio=ratio))
+        if not results:
+            raise NotMeasured(f"no run of {join_values(self.studies)} on another platform")
+        worst = least_favourable(results)
+        alike = sum(result.verdict == REPRODUCED for result in results)
         reason = (
-            f"alike, within the spread over seeds, in {alike} of {len(parts)} cells; widest: "
-            f"{worst.name}, log10 ratio {_pm(worst.found)}"
+            f"alike, within the spread over seeds, in {alike} of {len(results)} cells; widest: "
+            f"{worst.name}, {_pm(worst.estimate)}"
         )
-        return together(parts, reason, 0.0)
+        return combine_results(results, reason, 0.0)
 
-    def _gap(self, runs: pd.DataFrame) -> Judgement | None:
-        """What a place lacks of the cells, study by study."""
-        for study in self.studies:
-            if gap := missing(runs[runs["study"] == study], self.variants, self.depths):
-                return gap
-        return None
+    def _find_all(self, runs: pd.DataFrame) -> pd.DataFrame:
+        """The runs of all studies. Raises NotMeasured if one of them lacks a cell."""
+        return pd.concat([self.find(runs[runs["study"] == name], SCORE) for name in self.studies])
+
+    def _compare(self, name: str, a: pd.Series, b: pd.Series, *, ratio: bool) -> GroupResult:
+        # The logarithm of the ratio: two that are nearly equal would lose its digits.
+        found = t_interval(log10(a / b) if ratio else a - b)
+        margin = abs(found["mean"]) - float(to_scale(a, ratio=ratio).std(ddof=1))
+        if (a.isna() != b.isna()).any():
+            margin = math.inf
+        elif a.isna().all():  # on both: all that is known is that both failed
+            margin = -math.inf
+        elif math.isnan(margin):  # one seed
+            margin = 0.0
+        seeds = len(a) if math.isinf(margin) else found["n"]
+        return self.judge_group(name, found, margin, seeds)
 
 
 def welch(a: pd.Series, b: pd.Series) -> dict[str, float]:
-    """The difference of two means, with its interval by Welch; as `interval` says it."""
-    n, mean = min(len(a), len(b)), interval(a)["mean"] - interval(b)["mean"]
-    half = math.nan
+    """The difference of two means with Welch's interval, as `t_interval` gives it."""
+    n, mean, half = min(len(a), len(b)), t_interval(a)["mean"] - t_interval(b)["mean"], math.nan
     if n >= MIN_SEEDS:
-        of_a, of_b = a.var(ddof=1) / len(a), b.var(ddof=1) / len(b)
-        half = 0.0
-        if of_a + of_b > 0:
-            freedom = (of_a + of_b) ** 2 / (of_a**2 / (len(a) - 1) + of_b**2 / (len(b) - 1))
-            half = float(stats.t.ppf(0.5 + CONFIDENCE / 2, freedom)) * math.sqrt(of_a + of_b)
+        equal = a.nunique() == b.nunique() == 1  # no variance to take an interval from
+        if not equal:
+            low, high = stats.ttest_ind(a, b, equal_var=False).confidence_interval(CONFIDENCE)
+        half = 0.0 if equal else float(high - low) / 2
     return {"n": n, "mean": mean, "sd": math.nan, "ci95_half": half}
 
 
-def _first_finite(runs: pd.DataFrame, measures: Sequence[str]) -> pd.Series:
-    """For each run the first of the measures that is finite; NaN if none is."""
-    return runs[list(measures)].bfill(axis=1).iloc[:, 0]
+# --- relations ----------------------------------------------------------------------------------
 
 
-def _cells(variant: str, depths: Sequence[int] | None) -> str:
-    return f"{variant} at {listed(depths)} layers" if depths else variant
+class Relation(Rule):
+    """A fit or a correlation over runs."""
+
+    rests_on: ClassVar[str] = OVER_RUNS
 
 
-def _or_infinite(value: float) -> float:
+class LineInDepth(Relation):
+    """A logarithmic metric grows along a line in depth, so the metric itself exponentially.
+
+    Reproduced: the slope's interval is above zero and the line explains `r_squared` of the
+    variance. Contradicted: the slope's interval is at or below zero. `metrics` are tried in
+    order, so that a run that diverged can give its last finite one.
+    """
+
+    kind: Literal["line_in_depth"]
+    variant: str
+    metrics: list[str]
+    r_squared: float = 0.99
+    published: float = math.nan
+
+    def judge(self, evidence: Evidence) -> Judgement:
+        runs = select(evidence.cells, self.studies, [self.variant], self.depths)
+        runs = runs.assign(value=_first_finite(runs, self.metrics)).dropna(subset="value")
+        depths = sorted(runs["depth"].unique())
+        if len(depths) < 3:
+            metric = self.metrics[0]
+            raise NotMeasured(f"no run of {self.variant} at three depths with a finite {metric}")
+        fit = stats.linregress(runs["depth"], runs["value"])
+        # Values that are all equal have no correlation, and a slope that is exactly zero.
+        flat = runs["value"].nunique() == 1
+        r_squared, stderr = (0.0, 0.0) if flat else (fit.rvalue**2, fit.stderr)
+        half = float(stats.t.ppf(0.5 + CONFIDENCE / 2, len(runs) - 2)) * stderr
+        rises = fit.slope - half > 0 and r_squared >= self.r_squared
+        verdict = verdict_of(rises, fit.slope + half <= 0)
+        reason = (
+            f"slope {fit.slope:.4g} ± {half:.2g} per layer over {join_values(depths)} layers, "
+            f"R² {r_squared:.4f}"
+        )
+        seeds = int(runs["seed"].nunique())
+        return Judgement(verdict, reason, fit.slope, half, self.published, seeds)
+
+
+class Correlates(Relation):
+    """Over runs, two metrics have a correlation of at least `at_least`.
+
+    Pearson's, with the interval that Fisher's transformation gives. Reproduced: it lies above.
+    Contradicted: it lies below. A metric that is the same in all runs has no correlation.
+    """
+
+    kind: Literal["correlates"]
+    variants: list[str]
+    metrics: Annotated[list[str], Field(min_length=2, max_length=2)]
+    at_least: float
+
+    def judge(self, evidence: Evidence) -> Judgement:
+        runs = self.find(evidence.cells, *self.metrics)
+        one, other = (runs[name] for name in self.metrics)
+        # Fisher's interval takes four points.
+        if len(runs) < 4 or min(one.nunique(), other.nunique()) == 1:
+            raise NotMeasured("no run of four runs whose metrics differ")
+        found = stats.pearsonr(one, other)
+        r, (low, high) = float(found.statistic), found.confidence_interval(CONFIDENCE)
+        verdict = verdict_of(low > self.at_least, high < self.at_least)
+        reason = f"correlation {r:.2g} over {len(runs)} runs, from {low:.2g} to {high:.2g}"
+        seeds = int(runs["seed"].nunique())
+        return Judgement(verdict, f"{reason}; needed: {self.at_least:g}", r, seeds=seeds)
+
+
+def _first_finite(runs: pd.DataFrame, metrics: Sequence[str]) -> pd.Series:
+    """For each run the first of the metrics that is finite; NaN if none is."""
+    return runs[list(metrics)].bfill(axis=1).iloc[:, 0]
+
+
+def _nan_to_inf(value: float) -> float:
     """What is not a number is farther than any number."""
     return math.inf if math.isnan(value) else value
 
@@ -1144,7 +1162,12 @@ def _pm(found: dict[str, float]) -> str:
     return f"{mean:.3g}" if math.isnan(half) else f"{mean:.3g} ± {half:.2g}"
 
 
-RULES = Registry(
-    {get_args(rule.model_fields["kind"].annotation)[0]: rule for rule in Rule.__subclasses__()}
-)
+def _with_kind(rule: type[Rule]) -> Iterator[tuple[str, type[Rule]]]:
+    if "kind" in rule.model_fields:
+        yield get_args(rule.model_fields["kind"].annotation)[0], rule
+    for preset in rule.__subclasses__():
+        yield from _with_kind(preset)
+
+
+RULES = Registry(_with_kind(Rule))
 """By kind, as published.yaml names them."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 
+from fathom import tasks
 from fathom.analysis.claims.published import ANY, Claim, Published, Threshold, Value, rounding
 from fathom.analysis.claims.rules import (
     NO_INTERVAL,
@@ -21,23 +22,24 @@ from fathom.analysis.claims.rules import (
     OVER_SEEDS,
     Evidence,
     Judgement,
+    NotMeasured,
     Rule,
-    not_measured,
-    weakest,
+    combine_verdicts,
 )
-from fathom.analysis.places import PLACE, Place
+from fathom.analysis.platforms import Platform
 from fathom.analysis.tables import (
+    CELL,
     CONFIDENCE,
     GROUP,
     MIN_SEEDS,
     counted,
+    mean_with_ci,
     read_table,
     save_tables,
-    spread,
+    scores_of,
 )
 from fathom.config import Config, Study
-from fathom.measures import RUN_MEASURES
-from fathom.settings import listed
+from fathom.settings import join_values
 
 
 def write_claims(config: Config, published: Published, folder: Path) -> None:
@@ -61,91 +63,99 @@ def write_claims(config: Config, published: Published, folder: Path) -> None:
 def claims_table(
     config: Config, cells: pd.DataFrame, steps: pd.DataFrame, published: Published
 ) -> pd.DataFrame:
-    """A row per claim, test and place, with verdict, numbers and reason.
+    """A row per claim, test and platform, with verdict, numbers and reason.
 
     A claim with a control has each test a second time, made in that study (column `control`).
     `rests_on` says what the verdict rests on; `confidence` is that of its interval, if it has one.
     """
     valid = counted(cells)
-    places = [Place(*row) for row in valid[PLACE].drop_duplicates().itertuples(index=False)]
-    evidence = {place: Evidence.at(place, valid, steps) for place in places}
+    scores = scores_of(config)
+    evidence = {
+        name: Evidence(cells, steps[steps["platform"] == name], valid, scores)
+        for name, cells in valid.groupby("platform", sort=False)
+    }
     rows = []
     for claim in published.claims:
-        base = {"claim": claim.id, "source": claim.source, "says": claim.says}
+        base = {"claim": claim.id, "source": claim.source, "statement": claim.statement}
         home = published.sources[claim.source].backend
         # A source without a backend here has no home: it is decided everywhere.
-        everywhere = claim.holds == "everywhere" or home is None
-        homes = {place for place in places if everywhere or place.backend == home}
+        everywhere = claim.scope == "everywhere" or home is None
+        homes = {name for name in evidence if everywhere or Platform.parse(name).backend == home}
         if not claim.tests:
             untested = {"verdict": NOT_MEASURED, "reason": claim.untested}
             rows.append({**base, **untested, "control": False, "decides": True})
         for number, test in enumerate(claim.tests, 1):
             base["number"] = number
-            rows += [{**base, **row} for row in _judged(config, claim, test, evidence, homes)]
+            rows += [{**base, **row} for row in _test_rows(config, claim, test, evidence, homes)]
             if claim.control in config.studies:
                 again = test.model_copy(update={"studies": [claim.control]})
-                made = _judged(config, claim, again, evidence, homes)
+                made = _test_rows(config, claim, again, evidence, homes)
                 rows += [{**base, **row, "control": True, "decides": False} for row in made]
-    columns = ["claim", "source", "says", "number", "test", "studies", "recipe", *PLACE, "verdict"]
-    columns += ["observed", "ci95_half", "published", "seeds", "rests_on", "confidence", "scale"]
-    columns += ["control", "decides", "reason"]
-    return pd.DataFrame(rows, columns=columns)
+    columns = ["claim", "source", "statement", "number", "test", "studies", "recipe", "platform"]
+    columns += ["verdict", "observed", "ci95_half", "published", "seeds", "rests_on", "confidence"]
+    return pd.DataFrame(rows, columns=[*columns, "scale", "control", "decides", "reason"])
 
 
-def _judged(
-    config: Config,
-    claim: Claim,
-    test: Rule,
-    evidence: Mapping[Place, Evidence],
-    homes: set[Place],
+def _test_rows(
+    config: Config, claim: Claim, test: Rule, evidence: Mapping[str, Evidence], homes: set[str]
 ) -> Iterator[dict[str, Any]]:
-    """The rows of one test: where it was made, or one row if it was made in no place that decides.
+    """The rows of one test, a row for each platform on which it was made.
 
-    `homes` are the places that decide.
+    `homes` are the platforms that decide. If it was made on none of them, one row says why.
     """
-    ran = {name for found in evidence.values() for name in found.cells["study"]}
-    small = {name: too_small(claim, test, config.studies.get(name)) for name in test.studies}
-    barred = [name for name, why in small.items() if why]
-    judged = []
-    for place, found in evidence.items():
-        judgement = test.judge(found.without(barred, claim.ground_of(test).get("depth", 0)))
-        if judgement.verdict == NOT_MEASURED:
-            if barred:
-                why = "; ".join(dict.fromkeys(small[name] for name in barred))
-                judgement = Judgement(NOT_MEASURED, why)
-            elif not found.cells["study"].isin(test.studies).any():
-                judgement = not_measured(listed(test.studies))
-        judged.append((place, judgement))
-    seen = [(place, found) for place, found in judged if found.verdict != NOT_MEASURED]
-    if not homes & {place for place, _ in seen}:
-        gaps = [found for place, found in judged if place in homes]
-        nowhere = gaps[0] if gaps else not_measured(listed(test.studies))
-        seen.append((Place("", "", ""), nowhere))
-    for place, found in seen:
+    judged = {name: judge(config, claim, test, found) for name, found in evidence.items()}
+    made = {name: found for name, found in judged.items() if found.verdict != NOT_MEASURED}
+    if not homes & made.keys():
+        gaps = [found for name, found in judged.items() if name in homes]
+        made[""] = gaps[0] if gaps else _no_run_of(test)
+    ran = {study for found in evidence.values() for study in found.cells["study"]}
+    for platform, found in made.items():
         # A verdict stands for the studies that ran; a gap names what the test would need.
         names = [name for name in test.studies if name in ran or found.verdict == NOT_MEASURED]
         studies = [config.studies[name] for name in names if name in config.studies]
         yield {
             "test": test.kind,
-            "studies": listed(names),
+            "studies": join_values(names),
             "recipe": ", ".join(dict.fromkeys(study.recipe_name for study in studies)),
             "scale": _scale_of(claim, test, studies),
             "control": False,
-            "decides": place in homes or not place.backend,
-            **asdict(place),
+            "decides": platform in homes or not platform,
+            "platform": platform,
             **asdict(found),
             **_basis(test, found),
         }
 
 
+def judge(config: Config, claim: Claim, test: Rule, evidence: Evidence) -> Judgement:
+    """The judgement of one test on one platform, without studies and networks that are too small.
+
+    Where that leaves too little to make the test, the reason is what is too small.
+    """
+    sizes = {name: too_small(claim, test, config.studies.get(name)) for name in test.studies}
+    barred = {name: why for name, why in sizes.items() if why}
+    least = claim.minimum_scale_of(test).get("depth", 0)
+    try:
+        return test.judge(evidence.without(barred, least))
+    except NotMeasured as gap:
+        if barred:
+            return Judgement(NOT_MEASURED, "; ".join(dict.fromkeys(barred.values())))
+        if not evidence.cells["study"].isin(test.studies).any():
+            return _no_run_of(test)
+        return Judgement(NOT_MEASURED, str(gap), seeds=gap.seeds)
+
+
+def _no_run_of(test: Rule) -> Judgement:
+    return Judgement(NOT_MEASURED, f"no run of {join_values(test.studies)}")
+
+
 def too_small(claim: Claim, test: Rule, study: Study | None) -> str:
-    """Why a study cannot speak for a claim: which of its sizes are below the ground of the test.
+    """Why a study cannot speak for a claim: which of its sizes are below the test's minimum scale.
 
     Empty if none is, or if there is no such study.
     """
     ours = {} if study is None else _sizes(study, study.labels[0], study.depths)
     found = []
-    for name, least in claim.ground_of(test).items():
+    for name, least in claim.minimum_scale_of(test).items():
         size = ours.get(name, math.inf)
         size = max(size.values()) if isinstance(size, dict) else size
         if size < least:
@@ -174,40 +184,43 @@ def verdicts_table(claims: pd.DataFrame) -> pd.DataFrame:
     is the verdict of the same tests in the study `control_study`; both are empty without one. It is
     measured where every test could be made there: a part of them would be compared with all.
     """
-    rows = []
-    for claim, tests in claims.groupby("claim", sort=False):
-        deciding = tests[tests["decides"].astype(bool)]
-        verdict = weakest(deciding["verdict"])
-        measured = deciding[deciding["verdict"] != NOT_MEASURED]
-        is_control = tests["control"].astype(bool)
-        controls, others = tests[is_control], tests[~tests["decides"].astype(bool) & ~is_control]
-        # A place where a part of the tests could be made says nothing of the claim.
-        at_places = {
-            weakest(there["verdict"])
-            for _, there in others.groupby(PLACE)
-            if there["number"].nunique() == tests["number"].nunique()
-        }
-        elsewhere = sorted(at_places - {verdict, NOT_MEASURED})
-        rows.append(
-            {
-                "claim": claim,
-                "source": tests["source"].iloc[0],
-                "says": tests["says"].iloc[0],
-                "verdict": verdict,
-                "qualifier": ", ".join(_qualifiers(verdict, deciding, measured)),
-                "elsewhere": ", ".join(elsewhere),
-                "studies": listed(deciding["studies"].dropna().unique()),
-                "control_study": "" if controls.empty else controls["studies"].iloc[0],
-                "control": "" if controls.empty else _of_control(controls["verdict"]),
-                "tests": len(measured),
-            }
-        )
-    columns = ["claim", "source", "says", "verdict", "qualifier", "elsewhere", "studies"]
-    return pd.DataFrame(rows, columns=[*columns, "control_study", "control", "tests"])
+    columns = ["claim", "source", "statement", "verdict", "qualifier", "elsewhere", "studies"]
+    columns += ["control_study", "control", "tests"]
+    rows = (_verdict_row(tests) for _, tests in claims.groupby("claim", sort=False))
+    return pd.DataFrame(rows, columns=columns)
 
 
-def _qualifiers(verdict: str, deciding: pd.DataFrame, measured: pd.DataFrame) -> Iterator[str]:
+def _verdict_row(tests: pd.DataFrame) -> dict[str, Any]:
+    """The verdict of one claim, from the rows of its tests."""
+    decides, control = tests["decides"], tests["control"]
+    deciding, controls, others = tests[decides], tests[control], tests[~decides & ~control]
+    verdict = combine_verdicts(deciding["verdict"])
+    # A platform where a part of the tests could be made says nothing of the claim.
+    on_platforms = {
+        combine_verdicts(there["verdict"])
+        for _, there in others.groupby("platform")
+        if there["number"].nunique() == tests["number"].nunique()
+    }
+    row = {
+        **tests.iloc[0][["claim", "source", "statement"]],
+        "verdict": verdict,
+        "qualifier": ", ".join(_qualifiers(verdict, deciding)),
+        "elsewhere": ", ".join(sorted(on_platforms - {verdict, NOT_MEASURED})),
+        "studies": join_values(deciding["studies"].dropna().unique()),
+        "control_study": "",
+        "control": "",
+        "tests": int((deciding["verdict"] != NOT_MEASURED).sum()),
+    }
+    if len(controls):
+        lacks = (controls["verdict"] == NOT_MEASURED).any()
+        row["control_study"] = controls["studies"].iloc[0]
+        row["control"] = NOT_MEASURED if lacks else combine_verdicts(controls["verdict"])
+    return row
+
+
+def _qualifiers(verdict: str, deciding: pd.DataFrame) -> Iterator[str]:
     """What a reader must know beside the verdict of the tests that decide."""
+    measured = deciding[deciding["verdict"] != NOT_MEASURED]
     if measured.empty:
         return
     if verdict == NOT_MEASURED:
@@ -222,10 +235,6 @@ def _qualifiers(verdict: str, deciding: pd.DataFrame, measured: pd.DataFrame) ->
         yield "in part"
 
 
-def _of_control(verdicts: pd.Series) -> str:
-    return NOT_MEASURED if (verdicts == NOT_MEASURED).any() else weakest(verdicts)
-
-
 def _scale_of(claim: Claim, test: Rule, studies: Sequence[Study]) -> str:
     """How the studies of a test differ from the published scale; empty if none does.
 
@@ -233,10 +242,9 @@ def _scale_of(claim: Claim, test: Rule, studies: Sequence[Study]) -> str:
     """
     found = []
     for study in studies:
-        asked = getattr(test, "depths", None) or study.depths
-        least = claim.ground_of(test).get("depth", 0)
-        depths = [depth for depth in study.depths if depth in asked and depth >= least]
-        found.append(_scale(claim.scale, study, study.labels[0], depths or study.depths))
+        least = claim.minimum_scale_of(test).get("depth", 0)
+        asked = [d for d in study.depths if d >= least and d in (test.depths or study.depths)]
+        found.append(_scale(claim.scale, study, study.labels[0], asked or study.depths))
     return "; ".join(dict.fromkeys(text for text in found if text))
 
 
@@ -244,16 +252,14 @@ def _scale_of(claim: Claim, test: Rule, studies: Sequence[Study]) -> str:
 
 
 def published_table(config: Config, summary: pd.DataFrame, published: Published) -> pd.DataFrame:
-    """A row per published value and place that measured its cell, with our mean and half-width.
+    """A row per published value and platform that measured its cell, with our mean and half-width.
 
     A published range is from `published` to `published_high`, which is the same for one number.
     `scale` says how our study differs from the published one; it is empty where they agree.
     `deviates` says whether the published value lies outside our interval (both finite or not); a
     time does not, being that of another machine.
     """
-    ours_of: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
-    for row in summary.to_dict("records"):
-        ours_of.setdefault((row["study"], row["depth"], row["variant"]), []).append(row)
+    ours_of = {cell: ours.to_dict("records") for cell, ours in summary.groupby(CELL)}
     rows = []
     for entry in published.values:
         study = config.studies.get(entry.study)
@@ -262,38 +268,29 @@ def published_table(config: Config, summary: pd.DataFrame, published: Published)
         }
         depths = sorted({depth for by_depth in cells.values() for depth in by_depth})
         scale = _scale(entry.scale, study, next(iter(cells)), depths) if study else ""
-        is_time = RUN_MEASURES[entry.measure].of in ("step_seconds", "elapsed_seconds")
+        is_time = tasks.run_metrics()[entry.metric].of in ("step_seconds", "elapsed_seconds")
         for variant, by_depth in cells.items():
             for depth, value in by_depth.items():
                 base = {
                     "source": entry.source,
                     "study": entry.study,
-                    "measure": entry.measure,
+                    "metric": entry.metric,
                     "variant": variant,
                     "depth": depth,
                     "published": value.low,
                     "published_high": value.high,
                     "scale": scale,
                 }
-                found = ours_of.get((entry.study, depth, variant), [])
-                if not found:
-                    rows.append(base)
-                for row in found:
-                    ours = {
-                        part: row[f"{entry.measure}_{part}"] for part in ("mean", "low", "high")
-                    }
-                    rows.append(
-                        {
-                            **base,
-                            **{name: row[name] for name in PLACE},
-                            **ours,
-                            "n": row["n"],
-                            "diverged": row["diverged"],
-                            "deviates": not is_time and deviates(value, **ours),
-                        }
-                    )
-    columns = ["source", "study", "measure", "variant", "depth", "published", "published_high"]
-    columns += [*PLACE, "mean", "low", "high", "n", "diverged", "deviates", "scale"]
+                for row in ours_of.get((entry.study, depth, variant)) or [None]:
+                    if row is None:
+                        rows.append(base)
+                        continue
+                    ours = {part: row[f"{entry.metric}_{part}"] for part in ("mean", "low", "high")}
+                    counts = {name: row[name] for name in ("platform", "n", "diverged")}
+                    there = {"deviates": not is_time and deviates(value, **ours)}
+                    rows.append({**base, **counts, **ours, **there})
+    columns = ["source", "study", "metric", "variant", "depth", "published", "published_high"]
+    columns += ["platform", "mean", "low", "high", "n", "diverged", "deviates", "scale"]
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -326,7 +323,7 @@ GOOD, BETWEEN, BAD = "good", "between", "bad"
 
 
 def thresholds_table(cells: pd.DataFrame, published: Published) -> pd.DataFrame:
-    """A row per threshold and group of seeds that has its measure, with what the source calls it.
+    """A row per threshold and group of seeds that has its metric, with what the source calls it.
 
     `grade` is that of the mean over seeds; `good` and `bad` are how many of the `n` runs are so.
     """
@@ -334,28 +331,24 @@ def thresholds_table(cells: pd.DataFrame, published: Published) -> pd.DataFrame:
     rows = []
     for threshold in published.thresholds:
         runs = valid[valid["study"].isin(threshold.studies)]
-        runs = runs[runs[threshold.measure].notna()]
+        runs = runs[runs[threshold.metric].notna()]
         for group, seeds in runs.groupby(GROUP, sort=False):
-            bounds = RUN_MEASURES[threshold.measure].bounds
-            values = spread(seeds[threshold.measure], bounds)
-            grades = [_grade(threshold, value) for value in seeds[threshold.measure]]
+            values = mean_with_ci(seeds[threshold.metric], tasks.bounds_of(threshold.metric))
+            grades = [_grade(threshold, value) for value in seeds[threshold.metric]]
             rows.append(
                 {
                     "source": threshold.source,
                     **dict(zip(GROUP, group, strict=True)),
-                    "measure": threshold.measure,
+                    "metric": threshold.metric,
                     "good_is": threshold.good.text,
                     "bad_is": threshold.bad.text,
-                    "n": values["n"],
-                    "mean": values["mean"],
-                    "low": values["low"],
-                    "high": values["high"],
+                    **{part: values[part] for part in ("n", "mean", "low", "high")},
                     "grade": _grade(threshold, values["mean"]),
                     "good": grades.count(GOOD),
                     "bad": grades.count(BAD),
                 }
             )
-    columns = ["source", *GROUP, "measure", "good_is", "bad_is", "n", "mean", "low", "high"]
+    columns = ["source", *GROUP, "metric", "good_is", "bad_is", "n", "mean", "low", "high"]
     return pd.DataFrame(rows, columns=[*columns, "grade", "good", "bad"])
 
 
@@ -373,8 +366,9 @@ def _sizes(study: Study, variant: str, depths: Iterable[int]) -> dict[str, Any]:
 
     A variant says how many batches make a step.
     """
-    ours = study.model_dump()
-    flat = {**ours, **ours["model"], **ours["optimizer"]}
+    model, optimizer = study.model_of(variant), study.optimizer_of(variant)
+    flat = {**study.model_dump(), **model.model_dump(), **optimizer.model_dump()}
+    flat["steps"] = study.steps_of(variant)
     flat["depth"] = {depth: depth for depth in depths}
     if "length" in flat:
         tokens = flat["length"] * study.batches_of(variant)

@@ -1,4 +1,4 @@
-"""`causal`: every layer reads a convex mixture of all states so far."""
+"""`causal`: every layer reads a convex combination of all states so far."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from fathom.models.connections.connection import Connection, Site
+from fathom.models.connections.connection import Connection, ConnectionContext
 from fathom.models.connections.constraints import Constraint
 from fathom.models.init import Parameter
-from fathom.settings import Number, Section
+from fathom.settings import Number, Settings
 
 if TYPE_CHECKING:
     from fathom.models.ops import Array, Ops
 
 
-class Causal(Section):
+class Causal(Settings):
     """W = constraint(logits), [L, L]; layer i reads with W[i, :i+1] divided by its sum.
 
     h_{i+1} = inp + f(inp), and the output is the last state.
@@ -29,7 +29,7 @@ class Causal(Section):
 
     @model_validator(mode="after")
     def _each_pair_of_layers_has_a_logit(self) -> Causal:
-        """Raises ValueError that names the key of a constraint that has other logits."""
+        """Raises ValueError for a constraint without [L, L] logits."""
         if self.constraint.shape(3) != (3, 3):
             raise ValueError(
                 f"constraint: {self.constraint.kind} has no logit for each pair of layers; "
@@ -37,13 +37,13 @@ class Causal(Section):
             )
         return self
 
-    def at(self, site: Site) -> CausalConnection:
-        """The scheme at its site."""
-        return CausalConnection(self, site)
+    def at(self, context: ConnectionContext) -> CausalConnection:
+        """The connection in a network."""
+        return CausalConnection(self, context)
 
 
 class History:
-    """The states so far, and what finished blocks of them have put into layers to come."""
+    """The states so far, and what finished blocks of them contribute to later layers."""
 
     def __init__(self, first: Array) -> None:
         self.states = [first]
@@ -55,23 +55,23 @@ class History:
 class CausalConnection(Connection):
     """Formula: `Causal`.
 
-    Summing the whole history in every layer reads L²/2 states. Here every finished block of n
-    states (n the largest power of two that divides their number) is put into the n layers that
-    come next, by one product of an n×n block of weights with the stacked states. Every pair of
-    state and later layer is met once, and each state is read log₂(L) times.
+    Summing the whole history in every layer would read L²/2 states. Instead, every finished block
+    of n states (n is the largest power of two that divides their number) is added to the next n
+    layers by one product of an n×n block of weights with the stacked states. That covers every
+    pair of state and later layer once, and reads each state log₂(L) times.
     """
 
     settings: Causal
-    site: Site
+    context: ConnectionContext
 
     def parameters(self) -> dict[str, Parameter]:
-        L, constraint = self.site.layers, self.settings.constraint
+        L, constraint = self.context.layers, self.settings.constraint
         start = constraint.start.distribution(L)
         return {"connection.mixing": Parameter(constraint.shape(L), start)}
 
     def constrained(self, ops: Ops, params: dict[str, Array]) -> Array:
-        """The positive matrix [L, L] whose prefixes are normalised."""
-        L, logits = self.site.layers, params["connection.mixing"]
+        """The positive matrix [L, L] whose row prefixes are normalised."""
+        L, logits = self.context.layers, params["connection.mixing"]
         return self.settings.constraint.matrix(ops, logits[None], L, L)[0]
 
     def coefficients(self, ops: Ops, params: dict[str, Array], noise: Array | None = None) -> Array:
@@ -80,14 +80,14 @@ class CausalConnection(Connection):
         return matrix / (ops.sum(matrix, axis=-1, keepdims=True) + self.settings.added)
 
     def per_layer(self, ops: Ops, coefficients: Array) -> Sequence[Array]:
-        return [coefficients] * self.site.layers
+        return [coefficients] * self.context.layers
 
     def matrices(self, ops: Ops, params: dict[str, Array]) -> dict[str, Array]:
-        """`mixing`, whose prefixes are normalised, and the `weights` that layers read with."""
+        """`mixing`, before row prefixes are normalised, and the `weights` that layers read with."""
         return {"mixing": self.constrained(ops, params), "weights": self.coefficients(ops, params)}
 
     def matrix_shapes(self) -> dict[str, tuple[int, ...]]:
-        L = self.site.layers
+        L = self.context.layers
         return {"mixing": (L, L), "weights": (L, L)}
 
     def open(self, ops: Ops, coefficients: Array, x: Array) -> History:
@@ -96,7 +96,7 @@ class CausalConnection(Connection):
     def read(self, ops: Ops, c: Array, streams: History) -> tuple[Array, History]:
         m = len(streams.states)
         n = m & -m
-        # Layer i mixes the first i + 1 states, so m states are for layer m − 1 onwards.
+        # Layer i mixes the first i + 1 states, so these m states serve layers from m − 1 on.
         last = min(m - 1 + n, c.shape[0])
         block = c[m - 1 : last, m - n : m]
         parts = ops.unstack(ops.tensordot(block, ops.stack(streams.states[m - n : m])))
@@ -107,7 +107,7 @@ class CausalConnection(Connection):
         return streams.input, streams
 
     def write(self, ops: Ops, c: Array, streams: History, y: Array) -> History:
-        streams.states.append(y if self.site.has_residual else streams.input + y)
+        streams.states.append(y if self.context.has_residual else streams.input + y)
         return streams
 
     def close(self, ops: Ops, coefficients: Array, streams: History) -> Array:

@@ -1,4 +1,4 @@
-"""What every residual scheme offers to a network."""
+"""The interface between a residual connection and a network."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Site:
-    """What a network says of the places where it puts a connection."""
+class ConnectionContext:
+    """What a connection is told about the network that uses it."""
 
     layers: int
     """L, how many functions are wrapped: blocks, or twice as many sub-layers."""
     width: int
     """C, channels of a stream, its last axis."""
     pooled_axes: int
-    """How many axes before the channels a dynamic connection averages over: 2 for an image, so
-    that its coefficients hold for a whole image; 0 for a sequence, one set for each token."""
+    """How many axes before the channels a dynamic connection averages over: 2 for images, with one
+    set of coefficients per image; 0 for sequences, with one set per token."""
     has_residual: bool
-    """Whether a wrapped function adds its input to its output by itself."""
+    """Whether a wrapped function adds its input to its output."""
     per_block: int = 1
     """How many wrapped functions make a block."""
 
     @property
-    def shown(self) -> tuple[int, int, int]:
-        """The first function of the first block, of the middle one and of the last one."""
+    def reported_layers(self) -> tuple[int, int, int]:
+        """The first wrapped function of the first, the middle and the last block."""
         blocks = self.layers // self.per_block
         first, middle, last = (self.per_block * b for b in (0, blocks // 2, blocks - 1))
         return first, middle, last
 
 
 class Connection(ABC):
-    """A residual scheme at its site. It wraps any function f and knows nothing of what f is.
+    """A residual connection in a network. It wraps any function f and knows nothing about f.
 
         c       = coefficients(params, noise)            learned numbers, for all layers
-        streams = open(c, x)                             the embedded input becomes the streams
-        x, streams = read(c_l, streams)                  a layer reads from the streams …
-        streams = write(c_l, streams, f(x))              … and writes to them
-        x       = close(c, streams)                      the streams become the output
+        streams = open(c, x)                             expands the embedded input to streams
+        x, streams = read(c_l, streams)                  the input of layer l
+        streams = write(c_l, streams, f(x))              adds the output of layer l
+        x       = close(c, streams)                      reduces the streams to the output
 
-    Shapes: what f takes and gives is […, C]; coefficients are [L, …]. What `streams` are is the
-    connection's own affair.
+    Shapes: inputs and outputs of f are […, C], coefficients are [L, …]. Each connection has its own
+    representation of `streams`.
     """
 
     @abstractmethod
@@ -57,21 +57,21 @@ class Connection(ABC):
 
     @abstractmethod
     def coefficients(self, ops: Ops, params: dict[str, Array], noise: Array | None = None) -> Any:  # noqa: ANN401
-        """What follows from the parameters alone, for all layers at once.
+        """What depends on the parameters alone, for all layers at once.
 
-        `noise`: what `drawn` gave; None outside of training.
+        `noise`: from `sample_noise`; None outside of training.
         """
 
-    def drawn(self, rng: np.random.Generator, progress: float) -> np.ndarray | None:
-        """Random numbers for a step of training; None where the scheme takes none.
+    def sample_noise(self, rng: np.random.Generator, progress: float) -> np.ndarray | None:
+        """Random numbers for one training step; None if the connection uses none.
 
-        `progress`: the share of the steps that are done.
+        `progress`: the share of steps that are done.
         """
         return None
 
     @abstractmethod
     def per_layer(self, ops: Ops, coefficients: Any) -> Sequence[Any]:  # noqa: ANN401
-        """The coefficients of each layer, from those of all."""
+        """Split the coefficients of all layers into those of each."""
 
     @abstractmethod
     def open(self, ops: Ops, coefficients: Any, x: Array) -> Any:  # noqa: ANN401
@@ -79,32 +79,32 @@ class Connection(ABC):
 
     @abstractmethod
     def read(self, ops: Ops, c: Any, streams: Any) -> tuple[Array, Any]:  # noqa: ANN401
-        """Streams → (the layer's input […, C], what `write` needs of the streams)."""
+        """Streams → (the layer's input […, C], the streams for `write`)."""
 
     @abstractmethod
     def write(self, ops: Ops, c: Any, streams: Any, y: Array) -> Any:  # noqa: ANN401
-        """What `read` left and the layer's output → the next layer's streams."""
+        """The streams from `read` and the layer's output → the next layer's streams."""
 
     @abstractmethod
     def close(self, ops: Ops, coefficients: Any, streams: Any) -> Array:  # noqa: ANN401
         """The last layer's streams → the output […, C]."""
 
-    def mixed(self, ops: Ops, coefficients: Any, streams: Any) -> Mixed | None:  # noqa: ANN401
-        """What a pass that ended with these streams has mixed; None without several streams."""
+    def mixed(self, ops: Ops, coefficients: Any, streams: Any) -> MixingTrace | None:  # noqa: ANN401
+        """How a pass that ended with these streams mixed them; None for a single stream."""
         return None
 
     @property
-    def takes_noise(self) -> bool:
-        """Whether `drawn` gives something."""
+    def uses_noise(self) -> bool:
+        """Whether `sample_noise` returns an array."""
         return False
 
     @property
     def is_plain(self) -> bool:
-        """Whether there is nothing to mix: the product of all mixing is then the number one."""
+        """Whether there is a single stream: the product of all mixing is then the number one."""
         return False
 
     def matrices(self, ops: Ops, params: dict[str, Array]) -> dict[str, Array]:
-        """What mixes, as matrices to keep after training, by name; none by default."""
+        """Mixing matrices to save after training, by name; none by default."""
         return {}
 
     def matrix_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -113,38 +113,38 @@ class Connection(ABC):
 
 
 @dataclass(frozen=True)
-class Mixed:
-    """What measures look at after a pass."""
+class MixingTrace:
+    """How a pass mixed its streams, for the metrics."""
 
     H_res: Array
-    """[L, S, S]: the mixing matrices; where they are dynamic, their means over all positions."""
+    """[L, S, S]: the mixing matrices; dynamic ones averaged over all positions."""
     H_res_of_one: Array | None
-    """[L, T, S, S]: those of each position of the first example; None where they are static."""
+    """[L, T, S, S]: the matrices at each position of the first example; None if static."""
     streams: Array
     """[S, …, C]: the last streams."""
     weights: Array
-    """[S]: those with which they are summed into the output."""
+    """[S]: the weights of their sum in the output."""
     base: Array | None
-    """[3, S, S]: what the constraint makes of the learned logits alone, without a gate or a dynamic
-    part, in the first, the middle and the last block; None where there are no logits."""
+    """[3, S, S]: the constraint of the learned logits alone, without gate and dynamic part, in the
+    first, the middle and the last block; None without logits."""
     gates: Array | None
-    """[L]: g, undisturbed; None without a gate."""
+    """[L]: g without noise; None without a gate."""
     embedding: Array | None
-    """[S, C]: what is added to each stream at first; None where nothing is."""
+    """[S, C]: the learned stream embedding; None without one."""
 
 
 def stream_spread(ops: Ops, streams: Array) -> tuple[Array, Array]:
-    """How far the streams [S, …, C] are from being one: (difference, similarity), two scalars.
+    """How much the streams [S, …, C] differ: (difference, similarity), two scalars.
 
     The largest |x_s − x_0| over all streams and entries, relative to the largest |x|; and the
     mean cosine over positions and pairs of streams. Identical streams give 0 and 1.
-    Everything is divided by the largest |x| first, so that squares do not overflow before x does.
+    The streams are divided by the largest |x| first, so squares do not overflow before x does.
     """
     S, C = streams.shape[0], streams.shape[-1]
     x = ops.reshape(streams / ops.max(ops.abs(streams)), (S, -1, C))
     difference = ops.max(ops.abs(x - x[:1]))
     unit = x / ops.maximum(ops.l2_norm(x), 1e-15)
-    # Σ_{s≠t} x_s·x_t = |Σ_s x_s|² − Σ_s |x_s|²; a stream of zeros has cosine zero with any.
+    # Σ_{s≠t} x_s·x_t = |Σ_s x_s|² − Σ_s |x_s|²; a stream of zeros has cosine 0 with any other.
     total = ops.sum(unit, axis=0)
     pairs = ops.sum(total * total, axis=-1) - ops.sum(ops.sum(unit * unit, axis=-1), axis=0)
     return difference, ops.mean(pairs, axis=0) / (S * (S - 1))
@@ -153,10 +153,32 @@ def stream_spread(ops: Ops, streams: Array) -> tuple[Array, Array]:
 def readout_shares(ops: Ops, streams: Array, weights: Array) -> Array:
     """[S]: each stream's share of the output o = Σ_s w_s x_s, ⟨w_s x_s, o⟩ / ⟨o, o⟩.
 
-    The products are means over positions; the shares add up to one.
+    Inner products are means over positions; the shares sum to one.
     """
     S = streams.shape[0]
     x = ops.reshape(streams / ops.max(ops.abs(streams)), (S, -1))
     parts = ops.reshape(weights, (S, 1)) * x
     along = ops.sum(parts * ops.sum(parts, axis=0), axis=-1)
     return along / ops.sum(along, axis=0)
+
+
+def mixing_reports(ops: Ops, mixed: MixingTrace) -> dict[str, Array]:
+    """Measurements of a pass for the metrics, by name; of a single stream only its matrices."""
+    report = {"H_res": mixed.H_res}
+    if mixed.H_res_of_one is not None:
+        report["H_res_of_one"] = mixed.H_res_of_one
+    streams, weights = map(ops.stop_gradient, (mixed.streams, mixed.weights))
+    if streams.shape[0] > 1:
+        difference, similarity = stream_spread(ops, streams)
+        report |= {
+            "stream_difference": difference,
+            "stream_similarity": similarity,
+            "readout_shares": readout_shares(ops, streams, weights),
+        }
+    constants = {"base": mixed.base, "gates": mixed.gates}
+    report |= {name: value for name, value in constants.items() if value is not None}
+    if mixed.embedding is not None:
+        S, C = mixed.embedding.shape
+        vectors = ops.reshape(ops.stop_gradient(mixed.embedding), (S, 1, C))
+        _, report["stream_embedding_similarity"] = stream_spread(ops, vectors)
+    return report

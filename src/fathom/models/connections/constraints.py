@@ -1,7 +1,7 @@
-"""Families of mixing matrices, from logits: what H_res can be.
+"""Constraints of H_res: families of mixing matrices, parametrised by logits.
 
-Sizes: S streams, matrices [S, S]. Formulas: docs/definitions.md, "Constraints". A new one is a
-class here and its line in CONSTRAINTS.
+Sizes: S streams, matrices [S, S]. Formulas: docs/definitions.md, "Constraints". A new constraint
+is a class here and its line in CONSTRAINTS.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from fathom.models.connections.sinkhorn import Passes, Side, in_turns
-from fathom.models.connections.slots import MatrixStart, VectorStart, one_of_registry
+from fathom.models.connections.component_types import MatrixStart, VectorStart, one_of_registry
+from fathom.models.connections.sinkhorn import Passes, Side, alternating_sides
 from fathom.models.newton_schulz import newton_schulz
-from fathom.settings import Number, Positive, Registry, Section
+from fathom.settings import Number, Positive, Registry, Settings
 
 if TYPE_CHECKING:
     from fathom.models.ops import Array, Ops
@@ -26,21 +26,21 @@ FromZero = Annotated[Number, Field(ge=0)]
 Above0 = Annotated[Number, Field(gt=0)]
 
 
-class MixingMatrix(Section):
-    """A family of matrices [S, S], each from logits of its own shape."""
+class MixingMatrix(Settings):
+    """A family of matrices [S, S] with logits of a given shape."""
 
     start: MatrixStart | VectorStart
 
     def shape(self, S: int) -> tuple[int, ...]:
-        """Shape of one matrix's logits; empty where it has none."""
+        """Shape of one matrix's logits; empty if it has none."""
         raise NotImplementedError
 
     def matrix(self, ops: Ops, logits: Array, S: int, layers: int) -> Array:
-        """Logits [N, *shape] → matrices [N, S, S]. `layers`: functions that the network wraps."""
+        """Logits [N, *shape] → matrices [N, S, S]. `layers`: number of wrapped functions."""
         raise NotImplementedError
 
     def refusal(self, S: int) -> str | None:
-        """Why there is none of this size, and what would do; None where there is."""
+        """Why there is no such matrix of this size, and what to use; None if there is."""
         return None
 
 
@@ -74,11 +74,11 @@ class Exp(OfLogits):
 # --- Sinkhorn -----------------------------------------------------------------------------------
 
 TO_LAST, TO_FIRST = (1, 2, 0), (2, 0, 1)
-"""Moves the axis of matrices to the end, and back."""
+"""Axes that move the index of the matrix to the end, and back."""
 
 
 class Sinkhorn(OfLogits):
-    """Sinkhorn(exp(logits / τ)): rows and columns divided by their sums in turn."""
+    """Sinkhorn(exp(logits / τ)): rows and columns alternately divided by their sums."""
 
     kind: Literal["sinkhorn"] = "sinkhorn"
     iterations: Positive = Field(20, description="passes over both sides")
@@ -91,11 +91,13 @@ class Sinkhorn(OfLogits):
     def matrix(self, ops: Ops, logits: Array, S: int, layers: int) -> Array:
         bounded = logits if self.clip is None else ops.clip(logits, self.clip)
         K = ops.exp(bounded / self.tau if self.tau != 1 else bounded)
-        return normalised(ops, K, in_turns(self.iterations, self.last), self.floor, self.added)
+        return normalize(
+            ops, K, alternating_sides(self.iterations, self.last), self.floor, self.added
+        )
 
 
 class LogSinkhorn(OfLogits):
-    """The same in logarithms, so that nothing underflows before the end."""
+    """Sinkhorn in the log domain: nothing underflows before the final exponential."""
 
     kind: Literal["log_sinkhorn"] = "log_sinkhorn"
     iterations: Positive = Field(20, description="passes over both sides")
@@ -105,7 +107,7 @@ class LogSinkhorn(OfLogits):
     def matrix(self, ops: Ops, logits: Array, S: int, layers: int) -> Array:
         Z = ops.contiguous(ops.transpose(logits, TO_LAST)) / self.tau
         u = v = 0 * Z[:1, :1]
-        for side in in_turns(self.iterations, self.last):
+        for side in alternating_sides(self.iterations, self.last):
             if side == "rows":
                 u = -ops.logsumexp(Z + v, axis=1)
             else:
@@ -114,7 +116,7 @@ class LogSinkhorn(OfLogits):
 
 
 class KernelSinkhorn(OfLogits):
-    """As DeepSeek's kernels compute it, and apply it transposed: columns act as rows.
+    """Sinkhorn as in DeepSeek's kernels, which apply it transposed: columns act as rows.
 
     Row softmax + ε, columns, then `iterations` − 1 times rows and columns; ε is added to each sum.
     """
@@ -124,19 +126,19 @@ class KernelSinkhorn(OfLogits):
     eps: FromZero = Field(1e-6, description="ε")
 
     def matrix(self, ops: Ops, logits: Array, S: int, layers: int) -> Array:
-        sides = in_turns(self.iterations, "columns")[1:]
-        found = normalised(ops, ops.softmax(logits) + self.eps, sides, 0.0, self.eps)
+        sides = alternating_sides(self.iterations, "columns")[1:]
+        found = normalize(ops, ops.softmax(logits) + self.eps, sides, 0.0, self.eps)
         return ops.transpose(found, (0, 2, 1))
 
 
-def normalised(ops: Ops, K: Array, sides: tuple[Side, ...], floor: float, added: float) -> Array:
-    """Positive K [N, S, S], its rows and columns divided by their sums: docs of `Passes`."""
+def normalize(ops: Ops, K: Array, sides: tuple[Side, ...], floor: float, added: float) -> Array:
+    """Divide rows and columns of positive K [N, S, S] by their sums, as `Passes` defines."""
     if K.shape[-1] == 1:
-        # x / x is one exactly; u x v would be one but for rounding.
+        # x / x is exactly one; u x v would be one only up to rounding.
         for _ in sides:
             K = K / (ops.maximum(K, floor) + added)
         return K
-    return ops.fused(Passes(sides, floor, added), K)[0]
+    return ops.custom_vjp(Passes(sides, floor, added), K)[0]
 
 
 # --- constants ----------------------------------------------------------------------------------
@@ -159,7 +161,7 @@ class Fixed(MixingMatrix):
 
 
 class Identity(Fixed):
-    """I: streams are never mixed."""
+    """I: streams are not mixed."""
 
     kind: Literal["identity"] = "identity"
 
@@ -179,13 +181,13 @@ class Uniform(Fixed):
 # --- convex combinations of permutations: doubly stochastic by construction -----------------------
 
 
-@cache  # asked for in every layer of every step
+@cache  # used in every layer of every step
 def permutations(S: int) -> np.ndarray:
     """All permutation matrices [S!, S, S], the identity first."""
     return np.stack([np.eye(S)[list(order)] for order in itertools.permutations(range(S))])
 
 
-@cache  # likewise
+@cache  # used in every layer of every step
 def shifts(S: int) -> np.ndarray:
     """All powers of the cyclic shift [S, S, S], the identity first."""
     return np.stack([np.roll(np.eye(S), k, axis=0) for k in range(S)])
@@ -208,7 +210,7 @@ class Permutations(MixingMatrix):
     def refusal(self, S: int) -> str | None:
         if S <= self.LARGEST:
             return None
-        count = math.factorial(S) if S <= 20 else f"{S}!"  # more have too many digits
+        count = math.factorial(S) if S <= 20 else f"{S}!"  # beyond that it has too many digits
         return f"{S} streams have {count} permutations; take at most {self.LARGEST}"
 
 
@@ -236,7 +238,7 @@ class Kronecker(MixingMatrix):
         if S & (S - 1) == 0:
             return None
         below = 2 ** (S.bit_length() - 1)
-        return f"{S} is no power of two; take {below} or {2 * below} streams"
+        return f"{S} is not a power of two; take {below} or {2 * below} streams"
 
 
 class Circulant(MixingMatrix):
@@ -261,14 +263,14 @@ class Circulant(MixingMatrix):
 
 
 class Orthostochastic(OfLogits):
-    """The squared entries of the orthogonal matrix that Newton and Schulz's iteration leads to.
+    """Squared entries of the orthogonal matrix to which the Newton–Schulz iteration converges.
 
-    X ← a X + (b X Xᵀ + c (X Xᵀ)²) X from the logits over their Frobenius norm. Sums are one as far
-    as the iteration has converged.
+    X ← a X + (b X Xᵀ + c (X Xᵀ)²) X, starting at the logits over their Frobenius norm. Row and
+    column sums are one as far as the iteration has converged.
     """
 
     COEFFICIENTS: ClassVar[tuple[float, float, float]] = (3.0, -3.2, 1.2)
-    """a, b, c: they add up to one, so that an orthogonal matrix stays what it is."""
+    """a, b, c: they sum to one, so an orthogonal matrix is a fixed point."""
 
     kind: Literal["orthostochastic"] = "orthostochastic"
     start: MatrixStart = MatrixStart(diagonal=8.0, off_diagonal=-8.0)
@@ -290,7 +292,7 @@ class Cayley(OfLogits):
     iterations: Positive = Field(2, description="steps")
 
     def matrix(self, ops: Ops, logits: Array, S: int, layers: int) -> Array:
-        I = ops.identity_like(logits)  # noqa: E741, its name
+        I = ops.identity_like(logits)  # noqa: E741, the standard symbol
         W = logits - ops.transpose(logits, (0, 2, 1))
         Y = I + self.alpha * W
         for _ in range(self.iterations):

@@ -1,4 +1,4 @@
-"""`plain`: one stream, layer after layer: the ordinary residual network."""
+"""`plain`: a single stream, the ordinary residual network."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from fathom.models.connections.connection import Connection, Site
-from fathom.settings import Section
+from fathom.models.connections.connection import Connection, ConnectionContext
+from fathom.settings import Settings
 
 if TYPE_CHECKING:
     from fathom.models.init import Parameter
     from fathom.models.ops import Array, Ops
 
 
-class Plain(Section):
-    """x ← x + f(x); just x ← f(x) where f has a residual of its own."""
+class Plain(Settings):
+    """x ← x + f(x); x ← f(x) where f has its own residual."""
 
     kind: Literal["plain"] = "plain"
 
-    def at(self, site: Site) -> PlainConnection:
-        """The scheme at its site."""
-        return PlainConnection(site)
+    def at(self, context: ConnectionContext) -> PlainConnection:
+        """The connection in a network."""
+        return PlainConnection(context)
 
 
 @dataclass(frozen=True)
 class PlainConnection(Connection):
     """Formula: `Plain`."""
 
-    site: Site
+    context: ConnectionContext
 
     @property
     def is_plain(self) -> bool:
@@ -41,7 +41,7 @@ class PlainConnection(Connection):
         return None
 
     def per_layer(self, ops: Ops, coefficients: None) -> Sequence[None]:
-        return [None] * self.site.layers
+        return [None] * self.context.layers
 
     def open(self, ops: Ops, coefficients: None, x: Array) -> Array:
         return x
@@ -50,7 +50,7 @@ class PlainConnection(Connection):
         return streams, streams
 
     def write(self, ops: Ops, c: None, streams: Array, y: Array) -> Array:
-        return y if self.site.has_residual else streams + y
+        return y if self.context.has_residual else streams + y
 
     def close(self, ops: Ops, coefficients: None, streams: Array) -> Array:
         return streams

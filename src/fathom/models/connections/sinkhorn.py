@@ -1,8 +1,7 @@
-"""Sinkhorn's normalisation, with a gradient of its own: docs/definitions.md, "Sinkhorn".
+"""Sinkhorn normalisation with a custom VJP: docs/definitions.md, "Sinkhorn".
 
-A matrix K whose rows and columns are divided by their sums in turn stays u_i K_ij v_j. So only u
-and v change from pass to pass, and the matrices' number is the last axis, along which processors
-compute many at once.
+A matrix K whose rows and columns are alternately divided by their sums keeps the form u_i K_ij v_j,
+so a pass updates only u or v. The index of the matrix is the last axis, for vectorisation.
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from fathom.models.ops import Array, Ops
+    from fathom.models.ops import Array, Arrays, Ops
 
 Side = Literal["rows", "columns"]
 
 SMALLEST = 1e-30
-"""Entries below it count as this: the scale of a row of zeros would grow beyond float32."""
+"""Smaller entries are raised to this: the scale of a row of zeros would overflow float32."""
 
 OTHER: dict[Side, Side] = {"rows": "columns", "columns": "rows"}
 
@@ -26,19 +25,19 @@ OTHER: dict[Side, Side] = {"rows": "columns", "columns": "rows"}
 class Passes:
     """Positive K [N, S, S] → (the normalised matrices [N, S, S],).
 
-    Each pass divides by `sum + added`, where sums below `floor` count as `floor`.
+    Each pass divides by `max(sum, floor) + added`.
     """
 
     sides: Sequence[Side]
-    """Of each pass, in order."""
+    """The side that each pass divides, in order."""
     floor: float
     added: float
 
-    def forward(self, ops: Ops, K: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+    def forward(self, ops: Ops, K: Array) -> tuple[Arrays, Arrays]:
         K = ops.maximum(K, SMALLEST)
         by_row = ops.contiguous(ops.transpose(K, (1, 2, 0)))
         by_column = ops.contiguous(ops.transpose(K, (2, 1, 0)))
-        # Sums run over the first axis: a column's over rows, a row's over columns.
+        # Sums run over the first axis: for a column over rows, for a row over columns.
         summed = {"columns": by_row, "rows": by_column}
         ones = 0 * by_row[0] + 1
         scales = {"rows": ones, "columns": ones}
@@ -46,32 +45,27 @@ class Passes:
         for side in self.sides:
             before.append(scales[side])
             sums = ops.sum_of_products(summed[side], scales[OTHER[side]])
-            scales[side] = self.divided(ops, scales[side], sums)
+            scales[side] = self.divide(ops, scales[side], sums)
         u, v = scales["rows"], scales["columns"]
         found = ops.contiguous(ops.transpose(u[:, None] * by_row * v, (2, 0, 1)))
         return (found,), (by_row, by_column, u, v, *before)
 
-    def divided(self, ops: Ops, scale: Array, product: Array) -> Array:
-        """A scale [S, N] over the sums `scale · product` that it leads to."""
+    def divide(self, ops: Ops, scale: Array, product: Array) -> Array:
+        """Divide a scale [S, N] by the sums `scale · product` that it gives."""
         sums = ops.maximum(scale * product, self.floor)
         return scale / (sums + self.added if self.added else sums)
 
-    def backward(
-        self, ops: Ops, saved: tuple[Array, ...], gradients: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def backward(self, ops: Ops, saved: Arrays, gradients: Arrays) -> Arrays:
         by_row, by_column, u, v, *before = saved
         g = ops.contiguous(ops.transpose(gradients[0], (1, 2, 0)))
         g_K = g * by_row
-        of = {
-            "rows": ops.sum(g_K * v, axis=1),
-            "columns": ops.sum_of_products(g_K, u),
-        }
+        of = {"rows": ops.sum(g_K * v, axis=1), "columns": ops.sum_of_products(g_K, u)}
         of_K = g * u[:, None] * v
         summed = {"columns": by_row, "rows": by_column}
         scales = {"rows": u, "columns": v}
         for side, scale in zip(reversed(self.sides), reversed(before), strict=True):
             other = OTHER[side]
-            of_scale, of_sums = self.divided_backward(ops, scale, scales[side], of[side])
+            of_scale, of_sums = self.divide_backward(ops, scale, scales[side], of[side])
             scales[side] = scale
             if side == "rows":
                 of_K = ops.add_product(of_K, of_sums[:, None], scales[other])
@@ -82,10 +76,10 @@ class Passes:
             of[side] = of_scale
         return (ops.transpose(of_K, (2, 0, 1)),)
 
-    def divided_backward(
+    def divide_backward(
         self, ops: Ops, scale: Array, divided: Array, g: Array
     ) -> tuple[Array | None, Array]:
-        """Gradients of `divided`'s arguments, where no sum was below the floor; None for zeros."""
+        """Gradients of `divide`'s arguments if no sum was below the floor; None for zeros."""
         of_product = -g * divided * divided
         if not self.added:
             return None, of_product
@@ -93,6 +87,6 @@ class Passes:
         return g * share * share * self.added, of_product
 
 
-def in_turns(iterations: int, last: Side) -> tuple[Side, ...]:
-    """`iterations` passes over both sides, one after the other, that end with `last`."""
+def alternating_sides(iterations: int, last: Side) -> tuple[Side, ...]:
+    """The sides of `iterations` passes over both, ending with `last`."""
     return (("columns", "rows") if last == "rows" else ("rows", "columns")) * iterations

@@ -1,16 +1,34 @@
-"""Figures: each is one function, in the module of the family that it belongs to.
+"""Figures: each is one function, in any module of this package.
 
     @figure
     def loss_comparison(steps: pd.DataFrame, title: str) -> Figure:
         '''Training loss against step for every depth.'''
 
-This is its declaration: the function's name is the file's, its parameters are what it reads (READS,
-and `title`), its docstring is its caption. The outputs and inputs of the workflow, the figures of
-the reports and what `fathom verify` expects follow from it.
+This is its declaration: the function's name is that of the file, its parameters are what it reads
+(READS, and `title`), its docstring is the caption. The outputs and inputs of the workflow, the
+figures of the reports and what `fathom verify` expects follow from it.
 
-A family is drawn together, into one folder. A task names the family of its studies; `overview`,
-`cell`, `bench` and `explained` are the others. Nothing here loads matplotlib: the workflow reads
-the declarations at every start.
+A task's `Presentation.figures` names such functions, or metrics. A metric needs no function: a step
+metric is drawn against step, a run metric against depth. `@figure(everywhere=True)` declares a
+figure that every study has.
+
+What others use:
+
+    figures_of_study(config, study)    the declarations of a study, the same on every platform
+    figures_of("overview")             also "cell", "bench", "explained": by name
+    Declaration.name .reads .caption .label .module
+    files_of(folder, name)             the files of a figure, one for each format
+
+    fathom figures --config FILE --study NAME --platform PLATFORM --steps FILE --summary FILE
+                   --effects FILE --out FOLDER [--only FIGURE …]
+    fathom overview-figures --config FILE --cells FILE --variance FILE --published FILE --out FOLDER
+    fathom cell-figures RUN --out FOLDER
+
+PLATFORM is a value of the column `platform` (`torch`, `torch-cpu-amd-epyc-linux`). Without `--only`
+all figures of the study are drawn. The config may be the resolved `config.json`: from it come the
+figures of the study, its score, and the folder of its runs.
+
+Nothing here loads matplotlib: the workflow reads the declarations at every start.
 """
 
 from __future__ import annotations
@@ -24,10 +42,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fathom.models.connections.schemes import sections_of
+from fathom import tasks
+from fathom.models.connections.schemes import settings_of
 from fathom.report.figures import style
-from fathom.settings import ConfigError, Registry, Section, unknown
-from fathom.system.files import replacing
+from fathom.settings import ConfigError, Registry, Settings, unknown
+from fathom.system.files import atomic_write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,17 +54,23 @@ if TYPE_CHECKING:
     from fathom.config import Config
     from fathom.models.connections.schemes import Scheme
 
+STUDY = "study"
+OTHERS = ("overview", "cell", "bench", "explained")
+"""The groups of figures, each drawn into one folder: those of studies, and these modules."""
+
 READS = {
-    "steps": "steps.csv.gz, the rows of one study at one place",
-    "summary": "summary.csv, likewise",
-    "effects": "effects.csv, likewise",
+    "steps": "steps.csv.gz, the rows of one study on one platform",
+    "summary": "summary.csv, the same rows",
+    "effects": "effects.csv, the same rows",
+    "score": "the study's score (`fathom.metrics.Score`)",
     "mixing": "learned mixing over depth by variant (`fathom.report.mixing.Mixing`)",
     "variance": "variance.csv",
     "published": "published.csv",
     "cells": "cells.csv",
+    "scores": "the score of every study, by its name",
     "bench": "bench.csv",
     "explained": "networks before their first step (`fathom.report.explained.Explained`)",
-    "rows": "the metrics of every step of one run, with its variant, seed and chance level",
+    "rows": "the metrics of every step of one run, with its variant, depth, seed and chance level",
 }
 """What a figure can read, by the name of its parameter."""
 
@@ -53,13 +78,16 @@ FORMATS: dict[str, dict[str, None]] = {
     "svg": {"Date": None, "Creator": None},
     "png": {"Software": None},
 }
-"""What every figure is saved as: SVG for paper and page, PNG for Markdown. By format, what it would
-say of itself: no version or date inside, so the same numbers make the same bytes."""
+"""The formats of every figure: SVG for paper and page, PNG for Markdown. The metadata are left out,
+as a date or a version would change the bytes of the same numbers."""
+
+MOST_LINES = 12
+"""A study with more variants has no figures with a line for each: colours would repeat."""
 
 
 @dataclass(frozen=True)
 class Declaration:
-    """A figure and what others need to know of it."""
+    """A figure, and what others need to know of it."""
 
     name: str
     """Of its file, without ending."""
@@ -67,14 +95,13 @@ class Declaration:
     """Names from READS."""
     caption: str
     draw: Callable[..., Figure]
-    needs: type[Section] | None = None
+    """From what it reads, and `title`, by name."""
+    module: str
+    """The module with the code of the figure."""
+    needs: type[Settings] = Settings
     """A kind of connection, or an ingredient of one, without which there is nothing to draw."""
-
-    def fits(self, connections: Iterable[Scheme]) -> bool:
-        """Whether networks with these connections have what it draws."""
-        if self.needs is None:
-            return True
-        return any(isinstance(s, self.needs) for c in connections for s in sections_of(c))
+    everywhere: bool = False
+    """Whether every study has it."""
 
     @property
     def label(self) -> str:
@@ -82,23 +109,24 @@ class Declaration:
         return self.name.replace("_", " ")
 
 
-_families: dict[str, Registry[Declaration]] = {}
+_groups: dict[str, Registry[Declaration]] = {}
 
 
-def figure(draw: Callable[..., Figure]) -> Callable[..., Figure]:
-    """Declare a figure. Raises TypeError if it reads what there is not."""
-    return _declare(draw, None)
+def figure(
+    draw: Callable[..., Figure] | None = None,
+    *,
+    needs: type[Settings] = Settings,
+    everywhere: bool = False,
+) -> Callable[..., Any]:
+    """Declare a figure: `@figure`, or `@figure(…)`.
 
-
-def figure_needing(
-    needs: type[Section],
-) -> Callable[[Callable[..., Figure]], Callable[..., Figure]]:
-    """Declare a figure of networks that have such a connection, or one with such an ingredient."""
-    return functools.partial(_declare, needs=needs)
-
-
-def _declare(draw: Callable[..., Figure], needs: type[Section] | None) -> Callable[..., Figure]:
-    name, family = draw.__name__, draw.__module__.rpartition(".")[2]
+    `needs`: a kind of connection, or an ingredient of one, without which there is nothing to draw.
+    `everywhere`: every study has it, whatever its task names. Raises TypeError for an unknown
+    parameter of the function, or one without a docstring.
+    """
+    if draw is None:
+        return functools.partial(figure, needs=needs, everywhere=everywhere)
+    name, group = draw.__name__, draw.__module__.rpartition(".")[2]
     reads = tuple(p for p in inspect.signature(draw).parameters if p != "title")
     for read in reads:
         if read not in READS:
@@ -106,57 +134,96 @@ def _declare(draw: Callable[..., Figure], needs: type[Section] | None) -> Callab
     caption = " ".join((draw.__doc__ or "").split())
     if not caption:
         raise TypeError(f"figure {name}: has no docstring, which is its caption")
-    _families.setdefault(family, Registry())[name] = Declaration(name, reads, caption, draw, needs)
+    declared = Declaration(name, reads, caption, draw, draw.__module__, needs, everywhere)
+    _groups.setdefault(group if group in OTHERS else STUDY, Registry())[name] = declared
     return draw
 
 
-def figures_of(family: str) -> Registry[Declaration]:
-    """The figures of a family by name, in the order of their module.
+def figures_of(group: str) -> Registry[Declaration]:
+    """The declared figures of STUDY, or of one of OTHERS, by name."""
+    for module in pkgutil.iter_modules(__path__):
+        if module.name == group or (group == STUDY and module.name not in OTHERS):
+            importlib.import_module(f"{__name__}.{module.name}")
+    return _groups[group]
 
-    Raises ConfigError for a family that there is not.
+
+def find(name: str) -> Declaration:
+    """The figure of studies with this name, or that of the metric with this name.
+
+    Raises ConfigError if there is neither.
     """
-    families = [module.name for module in pkgutil.iter_modules(__path__) if module.name != "style"]
-    if family not in {*families, *_families}:
-        raise ConfigError(unknown("family of figures", family, families))
-    importlib.import_module(f"{__name__}.{family}")
-    return _families[family]
+    declared = figures_of(STUDY)
+    if name in declared:
+        return declared[name]
+    if found := _figure_of_metric(name):
+        return found
+    metrics = (*tasks.step_metrics(), *tasks.run_metrics())
+    known = list(dict.fromkeys([*declared, *filter(_figure_of_metric, metrics)]))
+    raise ConfigError(unknown("figure or metric", name, known))
 
 
-def figures_for(family: str, connections: Iterable[Scheme]) -> list[Declaration]:
-    """The figures of a family that networks with these connections have."""
-    given = list(connections)
-    return [declared for declared in figures_of(family).values() if declared.fits(given)]
+def _figure_of_metric(name: str) -> Declaration | None:
+    """A step metric against step, or a run metric against depth."""
+    from fathom.report.figures import panels
+
+    step, run = tasks.step_metrics().get(name), tasks.run_metrics().get(name)
+    draw: Callable[..., Figure]
+    if step and step.when in ("every step", "evaluations") and name != "step":
+        reads, draw = ("steps",), functools.partial(panels.against_step, metric=name)
+        caption = f"{name} against step, for every depth: {step.definition}."
+    elif run and run.averaged:
+        reads, draw = ("summary", "score"), functools.partial(panels.against_depth, metric=name)
+        caption = (
+            f"{name} against depth: {run.definition}. A point is the mean over seeds, with its "
+            "95 % interval; a cross: a run diverged."
+        )
+    else:
+        return None
+    return Declaration(name, reads, caption, draw, panels.__name__)
+
+
+def figures_for(names: Iterable[str], connections: Iterable[Scheme]) -> list[Declaration]:
+    """The figures with these names that networks with these connections have."""
+    parts = [part for connection in connections for part in settings_of(connection)]
+    declared = [find(name) for name in names]
+    return [one for one in declared if any(isinstance(part, one.needs) for part in parts)]
 
 
 def figures_of_study(config: Config, study: str) -> list[Declaration]:
-    """The figures that the workflow draws of a study, at every place."""
+    """The figures of a study, the same at every platform.
+
+    Those that its task names and those that are everywhere, unless it has more than MOST_LINES
+    variants; before them the score against the learning rate where rates differ, and contrasts
+    where it has some, or too many variants.
+    """
+    settings = config.studies[study]
     variants = dict.fromkeys(cell.variant for cell in config.cells() if cell.study == study)
-    connections = (config.connection(study, variant) for variant in variants)
-    return figures_for(config.studies[study].figures, connections)
+    names: list[str] = []
+    if len({settings.optimizer_of(label).lr for label in settings.labels}) > 1:
+        names.append("score_against_rate")
+    if settings.contrasts or len(variants) > MOST_LINES:
+        names += ["effects", "variants"]
+    if len(variants) <= MOST_LINES:
+        names += tasks.presentation(settings.task).figures
+        names += [name for name, one in figures_of(STUDY).items() if one.everywhere]
+    return figures_for(names, (config.connection(study, variant) for variant in variants))
 
 
-def draw_family(
-    family: str,
+def draw_figures(
+    declared: Iterable[Declaration],
     title: str = "",
-    only: Iterable[str] = (),
     **data: Any,  # noqa: ANN401
 ) -> dict[str, Figure]:
-    """Every figure of a family, by name; `data` is what they read.
-
-    `only`: names of those to draw; none means all.
-    """
-    given = {**data, "title": title}
-    declared = figures_of(family)
+    """The figures, by name; `data` is what they read."""
     found = {}
-    for name in only or declared:
-        draw = declared.find("figure", name).draw
-        takes = inspect.signature(draw).parameters
-        found[name] = draw(**{parameter: given[parameter] for parameter in takes})
+    for one in declared:
+        titled = {"title": title} if "title" in inspect.signature(one.draw).parameters else {}
+        found[one.name] = one.draw(**titled, **{read: data[read] for read in one.reads})
     return found
 
 
 def files_of(folder: Path, name: str, only: Iterable[str] = ()) -> list[Path]:
-    """Where a figure is kept in a folder, as every format. `only`: these; none means all."""
+    """The files of a figure in a folder. `only`: of these formats; none means all."""
     return [folder / f"{name}.{format_}" for format_ in only or FORMATS]
 
 
@@ -167,24 +234,24 @@ def save(figures: dict[str, Figure], folder: Path, only: Iterable[str] = ()) -> 
     """
     with style.in_style():
         for name, figure_ in figures.items():
-            # Where panels lie decides how many ticks fit, and ticks decide where panels lie. Then
-            # they stay: each format would find its own places, and take a third longer.
+            # Positions of panels and numbers of ticks depend on each other. They are settled once:
+            # each format would lay the figure out again, and take a third longer.
             figure_.draw_without_rendering()
             if layout := figure_.get_layout_engine():
                 layout.execute(figure_)
             figure_.set_layout_engine("none")
             for file in files_of(folder, name, only):
                 format_ = file.suffix.removeprefix(".")
-                with replacing(file) as temporary:
+                with atomic_write(file) as temporary:
                     figure_.savefig(temporary, format=format_, metadata=FORMATS[format_])
                     if format_ == "png":
                         _reduce_colours(temporary)
 
 
 def _reduce_colours(file: Path) -> None:
-    """Write a PNG again with 256 colours of its own, at a third of its size.
+    """Rewrite a PNG with a palette of 256 colours, at a third of its size.
 
-    Of Pillow's methods, maximum coverage alone moves no pixel by more than 20 of 255 levels.
+    Of Pillow's methods, only maximum coverage moves no pixel by more than 20 of 255 levels.
     """
     from PIL import Image
 

@@ -1,4 +1,4 @@
-"""The figures of a study that sets variants side by side, seed by seed."""
+"""The figures of a study that sets variants, or their learning rates, side by side."""
 
 from __future__ import annotations
 
@@ -8,72 +8,94 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from fathom.measures import RUN_MEASURES
-from fathom.report.figures import figure, style
+from fathom.report.figures import figure, panels, style
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SHOWN = ("loss_final", "stream_similarity_final", "amax_backward_log10_final")
-"""What is drawn of every variant."""
+    from fathom.metrics import Score
+
+BESIDE_SCORE = ("stream_similarity_final", "amax_backward_log10_final")
+"""Run metrics that are drawn beside the score, of studies whose variants have them."""
 
 NEUTRAL, APART = "#555555", "#0072B2"
 """Colours of effects that are not distinguishable from none, and of those that are."""
 
 
 @figure
-def effects(effects: pd.DataFrame, title: str) -> Figure:
-    """What each contrast does to log10 of the final loss, mean over seeds and 95 % interval.
+def effects(effects: pd.DataFrame, score: Score, title: str) -> Figure:
+    """What each contrast does to the score, mean over seeds and 95 % interval.
 
-    At −1 the first variant's loss is a tenth of the second's. The grey bar is the standard
-    deviation over seeds of the second's. Blue: the interval excludes zero.
+    A positive score is compared by its logarithm: at −1 the first variant's is a tenth of the
+    second's. The grey bar is the standard deviation over seeds of the second's. Blue: the interval
+    excludes zero.
     """
     from fathom.analysis.effects import HIGHER, LOWER  # it loads SciPy
 
-    rows = effects[effects["measure"] == "loss_final"].reset_index(drop=True)
+    rows = effects[effects["metric"] == "score"]
     if rows.empty:
-        return style.without_data("no contrast was measured")
+        return style.placeholder(f"{title}\nno contrast was measured")
     page, ((ax,),) = style.grid(1, 1, (style.WIDTH, 1.5 + 0.32 * len(rows)))
-    places = np.arange(len(rows))[::-1]
-    for y, row in zip(places, rows.to_dict("records"), strict=True):
+    heights = np.arange(len(rows))[::-1]
+    for y, row in zip(heights, rows.to_dict("records"), strict=True):
         ax.barh(y, 2 * row["seed_sd"], left=-row["seed_sd"], height=0.7, color="0.87", zorder=1)
         colour = APART if row["verdict"] in (HIGHER, LOWER) else NEUTRAL
-        half = row["ci95_half"]
         ax.errorbar(
-            row["effect"], y, xerr=None if np.isnan(half) else half,
+            row["effect"], y, xerr=row["ci95_half"],
             color=colour, marker="o", markersize=8, capsize=5, zorder=3,
         )  # fmt: skip
     ax.axvline(0, color="black", lw=1)
     ax.set_ylim(-0.6, len(rows) - 0.4)
-    ax.set_yticks(places, [f"{r.variant} − {r.against}" for r in rows.itertuples()], fontsize=13)
-    ax.set_xlabel("difference of log10 of the final loss; left: the first is better")
-    style.entitle(page, title)
-    return page
+    ax.set_yticks(heights, [f"{r.variant} − {r.against}" for r in rows.itertuples()], fontsize=13)
+    scale = f"log10 of the {score.label}" if panels.is_log(score.metric) else (
+        f"the {panels.score_label(score)}"
+    )  # fmt: skip
+    better = "left" if score.better == "lower" else "right"
+    ax.set_xlabel(f"difference of {scale}; {better}: the first is better")
+    return style.finish(page, title)
 
 
 @figure
-def variants(summary: pd.DataFrame, title: str) -> Figure:
-    """Every variant at the last step: loss, similarity of its streams, and backward Amax gain.
+def variants(summary: pd.DataFrame, score: Score, title: str) -> Figure:
+    """Every variant at the largest depth: score, similarity of its streams, and backward Amax gain.
 
-    A point is a mean over seeds, with its 95 % interval.
+    A point is a mean over seeds, with its 95 % interval; a cross: a run diverged. A panel has the
+    variants that have its metric. Dotted: the score at chance.
     """
-    rows = summary[summary["depth"] == summary["depth"].max()]
-    page, (axes,) = style.grid(1, len(SHOWN), (style.WIDTH, 1.6 + 0.4 * len(rows)))
-    for ax, measure in zip(axes, SHOWN, strict=True):
-        _points(ax, rows, measure)
-        # Else it is cut off at the edge of the page.
-        ax.set_xlabel(textwrap.fill(style.label_of(RUN_MEASURES[measure].of), 24))
-    axes[0].set_yticks(np.arange(len(rows))[::-1], rows["variant"], fontsize=13)
-    for ax in axes[1:]:
-        ax.set_yticks(np.arange(len(rows)), [])
-    style.entitle(page, title)
-    return page
+    deepest = summary[summary["depth"] == summary["depth"].max()]
+    drawn = [panels.values_of(deepest, name, score) for name in ("score", *BESIDE_SCORE)]
+    drawn = [values for values in drawn if not values.groups.empty]
+    if not drawn:
+        return style.placeholder(f"{title}\nno variant has a {score.label}")
+    names = list(dict.fromkeys(pd.concat(values.groups for values in drawn)["variant"]))
+    page, (axes,) = style.grid(1, len(drawn), (style.WIDTH, 2.3 + 0.4 * len(names)))
+    for ax, values in zip(axes, drawn, strict=True):
+        # One row of points per variant in every panel, also where it lacks the metric.
+        panels.points(ax, values, names)
+        ax.set_xlabel("\n".join(textwrap.fill(line, 28) for line in values.label.split("\n")))
+        if ax is not axes[0]:
+            ax.set_yticklabels([])
+    return style.finish(page, title)
 
 
-def _points(ax: Axes, rows: pd.DataFrame, measure: str) -> None:
-    """A point with its interval for each variant, from above."""
-    for y, row in zip(range(len(rows) - 1, -1, -1), rows.to_dict("records"), strict=True):
-        colour = style.COLOURS.get(row["variant"], NEUTRAL)
-        style.point_with_interval(ax, row, measure, y, marker="o", color=colour)
-    ax.set_ylim(-0.7, len(rows) - 0.3)
+@figure
+def score_against_rate(summary: pd.DataFrame, score: Score, title: str) -> Figure:
+    """The score against the learning rate, for each connection, at the largest depth.
+
+    A point is a mean over seeds, with its 95 % interval; a cross at the edge that is worse: a run
+    diverged. Dotted: the score at chance.
+    """
+    deepest = summary[summary["depth"] == summary["depth"].max()]
+    values = panels.values_of(deepest, "score", score)
+    groups = values.groups.sort_values("lr", kind="stable")
+    if groups.empty:
+        return style.placeholder(f"{title}\nno variant has a {score.label}")
+    page, (ax,) = style.panels(1)
+    panels.lines(ax, values._replace(groups=groups), "lr", "connection")
+    ax.set_xscale("log")
+    rates = sorted(groups["lr"].unique())
+    ax.set_xticks(rates, [f"{rate:g}" for rate in rates])
+    ax.xaxis.minorticks_off()
+    ax.set_xlabel("learning rate")
+    title = panels.at_depth(title, deepest["depth"].unique())
+    return style.finish(page, title, style.legend_handles(groups["connection"].unique()))

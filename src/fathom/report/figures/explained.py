@@ -14,23 +14,20 @@ if TYPE_CHECKING:
 
     from fathom.report.explained import Explained
 
-IN_SIGNAL = {"baseline": "-", "hc": "-", "mhc": "-", "hc_paper": "--", "mhc_paper": ":"}
-"""Variants and their lines: three of them lie on each other."""
-
-IN_PRODUCTS = ("hc_paper", "mhc_lite", "mhc", "hc")
-IN_DIFFERENCES = ("hc_paper", "krom_hc", "mhc_lite", "circulant_mhc", "mhc", "mhc_paper")
-"""From the least mixing to the most."""
-
 WIDTH = 7.5
-"""In inches: a page shows it at its own size."""
+"""In inches: a page shows the pictures at their own size."""
+
+SIGNAL = {"baseline": "-", "hc": "-", "mhc": "-", "hc_paper": "--", "mhc_paper": ":"}
+"""Variants and their lines: three of them coincide."""
+PRODUCTS = ("hc_paper", "mhc_lite", "mhc", "hc")
+DIFFERENCES = ("hc_paper", "krom_hc", "mhc_lite", "circulant_mhc", "mhc", "mhc_paper")
+"""From the least mixing to the most."""
 
 COUNTS = (1, 12, 24, 48)
 """How many matrices are multiplied in the heat maps."""
 
 SQUARED = float(np.sqrt(np.finfo(np.float32).max))
 """The largest number whose square is a float32."""
-
-COLOURS = "viridis"
 
 
 @figure
@@ -46,11 +43,10 @@ def signal(explained: Explained) -> Figure:
         (left, explained.blocks, "the demo: around blocks"),
         (right, explained.sublayers, "the papers: around sub-layers"),
     ):
-        for variant, dashes in IN_SIGNAL.items():
-            if variant in networks:
-                sizes = networks[variant].sizes
-                colour = style.colour_of(variant)
-                ax.plot(np.arange(1, len(sizes) + 1), sizes, color=colour, ls=dashes)
+        for variant in (v for v in SIGNAL if v in networks):
+            sizes, dashes = networks[variant].sizes, SIGNAL[variant]
+            colour = style.colour_of(variant)
+            ax.plot(np.arange(1, len(sizes) + 1), sizes, color=colour, ls=dashes)
         ax.axhline(SQUARED, color=style.GREY, lw=1)
         ax.set(xlabel="layer", yscale="log", xticks=COUNTS)
         ax.set_title(what, fontsize=12)
@@ -61,10 +57,10 @@ def signal(explained: Explained) -> Figure:
         xycoords=right.get_yaxis_transform(), xytext=(0, 3), textcoords="offset points",
         color=style.GREY,
     )  # fmt: skip
-    style.entitle(page, "The signal in an untrained network")
-    signs = [style.sign(v, color=style.colour_of(v), ls=ls) for v, ls in IN_SIGNAL.items()]
-    style.legend(page, signs, columns=len(signs))
-    return page
+    handles = [
+        style.legend_handle(v, color=style.colour_of(v), ls=dashes) for v, dashes in SIGNAL.items()
+    ]
+    return style.finish(page, "The signal in an untrained network", handles)
 
 
 @figure
@@ -74,13 +70,14 @@ def products(explained: Explained) -> Figure:
     A square is a product. Row r shows what stream r is made of: the shares of the four streams that
     came in. Above it stands the factor that it has as a whole, its largest row sum.
     """
-    rows = {name: {**explained.sublayers, **explained.blocks}[name] for name in IN_PRODUCTS}
-    page, axes = style.grid(len(rows), len(COUNTS), (WIDTH, 1.45 * len(rows) + 0.7))
-    for line, (variant, network) in zip(axes, rows.items(), strict=True):
+    networks = {**explained.sublayers, **explained.blocks}
+    page, axes = style.grid(len(PRODUCTS), len(COUNTS), (WIDTH, 1.45 * len(PRODUCTS) + 0.7))
+    for line, variant in zip(axes, PRODUCTS, strict=True):
+        products = networks[variant].products
         for ax, count in zip(line, COUNTS, strict=True):
-            product = network.products[count - 1]
+            product = products[count - 1]
             sums = product.sum(axis=1)
-            image = ax.imshow(product / sums[:, None], vmin=0, vmax=1, cmap=COLOURS)
+            image = ax.imshow(product / sums[:, None], vmin=0, vmax=1, cmap="viridis")
             ax.set_title(f"× {_factor(sums.max())}", fontsize=12)
             _no_ticks(ax)
         line[0].set_ylabel(variant, color=style.colour_of(variant))
@@ -88,8 +85,7 @@ def products(explained: Explained) -> Figure:
         ax.set_xlabel("1 matrix" if count == 1 else f"{count} matrices")
     bar = page.colorbar(image, ax=axes, shrink=0.6, aspect=30)
     bar.set_label("share of the row")
-    style.entitle(page, "What a product of mixing matrices does")
-    return page
+    return style.finish(page, "What a product of mixing matrices does")
 
 
 @figure
@@ -101,13 +97,13 @@ def differences(explained: Explained) -> Figure:
     """
     networks = {**explained.sublayers, **explained.blocks}
     page, ((ax,),) = style.grid(1, 1, (WIDTH, 3.9))
-    for variant in IN_DIFFERENCES:
+    for variant in DIFFERENCES:
         left = [difference_left(product) for product in networks[variant].products]
         counts = np.arange(1, len(left) + 1)
         ax.plot(counts, left, color=style.colour_of(variant), marker="o", ms=3)
     ax.set(xlabel="matrices multiplied", ylabel="difference that is left", ylim=(-0.03, 1.03))
     ax.set_xticks(COUNTS)
-    return style.finished(page, IN_DIFFERENCES, "Mixing makes streams alike")
+    return style.finish(page, "Mixing makes streams alike", style.legend_handles(DIFFERENCES))
 
 
 def difference_left(product: np.ndarray) -> float:
@@ -138,8 +134,7 @@ def sinkhorn(explained: Explained) -> Figure:
         ax.set(xlim=(-0.5, S + 0.5), ylim=(S + 0.5, -0.5))
         _no_ticks(ax)
         ax.spines[:].set_visible(False)
-    style.entitle(page, "A real matrix, step by step")
-    return page
+    return style.finish(page, "A real matrix, step by step")
 
 
 def _number(ax: Axes, x: float, y: float, text: str, colour: str) -> None:

@@ -8,13 +8,14 @@ import numpy as np
 import pandas as pd
 
 from fathom.models.connections.causal import Causal
-from fathom.report.figures import figure, figure_needing, style
+from fathom.report.figures import figure, frames, panels, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
+    from fathom.metrics import Score
     from fathom.report.mixing import Mixing
 
 ROWS, COLUMNS = "#0072B2", "#D55E00"
@@ -24,55 +25,43 @@ MANY = 32
 
 
 @figure
-def comparison(steps: pd.DataFrame, summary: pd.DataFrame, title: str) -> Figure:
-    """Loss, accuracy on all test images, and the gradient norm of the first weight.
+def comparison(steps: pd.DataFrame, summary: pd.DataFrame, score: Score, title: str) -> Figure:
+    """Loss against step, the score, and the gradient norm of the first weight.
 
-    Dotted: at chance.
+    A point of the score is the mean over seeds, with its 95 % interval. Dotted: at chance.
     """
     depths = sorted(steps["depth"].unique())
     page, axes = style.grid(len(depths), 3, (style.WIDTH, 1 + 3.8 * len(depths)))
     for (left, middle, right), depth in zip(axes, depths, strict=True):
-        chosen = steps[steps["depth"] == depth]
+        rows, groups = steps[steps["depth"] == depth], summary[summary["depth"] == depth]
         # Batches of pictures differ much in difficulty: single steps would hide the course.
-        window = max(1, chosen["step"].nunique() // 16)
-        # A first weight that nothing reaches has a norm of zero, which has no logarithm.
-        marks = [style.curves(left, chosen, "loss", window),
-                 style.curves(right, chosen, "grad_norm_stem", window, log=False)]  # fmt: skip
-        over = f",\nmean of {window} steps" if window > 1 else ""
-        left.set_ylabel(style.label_of("loss") + over)
-        right.set_ylabel(style.label_of("grad_norm_stem") + over)
-        level = style.chance_of(summary)
-        style.chance(left, level)
-        groups = summary[summary["depth"] == depth]
-        for position, (_, row) in enumerate(groups.iterrows()):
-            style.point_with_interval(
-                middle, row, "test_accuracy", position, times=100, marker="o",
-                color=style.colour_of(row["variant"]),
-            )  # fmt: skip
-        middle.set_yticks(range(len(groups)), groups["variant"])
-        middle.invert_yaxis()
-        middle.axvline(100 * np.exp(-level), color=style.GREY, ls=":", lw=1.5)
-        middle.set_xlabel("test accuracy (%)")
+        window = max(1, rows["step"].nunique() // 16)
+        levels = {"chance": frames.constant(groups, "chance_loss")}
+        marks = [
+            panels.curves(left, rows, "loss", window, log=True, levels=levels),
+            # A first weight that nothing reaches has a norm of zero, which has no logarithm.
+            panels.curves(right, rows, "grad_norm_stem", window, log=False),
+        ]
+        variants = list(groups["variant"].unique())
+        panels.points(middle, panels.values_of(groups, "score", score), variants)
         if len(depths) > 1:
             left.set_title(f"{depth} layers", loc="left", pad=6 + 24 * max(marks))
-    if len(depths) == 1:
-        title += f", {depths[0]} layers"
-    return style.finished(page, list(steps["variant"].unique()), title)
+    handles = style.legend_handles(steps["variant"].unique())
+    return style.finish(page, panels.at_depth(title, depths), handles)
 
 
-@figure_needing(Causal)
+@figure(needs=Causal)
 def mixing_matrix(mixing: dict[str, Mixing], title: str) -> Figure:
     """Learned mixing over depth, of one run of each variant: its first seed at the largest depth.
 
     Left: the weights that layers read with, each row of which sums to one; of many layers on a
-    logarithmic scale, from a tenth of an even weight on. Right: the sums of the
-    rows and columns of the whole matrix, whose rows are cut off at the layer itself and normalised
-    to make those weights; with a doubly stochastic matrix they are one.
+    logarithmic scale, from a tenth of an even weight on. Right: the sums of the rows and columns of
+    the whole matrix, whose rows are cut off at the layer itself and normalised to make those
+    weights; with a doubly stochastic matrix they are one.
     """
     if not mixing:
-        return style.without_data(f"{title}: no variant mixes over depth")
+        return style.placeholder(f"{title}: no variant mixes over depth")
     page, axes = style.grid(len(mixing), 2, (style.WIDTH, 1 + 3.8 * len(mixing)))
-    style.entitle(page, title)
     for (left, right), (variant, learned) in zip(axes, mixing.items(), strict=True):
         if right is not axes[0, 1]:  # one scale for all, so that they can be compared
             right.sharey(axes[0, 1])
@@ -81,11 +70,9 @@ def mixing_matrix(mixing: dict[str, Mixing], title: str) -> Figure:
             page.colorbar(_weights(left, learned.weights), ax=left, label="weight")
             _sums(right, learned.matrix)
         else:
-            left.text(0.5, 0.5, "not finite", ha="center", va="center", transform=left.transAxes)
-            left.set_xticks([])
-            left.set_yticks([])
+            style.say(left, "not finite")
             right.set_axis_off()
-    return page
+    return style.finish(page, title)
 
 
 def _weights(ax: Axes, weights: np.ndarray) -> AxesImage:
@@ -94,9 +81,9 @@ def _weights(ax: Axes, weights: np.ndarray) -> AxesImage:
 
     above = np.triu(np.ones(weights.shape, dtype=bool), k=1)
     least = 0.1 / len(weights) if len(weights) >= MANY else 0
-    shown = np.ma.masked_array(np.maximum(weights, least), above)
+    readable = np.ma.masked_array(np.maximum(weights, least), above)
     scale = LogNorm(least, 1) if least else Normalize(0, 1)
-    image = ax.imshow(shown, cmap="cividis", interpolation="nearest", norm=scale)
+    image = ax.imshow(readable, cmap="cividis", interpolation="nearest", norm=scale)
     ax.set_xlabel("state read")
     ax.set_ylabel("layer")
     ax.grid(visible=False)
@@ -107,10 +94,10 @@ def _weights(ax: Axes, weights: np.ndarray) -> AxesImage:
 
 def _sums(ax: Axes, matrix: np.ndarray) -> None:
     """The sums of the rows and of the columns of a matrix [L, L]."""
-    places = np.arange(len(matrix))
+    positions = np.arange(len(matrix))
     ax.axhline(1, color=style.GREY, lw=1)
-    ax.plot(places, matrix.sum(axis=1), color=ROWS, marker="o", label="row")
-    ax.plot(places, matrix.sum(axis=0), color=COLUMNS, marker="s", ls="--", label="column")
+    ax.plot(positions, matrix.sum(axis=1), color=ROWS, marker="o", label="row")
+    ax.plot(positions, matrix.sum(axis=0), color=COLUMNS, marker="s", ls="--", label="column")
     ax.set_xlabel("row or column")
     ax.set_ylabel("sum of the whole matrix")
     ax.legend(frameon=False)

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from fathom.analysis.tables import read_table
 from fathom.config import Config
 from fathom.report.page.curves import Curves, curves_of
-from fathom.report.render import check_numbers, environment_of, filled
+from fathom.report.render import check_numbers, environment_of, fill
 from fathom.settings import ConfigError
 from fathom.system.files import write_text
 
@@ -37,16 +37,16 @@ def write_page(config: Config, templates: Path, folder: Path, figures: Path) -> 
     """
     from plotly.offline import get_plotlyjs
 
-    from fathom.report.page.markdown import sections_of
+    from fathom.report.page.markdown import read_sections
 
     check_numbers(templates)
     files = reports_in(config, folder)
     if not files:
         raise ConfigError(f"{folder}: has no report to make a page of; run: snakemake report")
-    sections = sections_of(files, folder, figures)
+    sections = read_sections(files, folder, figures)
     plots = plots_of(config, folder / "tables")
     named = {section.name for section in sections}
-    text = filled(
+    text = fill(
         environment_of(templates, autoescape=True),
         templates,
         TEMPLATE,
@@ -62,11 +62,9 @@ def write_page(config: Config, templates: Path, folder: Path, figures: Path) -> 
 
 def reports_in(config: Config, folder: Path) -> list[str]:
     """The Markdown reports that are there, from `folder`: results, studies, whatever else."""
-    top = sorted(file.name for file in folder.glob("*.md"))
-    studies = [f"studies/{name}.md" for name in config.studies]
-    first = [name for name in top if name == FIRST]
-    others = [name for name in top if name != FIRST]
-    return [*first, *(name for name in studies if (folder / name).is_file()), *others]
+    others = sorted({file.name for file in folder.glob("*.md")} - {FIRST})
+    known = [FIRST, *(f"studies/{name}.md" for name in config.studies)]
+    return [*(name for name in known if (folder / name).is_file()), *others]
 
 
 def plots_of(config: Config, tables: Path) -> dict[str, Curves]:

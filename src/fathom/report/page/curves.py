@@ -14,15 +14,16 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from fathom.analysis.places import PLACE, Place
-from fathom.measures import STEP_MEASURES
-from fathom.report.figures.style import breakdown, chance_of, colour_of
+from fathom import tasks
+from fathom.analysis.platforms import Platform
+from fathom.report.figures.frames import constant, first_nonfinite
+from fathom.report.figures.style import colour_of
 
 MOST_STEPS = 100
 """How many steps of a run are drawn, but for evaluations, of which there are few."""
 
 DRAWN = ("every step", "evaluations")
-"""When a measure is taken that is drawn: others are one number of a run."""
+"""When a metric is taken that is drawn: others are one number of a run."""
 
 NOT_DRAWN = ("step", "step_seconds", "elapsed_seconds")
 """The axis itself, and what the clock says: it is of the machine and of the moment."""
@@ -37,10 +38,10 @@ class Curves:
     study: str
     variants: dict[str, str]
     """The colour of every variant, in the order of the config."""
-    measures: list[dict[str, Any]]
-    places: list[str]
+    metrics: list[dict[str, Any]]
+    platforms: list[str]
     depths: list[int]
-    chance: float
+    chance: float | None
     runs: list[dict[str, Any]]
 
     @property
@@ -53,8 +54,8 @@ class Curves:
         """All of it as JSON that can stand in a script element."""
         data = {
             "variants": self.variants,
-            "measures": {measure["name"]: measure for measure in self.measures},
-            "chance": {ALWAYS: self.chance},
+            "metrics": {metric["name"]: metric for metric in self.metrics},
+            "chance": {} if self.chance is None else {ALWAYS: self.chance},
             "runs": self.runs,
         }
         text = json.dumps(data, separators=(",", ":"), allow_nan=False)
@@ -65,58 +66,57 @@ def curves_of(
     study: str, labels: Sequence[str], steps: pd.DataFrame, summary: pd.DataFrame
 ) -> Curves:
     """The curves of one study: `steps` are its rows, `labels` its variants in order."""
-    measures = _measures_in(steps)
-    places = steps[PLACE].drop_duplicates().itertuples(index=False)
+    metrics = _metrics_in(steps)
     return Curves(
         study,
         {label: colour_of(label) for label in labels if label in set(steps["variant"])},
-        measures,
-        [Place(*place).label for place in places],
+        metrics,
+        [Platform.parse(name).label for name in steps["platform"].unique()],
         sorted(map(int, steps["depth"].unique())),
-        chance_of(summary[summary["study"] == study]),
+        constant(summary[summary["study"] == study], "chance_loss"),
         [
-            _run(rows.sort_values("step"), [measure["name"] for measure in measures])
-            for _, rows in steps.groupby([*PLACE, "depth", "variant", "seed"], sort=False)
+            _run(rows.sort_values("step"), [metric["name"] for metric in metrics])
+            for _, rows in steps.groupby(["platform", "depth", "variant", "seed"], sort=False)
         ],
     )
 
 
-def _measures_in(steps: pd.DataFrame) -> list[dict[str, Any]]:
-    """The measures of which there is a curve; one that is a constant of the study has none."""
+def _metrics_in(steps: pd.DataFrame) -> list[dict[str, Any]]:
+    """The metrics of which there is a curve; one that is a constant of the study has none."""
     return [
         {
             "name": name,
-            "label": " ".join(measure.label.split()),
-            "title": measure.label.replace("\n", "<br>"),
-            "log": measure.log,
-            "sparse": measure.when == "evaluations",
+            "label": " ".join(metric.label.split()),
+            "title": metric.label.replace("\n", "<br>"),
+            "log": metric.log,
+            "sparse": metric.when == "evaluations",
         }
-        for name, measure in STEP_MEASURES.items()
+        for name, metric in tasks.step_metrics().items()
         if name in steps
         and name not in NOT_DRAWN
-        and measure.when in DRAWN
+        and metric.when in DRAWN
         and (name == ALWAYS or steps[name].nunique() > 1)
     ]
 
 
-def _run(rows: pd.DataFrame, measures: Sequence[str]) -> dict[str, Any]:
+def _run(rows: pd.DataFrame, metrics: Sequence[str]) -> dict[str, Any]:
     """One run: where it stands, and its values at the steps that are drawn."""
     first = rows.iloc[0]
-    sparse = [m for m in measures if STEP_MEASURES[m].when == "evaluations"]
+    sparse = [m for m in metrics if tasks.step_metrics()[m].when == "evaluations"]
     evaluated = rows[sparse].notna().any(axis=1).to_numpy()
     shown = rows[_thinned(len(rows), MOST_STEPS) | evaluated]
-    broken = breakdown(rows)
+    broken = first_nonfinite(rows)
     return {
-        "place": Place(*(first[name] for name in PLACE)).label,
+        "platform": Platform.parse(first["platform"]).label,
         "depth": int(first["depth"]),
         "variant": first["variant"],
         "seed": int(first["seed"]),
         "broken": None if broken is None else {"step": broken[0], "what": broken[1]},
         "steps": [int(step) for step in shown["step"]],
         "values": {
-            measure: encoded(shown[measure].to_numpy(float))
-            for measure in measures
-            if np.isfinite(rows[measure].to_numpy(float)).any()
+            metric: encoded(shown[metric].to_numpy(float))
+            for metric in metrics
+            if np.isfinite(rows[metric].to_numpy(float)).any()
         },
     }
 

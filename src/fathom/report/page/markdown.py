@@ -10,11 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path, PurePosixPath
-from typing import Any
 from urllib.parse import quote, unquote
 
 from markdown_it import MarkdownIt
-from markdown_it.renderer import RendererHTML
 from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 from markupsafe import Markup
@@ -25,9 +23,19 @@ ANCHOR = re.compile(r'<a id="([\w.-]+)"></a>')
 ELSEWHERE = re.compile(r"[a-z][a-z0-9+.-]*:|//", re.IGNORECASE)
 """How a link starts that leads to no file here."""
 
+PICTURE = re.compile(
+    r'<p>(<img [^>]*>|<span class="missing">[^<]*</span>)</p>\n'
+    r"(?:<p><em>((?:(?!</?em>|</p>).)*)</em></p>\n)?",
+    re.DOTALL,
+)
+"""A paragraph of one image, and one in italics after it, as this module renders them."""
+
 FIGURES = "figures"
 READABLE = " !$'()*+,-./:;=?@[]^_`{|}~"
 """What may stand as it is in a data: address, between double quotes."""
+
+TABLE_OPEN = '<div class="table" role="region" aria-label="Table" tabindex="0">\n<table>\n'
+"""A box that scrolls by itself, with the keyboard too."""
 
 BULKIER = 3
 """An SVG of many curves is longer still."""
@@ -56,7 +64,7 @@ class Section:
     """Of its parts."""
 
 
-def sections_of(files: Sequence[str], folder: Path, figures: Path) -> list[Section]:
+def read_sections(files: Sequence[str], folder: Path, figures: Path) -> list[Section]:
     """A section for each Markdown file, named from `folder`; figures are put into them.
 
     `figures`: the folder that `figures/…` in a report stands for.
@@ -74,7 +82,8 @@ def _section(
     """The section of one file; with `lower`, its headings are one level below their own."""
     parser, environment = _parser(), {"prefix": anchors[file]}
     tokens = parser.parse(text, environment)
-    parts = next((i for i, token in enumerate(tokens) if _opens(token, "h2")), len(tokens))
+    opens_part = (token.type == "heading_open" and token.tag == "h2" for token in tokens)
+    parts = next((i for i, opens in enumerate(opens_part) if opens), len(tokens))
     titles, headings = _name_headings(tokens, anchors[file])
     for token in tokens:
         if lower and token.type in ("heading_open", "heading_close"):
@@ -86,8 +95,8 @@ def _section(
                 child.meta["html"] = _picture(child, file, figures)
 
     def rendered(some: list[Token]) -> Markup:
-        html = parser.renderer.render(_with_figures(some, parser), parser.options, environment)
-        return Markup(html)  # noqa: S704, the parser escapes
+        html = parser.renderer.render(some, parser.options, environment)
+        return Markup(PICTURE.sub(_figure, html))  # noqa: S704, the parser escapes
 
     return Section(
         PurePosixPath(file).stem,
@@ -106,12 +115,13 @@ def _parser() -> MarkdownIt:
     """Markdown as the reports are written in: with tables, anchors, and no other HTML."""
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")
     parser.inline.ruler.before("html_inline", "anchor", _anchor)
-    for kind, rule in (
-        ("anchor", _kept),
-        ("image", _kept),
-        ("table_open", _table_open),
-        ("table_close", _table_close),
-    ):
+    rules = {
+        "anchor": lambda self, tokens, i, *_: tokens[i].meta["html"],
+        "image": lambda self, tokens, i, *_: tokens[i].meta["html"],
+        "table_open": lambda *_: TABLE_OPEN,
+        "table_close": lambda *_: "</table>\n</div>\n",
+    }
+    for kind, rule in rules.items():
         parser.add_render_rule(kind, rule)
     return parser
 
@@ -128,31 +138,7 @@ def _anchor(state: StateInline, silent: bool) -> bool:
     return True
 
 
-def _kept(
-    renderer: RendererHTML,
-    tokens: Sequence[Token],
-    i: int,
-    options: Mapping[str, Any],
-    environment: Mapping[str, Any],
-) -> str:
-    """What was put beside the token, as it is."""
-    return tokens[i].meta["html"]
-
-
-def _table_open(*_: object) -> str:
-    """A box that scrolls by itself, with the keyboard too."""
-    return '<div class="table" role="region" aria-label="Table" tabindex="0">\n<table>\n'
-
-
-def _table_close(*_: object) -> str:
-    return "</table>\n</div>\n"
-
-
 # --- anchors and links --------------------------------------------------------------------------
-
-
-def _opens(token: Token, tag: str) -> bool:
-    return token.type == "heading_open" and token.tag == tag
 
 
 def _slug(heading: str) -> str:
@@ -226,39 +212,8 @@ def _embedded(figure: Path) -> str:
     return pixels if pixels and (is_bulky or not drawing) else drawing
 
 
-def _with_figures(tokens: Sequence[Token], parser: MarkdownIt) -> list[Token]:
-    """A paragraph of one image becomes a figure; one in italics after it, its caption."""
-    found: list[Token] = []
-    i = 0
-    while i < len(tokens):
-        image = _only(tokens[i : i + 3])
-        if len(image) != 1 or image[0].type != "image":
-            found.append(tokens[i])
-            i += 1
-            continue
-        words = _only(tokens[i + 3 : i + 6])
-        has_caption = _is_emphasis(words)
-        caption = parser.renderer.render(words[1:-1], parser.options, {}) if has_caption else ""
-        figure = Token("html_block", "", 0)
-        figure.content = _figure(image[0].meta["html"], caption)
-        found.append(figure)
-        i += 6 if has_caption else 3
-    return found
-
-
-def _only(tokens: Sequence[Token]) -> Sequence[Token]:
-    """What is in a paragraph; nothing if these tokens are none."""
-    is_paragraph = [t.type for t in tokens] == ["paragraph_open", "inline", "paragraph_close"]
-    return (tokens[1].children or ()) if is_paragraph else ()
-
-
-def _is_emphasis(words: Sequence[Token]) -> bool:
-    """Whether a paragraph is in italics from its start to its end."""
-    if len(words) < 2 or (words[0].type, words[-1].type) != ("em_open", "em_close"):
-        return False
-    return not any(token.type == "em_close" and token.level == 0 for token in words[1:-1])
-
-
-def _figure(picture: str, caption: str) -> str:
+def _figure(found: re.Match[str]) -> str:
+    """A paragraph of one image as a figure; one in italics after it, its caption."""
+    picture, caption = found.groups()
     below = f"<figcaption>{caption}</figcaption>\n" if caption else ""
     return f"<figure>\n{picture}\n{below}</figure>\n"

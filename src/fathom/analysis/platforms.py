@@ -1,0 +1,41 @@
+"""Where numbers were measured. The workflow names figures by it, so: standard library only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Platform:
+    """A backend here, or on the machine that runs were imported from."""
+
+    backend: str
+    machine: str = ""
+    """Empty for runs made here; else the name of the machine, as in `cpu-amd-epyc-linux`."""
+
+    @classmethod
+    def parse(cls, name: str) -> Platform:
+        """The inverse of `name`."""
+        backend, _, machine = name.partition("-")
+        return cls(backend, machine)
+
+    @property
+    def name(self) -> str:
+        """The key column `platform` of every table, and the name of a folder of figures."""
+        return f"{self.backend}-{self.machine}" if self.machine else self.backend
+
+    @property
+    def label(self) -> str:
+        """For readers: `torch`, or `torch, cpu-amd-epyc-linux` for imported runs."""
+        return f"{self.backend}, {self.machine}" if self.machine else self.backend
+
+    @property
+    def is_imported(self) -> bool:
+        """Whether its runs came in a bundle."""
+        return bool(self.machine)
+
+    def runs(self, results: str | Path) -> Path:
+        """The folder of its runs."""
+        folder = Path(results)
+        return folder / "imported" / self.machine if self.machine else folder / "runs"

@@ -1,0 +1,81 @@
+"""Types of components as written in YAML, by name or with `kind` and settings; initial logits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Union
+
+from pydantic import BeforeValidator, Field, SerializeAsAny, WrapValidator
+
+from fathom.models.init import Distribution, OneStream, ScaledIdentity
+from fathom.settings import NonNegative, Number, Registry, Settings, unknown
+
+
+def one_of_registry(what: str, registry: Registry[type[Settings]]) -> Any:  # noqa: ANN401, a type
+    """A pydantic type for one of the registry's classes, by name or as a mapping with `kind`."""
+
+    def parse(value: object, _: object) -> Settings:
+        if isinstance(value, Settings):
+            return value
+        settings = {"kind": value} if isinstance(value, str) else value
+        if not isinstance(settings, Mapping) or not isinstance(settings.get("kind"), str):
+            raise ValueError(f"must be the name of a {what}, or a mapping with 'kind'")
+        kind = settings["kind"]
+        if kind not in registry:
+            raise ValueError(unknown(what, kind, registry))
+        return registry[kind].model_validate(settings)
+
+    # The schema and the serialiser use the union; `parse` gives clearer errors.
+    return Annotated[
+        SerializeAsAny[Union[tuple(registry.values())]],  # noqa: UP007, made at run time
+        WrapValidator(parse),
+    ]
+
+
+def _a_stream(value: object) -> object:
+    """Checked before the union, whose error would list each alternative."""
+    if value != "cycle" and (type(value) is not int or value < 0):
+        raise ValueError(f"must be a whole number from 0, or cycle, but is {value!r}")
+    return value
+
+
+def _a_logit(value: object) -> object:
+    """Checked before the union, whose error would list each alternative."""
+    if isinstance(value, str) and value != "share":
+        raise ValueError(f"must be a number, or share, but is {value!r}")
+    return value
+
+
+Logit = Annotated[Number | Literal["share"], BeforeValidator(_a_logit)]
+"""A number, or `share`: the logit with σ(logit) = 1/S."""
+
+
+class VectorStart(Settings):
+    """Initial logits of weights: `on` for one of them, `off` for the others."""
+
+    on: Logit = 0.0
+    off: Logit = 0.0
+    stream: Annotated[NonNegative | Literal["cycle"], BeforeValidator(_a_stream)] = Field(
+        0, description="index of the one that is on; cycle: l mod S in layer l"
+    )
+
+    def distribution(self, S: int) -> Distribution:
+        """The same in every layer, except with `cycle`."""
+        on, off = (
+            -math.log(max(S - 1, 1e-9)) if value == "share" else value
+            for value in (self.on, self.off)
+        )
+        return OneStream(on, off, None if self.stream == "cycle" else self.stream)
+
+
+class MatrixStart(Settings):
+    """Initial logits of a square matrix, plus N(0, noise²) everywhere."""
+
+    diagonal: Number = 0.0
+    off_diagonal: Number = 0.0
+    noise: Annotated[Number, Field(ge=0)] = 0.0
+
+    def distribution(self, S: int) -> Distribution:
+        """The same in every layer, except for the noise."""
+        return ScaledIdentity(self.diagonal - self.off_diagonal, self.off_diagonal, self.noise)

@@ -1,0 +1,408 @@
+"""Components of stream connections, except for the constraint of H_res (`constraints`).
+
+A component is a class with its settings and its formula. In config.yaml it is a name, or a mapping
+with `kind` and settings. A new one is a class here and its line in the registry of its slot.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from fathom.models.connections.component_types import MatrixStart, VectorStart, one_of_registry
+from fathom.models.connections.custom_vjp import NormedProduct
+from fathom.models.init import Affine, Constant, Normal, Orthogonal, Parameter, Uniform
+from fathom.settings import Flag, Number, Registry, Settings
+
+if TYPE_CHECKING:
+    from fathom.models.connections.connection import ConnectionContext
+    from fathom.models.ops import Array, Ops
+
+
+# --- open: expand the embedded input to streams --------------------------------------------------
+
+
+class Open(Settings):
+    """The embedded input […, C] → streams [S, …, C]."""
+
+    def parameters(self, S: int, context: ConnectionContext) -> dict[str, Parameter]:
+        """Its parameters `connection.*`; none by default."""
+        return {}
+
+    def streams(self, ops: Ops, params: dict[str, Array], x: Array, S: int) -> Array:
+        """The streams."""
+        raise NotImplementedError
+
+
+class Copies(Open):
+    """Every stream starts as the input."""
+
+    kind: Literal["copies"] = "copies"
+
+    def streams(self, ops: Ops, params: dict[str, Array], x: Array, S: int) -> Array:
+        return ops.repeat(x, S)
+
+
+class FirstOnly(Open):
+    """The first stream starts as the input, the others as zero."""
+
+    kind: Literal["first_only"] = "first_only"
+
+    def streams(self, ops: Ops, params: dict[str, Array], x: Array, S: int) -> Array:
+        return ops.stack([x, *[0 * x] * (S - 1)])
+
+
+class StreamEmbedding(Open):
+    """Copies, each plus a learned vector; the vectors start orthonormal, times `scale`."""
+
+    kind: Literal["stream_embedding"] = "stream_embedding"
+    scale: Number = 0.02
+
+    def parameters(self, S: int, context: ConnectionContext) -> dict[str, Parameter]:
+        start = Orthogonal(self.scale)
+        return {"connection.stream_embedding": Parameter((S, context.width), start, is_matrix=True)}
+
+    def streams(self, ops: Ops, params: dict[str, Array], x: Array, S: int) -> Array:
+        return ops.repeat(x, S) + per_stream(ops, params["connection.stream_embedding"], x)
+
+
+class LearnedScales(Open):
+    """Copies, each times a learned scale per channel, initially `mean` plus Xavier uniform."""
+
+    kind: Literal["learned_scales"] = "learned_scales"
+    mean: Number = 0.6
+
+    def parameters(self, S: int, context: ConnectionContext) -> dict[str, Parameter]:
+        start = Affine(Uniform(math.sqrt(6 / (S + context.width))), offset=self.mean)
+        return {"connection.stream_scales": Parameter((S, context.width), start)}
+
+    def streams(self, ops: Ops, params: dict[str, Array], x: Array, S: int) -> Array:
+        return ops.repeat(x, S) * per_stream(ops, params["connection.stream_scales"], x)
+
+
+def per_stream(ops: Ops, rows: Array, x: Array) -> Array:
+    """[S, C] → [S, 1, …, C], to broadcast with copies of x […, C]."""
+    S, C = rows.shape
+    return ops.reshape(rows, (S, *[1] * (len(x.shape) - 1), C))
+
+
+EXPANSIONS = Registry(
+    {
+        "copies": Copies,
+        "first_only": FirstOnly,
+        "stream_embedding": StreamEmbedding,
+        "learned_scales": LearnedScales,
+    }
+)
+Expansion = one_of_registry("expansion", EXPANSIONS)
+
+
+# --- pre and post: S weights for reading from streams and writing to them ------------------------
+
+
+class Weights(Settings):
+    """S weights per layer from logits; `start` is their initial value, or b's where dynamic."""
+
+    start: VectorStart = VectorStart()
+
+    def shape(self, S: int) -> tuple[int, ...]:
+        """Shape of one layer's logits."""
+        return (S,)
+
+    def weights(self, ops: Ops, logits: Array) -> Array:
+        """Logits [..., S] → weights [..., S]."""
+        raise NotImplementedError
+
+
+class RawWeights(Weights):
+    """The logits themselves."""
+
+    kind: Literal["raw"] = "raw"
+
+    def weights(self, ops: Ops, logits: Array) -> Array:
+        return logits
+
+
+class SoftmaxWeights(Weights):
+    """Softmax over streams."""
+
+    kind: Literal["softmax"] = "softmax"
+
+    def weights(self, ops: Ops, logits: Array) -> Array:
+        return ops.softmax(logits)
+
+
+class SigmoidWeights(Weights):
+    """scale · σ(logit) + added, for each stream separately."""
+
+    kind: Literal["sigmoid"] = "sigmoid"
+    scale: Annotated[Number, Field(gt=0)] = 1.0
+    added: Annotated[Number, Field(ge=0)] = 0.0
+
+    def weights(self, ops: Ops, logits: Array) -> Array:
+        return ops.sigmoid(logits) * self.scale + self.added
+
+
+class RowSoftmaxMean(Weights):
+    """Column means of the row softmaxes of an S×S matrix: the demo's H_pre.
+
+    As published, the layer reads the mean of the rows of H_pre x, so S numbers replace S×S.
+    """
+
+    kind: Literal["row_softmax_mean"] = "row_softmax_mean"
+    start: MatrixStart = MatrixStart(diagonal=1.0, off_diagonal=-1.0)
+
+    def shape(self, S: int) -> tuple[int, ...]:
+        return (S, S)
+
+    def weights(self, ops: Ops, logits: Array) -> Array:
+        return ops.mean(ops.softmax(logits), axis=-2)
+
+
+class RowSoftmaxSum(RowSoftmaxMean):
+    """Column sums of the row softmaxes of an S×S matrix: the demo's H_post.
+
+    As published, the layer's output goes to every row of H_postᵀ.
+    """
+
+    kind: Literal["row_softmax_sum"] = "row_softmax_sum"
+
+    def weights(self, ops: Ops, logits: Array) -> Array:
+        return ops.sum(ops.softmax(logits), axis=-2)
+
+
+WEIGHTS = Registry(
+    {
+        "raw": RawWeights,
+        "softmax": SoftmaxWeights,
+        "sigmoid": SigmoidWeights,
+        "row_softmax_mean": RowSoftmaxMean,
+        "row_softmax_sum": RowSoftmaxSum,
+    }
+)
+AnyWeights = one_of_registry("map to weights", WEIGHTS)
+
+
+# --- gate ---------------------------------------------------------------------------------------
+
+
+class NoGate(Settings):
+    """H_res unchanged."""
+
+    kind: Literal["none"] = "none"
+    noise: ClassVar[bool] = False
+
+    def parameters(self, layers: int) -> dict[str, Parameter]:
+        return {}
+
+    def values(self, ops: Ops, params: dict[str, Array], noise: Array | None) -> None:
+        return None
+
+    def apply(self, ops: Ops, g: Array | None, H: Array) -> Array:
+        """[…, S, S] → the same."""
+        return H
+
+
+class LearnedGate(Settings):
+    """(1 − g) I + g H, with g = σ(·) of one number per layer.
+
+    With noise, training perturbs every layer's g in every step. With a probability that rises from
+    0.02 to 0.2 over the first tenth of the steps, g is replaced by a sample of U(0.1, 0.9);
+    otherwise it is multiplied by a sample of U(0.7, 1.3) and limited to [0.1, 0.9].
+    """
+
+    kind: Literal["learned"] = "learned"
+    start: Annotated[Number, Field(gt=0, lt=1)] = Field(0.01, description="g at first")
+    noise: Flag = Field(False, description="whether training perturbs g")
+
+    def parameters(self, layers: int) -> dict[str, Parameter]:
+        """The gate's logits [L]."""
+        return {"connection.gate": Parameter((layers,), Constant(-math.log(1 / self.start - 1)))}
+
+    def values(self, ops: Ops, params: dict[str, Array], noise: Array | None) -> Array:
+        """g [L]; `noise` [L, 3]: see `sample_noise`."""
+        g = ops.sigmoid(params["connection.gate"])
+        if noise is None:
+            return g
+        is_drawn, value, factor = (noise[:, k] for k in range(3))
+        perturbed = ops.clip(g * factor - 0.5, 0.4) + 0.5
+        return is_drawn * value + (1 - is_drawn) * perturbed
+
+    def sample_noise(self, rng: np.random.Generator, layers: int, progress: float) -> np.ndarray:
+        """[L, 3]: whether g is replaced (1 or 0), by what, and the factor of g otherwise.
+
+        `progress`: the share of steps that are done.
+        """
+        share = 0.02 + 0.18 * min(1.0, progress / 0.1)
+        is_drawn = rng.random(layers) < share
+        values, factors = rng.uniform(0.1, 0.9, layers), rng.uniform(0.7, 1.3, layers)
+        return np.stack([is_drawn, values, factors], axis=1).astype(np.float32)
+
+    def apply(self, ops: Ops, g: Array, H: Array) -> Array:
+        """Gate the matrices [L, S, S] with g [L], or all matrices of a layer with its one g."""
+        g = ops.reshape(g, (-1, 1, 1))
+        return ops.identity_like(H) * (1 - g) + g * H
+
+
+GATES = Registry({"none": NoGate, "learned": LearnedGate})
+Gate = one_of_registry("gate", GATES)
+
+
+# --- coefficients: learned, or computed from the streams -----------------------------------------
+
+
+class Static(Settings):
+    """Learned numbers, the same for every input."""
+
+    kind: Literal["static"] = "static"
+
+
+class FromStreams(Settings):
+    """Coefficients H̃ computed from the streams, with static logits b.
+
+    Parameters: φ and α of each part (pre, post, res).
+    """
+
+    alpha: Number | None = Field(0.01, description="initial α; null: no α, as if it were one")
+    phi: Annotated[Number, Field(ge=0)] | None = Field(
+        None, description="initial standard deviation of φ; null: 1/√(inputs of φ)"
+    )
+    eps: Annotated[Number, Field(gt=0)] = Field(1e-6, description="added to the mean square")
+
+    def inputs(self, S: int, context: ConnectionContext) -> int:
+        """Number of inputs of φ."""
+        raise NotImplementedError
+
+    def rows(self, shape: tuple[int, ...], S: int) -> int:
+        """Number of rows of φ for a part with logits of that shape."""
+        raise NotImplementedError
+
+    def product(self, ops: Ops, phi: Array, x: Array) -> tuple[Array, Array]:
+        """Streams [N, S, C], φ → (the normalised streams times φᵀ, [N, rows, …]; the streams)."""
+        raise NotImplementedError
+
+    def parameters(
+        self, shapes: dict[str, tuple[int, ...]], S: int, context: ConnectionContext
+    ) -> dict[str, Parameter]:
+        """Parameters for parts with logits of the given shapes, stacked over layers."""
+        n = self.inputs(S, context)
+        start = Normal(1 / math.sqrt(n) if self.phi is None else self.phi)
+        found = {
+            f"connection.phi_{part}": Parameter(
+                (context.layers, self.rows(shape, S), n), start, is_matrix=True
+            )
+            for part, shape in shapes.items()
+        }
+        if self.alpha is not None:
+            alpha = Constant(self.alpha)
+            found["connection.alpha"] = Parameter((context.layers, len(shapes)), alpha)
+        return found
+
+    def logits(
+        self, ops: Ops, phi: Array, alpha: Array | None, b: Array, x: Array
+    ) -> tuple[Array, Array]:
+        """(H̃ of all parts side by side [N, logits]; the streams [N, S, C]).
+
+        `phi` [rows of all parts, …], `alpha` [logits] or None, `b` [logits]: one layer's.
+        """
+        product, x = self.product(ops, phi, x)
+        values = ops.reshape(product, (x.shape[0], -1))
+        return b + values if alpha is None else ops.add_product(b, alpha, values), x
+
+
+class Dynamic(FromStreams):
+    """H̃ = α·(x̄ φ) + b: x̄ is the mean over the pooled axes, RMS-normalised over S·C."""
+
+    kind: Literal["dynamic"] = "dynamic"
+
+    def inputs(self, S: int, context: ConnectionContext) -> int:
+        return S * context.width
+
+    def rows(self, shape: tuple[int, ...], S: int) -> int:
+        return math.prod(shape)
+
+    def product(self, ops: Ops, phi: Array, x: Array) -> tuple[Array, Array]:
+        N, S, C = x.shape
+        found, again = ops.custom_vjp(NormedProduct(self.eps), ops.reshape(x, (N, S * C)), phi)
+        return found, ops.reshape(again, x.shape)
+
+
+class DynamicPerStream(FromStreams):
+    """H̃ = α·tanh(θ x̄ᵀ) + b: x̄_s is the mean of stream s, RMS-normalised over its C channels.
+
+    Stream s determines entry s of pre and post, and column s of H_res. θ is called φ here.
+    """
+
+    kind: Literal["dynamic_per_stream"] = "dynamic_per_stream"
+
+    def inputs(self, S: int, context: ConnectionContext) -> int:
+        return context.width
+
+    def rows(self, shape: tuple[int, ...], S: int) -> int:
+        return math.prod(shape) // S
+
+    def product(self, ops: Ops, phi: Array, x: Array) -> tuple[Array, Array]:
+        N, S, C = x.shape
+        found, again = ops.custom_vjp(NormedProduct(self.eps), ops.reshape(x, (N * S, C)), phi)
+        by_stream = ops.reshape(ops.tanh(found), (N, S, -1))
+        return ops.transpose(by_stream, (0, 2, 1)), ops.reshape(again, x.shape)
+
+
+COEFFICIENTS = Registry(
+    {"static": Static, "dynamic": Dynamic, "dynamic_per_stream": DynamicPerStream}
+)
+AnyCoefficients = one_of_registry("kind of coefficients", COEFFICIENTS)
+
+
+# --- close: reduce the streams to the output -----------------------------------------------------
+
+
+class Close(Settings):
+    """The output is a weighted sum of the streams."""
+
+    def parameters(self, S: int) -> dict[str, Parameter]:
+        """Its parameters `connection.*`; none by default."""
+        return {}
+
+    def weights(self, ops: Ops, params: dict[str, Array], S: int) -> Array:
+        """[S]."""
+        raise NotImplementedError
+
+
+class Mean(Close):
+    """The mean over streams."""
+
+    kind: Literal["mean"] = "mean"
+
+    def weights(self, ops: Ops, params: dict[str, Array], S: int) -> Array:
+        return ops.constant(np.full(S, 1 / S))
+
+
+class Sum(Close):
+    """The sum over streams."""
+
+    kind: Literal["sum"] = "sum"
+
+    def weights(self, ops: Ops, params: dict[str, Array], S: int) -> Array:
+        return ops.constant(np.ones(S))
+
+
+class Readout(Close):
+    """Learned weights: `map` of learned logits, which start at the map's `start`."""
+
+    kind: Literal["readout"] = "readout"
+    map: AnyWeights = "softmax"
+
+    def parameters(self, S: int) -> dict[str, Parameter]:
+        start = self.map.start.distribution(S)
+        return {"connection.readout": Parameter(self.map.shape(S), start)}
+
+    def weights(self, ops: Ops, params: dict[str, Array], S: int) -> Array:
+        return self.map.weights(ops, params["connection.readout"])
+
+
+CLOSINGS = Registry({"mean": Mean, "sum": Sum, "readout": Readout})
+Closing = one_of_registry("closing", CLOSINGS)

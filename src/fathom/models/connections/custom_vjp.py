@@ -1,0 +1,104 @@
+"""Stream updates and reads with a custom VJP.
+
+Each function reads the streams once. A function that only reads them returns them as its last
+output, for the next reader to use. Gradients of all readers are then accumulated in one pass each,
+from the last reader to the first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fathom.models.ops import Array, Arrays, Ops
+
+
+@dataclass(frozen=True)
+class NormedProduct:
+    """x [N, F], φ [K, F] → (RMSNorm(x) φᵀ [N, K], x)."""
+
+    eps: float
+    """Added to the mean square."""
+
+    def forward(self, ops: Ops, x: Array, phi: Array) -> tuple[Arrays, Arrays]:
+        norm = ops.l2_norm(x)
+        scale = 1 / ops.sqrt(norm * norm / x.shape[1] + self.eps)
+        product = ops.linear(x, phi) * scale
+        return (product, x), (x, phi, scale, product)
+
+    def backward(self, ops: Ops, saved: Arrays, gradients: Arrays) -> Arrays:
+        x, phi, scale, product = saved
+        of_product, of_x = gradients
+        scaled = of_product * scale
+        along_x = ops.sum(of_product * product, axis=-1, keepdims=True) * scale * scale / x.shape[1]
+        of_x = ops.add_matmul(ops.add_product(of_x, -along_x, x), scaled, phi)
+        return of_x, ops.matmul(ops.transpose(scaled, (1, 0)), x)
+
+
+class WeightedSum:
+    """Weights [N, S], streams [N, S, M] → (Σ_s w_s x_s [N, M], streams)."""
+
+    def forward(self, ops: Ops, weights: Array, x: Array) -> tuple[Arrays, Arrays]:
+        N, S, M = x.shape
+        found = ops.matmul(ops.reshape(weights, (N, 1, S)), x)
+        return (ops.reshape(found, (N, M)), x), (weights, x)
+
+    def backward(self, ops: Ops, saved: Arrays, gradients: Arrays) -> Arrays:
+        weights, x = saved
+        of_sum, of_x = gradients
+        N, S, M = x.shape
+        row = ops.reshape(of_sum, (N, 1, M))
+        # A row times xᵀ is faster than x times a column.
+        of_weights = ops.matmul(row, ops.transpose(x, (0, 2, 1)))
+        of_x = ops.add_product(of_x, ops.reshape(weights, (N, S, 1)), row)
+        return ops.reshape(of_weights, (N, S)), of_x
+
+
+class Mixing:
+    """H [N, S, S], weights [N, S], streams [N, S, M], y [N, M] → (H x + w y [N, S, M],)."""
+
+    def forward(
+        self, ops: Ops, H: Array, weights: Array, x: Array, y: Array
+    ) -> tuple[Arrays, Arrays]:
+        N, S, M = x.shape
+        written = ops.reshape(weights, (N, S, 1)) * ops.reshape(y, (N, 1, M))
+        return (ops.add_matmul(written, H, x),), (H, weights, x, y)
+
+    def backward(self, ops: Ops, saved: Arrays, gradients: Arrays) -> Arrays:
+        H, weights, x, y = saved
+        (g,) = gradients
+        N, S, M = x.shape
+        across = ops.transpose(g, (0, 2, 1))
+        return (
+            ops.matmul(g, ops.transpose(x, (0, 2, 1))),
+            ops.reshape(ops.matmul(ops.reshape(y, (N, 1, M)), across), (N, S)),
+            ops.matmul(ops.transpose(H, (0, 2, 1)), g),
+            ops.reshape(ops.matmul(ops.reshape(weights, (N, 1, S)), g), (N, M)),
+        )
+
+
+class MixingAndSum:
+    """A [S+1, S+1], streams [S, M], y [M] → (the next streams [S, M], the next sum [M]).
+
+    [x'; m'] = A [x; y]: the updated streams, and the next layer's input.
+    """
+
+    def forward(self, ops: Ops, A: Array, x: Array, y: Array) -> tuple[Arrays, Arrays]:
+        S, M = x.shape
+        written = A[:, S:] * ops.reshape(y, (1, M))
+        found = ops.add_matmul(written, A[:, :S], x)
+        return (found[:S], found[S]), (A, x, y)
+
+    def backward(self, ops: Ops, saved: Arrays, gradients: Arrays) -> Arrays:
+        A, x, y = saved
+        S, M = x.shape
+        of_x, of_sum = gradients
+        row, column = ops.reshape(of_sum, (1, M)), ops.reshape(y, (M, 1))
+        below = ops.transpose(A[S:], (1, 0)) * row
+        found = ops.add_matmul(below, ops.transpose(A[:S], (1, 0)), of_x)
+        across = ops.transpose(x, (1, 0))
+        upper = (ops.matmul(of_x, across), ops.matmul(of_x, column))
+        lower = (ops.matmul(row, across), ops.matmul(row, column))
+        of_A = ops.concatenate([ops.concatenate(part, 1) for part in (upper, lower)], 0)
+        return of_A, found[:S], found[S]

@@ -1,0 +1,79 @@
+"""figures.json: what the figures of a folder are of, what they were drawn from, and their hashes.
+
+Tables and reports are verified by making them again. Figures are not: drawing takes long, and
+another version of matplotlib makes other bytes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import zlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from fathom.report.figures import files_of
+from fathom.settings import Settings
+from fathom.system.files import sha256, write_json
+
+MANIFEST = "figures.json"
+
+
+class FigureManifest(Settings):
+    """What figures.json says of its folder."""
+
+    of: str
+    """What the figures are of, as in 'depth-mlx on torch'."""
+    inputs: dict[str, str]
+    """SHA-256 of the unpacked content of each file that they were drawn from, by its name."""
+    files: dict[str, str]
+    """SHA-256 of each file of a figure, by its name."""
+
+    def why_other(self, of: str, inputs: Sequence[Path]) -> str:
+        """Why these figures are not of that, drawn from those files; empty if they are."""
+        if self.of != of:
+            return f"is of '{self.of}', not of '{of}'"
+        others = [
+            file.name
+            for file in inputs
+            if file.is_file() and self.inputs.get(file.name) != _content_hash(file)
+        ]
+        return f"its figures were drawn from another {', '.join(others)}" if others else ""
+
+
+def write_figure_manifest(
+    folder: Path, names: Iterable[str], of: str, inputs: Iterable[Path]
+) -> None:
+    """Write figures.json for the figures of these names, which are in `folder`."""
+    manifest = FigureManifest(
+        of=of,
+        inputs={file.name: _content_hash(file) for file in inputs},
+        files={file.name: sha256(file) for name in names for file in files_of(folder, name)},
+    )
+    write_json(folder / MANIFEST, manifest.model_dump())
+
+
+def read_figure_manifest(folder: Path) -> FigureManifest | None:
+    """The figures.json of a folder; None if there is none, or it cannot be read as one."""
+    try:
+        return FigureManifest.model_validate_json((folder / MANIFEST).read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def content(file: Path) -> bytes:
+    """What a file holds, unpacked; nothing if it cannot be unpacked."""
+    data = file.read_bytes()
+    if file.suffix != ".gz":
+        return data
+    try:
+        return gzip.decompress(data)
+    except (OSError, EOFError, zlib.error):
+        return b""
+
+
+def _content_hash(file: Path) -> str:
+    """Of the unpacked content, since another zlib packs it into other bytes."""
+    return hashlib.sha256(content(file)).hexdigest()

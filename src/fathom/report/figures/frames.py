@@ -1,0 +1,234 @@
+"""Tables → what figures draw, as tidy frames. No drawing here, so numbers can be tested alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from fathom.analysis.platforms import Platform
+
+RUN = ["variant", "depth", "seed"]
+
+WATCHED = {
+    "loss": "loss",
+    "nonfinite_event": "logits",
+    "grad_norm": "gradient",
+    "gain_proxy_log10_max_entry": "H_res",
+}
+"""What a run may stop being finite in, by step metric: of one step, the first is the reason."""
+
+
+# --- against step -------------------------------------------------------------------------------
+
+
+def course(
+    steps: pd.DataFrame, metric: str, window: int = 1, *, geometric: bool = False
+) -> pd.DataFrame:
+    """A metric against step, over the seeds of each variant: variant, step, mean, low, high.
+
+    `steps`: rows of one depth. `low` and `high` are the range over seeds. Each point averages the
+    last `window` steps. `geometric`: means are of the logarithm. Only steps at which every seed is
+    finite (and positive, if geometric) are there: a mean over the survivors would flatter.
+    """
+    found = [pd.DataFrame(columns=["variant", "step", "mean", "low", "high"])]
+    having = steps if metric in steps else steps.iloc[:0]
+    for variant, rows in having.groupby("variant", sort=False):
+        wide = rows.pivot_table(index="step", columns="seed", values=metric, dropna=False)
+        finite = wide.astype(float).replace([np.inf, -np.inf], np.nan).dropna()
+        if geometric:
+            finite = np.log10(finite[(finite > 0).all(axis=1)])
+        if finite.empty:
+            continue
+        values = finite.rolling(window, min_periods=1).mean()
+        points = pd.DataFrame(
+            {"mean": values.mean(axis=1), "low": values.min(axis=1), "high": values.max(axis=1)}
+        )
+        points = 10**points if geometric else points
+        found.append(points.rename_axis("step").reset_index().assign(variant=variant))
+    return pd.concat([frame for frame in found if len(frame)] or found, ignore_index=True)
+
+
+def failures(steps: pd.DataFrame, evaluated: str = "") -> pd.DataFrame:
+    """The first step at which each variant is not finite, and in what: variant, step, reason.
+
+    A variant that stays finite has no row. `evaluated`: see `first_nonfinite`.
+    """
+    found = [
+        (variant, *broken)
+        for variant, rows in steps.groupby("variant", sort=False)
+        if (broken := first_nonfinite(rows, evaluated))
+    ]
+    return pd.DataFrame(found, columns=["variant", "step", "reason"])
+
+
+def first_nonfinite(steps: pd.DataFrame, evaluated: str = "") -> tuple[int, str] | None:
+    """The first step at which a run is not finite, and what is not; None if it stays finite.
+
+    Whatever metric is drawn, the answer is the same. `evaluated`: a metric that all rows of `steps`
+    should have, as they were evaluated.
+    """
+    watched = {**WATCHED, **({evaluated: evaluated.replace("_", " ")} if evaluated else {})}
+    found = []
+    for metric, what in watched.items():
+        values = steps.get(metric)
+        # Causal mixing and plain networks may have no H_res at all.
+        if values is None or (what == "H_res" and values.isna().all()):
+            continue
+        broken = values > 0 if metric == "nonfinite_event" else ~np.isfinite(values.astype(float))
+        if broken.any():
+            found.append((int(steps.loc[broken, "step"].min()), what))
+    return min(found, key=lambda pair: pair[0], default=None)
+
+
+def evaluations(steps: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """The rows of the steps at which any run has this metric of evaluations."""
+    if metric not in steps:
+        return steps.iloc[:0]
+    return steps[steps["step"].isin(steps.loc[steps[metric].notna(), "step"])]
+
+
+def with_all(steps: pd.DataFrame, metrics: Sequence[str]) -> pd.DataFrame:
+    """The rows of the runs that have every one of these metrics, at any step."""
+    if not set(metrics) <= set(steps):
+        return steps.iloc[:0]
+    has = steps.groupby(RUN)[list(metrics)].transform("count") > 0
+    return steps[has.all(axis=1)]
+
+
+def with_or_failed(steps: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """The rows of the variants that have a metric, or stopped being finite, at their depth."""
+    if metric not in steps or steps[metric].isna().all():
+        return steps.iloc[:0]
+    groups = steps.groupby(["variant", "depth"], sort=False)
+    return pd.concat(
+        [rows for _, rows in groups if rows[metric].notna().any() or first_nonfinite(rows)]
+    )
+
+
+def last_rows(steps: pd.DataFrame) -> pd.DataFrame:
+    """The row of the last step of each run."""
+    return steps.loc[steps.groupby(RUN, sort=False)["step"].idxmax()]
+
+
+def coinciding(steps: pd.DataFrame, metrics: Sequence[str]) -> list[list[str]]:
+    """Groups of variants whose curves coincide in these metrics, over the seeds they share."""
+    curves = {
+        variant: runs.set_index(["depth", "seed", "step"])[list(metrics)].sort_index()
+        for variant, runs in steps.groupby("variant", sort=False)
+    }
+    groups: list[list[str]] = []
+    for variant, own in curves.items():
+        for group in groups:
+            other = curves[group[0]]
+            both = own.index.intersection(other.index)
+            a, b = own.loc[both], other.loc[both]
+            if len(both) and np.allclose(a, b, rtol=1e-3, atol=1e-6, equal_nan=True):
+                group.append(variant)
+                break
+        else:
+            groups.append([variant])
+    return [group for group in groups if len(group) > 1]
+
+
+# --- against depth and learning rate ------------------------------------------------------------
+
+
+def groups_of_seeds(summary: pd.DataFrame, metric: str, start: str = "") -> pd.DataFrame:
+    """A metric of each row of the summary: variant, connection, depth, lr, mean, low, high, failed.
+
+    `metric`: a run metric, or `score`. `failed`: whether a run has no such value, or diverged; the
+    mean is then that of `start`, if given, or NaN, since a mean over the other runs would flatter.
+    Variants that do not have the metric at all, though they did not fail, are left out.
+    """
+    axes = [name for name in ("variant", "connection", "depth", "lr") if name in summary]
+    if f"{metric}_mean" not in summary:
+        return pd.DataFrame(columns=[*axes, "mean", "low", "high", "failed"])
+    failed = summary[f"{metric}_n"] < summary["n"]
+    if metric == "score":
+        failed |= summary["diverged"] > 0
+    begins = summary[f"{start}_mean"] if start else math.nan
+    found = summary[axes].assign(
+        mean=summary[f"{metric}_mean"].where(~failed, begins),
+        low=summary[f"{metric}_low"].mask(failed),
+        high=summary[f"{metric}_high"].mask(failed),
+        failed=failed,
+    )
+    has_any = summary[f"{metric}_n"].groupby(summary["variant"]).transform("max") > 0
+    kept = has_any | (summary["diverged"] > 0 if metric == "score" else found["mean"].notna())
+    return found[kept & ~(failed & (summary["diverged"] == 0) & (summary[f"{metric}_n"] == 0))]
+
+
+def mean(values: pd.Series, *, geometric: bool) -> float:
+    """The mean; the geometric one, if asked for, of values that are all positive."""
+    if geometric and (values > 0).all():
+        return float(10 ** np.log10(values).mean())
+    return float(values.mean())
+
+
+def constant(table: pd.DataFrame, column: str) -> float | None:
+    """The value of a column that all rows share, as a chance level; None if there is none."""
+    values = pd.to_numeric(table[column]).dropna() if column in table else pd.Series(dtype=float)
+    return float(values.iloc[0]) if len(values) and values.nunique() == 1 else None
+
+
+# --- over all studies ---------------------------------------------------------------------------
+
+
+def sweeps(cells: pd.DataFrame) -> list[pd.DataFrame]:
+    """The runs of each study over depth: half of its variants or more were run at several.
+
+    A study of one depth may continue one of them: it then has its recipe, its chance level, some
+    of its variants, and a depth of its own.
+    """
+    studies = [study for _, study in cells.groupby("study", sort=False)]
+    found = [study for study in studies if (_depths(study) > 1).mean() >= 0.5]
+    for study in studies:
+        for i, sweep in enumerate(found):
+            if study["depth"].nunique() == 1 and _continues(study, sweep):
+                found[i] = pd.concat([sweep, study])
+    return found
+
+
+def _depths(study: pd.DataFrame) -> pd.Series:
+    """At how many depths each variant was run."""
+    return study.groupby("variant")["depth"].nunique()
+
+
+def _continues(study: pd.DataFrame, sweep: pd.DataFrame) -> bool:
+    same = ["recipe", "score_chance"]
+    return (
+        study[same].iloc[0].equals(sweep[same].iloc[0])
+        and set(study["variant"]) <= set(sweep["variant"])
+        and not set(study["depth"]) & set(sweep["depth"])
+    )
+
+
+WORST_FIRST = ("diverged", "not scored", "at chance", "learned")
+
+
+def final_scores(sweep: pd.DataFrame, *, geometric: bool) -> pd.DataFrame:
+    """Scores over seeds: variant, platform (its label), depth, mean, low, high, outcome.
+
+    `low` and `high` are the range over seeds. The outcome is the worst of the seeds'; with one that
+    diverged there is no mean. `geometric`: the mean is of the logarithm.
+    """
+    rows = []
+    for key, seeds in sweep.groupby(["variant", "platform", "depth"], sort=False):
+        outcome = next(word for word in WORST_FIRST if word in set(seeds["outcome"]))
+        scores = seeds["score"].astype(float) * (math.nan if outcome == "diverged" else 1)
+        rows.append((*key, mean(scores, geometric=geometric), scores.min(), scores.max(), outcome))
+    columns = ["variant", "platform", "depth", "mean", "low", "high", "outcome"]
+    return labelled(pd.DataFrame(rows, columns=columns).sort_values("depth", kind="stable"))
+
+
+def labelled(table: pd.DataFrame) -> pd.DataFrame:
+    """With labels of platforms in place of their names."""
+    return table.assign(platform=[Platform.parse(name).label for name in table["platform"]])
+
+
+def beside_published(published: pd.DataFrame, metrics: Sequence[str]) -> pd.DataFrame:
+    """Published values of these metrics that were measured here, `platform` by its label."""
+    return labelled(published[published["metric"].isin(metrics) & (published["platform"] != "")])

@@ -1,0 +1,265 @@
+"""Any metric against step or depth: the figures that need no function of their own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import pandas as pd
+
+from fathom import tasks
+from fathom.metrics import POSITIVE
+from fathom.report.figures import frames, style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from fathom.metrics import Score
+
+WIDE = 16
+"""Depths of this ratio or more are drawn on a logarithmic axis: else the small ones overlap."""
+
+
+def step_label(metric: str) -> str:
+    """The axis label of a step metric, with its unit, perhaps in two lines."""
+    return tasks.step_metrics()[metric].label
+
+
+def run_label(metric: str) -> str:
+    """The axis label of a run metric: what it is of, and how it is derived from it."""
+    entry = tasks.run_metrics()[metric]
+    return entry.label or f"{step_label(entry.of)}:\n{entry.definition}"
+
+
+def score_label(score: Score) -> str:
+    """The axis label of a score, with its unit in a second line."""
+    return f"{score.label}\n({score.unit})" if score.unit else score.label
+
+
+def in_words(label: str) -> str:
+    """A label within a sentence: in one line, without its unit, and how it was derived."""
+    return re.split(r" \(|:", " ".join(label.split()))[0]
+
+
+def at_depth(title: str, depths: Sequence[int]) -> str:
+    """A title, perhaps of several lines, whose first one names the depth if there is only one."""
+    first, *rest = title.split("\n")
+    return "\n".join([f"{first}, {depths[0]} layers", *rest]) if len(depths) == 1 else title
+
+
+def is_log(metric: str) -> bool:
+    """Whether a run metric is drawn and averaged by its logarithm."""
+    return tasks.bounds_of(metric) == POSITIVE
+
+
+# --- against step -------------------------------------------------------------------------------
+
+
+def against_step(
+    steps: pd.DataFrame,
+    metric: str,
+    title: str,
+    *,
+    label: str = "",
+    log: bool | None = None,
+    levels: Mapping[str, float | None] | None = None,
+) -> Figure:
+    """A panel for each depth: a step metric against step, a line for each variant.
+
+    `label` and `log`: instead of the metric's own. `levels`: values to draw dotted lines at, by
+    name.
+    """
+    entry = tasks.step_metrics()[metric]
+    steps = frames.evaluations(steps, metric) if entry.when == "evaluations" else steps
+    having = frames.with_or_failed(steps, metric)
+    if having.empty:
+        return style.placeholder(f"{title}\nno run has a {in_words(entry.label)}")
+    depths = sorted(having["depth"].unique())
+    page, axes = style.panels(len(depths), sharey=True)
+    marks = [
+        curves(ax, having[having["depth"] == depth], metric, log=log, levels=levels)
+        for ax, depth in zip(axes, depths, strict=True)
+    ]
+    for position, (ax, depth) in enumerate(zip(axes, depths, strict=True)):
+        row = position - position % style.BESIDE  # it shares its axis; its titles are at one height
+        ax.set_ylabel("" if position > row else label or entry.label)
+        if len(depths) > 1:
+            above = max(marks[row : row + style.BESIDE])
+            ax.set_title(f"{depth} layers", pad=6 + 24 * above)
+    handles = style.legend_handles(having["variant"].unique())
+    return style.finish(page, at_depth(title, depths), handles)
+
+
+def side_by_side(
+    steps: pd.DataFrame,
+    metrics: Sequence[str],
+    title: str,
+    chance: Mapping[str, float | None] | None = None,
+) -> Figure:
+    """Step metrics in columns, depths in rows; the title names variants whose curves coincide.
+
+    Variants and whole columns without a metric are left out; the title says so of a column.
+    `chance`: the levels of metrics at chance.
+    """
+    having = {metric: frames.with_all(steps, [metric]) for metric in metrics}
+    kept = [metric for metric in metrics if not having[metric].empty]
+    for metric in metrics:
+        if metric not in kept:
+            title += f"\nno variant has a {in_words(step_label(metric))}"
+    if not kept:
+        return style.placeholder(title)
+    whole = pd.concat(having.values())
+    depths = sorted(whole["depth"].unique())
+    page, axes = style.grid(len(depths), len(kept), (style.WIDTH, 4.4 * len(depths)))
+    for row, depth in zip(axes, depths, strict=True):
+        for ax, metric in zip(row, kept, strict=True):
+            rows = having[metric][having[metric]["depth"] == depth]
+            marks = curves(ax, rows, metric, levels={"chance": (chance or {}).get(metric)})
+            if len(depths) > 1:
+                ax.set_title(f"{depth} layers", pad=6 + 24 * marks)
+    variants = [v for v in steps["variant"].unique() if v in set(whole["variant"])]
+    same = frames.coinciding(frames.with_all(steps, kept), kept)
+    title = at_depth(title, depths) + coincide(same)
+    return style.finish(page, title, style.legend_handles(variants))
+
+
+def coincide(groups: Sequence[Sequence[str]]) -> str:
+    """A line of a title that names variants whose curves coincide; empty without any."""
+    named = "; ".join(", ".join(group) for group in groups)
+    return f"\nthese coincide: {named}" if groups else ""
+
+
+def curves(
+    ax: Axes,
+    rows: pd.DataFrame,
+    metric: str,
+    window: int = 1,
+    *,
+    log: bool | None = None,
+    levels: Mapping[str, float | None] | None = None,
+) -> int:
+    """Draw a step metric of one depth; return how many marks stand above the panel.
+
+    Without anything to draw, the panel says so. `log`, `levels`: see `against_step`. `window`: see
+    `frames.course`.
+    """
+    entry = tasks.step_metrics()[metric]
+    failures = frames.failures(rows, metric if entry.when == "evaluations" else "")
+    if metric not in rows or (rows[metric].isna().all() and failures.empty):
+        style.say(ax, f"no variant has a\n{in_words(entry.label)}")
+        return 0
+    log = entry.log if log is None else log
+    for name, value in (levels or {}).items():  # before the curves: they count for the axis
+        if value is not None:
+            style.level(ax, name, value)
+    course = frames.course(rows, metric, window, geometric=log)
+    style.curves(ax, course, failures, int(rows["step"].max()), log=log)
+    if entry.whole:
+        style.counts(ax)
+    ax.set_ylabel(entry.label + (f",\nmean of {window} steps" if window > 1 else ""))
+    return len(failures)
+
+
+# --- against depth ------------------------------------------------------------------------------
+
+
+class Values(NamedTuple):
+    """A run metric, or the score, of each group of seeds, and how it is drawn."""
+
+    groups: pd.DataFrame
+    """As `frames.groups_of_seeds` makes them."""
+    label: str
+    """Of its axis."""
+    levels: dict[str, float]
+    """Lines to draw, by name."""
+    lower_is_better: bool
+    """Whether a run that diverged stands at the upper end."""
+    log: bool
+    """Whether the axis is logarithmic where values span more than a decade."""
+
+
+def values_of(
+    summary: pd.DataFrame, metric: str, score: Score | None = None, start: str = ""
+) -> Values:
+    """The values of a run metric, or with `score` or its metric as `metric`, of the score.
+
+    `summary`: rows of one study on one platform. `start`: see `against_depth`.
+    """
+    if score is not None and metric in ("score", score.metric):
+        groups = frames.groups_of_seeds(summary, "score")
+        lower, log = score.better == "lower", is_log(score.metric)
+        return Values(groups, score_label(score), levels_of(summary, score), lower, log)
+    groups = frames.groups_of_seeds(summary, metric, start)
+    return Values(groups, run_label(metric), {}, lower_is_better=True, log=is_log(metric))
+
+
+def points(ax: Axes, values: Values, variants: Sequence[str]) -> None:
+    """Draw values of one depth: a point and its interval for each variant, from above."""
+    style.points_by_variant(ax, values.groups, variants, at_right=values.lower_is_better)
+    style.vertical_levels(ax, values.levels)
+    ax.set_xlabel(values.label)
+
+
+def lines(ax: Axes, values: Values, axis: str, of: str) -> None:
+    """Draw values against the column `axis`: a line for each value of the column `of`."""
+    style.lines(ax, values.groups, axis, of, at_top=values.lower_is_better)
+    ax.set_ylabel(values.label)
+    value_axis(ax, values.levels, log=values.log)
+
+
+def value_axis(ax: Axes, levels: Mapping[str, float], *, log: bool) -> None:
+    """The y axis of values that are drawn: its levels, and its scale."""
+    for name, value in levels.items():
+        style.level(ax, name, value, side="left")
+    if log:
+        style.log_if_wide(ax)
+
+
+def against_depth(
+    summary: pd.DataFrame, metric: str, title: str, *, score: Score | None = None, start: str = ""
+) -> Figure:
+    """A run metric against depth: a line for each variant, with the interval over seeds.
+
+    A cross: a run diverged. It stands at the mean of the run metric `start`, if given, else at the
+    edge that is worse. With one depth: a point for each variant. `score`: of the study; where the
+    metric is that of the score, the lines at chance and of the oracle are drawn.
+    """
+    values = values_of(summary, metric, score, start)
+    groups = values.groups.sort_values("depth", kind="stable")
+    values = values._replace(groups=groups)
+    if groups.empty:
+        return style.placeholder(f"{title}\nno run has a {in_words(values.label)}")
+    depths, variants = sorted(groups["depth"].unique()), list(groups["variant"].unique())
+    where = "at the first step: a run diverged" if start else "a run diverged"
+    looks = {"color": style.GREY, "ls": "", **style.CROSS}
+    handles = [style.legend_handle(where, **looks)] if groups["failed"].any() else []
+    if len(depths) == 1:
+        page, ((ax,),) = style.grid(1, 1, (style.WIDTH, 2.3 + 0.4 * len(variants)))
+        points(ax, values, variants)
+        ax.set_xlabel(" ".join(values.label.split()))
+        return style.finish(page, at_depth(title, depths), handles)
+    page, (ax,) = style.panels(1)
+    lines(ax, values, "depth", "variant")
+    if depths[-1] >= WIDE * depths[0]:
+        ax.set_xscale("log", base=2)
+        ax.xaxis.minorticks_off()
+    ax.set_xticks(depths, [str(depth) for depth in depths])
+    ax.set_xlabel("layers")
+    return style.finish(page, title, [*style.legend_handles(variants), *handles])
+
+
+def levels_of(table: pd.DataFrame, score: Score) -> dict[str, float]:
+    """The lines that a score is drawn with, by name: at chance, and that of its oracle.
+
+    `table`: the rows of one study in the table of cells, or in that of groups of seeds.
+    """
+    found = {"chance": frames.constant(table, "score_chance")}
+    if score.oracle and isinstance(score.oracle.level, str):
+        metric = score.oracle.level
+        column = metric if metric in table else f"{metric}_mean"
+        found[score.oracle.label] = frames.constant(table, column)
+    elif score.oracle and score.oracle.level != score.perfect:  # the edge of the axis needs no line
+        found[score.oracle.label] = score.oracle.level
+    return {name: value for name, value in found.items() if value is not None}

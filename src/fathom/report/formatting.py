@@ -1,0 +1,115 @@
+"""Numbers as text."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+
+def number(value: float, digits: int = 3) -> str:
+    """A number in few digits; NaN as such."""
+    if value is None or math.isnan(value):
+        return "NaN"
+    return f"{value:.{digits}g}".replace("-", "−")
+
+
+def largest(rows: list[dict[str, Any]], column: str) -> float:
+    """The largest finite value of a column; NaN if there is none."""
+    return max((r[column] for r in rows if not math.isnan(r[column])), default=math.nan)
+
+
+def percent(share: float) -> str:
+    """A share as a percentage, as in '93 %'; below half a percent as such."""
+    if math.isnan(share):
+        return "NaN"
+    return f"{100 * share:.0f} %" if share >= 0.005 else "<0.5 %"
+
+
+def ratio(log10: float, half: float, seeds: float) -> str:
+    """A ratio and its interval, given as logarithm ± half, as in '0.18 (0.16 to 0.22)'."""
+    low, high = (10.0 ** min(log10 + side * half, 300.0) for side in (-1, 1))
+    return with_interval(10.0**log10, low, high, seeds, seeds)
+
+
+def factor(log10: float) -> str:
+    """The number that a logarithm stands for."""
+    return number(10.0**log10)
+
+
+EVEN = 1.2
+"""An interval is shown as ± if its longer side is at most this many times the shorter.
+
+The sides of a geometric one differ by the factor by which its upper end exceeds the mean.
+"""
+
+
+def with_interval(
+    mean: float, low: float, high: float, finite: float | None = None, n: float | None = None
+) -> str:
+    """A mean and its interval: as `plus_minus` with the longer side, or with both ends.
+
+    As in '7.1 (2.9 to 17)', in two digits or as many as tell the ends apart, where the sides differ
+    too much. `finite` of `n` values were finite; fewer than all is said. Without an interval (fewer
+    than three values) the mean stands alone.
+    """
+    shorter, longer = sorted((mean - low, high - mean))
+    # Of five digits of the mean nobody could see more.
+    if not longer > EVEN * shorter + 1e-4 * abs(mean):
+        return plus_minus(mean, longer, finite, n)
+    digits = 2 + max(0, math.floor(math.log10(abs(mean) / longer)))
+    centre, *ends = (_plain(value, digits) for value in (mean, low, high))
+    return f"{centre} ({' to '.join(ends)}){_note(finite, n)}"
+
+
+def plus_minus(
+    mean: float, half: float, finite: float | None = None, n: float | None = None
+) -> str:
+    """Mean ± half the width of its interval, that in two digits and the mean to the same place.
+
+    `finite` of `n` values were finite; fewer than all is said. Without an interval (fewer than
+    three values) the mean stands alone.
+    """
+    if finite == 0 and n:
+        return f"NaN ({int(n)} of {int(n)})"
+    if math.isnan(mean):
+        return "NaN"
+    note = _note(finite, n)
+    if math.isnan(half):
+        return number(mean) + note
+    if half == 0:  # a count that is 0, or a constant of the initialisation
+        return f"{number(mean, 5)}{' ± 0' if mean else ''}{note}"
+    exponent = math.floor(math.log10(abs(mean))) if mean else 0
+    # At most five digits of the mean: an interval can be far below what anyone needs to read.
+    decimals = min(4 - exponent, 1 - math.floor(math.log10(half)))
+    scale = _power(exponent)
+    places = max(0, decimals + scale)
+    centre, width = (f"{x / 10**scale:.{places}f}" for x in (mean, half))
+    if float(width) == 0:
+        width = f"<{10.0**-places:.{places}f}"
+    text = f"{centre} ± {width}".replace("-", "−")
+    return (f"({text})·10^{scale}".replace("^-", "^−") if scale else text) + note
+
+
+def _note(finite: float | None, n: float | None) -> str:
+    """How many values were not finite, if any."""
+    if finite is None or n is None or finite == n:
+        return ""
+    return f" (NaN: {int(n - finite)} of {int(n)})"
+
+
+def _power(exponent: int) -> int:
+    """The power of ten that is written out of a number of that size; 0 for none."""
+    return exponent if exponent < -3 or exponent > 4 else 0
+
+
+def _plain(value: float, digits: int) -> str:
+    """A number in a few digits, as people write it: 120, 1.0, 0.0034, 1.2·10^−7."""
+    if value == 0:
+        return "0"
+    mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+    power = int(exponent)
+    if _power(power):
+        text = f"{mantissa}·10^{power}"
+    else:
+        text = f"{float(f'{mantissa}e{power}'):.{max(0, digits - 1 - power)}f}"
+    return text.replace("-", "−")

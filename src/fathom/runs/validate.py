@@ -1,0 +1,177 @@
+"""Validate run folders, and find those of a config."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fathom.config import Cell, Config, Spec
+from fathom.runs.folder import (
+    FILES,
+    MANIFEST,
+    PARTIAL,
+    SPEC,
+    Manifest,
+    RunError,
+    check_content,
+    check_files,
+    read_json,
+    read_manifest,
+    run_folder,
+)
+from fathom.runs.receipts import OUTCOMES, Replay, read_replays
+from fathom.runs.run import Run
+from fathom.runs.training_code import training_code
+from fathom.system.text import one_line
+
+WAITS = "waits for a replay (fathom replay)"
+
+
+def validate_run(folder: Path, spec: Spec, *, imported: bool = False) -> Run:
+    """Validate the run in `folder` against its manifest, the spec and today's code."""
+    manifest: Manifest | None = None
+
+    def found(status: str, reason: str = "", platform: str = "") -> Run:
+        return Run(spec.cell, folder, platform, status, reason, manifest)
+
+    if not (folder / MANIFEST).exists():
+        if (folder / PARTIAL).exists():
+            return found("failed", "began and has not finished; run it again to go on")
+        if any((folder / name).exists() for name in FILES):
+            return found("corrupt", f"{MANIFEST} is missing")
+        return found("missing")
+    try:
+        manifest = read_manifest(folder)
+        check_files(folder, manifest, spec.cell)
+        if why_stale := _why_stale(folder, manifest, spec):
+            return found("stale", one_line(why_stale), manifest.platform)
+        check_content(folder, manifest)  # a stale run may have the format of an older code
+    except RunError as error:
+        return found("corrupt", one_line(_inside(folder, error)))
+    return found("imported" if imported else "measured", platform=manifest.platform)
+
+
+def _inside(folder: Path, error: RunError) -> str:
+    """The message, with its file as seen from the folder."""
+    return str(error).removeprefix(f"{folder}/")
+
+
+def _why_stale(folder: Path, manifest: Manifest, spec: Spec) -> str:
+    """What of the run's spec or code has changed since; empty if nothing has."""
+    if manifest.spec_hash != spec.hash():
+        return f"spec differs: {compare_specs(read_json(folder / SPEC), spec.model_dump())}"
+    changed = changed_code(manifest.code, training_code(spec))
+    return f"code differs: {', '.join(changed)}" if changed else ""
+
+
+def changed_code(recorded: dict[str, str], now: dict[str, str]) -> list[str]:
+    """The recorded definitions that have changed or are gone.
+
+    Definitions that are reached only today do not matter by themselves: to use one, something that
+    was recorded would have to have changed.
+    """
+    return sorted(name for name, digest in recorded.items() if now.get(name) != digest)
+
+
+def compare_specs(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> str:
+    """What differs between two specs, as in 'optimizer.lr 0.002 → 0.001'."""
+    changes = []
+    for key in sorted(old.keys() | new.keys()):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, dict) and isinstance(after, dict):
+            inner = compare_specs(before, after, f"{prefix}{key}.")
+            changes += [inner] if inner else []
+        elif before != after:
+            changes.append(f"{prefix}{key} {before} → {after}")
+    return ", ".join(changes)
+
+
+def find_runs(config: Config) -> list[Run]:
+    """Every run of the config's cells, trained here or imported, validated.
+
+    A cell without any run has one of status `missing`. With `train: false`, runs of this machine
+    are ignored. Raises RunError for a damaged receipt, and where nothing can count.
+    """
+    imported: dict[Cell, list[Run]] = {}
+    for run in imported_runs(config):
+        imported.setdefault(run.cell, []).append(run)
+    runs = []
+    for cell in config.cells():
+        others, folder = imported.get(cell, []), run_folder(Path(config.results), cell)
+        if config.train:
+            local = validate_run(folder, config.spec(cell))
+        else:
+            local = Run(cell, folder, "", "missing", "", None)
+        runs += others if others and local.status == "missing" else [local, *others]
+    return runs
+
+
+def imported_runs(config: Config) -> list[Run]:
+    """Every imported run of the config's cells, validated.
+
+    Raises RunError for a damaged receipt, and if there is no run where no other could count.
+    """
+    platforms = imported_platforms(Path(config.results))
+    replays = read_replays(config) if platforms else {}
+    runs = []
+    for cell in config.cells() if platforms else ():
+        spec = config.spec(cell)
+        for platform in platforms:
+            if (folder := platform / cell.path()).exists():
+                replay = replays.get((platform.name, cell.path()))
+                runs.append(_validate_imported(folder, spec, platform.name, replay))
+    if not (runs or config.train):
+        raise RunError(
+            f"{config.results}/imported: holds no run of this config, which says train: false, so "
+            "nothing can be shown; import runs first: fathom bundle import FILE.tar.gz"
+        )
+    return runs
+
+
+def _validate_imported(folder: Path, spec: Spec, platform: str, replay: Replay | None) -> Run:
+    run = validate_run(folder, spec, imported=True)
+    if run.platform not in ("", platform):  # a copy would count twice
+        reason = one_line(f"{MANIFEST}: is of platform {run.platform}, not {platform}")
+        return replace(run, status="corrupt", reason=reason)
+    if run.status != "stale" or run.manifest.spec_hash != spec.hash():
+        return run
+    if replay and not replay.applies(run.manifest, spec):
+        replay = None
+    return _apply_replay(run, replay)
+
+
+def _apply_replay(run: Run, replay: Replay | None) -> Run:
+    """An imported run of the present spec that other code made: it counts if a replay agrees."""
+    if replay is None:
+        return replace(run, replay="waits", reason=one_line(f"{WAITS}; {run.reason}"))
+    outcome = OUTCOMES[replay.outcome]
+    if replay.outcome != "agrees":
+        return replace(
+            run,
+            replay=replay.outcome,
+            reason=one_line(f"{outcome}; {run.reason}"),
+            details=one_line(f"{replay.explanation}; {run.reason}"),
+        )
+    try:
+        check_content(run.folder, run.manifest)
+    except RunError as error:
+        reason = one_line(f"{_inside(run.folder, error)}; {run.reason}")
+        return replace(run, replay="differs", reason=reason)
+    made = f"made by {run.manifest.made_by}"
+    return replace(
+        run,
+        status="imported",
+        replay="agrees",
+        reason=f"{made}; {outcome}",
+        details=f"{made}; {replay.explanation}",
+    )
+
+
+def imported_platforms(results: Path) -> list[Path]:
+    """The folders that bundles were imported into, one for each platform."""
+    folder = results / "imported"
+    if not folder.is_dir():
+        return []
+    # An import unpacks into a folder whose name begins with a dot; a kill leaves it, unchecked.
+    return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))

@@ -1,0 +1,134 @@
+"""Cells and specs: one point of a study's grid, and every number that its training uses."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field, SerializeAsAny
+
+from fathom.models.connections.schemes import AnyConnection
+from fathom.models.recipes import Recipe
+from fathom.settings import (
+    Flag,
+    Label,
+    NonNegative,
+    Nullable,
+    Number,
+    Positive,
+    Settings,
+    Text,
+    Whole,
+)
+
+Rate = Annotated[Number, Field(gt=0)]
+Below1 = Annotated[Number, Field(ge=0, lt=1)]
+
+
+class Muon(Settings):
+    """Muon for the matrices of the layers; AdamW keeps the rest."""
+
+    lr: Rate = Field(0.02, description="rate of the matrices")
+    momentum: Below1 = 0.95
+    first_momentum: Below1 = Field(0.85, description="at the first step")
+    momentum_steps: Positive = Field(300, description="until momentum is reached")
+    head_lr: Rate = Field(0.004, description="AdamW's rate of the head; lr is that of the others")
+    reference_width: Positive = Field(
+        768, description="width that AdamW's rates are meant for; others get √(this / width) times"
+    )
+
+
+class Optimizer(Settings):
+    """AdamW, or Muon beside it. Whether AdamW corrects its bias is the recipe's affair."""
+
+    schedule: Literal["constant", "cosine", "linear_end"] = Field(
+        "constant",
+        description="cosine: from lr to zero over the steps after the warm-up; linear_end: "
+        "constant, then along a line to zero",
+    )
+    warmup_steps: Annotated[Whole, Field(ge=0)] = Field(0, description="of linear warm-up")
+    final_share: Annotated[Number, Field(gt=0, le=1)] = Field(
+        0.2, description="share of the steps over which linear_end falls"
+    )
+
+    lr: Rate = Field(description="learning rate")
+    beta1: Below1 = 0.9
+    beta2: Below1 = 0.999
+    eps: Rate = 1e-8
+    weight_decay: Annotated[Number, Field(ge=0)] = Field(0.0, description="decoupled decay")
+    decay: Literal["all", "matrices"] = Field(
+        "all", description="what decays; matrices: no biases, gains, gates, scales nor logits"
+    )
+    clip: Annotated[Rate | None, Nullable] = Field(
+        None, description="largest norm of all gradients together; they are scaled down to it"
+    )
+    muon: Annotated[Muon | None, Nullable] = Field(None, description="null: AdamW for all")
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    """One point of the grid: what one training job computes."""
+
+    study: str
+    depth: int
+    variant: str
+    backend: str
+    seed: int
+
+    def path(self) -> str:
+        """Its folder below the folder of runs."""
+        return f"{self.study}/{self.depth}L/{self.variant}/{self.backend}/seed{self.seed}"
+
+    @classmethod
+    def parse(cls, path: str) -> Cell:
+        """The inverse of `path`. Raises ValueError on anything that `path` does not write."""
+        match = re.fullmatch(
+            r"([a-z][a-z0-9-]*)/([1-9][0-9]*)L/([a-z0-9_]+)/([a-z]+)/seed(0|[1-9][0-9]*)", path
+        )
+        if not match:
+            raise ValueError(f"'{path}' is not study/depthL/variant/backend/seedN")
+        study, depth, variant, backend, seed = match.groups()
+        return cls(study, int(depth), variant, backend, int(seed))
+
+    def __str__(self) -> str:
+        return self.path()
+
+
+class Spec(Settings):
+    """Every number that one run depends on; equal specs mean equal computations.
+
+    `fathom.tasks.parse_spec` reads one of JSON.
+    """
+
+    task: Text
+    model: SerializeAsAny[Settings]
+    """The settings of the task's model, already checked by the task."""
+    study: str
+    depth: Positive
+    variant: Label
+    backend: str
+    seed: NonNegative
+    recipe: Recipe
+    connection: AnyConnection
+    steps: Positive
+    batch_size: Positive
+    accumulate: Positive = 1
+    evaluate_every: Positive | None = None
+    optimizer: Optimizer
+    weights: Flag = False
+
+    @property
+    def cell(self) -> Cell:
+        """The cell that this spec belongs to."""
+        return Cell(self.study, self.depth, self.variant, self.backend, self.seed)
+
+    def json(self) -> str:
+        """Canonical JSON: sorted keys, no spaces."""
+        return json.dumps(self.model_dump(), sort_keys=True, separators=(",", ":"))
+
+    def hash(self) -> str:
+        """Sixteen hexadecimal digits that change whenever any number does."""
+        return hashlib.sha256(self.json().encode()).hexdigest()[:16]

@@ -1,0 +1,422 @@
+"""The hash of the code behind a result: which edits change it, and which code is refused."""
+
+import ast
+import shutil
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from fathom import tasks
+from fathom.config import load_config
+from fathom.runs.code_hash import PACKAGE, CodeError, code_hash, definition_hashes, git_version
+from fathom.runs.training_code import training_code, training_roots
+from fathom.train import train
+
+PROJECT = PACKAGE.parents[1]
+
+
+@pytest.fixture
+def hashes(tmp_path):
+    """A function: write a package `p` from {module: source}, hash what the roots reach in it.
+
+    Every call writes a folder of its own, since sources are read once in a process.
+    """
+
+    def of(sources, *roots):
+        package = tmp_path / str(len([*tmp_path.iterdir()])) / "p"
+        package.mkdir(parents=True)
+        (package / "__init__.py").touch()
+        for name, source in sources.items():
+            file = package / f"{name}.py"
+            file.parent.mkdir(exist_ok=True)
+            (file.parent / "__init__.py").touch()
+            file.write_text(textwrap.dedent(source), encoding="utf-8")
+        return definition_hashes(*roots, package=package)
+
+    return of
+
+
+# --- one definition ------------------------------------------------------------------------------
+
+SAME = {
+    "layout": ("def f(x): return (x+1)", "def f(\n    x,\n):\n    return x + 1  # one more"),
+    "number": ("f = 1000.0", "f = 1e3"),
+    "quotes": ("f = 'a' 'b'", 'f = "ab"'),
+    "docstring": ('def f():\n "old"\n return 1', "def f():\n return 1"),
+    "only a docstring": ('def f():\n "old"', "def f():\n pass"),
+    "class docstring": ('class f:\n "old"\n x = 1\n "of x"', "class f:\n x = 1"),
+    "method docstring": ('class f:\n def g(self):\n  "old"', 'class f:\n def g(self):\n  "new"'),
+    "module docstring": ('"old"\nf = 1\n"of f"', '"new"\nf = 1'),
+    "annotations": ("def f(x: int, *y: str) -> int: return x", "def f(x, *y): return x"),
+    "annotated constant": ("f: int = 1", "f = 1"),
+    "annotated variable": ("def f():\n x: int = 1\n return x", "def f():\n x = 1\n return x"),
+    "field's annotation": ("class f:\n x: int\n y: int = 1", "class f:\n x: str\n y = 1"),
+    "message": ("def f(): raise ValueError('old')", "def f(): raise ValueError('new')"),
+    "f-string": ("def f(x): raise ValueError(f'{x}')", "def f(x): raise ValueError(f'{g(x)!r}')"),
+    "made message": (
+        "def f(x): raise ValueError('\\n'.join(lines(x)))",
+        "def f(x): raise ValueError('; '.join(sorted(x)))",
+    ),
+    "message by name": ("def f(): raise E(text='old')", "def f(): raise E(text='new')"),
+    "assertion": ("def f(x): assert x, 'old'", "def f(x): assert x, 'new'"),
+    "type checking": ("f = 1", "if TYPE_CHECKING:\n import q\nf = 1"),
+    "main": ("def f(): pass", "def f(): pass\nif __name__ == '__main__':\n f()"),
+    "unused": ("def f(x): return x.g", "import math\ndef g(): pass\ndef f(x): return x.g"),
+    "local namesake": ("def f(g): return g", "def g(): pass\ndef f(g): return g"),
+    "moved up": ("def g(): pass\ndef f(): g()", "def f(): g()\ndef g(): pass"),
+}
+
+DIFFERENT = {
+    "operator": ("def f(x): return x + 1", "def f(x): return x - 1"),
+    "constant": ("f = 1", "f = 2"),
+    "kind of number": ("f = 1", "f = 1.0"),
+    "truth": ("f = 1", "f = True"),
+    "text or bytes": ("f = 'a'", "f = b'a'"),
+    "name or text": ("f = [a]", "f = ['a']"),
+    "f-string": ("def f(x): return f'{x}'", "def f(x): return f'{x!r}'"),
+    "default": ("def f(x=1): return x", "def f(x=2): return x"),
+    "keyword-only": ("def f(x, y): pass", "def f(x, *, y): pass"),
+    "argument's place": ("def f(x, y): pass", "def f(y, x): pass"),
+    "decorator": ("@a\ndef f(): pass", "@b\ndef f(): pass"),
+    "base class": ("class f(A): pass", "class f(B): pass"),
+    "metaclass": ("class f(A): pass", "class f(A, metaclass=B): pass"),
+    "new field": ("class f:\n x: int", "class f:\n x: int\n y: int"),
+    "order of fields": ("class f:\n x: int\n y: int", "class f:\n y: int\n x: int"),
+    "field's default": ("class f:\n x: int = 1", "class f:\n x: int = 2"),
+    "method": ("class f:\n def g(self): return 1", "class f:\n def g(self): return 2"),
+    "async": ("def f(): pass", "async def f(): pass"),
+    "return": ("def f():\n return g()", "def f():\n g()"),
+    "nothing": ("def f(): return {**x}", "def f(): return {None: x}"),
+    "order": ("def f():\n a()\n b()", "def f():\n b()\n a()"),
+    "indentation": ("def f(x):\n if x:\n  a()\n b()", "def f(x):\n if x:\n  a()\n  b()"),
+    "exception": ("def f(): raise KeyError('m')", "def f(): raise OSError('m')"),
+    "exception's value": ("def f(): raise Stop(1, 'm')", "def f(): raise Stop(2, 'm')"),
+    "exception's setting": ("def f(): raise Stop(at=1)", "def f(): raise Stop(at=2)"),
+    "condition": ("def f(x): assert x", "def f(x): assert not x"),
+    "text after raise": (
+        "def f(x):\n if x: raise E('m')\n return g('old')",
+        "def f(x):\n if x: raise E('m')\n return g('new')",
+    ),
+    "caught": ("def f():\n try: g()\n except A: pass", "def f():\n try: g()\n except B: pass"),
+    "pattern": (
+        "def f(x):\n match x:\n  case None: g()",
+        "def f(x):\n match x:\n  case True: g()",
+    ),
+    "one of two": ("e, f = 1, 2", "e, f = 1, 3"),
+    "imported from": ("from math import exp\nf = exp", "from numpy import exp\nf = exp"),
+    "imported name": ("from math import e as x\nf = x", "from math import pi as x\nf = x"),
+    "module behind a name": ("import numpy as m\nf = m.e", "import math as m\nf = m.e"),
+    "import inside": (
+        "def f():\n from math import e\n return e",
+        "def f():\n from numpy import e\n return e",
+    ),
+    "shadowed builtin": ("def f(x): return max(x)", "def max(x): pass\ndef f(x): return max(x)"),
+    "swapped names": (
+        "from p.b import g as x, h as y\nf = x - y",
+        "from p.b import h as x, g as y\nf = x - y",
+    ),
+    "moved elsewhere": ("from p.b import g\nf = g", "from p.c import g\nf = g"),
+}
+
+OTHERS = {"b": "def g(): pass\ndef h(): pass", "c": "def g(): pass"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_same"),
+    [(*edit, table is SAME) for table in (SAME, DIFFERENT) for edit in table.values()],
+    ids=[*SAME, *(f"{name}, a change" for name in DIFFERENT)],
+)
+def test_the_hash_changes_with_behaviour_alone(hashes, before, after, is_same):
+    a, b = (hashes({"m": source, **OTHERS}, "p.m:f")["p.m:f"] for source in (before, after))
+    assert len(a) == 16
+    assert (a == b) is is_same
+
+
+# --- what is reached -----------------------------------------------------------------------------
+
+LIBRARY = {
+    "q/b": "def g(): return k\ndef unused(): pass\nk = 1\n",
+    "q/c": "from p.q.b import g\nfrom p.q import b\n",
+    "r/__init__": "from p.r.g import g\n",  # a module and a function of one name
+    "r/g": "def g(): return 1\ndef unused(): pass\n",
+    "one": "from p import q\ndef g(): pass\nk = 1\n",
+    "busy": "import p.q.b\nsetup(p.q.b.k)\ndef f(): pass\n",
+    "loops/__init__": "for x in y:\n  z = x\n",
+    "loops/m": "def f(): pass\n",
+    "table": "X = Registry({'a': a, 'b': b})\ndef a(): pass\ndef b(): pass\ndef use(): X['a']\n",
+}
+
+G = {"q.b:g", "q.b:k"}
+
+REACHED = {
+    # a name that another module defines, and ways to it
+    "a name": ("from p.q.b import g\ndef f(): g()", G),
+    "another name for it": ("from p.q.b import g as h\ndef f(): h()", G),
+    "a module's name": ("from p.q import b\ndef f(): b.g()", G),
+    "a module under another name": ("import p.q.b as c\ndef f(): c.g()", G),
+    "the whole path": ("import p.q.b\ndef f(): p.q.b.g()", G),
+    "its package": ("from p import q\ndef f(): q.b.g()", G),
+    "re-exported": ("from p.q.c import g\ndef f(): g()", G),
+    "re-exported by its module": ("from p.q import c\ndef f(): c.g()", G),
+    "re-exported module": ("from p.q.c import b as x\ndef f(): x.g()", G),
+    "re-exported by a package": ("from p import r\ndef f(): r.g()", {"r.g:g"}),
+    "inside": ("def f():\n from p.q.b import g\n g()", G),
+    "module inside": ("def f():\n from p.q import b\n b.g()", G),
+    "path inside": ("def f():\n import p.q.b\n p.q.b.g()", G),
+    "inside a nested function": ("def f():\n def h():\n  from p.q.b import g\n  g()", G),
+    "attributes of it": ("from p.q import b\ndef f(): return b.g.x.y[0].z", G),
+    # a module as a value, or as a root
+    "a module handed on": ("from p import one\ndef f(): h(one)", {"one:g", "one:k"}),
+    "a module's own attribute": ("from p import one\ndef f(): one.__name__", {"one:g", "one:k"}),
+    "a module searched": ("from p import one\ndef f(): getattr(one, x)", {"one:g", "one:k"}),
+    "a package": ("from p import r\ndef f(): h(r)", {"r.g:g"}),
+    # statements that define nothing
+    "a call": ("from p.busy import f as h\nf = h", {"busy:f", "busy:", "q.b:k"}),
+    "a loop of the package": ("from p.loops.m import f as h\nf = h", {"loops.m:f", "loops:"}),
+    # registries
+    "a registry": ("from p.table import use\nf = use", {"table:use", "table:X"}),
+    "a module with a registry": (
+        "from p import table\nf = table",
+        {"table:X", "table:a", "table:b", "table:use"},
+    ),
+    # decorators that register
+    "a decorator": (
+        "@custom\ndef f(): pass\n@f.vjp\ndef g(): h()\n@f.jvp(rule=1)\ndef i(): pass\n"
+        "def h(): pass\n@other.vjp\ndef unused(): pass",
+        {"m:g", "m:h", "m:i"},
+    ),
+    # any use of a name
+    **{
+        use: (f"def g(): pass\n{use}", {"m:g"})
+        for use in (
+            "def f(x=g): pass",
+            "@g\ndef f(): pass",
+            "@dataclass(order=g)\nclass f: pass",
+            "class f(g): pass",
+            "class f:\n x = g",
+            "class f:\n def h(self): return g",
+            "f = [g for x in y]",
+            "f = lambda: g",
+            "f: int = g",
+            "def f(): raise g('message')",
+            "def f(): raise Stop(g, 'message')",
+            "def f():\n try: h()\n except g: pass",
+            "def f(): return f'{g}'",
+            "def f(): h(**g)",
+            "def f():\n global g\n g = 1",
+            "def f(x):\n match x:\n  case g(): pass",
+        )
+    },
+    # no use of it
+    **{
+        use: (f"def g(): pass\n{use}", set())
+        for use in (
+            "def f(x: g) -> g: pass",
+            "def f():\n x: g = 1",
+            "class f:\n x: g",
+            "def f(): raise ValueError(f'{g()}')",
+            "def f(): assert x, g",
+            "def f(g): return g",
+            "def f():\n g = 1\n return lambda: g",
+            "def f(): return [g for g in x]",
+            "def f(x): return x.g(g=1)",
+            "class f:\n g = 1",
+        )
+    },
+}
+
+
+@pytest.mark.parametrize(("source", "others"), REACHED.values(), ids=REACHED)
+def test_names_are_followed_to_their_definitions(hashes, source, others):
+    reached = hashes({**LIBRARY, "m": source}, "p.m:f")
+    assert reached.keys() == {"p.m:f", *(f"p.{place}" for place in others)}
+
+
+ROOTS = {
+    "p.q.b": {"q.b:g", "q.b:k", "q.b:unused"},
+    "p.q": set(),
+    "p.r": {"r.g:g"},
+    "p.r:g": {"r.g:g"},
+    "p.table:X[*]": {"table:X[*]", "table:a", "table:b"},
+}
+
+
+@pytest.mark.parametrize(("root", "places"), ROOTS.items())
+def test_a_root_is_a_module_or_a_definition(hashes, root, places):
+    assert hashes(LIBRARY, root).keys() == {f"p.{place}" for place in places}
+
+
+# Edits of LIBRARY: the module, what is replaced by what, and the definitions that then differ.
+EDITS = {
+    "a constant": ("q/b", "k = 1", "k = 2", {"q.b:k"}),
+    "what nothing uses": ("q/b", "def unused(): pass", "def unused(): return 1", {"q.b:unused"}),
+    "a call of a module": ("busy", "setup(p", "start(p", {"busy:"}),
+    "a loop": ("loops/__init__", "z = x", "z = y", {"loops:"}),
+    "an entry": ("table", "'b': b", "'b': a", {"table:X[*]"}),
+    "a new entry": ("table", "'b': b", "'b': b, 'c': 1", {"table:X[*]"}),
+}
+
+
+@pytest.mark.parametrize(("module", "old", "new", "places"), EDITS.values(), ids=EDITS)
+def test_an_edit_changes_the_hash_of_what_it_edits_and_no_other(hashes, module, old, new, places):
+    roots = ("p.q.b", "p.busy", "p.loops.m", "p.table", "p.table:X[*]")
+    before = hashes(LIBRARY, *roots)
+    after = hashes({**LIBRARY, module: LIBRARY[module].replace(old, new)}, *roots)
+    assert before.keys() == after.keys()
+    assert {name for name in before if before[name] != after[name]} == {f"p.{p}" for p in places}
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("root", ["p.none", "p.m:none", "q.m", "math", "p.m:X[none]"])
+def test_a_root_that_is_not_there_is_refused(hashes, root):
+    with pytest.raises(LookupError, match=rf"^'?{root.split('[')[0]}"):
+        hashes({"m": "X = Registry({})"}, root)
+
+
+REFUSED = {
+    "from p.q.b import *\nf = g": (1, "a star import"),
+    "from .q import b\nf = b.g": (1, "a relative import"),
+    "def f():\n from .q import b": (2, "a relative import"),
+    "f = 1\nf = 2": (2, "f, which is defined twice"),
+    "from p.q.b import g\ndef g(): pass\nf = g": (2, "g, which is defined twice"),
+    "f = 1\nfrom p.q.b import g as f": (2, "f, which is defined twice"),
+    "f = [1]\nf += [2]": (2, "AugAssign"),
+    "f = 1\ndel f": (2, "Delete"),
+    "if x:\n f = 1\nelse:\n f = 2": (1, "If"),
+    "if TYPE_CHECKING:\n import q\nelse:\n import p.q.b as q\nf = q": (1, "If"),
+    "try:\n from p.q.b import g\nexcept ImportError:\n g = None\nf = g": (1, "Try"),
+    "with x:\n f = 1": (1, "With"),
+    "for x in y:\n import p.q.b\nf = 1": (1, "For"),
+    "f, x.y = 1, 2": (1, "names and attributes"),
+    "def f(): return globals()['g']": (1, "globals"),
+    "def f(): return eval('g')": (1, "eval"),
+    "from p.q import b\ndef f(): b.none()": (2, "none, which p.q.b does not define"),
+    "from p.loops import z\nf = z": (2, "z, which p.loops does not define"),
+    "import p.none\nf = p.none.g": (2, "none, which p does not define"),
+    "from p.none import g\nf = g": (2, "p.none, which is no module"),
+}
+
+
+@pytest.mark.parametrize(("source", "line", "problem"), [(s, *r) for s, r in REFUSED.items()])
+def test_code_that_could_hide_a_dependency_is_refused(hashes, source, line, problem):
+    with pytest.raises(CodeError, match=rf"p/m\.py:{line}: code hashes cannot follow {problem}"):
+        hashes({**LIBRARY, "m": source}, "p.m:f")
+
+
+# --- the real package ----------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["torch", "mlx"])
+def roots(request):
+    """All that a training on the backend can start from."""
+    config = load_config([PROJECT / "config.yaml"])
+    specs = [config.spec(cell) for cell in config.cells() if cell.backend == request.param]
+    return tuple(sorted({root for spec in specs for root in training_roots(spec)}))
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """A copy of the package, to edit before it is hashed."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    return shutil.copytree(PACKAGE, tmp_path / PACKAGE.name, ignore=ignored)
+
+
+def test_every_module_can_be_followed():
+    """So that a refusal meets who writes the code, not who trains."""
+    files = [f.relative_to(PACKAGE.parent).with_suffix("") for f in PACKAGE.rglob("*.py")]
+    modules = [".".join(file.parts).removesuffix(".__init__") for file in files]
+    assert len(definition_hashes(*modules)) > 500
+
+
+def test_what_a_training_runs_is_reached(backend, make_spec):
+    """The interpreter says what runs; nothing that computes may be missing in the hashes."""
+    spec = make_spec(backend=backend.device.framework, steps=2)
+    ran = set()
+
+    def note(frame, event, _):
+        name = frame.f_code.co_qualname.partition(".")[0]
+        module = frame.f_globals.get("__name__", "")
+        # Methods that a dataclass generates stand in no file.
+        own = frame.f_code.co_filename.startswith(str(PACKAGE))
+        if event == "call" and own and not name.startswith("<"):
+            ran.add(f"{module}:{name}")
+
+    problem = tasks.Problem(spec)  # before, as an import runs the bodies of classes
+    sys.setprofile(note)
+    try:
+        for _ in train(problem, backend):
+            pass
+    finally:
+        sys.setprofile(None)
+    assert len(ran) > 20
+    assert ran <= training_code(spec).keys()
+
+
+def reworded(source):
+    """A source with a word before every docstring and message, and how many there were."""
+    texts = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr):
+            texts.append(node.value)
+        elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+            texts += node.exc.args
+    texts = [
+        text
+        for text in texts
+        if isinstance(text, ast.JoinedStr) or isinstance(getattr(text, "value", None), str)
+    ]
+    lines = source.encode().splitlines(keepends=True)
+    for text in sorted(texts, key=lambda t: (t.lineno, t.col_offset), reverse=True):
+        line, column = lines[text.lineno - 1], text.col_offset
+        # Two texts side by side are one, in a docstring as well.
+        lines[text.lineno - 1] = line[:column] + b'"Reworded: " ' + line[column:]
+    return b"".join(lines).decode() + "\n# A comment.\n", len(texts)
+
+
+def test_rewording_and_moving_the_package_change_no_hash(copy, roots):
+    total = 0
+    for file in copy.rglob("*.py"):
+        source, count = reworded(file.read_text(encoding="utf-8"))
+        file.write_text(source, encoding="utf-8")
+        total += count
+    assert total > 300
+    assert definition_hashes(*roots, package=copy) == definition_hashes(*roots)
+
+
+def test_a_training_depends_on_its_backend_and_on_nothing_that_shows_results(roots):
+    modules = {place.partition(":")[0] for place in definition_hashes(*roots)}
+    (backend,) = (root for root in roots if root.startswith("fathom.backends."))
+    assert modules & {"fathom.backends.torch", "fathom.backends.mlx"} == {backend}
+    rooms = {module.split(".")[1] for module in modules}
+    assert not rooms & {"runs", "analysis", "report", "cli", "bench", "preload"}
+
+
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+def test_every_python_gives_the_same_digits(version):
+    """A run carries its hashes from one machine to another."""
+    python = shutil.which(f"python{version}")
+    if python is None or subprocess.run([python, "-V"], capture_output=True).returncode:
+        pytest.skip(f"no Python {version} here")
+    roots = ("fathom.train", "fathom.tasks.tokens", "fathom.backends.mlx", "fathom.config.study")
+    code = f"from fathom.runs.code_hash import code_hash; print(code_hash(*{roots}))"
+    result = subprocess.run(
+        [python, "-c", code],
+        env={"PYTHONPATH": str(PACKAGE.parent), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout.strip() == code_hash(*roots)
+
+
+def test_the_commit_is_that_of_the_checkout():
+    git = shutil.which("git")
+    if git is None or not (PROJECT / ".git").exists():
+        pytest.skip("not a checkout")
+    command = [git, "-C", str(PACKAGE), "rev-parse", "HEAD"]
+    head = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    assert git_version()["commit"] == head

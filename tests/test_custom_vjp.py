@@ -1,0 +1,158 @@
+"""Functions with a gradient of their own: values and gradients are those of the plain formula."""
+
+import numpy as np
+import pytest
+
+from fathom.models.connections.constraints import normalize
+from fathom.models.connections.custom_vjp import Mixing, MixingAndSum, NormedProduct, WeightedSum
+from fathom.models.connections.sinkhorn import Passes, alternating_sides
+
+N, M = 5, 3
+
+
+def arrays(*shapes, seed=0):
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal(shape) for shape in shapes]
+
+
+# The plain formulas, of PyTorch's tensors. Those that only read x give it back.
+
+
+def normed_product(x, phi):
+    rms = ((x * x).mean(dim=-1, keepdim=True) + 0.1).sqrt()
+    return (x / rms) @ phi.T, x
+
+
+def weighted_sum(weights, x):
+    return (weights[:, :, None] * x).sum(dim=1), x
+
+
+def mixing(H, weights, x, y):
+    return ((H[:, :, :, None] * x[:, None]).sum(dim=2) + weights[:, :, None] * y[:, None],)
+
+
+def mixing_and_sum(A, x, y):
+    found = (A[:, :-1, None] * x).sum(dim=1) + A[:, -1:] * y
+    return found[:-1], found[-1]
+
+
+def sinkhorn(sides, floor, added):
+    def function(K):
+        for side in sides:
+            axis = 2 if side == "rows" else 1
+            K = K / (K.sum(dim=axis, keepdim=True).clamp_min(floor) + added)
+        return (K,)
+
+    return function
+
+
+def cases():
+    for S in (1, 4):
+        yield (
+            f"normed-product-{S}",
+            NormedProduct(0.1),
+            normed_product,
+            arrays((N, S * M), (7, S * M)),
+        )
+        yield f"weighted-sum-{S}", WeightedSum(), weighted_sum, arrays((N, S), (N, S, M))
+        yield f"mixing-{S}", Mixing(), mixing, arrays((N, S, S), (N, S), (N, S, M), (N, M))
+        yield (
+            f"mixing-and-sum-{S}", MixingAndSum(), mixing_and_sum,
+            arrays((S + 1, S + 1), (S, M), (M,)),
+        )  # fmt: skip
+
+
+def sinkhorns():
+    """Of matrices [N, S, S]."""
+    for S in (1, 3, 4):
+        for sides in (
+            alternating_sides(4, "rows"),
+            alternating_sides(4, "columns"),
+            alternating_sides(1, "rows"),
+            alternating_sides(3, "columns")[1:],  # the kernels', whose softmax is the first
+        ):
+            for floor, added in ((1e-12, 0.0), (0.0, 0.05)):
+                name = f"sinkhorn-{S}-{len(sides)}-{sides[-1]}-{added}"
+                K = np.exp(arrays((N, S, S))[0])
+                settings = (sides, floor, added)
+                yield pytest.param(settings, sinkhorn(*settings), [K], id=name)
+
+
+CASES = [pytest.param(*case, id=name) for name, *case in cases()]
+
+
+def values_and_gradients(torch, function, inputs, cotangents):
+    """In float64: the outputs, and the gradient of Σ cotangent · output with respect to inputs."""
+    xs = [torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in inputs]
+    outputs = function(*xs)
+    used = [(output, c) for output, c in zip(outputs, cotangents, strict=True) if c.any()]
+    loss = sum((output * torch.tensor(c)).sum() for output, c in used)
+    found = torch.autograd.grad(loss, xs, materialize_grads=True)
+    return [output.detach().numpy() for output in outputs], [g.numpy() for g in found]
+
+
+def assert_plain_in_float64(torch, function, plain, inputs):
+    outputs = plain(*map(torch.tensor, inputs))
+    all_used = arrays(*(output.shape for output in outputs), seed=1)
+    # Also where one output alone is used: the others then have no gradient.
+    alone = [[c * (i == k) for i, c in enumerate(all_used)] for k in range(len(outputs))]
+    for used in (all_used, *alone):
+        values, gradients = values_and_gradients(torch, plain, inputs, used)
+        fused = values_and_gradients(torch, function, inputs, used)
+        for found, expected in zip((*fused[0], *fused[1]), (*values, *gradients), strict=True):
+            assert found == pytest.approx(expected, rel=1e-10, abs=1e-12)
+
+
+def assert_plain_on_mlx(torch, mx, function, plain, inputs):
+    inputs = [x.astype(np.float32) for x in inputs]
+    outputs = plain(*map(torch.tensor, inputs))
+    cotangents = arrays(*(output.shape for output in outputs), seed=1)
+    values, gradients = values_and_gradients(torch, plain, inputs, cotangents)
+    xs = [mx.array(x) for x in inputs]
+    given = [mx.array(c.astype(np.float32)) for c in cotangents]
+    found, slopes = mx.vjp(function, xs, given)
+    for one, expected in zip((*found, *slopes), (*values, *gradients), strict=True):
+        assert np.array(one) == pytest.approx(expected, rel=1e-5, abs=1e-5)
+
+
+@pytest.mark.parametrize(("function", "plain", "inputs"), CASES)
+def test_it_is_the_plain_formula(connect_cpu, function, plain, inputs):
+    torch_ops, mlx_ops = connect_cpu("torch").ops, connect_cpu("mlx").ops
+    import mlx.core as mx
+    import torch
+
+    assert_plain_in_float64(torch, lambda *xs: torch_ops.custom_vjp(function, *xs), plain, inputs)
+    assert_plain_on_mlx(torch, mx, lambda *xs: mlx_ops.custom_vjp(function, *xs), plain, inputs)
+
+
+@pytest.mark.parametrize(("settings", "plain", "inputs"), list(sinkhorns()))
+def test_sinkhorn_is_the_plain_formula(connect_cpu, settings, plain, inputs):
+    torch_ops, mlx_ops = connect_cpu("torch").ops, connect_cpu("mlx").ops
+    import mlx.core as mx
+    import torch
+
+    assert_plain_in_float64(torch, lambda K: (normalize(torch_ops, K, *settings),), plain, inputs)
+    assert_plain_on_mlx(torch, mx, lambda K: (normalize(mlx_ops, K, *settings),), plain, inputs)
+
+
+ALSO_SINKHORN = pytest.param(
+    Passes(alternating_sides(3, "rows"), 1e-12, 0.05),
+    None,
+    [np.exp(arrays((3, 3, 3))[0])],
+    id="sinkhorn",
+)
+
+
+@pytest.mark.parametrize(("function", "plain", "inputs"), [*CASES, ALSO_SINKHORN])
+def test_what_it_is_given_stays_as_it_is(backend, function, plain, inputs):
+    """Its products may overwrite what they are added to: that must never be an input."""
+    xs = [backend.ops.asarray(x) for x in inputs]
+    outputs, saved = function.forward(backend.ops, *xs)
+    kept = [backend.ops.to_numpy(x).copy() for x in (*xs, *outputs, *saved)]
+    cotangents = [backend.ops.asarray(np.ones(output.shape)) for output in outputs]
+    function.backward(backend.ops, saved, tuple(cotangents))
+    for x, before in zip((*xs, *outputs, *saved), kept, strict=True):
+        assert np.array_equal(backend.ops.to_numpy(x), before)
+    assert all((backend.ops.to_numpy(c) == 1).all() for c in cotangents)
+    for x, given in zip(xs, inputs, strict=True):
+        assert np.array_equal(backend.ops.to_numpy(x), given.astype(np.float32))

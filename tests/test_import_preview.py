@@ -1,0 +1,118 @@
+"""`fathom bundle check`: the dry run of an import, by hand-made runs."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fathom import cli
+from fathom.runs.bundle import BundleError, create_bundle, import_bundle
+from fathom.runs.import_preview import IMPORT_OUTCOMES, format_previews, preview_import
+from run_helpers import CPU_PLATFORM, STUDY, config_with, read_manifest, write_cell, write_manifest
+
+LOSSES = [4.0, 2.0, 1.0]
+SIZES = {"depths": [4], "variants": ["mhc"], "backends": ["torch"]}
+
+
+@pytest.fixture
+def there(tmp_path):
+    """The config of the machine that contributes: three cells, one for each seed."""
+    return config_with(tmp_path / "there", **SIZES)
+
+
+@pytest.fixture
+def here(tmp_path):
+    """The config of the machine where the bundle arrives."""
+    return config_with(tmp_path / "here", **SIZES)
+
+
+@pytest.fixture
+def packed(there, tmp_path):
+    """A function that trains every cell by hand, with changes, and gives the bundle."""
+
+    def pack(name="b.tar.gz", **facts):
+        for cell in there.cells():
+            folder = write_cell(there, cell, LOSSES)
+            write_manifest(folder, {**read_manifest(folder), **facts})
+        create_bundle(there, tmp_path / name)
+        return tmp_path / name
+
+    return pack
+
+
+def outcomes(config, file):
+    return [(p.cell.seed, p.outcome, p.reason) for p in preview_import(config, file)]
+
+
+def test_runs_count_by_what_the_config_and_todays_code_are(here, packed, tmp_path, monkeypatch):
+    file = packed()
+    found = preview_import(here, file)
+    assert [(p.cell.seed, p.platform, p.outcome) for p in found] == [
+        (seed, CPU_PLATFORM, "counts") for seed in (0, 1, 2)
+    ]
+    assert not (tmp_path / "here").exists()
+
+    other_numbers = config_with(tmp_path / "here", **SIZES, a={"optimizer": {"lr": 0.5}})
+    assert outcomes(other_numbers, file) == [
+        (seed, "left out", "spec differs: optimizer.lr 0.002 → 0.5") for seed in (0, 1, 2)
+    ]
+    fewer = config_with(tmp_path / "here", **SIZES, seeds=[2])
+    found = [outcome for _, outcome, _ in outcomes(fewer, file)]
+    assert found == ["not asked for", "not asked for", "counts"]
+
+    other_code = {"fathom.train:train": "of today"}
+    monkeypatch.setattr("fathom.runs.validate.training_code", lambda spec: other_code)
+    for _, outcome, reason in outcomes(here, file):
+        assert outcome == "replay"
+        assert reason.startswith("code differs: ")
+
+
+def test_what_is_there_already_is_told_from_another_run_of_the_cell(here, packed):
+    file = packed()
+    import_bundle(Path(here.results), file)
+    assert {outcome for _, outcome, _ in outcomes(here, file)} == {"same"}
+    assert {outcome for _, outcome, _ in outcomes(here, packed("other.tar.gz", threads=7))} == {
+        "another"
+    }
+
+
+def test_runs_of_bundles_that_the_results_keep_are_there_too(here, packed, tmp_path):
+    kept = Path(here.results) / "bundles"
+    kept.mkdir(parents=True)
+    file = packed()
+    (kept / "one.tar.gz").write_bytes(file.read_bytes())
+    assert {outcome for _, outcome, _ in outcomes(here, file)} == {"same"}
+    other = packed("other.tar.gz", threads=7)
+    assert {outcome for _, outcome, _ in outcomes(here, other)} == {"another"}
+    # A bundle that was put there itself is not a copy of itself.
+    assert {outcome for _, outcome, _ in outcomes(here, kept / "one.tar.gz")} == {"counts"}
+
+
+def test_the_table_counts_by_platform_study_and_outcome(tmp_path, packed):
+    here = config_with(tmp_path / "here", **SIZES, a={"optimizer": {"lr": 0.5}, "seeds": [1, 2]})
+    head, first, second, reason = format_previews(preview_import(here, packed()))
+    assert head.split() == ["platform", "study", "runs", "on", "arrival"]
+    assert first.split(maxsplit=3) == [
+        CPU_PLATFORM, "a", "1", f"not asked for: {IMPORT_OUTCOMES['not asked for']}",
+    ]  # fmt: skip
+    assert second.split(maxsplit=3) == [
+        CPU_PLATFORM,
+        "a",
+        "2",
+        f"left out: {IMPORT_OUTCOMES['left out']}",
+    ]
+    assert reason == "  2 of a: spec differs: optimizer.lr 0.002 → 0.5"
+
+
+def test_what_cannot_be_taken_is_refused_in_one_line(here, packed, tmp_path, capsys):
+    file = packed()
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(BundleError, match=r"b\.tar\.gz: "):
+        preview_import(here, file)
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump({"studies": {"a": {**STUDY, **SIZES}}}), encoding="utf-8")
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["bundle", "check", str(tmp_path / "none.tar.gz"), "-c", str(config)])
+    assert stop.value.code == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"fathom: {tmp_path / 'none.tar.gz'}: no such file"

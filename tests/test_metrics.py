@@ -1,0 +1,664 @@
+"""Metrics by hand: of a step, of a run, and the gain against exact arithmetic."""
+
+import itertools
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import naive
+from fathom import metrics, tasks
+from fathom.backends.numpy import NumpyOps
+from fathom.metrics import STEP_METRICS, Score, Steps, measure_score, outcome
+from fathom.models.connections.connection import (
+    MixingTrace,
+    mixing_reports,
+    readout_shares,
+    stream_spread,
+)
+from fathom.models.gain import composite_gain
+from fathom.train import step_rows
+from gradients import STEADY
+from param_helpers import parameters_of
+
+
+def summarise(rows):
+    return metrics.summarise(rows, tasks.run_metrics())
+
+
+# Rescaling rounds once per factor and once per product: 500 layers stay far below this.
+ROUNDING = 1e-11
+
+
+def exact_product(matrices):
+    """The product of integer matrices, later ones on the left, in Python's unbounded integers."""
+    size = len(matrices[0])
+    product = [[int(i == j) for j in range(size)] for i in range(size)]
+    for matrix in matrices:
+        product = [
+            [sum(int(matrix[i][k]) * product[k][j] for k in range(size)) for j in range(size)]
+            for i in range(size)
+        ]
+    return product
+
+
+def exact_gain(product, shift=0):
+    """The fields of a Gain, from Python integers of any length times 10^shift."""
+
+    def log10(number):
+        return math.log10(abs(number)) + shift if number else -math.inf
+
+    rows = [log10(sum(row)) for row in product]
+    columns = [log10(sum(column)) for column in zip(*product, strict=True)]
+    return (
+        max(log10(entry) for row in product for entry in row),
+        max(rows),
+        max(columns),
+        max(map(abs, rows)),
+        max(map(abs, columns)),
+    )
+
+
+def random_integers(*shape, seed=0):
+    return np.random.default_rng(seed).integers(-9, 10, shape)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 7, 30])
+def test_equals_the_exact_integer_product(depth):
+    matrices = random_integers(depth, 4, 4, seed=depth)
+    assert composite_gain(matrices) == pytest.approx(
+        exact_gain(exact_product(matrices)), abs=ROUNDING
+    )
+
+
+def test_500_layers_beyond_the_range_of_float64():
+    matrices = random_integers(500, 4, 4)
+    product = exact_product(matrices)
+    expected = exact_gain(product)
+    assert expected[0] > np.log10(np.finfo(np.float64).max)  # or this would test nothing
+    assert composite_gain(matrices) == pytest.approx(expected, abs=ROUNDING)
+
+
+def test_500_layers_below_the_range_of_float64():
+    matrices = random_integers(500, 4, 4)
+    shrunk = exact_gain(exact_product(matrices), shift=-500 * 30)
+    # A factor of 1e-30 is not a float64: its rounding, 1e-16, counts 500 times.
+    assert composite_gain(matrices * 1e-30) == pytest.approx(shrunk, abs=ROUNDING)
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float32])
+def test_equals_the_plain_float64_product_at_small_depth(kind):
+    matrices = np.random.default_rng(1).normal(size=(5, 4, 4)).astype(kind)
+    product = np.linalg.multi_dot(matrices.astype(np.float64)[::-1])
+    rows, columns = (np.log10(abs(product.sum(axis))) for axis in (1, 0))
+    expected = (
+        np.log10(np.abs(product).max()), rows.max(), columns.max(),
+        abs(rows).max(), abs(columns).max(),
+    )  # fmt: skip
+    assert composite_gain(matrices) == pytest.approx(expected, abs=ROUNDING)
+
+
+@pytest.mark.parametrize(
+    ("matrices", "entry_rows_columns_and_errors"),
+    [
+        # Later layers stand on the left, and forward means rows:
+        # second · first = [[1, 1], [5, 6]]: rows 2 and 11, columns 6 and 7.
+        # first · second = [[6, 1], [5, 1]]: rows 7 and 6, columns 11 and 2.
+        ([[[1, 1], [0, 1]], [[1, 0], [5, 1]]], [6, 11, 7, 11, 7]),
+        # Rows −1 and 3, columns −2 and 4; sums of absolute values would be 7 and 7, 6 and 8.
+        ([[[-4, 3], [2, 1]]], [4, 3, 4, 3, 4]),
+        # Rows 0.75 and 1.25, columns 1 and 1: the smaller row is further from one, as a factor.
+        ([[[0.5, 0.25], [0.5, 0.75]]], [0.75, 1.25, 1, 4 / 3, 1]),
+    ],
+)
+def test_gains_by_hand(matrices, entry_rows_columns_and_errors):
+    expected = np.log10(entry_rows_columns_and_errors)
+    assert composite_gain(matrices) == pytest.approx(expected, abs=1e-15)
+
+
+def test_a_zero_product_has_gain_minus_infinity():
+    nilpotent = [[0, 1], [0, 0]]
+    gain = composite_gain([nilpotent, nilpotent])
+    assert gain == (-np.inf, -np.inf, -np.inf, np.inf, np.inf)
+
+
+@pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("layer", [0, 1, 2])
+def test_a_broken_matrix_has_no_gain(broken, layer):
+    matrices = np.ones((3, 2, 2))
+    matrices[layer, 0, 1] = broken
+    assert np.isnan(composite_gain(matrices)).all()
+
+
+def test_an_infinity_times_zero_is_still_no_gain():
+    assert np.isnan(composite_gain([[[0.0, 0.0], [0.0, 0.0]], [[np.inf, 1.0], [1.0, 1.0]]])).all()
+
+
+def test_every_product_of_a_batch_is_taken_by_itself():
+    matrices = random_integers(2, 3, 6, 4, 4)
+    gain = composite_gain(matrices)
+    assert gain.max_entry.shape == gain.amax_forward.shape == gain.amax_backward.shape == (2, 3)
+    for index in np.ndindex(2, 3):
+        expected = exact_gain(exact_product(matrices[index]))
+        assert [values[index] for values in gain] == pytest.approx(expected, abs=ROUNDING)
+
+
+def test_a_broken_matrix_leaves_the_rest_of_its_batch_alone():
+    matrices = np.ones((2, 3, 2, 2))
+    matrices[0, 1] = np.nan
+    # The product of three 2×2 matrices of ones is 4 everywhere.
+    assert composite_gain(matrices).max_entry == pytest.approx([np.nan, np.log10(4)], nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("variant", "depth", "published"),
+    [("hc", 12, 6.39), ("hc", 24, 13.37), ("hc", 48, 27.35)]
+    + [("mhc", depth, -0.602) for depth in (12, 24, 48)],
+)
+def test_initial_gain_is_the_constant_of_the_initialisation(make_spec, variant, depth, published):
+    spec = make_spec(variant=variant, depth=depth)
+    ops = NumpyOps()
+    exact = {name: ops.asarray(value) for name, value in parameters_of(spec).items()}
+    H_res = tasks.Problem(spec).network.connection.matrices(ops, exact)["H_res"]
+    # The published constants have two or three decimals.
+    assert composite_gain(H_res).max_entry == pytest.approx(published, abs=0.01)
+
+
+@pytest.mark.parametrize("depth", [12, 24, 48])
+def test_initial_gain_of_hc_by_hand(depth):
+    # exp(2I − 1) has eigenvalues e + 3/e (the uniform vector) and e − 1/e (the other three), so
+    # the largest entry of its power, on the diagonal, is (λ^L + 3 μ^L) / 4.
+    H_res = np.tile(np.exp(2 * np.eye(4) - 1), (depth, 1, 1))
+    largest = ((np.e + 3 / np.e) ** depth + 3 * (np.e - 1 / np.e) ** depth) / 4
+    assert composite_gain(H_res).max_entry == pytest.approx(np.log10(largest), abs=ROUNDING)
+
+
+# --- metrics of a step ---------------------------------------------------------------------------
+
+INF, NAN = math.inf, math.nan
+
+
+def steps_of(**changes):
+    """Three steps of a network with two parameters and two layers of two streams."""
+    one, two = np.eye(2), np.array([[2.0, 0.0], [1.0, 1.0]])
+    fields = {
+        "loss": np.array([3.0, 2.0, 1.0]),
+        "logits_finite": np.array([True, True, True]),
+        "grad_norms": np.array([[3.0, 4.0], [0.0, 5.0], [6.0, 8.0]]),
+        "parameters": ["stem.weight", "connection.H_res"],
+        "reports": {"H_res": np.array([[one, one], [two, one], [two, two]])},
+        "one_stream": False,
+        **changes,
+    }
+    return Steps(**fields)
+
+
+def column(name, steps):
+    return tasks.step_metrics()[name].compute(steps)
+
+
+@pytest.mark.parametrize("broken", [NAN, INF, -INF])
+def test_a_step_is_not_finite_if_its_loss_or_a_logit_is_not(broken):
+    assert column("nonfinite_event", steps_of()).tolist() == [0, 0, 0]
+    loss = steps_of(loss=np.array([3.0, broken, 1.0]))
+    assert column("nonfinite_event", loss).tolist() == [0, 1, 0]
+    logits = steps_of(logits_finite=np.array([True, True, False]))
+    assert column("nonfinite_event", logits).tolist() == [0, 0, 1]
+
+
+# Their own squares are [[1, 1], [0, 0]] and its transpose: one doubles the signal, the other the
+# gradient. Their mean, [[1, ½], [½, 0]], would do less than either.
+WIDE, TALL = np.array([[1.0, 1.0], [0.0, 0.0]]), np.array([[1.0, 0.0], [1.0, 0.0]])
+ONE = np.eye(2)
+POSITIONS = np.array([[[ONE, ONE]] * 2, [[WIDE, ONE]] * 2, [[WIDE, TALL]] * 2])
+# Rows sum to 1 and 1.5, columns to 0.75 and 1.75, the diagonal is 0.5 and 1.25.
+A = np.array([[0.5, 0.5], [0.25, 1.25]])
+SHARES = np.array([[0.25, 0.75], [1.0, 0.0], [1.5, -0.5]])
+GATES = np.array([[0.25, 0.5, 0.75], [0.5, 0.25, 0.0], [1.0, 0.0, 0.5]])
+GAINS = {  # two · two = [[4, 0], [3, 1]]: entry 4, rows 4 and 4, columns 7 and 1
+    "gain_proxy_log10_max_entry": np.log10([1, 2, 4]),
+    "amax_forward_log10": np.log10([1, 2, 4]),
+    "amax_backward_log10": np.log10([1, 3, 7]),
+    "row_error_log10": np.log10([1, 2, 4]),
+    "column_error_log10": np.log10([1, 3, 7]),
+}
+
+
+@pytest.mark.parametrize(
+    ("reports", "expected"),
+    [
+        ({}, {"grad_norm": [5, 5, 10], "grad_norm_stem": [3, 0, 6], "grad_norm_H_res": [4, 5, 8]}),
+        ({}, GAINS),
+        # |two − I| is 1 and 0, 1 and 0: a mean of ½ in each layer that has it.
+        ({}, {"H_res_distance": [0, 0.25, 0.5]}),
+        (  # the largest over positions, each with its own product
+            {"H_res_of_one": POSITIONS},
+            {
+                "amax_forward_largest_log10": np.log10([1, 2, 2]),
+                "amax_backward_largest_log10": np.log10([1, 1, 2]),
+            },
+        ),
+        (  # means over three matrices and two rows, columns or entries
+            {"base": np.array([[ONE, ONE, ONE], [A, ONE, ONE], [A, A, A]])},
+            {
+                "base_row_error": [0, 0.25 / 3, 0.25],
+                "base_column_error": [0, 0.5 / 3, 0.5],
+                "base_diagonal": [1, (0.875 + 2) / 3, 0.875],
+            },
+        ),
+        (
+            {"gates": GATES},
+            {
+                "gate_first": [0.25, 0.5, 1],
+                "gate_mean": [0.5, 0.25, 0.5],
+                "gate_largest": [0.75, 0.5, 1],
+            },
+        ),
+        (
+            {"readout_shares": SHARES},
+            {"readout_share_0": [0.25, 1, 1.5], "readout_share_1": [0.75, 0, -0.5]},
+        ),
+    ],
+)
+def test_metrics_of_each_step_by_hand(reports, expected):
+    steps = steps_of()
+    steps = replace(steps, reports=steps.reports | reports)
+    for name, values in expected.items():
+        assert column(name, steps) == pytest.approx(values), name
+        if not name.startswith("grad_norm"):
+            assert column(name, steps_of(reports={})) is None
+
+
+def test_what_a_run_does_not_have():
+    for name in GAINS:
+        assert column(name, steps_of(reports={}, one_stream=True)).tolist() == [0, 0, 0]
+    assert column("grad_norm_H_pre", steps_of()) is None
+    assert column("readout_share_2", steps_of(reports={"readout_shares": SHARES})) is None
+    assert column("H_res_distance", steps_of(reports={}, one_stream=True)) is None
+
+
+@pytest.mark.parametrize(
+    ("variant", "wrap", "depth", "layers"),
+    [
+        ("mhc_gated_static", "sublayer", 5, (0, 4, 8)),  # attention of blocks 0, 2 and 4
+        ("mhc_gated_static", "sublayer", 4, (0, 4, 6)),
+        ("mhc_gated_static", "sublayer", 1, (0, 0, 0)),
+        ("mhc_gated_static", "block", 5, (0, 2, 4)),
+        ("mhc_gated_dynamic", "sublayer", 3, (0, 2, 4)),
+        ("mhc_paper", "sublayer", 3, (0, 2, 4)),
+    ],
+)
+def test_what_a_step_says_of_gates_logits_and_the_embedding(
+    make_spec,
+    parameters_off_symmetry,
+    first_batch,
+    start,
+    connect_cpu,
+    variant,
+    wrap,
+    depth,
+    layers,
+):
+    """From the parameters alone: no gate in the matrices, no dynamic part, no activation."""
+    spec = make_spec(variant=variant, wrap=wrap, depth=depth)
+    params, backend = parameters_off_symmetry(spec), connect_cpu("torch")
+    trainer = start(backend, spec, params)
+    trainer.step([first_batch(spec)], STEADY)
+    (row,) = step_rows(tasks.Problem(spec), trainer.collect())
+    p = {name: value.astype(float) for name, value in naive.connection_of(params).items()}
+    logits = p["b_res"] if "b_res" in p else p["H_res"]
+    matrices = np.array([naive.mixing(variant, logits[k], 4, 2 * depth) for k in layers])
+    rows, columns = (np.abs(matrices.sum(axis) - 1).mean() for axis in (2, 1))
+    diagonal = np.trace(matrices, axis1=1, axis2=2).mean() / 4
+    assert row["base_row_error"] == pytest.approx(rows, abs=2e-6)
+    assert row["base_column_error"] == pytest.approx(columns, abs=2e-6)
+    assert row["base_diagonal"] == pytest.approx(diagonal, abs=2e-6)
+    if "gate" not in p:
+        assert not {"gate_first", "stream_embedding_similarity"} & set(row)
+        return
+    g = naive.sigmoid(p["gate"])
+    assert row["gate_first"] == pytest.approx(g[0], rel=1e-6)
+    assert row["gate_mean"] == pytest.approx(g.mean(), rel=1e-6)
+    assert row["gate_largest"] == pytest.approx(g.max(), rel=1e-6)
+    unit = [v / np.linalg.norm(v) for v in p["stream_embedding"]]
+    cosines = [sum(a * b) for a, b in itertools.combinations(unit, 2)]
+    assert row["stream_embedding_similarity"] == pytest.approx(np.mean(cosines), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("embedding", "similarity"),
+    [
+        ([[1, 0], [1, 1], [0, 2]], math.sqrt(2) / 3),  # cosines 1/√2, 0 and 1/√2
+        ([[1, 2], [2, 4], [3, 6]], 1),
+        ([[1, 0], [0, 1], [-1, 0]], -1 / 3),
+    ],
+)
+def test_the_similarity_of_the_stream_embedding_by_hand(embedding, similarity):
+    zeros = np.zeros((3, 2, 2))
+    mixed = MixingTrace(
+        H_res=np.eye(3)[None], H_res_of_one=None, streams=np.ones((3, 2, 2)), weights=np.ones(3),
+        base=None, gates=None, embedding=np.array(embedding, float),
+    )  # fmt: skip
+    found = mixing_reports(NumpyOps(), mixed)
+    assert found["stream_embedding_similarity"] == pytest.approx(similarity)
+    without = mixing_reports(NumpyOps(), replace(mixed, embedding=None, streams=zeros + 1))
+    assert not {"stream_embedding_similarity", "base", "gates"} & set(without)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("validation_bpc", 1.5), ("validation_bpc_min", 1.0), ("characters_per_byte", 0.75)],
+)
+def test_run_measures_of_evaluations(name, expected):
+    """Bits are nats over ln 2; rows between evaluations have none."""
+    entry = tasks.run_metrics()[name]
+    rows = [
+        {"step": 0, "loss": 1.0},
+        {"step": 1, "loss": 1.0, "validation_loss": 1.0 * math.log(2)},
+        {"step": 2, "loss": 1.0},
+        {"step": 3, "loss": 1.0, "validation_loss": 1.5 * math.log(2), "characters_per_byte": 0.75},
+    ]
+    assert entry.statistic(metrics.column(rows, entry.of)) == pytest.approx(expected)
+
+
+def test_rows_have_the_measures_of_their_step_in_the_order_of_the_registry(make_spec):
+    """Every name and value of a row, for what a device measured in two steps of mhc."""
+    problem = tasks.Problem(make_spec(variant="mhc"))
+    names = ["head.weight", "connection.H_res"]
+    network = SimpleNamespace(parameters=lambda: names, connection=problem.network.connection)
+    problem = SimpleNamespace(network=network, task=problem.task)
+    measured = {
+        "loss": np.array([3, 2], np.float32),
+        "logits_finite": np.array([True, False]),
+        "grad_norms": np.array([[3, 4], [0, 5]], np.float32),
+        "H_res": np.array([[np.eye(2)], [2 * np.eye(2)]], np.float32),
+        "stream_difference": np.array([0.5, 0.25], np.float32),
+        "stream_similarity": np.array([1.0, -1.0], np.float32),
+        "readout_shares": np.array([[0.25, 0.75], [1.5, -0.5]], np.float32),
+    }
+    rows = list(step_rows(problem, measured))
+    assert rows[0] == {
+        "loss": 3.0, "grad_norm": 5.0, "nonfinite_event": 0, "grad_norm_H_res": 4.0,
+        "stream_difference": 0.5, "stream_similarity": 1.0,
+        "readout_share_0": 0.25, "readout_share_1": 0.75,
+        "gain_proxy_log10_max_entry": 0.0, "amax_forward_log10": 0.0, "amax_backward_log10": 0.0,
+        "row_error_log10": 0.0, "column_error_log10": 0.0, "H_res_distance": 0.0,
+    }  # fmt: skip
+    assert rows[1] == {
+        "loss": 2.0, "grad_norm": 5.0, "nonfinite_event": 1, "grad_norm_H_res": 5.0,
+        "stream_difference": 0.25, "stream_similarity": -1.0,
+        "readout_share_0": 1.5, "readout_share_1": -0.5,
+        "gain_proxy_log10_max_entry": pytest.approx(math.log10(2)),
+        "amax_forward_log10": pytest.approx(math.log10(2)),
+        "amax_backward_log10": pytest.approx(math.log10(2)),
+        "row_error_log10": pytest.approx(math.log10(2)),
+        "column_error_log10": pytest.approx(math.log10(2)),
+        "H_res_distance": 0.5,
+    }  # fmt: skip
+    assert list(rows[0]) == [name for name in STEP_METRICS if name in rows[0]]
+    assert {type(value) for value in rows[0].values()} == {int, float}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "may_be"),
+    [
+        ("loss", 1.5, True),
+        ("loss", NAN, True),
+        ("loss", 1, False),
+        ("loss", None, False),
+        ("loss", "1.5", False),
+        ("loss", True, False),
+        ("step", 0, True),
+        ("step", -1, False),
+        ("step", 2**53, False),
+        ("step", 1.0, False),
+        ("step", True, False),
+        ("overflow_layer", None, True),
+        ("overflow_layer", 3, True),
+        ("overflow_layer", 3.0, False),
+        ("overflow_activation_log10", None, True),
+    ],
+)
+def test_what_a_row_may_hold(name, value, may_be):
+    assert tasks.step_metrics()[name].accepts(value) is may_be
+
+
+# --- what streams say of themselves ---------------------------------------------------------------
+
+
+def spread_of(streams):
+    return [float(value) for value in stream_spread(NumpyOps(), np.array(streams, dtype=float))]
+
+
+@pytest.mark.parametrize(
+    ("streams", "difference_and_similarity"),
+    [
+        ([[[1, 0]], [[0, 3]], [[0, 2]]], [1, 1 / 3]),  # cosines 0, 0 and 1: over all pairs
+        ([[[1, 2], [3, 0]]] * 4, [0, 1]),  # copies
+        ([[[1, 2]], [[-1, -2]]], [2, -1]),  # opposite
+        ([[[0, 0]], [[1, 1]], [[2, 2]]], [1, 1 / 3]),  # zeros are like no other
+    ],
+)
+def test_how_streams_differ_by_hand(streams, difference_and_similarity):
+    assert spread_of(streams) == pytest.approx(difference_and_similarity)
+
+
+@pytest.mark.parametrize(
+    ("weights", "shares"),
+    [
+        ([1, 1], [0.4, 0.6]),  # (1, 0) + (1, 1) = (2, 1): products 2 and 3 of 5
+        ([1, -1], [0, 1]),  # (0, −1): the first stream is at right angles to it
+        ([3, -1], [6 / 5, -1 / 5]),  # (2, −1): products 6 and −1 of 5
+    ],
+)
+def test_shares_of_the_output_by_hand(backend, weights, shares):
+    streams, ops = np.array([[[1.0, 0.0]], [[1.0, 1.0]]]), backend.ops
+    for scale in (1, 1e30):
+        arrays = map(ops.asarray, (streams * scale, np.array(weights, dtype=float)))
+        found = ops.to_numpy(readout_shares(ops, *arrays))
+        assert found == pytest.approx(np.array(shares), abs=1e-6)
+
+
+# --- metrics of a run ----------------------------------------------------------------------------
+
+
+def row_of(step, loss, grad_norm, **changes):
+    return {
+        "step": step,
+        "loss": loss,
+        "grad_norm": grad_norm,
+        "nonfinite_event": 0,
+        "gain_proxy_log10_max_entry": 6.0 + step,
+        "amax_forward_log10": 7.0 + step,
+        "amax_backward_log10": 8.0 + step,
+        "nonfinite_total": 0,
+        "step_seconds": 1.0,
+        "elapsed_seconds": 1.0 + step,
+        **changes,
+    }
+
+
+def test_a_summary_by_hand():
+    rows = [
+        row_of(0, 3.5, 1.0, step_seconds=9.0, elapsed_seconds=9.0),
+        row_of(1, 0.5, 100.0, step_seconds=1.0, elapsed_seconds=10.0),
+        row_of(2, 2.0, 10.0, step_seconds=2.0, elapsed_seconds=12.0),
+        row_of(3, 1.0, 10.0, step_seconds=6.0, elapsed_seconds=18.0),
+    ]
+    expected = {
+        "loss_first": 3.5,
+        "loss_final": 1.0,
+        "loss_min": 0.5,
+        "loss_tail": 1.0,
+        "grad_norm_first": 1.0,
+        "grad_norm_final": 10.0,
+        "grad_norm_max": 100.0,
+        # log10 ratios 2, −1, 0: mean 1/3, variance (25/9 + 16/9 + 1/9) / 2 = 7/3
+        "grad_norm_log10_sd": pytest.approx(math.sqrt(7 / 3)),
+        "gain_first": 6.0,
+        "gain_final": 9.0,
+        "amax_forward_log10_final": 10.0,
+        "amax_backward_log10_final": 11.0,
+        "nonfinite_total": 0,
+        "seconds_per_step": 2.0,  # the median of 1, 2, 6: the first step has the start-up in it
+        "seconds": 18.0,
+    }
+    # What belongs to streams, to the first step and to images: these rows have none of it.
+    assert summarise(rows) == {**dict.fromkeys(tasks.run_metrics()), **expected}
+
+
+def test_what_only_some_runs_have_is_summarised_where_it_is():
+    rows = [
+        row_of(
+            0, 3.0, 1.0, grad_norm_stem=7.0, grad_norm_H_pre=1.0, grad_norm_H_post=2.0,
+            grad_norm_H_res=9.0, stream_difference=0.1, stream_similarity=1.0,
+            overflow_layer=None,
+            overflow_activation_log10=None, overflow_depth=42, activation_max_log10=1.5,
+        ),
+        row_of(
+            1, 2.0, 1.0, grad_norm_stem=5.0, grad_norm_H_pre=4.0, grad_norm_H_post=1.0,
+            grad_norm_H_res=3.0, stream_difference=0.4, stream_similarity=-0.5,
+            readout_share_2=0.5, H_res_distance=0.125, row_error_log10=0.5, column_error_log10=0.25,
+            amax_forward_largest_log10=2.5, amax_backward_largest_log10=3.5, test_accuracy=0.75,
+            mixing_row_error=1e-3, mixing_column_error=2e-7,
+        ),
+    ]  # fmt: skip
+    summary = summarise(rows)
+    expected = {
+        "grad_norm_stem_max": 7.0, "grad_norm_H_pre_max": 4.0, "grad_norm_H_post_max": 2.0,
+        "grad_norm_H_res_max": 9.0, "stream_difference_max": 0.4, "stream_similarity_min": -0.5,
+        "stream_similarity_final": -0.5, "readout_share_2_final": 0.5,
+        "H_res_distance_final": 0.125, "row_error_log10_final": 0.5,
+        "column_error_log10_final": 0.25,
+        "amax_forward_largest_log10_final": 2.5, "amax_backward_largest_log10_final": 3.5,
+        "overflow_layer": None, "overflow_activation_log10": None, "overflow_depth": 42,
+        "activation_max_log10": 1.5, "test_accuracy": 0.75, "mixing_row_error": 1e-3,
+        "mixing_column_error": 2e-7,
+    }  # fmt: skip
+    assert {name: summary[name] for name in expected} == expected
+
+
+def test_a_summary_of_a_diverged_run_by_hand():
+    broken = {"gain_proxy_log10_max_entry": NAN, "amax_forward_log10": INF}
+    rows = [
+        row_of(0, 3.0, 1.0),
+        row_of(1, 2.5, INF, nonfinite_event=0),
+        row_of(2, NAN, NAN, nonfinite_event=1, nonfinite_total=1),
+        row_of(3, NAN, NAN, nonfinite_event=1, nonfinite_total=2, **broken),
+    ]
+    summary = summarise(rows)
+    assert summary["loss_final"] is None
+    assert summary["loss_min"] == 2.5
+    assert summary["grad_norm_final"] is None
+    assert summary["grad_norm_max"] == 1.0
+    assert summary["grad_norm_log10_sd"] is None
+    assert summary["gain_final"] is None
+    assert summary["amax_forward_log10_final"] is None
+    assert summary["nonfinite_total"] == 2
+    assert summary["first_nonfinite_step"] == 2
+
+
+def test_a_summary_without_any_number():
+    summary = summarise([row_of(0, NAN, NAN, nonfinite_event=1)])
+    assert summary["loss_first"] is None
+    assert summary["loss_min"] is None
+    assert summary["grad_norm_max"] is None
+    assert summary["first_nonfinite_step"] == 0
+    assert summary["seconds_per_step"] == 1.0  # there is none but the first
+
+
+@pytest.mark.parametrize(
+    ("norms", "expected"),
+    [
+        ([10.0**-step for step in range(6)], pytest.approx(0, abs=1e-12)),  # a smooth decay
+        ([1.0, 2.0], None),
+        ([1.0, 0.0, 2.0], None),
+        ([1.0, INF, 2.0], None),
+    ],
+)
+def test_the_unsteadiness_of_gradient_norms(norms, expected):
+    rows = [row_of(step, 1.0, norm) for step, norm in enumerate(norms)]
+    assert summarise(rows)["grad_norm_log10_sd"] == expected
+
+
+def test_run_metrics_are_derived_from_step_metrics():
+    run_metrics, step_metrics = tasks.run_metrics(), tasks.step_metrics()
+    assert {metric.of for metric in run_metrics.values()} <= set(step_metrics)
+    assert set(tasks.averaged()) == {name for name, m in run_metrics.items() if m.averaged}
+    assert {tasks.score_of(name).metric for name in tasks.TASKS} <= set(tasks.averaged())
+
+
+def test_the_last_tenth_of_the_steps_by_hand():
+    rows = [row_of(step, float(step), 1.0) for step in range(25)]
+    assert summarise(rows)["loss_tail"] == 23.5  # of 23 and 24
+    assert summarise(rows[:3])["loss_tail"] == 2.0
+    assert summarise([*rows[:24], row_of(24, NAN, 1.0)])["loss_tail"] is None
+
+
+# --- scores and outcomes --------------------------------------------------------------------------
+
+LOSS = Score("loss_tail", "loss", "nats", lambda spec: 4.0)
+ACCURACY = Score("test_accuracy", "accuracy", "", lambda spec: 0.2, better="higher", perfect=1.0)
+
+
+@pytest.mark.parametrize(
+    ("score", "chance", "value", "expected"),
+    [
+        (LOSS, 4.0, NAN, "diverged"),
+        (LOSS, 4.0, INF, "diverged"),
+        (LOSS, 4.0, None, "not scored"),
+        (LOSS, 4.0, 100.0, "at chance"),
+        (LOSS, 4.0, 3.81, "at chance"),  # less than 5 % of the way from 4 to 0
+        (LOSS, 4.0, 3.79, "learned"),
+        (LOSS, 4.0, 0.0, "learned"),
+        (ACCURACY, 0.2, 0.1, "at chance"),
+        (ACCURACY, 0.2, 0.239, "at chance"),  # less than 5 % of the way from 0.2 to 1
+        (ACCURACY, 0.2, 0.241, "learned"),
+    ],
+)
+def test_the_outcome_by_the_score(score, chance, value, expected):
+    assert outcome(False, score, value, chance) == expected
+    assert outcome(True, score, value, chance) == "diverged"
+
+
+def test_a_score_that_was_not_measured_is_none_and_one_that_is_not_finite_nan():
+    accuracy = tasks.run_metrics()["test_accuracy"]
+    assert measure_score([{"loss": 1.0}], accuracy) is None
+    assert math.isnan(measure_score([{"test_accuracy": NAN}], accuracy))
+    assert measure_score([{"loss": 1.0}, {"test_accuracy": 0.5}], accuracy) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("norm", "expected"), [(1e6, "learned"), (1.1e6, "diverged"), (INF, "diverged")]
+)
+def test_an_exploded_gradient_of_the_first_weight_of_an_image_network(make_spec, norm, expected):
+    spec = make_spec(task="fashion", variant="resnet")
+    rows = [row_of(step, 1.0, 1.0, grad_norm_stem=norm if step == 1 else 1.0) for step in range(3)]
+    rows[-1]["test_accuracy"] = 0.5
+    assert tasks.outcome_of(spec, rows) == (expected, 0.5)
+    tokens = make_spec()  # a name of a parameter decides nothing anywhere else
+    rows[-1]["exact_loss"] = 0.5
+    assert tasks.outcome_of(tokens, rows) == ("learned", 0.5)
+
+
+def test_runs_recorded_without_a_score_are_judged_by_the_training_loss_if_a_study_says_so(
+    make_spec,
+):
+    rows = [row_of(step, 3.0 - step / 10, 1.0) for step in range(20)]
+    assert tasks.outcome_of(make_spec(), rows) == ("not scored", None)
+    found, score = tasks.outcome_of(make_spec(), rows, "training_loss")
+    assert (found, score) == ("learned", pytest.approx((1.2 + 1.1) / 2))
+
+
+def test_bits_per_byte_are_bits_per_character_times_characters_per_byte():
+    rows = [
+        {"validation_loss": 3.0},
+        {},
+        {"validation_loss": math.log(2) * 4, "characters_per_byte": 0.75},
+    ]
+    assert summarise(rows)["validation_bpc"] == pytest.approx(4)
+    assert summarise(rows)["validation_bpb"] == pytest.approx(3)
+    assert summarise(rows[:2])["validation_bpb"] is None
+    assert summarise(rows[1:2])["validation_bpb"] is None

@@ -1,0 +1,209 @@
+"""What templates may ask of the tables."""
+
+import math
+
+import pandas as pd
+import pytest
+
+from fathom import tasks
+from fathom.analysis.tables import summary_table
+from fathom.report.presenters import StudyPresenter, VerdictsPresenter, group_uncounted
+from report_helpers import IMAGES, TEXT
+from run_helpers import GPU_PLATFORM, config_with
+from tables_helpers import frame, run
+
+NAN = math.nan
+
+
+def test_what_is_not_counted_is_grouped():
+    stale = {"status": "stale", "reason": "code differs"}
+    rows = [run(), *(run(seed=s, **stale) for s in (1, 2)), run(backend="mlx", status="missing")]
+    groups = group_uncounted(frame(rows))
+    assert [(g["backend"], g["status"], g["reason"], g["cells"]) for g in groups] == [
+        ("torch", "stale", "code differs", 2),
+        ("mlx", "missing", "", 1),
+    ]
+
+
+# --- what a template may ask of a study ------------------------------------------------------
+
+
+def present(*rows, **changes):
+    """The presenter of study a, with these runs."""
+    cells = frame(*rows)
+    tables = {"cells": cells, "summary": summary_table(cells)}
+    return StudyPresenter("a", config_with(**changes).studies["a"], tables)
+
+
+def test_a_study_knows_what_was_measured_of_it():
+    study = present(
+        run(variant="mhc", depth=16), run(variant="baseline", depth=4), run(study="b", depth=99),
+        run(variant="mhc", depth=16, seed=1), run(backend="mlx", status="stale"),
+    )  # fmt: skip
+    assert study.is_measured
+    assert study.variants == ["baseline", "mhc"]  # in the config's order, without hc
+    assert study.depths == [4, 16]
+    assert study.seeds == 2  # of 16 layers
+    assert [platform.label for platform in study.platforms] == ["torch"]
+    assert study.backends_not_run == ["mlx"]
+    assert not present(run(study="b")).is_measured
+
+
+def test_what_failed_is_counted_over_all_platforms():
+    study = present(
+        run(), run(seed=1, outcome="diverged"), run(seed=2, outcome="at chance"),
+        run(outcome="at chance", machine=GPU_PLATFORM), run(outcome="diverged", depth=16),
+        run(depth=4),
+    )  # fmt: skip
+    assert study.failed("mhc", 8) == (3, 4)
+    assert study.failed("mhc", 16) == (1, 1)
+    assert study.failed("hc", 8) == (0, 0)
+    found = [(row["depth"], row["platform"].machine) for row in study.failures()]
+    assert found == [(8, ""), (8, GPU_PLATFORM), (16, "")]
+    assert study.limit("mhc") == (4, 8)
+
+
+def test_maxima_are_those_of_runs_that_learned():
+    study = present(
+        run(grad_norm_max=1.0), run(seed=1, grad_norm_max=2.0),
+        run(seed=2, grad_norm_max=9.0, outcome="diverged"),
+    )  # fmt: skip
+    assert study.maxima("mhc", ["grad_norm_max"]) == {"grad_norm_max": 2.0}
+    assert study.maxima("mhc", ["grad_norm_max", "stream_difference_max"]) is None
+    assert study.maxima("hc", ["grad_norm_max"]) is None
+
+
+@pytest.mark.parametrize(
+    ("metric", "outcome", "values", "text"),
+    [
+        ("loss_final", "learned", [0.5], "0.5"),
+        ("loss_final", "learned", [0.5, 0.5, 0.5], "0.5 ± 0"),
+        ("loss_final", "diverged", [NAN, NAN], "NaN (2 of 2)"),
+        ("loss_final", "diverged", [0.5, NAN], "0.5 (NaN: 1 of 2)"),
+        ("score", "diverged", [NAN], "NaN (1 of 1)"),
+        ("grad_norm_final", "at chance", [NAN], "NaN (1 of 1)"),
+        # Of runs that learned, a number that is not there is one that they do not have.
+        ("gain_final", "learned", [NAN, NAN], "–"),
+        ("stream_similarity_min", "diverged", [NAN], "–"),
+    ],
+)
+def test_a_value_is_a_mean_or_what_stood_in_its_way(metric, outcome, values, text):
+    study = present([run(seed=i, outcome=outcome, **{metric: v}) for i, v in enumerate(values)])
+    ((_, row),) = study.rows.items()
+    assert study.format(row, metric) == text
+
+
+def test_metrics_that_runs_do_not_have_and_constants_have_no_table():
+    def of(variant, gain, depth=8, **values):
+        return run(variant=variant, depth=depth, gain_final=gain, grad_norm_max=depth, **values)
+
+    study = present(
+        of("baseline", 0.0), of("hc", 1.5), of("mhc", NAN, outcome="diverged"),
+        of("baseline", 0.0, 16), of("hc", 2.5, 16),
+    )  # fmt: skip
+    table = study.metric_table("gain_final")
+    assert (table["columns"], table["zeros"]) == (["hc", "mhc"], ["baseline"])
+    texts = [[c and study.format(c, "gain_final") for c in row["cells"]] for row in table["rows"]]
+    assert texts == [["1.5", "NaN (1 of 1)"], ["2.5", None]]
+    (gain, events, norm) = study.evidence()
+    assert gain["metrics"][0]["name"] == "gain_final"  # nothing has a gain at the first step
+    assert len(gain["metrics"]) == 1
+    assert [metric["constant"] for metric in events["metrics"]] == [0]
+    assert norm["metrics"][0] == {
+        "name": "grad_norm_max", "constant": None, "line": 2,
+        "definition": "largest finite gradient norm",
+        "of": tasks.step_metrics()["grad_norm"].definition,
+    }  # fmt: skip
+
+
+def scored(task, scores, depth=8, **values):
+    """A run for each variant with its score."""
+    metric = {"tokens": "exact_loss", "text": "validation_bpc", "fashion": "test_accuracy"}[task]
+    return [
+        run(variant=v, depth=depth, score=score, score_metric=metric, seed=seed, **values)
+        for v, found in scores.items()
+        for seed, score in enumerate(found)
+    ]
+
+
+def test_the_best_variant_is_that_of_the_scores_direction():
+    scores = {"resnet": [0.5], "hc": [0.25], "mhc": [0.75]}
+    tokens = {"variants": ["hc", "mhc"]}
+    (lowest,) = present(scored("tokens", scores), **tokens).best()
+    assert (lowest["variant"], lowest["row"]["score_mean"], lowest["variants"]) == ("hc", 0.25, 2)
+    assert "oracle" not in lowest  # nothing could beat it: it is perfect
+    pictures = {**IMAGES, "variants": ["resnet", "hc", "mhc"], "streams": 4}
+    (highest,) = present(scored("fashion", scores), a=pictures).best()
+    assert highest["variant"] == "mhc"
+    assert "oracle" not in highest
+
+
+@pytest.mark.parametrize(
+    ("bits", "beaten"),
+    [([2.5, 2.6, 2.7], True), ([2.6, 2.8, 3.0], False), ([3.0, 3.1, 3.2], False)],
+)
+def test_an_oracle_is_beaten_by_the_whole_interval(bits, beaten):
+    """2.8 ± 0.5 holds the 2.9 of the trigram."""
+    (best,) = present(scored("text", {"mhc": bits}, trigram_bpc=2.9), a=TEXT).best()
+    assert (best["oracle"], best["beaten"]) == (2.9, beaten)
+
+
+def test_leaders_are_best_on_every_platform_among_runs_that_did_not_diverge():
+    first, last = {"hc": [1.0], "mhc": [2.0]}, {"hc": [2.0], "mhc": [1.0]}
+    rows = [
+        *scored("tokens", first), *scored("tokens", first, backend="mlx"),
+        *scored("tokens", first, 16), *scored("tokens", last, 16, backend="mlx"),
+        *scored("tokens", {"hc": [1.0]}, 4, outcome="diverged"),
+        *scored("tokens", {"baseline": [3.0], "mhc": [2.0]}, 4),
+    ]  # fmt: skip
+    assert present(rows).leaders() == {"mhc": [4], "hc": [8]}
+
+
+def test_the_scale_of_a_study_by_hand():
+    study = present(run(), batch_size={4: 32, 8: 24, 16: 8})
+    assert study.scale == (
+        "V 64, T 8, D 16, H 4, F 32, S 4, B 32 at 4L / 24 at 8L / 8 at 16L, 3 steps, "
+        "lr 0.002 (constant), decay 0"
+    )
+
+
+def claim_row(claim, verdict, **values):
+    return {"claim": claim, "verdict": verdict, "scale": NAN, "confidence": 0.95, **values}
+
+
+def test_scales_and_tests_are_those_of_what_was_measured():
+    claims = pd.DataFrame(
+        [
+            claim_row("a", "reproduced", scale="width 16 for 256"),
+            claim_row("a", "not reproduced", scale="width 16 for 256", confidence=NAN),
+            claim_row("a", "not measured", scale="width 16 for 512", confidence=NAN),
+            claim_row("b", "contradicted"),
+        ]
+    )
+    verdicts = VerdictsPresenter(pd.DataFrame(columns=["claim"]), claims)
+    assert verdicts.scales_of("a") == ["width 16 for 256"]
+    assert verdicts.scales_of("b") == []
+    assert (verdicts.tests, verdicts.tests_with_interval) == (3, 2)
+    assert verdicts.expected_by_chance == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "where"),
+    [
+        ("reproduced", "reproduced", ("a", "b")),
+        ("reproduced", "not reproduced", ("a",)),
+        ("contradicted", "reproduced", ("b",)),
+        ("contradicted", "not reproduced", ()),
+        ("reproduced", "not measured", None),
+        ("not measured", "reproduced", None),
+    ],
+)
+def test_where_a_controlled_claim_is_reproduced(ours, theirs, where):
+    row = {"claim": "c", "verdict": ours, "studies": "a", "control_study": "b", "control": theirs,
+           "qualifier": "at another scale"}  # fmt: skip
+    verdicts = VerdictsPresenter(pd.DataFrame([row]), pd.DataFrame(columns=["claim"]))
+    assert [found["reproduced_in"] for found in verdicts.controlled_by("b")] == [where]
+    assert verdicts.controlled_by("a") == []
+    in_part = pd.DataFrame([{**row, "qualifier": "at another scale, in part"}])
+    verdicts = VerdictsPresenter(in_part, pd.DataFrame(columns=["claim"]))
+    assert [found["reproduced_in"] for found in verdicts.controlled_by("b")] == [None]

@@ -1,0 +1,146 @@
+"""Batches by name, weights of targets, and what a problem hands to every backend."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fathom import tasks
+from fathom.backends.numpy import NumpyOps
+from fathom.tasks import Batch, Problem, TaskError
+from gradients import STEADY
+
+LOGITS = np.array([[2.0, 0.0, -1.0], [0.5, 0.5, 0.0], [0.0, 3.0, 1.0]])
+TARGETS = np.array([0, 2, 1], np.int32)
+WEIGHTS = np.array([1.0, 0.0, 3.0])
+
+
+def losses():
+    """Of each row, by hand."""
+    return [np.log(np.exp(row).sum()) - row[t] for row, t in zip(LOGITS, TARGETS, strict=True)]
+
+
+@pytest.fixture(params=["oracle", "torch", "mlx"])
+def ops(request, connect_cpu):
+    return NumpyOps() if request.param == "oracle" else connect_cpu(request.param).ops
+
+
+def cross_entropy(ops, targets, weights=None):
+    given = () if weights is None else (ops.asarray(weights.astype(np.float32)),)
+    logits = ops.asarray(LOGITS.astype(np.float32))
+    return float(ops.to_numpy(ops.cross_entropy(logits, ops.asarray(targets), *given)))
+
+
+def test_the_cross_entropy_is_the_mean_over_targets_or_the_weighted_one(ops):
+    one, two, three = losses()
+    assert cross_entropy(ops, TARGETS) == pytest.approx((one + two + three) / 3, rel=1e-6)
+    assert cross_entropy(ops, TARGETS, WEIGHTS) == pytest.approx((one + 3 * three) / 4, rel=1e-6)
+    # Whatever stands where nothing is asked.
+    other = np.array([0, 1, 1], np.int32)
+    assert cross_entropy(ops, other, WEIGHTS) == cross_entropy(ops, TARGETS, WEIGHTS)
+
+
+@pytest.mark.parametrize("strange", [-100, -1, 3])
+def test_no_backend_gives_a_number_for_a_target_that_is_no_class(ops, strange):
+    targets = np.array([0, strange, 1], np.int32)
+    try:
+        found = cross_entropy(ops, targets)
+    except IndexError:
+        return
+    assert np.isnan(found)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"targets": np.array([0, -100, 1])}, "targets from -100 to 1, but classes are 0 to 2"),
+        ({"targets": np.array([0, 3, 1])}, "targets from 0 to 3, but classes are 0 to 2"),
+        ({"weights": np.ones(2)}, "weights of shape (2,) for targets of shape (3,)"),
+        ({"weights": np.array([1, -1, 1.0])}, "weights must be finite, not negative"),
+        ({"weights": np.array([1, np.nan, 1.0])}, "weights must be finite, not negative"),
+        ({"weights": np.zeros(3)}, "not all zero"),
+    ],
+)
+def test_a_batch_that_no_loss_is_defined_for_is_refused(changes, message):
+    good = Batch({"x": LOGITS}, TARGETS, WEIGHTS)
+    good.check(3)
+    with pytest.raises(TaskError) as caught:
+        replace(good, **changes).check(3)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_step_is_not_taken_with_targets_that_are_no_classes(make_spec, monkeypatch):
+    spec = make_spec()
+    own = type(tasks.load("tokens")).batch
+
+    def strange(self, spec, step):
+        batch = own(self, spec, step)
+        return replace(batch, targets=batch.targets - 100)
+
+    monkeypatch.setattr(type(tasks.load("tokens")), "batch", strange)
+    with pytest.raises(TaskError, match=r"targets from -[0-9]+ to -[0-9]+, but"):
+        Problem(spec).batches(0)
+
+
+def test_arrays_are_a_batch_again():
+    batch = Batch({"x": LOGITS, "y": WEIGHTS}, TARGETS)
+    again = Batch.of_arrays(batch.arrays(np.asarray))
+    assert set(again.inputs) == {"x", "y"}
+    assert (again.inputs["y"] == WEIGHTS).all()
+    assert again.weights is None
+    assert batch.weight == 3
+    assert replace(batch, weights=WEIGHTS).weight == 4
+
+
+def test_weights_of_zero_leave_a_position_out_of_loss_and_gradients(backend, make_spec, start):
+    """A step asked of half the positions equals one on which the others stand for anything."""
+    spec = make_spec(beta1=0.0, depth=2)
+    (batch,) = Problem(spec).batches(0)
+    weights = np.zeros(batch.targets.shape, np.float32)
+    weights[:, :4] = 1
+    found = []
+    for targets in (batch.targets, np.where(weights > 0, batch.targets, 0)):
+        trainer = start(backend, spec)
+        trainer.step([Batch(batch.inputs, targets.astype(np.int32), weights)], STEADY)
+        found.append((trainer.collect()["loss"][0], trainer.state()["m.head.weight"]))
+    (loss, gradient), (other, same) = found
+    assert loss == other
+    assert (gradient == same).all()
+    assert np.abs(gradient).max() > 0
+    # By the oracle, of the asked positions alone.
+    params = Problem(spec).initial_parameters()
+    ops = NumpyOps()
+    exact = {name: ops.asarray(value) for name, value in params.items()}
+    logits = Problem(spec).network.forward(ops, exact, batch.inputs).logits
+    expected = ops.cross_entropy(logits[:, :4], batch.targets[:, :4])
+    assert loss == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_the_exact_loss_is_over_every_sequence_once(make_spec, start, connect_cpu):
+    """All V starts, in parts of 64, by the oracle in one."""
+    spec = make_spec(vocab=70, length=5)
+    problem, backend = Problem(spec), connect_cpu("torch")
+    trained = tasks.Trained(problem, backend.ops, start(backend, spec).infer)
+    found = problem.task.step_metrics["exact_loss"].compute(trained)
+    ops = NumpyOps()
+    exact = {n: ops.asarray(v) for n, v in problem.initial_parameters().items()}
+    tokens = (np.arange(70)[:, None] + np.arange(6)) % 70
+    logits = problem.network.forward(ops, exact, {"tokens": tokens[:, :-1]}).logits
+    assert found == pytest.approx(float(ops.cross_entropy(logits, tokens[:, 1:])), rel=1e-5)
+
+
+def test_a_name_stands_for_one_metric_only(monkeypatch):
+    fashion = type(tasks.load("fashion"))
+    other = {"exact_loss": replace(tasks.step_metrics()["test_accuracy"])}
+    monkeypatch.setattr(fashion, "step_metrics", other)
+    cached = (tasks._own, tasks.step_metrics)
+    for function in cached:
+        function.cache_clear()
+    try:
+        with pytest.raises(ValueError, match="another task has a metric 'exact_loss'"):
+            tasks.step_metrics()
+    finally:
+        monkeypatch.undo()
+        for function in cached:
+            function.cache_clear()

@@ -1,0 +1,187 @@
+"""Templates: what they may say and name, and how a mistake in one is told."""
+
+import re
+import shutil
+
+import pytest
+import yaml
+
+from fathom.config import BACKENDS
+from fathom.models.connections.schemes import SCHEMES
+from fathom.report.render import check_numbers, split_paragraphs, write_reports
+from fathom.settings import ConfigError
+from fathom.tasks import TASKS
+from report_helpers import by_recipe, small_config, write_world
+
+# --- what a template may say -----------------------------------------------------------------
+
+
+@pytest.fixture
+def prose(tmp_path):
+    """A function that checks a template of these lines."""
+    (tmp_path / "studies").mkdir()
+
+    def check(*lines, name="PAGE.md.j2"):
+        (tmp_path / name).write_text("\n".join(lines), encoding="utf-8")
+        check_numbers(tmp_path)
+
+    return check
+
+
+def refused(prose, *lines):
+    with pytest.raises(ConfigError) as caught:
+        prose(*lines)
+    return str(caught.value).splitlines()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The loss is 4.",
+        "0.5 nats",
+        "x2",
+        "L2",
+        "10^-0.6",
+        "48L",
+        "| 3 |",
+        "1. First",
+        "#1",
+        "a loss of `4`",
+        "the column `H_2`",
+        "`log10`",
+    ],
+)
+def test_a_number_typed_by_hand_is_refused(prose, text):
+    for line in refused(prose, "Fine.", "", text):
+        assert "PAGE.md.j2: line 3: the number " in line
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ 4 }}",
+        "the {{ '`log10`' }} of it",
+        "{% if x == 3 %}{% endif %}",
+        "{% set rows = rows_of(\n  4\n) %}",
+        "{# 2 is a comment #}",
+        "{#\n 2 lines\n#}",
+        "[figure](figures/48l.png)",
+        "![figure](figures/48l.png)",
+        '<a id="claim-2"></a>',
+    ],
+)
+def test_links_and_expressions_may_hold_them(prose, text):
+    prose(text)
+
+
+def test_every_find_is_named_with_its_line(prose):
+    prose("Fine.", name="macros.j2")
+    lines = refused(prose, "{#\n\n#}", "{{ x(\n1\n) }} of 7 {{ '`4`' }}", "Two is 2, 3 is 3.")
+    found = [re.search(r"line (\d): the number (\d)", line).groups() for line in lines]
+    assert found == [("6", "7"), ("7", "2"), ("7", "3"), ("7", "3")]
+    with pytest.raises(ConfigError, match=r"studies/STUDY.md.j2: line 1"):
+        prose("4", name="studies/STUDY.md.j2")
+
+
+def test_the_shipped_templates_pass(pytestconfig):
+    check_numbers(pytestconfig.rootpath / "report/templates")
+
+
+def test_paragraphs_are_what_blank_lines_separate():
+    assert split_paragraphs("\n One\n and a half.\n  \n\n\nTwo. \n") == ["One and a half.", "Two."]
+    assert split_paragraphs(" \n\n") == []
+
+
+# --- what templates may name -------------------------------------------------------------------
+
+
+def names_of_networks(root):
+    """Labels of variants, and names of schemes, backends and tasks, that are no English words."""
+    files = [root / "config.yaml", *(root / "workflow/presets").glob("*.yaml")]
+    labels = set()
+    for file in files:
+        config = yaml.safe_load(file.read_text(encoding="utf-8"))
+        labels |= set(config.get("connections") or {})
+        for study in config["studies"].values():
+            for entry in study.get("variants") or ():
+                labels |= set(entry) if isinstance(entry, dict) else {entry}
+    return (labels | {*SCHEMES, *BACKENDS, *TASKS}) - {"plain", "text", "tokens"}
+
+
+@pytest.mark.parametrize("folder", ["report/templates", "report/paper"])
+def test_templates_that_are_no_parts_name_no_network(pytestconfig, folder):
+    root = pytestconfig.rootpath
+    names = names_of_networks(root)
+    assert {"baseline", "hc", "mhc", "resnet", "mhc_causal", "v1"} <= names
+    pattern = re.compile(rf"(?<![\w-])({'|'.join(map(re.escape, sorted(names)))})(?![\w-])")
+    own = {"demos.typ.j2", *(file.name for file in (root / "report/templates/parts").glob("*"))}
+    found = [
+        f"{file.name}: {match[1]}"
+        for file in sorted((root / folder).rglob("*.j2"))
+        if file.name not in own
+        for match in pattern.finditer(re.sub(r"\{#.*?#\}", "", file.read_text(), flags=re.S))
+    ]
+    assert found == []
+
+
+# --- templates that cannot be filled ---------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def small_world(shipped, tmp_path_factory):
+    """The reports of a few runs: their config, and their folder."""
+    config = small_config(tmp_path_factory.mktemp("small"), seeds=[0])
+    return config, write_world(config, *shipped, by_recipe)
+
+
+@pytest.fixture
+def broken(small_world, shipped, tmp_path):
+    """A function that appends text to a copy of a shipped template, and gives the error's text."""
+    config, folder = small_world
+
+    def fill(name, text):
+        report = tmp_path / "report"
+        shutil.copytree(shipped[1].parent, report)
+        file = report / "templates" / name
+        with file.open("a", encoding="utf-8") as template:
+            template.write(f"{text}\n")
+        with pytest.raises(ConfigError) as caught:
+            write_reports(config, shipped[0], report / "templates", folder)
+        (line,) = str(caught.value).splitlines()
+        last = len(file.read_text(encoding="utf-8").splitlines())
+        return line, f"{name}: line {last}: "
+
+    return fill
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("RESULTS.md.j2", "{{ verdcts.rows }}", "'verdcts' is undefined"),
+        ("COMPARISON.md.j2", "{{ studies[0].summary_of_all }}", "summary_of_all"),
+        ("RESULTS.md.j2", "{{ verdicts.rows ", ""),
+        ("sentences.j2", "{% endif %}", ""),
+        ("parts/demos.j2", "{% endif %}", ""),
+    ],
+)
+def test_a_mistake_in_a_template_is_one_line_that_names_it(broken, name, text, problem):
+    line, place = broken(name, text)
+    assert place in line
+    assert problem in line
+
+
+def test_prose_is_checked_before_anything_is_written(broken, small_world):
+    _, folder = small_world
+    (folder / "COMPARISON.md").unlink()
+    line, place = broken("RESULTS.md.j2", "The loss is 4.")
+    assert place in line
+    assert not (folder / "COMPARISON.md").exists()
+
+
+def test_the_same_tables_make_the_same_report(small_world, shipped):
+    config, folder = small_world
+    found = []
+    for _ in range(2):
+        write_reports(config, *shipped, folder)
+        found.append([(folder / name).read_bytes() for name in ("RESULTS.md", "COMPARISON.md")])
+    assert found[0] == found[1]

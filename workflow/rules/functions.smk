@@ -1,0 +1,114 @@
+# Which files rules read and leave, and what their jobs are told.
+
+
+def files_in(folder, pattern):
+    """Of the project; those at the top of the folder first."""
+    found = sorted(Path(in_project(folder)).rglob(pattern))
+    return [str(file) for file in sorted(found, key=lambda file: len(file.parts))]
+
+
+def csvs(*names):
+    return [f"{RESULTS}/tables/{name}.csv" for name in names]
+
+
+@functools.lru_cache(maxsize=1)  # a rule asks several times in a row
+def spec_of_cell(cell):
+    return CONFIG.spec(cell)
+
+
+def spec_of(wildcards):
+    w = wildcards
+    or_exit(CONFIG.check_trains)
+    if w.study not in CONFIG.studies:
+        fail(f"no study '{w.study}'; the config has {', '.join(CONFIG.studies)}")
+    if w.backend in BACKENDS and w.backend not in INSTALLED:
+        fail(
+            f"backend {w.backend} is not installed here (pip install -e '.[{w.backend}]' brings it)"
+        )
+    cell = Cell(w.study, int(w.depth), w.variant, w.backend, int(w.seed))
+    return or_exit(spec_of_cell, cell)
+
+
+def data_of(wildcards):
+    """The data set that a cell reads, if it needs one."""
+    dataset = DATASET_OF.get(spec_of(wildcards).study)
+    return ancient(data_sums(dataset)) if dataset else []
+
+
+def replays_of(wildcards):
+    return [run for run in REPLAYS if run.cell.backend == wildcards.backend]
+
+
+def runs_to_replay(wildcards):
+    """The files of these runs, and the data sets that they need."""
+    runs = replays_of(wildcards)
+    needed = {DATASET_OF.get(run.cell.study) for run in runs} - {None, *UNAVAILABLE}
+    return [ancient(data_sums(name)) for name in sorted(needed)] + imported_files(runs)
+
+
+def replay_key(wildcards):
+    """A hash of today's code and of the runs' manifests. A receipt holds for these alone."""
+    runs = replays_of(wildcards)
+    codes = {training_code_hash(or_exit(spec_of_cell, run.cell)) for run in runs}
+    return digits(json.dumps([sorted(codes), sorted(run.manifest.sha256 for run in runs)]))
+
+
+@functools.cache
+def replayed():
+    """(platform, cell) of the runs that count by a replay. Waits for the receipts."""
+    for receipt in RECEIPTS:
+        checkpoints.replay_runs.get(backend=Path(receipt).stem)
+    runs = or_exit(imported_runs, CONFIG) if RECEIPTS else []
+    return [(platform_of(run), run.cell) for run in runs if run.counts and run.replay]
+
+
+def figure_files(folder, figures):
+    """The files of figures in a folder, and the one that has their hashes."""
+    files = [str(file) for f in figures for file in files_of(Path(folder), f.name)]
+    return [*files, f"{folder}/{FIGURE_MANIFEST}"]
+
+
+def in_report(folder, figures, category, **labels):
+    """The same, with the PNG of each figure in Snakemake's report."""
+    files = figure_files(folder, figures)
+    for f in figures:
+        png, shown = f"{folder}/{f.name}.png", {**labels, "metric": f.label}
+        files[files.index(png)] = report(
+            png, category=category, caption="../report/figure.rst", labels=shown
+        )
+    return files
+
+
+def captions_of(figures):
+    return {f.label: f.caption for f in figures}
+
+
+def code_of_figures(figures):
+    """A hash of what draws them."""
+    modules = sorted({figure.module for figure in figures})
+    return code_hash("fathom.report.draw", *modules, *METRICS_CODE)
+
+
+def figures_at(measured):
+    """The files of every study's figures, on each platform where it was measured."""
+    where = dict.fromkeys((cell.study, platform.name) for platform, cell in measured)
+    return [
+        file
+        for study, platform in where
+        for file in figure_files(f"{RESULTS}/figures/{study}/{platform}", FIGURES_OF[study])
+    ]
+
+
+def replayed_figures(wildcards):
+    """Those that only replayed runs bring."""
+    return [file for file in figures_at(replayed()) if file not in FIGURES]
+
+
+def mixing_of(study, wildcards):
+    """The learned mixing that the figures of a study read, if any of them does."""
+    if not any("mixing" in figure.reads for figure in FIGURES_OF[study]):
+        return []
+    platform = Platform.parse(wildcards.platform)
+    counted = [*MEASURED, *(replayed() if platform.is_imported else [])]
+    cells = [cell for where, cell in counted if (where, cell.study) == (platform, study)]
+    return [str(mixing_file(cell, platform.runs(STORE))) for cell in shown_cells(cells).values()]
