@@ -7,6 +7,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from grid_helpers import copy_parts
 from markdown_helpers import parsed, slug
 
 PROJECT = Path(__file__).parents[1]
@@ -140,13 +141,7 @@ def in_yaml(text, key, entry):
 
 
 def copy_of_project(folder):
-    ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    for part in PARTS:
-        source = PROJECT / part
-        if source.is_dir():
-            shutil.copytree(source, folder / part, ignore=ignore)
-        else:
-            shutil.copy(source, folder / part)
+    copy_parts(folder, PARTS)
 
 
 def differing(folder):

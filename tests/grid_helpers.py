@@ -20,13 +20,18 @@ def only(studies, **settings):
     return yaml.safe_dump({"studies": every, **settings}, sort_keys=False)
 
 
-def copy_project(folder, grid):
-    """What the workflow needs, and the overlay `grid` as grid.yaml."""
+def copy_parts(folder, parts):
+    """These files and folders of the project, but for what Python and pip leave in them."""
     ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    for part in PARTS:
+    for part in parts:
         source = PROJECT / part
         if source.is_dir():
             shutil.copytree(source, folder / part, ignore=ignore)
         else:
             shutil.copy(source, folder / part)
+
+
+def copy_project(folder, grid):
+    """What the workflow needs, and the overlay `grid` as grid.yaml."""
+    copy_parts(folder, PARTS)
     (folder / "grid.yaml").write_text(grid)
