@@ -4,16 +4,14 @@ import itertools
 import math
 import statistics
 
-import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from scipy import stats
 
 from fathom import tasks
 from fathom.analysis.claims import Published, load_published, write_claims
 from fathom.analysis.claims.published import Bound, Value
-from fathom.analysis.claims.rules import RULES, combine_verdicts, welch
+from fathom.analysis.claims.rules import RULES, combine_verdicts
 from fathom.analysis.claims.verdicts import (
     claims_table,
     deviates,
@@ -487,17 +485,6 @@ def test_an_order_tells_who_stands_where_and_the_size_of_the_effect():
         assert "sd" not in judge(ABOVE_HC, sides(mhc=equal, hc=TWO[: len(equal)]))["reason"]
 
 
-def test_welch_is_that_of_scipy_and_zero_for_equal_values():
-    rng = np.random.default_rng(0)
-    a, b = pd.Series(rng.normal(1, 2, 5)), pd.Series(rng.normal(0, 1, 4))
-    low, high = stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
-    found = welch(a, b)
-    assert found["mean"] == pytest.approx(a.mean() - b.mean())
-    assert found["ci95_half"] == pytest.approx((high - low) / 2)
-    assert welch(pd.Series([2.0] * 3), pd.Series([1.0] * 3))["ci95_half"] == 0
-    assert math.isnan(welch(a, b[:2])["ci95_half"])
-
-
 SAME = {"kind": "same_at_equal_steps", "studies": ["a", "b"], "variants": ["mhc"], "depths": [8]}
 
 
@@ -783,31 +770,10 @@ def test_a_verdict_with_its_qualifier_and_what_holds_elsewhere(claim, rows, expe
     assert (row["verdict"], row["qualifier"], row["elsewhere"], row["tests"]) == expected
 
 
-def test_each_platform_has_its_own_row():
-    rows = ended(*LOST), away(*LEARNED), ended(*LEARNED, machine=GPU_PLATFORM)
-    table = claims_of(published_with(fails()), frame(*rows))
-    assert table[["platform", "verdict", "decides"]].to_numpy().tolist() == [
-        ["torch", REPRODUCED, True],
-        ["mlx", CONTRADICTED, False],
-        [f"torch-{GPU_PLATFORM}", CONTRADICTED, True],
-    ]
-
-
-@pytest.mark.parametrize(
-    ("rows", "expected"),
-    [
-        ([REPRODUCED, REPRODUCED], REPRODUCED),
-        ([REPRODUCED, NOT_REPRODUCED], NOT_REPRODUCED),
-        ([REPRODUCED, CONTRADICTED], CONTRADICTED),
-        ([NOT_REPRODUCED, CONTRADICTED], CONTRADICTED),
-        ([NOT_MEASURED, NOT_REPRODUCED], NOT_REPRODUCED),
-        ([NOT_MEASURED, CONTRADICTED], CONTRADICTED),
-        ([NOT_MEASURED, REPRODUCED], NOT_MEASURED),
-        ([NOT_MEASURED, NOT_MEASURED], NOT_MEASURED),
-    ],
-)
-def test_all_tests_must_hold_whatever_their_order(rows, expected):
-    assert combine_verdicts(rows) == combine_verdicts(rows[::-1]) == expected
+def test_all_tests_must_hold_whatever_their_order():
+    worst_first = [CONTRADICTED, NOT_REPRODUCED, NOT_MEASURED, REPRODUCED]
+    for pair_of in itertools.product(worst_first, repeat=2):
+        assert combine_verdicts(pair_of) == min(pair_of, key=worst_first.index)
 
 
 @pytest.mark.parametrize(
@@ -1300,7 +1266,6 @@ MISTAKES = [
     ("id: second", "id: first", ["first"], "same id"),
     ("kind: fails", "kind: fials", FIRST, "fials"),
     ("variant: hc", "varaint: hc", FIRST, "did you mean 'variant'"),
-    ("studies: [a]", "studies: []", FIRST, "studies"),
     ("variant: hc", "variant: hv", FIRST, "hv"),
     ("statement: It fails.", "statement: It fails.\n    scope: at work", FIRST, "at work"),
     (A_TEST, near("gane"), FIRST, "gane"),
@@ -1315,16 +1280,11 @@ MISTAKES = [
     (A_TEST, near("gain_final")[:-1] + ", beside: gane}", FIRST, "gane"),
     ("depths: [8]", "depths: [8], seeds: 0", FIRST, "seeds"),
     # --- values
-    ("values:\n  - {source: lab", "values:\n  - {source: lob", ["values.0"], "lob"),
     ("metric: loss_final", "metric: loss_fnal", ["values.0"], "loss_fnal"),
-    ("scale: {width: 256}", "scale: {widht: 256}", ["values.0"], "widht"),
     ("{mhc: {8: 0.5}}", "{mhc: 0.5}", ["values.0"], "0.5"),
-    ("{mhc: {8: 0.5}}", "{mhc: {8: [0.5]}}", ["values.0"], "a range as in [0.4, 0.8]"),
     ("{mhc: {8: 0.5}}", "{mhc: {8: [0.8, 0.4]}}", ["values.0"], "a range as in [0.4, 0.8]"),
     ("{mhc: {8: 0.5}}", "{mhc: {every: 0.5}}", ["values.0"], "every"),
     # --- thresholds
-    ("claims:", "thresholds: [{source: lob, studies: [a], metric: loss_final, good: {below: 1}, "
-     "bad: {above: 1}}]\nclaims:", ["thresholds.0"], "lob"),
     ("claims:", "thresholds: [{source: lab, studies: [a], metric: loss_fnal, good: {below: 1}, "
      "bad: {above: 1}}]\nclaims:", ["thresholds.0"], "loss_fnal"),
     ("claims:", "thresholds: [{source: lab, studies: [a], metric: loss_final, good: {}, "
@@ -1351,12 +1311,6 @@ def test_a_mistake_is_refused_with_the_file_and_the_entry(yaml_file, old, new, n
 def test_a_file_that_is_no_mapping_is_refused(yaml_file, tmp_path, text):
     (line,) = refusal(tmp_path / "absent.yaml" if text is None else yaml_file(text))
     assert text is not None or "cannot be read" in line
-
-
-@pytest.mark.parametrize("section", ["sources", "notes", "values", "claims"])
-def test_a_section_that_is_missing_is_refused(yaml_file, section):
-    data = {key: value for key, value in yaml.safe_load(YAML).items() if key != section}
-    assert any(section in line for line in refusal(yaml_file(data)))
 
 
 def test_every_mistake_is_named_at_once(yaml_file):
@@ -1431,47 +1385,6 @@ def test_smoke_runs_give_no_verdict(shipped, pytestconfig):
                 steps += curve([3.0, 2.0], **axes)
     table = claims_table(config, frame(cells), frame(steps), shipped)
     assert set(table["verdict"]) == {NOT_MEASURED}
-
-
-def test_the_baseline_struggles_only_if_it_does_not_converge(shipped, default_config):
-    """That mhc ends lower is not enough: both may converge."""
-    (claim,) = (claim for claim in shipped.claims if claim.id == "baseline-struggles")
-    one = shipped.model_copy(update={"claims": [claim]})
-    for baseline, expected in ((3.79, REPRODUCED), (0.1, CONTRADICTED)):
-        cells = [
-            row
-            for study in ("depth-mlx", "depth-torch")
-            for variant, loss in (("mhc", 0.0002), ("baseline", baseline))
-            for row in seeds("score", [loss, 1.01 * loss, 1.02 * loss], variant=variant,
-                             depth=48, study=study)
-        ]  # fmt: skip
-        table = claims_table(default_config, frame(cells), NO_STEPS, one)
-        assert verdicts_table(table)["verdict"].tolist() == [expected]
-
-
-@pytest.mark.parametrize(
-    ("source", "study", "metric", "variant", "depth", "printed"),
-    [
-        ("mhc-demo-mlx", "depth-mlx", "loss_final", "baseline", 48, 3.79),
-        ("mhc-demo-mlx", "depth-mlx", "gain_final", "hc", 24, 14.4),
-        ("mhc-demo-cuda", "depth-torch", "loss_final", "hc", 48, NAN),
-        ("mhc-demo-cuda", "demo-500", "grad_norm_final", "mhc", 24, 0.00254),
-        ("surviving-depth", "fashion", "test_accuracy", "mhc_causal", 100, 0.7324),
-        ("nanochat-mhc", "text-arms", "gate_first_final", "v4c", "any", 0.452),
-        ("nanochat-mhc-reruns", "text-arms", "stream_embedding_similarity_final", "v1", "any",
-         0.37),
-    ],
-)  # fmt: skip
-def test_published_values_are_copied_as_printed(
-    shipped, source, study, metric, variant, depth, printed
-):
-    (found,) = (
-        value.cells[variant][depth].low
-        for value in shipped.values
-        if (value.source, value.study, value.metric) == (source, study, metric)
-        and depth in value.cells.get(variant, {})
-    )
-    assert found == pytest.approx(printed, nan_ok=True)
 
 
 # What runs could plausibly show instead: the chance level of 256 tokens, the slope of hc's gain,

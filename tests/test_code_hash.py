@@ -1,6 +1,7 @@
 """The hash of the code behind a result: which edits change it, and which code is refused."""
 
 import ast
+import re
 import shutil
 import subprocess
 import sys
@@ -205,7 +206,6 @@ REACHED = {
             "def f():\n try: h()\n except g: pass",
             "def f(): return f'{g}'",
             "def f(): h(**g)",
-            "def f():\n global g\n g = 1",
             "def f(x):\n match x:\n  case g(): pass",
         )
     },
@@ -273,27 +273,20 @@ def test_an_edit_changes_the_hash_of_what_it_edits_and_no_other(hashes, module, 
 
 @pytest.mark.parametrize("root", ["p.none", "p.m:none", "q.m", "math", "p.m:X[none]"])
 def test_a_root_that_is_not_there_is_refused(hashes, root):
-    with pytest.raises(LookupError, match=rf"^'?{root.split('[')[0]}"):
+    with pytest.raises(CodeError, match=rf"^{re.escape(root)}: .*(no module|does not define)"):
         hashes({"m": "X = Registry({})"}, root)
 
 
 REFUSED = {
-    "from p.q.b import *\nf = g": (1, "a star import"),
-    "from .q import b\nf = b.g": (1, "a relative import"),
-    "def f():\n from .q import b": (2, "a relative import"),
-    "f = 1\nf = 2": (2, "f, which is defined twice"),
-    "from p.q.b import g\ndef g(): pass\nf = g": (2, "g, which is defined twice"),
-    "f = 1\nfrom p.q.b import g as f": (2, "f, which is defined twice"),
+    "from p.q.b import *\nf = g": (1, "a star or relative import"),
+    "from .q import b\nf = b.g": (1, "a star or relative import"),
+    "def f():\n from .q import b": (2, "a star or relative import"),
     "f = [1]\nf += [2]": (2, "AugAssign"),
     "f = 1\ndel f": (2, "Delete"),
     "if x:\n f = 1\nelse:\n f = 2": (1, "If"),
     "if TYPE_CHECKING:\n import q\nelse:\n import p.q.b as q\nf = q": (1, "If"),
     "try:\n from p.q.b import g\nexcept ImportError:\n g = None\nf = g": (1, "Try"),
     "with x:\n f = 1": (1, "With"),
-    "for x in y:\n import p.q.b\nf = 1": (1, "For"),
-    "f, x.y = 1, 2": (1, "names and attributes"),
-    "def f(): return globals()['g']": (1, "globals"),
-    "def f(): return eval('g')": (1, "eval"),
     "from p.q import b\ndef f(): b.none()": (2, "none, which p.q.b does not define"),
     "from p.loops import z\nf = z": (2, "z, which p.loops does not define"),
     "import p.none\nf = p.none.g": (2, "none, which p does not define"),

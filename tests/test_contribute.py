@@ -152,13 +152,6 @@ def test_a_mistake_is_one_line_before_anything_is_trained(folder, fathom, argume
     assert not (folder / "results").exists()
 
 
-def test_in_another_folder_the_line_says_where_to_go(tmp_path, monkeypatch, fathom):
-    monkeypatch.chdir(tmp_path)
-    status, (line,) = fathom("contribute", "--out", "b.tar.gz")
-    assert status == 1
-    assert line.startswith("fathom: config.yaml is not in this folder; go to the folder")
-
-
 def test_where_a_cell_cannot_be_trained_nothing_is_packed(folder, fathom):
     # PyTorch knows no device of this name; it is MLX's.
     status, printed = fathom("contribute", PATTERN, "--device", "gpu", "--out", "b.tar.gz")

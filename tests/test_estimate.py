@@ -4,12 +4,7 @@ import pytest
 
 from fathom.config import Compute, installed_backends
 from fathom.runs import estimate, progress, train_all
-from fathom.runs.estimate import (
-    LAYER_SECONDS,
-    OPERATIONS_PER_SECOND,
-    assumed_step_seconds,
-    estimate_from_steps,
-)
+from fathom.runs.estimate import LAYER_SECONDS, OPERATIONS_PER_SECOND, assumed_step_seconds
 from fathom.runs.progress import log_lines
 from fathom.runs.training import time_step
 from fathom.train import Chunk
@@ -31,12 +26,13 @@ def test_a_step_is_assumed_to_take_its_layers_and_its_products():
 
 
 def test_a_timed_step_of_each_backend_says_how_long_all_of_its_cells_take(monkeypatch):
-    monkeypatch.setattr(estimate, "assumed_step_seconds", lambda spec: float(spec.depth))
+    for module in (estimate, train_all):
+        monkeypatch.setattr(module, "assumed_step_seconds", lambda spec: float(spec.depth))
+    timed = {("torch", 8): 2.0, ("mlx", 8): 16.0}
+    monkeypatch.setattr(train_all, "time_step", lambda spec, _: timed[spec.backend, spec.depth])
     specs = specs_of(depths=[8, 4], backends=["torch", "mlx"])
     # torch: 2 s for 8 layers, so 1 s for 4. MLX: 16 s, so 8 s. Three steps each.
-    assert estimate_from_steps(specs, {"torch": 2.0, "mlx": 16.0}) == pytest.approx(
-        3 * (2 + 1 + 16 + 8)
-    )
+    assert train_all.estimate_by_timing(specs, Compute()) == pytest.approx(3 * (2 + 1 + 16 + 8))
 
 
 def test_the_longest_cell_is_the_one_of_most_operations_and_not_the_deepest(tmp_path, monkeypatch):
@@ -47,7 +43,7 @@ def test_the_longest_cell_is_the_one_of_most_operations_and_not_the_deepest(tmp_
         tmp_path, ("deep", "wide"), variants=["baseline"], backends=["torch"], seeds=[0],
         deep={"depths": [64, 128]}, wide={"depths": [4], "model": wide, "batch_size": 64},
     )  # fmt: skip
-    left = train_all.specs_left(config, (), print)
+    left = train_all.specs_left(config, ())
     assert [(spec.study, spec.depth) for spec in left] == [
         ("wide", 4), ("deep", 128), ("deep", 64),
     ]  # fmt: skip

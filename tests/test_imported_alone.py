@@ -79,7 +79,7 @@ def test_nothing_is_left_to_train(config, command):
 
 def test_nothing_is_trained(config, command):
     with pytest.raises(ConfigError, match=r"train: false, so no cell is trained here"):
-        specs_left(config, (), print)
+        specs_left(config, ())
     for words in (["train-all"], ["train", "a", "--seed", "0"]):
         status, _, errors = command(*words)
         assert status == 1

@@ -347,22 +347,6 @@ def test_the_similarity_of_the_stream_embedding_by_hand(embedding, similarity):
     assert not {"stream_embedding_similarity", "base", "gates"} & set(without)
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [("validation_bpc", 1.5), ("validation_bpc_min", 1.0), ("characters_per_byte", 0.75)],
-)
-def test_run_measures_of_evaluations(name, expected):
-    """Bits are nats over ln 2; rows between evaluations have none."""
-    entry = tasks.run_metrics()[name]
-    rows = [
-        {"step": 0, "loss": 1.0},
-        {"step": 1, "loss": 1.0, "validation_loss": 1.0 * math.log(2)},
-        {"step": 2, "loss": 1.0},
-        {"step": 3, "loss": 1.0, "validation_loss": 1.5 * math.log(2), "characters_per_byte": 0.75},
-    ]
-    assert entry.statistic(metrics.column(rows, entry.of)) == pytest.approx(expected)
-
-
 def test_rows_have_the_measures_of_their_step_in_the_order_of_the_registry(make_spec):
     """Every name and value of a row, for what a device measured in two steps of mhc."""
     problem = tasks.Problem(make_spec(variant="mhc"))
@@ -653,12 +637,15 @@ def test_runs_recorded_without_a_score_are_judged_by_the_training_loss_if_a_stud
 
 
 def test_bits_per_byte_are_bits_per_character_times_characters_per_byte():
+    """Bits are nats over ln 2; rows between evaluations have none."""
     rows = [
-        {"validation_loss": 3.0},
+        {"validation_loss": 3 * math.log(2)},
         {},
         {"validation_loss": math.log(2) * 4, "characters_per_byte": 0.75},
     ]
     assert summarise(rows)["validation_bpc"] == pytest.approx(4)
+    assert summarise(rows)["validation_bpc_min"] == pytest.approx(3)
+    assert summarise(rows)["characters_per_byte"] == 0.75
     assert summarise(rows)["validation_bpb"] == pytest.approx(3)
     assert summarise(rows[:2])["validation_bpb"] is None
     assert summarise(rows[1:2])["validation_bpb"] is None

@@ -144,27 +144,24 @@ def drawn(results):
     return put
 
 
-def images(found):
-    """The sources of all images but the one of the dialog, which has none yet."""
-    return found.all("img", "src")
-
-
-def test_a_figure_is_put_into_the_page_as_svg_unless_that_is_bulky(drawn, page):
-    drawn(png=bytes(40), svg=SVG)  # half as long
+@pytest.mark.parametrize(
+    ("png", "svg", "kind", "shown"),
+    [
+        (bytes(40), SVG, "svg+xml", SVG.replace(b"\n", b" ")),  # half as long
+        (bytes(range(256)), SVG * 100, "png;base64", bytes(range(256))),
+    ],
+)
+def test_a_figure_is_put_into_the_page_as_svg_unless_that_is_bulky(
+    drawn, page, png, svg, kind, shown
+):
+    drawn(png=png, svg=svg)
     found, text = page({"RESULTS.md": REPORT})
-    (source,) = images(found)
-    kind, _, data = source.partition(",")
-    assert kind == "data:image/svg+xml"
-    assert unquote_to_bytes(data) == SVG.replace(b"\n", b" ")
+    (source,) = found.all("img", "src")  # the image of the dialog has none yet
+    head, _, data = source.partition(",")
+    assert head == f"data:image/{kind}"
+    assert (base64.b64decode(data) if "64" in kind else unquote_to_bytes(data)) == shown
     assert "<figcaption>Its <code>caption</code> &amp; more.</figcaption>" in text
     assert found.all("img", "alt")[0] == "a <b>"
-
-
-def test_a_figure_of_pixels_is_kept_byte_by_byte(drawn, page):
-    drawn(png=bytes(range(256)), svg=SVG * 100)
-    (source,) = images(page({"RESULTS.md": REPORT})[0])
-    kind, _, data = source.partition(",")
-    assert (kind, base64.b64decode(data)) == ("data:image/png;base64", bytes(range(256)))
 
 
 @pytest.mark.parametrize("source", ["figures/overview/x.png", "x.png", ".", "figures", "/etc/hosts",
@@ -172,7 +169,7 @@ def test_a_figure_of_pixels_is_kept_byte_by_byte(drawn, page):
 def test_a_figure_that_is_not_there_is_named_and_nothing_is_loaded(page, results, source):
     (results.parent / "x.png").write_bytes(b"secret")
     found, _ = page({"RESULTS.md": f"# Results\n\n![loss]({source})\n"})
-    assert images(found) == []
+    assert found.all("img", "src") == []
     assert "The figure loss is not drawn here." in found.text
 
 
@@ -194,18 +191,20 @@ def test_numbers_stay_what_they_are_and_gaps_are_nan(numbers):
         assert found == number if math.isfinite(number) else math.isnan(found)
 
 
-def study_curves(rows, cells=None, labels=("baseline", "hc", "mhc")):
-    summary = summary_table(frame(cells or run()))
-    return curves_of("a", labels, frame(rows), summary)
+def study_curves(rows, labels=("baseline", "hc", "mhc")):
+    """The curves of study a, and what their script reads."""
+    curves = curves_of("a", labels, frame(rows), summary_table(frame(run())))
+    return curves, json.loads(curves.data)
 
 
 def test_a_run_has_its_place_and_its_values():
-    curves = study_curves([*curve(THREE), *curve([4.0, NAN, INF], "hc", 16, 2, backend="mlx")])
+    rows = [*curve(THREE), *curve([4.0, NAN, INF], "hc", 16, 2, backend="mlx")]
+    curves, data = study_curves(rows)
     assert curves.platforms == ["torch", "mlx"]
     assert curves.depths == [8, 16]
     assert curves.variants == {"hc": COLOURS["hc"], "mhc": COLOURS["mhc"]}
-    assert curves.chance == CHANCE
-    first, second = curves.runs
+    assert data["chance"] == {"loss": CHANCE}
+    first, second = data["runs"]
     assert {k: first[k] for k in ("platform", "depth", "variant", "seed", "broken", "steps")} == {
         "platform": "torch", "depth": 8, "variant": "mhc", "seed": 0, "broken": None,
         "steps": [0, 1, 2],
@@ -220,18 +219,18 @@ def test_a_measure_that_is_one_number_has_no_curve():
     rows = [
         {**row, "step_seconds": row["step"], "test_accuracy": row["step"]} for row in curve(THREE)
     ]
-    assert [m["name"] for m in study_curves(rows).metrics] == ["loss"]
+    assert list(study_curves(rows)[1]["metrics"]) == ["loss"]
 
 
 def test_a_run_that_was_never_finite_has_no_line_and_is_marked():
-    (only,) = study_curves(curve([NAN, NAN])).runs
+    (only,) = study_curves(curve([NAN, NAN]))[1]["runs"]
     assert "loss" not in only["values"]
     assert only["broken"] == {"step": 0, "what": "loss"}
 
 
 @pytest.mark.parametrize("steps", [1, 2, 99, 100, 101, 150, 300, 2000])
 def test_of_a_long_run_some_steps_are_drawn_with_the_first_and_the_last(steps):
-    (only,) = study_curves(curve([1.0 + i for i in range(steps)])).runs
+    (only,) = study_curves(curve([1.0 + i for i in range(steps)]))[1]["runs"]
     drawn = only["steps"]
     assert (drawn[0], drawn[-1]) == (0, steps - 1)
     assert min(steps, MOST_STEPS // 2) <= len(drawn) <= MOST_STEPS
@@ -242,17 +241,17 @@ def test_evaluations_are_all_drawn():
     rows = curve([1.0 + i for i in range(1000)])
     for row in rows:
         row["validation_loss"] = 0.5 * row["step"] if row["step"] in (7, 333, 334) else NAN
-    curves = study_curves(rows)
-    (only,) = curves.runs
+    _, data = study_curves(rows)
+    (only,) = data["runs"]
     kept = dict(zip(only["steps"], values_of(only["values"]["validation_loss"]), strict=True))
     assert {s: v for s, v in kept.items() if not math.isnan(v)} == {7: 3.5, 333: 166.5, 334: 167.0}
-    assert [m["sparse"] for m in curves.metrics] == [False, True]
+    assert [m["sparse"] for m in data["metrics"].values()] == [False, True]
 
 
 def test_data_cannot_leave_their_element():
-    curves = study_curves(curve(THREE, variant="</script><b>"), labels=("</script><b>",))
+    curves, data = study_curves(curve(THREE, variant="</script><b>"), ("</script><b>",))
     assert "<" not in curves.data
-    assert json.loads(curves.data)["runs"][0]["variant"] == "</script><b>"
+    assert data["runs"][0]["variant"] == "</script><b>"
 
 
 def test_curves_stand_in_the_report_of_their_study_or_in_a_section_of_their_own(page):
@@ -298,9 +297,7 @@ def test_the_page_of_any_world_is_well_formed(page, world):
 # --- verify ---------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def unmade(results, pytestconfig, default_config):
-    """Results of which nothing was trained: (config, published, templates of the reports)."""
+def test_verify_makes_the_page_again_if_it_can(results, pytestconfig, default_config, monkeypatch):
     published = load_published(pytestconfig.rootpath / "report/published.yaml", default_config)
     few = published.model_copy(update={"values": [], "claims": published.claims[:1]})
     config, templates = config_with(results), results.parent / "templates"
@@ -308,31 +305,25 @@ def unmade(results, pytestconfig, default_config):
     (templates / "RESULTS.md.j2").write_text("# Results\n\nWords.\n", encoding="utf-8")
     shutil.copytree(TEMPLATES, results.parent / "page")
     write_reports(config, few, templates, analyze_runs(config, few))
-    return config, few, templates
-
-
-def problems_of_page(config, published, templates):
-    found = verify(config, published, templates).problems
-    return [problem for problem in found if "index.html" in problem]
-
-
-def test_verify_makes_the_page_again(unmade, results):
     file = results / "index.html"
-    assert problems_of_page(*unmade) == [f"{file}: missing"]
-    make_page(unmade[0])
-    assert problems_of_page(*unmade) == []
+
+    def problems():
+        found = verify(config, few, templates).problems
+        return [problem for problem in found if "index.html" in problem]
+
+    assert problems() == [f"{file}: missing"]
+    make_page(config)
+    assert problems() == []
     file.write_text(file.read_text().replace("Words", "Other words"))
-    assert problems_of_page(*unmade) == [f"{file}: is not what its inputs give"]
-
-
-def test_verify_cannot_check_the_page_without_its_packages(unmade, results, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert problems_of_page(*unmade) == []
-    (results / "index.html").write_text("<!doctype html>")
-    assert problems_of_page(*unmade) == [
-        f"{results}/index.html: not checked, since markdown_it is not installed here; "
+    assert problems() == [f"{file}: is not what its inputs give"]
+    monkeypatch.delitem(sys.modules, "fathom.report.page.markdown", raising=False)
+    monkeypatch.setitem(sys.modules, "markdown_it", None)
+    assert problems() == [
+        f"{file}: not checked, since markdown_it is not installed here; "
         "pip install -e '.[workflow]' brings it"
     ]
+    file.unlink()
+    assert problems() == []
 
 
 # --- the file -----------------------------------------------------------------------------------

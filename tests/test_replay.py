@@ -304,7 +304,7 @@ def test_a_check_of_all_runs_writes_nothing_and_fails_where_one_differs(carry):
     status, said, errors = carried.fathom("replay", "--all")
     assert (status, said.splitlines()[-1]) == (1, "1 agrees")
     (line,) = errors.splitlines()
-    assert line.startswith(f"fathom: {carried.runs[0]}: corrupt: metrics.jsonl: 0 bytes, ")
+    assert line.startswith(f"fathom: {carried.runs[0]}: corrupt: metrics.jsonl: its SHA-256 ")
 
 
 # --- what cannot be replayed here ----------------------------------------------------------------

@@ -11,15 +11,20 @@ import pandas as pd
 import pytest
 
 from fathom import tasks
+from fathom.analysis.attribution import diverged_cells, variance_summary, variance_table
+from fathom.analysis.effects import effects_table
+from fathom.analysis.tables import summary_table
 from fathom.config import check_config
 from fathom.report.figures import figures_of
 from fathom.report.formatting import plus_minus, ratio
+from fathom.report.presenters import StudyPresenter, records
 from fathom.report.render import environment_of, write_reports
 from report_helpers import (
     DEPTHS,
     IMAGES,
     TEXT,
     by_recipe,
+    rows_of,
     small_config,
     study_config,
     vary,
@@ -27,7 +32,7 @@ from report_helpers import (
     write_world,
 )
 from run_helpers import GPU_PLATFORM, config_with
-from tables_helpers import run
+from tables_helpers import frame, run
 
 NAN, INF = math.nan, math.inf
 
@@ -48,14 +53,29 @@ def quick(shipped):
     return published.model_copy(update={"values": [], "claims": []}), templates
 
 
-@pytest.fixture
-def reports(shipped, tmp_path):
-    """A function that gives the folder of the reports of a world of runs."""
+@pytest.fixture(scope="module")
+def say(shipped):
+    """A function that gives what a macro of a template says, on one line."""
+    environment = environment_of(shipped[1])
+    environment.globals |= {
+        "ratio": ratio,
+        "pm": plus_minus,
+        "absent": "–",
+        "metrics": {},
+        "docs": "",
+    }
 
-    def write(loss_of, **changes):
-        return write_world(small_config(tmp_path, **changes), *shipped, loss_of)
+    def told(template, macro, *given):
+        words = getattr(environment.get_template(template).module, macro)(*given)
+        return " ".join(words.split())
 
-    return write
+    return told
+
+
+def present(config, cells, **tables):
+    """The studies of a config, with these runs."""
+    tables = {"summary": summary_table(cells), **tables}
+    return [StudyPresenter(name, study, tables) for name, study in config.studies.items()]
 
 
 def section(text, heading):
@@ -283,29 +303,25 @@ def test_why_a_claim_could_not_be_judged_is_said(world, shipped, tmp_path):
 # --- published beside ours -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("model", "shown", "scale"),
-    [
-        ({}, "0.210 ± 0.026", "**Ours is at another scale**: vocab 64 for 256, "),
-        (None, "**0.210 ± 0.026**", "Ours is at the published scale."),
-    ],
-)
-def test_deviating_values_stand_out_at_the_published_scale(shipped, tmp_path, model, shown, scale):
+def test_deviating_values_stand_out_at_the_published_scale_alone(world, shipped, tmp_path):
     # Published for the MLX runs at 12 layers: baseline 1.78, hc 0.0001, mhc 0.002.
     losses = {"baseline": [1.7, 1.8, 1.9], "hc": [0.2, 0.21, 0.22], "mhc": [0.002, 0.002, 0.002]}
     published, templates = shipped
-    if model is None:  # our scale is taken for the published one
-        values = [figures.model_copy(update={"scale": {}}) for figures in published.values]
-        published = published.model_copy(update={"values": values})
+    values = [figures.model_copy(update={"scale": {}}) for figures in published.values]
+    published = published.model_copy(update={"values": values, "claims": []})
     config = study_config(tmp_path, depths=[12], backends=["mlx"])
     folder = write_world(config, published, templates, lambda cell: losses[cell.variant][cell.seed])
-    beside = section(read(folder, "COMPARISON.md"), "## depth-mlx: mHC demo, MLX results")
+    heading = "## depth-mlx: mHC demo, MLX results"
+    beside = section(read(folder, "COMPARISON.md"), heading)
     rows = {tuple(row[:3]): row[3:] for row in tables_in(beside)[0][2:]}
     assert rows["`loss_final`", "12", "baseline"] == ["1.78", "1.80 ± 0.27"]
-    assert rows["`loss_final`", "12", "hc"] == ["0.0001", shown]
+    assert rows["`loss_final`", "12", "hc"] == ["0.0001", "**0.210 ± 0.026**"]
     assert rows["`loss_final`", "12", "mhc"] == ["0.002", "0.002 ± 0"]
     assert rows["`loss_final`", "24", "mhc"] == ["0.0002", "not run here"]
-    assert scale in beside
+    assert "Ours is at the published scale." in beside
+    other = section(read(world, "COMPARISON.md"), heading)
+    assert "**Ours is at another scale**: vocab 64 for 256, " in other
+    assert not [cell for row in tables_in(other)[0][2:] for cell in row[4:] if "**" in cell]
 
 
 def test_agreement_of_platforms_is_judged_by_the_spread_over_seeds(world, quick, tmp_path):
@@ -360,15 +376,13 @@ LOWER, HIGHER, ALIKE, UNTOLD = (
     ],
 )
 def test_whether_to_use_mhc_is_told_from_the_effects(
-    quick, tmp_path, differences, begins, first, second
+    say, tmp_path, differences, begins, first, second
 ):
     config = study_config(tmp_path, depths=[12, 24], variants=["baseline", "mhc"])
-    rows = [
-        row
-        for depth, seeds in zip((12, 24), differences, strict=True)
-        for row in beside_plain("depth-mlx", depth, seeds)
-    ]
-    (told, *_) = answer(write_all(config, *quick, rows, []))
+    depths = zip((12, 24), differences, strict=True)
+    cells = frame(*(beside_plain("depth-mlx", depth, seeds) for depth, seeds in depths))
+    studies = present(config, cells, effects=effects_table(config, cells))
+    told = say("parts/demos.j2", "headline", studies[:1])
     assert told.startswith(f"Should I use mHC? {begins}")
     assert "In 2 comparisons with the plain residual network" in told
     assert re.search(rf"{first}[^(]* in 1 \(.*{second}[^(]* in 1 \(", told)
@@ -420,18 +434,21 @@ WHOLE = {"depths": DEPTHS, "variants": ["mhc"]}
         (recipe_but_for(12, 24), WHOLE, r"of 1 of 3 cells \(the others have runs that"),
     ],
 )  # fmt: skip
-def test_what_decides_is_told_from_the_shares(quick, tmp_path, loss_of, changes, said):
-    folder = write_world(small_config(tmp_path, **changes), *quick, loss_of)
-    (decides,) = [s for s in answer(folder) if "decides" in s]
-    assert re.search(said, decides)
-    assert decides in read(folder, "COMPARISON.md")
+def test_what_decides_is_told_from_the_shares(say, tmp_path, loss_of, changes, said):
+    config = small_config(tmp_path, **changes)
+    cells, steps = map(frame, rows_of(config, loss_of))
+    variance = variance_table(config, steps)
+    attribution = {
+        "variance": records(variance),
+        "summary": records(variance_summary(variance)),
+        "diverged": diverged_cells(config, cells, variance),
+    }
+    assert re.search(said, say("sentences.j2", "decides", attribution))
 
 
-@pytest.mark.parametrize("changes", [{"backends": ["mlx"]}, {"depth-torch": {"depths": [24]}}])
-def test_without_a_design_the_question_stays_open(quick, tmp_path, changes):
-    folder = write_world(small_config(tmp_path, **changes), *quick, by_recipe)
-    assert answer(folder)
-    assert not any("decides" in sentence for sentence in answer(folder))
+def test_what_decides_stands_in_the_answer_and_beside_its_shares(world):
+    (decides,) = [sentence for sentence in answer(world) if "decides" in sentence]
+    assert decides in read(world, "COMPARISON.md")
 
 
 def test_the_demos_are_told_with_their_numbers(world):
@@ -472,20 +489,19 @@ def test_a_study_of_the_demos_says_nothing_of_what_it_does_not_have(quick, tmp_p
 RECIPE = {"embedding": "unit", "attention": "linear", "bias_correction": True}
 
 
-def test_studies_of_one_recipe_are_told_together_and_a_written_one_by_its_settings(quick, tmp_path):
+def test_studies_of_one_recipe_are_told_together_and_a_written_one_by_its_settings(say, tmp_path):
     own = {"recipe": RECIPE}
     config = small_config(tmp_path, **{"depth-mlx": own, "depth-torch": own})
-    found = answer(write_world(config, *quick, lambda cell: vary(cell, 0.5)))
-    assert any(
+    cells, _ = rows_of(config, lambda cell: vary(cell, 0.5))
+    assert (
         "With recipe embedding unit, attention linear, bias_correction True, linear uniform, "
         "outputs linear, head linear (depth-mlx), mhc ends at a loss over all sequences of 0.5 "
-        "at 48 layers; in depth-torch of 0.5 at 48 layers" in sentence
-        for sentence in found
-    )
+        "at 48 layers; in depth-torch of 0.5 at 48 layers"
+    ) in say("parts/demos.j2", "answer", present(config, frame(cells)))
 
 
-def test_without_any_run_a_report_says_so(reports):
-    folder = reports(lambda cell: None)
+def test_without_any_run_a_report_says_so(quick, tmp_path):
+    folder = write_world(small_config(tmp_path), *quick, lambda cell: None)
     text = read(folder)
     assert section(text, "## The answer").strip().startswith("Nothing was measured here.")
     assert "- depth-mlx: not run here." in text
@@ -493,16 +509,12 @@ def test_without_any_run_a_report_says_so(reports):
     assert "\nNot run here.\n" in page(folder, "depth-mlx")
 
 
-def test_cells_and_backends_that_were_not_run_say_so(reports):
-    ran = {("hc", "torch"), ("mhc", "torch")}
-    folder = reports(
-        lambda cell: (
-            0.1
-            if (cell.variant, cell.backend) in ran
-            or (cell.study, cell.variant) == ("depth-torch", "mhc")
-            else None
-        )
-    )
+def test_cells_and_backends_that_were_not_run_say_so(quick, tmp_path):
+    def loss(cell):
+        is_there = cell.backend == "torch" or (cell.study, cell.variant) == ("depth-torch", "mhc")
+        return 0.1 if is_there else None
+
+    folder = write_world(small_config(tmp_path), *quick, loss)
     for name in ("COMPARISON.md", "studies/depth-mlx.md"):
         assert "Backend mlx: not run here." in read(folder, name)
     (head, _, *rows), *_ = tables_in(section(page(folder, "depth-torch"), "## Score"))
@@ -615,19 +627,16 @@ def test_contrasts_are_told_question_by_question(quick, tmp_path):
     assert second.startswith("Does that? On torch, hc is not distinguishable from mhc (ratio [")
 
 
-def test_many_comparisons_are_told_by_their_number_and_their_ends(shipped):
-    environment = environment_of(shipped[1])
-    environment.globals |= {"ratio": ratio, "pm": plus_minus, "absent": "–", "metrics": {}}
+def test_many_comparisons_are_told_by_their_number_and_their_ends(say):
     rows = [
         {"variant": v, "against": "base", "effect": effect, "line": line, "verdict": verdict,
-         "is_ratio": True, "ci95_half": NAN, "seeds": 3}
+         "by": "ratio", "ci95_half": NAN, "seeds": 3}
         for line, (v, effect, verdict) in enumerate(
             [("a", -0.5, "lower"), ("b", -3.0, "lower"), ("c", -1.0, "lower"), ("d", 2.0, "higher"),
              ("e", 0.0, "not distinguishable"), ("f", 0.0, "the same")]
         )
     ]  # fmt: skip
-    said = environment.get_template("sentences.j2").module.count_effects(rows)
-    assert " ".join(said.split()) == (
+    assert say("sentences.j2", "count_effects", rows) == (
         "In 3 of 6 comparisons the score ends lower ([0.001](tables/effects.csv#L1) times, b "
         "against base, to [0.316](tables/effects.csv#L0) times, a against base). In 1 of 6 "
         "comparisons the score ends higher ([100](tables/effects.csv#L3) times, d against base)."
@@ -708,35 +717,31 @@ def test_what_belongs_to_the_optimiser_is_told(arms):
     assert "(control): " in page(folder, "text-arms")
 
 
-def test_texts_of_run_folders_do_nothing(quick, tmp_path):
-    """They may be anyone's: a mark, an element, a cell of a table, a link, a mention."""
-    config = study_config(tmp_path, depths=[12], variants=["mhc"], backends=["torch"], seeds=[0])
-    nasty = "<b>x</b> | [a](http://b) `c` *d* @e $f$ www.g"
-    stale = {"status": "stale", "reason": nasty, "seed": 1, "depth": 12, "study": "depth-mlx"}
-    rows = [run(study="depth-mlx", depth=12, loss_final=0.5), run(**stale)]
-    folder = write_all(config, *quick, rows, [], device=nasty)
-    escaped = r"\<b\>x\</b\> \| \[a\](http\://b) \`c\` \*d\* \@e \$f\$ www\.g"
-    text = read(folder)
-    assert text.count(escaped) == 3  # the head, the table of platforms, what is not counted
-    assert nasty not in text
-
-
 # --- platforms ----------------------------------------------------------------------------------
 
 
-def test_an_imported_platform_has_rows_of_its_own(quick, tmp_path):
+def test_an_imported_platform_has_rows_of_its_own_and_texts_of_run_folders_do_nothing(
+    quick, tmp_path
+):
+    """They may be anyone's: a mark, an element, a cell of a table, a link, a mention."""
     config = study_config(tmp_path, depths=[12], variants=["mhc"], backends=["torch"])
+    nasty = "<b>x</b> | [a](http://b) `c` *d* @e $f$ www.g"
     rows = [
         run(study="depth-mlx", depth=12, seed=seed, machine=machine, loss_final=loss)
         for machine, loss in (("", 0.5), (GPU_PLATFORM, 0.75))
         for seed in range(3)
     ]
-    folder = write_all(config, *quick, rows, [])
-    text, label = page(folder, "depth-mlx"), f"torch, {GPU_PLATFORM}"
-    assert cell_of(text, "Score", 12, "torch", "mhc").startswith("0.5 ")
-    assert cell_of(text, "Score", 12, label, "mhc").startswith("0.75 ")
-    assert f"figures/depth-mlx/torch-{GPU_PLATFORM}/loss_comparison.png" in text
+    rows.append(run(study="depth-mlx", depth=12, seed=3, status="stale", reason=nasty))
+    folder = write_all(config, *quick, rows, [], device=nasty)
+    own, label = page(folder, "depth-mlx"), f"torch, {GPU_PLATFORM}"
+    assert cell_of(own, "Score", 12, "torch", "mhc").startswith("0.5 ")
+    assert cell_of(own, "Score", 12, label, "mhc").startswith("0.75 ")
+    assert f"figures/depth-mlx/torch-{GPU_PLATFORM}/loss_comparison.png" in own
     assert f"### depth-mlx: torch beside {label}" in read(folder, "COMPARISON.md")
+    text = read(folder)
+    # The head, the table of two platforms, what is not counted.
+    assert text.count(r"\<b\>x\</b\> \| \[a\](http\://b) \`c\` \*d\* \@e \$f\$ www\.g") == 4
+    assert nasty not in text
 
 
 REPORTS = ("RESULTS.md", "COMPARISON.md", "studies/depth-mlx.md")
@@ -753,16 +758,6 @@ def links_that_lead_nowhere(folder, name):
         and not link.startswith("https://")
         and not (folder / name).parent.joinpath(link).is_file()
     ]
-
-
-def test_links_lead_somewhere_from_any_results_folder(quick, tmp_path, monkeypatch, pytestconfig):
-    """The paper preset writes into a folder below the default one."""
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(pytestconfig.rootpath / "docs", tmp_path / "docs")
-    config = study_config("results/paper", depths=[12], variants=["mhc"], backends=["mlx"])
-    folder = write_world(config, *quick, lambda cell: 0.5)
-    for name in REPORTS:
-        assert links_that_lead_nowhere(folder, name) == []
 
 
 def test_the_report_of_a_cut_says_so_in_its_head(quick, tmp_path):

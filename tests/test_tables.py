@@ -1,7 +1,6 @@
 """Tables: intervals, groups of seeds, places side by side, and which runs may enter."""
 
 import gzip
-import json
 import math
 import os
 import subprocess
@@ -13,7 +12,6 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from command_helpers import exit_status
 from fathom import tasks
 from fathom.analysis import tables
 from fathom.analysis.platforms import Platform
@@ -21,7 +19,6 @@ from fathom.analysis.tables import (
     TEXT,
     TableError,
     comparison_table,
-    counted,
     mean_with_ci,
     read_table,
     save_tables,
@@ -39,7 +36,6 @@ from fathom.metrics import (
     last,
 )
 from fathom.runs.folder import RunError
-from fathom.runs.run import STATUSES
 from run_helpers import CPU_PLATFORM, GPU, GPU_PLATFORM, config_with, write_cell
 from tables_helpers import CHANCE, T975, TOLD, curve, frame, run, seeds
 
@@ -68,15 +64,6 @@ def test_mean_and_interval_by_hand(values, n, mean, sd, half):
     found = t_interval(pd.Series(values, dtype=object))
     expected = {"n": n, "mean": mean, "sd": sd, "ci95_half": half}
     assert found == pytest.approx(expected, rel=TOLD, nan_ok=True)
-
-
-@pytest.mark.parametrize("n", [3, 4, 6, 30])
-def test_the_interval_is_students(n):
-    values = np.random.default_rng(n).normal(5, 2, n)
-    low, high = stats.t.interval(0.95, n - 1, loc=values.mean(), scale=stats.sem(values))
-    found = t_interval(pd.Series(values))
-    assert found["mean"] - found["ci95_half"] == pytest.approx(low)
-    assert found["mean"] + found["ci95_half"] == pytest.approx(high)
 
 
 def test_a_positive_measure_has_the_interval_of_its_logarithm():
@@ -147,14 +134,6 @@ def test_a_row_of_the_summary_by_hand():
         assert row[f"loss_final_{part}"] == pytest.approx(value)
     assert row["chance_loss"] == CHANCE
     assert row["steps"] == 3
-
-
-def test_every_averaged_metric_and_the_score_have_their_five_columns():
-    columns = set(summary_table(frame(run())))
-    parts = ("n", "mean", "sd", "low", "high")
-    names = ["score", *(name for name, m in tasks.run_metrics().items() if m.averaged)]
-    assert {f"{metric}_{part}" for metric in names for part in parts} <= columns
-    assert "first_nonfinite_step_mean" not in columns  # a mean of it would mean nothing
 
 
 @pytest.mark.parametrize(
@@ -480,17 +459,6 @@ def test_a_new_metric_makes_columns_and_nothing_else(config, tmp_path, fresh_met
 # --- files ---------------------------------------------------------------------------------------
 
 
-def test_the_same_runs_make_the_same_bytes(config, tmp_path):
-    for cell in config.cells():
-        write_cell(config, cell, [4.0, 2.0, 1.0])
-    for name in ("one", "two"):
-        write_tables(config, tmp_path / name)
-    names = sorted(file.name for file in (tmp_path / "one").iterdir())
-    assert "steps.csv.gz" in names
-    for name in names:
-        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
-
-
 def test_a_packed_table_holds_no_time_and_no_name(tmp_path):
     save_tables({"steps.csv.gz": frame(curve([1.0, 2.0]))}, tmp_path)
     packed = (tmp_path / "steps.csv.gz").read_bytes()
@@ -500,30 +468,11 @@ def test_a_packed_table_holds_no_time_and_no_name(tmp_path):
     assert gzip.decompress(packed).startswith(b"study,depth,variant,backend,seed,")
 
 
-def test_text_stays_text(tmp_path):
-    table = pd.DataFrame(
-        {"status": ["missing", "stale"], "reason": ["", "spec differs"], "platform": ["", "007"]}
-    )
-    save_tables({"texts.csv": table}, tmp_path)
-    pd.testing.assert_frame_equal(read_table(tmp_path / "texts.csv"), table, check_dtype=False)
-
-
 @pytest.mark.parametrize("column", [*TEXT, "recipe", "claim", "statement", "studies"])
 def test_words_that_others_read_as_nothing_are_text_in_every_column(tmp_path, column):
-    words = ["nan", "null", "NA", "None", "a word", *(["007", "1e3"] if column in TEXT else [])]
+    words = ["nan", "null", "NA", "None", "a word", *(["007", "1e3", ""] if column in TEXT else [])]
     save_tables({"texts.csv": pd.DataFrame({column: words}).assign(depth=8)}, tmp_path)
     assert read_table(tmp_path / "texts.csv")[column].tolist() == words
-
-
-def test_variants_called_nan_and_null_stay_two(tmp_path):
-    variants = [{"nan": "mhc"}, {"null": "hc"}]
-    config = config_with(tmp_path, variants=variants, depths=[8], backends=["torch"], seeds=[0])
-    for cell, loss in zip(config.cells(), (1.0, 2.0), strict=True):
-        write_cell(config, cell, [4.0, 3.0, loss])
-    tables = tables_of(config, tmp_path / "tables")
-    for name in ("cells", "summary", "steps"):
-        assert list(dict.fromkeys(tables[name]["variant"])) == ["nan", "null"]
-    assert tables["summary"]["loss_final_mean"].tolist() == [1, 2]
 
 
 NO_TABLES = {
@@ -547,26 +496,6 @@ def test_a_file_that_is_no_table_is_one_line_that_names_it_and_the_fix(tmp_path,
     assert str(error.value).startswith(f"{tmp_path / name}: {said}")
     assert str(error.value).endswith("; run: fathom tables, then: fathom claims")
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("content", "said"), [("", "cannot be read ("), ("name,value\nx,1\n", "has no column 'key'")]
-)
-def test_claims_of_a_damaged_table_are_one_line(config, tmp_path, capsys, content, said):
-    write_tables(config, tmp_path / "tables")
-    (tmp_path / "tables/cells.csv").write_text(content)
-    (tmp_path / "config.json").write_text(json.dumps(config.resolved()))
-    (tmp_path / "published.yaml").write_text("{sources: {}, notes: [], values: [], claims: []}")
-    options = ["-c", str(tmp_path / "config.json"), "--published", str(tmp_path / "published.yaml")]
-    assert exit_status(["claims", *options]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"fathom: {tmp_path / 'tables/cells.csv'}: {said}")
-
-
-@pytest.mark.parametrize("status", STATUSES)
-def test_what_counts_is_what_was_measured_or_imported(status):
-    found = counted(frame(run(seed=0, status=status), run(seed=1)))
-    assert found["seed"].tolist() == ([0, 1] if status in ("measured", "imported") else [1])
 
 
 def test_numbers_are_read_back_to_the_last_digit(tmp_path):

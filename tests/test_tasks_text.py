@@ -13,7 +13,6 @@ from fathom import cli, tasks
 from fathom.backends.numpy import NumpyOps
 from fathom.config import Compute, ConfigError, check_config, parse_spec
 from fathom.datasets import DataError, shakespeare
-from fathom.models.connections.schemes import SCHEMES
 from fathom.runs.folder import read_rows
 from fathom.runs.training import run_cell
 from fathom.runs.validate import validate_run
@@ -141,13 +140,6 @@ def test_starts_are_uniform(spec_on, monkeypatch):
     assert ((counts - expected) ** 2 / expected).sum() < 9 + 6 * math.sqrt(18)
 
 
-def test_the_chance_loss_is_ln_v(spec_on):
-    spec = spec_on()
-    distinct = len({*SENTENCE, ".", "\n", "é"})
-    assert spec.model.vocab == distinct
-    assert text.chance_loss(spec) == pytest.approx(math.log(distinct))
-
-
 def test_both_backends_equal_the_oracle(
     spec_on, parameters_off_symmetry, oracle_loss, backends_here, start
 ):
@@ -197,13 +189,13 @@ def by_loops(variant, spec, params):
     return np.mean(losses)
 
 
-@pytest.mark.parametrize("count", [5, 70])  # 64 go through the network at once
+@pytest.mark.parametrize("count", [5, 65])  # 64 go through the network at once
 def test_the_validation_loss_is_the_mean_over_all_windows(
     spec_on, parameters_off_symmetry, start, backends_here, count
 ):
-    spec = spec_on(variant="mhc_gated_static", validation_windows=count, length=4, width=8)
+    spec = spec_on(variant="plain", validation_windows=count, length=4, width=8, depth=1)
     params, ops = parameters_off_symmetry(spec), NumpyOps()
-    expected = by_loops("mhc_gated_static", spec, params)
+    expected = by_loops("plain", spec, params)
     exact = {name: ops.asarray(value) for name, value in params.items()}
     end = tasks.Trained(tasks.Problem(spec), ops, lambda function, x: function(exact, x))
     assert module.validation_loss(end) == pytest.approx(expected, rel=1e-11)
@@ -220,28 +212,25 @@ def rows_of(spec, backend):
     return [row for chunk in train(tasks.Problem(spec), backend) for row in chunk.rows]
 
 
-@pytest.mark.parametrize(
-    ("every", "evaluated"),
-    [
+def test_evaluations_stand_in_the_rows_of_their_steps(spec_on, connect_cpu):
+    """After every so many steps, and after the last. Nothing else changes with them."""
+    backend = connect_cpu("torch")
+    undisturbed = None
+    for every, evaluated in (
         (None, [25]),
         (1, list(range(26))),
         (3, [2, 5, 8, 11, 14, 17, 20, 23, 25]),
         (12, [11, 23, 25]),
         (13, [12, 25]),
         (26, [25]),
-    ],
-)
-def test_evaluations_stand_in_the_rows_of_their_steps(spec_on, connect_cpu, every, evaluated):
-    """After every so many steps, and after the last. Nothing else changes with them."""
-    backend = connect_cpu("torch")
-    rows = rows_of(spec_on(steps=26, evaluate_every=every, width=8), backend)
-    assert [row["step"] for row in rows] == list(range(26))
-    assert [row["step"] for row in rows if "validation_loss" in row] == evaluated
-    assert [row["step"] for row in rows if "characters_per_byte" in row] == [25]
-    assert [row["step"] for row in rows if "trigram_bpc" in row] == [0]
-    losses = [row["loss"] for row in rows]
-    undisturbed = rows_of(spec_on(steps=26, width=8), backend)
-    assert losses == [row["loss"] for row in undisturbed]  # bit for bit
+    ):
+        rows = rows_of(spec_on(steps=26, evaluate_every=every, **TINY), backend)
+        assert [row["step"] for row in rows] == list(range(26))
+        assert [row["step"] for row in rows if "validation_loss" in row] == evaluated
+        assert [row["step"] for row in rows if "characters_per_byte" in row] == [25]
+        assert [row["step"] for row in rows if "trigram_bpc" in row] == [0]
+        undisturbed = undisturbed or [row["loss"] for row in rows]
+        assert [row["loss"] for row in rows] == undisturbed  # bit for bit
 
 
 def test_an_evaluation_is_of_the_parameters_after_its_step(backend, spec_on):
@@ -292,22 +281,14 @@ def without_times(rows):
     ]
 
 
-@pytest.mark.parametrize(
-    "study",
-    [
-        {"variant": "mhc_paper", "accumulate": 2, "schedule": "cosine"},
-        {
-            "connection": {"connection": "mhc_gated_dynamic", "gate": {"noise": True}},
-            "recipe": "nanochat", "norm": "rms", "positions": "rotary", "biases": False,
-            "schedule": "linear_end", "muon": {"lr": 0.02}, "clip": 1.0,
-        },
-    ],
-    ids=["adamw", "nanochat"],
-)  # fmt: skip
-def test_a_killed_training_goes_on_bit_for_bit(backend, spec_on, tmp_path, study):
+def test_a_killed_training_goes_on_bit_for_bit(backend, spec_on, tmp_path):
     """With a checkpoint between two evaluations, and one at an evaluation."""
-    name = backend.device.framework
-    spec = spec_on(backend=name, steps=24, evaluate_every=18, **{**TINY, **study})
+    spec = spec_on(
+        backend=backend.device.framework, steps=24, evaluate_every=18, **TINY,
+        connection={"connection": "mhc_gated_static", "gate": {"noise": True}},
+        recipe="nanochat", norm="rms", positions="rotary", biases=False, accumulate=2,
+        schedule="linear_end", muon={"lr": 0.02}, clip=1.0,
+    )  # fmt: skip
     compute = Compute(device="cpu", checkpoint_steps=1)
     run_cell(spec, tmp_path / "whole", compute)
     # Rows come after 1, 11, 18 and 24 steps, and a checkpoint is written once they were seen: so
@@ -323,11 +304,6 @@ def test_a_killed_training_goes_on_bit_for_bit(backend, spec_on, tmp_path, study
     mixing = [(tmp_path / f / "mixing.safetensors").read_bytes() for f in ("whole", "broken")]
     assert mixing[0] == mixing[1]
     assert validate_run(tmp_path / "broken", spec).status == "measured"
-
-
-def test_only_tasks_that_evaluate_have_evaluations(make_spec, connect_cpu):
-    rows = rows_of(make_spec(steps=3, evaluate_every=1), connect_cpu("torch"))
-    assert not any("validation_loss" in row for row in rows)
 
 
 # --- a corpus of one's own -----------------------------------------------------------------------
@@ -407,22 +383,12 @@ def test_a_checkpoint_outlives_a_corpus_that_is_gone_for_a_while(
     assert read_manifest(tmp_path / "run")["resumed_at_steps"] == [1]
 
 
-@pytest.mark.parametrize(
-    ("texts", "message"),
-    [
-        ({}, "mine: has no .txt file; put at least one there, in UTF-8"),
-        ({"a": "aaaaaaaaaaaaaaa"}, "mine: its .txt files have 1 distinct characters; at least 2"),
-        ({"a": "abc", "b": ""}, "mine/b.txt: is empty; move it away"),
-        ({"a": "abc", "b": b"ab\xff"}, "mine/b.txt: no UTF-8 at byte 2; save it as UTF-8"),
-        ({"a": "abc", "b": b"a\0b"}, "mine/b.txt: is no text (it holds the character 0)"),
-    ],
-)
-def test_a_bad_corpus_is_not_named(tmp_path, capsys, texts, message):
+def test_a_bad_corpus_is_not_named(tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
-        cli.main(["corpus", str(put(tmp_path / "mine", **texts))])
+        cli.main(["corpus", str(put(tmp_path / "mine", a="abc", b=b"ab\xff"))])
     assert ended.value.code == 1
     said = capsys.readouterr().err.strip()
-    assert message in said
+    assert "mine/b.txt: no UTF-8 at byte 2; save it as UTF-8" in said
     assert "\n" not in said
 
 
@@ -504,42 +470,34 @@ def files_in(folder):
     return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
-@pytest.mark.parametrize(
-    ("corpus", "model", "message"),
-    [
-        ("nowhere", {}, "model.corpus: nowhere is no folder"),
-        ("short", {}, "short: a part of 2 characters is too short for length 4"),
-        ("mine", {"length": 5000}, "is too short for length 5000; make length smaller"),
-        ("flat", {}, "flat: its .txt files have 1 distinct characters; at least 2"),
-        ("binary", {}, "binary/a.txt: no UTF-8 at byte 0; save it as UTF-8"),
-        ("none", {}, "none: has no .txt file; put at least one there, in UTF-8"),
-    ],
-)
-def test_a_bad_corpus_costs_one_line_and_no_run(command, tmp_path, corpus, model, message):
+def test_a_bad_corpus_costs_one_line_and_no_run(command, tmp_path):
     put(tmp_path / "mine", a="to be or not to be", b="that is the question")
     put(tmp_path / "short", a="ab", b="that is the question")
-    put(tmp_path / "flat", a="aa", b="aaaaaaa")
     put(tmp_path / "binary", a=b"\xff\xfe\x00")
-    put(tmp_path / "none")
     assert command()[0] == 0
     before = files_in(tmp_path / "results")
     assert before
-    status, said = command(corpus, model=model)
-    assert status == 1
-    assert message in said
-    assert "Traceback" not in said
-    assert "\n" not in said
-    assert files_in(tmp_path / "results") == before
+    for corpus, model, message in (
+        ("nowhere", {}, "model.corpus: nowhere is no folder"),
+        ("short", {}, "short: a part of 2 characters is too short for length 4"),
+        ("mine", {"length": 5000}, "is too short for length 5000; make length smaller"),
+        ("binary", {}, "binary/a.txt: no UTF-8 at byte 0; save it as UTF-8"),
+    ):
+        status, said = command(corpus, model=model)
+        assert status == 1
+        assert message in said
+        assert "Traceback" not in said
+        assert "\n" not in said
+        assert files_in(tmp_path / "results") == before
 
 
 # --- every scheme --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scheme", [s for s in SCHEMES if s.startswith(("mhc_gated", "hc_paper"))])
+@pytest.mark.parametrize("scheme", ["mhc_gated_dynamic", "hc_paper"])
 def test_it_learns(spec_on, connect_cpu, scheme):
-    spec = spec_on(
-        variant=scheme, steps=40, evaluate_every=40, batch_size=8, recipe="unit-variance"
-    )
+    small = {"depth": 1, "steps": 40, "evaluate_every": 40, "batch_size": 8}
+    spec = spec_on(variant=scheme, recipe="unit-variance", **small)
     rows = rows_of(spec, connect_cpu("torch"))
     assert rows[-1]["validation_loss"] < math.log(spec.model.vocab) - 0.4
 

@@ -362,17 +362,9 @@ STEP_METRICS = Registry(
             gate_first,
             bounds=SHARE,
         ),
-        "gate_mean": StepMetric(
-            "mean gate",
-            "g, mean over layers",
-            gate_mean,
-            bounds=SHARE,
-        ),
+        "gate_mean": StepMetric("mean gate", "g, mean over layers", gate_mean, bounds=SHARE),
         "gate_largest": StepMetric(
-            "largest gate",
-            "g, the largest of all layers",
-            gate_largest,
-            bounds=SHARE,
+            "largest gate", "g, the largest of all layers", gate_largest, bounds=SHARE
         ),
         "stream_embedding_similarity": StepMetric(
             "similarity of the\nstream embedding",

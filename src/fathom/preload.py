@@ -28,7 +28,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
@@ -86,10 +87,6 @@ def delegate(arguments: Sequence[str]) -> int | None:
 
     Returns None, with nothing done, if there is no such process.
     """
-    folder = os.environ.get(FOLDER)
-    backend = _backend_of(arguments)
-    if folder is None or backend is None:
-        return None
     request = {
         "arguments": list(arguments),
         "folder": str(Path.cwd()),
@@ -97,24 +94,19 @@ def delegate(arguments: Sequence[str]) -> int | None:
     }
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         try:
-            connection.connect(f"{folder}/{backend}")
+            backend = json.loads(arguments[1])["backend"]
+            connection.connect(f"{os.environ[FOLDER]}/{backend}")
             socket.send_fds(connection, [json.dumps(request).encode()], [0, 1, 2])
             if connection.recv(len(STARTED)) != STARTED:
                 return None
-        except OSError:  # the process has ended, or the environment is too long for a message
+        except (OSError, LookupError, ValueError, TypeError):
+            # There is no process, or it has ended; the environment is too long for a message; or
+            # the spec cannot be read, which the job will report.
             return None
         status = connection.recv(1)
     if not status:
         print("fathom: the process that trained has ended unexpectedly", file=sys.stderr)
     return status[0] if status else 1
-
-
-def _backend_of(arguments: Sequence[str]) -> str | None:
-    """The backend of `job SPEC …`; None if the spec cannot be read, which the job will report."""
-    try:
-        return str(json.loads(arguments[1])["backend"])
-    except (IndexError, ValueError, TypeError, KeyError, RecursionError):
-        return None
 
 
 # --- the loaded process --------------------------------------------------------------------------
@@ -127,7 +119,7 @@ def main() -> None:
     """
     address, listener, mlx_blas = Path(sys.argv[1]), *sys.argv[2:]
     with socket.socket(fileno=int(listener)) as listening:
-        job = serve(listening, lambda: load(address.name, mlx_blas))
+        job = serve(listening, address.name, mlx_blas)
     if job is not None:
         serve_job(job)
     address.unlink(missing_ok=True)
@@ -135,6 +127,7 @@ def main() -> None:
         address.parent.rmdir()
 
 
+@cache  # once
 def load(backend: str, mlx_blas: str) -> None:
     """Load what a job of the backend needs, and compute the code hashes of what was loaded."""
     from fathom import backends, tasks
@@ -147,21 +140,18 @@ def load(backend: str, mlx_blas: str) -> None:
     gc.freeze()  # forks share pages that the garbage collector does not touch
 
 
-def serve(listener: socket.socket, load: Callable[[], None]) -> socket.socket | None:
-    """Fork for every connection until standard input is closed.
+def serve(listener: socket.socket, backend: str, mlx_blas: str) -> socket.socket | None:
+    """Fork for every connection until standard input is closed; the first one loads the backend.
 
     Returns the connection in a fork, and None in the process itself at the end.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system reaps the forks
-    loaded = False
     while True:
         ready, _, _ = select.select([listener, sys.stdin], [], [])
         if sys.stdin in ready:
             return None
         connection, _ = listener.accept()
-        if not loaded:
-            load()
-            loaded = True
+        load(backend, mlx_blas)
         if os.fork() == 0:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             return connection

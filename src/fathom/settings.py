@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import re
 import reprlib
-import stat
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
@@ -130,15 +129,13 @@ def _parse_folder(name: str) -> str:
         )
     try:
         path = Path(name).expanduser()
-        is_folder = stat.S_ISDIR(path.stat().st_mode)
-    except FileNotFoundError:
-        is_folder = True
+        is_other = path.exists() and not path.is_dir()
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ValueError(f"{short_repr(name)} cannot be a folder ({reason})") from error
     if not path.parts:
         raise ValueError("must name a folder of its own, as in results")
-    if not is_folder:
+    if is_other:
         raise ValueError(f"{short_repr(name)} exists and is not a folder")
     return str(path)
 

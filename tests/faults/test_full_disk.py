@@ -16,7 +16,7 @@ pytestmark = [
 
 KIB = 1024
 DISK = 512 * KIB
-STEP = 12 * KIB
+STEP = 20 * KIB
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.skipif(not installed_backends(), reason="neither torch nor mlx is installed"),
 ]
 
-KILLS = 5
+KILLS = 3
 ALL = ("-m", "snakemake", "all", "--configfile", "faults.yaml", "--cores", "2")
 UNLOCK = ("-m", "snakemake", "--unlock")
 LOCKED = "Directory cannot be locked"
@@ -65,13 +65,6 @@ def measured(project):
     }
 
 
-def assert_complete(project, cells, reports="results/faults"):
-    """So many cells are trained, and `fathom verify` has nothing to say against what was made."""
-    assert len(measured(project)) == cells
-    status, printed = project.run("-m", "fathom", "verify", "-c", f"{reports}/config.json")
-    assert status == 0, printed
-
-
 def test_kills_of_the_whole_workflow_change_no_table(undisturbed, tmp_path):
     whole, seconds = undisturbed
     rng = random.Random(20260517)  # noqa: S311, nothing secret
@@ -90,7 +83,9 @@ def test_kills_of_the_whole_workflow_change_no_table(undisturbed, tmp_path):
 
     status, printed = project.run(*ALL)
     assert status == 0, printed
-    assert_complete(project, cells=len(project.config.cells()))
+    assert len(measured(project)) == len(project.config.cells())
+    status, printed = project.run("-m", "fathom", "verify", "-c", "results/faults/config.json")
+    assert status == 0, printed
     assert project.tables() == whole.tables()
     trained_again.append(len(finished.items() - measured(project).items()))
     print(f"\n{kills} kills, {locks} locks; finished cells trained again: {trained_again}")
@@ -131,10 +126,11 @@ def wait_until_nobody_works_in(folder):
 def test_a_workflow_in_a_folder_where_one_runs_stops_and_says_how_to_go_on(tmp_path):
     project = whole_project(tmp_path / "twice")
     backend = installed_backends()[0]
+    tables = ("-m", "snakemake", "tables", *ALL[3:])
     few = ("--config", "seeds=[0]", f'backends=["{backend}"]')
-    first = project.start(*ALL, *few)
+    first = project.start(*tables, *few)
     wait_until(lambda: is_locked(project), first)
-    status, printed = project.run(*ALL, *few)
+    status, printed = project.run(*tables, *few)
     assert status != 0
     assert first.poll() is None  # or there was nothing to collide with
     assert LOCKED in printed
@@ -144,5 +140,4 @@ def test_a_workflow_in_a_folder_where_one_runs_stops_and_says_how_to_go_on(tmp_p
     rest, _ = first.communicate(timeout=300)
     assert first.returncode == 0, rest
     assert not is_locked(project)
-    reports = f"results/faults/cuts/backends-{backend}+seeds-0"
-    assert_complete(project, cells=2, reports=reports)
+    assert len(measured(project)) == 2

@@ -25,6 +25,7 @@ from fathom.analysis.tables import (
 )
 from fathom.config import Config
 from fathom.metrics import tail_mean
+from fathom.spec import Cell
 
 APART = 1e-3
 """Relative difference of two losses from which trajectories count as apart."""
@@ -165,26 +166,16 @@ def _differ_in_recipe_alone(config: Config, a: str, b: str, depth: int, variant:
 
     A variant with a recipe, an optimiser or steps of its own is not trained by its study's.
     """
-    pair = [config.studies[name] for name in (a, b)]
-    one, other = (
-        (
-            study.task,
-            study.model_of(variant),
-            study.streams,
-            study.optimizer,
-            study.connections.get(variant),
-            study.batch_size_at(depth),
-            study.batches_of(variant),
-        )
-        for study in pair
-    )
-    has_own = any(
-        study.recipe_of(variant) != study.recipe_settings
-        or study.optimizer_of(variant) != study.optimizer
-        or study.steps_of(variant) != study.steps
-        for study in pair
-    )
-    return one == other and not has_own and pair[0].recipe_settings != pair[1].recipe_settings
+    recipes, rest = [], []
+    for name in (a, b):
+        study, spec = config.studies[name], config.spec(Cell(name, depth, variant, "torch", 0))
+        own = spec.recipe, spec.optimizer, spec.steps
+        if own != (study.recipe_settings, study.optimizer, study.steps):
+            return False
+        recipes.append(spec.recipe)
+        apart = {"study", "recipe", "steps", "evaluate_every", "weights"}
+        rest.append(spec.model_dump(exclude=apart))
+    return recipes[0] != recipes[1] and rest[0] == rest[1]
 
 
 def diverged_cells(config: Config, cells: pd.DataFrame, variance: pd.DataFrame) -> int:

@@ -187,18 +187,18 @@ def _cell_row(config: Config, run: Run, rows: Sequence[Row] | None) -> dict[str,
     return {
         "key": run.cell.path(),
         **_axes(run),
-        "recipe": study.recipe_name_of(variant),
+        "recipe": study.of(variant).recipe_name,
         "connection": study.connection_name(variant),
-        "lr": study.optimizer_of(variant).lr,
+        "lr": study.of(variant).optimizer.lr,
         "platform": platform_of(run),
         "machine": run.platform,
         "status": run.status,
         "reason": run.reason or _why_missing(config, run),
-        **{name: measured.get(name) for name in ("outcome", *SCORE, *tasks.run_metrics(), *LAST)},
+        **{name: measured.get(name) for name in (*FIRST, *tasks.run_metrics(), *LAST)},
     }
 
 
-SCORE = ("score_metric", "score", "score_chance")
+FIRST = ("outcome", "score_metric", "score", "score_chance")
 LAST = ("chance_loss", "steps")
 
 
@@ -262,10 +262,7 @@ def platforms_table(runs: Iterable[Run]) -> pd.DataFrame:
                 "kind": device.kind,
                 "driver": device.driver or "",
                 "blas": device.blas or "",
-                **{
-                    name: getattr(manifest, name)
-                    for name in ("os", "cpu", "python", "numpy", "threads")
-                },
+                **{name: getattr(manifest, name) for name in SYSTEM},
                 "made_by": manifest.made_by if run.replay else "",
             }
         )

@@ -259,9 +259,8 @@ def _rows_of_backend(
         workers = {key: worker for key, worker in started.items() if worker.is_ready}
         times = time_in_turns(workers, turns)
         baseline = variants[0], "ours"
-        rate = (
-            2 * MATRIX**3 / min(workers[baseline].ask("matmul 5")["seconds"] for _ in range(turns))
-        )
+        fastest = min(workers[baseline].ask("matmul 5")["seconds"] for _ in range(turns))
+        rate = 2 * MATRIX**3 / fastest
         memory = {key: worker.ask("memory") for key, worker in workers.items()}
 
     def median_row(metric: str, variant: str, values: Sequence[float], unit: str) -> Row:

@@ -53,6 +53,5 @@ def export(
     if crate:
         from fathom.report.crate import write_crate
 
-        done = write_crate(read_config(config, override), config, templates, crate)
-        size = f"{done.bytes / 1e6:.1f} MB"
-        typer.echo(f"{crate}: {done.files} files, {size}, {done.runs} runs")
+        written = write_crate(read_config(config, override), config, templates, crate)
+        typer.echo(f"{crate}: {written}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -91,9 +90,9 @@ def print_estimate(
     """Print how many of the chosen cells are left and how long they take; returns their specs."""
     from fathom.runs.train_all import estimate_by_timing, specs_left
 
-    specs = specs_left(settings, patterns, _say)
+    specs = specs_left(settings, patterns)
     if not specs:
-        _say("nothing to be done: every chosen cell is trained")
+        typer.echo("fathom: nothing to be done: every chosen cell is trained", err=True)
         return specs
     typer.echo(f"{len(specs)} cells to train; timing a few steps of the longest", err=True)
     seconds = estimate_by_timing(specs, compute)
@@ -272,7 +271,3 @@ def _train(spec: Spec, out: Path, compute: Compute) -> None:
     with training_progress(spec) as on_chunk:
         outcome = run_cell(spec, out, compute, on_chunk)
     typer.echo(f"{spec.cell}: {outcome}; the run is in {out}", err=True)
-
-
-def _say(line: str) -> None:
-    print(f"fathom: {line}", file=sys.stderr)

@@ -122,12 +122,9 @@ def _is_installed(framework: str) -> bool:
     module = importlib.util.find_spec(framework)
     if module is None:
         return False
-    try:
-        importlib.metadata.distribution(framework)
-    except importlib.metadata.PackageNotFoundError:
-        # A distribution of another name may provide it, as for a nightly build. Distributions also
-        # share folders: mlx-cpu has files in mlx, which it does not provide. A module without an
-        # origin is such a folder.
-        provided = importlib.metadata.packages_distributions()
-        return module.origin is not None and framework in provided
-    return True
+    if any(importlib.metadata.distributions(name=framework)):
+        return True
+    # A distribution of another name may provide it, as for a nightly build. Distributions also
+    # share folders: mlx-cpu has files in mlx, which it does not provide. A module without an origin
+    # is such a folder.
+    return module.origin is not None and framework in importlib.metadata.packages_distributions()

@@ -34,7 +34,6 @@ from fathom.models.recipes import RECIPES, AnyRecipe, Recipe
 from fathom.settings import (
     NO_BOOL,
     QUOTED,
-    AnySettings,
     ConfigError,
     Flag,
     Folder,
@@ -239,7 +238,7 @@ class Study(Settings):
         return value if task is None else tasks.load(task).Model.model_validate(value)
 
     @model_validator(mode="after")
-    def _names_its_own_variants(self) -> Study:
+    def _can_be_trained(self) -> Study:
         named = {
             f"contrasts.{i}.pairs": itertools.chain(*contrast.pairs)
             for i, contrast in enumerate(self.contrasts)
@@ -249,34 +248,26 @@ class Study(Settings):
             for label in labels:
                 if label not in self.labels:
                     raise ValueError(f"{key}: {unknown('variant', label, self.labels)}")
-        return self
-
-    @model_validator(mode="after")
-    def _every_depth_has_a_batch_size(self) -> Study:
         for depth in self.depths:
             self.batch_size_at(depth)
-        return self
-
-    @model_validator(mode="after")
-    def _variants_can_be_trained(self) -> Study:
         for label in self.labels:
-            self.recipe_of(label)
-            if tasks.load(self.task).dataset(self.model_of(label)) != self.dataset:
+            study = self.of(label)
+            _ = study.recipe_settings  # refused if there is no such recipe
+            if study.dataset != self.dataset:
                 raise ValueError(
                     f"variants.{label}.model: needs other data than the study; make it a study of "
                     "its own"
                 )
-            steps, warmup_steps = self.steps_of(label), self.optimizer_of(label).warmup_steps
             key = f"variants.{label}." if self._own(label).model_fields_set else ""
-            if warmup_steps >= steps:
+            if study.optimizer.warmup_steps >= study.steps:
                 raise ValueError(
-                    f"{key}optimizer.warmup_steps is {warmup_steps} of {steps} steps; it must be "
-                    "below steps"
+                    f"{key}optimizer.warmup_steps is {study.optimizer.warmup_steps} of "
+                    f"{study.steps} steps; it must be below steps"
                 )
-            if self.evaluate_every is not None and self.evaluate_every > steps:
+            if (self.evaluate_every or 0) > study.steps:
                 raise ValueError(
-                    f"{key}evaluate_every is {self.evaluate_every} of {steps} steps; it must not "
-                    "be above steps"
+                    f"{key}evaluate_every is {self.evaluate_every} of {study.steps} steps; it must "
+                    "not be above steps"
                 )
         return self
 
@@ -317,32 +308,21 @@ class Study(Settings):
         """What a variant changes; nothing if the study does not list it."""
         return self._parsed_variants.get(variant, (None, VariantSettings()))[1]
 
-    def _changed(self, variant: str, key: str, settings: AnySettings) -> AnySettings:
-        """The study's settings under a key, with what a variant changes of them."""
-        changes = getattr(self._own(variant), key)
-        if not changes:
-            return settings
-        merged = deep_merge(settings.model_dump(exclude_unset=True), changes)
-        return validate(type(settings), merged, place=("variants", variant, key))
-
-    def recipe_of(self, variant: str) -> Recipe:
-        """The recipe that a variant is trained by. Raises ConfigError."""
-        own = self._own(variant).recipe
-        if isinstance(own, str):
-            return RECIPES.find("recipe", own)
-        return self._changed(variant, "recipe", self.recipe_settings)
-
-    def optimizer_of(self, variant: str) -> Optimizer:
-        """The optimiser of a variant. Raises ConfigError."""
-        return self._changed(variant, "optimizer", self.optimizer)
-
-    def model_of(self, variant: str) -> Settings:
-        """The model of a variant. Raises ConfigError."""
-        return self._changed(variant, "model", self.model)
-
-    def steps_of(self, variant: str) -> int:
-        """The optimiser steps of a variant."""
-        return self._own(variant).steps or self.steps
+    def of(self, variant: str) -> Study:
+        """The study with what a variant changes. Raises ConfigError."""
+        own = self._own(variant)
+        changed: dict[str, Any] = {"steps": own.steps or self.steps}
+        if isinstance(self.accumulate, dict):
+            changed["accumulate"] = self.accumulate.get(variant, 1)
+        for key in ("recipe", "optimizer", "model"):
+            changes = getattr(own, key)
+            if isinstance(changes, str):  # a recipe's name
+                changed[key] = changes
+            elif changes:
+                settings = self.recipe_settings if key == "recipe" else getattr(self, key)
+                merged = deep_merge(settings.model_dump(exclude_unset=True), changes)
+                changed[key] = validate(type(settings), merged, place=("variants", variant, key))
+        return self.model_copy(update=changed)
 
     @property
     def size_changes(self) -> dict[str, str]:
@@ -356,18 +336,10 @@ class Study(Settings):
 
     @property
     def recipe_name(self) -> str:
-        """The recipe's name, or its settings in words."""
-        return self.recipe if isinstance(self.recipe, str) else _in_words(self.recipe.model_dump())
-
-    def recipe_name_of(self, variant: str) -> str:
-        """The name of the recipe that has a variant's settings, or these settings in words."""
-        recipe = self.recipe_of(variant)
-        if recipe == self.recipe_settings:
-            return self.recipe_name
-        return next(
-            (name for name, known in RECIPES.items() if known == recipe),
-            _in_words(recipe.model_dump()),
-        )
+        """The name of the recipe that has these settings, or the settings in words."""
+        recipe = self.recipe_settings
+        names = (name for name, known in RECIPES.items() if known == recipe)
+        return next(names, _in_words(recipe.model_dump()))
 
     def connection_name(self, variant: str) -> str:
         """The name of a variant's connection, or of the one it is based on; else its label."""
@@ -376,19 +348,13 @@ class Study(Settings):
 
     @property
     def recipe_settings(self) -> Recipe:
-        """The recipe's settings."""
-        return RECIPES[self.recipe] if isinstance(self.recipe, str) else self.recipe
+        """The recipe's settings. Raises ConfigError."""
+        return RECIPES.find("recipe", self.recipe) if isinstance(self.recipe, str) else self.recipe
 
     @property
     def dataset(self) -> str | None:
         """The name of the data set that it trains on; None if it needs none."""
         return tasks.load(self.task).dataset(self.model)
-
-    def batches_of(self, variant: str) -> int:
-        """Batches in a step of a variant."""
-        if isinstance(self.accumulate, dict):
-            return self.accumulate.get(variant, 1)
-        return self.accumulate
 
     def batch_size_at(self, depth: int) -> int:
         """B at the given depth. Raises ConfigError if the study does not say."""
@@ -488,20 +454,16 @@ class Config(Settings):
             raise ConfigError("the config says train: false, so no cell is trained here")
         chosen = {name: self.studies[name] for name in studies or self.studies}
         missing = {n: tasks.load(s.task).unavailable(s.model) for n, s in chosen.items()}
-        if any(missing.values()):
-            raise ConfigError(
-                join_problems(f"studies.{name}.{why}" for name, why in missing.items() if why)
-            )
+        problems = (f"studies.{name}.{why}" for name, why in missing.items() if why)
+        if lines := join_problems(problems):
+            raise ConfigError(lines)
 
     def check(self, source: str) -> None:
         """Check what no part of the config can alone. Raises ConfigError, one line per problem."""
         # Each of these relies on what the ones before have checked.
         for find in (self._misnamed, self._too_many, self._unconnected, self._too_large):
-            problems = join_problems(find(source))
-            if problems:
+            if problems := join_problems(find(source)):
                 raise ConfigError(problems)
-        if not self.cells():
-            raise ConfigError(f"{source}: no cells: the kept values and the exclusions leave none")
 
     def _misnamed(self, source: str) -> Iterator[str]:
         """Kept or excluded values that no study has."""
@@ -520,11 +482,13 @@ class Config(Settings):
                 yield f"{source}: {key}: {problem}; no study has it"
 
     def _too_many(self, source: str) -> Iterator[str]:
-        """A grid that is too large to plan."""
+        """A grid that is too large to plan, or empty."""
         cells = sum(math.prod(map(len, self._axes(study))) for study in self.studies.values())
         if cells > MAX_CELLS:
             axes = join_values(AXES)
             yield f"{source}: {cells} cells are more than {MAX_CELLS}; keep fewer {axes}"
+        elif not self.cells():
+            yield f"{source}: no cells: the kept values and the exclusions leave none"
 
     def _unconnected(self, source: str) -> Iterator[str]:
         """Variants whose connection does not exist or has wrong settings."""
@@ -538,15 +502,21 @@ class Config(Settings):
     def _too_large(self, source: str) -> Iterator[str]:
         """Batches that the data set cannot fill, and networks too large for any machine."""
         for name, study in self.studies.items():
-            dataset, (_, depths, *_) = study.dataset, self._axes(study)
-            examples = datasets.training_examples(dataset) if dataset else math.inf
+            labels, depths, *_ = self._axes(study)
+            examples = datasets.training_examples(study.dataset) if study.dataset else math.inf
             largest = max(map(study.batch_size_at, depths), default=0)
             if largest > examples:
                 yield (
                     f"{source}: studies.{name}.batch_size: {largest} is more than the {examples} "
-                    f"examples of {dataset}"
+                    f"examples of {study.dataset}"
                 )
-            for depth, label, parameters, flops in self._sizes(name):
+            for depth, label in itertools.product(depths, labels):
+                own, scheme = study.of(label), self.connection(name, label)
+                network = tasks.load(study.task).network(
+                    own.model, depth, own.recipe_settings, scheme
+                )
+                parameters = sum(math.prod(p.shape) for p in network.parameters().values())
+                flops = network.forward_flops(study.batch_size_at(depth))
                 if parameters > MAX_PARAMETERS or flops > MAX_FLOPS:
                     yield (
                         f"{source}: studies.{name}: {label} at {depth} layers has {parameters:.1e} "
@@ -554,18 +524,6 @@ class Config(Settings):
                         f"{MAX_PARAMETERS:.0e} and {MAX_FLOPS:.0e} can be planned"
                     )
                     break  # one line per study
-
-    def _sizes(self, name: str) -> Iterator[tuple[int, str, int, float]]:
-        """(depth, variant, parameters, operations of a forward pass) of a study's networks."""
-        study = self.studies[name]
-        labels, depths, *_ = self._axes(study)
-        for depth, label in itertools.product(depths, labels):
-            network = tasks.load(study.task).network(
-                study.model_of(label), depth, study.recipe_of(label), self.connection(name, label)
-            )
-            shapes = (parameter.shape for parameter in network.parameters().values())
-            flops = network.forward_flops(study.batch_size_at(depth))
-            yield depth, label, sum(map(math.prod, shapes)), flops
 
     def connection(self, study_name: str, variant: str, source: str = "config") -> Scheme:
         """The connection of a study's variant. Raises ConfigError.
@@ -630,18 +588,18 @@ class Config(Settings):
 
     def spec(self, cell: Cell) -> Spec:
         """Every number that the cell's training uses. Raises ConfigError."""
-        study = self.studies[cell.study]
+        study = self.studies[cell.study].of(cell.variant)
         numbers = {
             **asdict(cell),
             "task": study.task,
-            "recipe": study.recipe_of(cell.variant),
+            "recipe": study.recipe_settings,
             "connection": self.connection(cell.study, cell.variant),
-            "steps": study.steps_of(cell.variant),
+            "steps": study.steps,
             "batch_size": study.batch_size_at(cell.depth),
-            "model": study.model_of(cell.variant),
-            "accumulate": study.batches_of(cell.variant),
+            "model": study.model,
+            "accumulate": study.accumulate,
             "evaluate_every": study.evaluate_every,
-            "optimizer": study.optimizer_of(cell.variant),
+            "optimizer": study.optimizer,
             "weights": study.weights,
         }
         return validate(Spec, numbers, str(cell))

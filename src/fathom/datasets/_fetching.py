@@ -1,4 +1,4 @@
-"""Fetch the files of a data set: what all data sets share."""
+"""Fetch and read the files of a data set: what all data sets share."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from fathom.datasets import SUMS, DataError
 from fathom.system.files import atomic_write, sha256, write_text
@@ -26,22 +27,29 @@ class Unavailable(Exception):  # noqa: N818, an outcome that is looked for, not 
     """Why a source cannot be used, in one line."""
 
 
+Source = Callable[[Path, list[str]], Path]
+"""From an empty folder and the names of missing files to the folder that then has these files.
+
+May raise Unavailable or OSError.
+"""
+
+
 def fetch(
     folder: Path,
     log: Callable[[str], None],
     *,
     title: str,
     files: Mapping[str, str],
-    sources: Iterable[tuple[str, Callable[[Path, list[str]], None]]],
+    sources: Iterable[tuple[str, Source]],
     by_hand: str | None = None,
     elsewhere: str,
 ) -> None:
     """Make sure that `folder` holds all `files` (name: SHA-256) and their list, SHA256SUMS.
 
-    Missing files are taken from the `sources`, in order: pairs of a name and a function of the
-    folder and the missing files. `log` gets a line for each source. A file of `folder` with other
-    content is refused and left as it is. Raises DataError; its message says what was tried, what a
-    user can put there `by_hand` (None: the missing files), and where to find that (`elsewhere`).
+    Missing files are taken from the `sources`, pairs of a name and a function, in order. `log` gets
+    a line for each source. A file of `folder` with other content is refused and left as it is.
+    Raises DataError; its message says what was tried, what a user can put there `by_hand` (None:
+    the missing files), and where to find that (`elsewhere`).
     """
     tried = []
 
@@ -55,9 +63,11 @@ def fetch(
             break
         wanted, reason, started = len(missing), "", time.monotonic()
         try:
-            obtain(folder, missing)
+            with TemporaryDirectory(prefix="fathom-") as temporary:
+                found = obtain(Path(temporary), missing)
+                _copy(found, folder, {file: files[file] for file in missing})
         except (Unavailable, OSError) as error:
-            reason = f": {one_line(error)}"
+            reason = f": {' '.join(str(error).split())}"
         missing = [file for file in missing if not (folder / file).is_file()]
         count = f"{wanted - len(missing)} of {wanted} files in {time.monotonic() - started:.1f} s"
         note(f"{name}: {count}{reason}")
@@ -81,23 +91,33 @@ def sums(files: Mapping[str, str]) -> str:
     return "".join(f"{digest}  {name}\n" for name, digest in files.items())
 
 
+def read_sums(file: Path, digest: str) -> dict[str, str]:
+    """The inverse of `sums`, for a list that itself has this SHA-256.
+
+    So whoever changes the list has to change the code, whose hash then says so.
+    """
+    if problem := difference(file, digest):
+        raise DataError(f"{file}: {problem}")
+    lines = file.read_text(encoding="utf-8").splitlines()
+    return {name: found for found, name in map(str.split, lines)}
+
+
 def _missing(folder: Path, files: Mapping[str, str], note: Callable[[str], None]) -> list[str]:
     """The files that `folder` lacks. Raises DataError if the folder cannot be used as it is."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DataError(f"{folder}: cannot be made ({error.strerror})") from error
-    missing = [name for name in files if not (folder / name).exists()]
-    present = [name for name in files if name not in missing]
-    refused = []
-    for name in present:
-        problem = difference(folder / name, files[name])
-        if problem:
-            refused.append(
-                f"{folder / name}: {problem}; it is left as it is: move it away and run this again"
-            )
+    missing, refused = [], []
+    for name, digest in files.items():
+        file = folder / name
+        if not file.exists():
+            missing.append(name)
+        elif problem := difference(file, digest):
+            advice = "it is left as it is: move it away and run this again"
+            refused.append(f"{file}: {problem}; {advice}")
     note(
-        f"folder {folder}: {len(present) - len(refused)} of {len(files)} files"
+        f"folder {folder}: {len(files) - len(missing) - len(refused)} of {len(files)} files"
         + (f", {len(refused)} refused" if refused else "")
     )
     if refused:
@@ -105,25 +125,27 @@ def _missing(folder: Path, files: Mapping[str, str], note: Callable[[str], None]
     return missing
 
 
-def copy(source: Path, folder: Path, files: Mapping[str, str]) -> None:
-    """Copy `files` (name: SHA-256) from the folder `source`, each atomically.
-
-    Raises Unavailable if one is missing or not official, after all others have been copied.
-    """
-    problems = []
+def _copy(source: Path, folder: Path, files: Mapping[str, str]) -> None:
+    """Copy `files` (name: SHA-256), each atomically, up to the first that is not official."""
     for name, digest in files.items():
-        try:
-            with atomic_write(folder / name) as temporary:
-                shutil.copyfile(source / name, temporary)
-                problem = difference(temporary, digest)
-                if problem:
-                    raise Unavailable(f"{name} there is {problem}")
-        except FileNotFoundError:
-            problems.append(f"no {name} there")
-        except Unavailable as error:
-            problems.append(str(error))
-    if problems:
-        raise Unavailable("; ".join(problems))
+        with atomic_write(folder / name) as temporary:
+            shutil.copyfile(source / name, temporary)
+            if problem := difference(temporary, digest):
+                raise Unavailable(f"{name} there is {problem}")
+
+
+def read(folder: Path, files: Mapping[str, str]) -> dict[str, bytes]:
+    """The content of all `files` (name: SHA-256) in `folder`. Raises DataError, one line."""
+    missing = [name for name in files if not (folder / name).exists()]
+    if missing:
+        raise DataError(
+            f"{folder}: lacks {len(missing)} of {len(files)} files, such as {missing[0]}; "
+            "run: fathom fetch"
+        )
+    for name, digest in files.items():
+        if problem := difference(folder / name, digest):
+            raise DataError(f"{folder / name}: {problem}; move it away and run: fathom fetch")
+    return {name: (folder / name).read_bytes() for name in files}
 
 
 def difference(file: Path, digest: str) -> str | None:
@@ -132,11 +154,6 @@ def difference(file: Path, digest: str) -> str | None:
         found = sha256(file)
     except OSError as error:
         return f"unreadable ({error.strerror})"
-    return digest_difference(found, digest)
-
-
-def digest_difference(found: str, digest: str) -> str | None:
-    """Why a file with the SHA-256 `found` is not the official one; None if it is."""
     if found == digest:
         return None
     return f"not the official file (its SHA-256 is {found[:12]}…, not {digest[:12]}…)"
@@ -173,8 +190,3 @@ def run(
         return None
     said = (failures or lines[-1:] or [f"exit status {result.returncode}"])[0]
     return f"{name}: {said}"
-
-
-def one_line(error: Exception) -> str:
-    """The message of an error, without line breaks."""
-    return " ".join(str(error).split())

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from fathom.config import ConfigError, parse_yaml
+from fathom.config import ConfigError, read_yaml
 from fathom.settings import PlainText, Settings, Text, Unique, validate
 
 CITATION = Path("CITATION.cff")
@@ -23,11 +23,6 @@ class Author(Settings):
     given_names: PlainText | None = Field(None, alias="given-names")
     affiliation: PlainText | None = None
     orcid: Annotated[str, Field(pattern=r"^https://orcid\.org/[0-9X-]{19}$")] | None = None
-
-    @property
-    def is_person(self) -> bool:
-        """Whether it is a person."""
-        return self.family_names is not None
 
     @property
     def full_name(self) -> str:
@@ -87,15 +82,7 @@ class Citation(Settings):
 
 def read_citation(file: Path = CITATION) -> Citation:
     """The citation file. Raises ConfigError, a line for each problem."""
-    try:
-        text = file.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ConfigError(
-            f"{file}: missing; run this in the folder of the project, which has its authors there"
-        ) from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{file}: is not UTF-8 ({error.reason})") from error
-    citation = validate(Citation, parse_yaml(text, f"{file}:"), str(file))
+    citation = validate(Citation, read_yaml(file), str(file))
     for place, author in enumerate(citation.authors):
         if not author.full_name:
             raise ConfigError(f"{file}: authors.{place}: give name, or family-names")
@@ -105,7 +92,7 @@ def read_citation(file: Path = CITATION) -> Citation:
 def zenodo_metadata(citation: Citation) -> dict[str, Any]:
     """The content of `.zenodo.json`: what Zenodo asks of a deposit."""
     related = filter(None, map(_identifier, citation.references))
-    return _given(
+    return given(
         upload_type=citation.type,
         title=citation.title,
         description=citation.abstract.strip() or citation.title,
@@ -124,12 +111,12 @@ def zenodo_metadata(citation: Citation) -> dict[str, Any]:
 
 def _creator(author: Author) -> dict[str, Any]:
     orcid = (author.orcid or "").removeprefix("https://orcid.org/")
-    return _given(name=author.sorted_name, affiliation=author.affiliation, orcid=orcid)
+    return given(name=author.sorted_name, affiliation=author.affiliation, orcid=orcid)
 
 
-def _given(**fields: Any) -> dict[str, Any]:  # noqa: ANN401, any JSON
+def given(**fields: Any) -> dict[str, Any]:  # noqa: ANN401, any JSON
     """Those with a value."""
-    return {key: value for key, value in fields.items() if value}
+    return {key: value for key, value in fields.items() if value not in (None, "", [])}
 
 
 def _identifier(reference: Reference) -> str | None:

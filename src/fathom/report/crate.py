@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from rocrate.rocrate import ROCrate
 
 import fathom
 from fathom.config import Config
-from fathom.report.citation import Citation, read_citation
+from fathom.report.citation import Author, Citation, Reference, given, read_citation
 from fathom.report.page import PAGE
 from fathom.report.paper import PAPER
 from fathom.report.reports import reports_of
@@ -30,11 +29,11 @@ from fathom.settings import join_problems
 from fathom.system.errors import UserError
 from fathom.system.files import sha256
 
-PROJECT_FILES = (
+PROJECT = (
     "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md",
     "Snakefile", "config.yaml", "pyproject.toml", "requirements.txt",
+    "benchmarks", "config", "docs", "envs", "report", "src", "tests", "workflow",
 )  # fmt: skip
-PROJECT_FOLDERS = ("benchmarks", "config", "docs", "envs", "report", "src", "tests", "workflow")
 """What is needed to make the results again."""
 
 NOT_KEPT = ("__pycache__", ".egg-info")
@@ -80,36 +79,22 @@ CONTENTS = {
 TRAIN, WORKFLOW_RUN = "#fathom-train", "#workflow-run"
 
 
-class CrateError(UserError):
-    """The archive cannot be made; the message says what is missing and how to get it."""
+def write_crate(config: Config, files: Sequence[Path], templates: Path, folder: Path) -> str:
+    """Write the config's results into a new `folder`, all or nothing; say how much went into it.
 
-
-@dataclass(frozen=True)
-class Written:
-    """What went into a crate."""
-
-    files: int
-    bytes: int
-    runs: int
-
-
-def write_crate(config: Config, files: Sequence[Path], templates: Path, folder: Path) -> Written:
-    """Write the config's results into a new `folder`, all or nothing.
-
-    `files`: the config files. Raises CrateError if the folder is not empty, or if there is nothing
+    `files`: the config files. Raises UserError if the folder is not empty, or if there is nothing
     current to archive; ConfigError for a damaged CITATION.cff.
     """
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise CrateError(f"{folder}: is there already; name a new folder, or an empty one")
+        raise UserError(f"{folder}: is there already; name a new folder, or an empty one")
     if not WORKFLOW.is_file():
-        raise CrateError(f"{WORKFLOW}: missing; run this in the folder of the project")
+        raise UserError(f"{WORKFLOW}: missing; run this in the folder of the project")
     citation = read_citation()
     runs = _current_runs(config)
     results = _result_files(config, templates)
-    run_files = [run.folder / n for run in runs for n in (*run.manifest.run_files, MANIFEST)]
+    run_files = [run.folder / n for run in runs for n in (*run.manifest.files, MANIFEST)]
     kept = _reference_files(config)
-    own = [file for file in map(Path, PROJECT_FILES) if file.is_file()]
-    own += _files(*map(Path, PROJECT_FOLDERS))
+    own = _files(*map(Path, PROJECT))
     sources = _sources(config, (*own, *files, *kept, *results, *run_files))
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
@@ -117,40 +102,39 @@ def write_crate(config: Config, files: Sequence[Path], templates: Path, folder: 
         _crate(config, citation, runs, results, sources).write(fresh)
         sizes = [file.stat().st_size for file in fresh.rglob("*") if file.is_file()]
         fresh.rename(folder)
-    return Written(len(sizes), sum(sizes), len(runs))
+    return f"{len(sizes)} files, {sum(sizes) / 1e6:.1f} MB, {len(runs)} runs"
 
 
 # --- which files ----------------------------------------------------------------------------------
 
 
 def _current_runs(config: Config) -> list[Run]:
-    """The runs, each with its files checked. Raises CrateError if any does not count."""
+    """The runs, each with its files checked. Raises UserError if any does not count."""
     runs = [run for run in find_runs(config) if run.status != "missing"]
     unfit = [f"{run.folder}: {run.status}: {run.reason}" for run in runs if not run.counts]
     if unfit:
-        raise CrateError(f"{join_problems(unfit)}\nfathom verify says how to fix this")
+        raise UserError(f"{join_problems(unfit)}\nfathom verify says how to fix this")
     if not runs:
-        raise CrateError(
+        raise UserError(
             f"{config.results}: has no run to archive; run: snakemake all (with the same config)"
         )
     return runs
 
 
 def _result_files(config: Config, templates: Path) -> list[Path]:
-    """config.json, then reports, tables and figures. Raises CrateError if they do not fit it."""
+    """config.json, then reports, tables and figures. Raises UserError if they do not fit it."""
     results = Path(config.report_folder)
     kept = results / "config.json"
     if not kept.is_file() or read_json(kept) != json.loads(json.dumps(config.resolved())):
-        raise CrateError(
+        raise UserError(
             f"{kept}: is not what this config gives; run: snakemake all (with the same config)"
         )
     reports = [results / report.name for report in reports_of(config, templates)]
     for file in (results / "tables/cells.csv", *reports):
         if not file.is_file():
-            raise CrateError(f"{file}: missing; run: snakemake all (with the same config)")
-    documents = [file for name in (PAGE, PAPER) if (file := results / name).is_file()]
-    folders = (results / name for name in ("tables", "figures", "replay"))
-    return [kept, *reports, *documents, *_files(*folders)]
+            raise UserError(f"{file}: missing; run: snakemake all (with the same config)")
+    others = (results / name for name in (PAGE, PAPER, "tables", "figures", "replay"))
+    return [kept, *reports, *_files(*others)]
 
 
 def _reference_files(config: Config) -> list[Path]:
@@ -162,36 +146,36 @@ def _reference_files(config: Config) -> list[Path]:
     return [file for pattern in patterns for file in sorted(reference.glob(pattern))]
 
 
-def _files(*folders: Path) -> list[Path]:
-    """Every file below folders, except hidden and compiled ones."""
+def _files(*paths: Path) -> list[Path]:
+    """These files, and every file below these folders; without hidden and compiled ones."""
     return [
         file
-        for folder in folders
-        for file in sorted(folder.rglob("*"))
+        for path in paths
+        for file in ([path] if path.is_file() else sorted(path.rglob("*")))
         if file.is_file()
         and not file.name.startswith(".")
         and not any(part.endswith(NOT_KEPT) for part in file.parts)
     ]
 
 
-def _place(config: Config, file: Path) -> Path:
+def _place(config: Config, file: Path) -> str:
     """The path in the crate: the same, or below a folder of its own if that is elsewhere."""
     if not (file.is_absolute() or ".." in file.parts):
-        return file
+        return file.as_posix()
     for name in ("results", "reference"):
         folder = getattr(config, name)
         if folder and file.is_relative_to(folder):
-            return name / file.relative_to(folder)
-    return Path("configs", file.name)
+            return f"{name}/{file.relative_to(folder).as_posix()}"
+    return f"configs/{file.name}"
 
 
-def _sources(config: Config, files: Iterable[Path]) -> dict[Path, Path]:
-    """Path in the crate → file. Raises CrateError if two files would have the same path."""
-    sources: dict[Path, Path] = {}
+def _sources(config: Config, files: Iterable[Path]) -> dict[str, Path]:
+    """Path in the crate → file. Raises UserError if two files would have the same path."""
+    sources: dict[str, Path] = {}
     for file in files:
         other = sources.setdefault(_place(config, file), file)
         if other != file:
-            raise CrateError(f"{file}: has the name of {other}; give it another")
+            raise UserError(f"{file}: has the name of {other}; give it another")
     return sources
 
 
@@ -203,83 +187,68 @@ def _crate(
     citation: Citation,
     runs: Sequence[Run],
     results: Sequence[Path],
-    sources: dict[Path, Path],
+    sources: dict[str, Path],
 ) -> ROCrate:
     crate = ROCrate(version=CRATE_VERSION)
     crate.metadata.extra_terms.update(TERMS)
     described = {run.folder / name: words for run in runs for name, words in CONTENTS.items()}
     for place, file in sources.items():
-        target = place.as_posix()
-        properties = _given(
-            name=target,
+        properties = given(
+            name=place,
             description=described.get(file),
             encodingFormat=FORMATS.get(file.suffix),
             sha256=sha256(file),
             contentSize=str(file.stat().st_size),
         )
-        if place == WORKFLOW:
-            properties |= _whose(citation) | {
-                "name": f"{citation.title}: the workflow",
-                "hasPart": {"@id": TRAIN},
-            }
-            crate.add_workflow(file, target, main=True, lang="snakemake", properties=properties)
+        if file == WORKFLOW:
+            properties |= _whose(citation)
+            properties |= {"name": f"{citation.title}: the workflow", "hasPart": _refs([TRAIN])}
+            crate.add_workflow(file, place, main=True, lang="snakemake", properties=properties)
         else:
-            about = {"about": {"@id": "./"}} if target == "README.md" else {}
-            crate.add_file(file, target, properties=properties | about)
+            about = {"about": _refs(["./"])} if place == "README.md" else {}
+            crate.add_file(file, place, properties=properties | about)
     for entity in _entities(config, citation, runs, results):
-        crate.add_jsonld(_given(**entity))
-    root = _given(
+        crate.add_jsonld(entity)
+    root = given(
         name=f"{citation.title}: results",
         description=citation.abstract.strip() or citation.title,
         # The day of the last training, not of the export: the same results give the same crate.
         datePublished=citation.date_released or max(run.manifest.ended for run in runs),
         keywords=", ".join(citation.keywords),
         conformsTo=_refs(PROFILES),
-        mentions=_refs([WORKFLOW_RUN, *(f"#train/{_identity(config, run)}" for run in runs)]),
-        citation=_refs(_reference_ids(citation)),
+        mentions=_refs([WORKFLOW_RUN, *(f"#train/{_place(config, run.folder)}" for run in runs)]),
+        citation=_refs(_references(citation)),
         **_whose(citation),
     )
-    for key, value in root.items():
-        crate.root_dataset[key] = value
+    crate.update_jsonld({"@id": "./", **root})
     return crate
 
 
-def _given(**properties: Any) -> dict[str, Any]:  # noqa: ANN401, any JSON
-    """The properties that have a value; a list of one becomes that one, as RO-Crate recommends."""
-    return {
-        key: value[0] if isinstance(value, list) and len(value) == 1 else value
-        for key, value in properties.items()
-        if value not in (None, "", [])
-    }
-
-
-def _refs(identities: Iterable[str]) -> list[dict[str, str]]:
-    return [{"@id": identity} for identity in identities]
+def _refs(identities: Iterable[str]) -> list[dict[str, str]] | dict[str, str]:
+    """References to these; of one alone no list, as RO-Crate recommends."""
+    found = [{"@id": identity} for identity in identities]
+    return found[0] if len(found) == 1 else found
 
 
 def _whose(citation: Citation) -> dict[str, Any]:
     """By whom a work is, in which version and under which licence."""
-    return _given(
-        author=_refs(_author_ids(citation)),
-        license=_refs([citation.license_url]),
-        version=citation.version,
-    )
+    return {
+        "author": _refs(_authors(citation)),
+        "license": _refs([citation.license_url]),
+        "version": citation.version,
+    }
 
 
-def _identity(config: Config, run: Run) -> str:
-    return _place(config, run.folder).as_posix()
+def _authors(citation: Citation) -> dict[str, Author]:
+    return {a.orcid or f"#author-{number}": a for number, a in enumerate(citation.authors, 1)}
 
 
-def _author_ids(citation: Citation) -> list[str]:
-    return [a.orcid or f"#author-{number}" for number, a in enumerate(citation.authors, 1)]
-
-
-def _reference_ids(citation: Citation) -> list[str]:
-    return [r.url or f"#reference-{number}" for number, r in enumerate(citation.references, 1)]
+def _references(citation: Citation) -> dict[str, Reference]:
+    return {r.url or f"#reference-{number}": r for number, r in enumerate(citation.references, 1)}
 
 
 def _entity(identity: str, kind: str, name: str, **properties: Any) -> dict[str, Any]:  # noqa: ANN401
-    return {"@id": identity, "@type": kind, "name": name, **properties}
+    return {"@id": identity, "@type": kind, "name": name, **given(**properties)}
 
 
 def _entities(
@@ -299,7 +268,7 @@ def _entities(
     )
     for run in runs:
         yield from _training(config, run)
-    kept, *made = (_place(config, file).as_posix() for file in results)
+    kept, *made = (_place(config, file) for file in results)
     yield _action(
         WORKFLOW_RUN,
         "snakemake all",
@@ -316,11 +285,12 @@ def _entities(
     yield _entity(citation.license_url, "CreativeWork", citation.license)
     for url, name in PROFILES.items():
         yield _entity(url, "CreativeWork", name, version=url.rpartition("/")[2])
-    for identity, author in zip(_author_ids(citation), citation.authors, strict=True):
-        kind = "Person" if author.is_person else "Organization"
-        affiliation = author.affiliation if author.is_person else None
-        yield _entity(identity, kind, author.full_name, affiliation=affiliation)
-    for identity, reference in zip(_reference_ids(citation), citation.references, strict=True):
+    for identity, author in _authors(citation).items():
+        if author.family_names:
+            yield _entity(identity, "Person", author.full_name, affiliation=author.affiliation)
+        else:
+            yield _entity(identity, "Organization", author.full_name)
+    for identity, reference in _references(citation).items():
         authors = ", ".join(author.full_name for author in reference.authors)
         yield _entity(identity, "ScholarlyArticle", reference.title, author=authors)
 
@@ -336,12 +306,12 @@ def _software(runs: Sequence[Run]) -> list[tuple[str, str]]:
 
 def _training(config: Config, run: Run) -> Iterator[dict[str, Any]]:
     """A training, and the resources that it used."""
-    manifest, device, identity = run.manifest, run.manifest.device, _identity(config, run)
+    manifest, device, identity = run.manifest, run.manifest.device, _place(config, run.folder)
     usage = {name: value for name in UNITS if (value := getattr(manifest, name)) is not None}
     for name, value in usage.items():
         facts = {"propertyID": name, "value": value, "unitCode": UNITS[name]}
         yield _entity(f"#{name}/{identity}", "PropertyValue", name, **facts)
-    outputs = [name for name in (*manifest.run_files, MANIFEST) if name != SPEC]
+    outputs = [name for name in (*manifest.files, MANIFEST) if name != SPEC]
     yield _action(
         f"#train/{identity}",
         f"training of {run.cell.path()}",

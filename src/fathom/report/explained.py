@@ -91,11 +91,8 @@ def untrained(config: Config, cell: Cell) -> Untrained:
     inputs = {name: ops.asarray(value) for name, value in batch.inputs.items()}
     output = problem.network.forward(ops, params, inputs, block_inputs=block_inputs)
     sizes = np.array([np.sqrt((x * x).mean()) for x in block_inputs])
-    mixed = output.mixed
-    return Untrained(
-        sizes=sizes / sizes[0],
-        H_res=np.ones((len(sizes), 1, 1)) if mixed is None else mixed.H_res,
-    )
+    H_res = output.mixed.H_res if output.mixed else np.ones((len(sizes), 1, 1))
+    return Untrained(sizes / sizes[0], H_res)
 
 
 def passes(config: Config, cell: Cell) -> dict[str, np.ndarray]:

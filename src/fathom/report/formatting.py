@@ -15,7 +15,7 @@ def number(value: float, digits: int = 3) -> str:
 
 def largest(rows: list[dict[str, Any]], column: str) -> float:
     """The largest finite value of a column; NaN if there is none."""
-    return max((r[column] for r in rows if not math.isnan(r[column])), default=math.nan)
+    return max((r[column] for r in rows if math.isfinite(r[column])), default=math.nan)
 
 
 def percent(share: float) -> str:

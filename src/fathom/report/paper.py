@@ -73,7 +73,7 @@ def write_source(
         "passes": Sinkhorn.model_fields["iterations"].default,
         "initial_slope": lambda streams: math.log10(math.e + (streams - 1) / math.e),
     }
-    text = fill(environment, templates, TEMPLATE)
+    text = fill(environment, TEMPLATE)
     root.mkdir(parents=True, exist_ok=True)
     (root / SOURCE).write_text(text, encoding="utf-8")
     for file in sorted(templates.glob("*.typ")):

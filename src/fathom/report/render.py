@@ -26,16 +26,14 @@ from fathom.report.formatting import factor, largest, number, percent, plus_minu
 from fathom.report.presenters import (
     ABSENT,
     Record,
-    ReferencePresenter,
     StudyPresenter,
     VerdictsPresenter,
     count_deviations,
     established,
     group_uncounted,
-    name_score,
     records,
 )
-from fathom.report.reports import reports_of
+from fathom.report.reports import VERDICTS_AND_TESTS, reports_of
 from fathom.settings import ConfigError
 from fathom.system.files import write_text
 from fathom.system.text import printable
@@ -56,7 +54,6 @@ def write_reports(config: Config, published: Published, templates: Path, folder:
     """
     check_numbers(templates)
     environment = environment_of(templates)
-    environment.filters["paragraphs"] = split_paragraphs
     context = build_context(config, published, folder)
     # Global, so that a file of macros has it too.
     environment.globals |= context | {
@@ -69,7 +66,7 @@ def write_reports(config: Config, published: Published, templates: Path, folder:
     studies = {study.name: study for study in context["studies"]}
     for report in reports_of(config, templates):
         of_study = {"study": studies[report.study]} if report.study else {}
-        text = fill(environment, templates, report.template, **of_study)
+        text = fill(environment, report.template, **of_study)
         write_text(folder / report.name, lead_up(text, report.name.count("/")))
 
 
@@ -97,13 +94,13 @@ def build_context(config: Config, published: Published, folder: Path) -> dict[st
         },
         "deviations": count_deviations(tables["published"]),
         "metrics": tasks.run_metrics(),
+        "step_metrics": tasks.step_metrics(),
         "subset": config.subset,
         "trains": config.train,
         "pm": plus_minus,
         "ratio": ratio,
         "factor": factor,
         "established": established,
-        "name_score": name_score,
         "absent": ABSENT,
         "milliseconds": 1000,
         "apart": f"{APART:g}",
@@ -125,25 +122,20 @@ def environment_of(templates: Path, **options: Any) -> jinja2.Environment:  # no
     )
     environment.filters |= {
         "number": number, "largest": largest, "percent": percent, "list_words": list_words,
+        "paragraphs": split_paragraphs,
     }  # fmt: skip
     return environment
 
 
-def fill(
-    environment: jinja2.Environment,
-    templates: Path,
-    name: str,
-    **values: Any,  # noqa: ANN401
-) -> str:
+def fill(environment: jinja2.Environment, name: str, **values: Any) -> str:  # noqa: ANN401
     """A template's text. Raises ConfigError naming the file and the line that cannot be filled."""
     try:
         return environment.get_template(name).render(**values)
-    except jinja2.TemplateSyntaxError as error:
-        # The file may be one that this one imports.
-        where = f"{error.filename or templates / name}: line {error.lineno}"
-        raise ConfigError(f"{where}: {error.message}") from error
     except jinja2.TemplateError as error:
-        raise ConfigError(f"{find_line(error) or templates / name}: {error}") from error
+        # Jinja puts its templates into the traceback: the last may be one that this one imports.
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [f"{f.filename}: line {f.lineno}" for f in frames if f.filename.endswith(".j2")]
+        raise ConfigError(f"{lines[-1] if lines else name}: {error}") from error
 
 
 RELATIVE_LINK = re.compile(r"(?<=\]\()(?!#|/|[a-z]+:)")
@@ -154,10 +146,18 @@ def lead_up(text: str, folders: int) -> str:
     return RELATIVE_LINK.sub("../" * folders, text)
 
 
-def present_reference(config: Config) -> ReferencePresenter:
-    """The kept result that the config names, as reports see it."""
-    folder = Path(config.reference) if config.reference else None
-    return ReferencePresenter(folder, link_to(config, folder) if folder else "")
+def present_reference(config: Config) -> dict[str, Any]:
+    """The kept result that the config names: its verdicts, the studies with a page, a link to it.
+
+    Where there is none it has no verdicts and no pages.
+    """
+    folder = Path(config.reference or "")
+    if not config.reference or not (folder / "tables" / "verdicts.csv").is_file():
+        return {"verdicts": None, "pages": ()}
+    tables = (read_table(folder / "tables" / f"{name}.csv") for name in VERDICTS_AND_TESTS)
+    pages = [file.stem for file in (folder / "studies").glob("*.md")]
+    verdicts = VerdictsPresenter(*tables, pages)
+    return {"verdicts": verdicts, "pages": pages, "link": link_to(config, folder)}
 
 
 def link_to(config: Config, folder: Path) -> str:
@@ -191,13 +191,6 @@ def list_words(words: list[Any]) -> str:
     """'a, b and c'."""
     *first, last = map(str, words)
     return f"{', '.join(first)} and {last}" if first else last
-
-
-def find_line(error: jinja2.TemplateError) -> str:
-    """The template and the line that raised it: Jinja puts its templates into the traceback."""
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [f"{f.filename}: line {f.lineno}" for f in frames if f.filename.endswith(".j2")]
-    return lines[-1] if lines else ""
 
 
 # --- what a template may say by itself ----------------------------------------------------------

@@ -8,15 +8,13 @@ none of these are reported too.
 
 from __future__ import annotations
 
-import filecmp
-import importlib.util
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import fathom
 from fathom.analysis.attribution import write_attribution
@@ -28,7 +26,7 @@ from fathom.config import Config
 from fathom.report.draw import title_of
 from fathom.report.figure_manifest import MANIFEST, content, read_figure_manifest
 from fathom.report.figures import figures_of, figures_of_study, files_of
-from fathom.report.page import PACKAGES, PAGE, page_of, write_page
+from fathom.report.page import PAGE, page_of, write_page
 from fathom.report.paper import PAPER, paper_of, write_paper
 from fathom.report.render import write_reports
 from fathom.report.reports import reports_of
@@ -39,7 +37,7 @@ from fathom.settings import ConfigError
 from fathom.system.files import sha256, write_json
 from fathom.system.text import one_line
 
-CONFIG, TABLES, FIGURES, PAGES = "config.json", "tables", "figures", "studies"
+CONFIG, TABLES, FIGURES, PAGES, BENCH = "config.json", "tables", "figures", "studies", "bench.csv"
 
 KINDS = {CONFIG: "config", TABLES: "tables", FIGURES: "figures", PAGE: "page", PAPER: "paper"}
 """Kind of a file by the first part of its path in the results folder; any other is a report."""
@@ -129,7 +127,12 @@ def _checks(config: Config, published: Published, templates: Path, fresh: Path) 
     results = Path(config.report_folder)
     runs = [run for run in find_runs(config) if run.status != "missing"]
     yield from (_check_run(config, run) for run in runs)
-    is_made = _is_made(config, templates)
+    figures = sorted(_figure_sets(config, runs, fresh / TABLES))
+    on_request = {results / TABLES / BENCH, *(f for s in figures if s.is_optional for f in s.files)}
+    reports = (report.name for report in reports_of(config, templates))
+    is_made = any((results / name).exists() for name in (*reports, PAGE, PAPER)) or any(
+        file not in on_request for file in (*_files(results / TABLES), *_files(results / FIGURES))
+    )
     if is_made or (results / CONFIG).exists():
         write_json(fresh / CONFIG, config.resolved())
     if is_made and any(run.status == "corrupt" for run in runs):
@@ -138,7 +141,13 @@ def _checks(config: Config, published: Published, templates: Path, fresh: Path) 
     elif is_made:
         yield from _make_again(config, published, templates, fresh)
     yield from _compare(fresh, results)
-    yield from _check_figures(config, runs, fresh / TABLES, is_made)
+    for figure_set in figures:
+        is_there = any(file.exists() or file.is_symlink() for file in figure_set.files)
+        if is_there or (is_made and not figure_set.is_optional):
+            yield from _check_figure_set(figure_set)
+    belong = {file for figure_set in figures for file in figure_set.files}
+    strays = (file for file in _files(results / FIGURES) if file not in belong)
+    yield from (_stray("figures", file) for file in strays)
 
 
 # --- runs -----------------------------------------------------------------------------------------
@@ -164,22 +173,6 @@ def _is_local(config: Config, run: Run) -> bool:
 # --- config, tables and reports -------------------------------------------------------------------
 
 
-def _is_made(config: Config, templates: Path) -> bool:
-    """Whether any table, report or figure of `snakemake all` is there."""
-    results = Path(config.report_folder)
-    reports = (report.name for report in reports_of(config, templates))
-    files = (*_files(results / TABLES), *_files(results / FIGURES))
-    return any((results / name).exists() for name in (*reports, PAGE, PAPER)) or any(
-        not _is_optional(file.relative_to(results)) for file in files
-    )
-
-
-def _is_optional(file: Path) -> bool:
-    """Whether a table or figure, by its path in the results, has a target of its own."""
-    bench = (Path(TABLES, "bench.csv"), Path(FIGURES, MANIFEST), *files_of(Path(FIGURES), "bench"))
-    return file.parts[:2] == (FIGURES, "cells") or file in bench
-
-
 def _files(folder: Path) -> list[Path]:
     """Every file below a folder, except hidden ones, which the system may leave."""
     paths = sorted(folder.rglob("*"))
@@ -202,30 +195,23 @@ def _make_again(
         return
     for file in (*_files(results / TABLES), *_files(results / PAGES)):
         own = file.relative_to(results)
-        if not ((fresh / own).exists() or _is_optional(own)):
+        if not ((fresh / own).exists() or own == Path(TABLES, BENCH)):
             yield _stray(_kind(own), file)
-    if page.is_dir():
-        write = partial(write_page, config, page, fresh, figures)
-        yield from _make_document(results / PAGE, PACKAGES, write)
-    if paper.is_dir():
-        write = partial(write_paper, config, published, paper, fresh, figures)
-        yield from _make_document(results / PAPER, ("typst",), write)
-
-
-def _make_document(
-    file: Path, packages: Sequence[str], write: Callable[[], None]
-) -> Iterator[Check]:
-    """Make the page or the paper again, and yield why it could not be made."""
-    kind = KINDS[file.name]
-    lacking = [name for name in packages if importlib.util.find_spec(name) is None]
-    if not lacking:
+    documents = {
+        PAGE: (page, partial(write_page, config, page, fresh, figures)),
+        PAPER: (paper, partial(write_paper, config, published, paper, fresh, figures)),
+    }
+    for name, (folder, write) in documents.items():
+        check = partial(Check, KINDS[name], results / name)
         try:
-            write()
+            if folder.is_dir():
+                write()
         except ConfigError as error:
-            yield Check(kind, file, problem=f"cannot be made again: {error}")
-    elif file.exists():
-        why = f"not checked, since {lacking[0]} is not installed here"
-        yield Check(kind, file, problem=f"{why}; pip install -e '.[workflow]' brings it")
+            yield check(problem=f"cannot be made again: {error}")
+        except ModuleNotFoundError as error:
+            if (results / name).exists():
+                why = f"not checked, since {error.name} is not installed here"
+                yield check(problem=f"{why}; pip install -e '.[workflow]' brings it")
 
 
 def _compare(fresh: Path, results: Path) -> Iterator[Check]:
@@ -235,15 +221,10 @@ def _compare(fresh: Path, results: Path) -> Iterator[Check]:
         file, problem = results / own, ""
         if not file.is_file():
             problem = "missing"
-        elif not _is_same(again, file):
+        elif content(again) != content(file):
             problem = "is not what its inputs give"
         fix = "delete" if problem else "user"
         yield Check(_kind(own), file, "made again, and compared", problem, fix)
-
-
-def _is_same(a: Path, b: Path) -> bool:
-    """Whether two files hold the same, packed files by what they hold unpacked."""
-    return filecmp.cmp(a, b, shallow=False) or (a.suffix == ".gz" and content(a) == content(b))
 
 
 def _kind(own: Path) -> str:
@@ -257,8 +238,7 @@ def _stray(kind: str, file: Path) -> Check:
 # --- figures --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, order=True)
-class FigureSet:
+class FigureSet(NamedTuple):
     """The figures that a folder has to hold."""
 
     folder: Path
@@ -291,25 +271,12 @@ def _figure_sets(config: Config, runs: Sequence[Run], tables: Path) -> Iterator[
         yield FigureSet(folder, names, of, inputs)
     inputs = tuple(tables / name for name in ("cells.csv", "variance.csv", "published.csv"))
     yield FigureSet(figures / "overview", tuple(figures_of("overview")), "overview", inputs)
-    bench = (Path(config.report_folder, TABLES, "bench.csv"),)
+    bench = (Path(config.report_folder, TABLES, BENCH),)
     yield FigureSet(figures, tuple(figures_of("bench")), "bench", bench, is_optional=True)
     for cell in config.cells() if (figures / "cells").is_dir() else ():
         own, metrics = cell.path(), run_folder(Path(config.results), cell) / METRICS
         names = tuple(figures_of("cell"))
         yield FigureSet(figures / "cells" / own, names, own, (metrics,), is_optional=True)
-
-
-def _check_figures(
-    config: Config, runs: Sequence[Run], tables: Path, is_made: bool
-) -> Iterator[Check]:
-    sets = sorted(_figure_sets(config, runs, tables))
-    for figures in sets:
-        is_there = any(file.exists() or file.is_symlink() for file in figures.files)
-        if is_there or (is_made and not figures.is_optional):
-            yield from _check_figure_set(figures)
-    belong = {file for figures in sets for file in figures.files}
-    strays = (f for f in _files(Path(config.report_folder) / FIGURES) if f not in belong)
-    yield from (_stray("figures", file) for file in strays)
 
 
 def _check_figure_set(figures: FigureSet) -> Iterator[Check]:

@@ -14,24 +14,23 @@ import shutil
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 from fathom.config import Cell, Config
 from fathom.runs.folder import (
     MANIFEST,
-    MAX_JSON_BYTES,
     RUN_FILES,
     WEIGHTS,
+    Manifest,
     RunError,
     check_run,
     read_manifest,
     run_folder,
 )
 from fathom.runs.run import Run
-from fathom.runs.validate import find_runs
+from fathom.runs.validate import validate_run
 from fathom.system.errors import UserError
 from fathom.system.files import atomic_write
 from fathom.system.text import one_line
@@ -39,9 +38,7 @@ from fathom.system.text import one_line
 INDEX = "bundle.json"
 """Older bundles begin with this list of their files. It is skipped: manifests have the hashes."""
 
-KINDS = {tarfile.SYMTYPE: "a link", tarfile.LNKTYPE: "a link", tarfile.DIRTYPE: "a folder"}
-"""Entries that are no plain files, in words; all others are special."""
-
+MAX_JSON_BYTES = 4 * 2**20
 MAX_FILE_BYTES = 256 * 2**20
 MAX_TOTAL_BYTES = 8 * 2**30
 MAX_RATIO, FREE_BYTES = 100, 64 * 2**20
@@ -50,8 +47,6 @@ MAX_RUNS = 20_000
 MAX_PLATFORM = 100
 """The longest name of a platform, which becomes a folder."""
 CHUNK_BYTES = 2**20
-
-T = TypeVar("T")
 
 
 class BundleError(UserError):
@@ -67,14 +62,9 @@ def create_bundle(config: Config, file: Path, patterns: Sequence[str] = ()) -> l
     Raises ConfigError for a pattern that matches no cell, and BundleError if a chosen run is stale
     or corrupt, or if there is none.
     """
-    cells = set(config.select_cells(patterns))
-    chosen = [
-        run
-        for run in find_runs(config)
-        if run.status != "missing"
-        and run.folder == run_folder(Path(config.results), run.cell)  # not one that was imported
-        and run.cell in cells
-    ]
+    results, cells = Path(config.results), config.select_cells(patterns)
+    runs = [validate_run(run_folder(results, cell), config.spec(cell)) for cell in cells]
+    chosen = [run for run in runs if run.status != "missing"]
     unfit = [run for run in chosen if run.status != "measured"]
     if unfit:
         raise BundleError("\n".join(f"{run.cell}: {run.status}, {run.reason}" for run in unfit))
@@ -86,7 +76,7 @@ def create_bundle(config: Config, file: Path, patterns: Sequence[str] = ()) -> l
         tarfile.open(temporary, "w:gz", format=tarfile.USTAR_FORMAT) as archive,
     ):
         for run in chosen:
-            for name in (*run.manifest.run_files, MANIFEST):
+            for name in (*run.manifest.files, MANIFEST):
                 _add(archive, f"runs/{run.cell}/{name}", run.folder / name)
     return chosen
 
@@ -108,26 +98,27 @@ def import_bundle(
 
     `existing` decides about a different run of the same cell and platform that is there already.
     Returns the paths of the cells by what was done: `imported`, `kept`, `same`. Raises BundleError,
-    with nothing written, if anything is wrong.
+    with no run written, if anything is wrong.
     """
     done: dict[str, list[str]] = {"imported": [], "kept": [], "same": []}
-    with _staging_folder(results / "imported") as staging:
-        new: dict[Path, Path] = {}
-        for cell, platform in unpack(file, staging).items():
-            source, target = staging / cell.path(), imported_folder(results, cell, platform)
-            found = compare_existing(source, target, cell)
+    new: dict[Path, Path] = {}
+    home = results / "imported"
+    home.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".incoming-", dir=home) as folder:
+        for cell, manifest in unpack(file, Path(folder)).items():
+            target = imported_folder(results, cell, manifest.platform)
+            found = compare_existing(manifest, target, cell)
             if found == "another" and existing == "refuse":
                 raise BundleError(f"{target}: is there already; choose --keep or --replace")
-            if found in ("absent", "damaged") or (found == "another" and existing == "replace"):
-                done["imported"].append(cell.path())
-                new[source] = target
-            else:
-                done["same" if found == "same" else "kept"].append(cell.path())
+            if found == "another":
+                found = "kept" if existing == "keep" else "imported"
+            done[found].append(cell.path())
+            if found == "imported":
+                new[Path(folder, cell.path())] = target
         for source, target in new.items():
             target.parent.mkdir(parents=True, exist_ok=True)
-            if target.is_dir():
+            if target.exists():
                 shutil.rmtree(target)
-            target.unlink(missing_ok=True)
             source.replace(target)
     return done
 
@@ -138,106 +129,49 @@ def imported_folder(results: Path, cell: Cell, platform: str) -> Path:
 
 
 def compare_existing(
-    new: Path, target: Path, cell: Cell
-) -> Literal["absent", "damaged", "same", "another"]:
-    """Compare an unpacked run with what is at its place.
+    manifest: Manifest, target: Path, cell: Cell
+) -> Literal["imported", "same", "another"]:
+    """What an import makes of a run, by what is at its place.
 
-    `damaged`: the same run, but no longer intact. `another`: any other, intact or not.
+    `imported`: nothing is there, or the same run, no longer intact. `another`: any other is there,
+    intact or not.
     """
     if not target.exists():
-        return "absent"
+        return "imported"
     try:
-        if (new / MANIFEST).read_bytes() != (target / MANIFEST).read_bytes():
+        if read_manifest(target).sha256 != manifest.sha256:
             return "another"
-    except OSError:  # no manifest
+    except RunError:
         return "another"
     try:
-        check_run(target, read_manifest(target), cell)
+        check_run(target, manifest, cell)
     except RunError:
-        return "damaged"
+        return "imported"
     return "same"
-
-
-STAGING = ".incoming-"
-"""The folder that an import unpacks into: this, and the number of its process."""
-
-
-@contextmanager
-def _staging_folder(home: Path) -> Iterator[Path]:
-    """A folder on the same file system, removed afterwards whatever happens.
-
-    Those that killed imports have left are removed too.
-    """
-    created = [folder for folder in (home, *home.parents) if not folder.exists()]
-    for left in home.glob(f"{STAGING}*"):
-        process = left.name.removeprefix(STAGING)
-        if process.isdecimal() and not _is_another(int(process)):
-            shutil.rmtree(left, ignore_errors=True)
-    staging = home / f"{STAGING}{os.getpid()}"
-    staging.mkdir(parents=True)
-    try:
-        yield staging
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-        for folder in created:  # a refused import leaves no empty folders either
-            if folder.exists() and not any(folder.iterdir()):
-                folder.rmdir()
-
-
-def _is_another(process: int) -> bool:
-    """Whether another process of that number is running."""
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:  # somebody else's
-        return True
-    return process != os.getpid()
 
 
 # --- reading a bundle ---------------------------------------------------------------------------
 
 
-def unpack(file: Path, staging: Path) -> dict[Cell, str]:
-    """Unpack a bundle into `staging` and check every run; returns the platform of each cell's.
+def unpack(file: Path, staging: Path, *, check: bool = True) -> dict[Cell, Manifest]:
+    """Unpack a bundle into `staging`; returns the manifest of each cell's run.
 
-    Raises BundleError if anything is wrong.
+    Raises BundleError if anything is wrong with a file of a run, or, without `check`, with a
+    manifest.
     """
-    return _unpack(file, staging, _check_unpacked)
-
-
-def read_manifests(file: Path) -> dict[tuple[str, Cell], bytes]:
-    """The manifests of a bundle's runs by platform and cell; their other files are not checked.
-
-    Raises BundleError.
-    """
-
-    def read(folder: Path, cell: Cell) -> tuple[tuple[str, Cell], bytes]:
-        return (read_manifest(folder).platform, cell), (folder / MANIFEST).read_bytes()
-
-    with tempfile.TemporaryDirectory() as staging:
-        return dict(_unpack(file, Path(staging), read).values())
-
-
-def _check_unpacked(folder: Path, cell: Cell) -> str:
-    """Check an unpacked run; returns its platform. Raises RunError."""
-    manifest = read_manifest(folder)
-    check_run(folder, manifest, cell)
-    if not 0 < len(manifest.platform) <= MAX_PLATFORM:
-        raise RunError(
-            f"{folder}/{MANIFEST}: device and system make a platform of {len(manifest.platform)} "
-            f"letters, where 1 to {MAX_PLATFORM} are needed"
-        )
-    return manifest.platform
-
-
-def _unpack(file: Path, staging: Path, read: Callable[[Path, Cell], T]) -> dict[Cell, T]:
-    """Unpack a bundle into `staging`, then `read` each run's folder. Raises BundleError."""
     try:
         limit = min(MAX_TOTAL_BYTES, FREE_BYTES + MAX_RATIO * file.stat().st_size)
         with gzip.open(file) as unzipped:
             cells = _extract(_Bounded(unzipped, limit), staging)
-        return {cell: read(staging / cell.path(), cell) for cell in cells}
+        manifests = {cell: read_manifest(staging / cell.path()) for cell in cells}
+        for cell, manifest in manifests.items() if check else ():
+            check_run(staging / cell.path(), manifest, cell)
+            if not 0 < len(manifest.platform) <= MAX_PLATFORM:
+                raise BundleError(
+                    f"{cell}: device and system make a platform of {len(manifest.platform)} "
+                    f"letters, where 1 to {MAX_PLATFORM} are needed"
+                )
+        return manifests
     except FileNotFoundError:
         raise BundleError(f"{file}: no such file") from None
     except (BundleError, RunError) as error:
@@ -282,15 +216,10 @@ def _extract(stream: _Bounded, staging: Path) -> list[Cell]:
     # Headers are read here, one block each: tarfile itself would follow links, sparse maps, and
     # headers of any length that rename and resize what comes after them.
     cells: dict[Cell, None] = {}
-    seen: set[str] = set()
     while (header := stream.read(tarfile.BLOCKSIZE)) != bytes(tarfile.BLOCKSIZE):
         entry = tarfile.TarInfo.frombuf(header, "ascii", "replace")
         if entry.type != tarfile.REGTYPE:
-            kind = KINDS.get(entry.type, "a special entry")
-            raise BundleError(f"{entry.name!r}: {kind}, where only plain files belong")
-        if entry.name in seen:
-            raise BundleError(f"{entry.name!r}: is there twice")
-        seen.add(entry.name)
+            raise BundleError(f"{entry.name!r}: is no plain file")
         cell, name = _parse_name(entry.name)
         most = MAX_JSON_BYTES if name.endswith(".json") else MAX_FILE_BYTES
         if not 0 <= entry.size <= most:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,11 +25,10 @@ class Checkpoint:
     """
 
     def __init__(self, run: Path, identity: str) -> None:
-        self.folder = run / PARTIAL
-        self.file = self.folder / "checkpoint.safetensors"
+        self.file = run / PARTIAL / "checkpoint.safetensors"
         self.identity = identity
         self.resumed_at: list[int] = []
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.file.parent.mkdir(parents=True, exist_ok=True)
 
     def save(self, rows: Sequence[Row], state: dict[str, np.ndarray]) -> None:
         """Replace the checkpoint atomically."""
@@ -57,10 +55,6 @@ class Checkpoint:
             return None
         self.resumed_at = [*resumed_at, len(rows)]
         return Resume(state, rows)
-
-    def remove(self) -> None:
-        """Delete the checkpoint: the run is complete."""
-        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def _digest(metadata: dict[str, str], state: dict[str, np.ndarray]) -> str:

@@ -17,9 +17,9 @@ A hash covers the syntax tree without docstrings, comments, layout, annotations 
   its own, or all of them as `"module:X[*]"`.
 
 Only the Python that fathom's own sources use is understood. Anything else that could hide a
-dependency raises CodeError. Not seen are names found by a string (`getattr`, `importlib`), the
-class of an object that is handed over, and what a module does on import if none of its names is
-used. Roots are for the first two.
+dependency raises CodeError. Not seen are names found by a string (`getattr`, `eval`, `importlib`),
+the class of an object that is handed over, and what a module does on import if none of its names
+is used. Roots are for the first two. That no import is defined again, Ruff sees (F811).
 
 Uses the standard library only and imports no module: the workflow calls this at every start. Each
 source is read once in a process. Every version of Python gives the same digits.
@@ -47,9 +47,6 @@ Chain = tuple[str, ...]
 NO_CODE = {"TYPE_CHECKING", "__name__ == '__main__'"}
 """Conditions under which a module does nothing when it is imported."""
 
-HIDDEN = {"globals", "eval", "exec", "__import__"}
-"""Builtins that reach a definition without naming it."""
-
 NOT_WRITTEN = {"annotation", "returns", "msg", "type_params", "type_comment", "ctx", "kind"}
 """Fields of the syntax tree that do not affect behaviour; `msg` is that of `assert`."""
 
@@ -67,7 +64,7 @@ def definition_hashes(*roots: str, package: Path = PACKAGE) -> dict[str, str]:
     A root is a module, "fathom.train", or a definition in it, "fathom.train:objective". The hashes
     are 16 hexadecimal digits by "module:name", sorted. `package` is the folder of the sources.
 
-    Raises LookupError for a root that the sources do not have, and CodeError.
+    Raises CodeError, also for a root that the sources do not have.
     """
     return _sources(package).reached(roots)
 
@@ -120,8 +117,6 @@ class _Definition:
                     call.keywords = [keyword for keyword in call.keywords if not _has_text(keyword)]
             case ast.Import() | ast.ImportFrom():
                 self.imports.append(node)
-            case ast.Global(names=names):
-                self.chains.update((name,) for name in names)
         fields = [(name, getattr(node, name, None)) for name in node._fields]
         written = (
             f" {n}={self._write(v)}" for n, v in fields if n not in NOT_WRITTEN and v is not None
@@ -170,10 +165,6 @@ class _Module:
         for statement in ast.parse(file.read_bytes(), str(file)).body:
             self._read(statement)
 
-    def defines(self, name: str) -> bool:
-        """Whether the name stands for something at the top of the module."""
-        return name in self.definitions or name in self.imports
-
     def at(self, node: ast.stmt) -> str:
         """File and line."""
         return f"{self.file}:{node.lineno}"
@@ -181,31 +172,34 @@ class _Module:
     def _read(self, statement: ast.stmt) -> None:
         match statement:
             case ast.Import() | ast.ImportFrom():
-                for name, origin in self.imported(statement):
-                    if self.imports.get(name) != origin:
-                        self._refuse_second([name], statement)
-                    self.imports[name] = origin
+                self.imports.update(self.imported(statement))
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 self._define([statement.name], statement)
                 for part in (n for d in statement.decorator_list for n in ast.walk(d)):
                     if isinstance(part, ast.Name) and part.id in self.definitions:
                         self.registered.setdefault(part.id, set()).add(statement.name)
             case ast.Assign():
-                self._define(self._names(statement), statement)
+                stored = [part for target in statement.targets for part in ast.walk(target)]
+                names = [
+                    part.id
+                    for part in stored
+                    if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
+                ]
+                # Without a name it sets attributes or items.
+                self._define(names or [""], statement)
             case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr()):
                 self._define([name], statement)
             case ast.Expr(value=ast.Constant()):
                 pass  # a docstring
             case ast.If(orelse=[]) if ast.unparse(statement.test) in NO_CODE:
                 pass
-            case ast.Expr() | ast.For() if not any(map(_is_import, ast.walk(statement))):
+            case ast.Expr() | ast.For():
                 self._define([""], statement)
             case _:
                 kind = f"{type(statement).__name__} at the top of a module"
                 raise CodeError(self.at(statement), f"{kind}; put it into a function")
 
     def _define(self, names: list[str], statement: ast.stmt) -> None:
-        self._refuse_second(filter(None, names), statement)
         value = getattr(statement, "value", None)
         if isinstance(value, ast.Call) and ast.unparse(value.func).partition("[")[0] == "Registry":
             (name,) = names
@@ -217,35 +211,16 @@ class _Module:
         for name in names:
             self.definitions.setdefault(name, []).append(statement)
 
-    def _refuse_second(self, names: Iterable[str], statement: ast.stmt) -> None:
-        for name in filter(self.defines, names):
-            raise CodeError(self.at(statement), f"{name}, which is defined twice; rename one")
-
-    def _names(self, statement: ast.Assign) -> list[str]:
-        """The names that an assignment defines; "" where it sets attributes or items."""
-        parts = [part for target in statement.targets for part in ast.walk(target)]
-        stored = [part for part in parts if isinstance(getattr(part, "ctx", None), ast.Store)]
-        names = [part.id for part in stored if isinstance(part, ast.Name)]
-        if names and any(isinstance(part, ast.Attribute | ast.Subscript) for part in stored):
-            raise CodeError(self.at(statement), "names and attributes in one assignment; split it")
-        return names or [""]
-
     def imported(self, node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, Chain]]:
         """Each name that the statement binds, and where it comes from."""
         for alias in node.names:
             if isinstance(node, ast.Import):  # `import a.b` binds a
                 origin = alias.name if alias.asname else alias.name.partition(".")[0]
                 yield alias.asname or origin, (origin,)
-            elif alias.name == "*":
-                raise CodeError(self.at(node), "a star import; import each name")
-            elif node.level:
-                raise CodeError(self.at(node), "a relative import; name the whole module")
+            elif alias.name == "*" or node.level:
+                raise CodeError(self.at(node), "a star or relative import; name what is used")
             else:
                 yield alias.asname or alias.name, (node.module, alias.name)
-
-
-def _is_import(node: ast.AST) -> bool:
-    return isinstance(node, ast.Import | ast.ImportFrom)
 
 
 # --- the package ---------------------------------------------------------------------------------
@@ -285,14 +260,9 @@ class _Sources:
 
     def _root(self, root: str) -> str:
         name, colon, definition = root.partition(":")
-        module = self._module(name)
-        if module is None:
-            raise LookupError(f"{root}: there is no module {name} in {self.folder}")
-        if not colon:
-            return name
-        if not module.defines(definition):
-            raise LookupError(f"{root}: {name} defines no {definition}")
-        return self._place(name, (definition,), root)
+        if self._module(name) is None:
+            raise CodeError(root, f"{name}, which is no module")
+        return self._place(name, (definition,) if colon else (), root)
 
     def _module(self, name: str) -> _Module | None:
         """A module of the package; None for anything else."""
@@ -315,20 +285,16 @@ class _Sources:
         """The hash of a definition, and the places that it refers to."""
         statements = module.definitions[name]
         definition = _Definition(statements)
-        local: dict[str, set[Chain]] = {}
+        local: dict[str, Chain] = {}
         for node in definition.imports:
-            for bound, origin in module.imported(node):
-                local.setdefault(bound, set()).add(origin)
+            local.update(module.imported(node))
 
         means: dict[str, list[str]] = {}
         where = module.at(statements[0])
         for head, *attributes in definition.chains:
-            origins = set(local.get(head, ()))
-            if head in definition.outer:
-                if module.defines(head):
-                    origins.add((module.name, head))
-                elif head in HIDDEN:
-                    raise CodeError(where, f"{head}; name the definition that is used")
+            origins = {local[head]} if head in local else set()
+            if head in definition.outer and (head in module.definitions or head in module.imports):
+                origins.add((module.name, head))
             places = {self._place(o[0], (*o[1:], *attributes), where) for o in origins}
             if places:
                 means[".".join((head, *attributes))] = sorted(places)

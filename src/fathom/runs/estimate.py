@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from functools import cache
 from statistics import median
 
-from fathom.config import Cell, Config, Spec
+from fathom.config import BACKENDS, Cell, Config, Spec
 from fathom.runs.run import Run, group_of
 from fathom.tasks import Problem
 
@@ -38,49 +39,33 @@ def assumed_seconds(specs: Iterable[Spec]) -> float:
     return sum(spec.steps * assumed_step_seconds(spec) for spec in specs)
 
 
-def estimate_from_steps(specs: Sequence[Spec], step_seconds: Mapping[str, float]) -> float:
-    """Seconds that all these trainings take one after the other, from timed steps.
-
-    `step_seconds`: for each backend, what a step of the first of its specs took.
-    """
-    first = {spec.backend: spec for spec in reversed(specs)}
-    rate = {name: step_seconds[name] / assumed_step_seconds(spec) for name, spec in first.items()}
-    return sum(rate[spec.backend] * assumed_seconds([spec]) for spec in specs)
-
-
 def estimate_from_runs(
     config: Config, timed: Sequence[Run], left: Sequence[Cell]
 ) -> dict[Cell, float]:
     """Seconds to train each of the cells left, from runs that were timed here.
 
-    Estimated from the median step of matching cells (study, depth, variant, backend). Without one:
+    Estimated from the median time of matching cells (study, depth, variant, backend). Without one:
     from the operations, scaled by how much longer than assumed its backend has taken here.
     """
-    assumed: dict[tuple[str, int, str], float] = {}
-    """Seconds of a step; the same for all seeds and backends."""
 
-    def assumed_step(cell: Cell) -> float:
-        network = (cell.study, cell.depth, cell.variant)
-        if network not in assumed:
-            assumed[network] = assumed_step_seconds(config.spec(cell))
-        return assumed[network]
+    @cache  # the same for all seeds and backends
+    def assumed(study: str, depth: int, variant: str) -> float:
+        return assumed_seconds([config.spec(Cell(study, depth, variant, BACKENDS[0], 0))])
 
-    steps: dict[str, list[float]] = {}
-    """Seconds of a step, by group."""
+    seconds: dict[str, list[float]] = {}
+    """Of whole trainings, by group."""
     rates: dict[str, list[float]] = {}
     """How many times what was assumed, by backend."""
     for run in timed if left else ():
-        step = run.manifest.seconds / config.studies[run.cell.study].steps_of(run.cell.variant)
-        steps.setdefault(group_of(run.cell), []).append(step)
-        rates.setdefault(run.cell.backend, []).append(step / assumed_step(run.cell))
+        cell, took = run.cell, run.manifest.seconds
+        seconds.setdefault(group_of(cell), []).append(took)
+        rate = took / assumed(cell.study, cell.depth, cell.variant)
+        rates.setdefault(cell.backend, []).append(rate)
 
-    def step_seconds(cell: Cell) -> float:
-        if matching := steps.get(group_of(cell)):
+    def estimate(cell: Cell) -> float:
+        if matching := seconds.get(group_of(cell)):
             return median(matching)
-        return assumed_step(cell) * median(rates.get(cell.backend, [1.0]))
+        rate = median(rates.get(cell.backend, [1.0]))
+        return rate * assumed(cell.study, cell.depth, cell.variant)
 
-    return {
-        cell: STARTUP_SECONDS
-        + step_seconds(cell) * config.studies[cell.study].steps_of(cell.variant)
-        for cell in left
-    }
+    return {cell: STARTUP_SECONDS + estimate(cell) for cell in left}

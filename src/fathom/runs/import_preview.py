@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fathom.config import Cell, Config
-from fathom.runs.bundle import compare_existing, imported_folder, read_manifests, unpack
-from fathom.runs.folder import MANIFEST
+from fathom.runs.bundle import compare_existing, imported_folder, unpack
+from fathom.runs.folder import Manifest
 from fathom.runs.validate import validate_run
 
 BUNDLES = "bundles"
@@ -49,37 +49,39 @@ def preview_import(config: Config, file: Path) -> list[ImportPreview]:
     """
     planned, kept = set(config.cells()), _kept_manifests(config, file)
 
-    def outcome(new: Path, cell: Cell, platform: str) -> tuple[str, str]:
+    def outcome(new: Path, cell: Cell, manifest: Manifest) -> tuple[str, str]:
         """What becomes of the unpacked run `new`, and why."""
-        present = compare_existing(new, imported_folder(Path(config.results), cell, platform), cell)
-        manifest = kept.get((platform, cell))
-        if present == "absent" and manifest is not None:
-            present = "same" if (new / MANIFEST).read_bytes() == manifest else "another"
-        if present in ("same", "another"):
-            return present, ""
+        target = imported_folder(Path(config.results), cell, manifest.platform)
+        found = compare_existing(manifest, target, cell)
+        other = kept.get((manifest.platform, cell))
+        if found == "imported" and other:
+            found = "same" if other.sha256 == manifest.sha256 else "another"
+        if found != "imported":
+            return found, ""
         if cell not in planned:
             return "not asked for", ""
         spec = config.spec(cell)
         run = validate_run(new, spec, imported=True)
         if run.counts:
             return "counts", ""
-        fits = run.manifest is not None and run.manifest.spec_hash == spec.hash()
-        return "replay" if fits else "left out", run.reason
+        return "replay" if manifest.spec_hash == spec.hash() else "left out", run.reason
 
     with tempfile.TemporaryDirectory() as folder:
         staging = Path(folder)
         return [
-            ImportPreview(cell, platform, *outcome(staging / cell.path(), cell, platform))
-            for cell, platform in unpack(file, staging).items()
+            ImportPreview(cell, manifest.platform, *outcome(staging / cell.path(), cell, manifest))
+            for cell, manifest in unpack(file, staging).items()
         ]
 
 
-def _kept_manifests(config: Config, file: Path) -> dict[tuple[str, Cell], bytes]:
+def _kept_manifests(config: Config, file: Path) -> dict[tuple[str, Cell], Manifest]:
     """The manifests in all other bundles that the results keep, by platform and cell."""
     found = {}
     for other in sorted((Path(config.results) / BUNDLES).glob("*.tar.gz")):
         if not (file.exists() and other.samefile(file)):
-            found |= read_manifests(other)
+            with tempfile.TemporaryDirectory() as folder:
+                manifests = unpack(other, Path(folder), check=False)
+            found |= {(each.platform, cell): each for cell, each in manifests.items()}
     return found
 
 

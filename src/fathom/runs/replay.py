@@ -53,10 +53,20 @@ class Comparison(NamedTuple):
 def replay_groups(config: Config, runs: Iterable[Run], compute: Compute) -> Iterator[Replay]:
     """Replay every group of the runs; writes no receipt.
 
-    A group that cannot be replayed here is an outcome, not an error.
+    The first run of a group is repeated. A group that cannot be is an outcome, not an error.
     """
     for group in group_runs(runs):
-        yield replay_group(config.spec(group[0].cell), group, compute)
+        run = group[0]
+        spec = config.spec(run.cell)
+        yield Replay(
+            platform=run.platform,
+            group=group_of(run.cell),
+            made_by=run.manifest.made_by,
+            code=training_code_hash(spec),
+            runs={each.cell.path(): each.manifest.sha256 for each in group},
+            repeated=run.cell.path(),
+            **_repeat(spec, run, compute)._asdict(),
+        )
 
 
 def group_runs(runs: Iterable[Run]) -> list[list[Run]]:
@@ -68,22 +78,8 @@ def group_runs(runs: Iterable[Run]) -> list[list[Run]]:
     return [sorted(group, key=lambda run: run.cell.seed) for group in groups.values()]
 
 
-def replay_group(spec: Spec, runs: Sequence[Run], compute: Compute) -> Replay:
-    """Train the first of the runs again for a few steps; `spec` is its spec."""
-    run = runs[0]
-    compared = _repeat(spec, run, compute)
-    return Replay(
-        platform=run.platform,
-        group=group_of(run.cell),
-        made_by=run.manifest.made_by,
-        code=training_code_hash(spec),
-        runs={each.cell.path(): each.manifest.sha256 for each in runs},
-        repeated=run.cell.path(),
-        **compared._asdict(),
-    )
-
-
 def _repeat(spec: Spec, run: Run, compute: Compute) -> Comparison:
+    """Train the run again for a few steps, and compare."""
     threads = max(min(run.manifest.threads, os.cpu_count() or 1), 1)
     device = {"device": run.manifest.device.kind, "threads": threads}
     try:

@@ -48,11 +48,6 @@ class Run:
         return self.details or self.reason
 
     @property
-    def origin(self) -> str:
-        """`imported` or `here`; empty if its numbers do not count."""
-        return {"measured": "here", "imported": "imported"}.get(self.status, "")
-
-    @property
     def counts(self) -> bool:
         """Whether its numbers may enter a table."""
         return self.status in COUNTED

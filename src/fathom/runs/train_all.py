@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context, parent_process
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from fathom.backends import BackendError
 from fathom.config import Compute, Config, Spec, installed_backends
-from fathom.runs.estimate import assumed_seconds, estimate_from_steps
+from fathom.runs.estimate import assumed_seconds, assumed_step_seconds
 from fathom.runs.folder import run_folder
 from fathom.runs.progress import log_lines
 from fathom.runs.training import run_cell, time_step
@@ -21,12 +22,10 @@ from fathom.runs.validate import validate_run
 from fathom.system.errors import UserError
 
 
-def specs_left(
-    config: Config, patterns: Sequence[str], report: Callable[[str], None]
-) -> list[Spec]:
+def specs_left(config: Config, patterns: Sequence[str]) -> list[Spec]:
     """Specs of the chosen cells that are not trained yet, the longest first by their operations.
 
-    Cells of a backend that is not installed are left out; `report` is called with a line for it.
+    Cells of a backend that is not installed are left out; prints a line for it.
     Raises ConfigError for a pattern that matches no cell or with `train: false`, BackendError if
     none of the chosen cells can be trained here.
     """
@@ -34,7 +33,7 @@ def specs_left(
     config.check_trains({cell.study for cell in cells})
     here = installed_backends()
     for backend in sorted({cell.backend for cell in cells} - set(here)):
-        report(f"backend {backend} is not installed here: left out")
+        print(f"fathom: backend {backend} is not installed here: left out", file=sys.stderr)
     specs = [config.spec(cell) for cell in cells if cell.backend in here]
     if not specs:
         raise BackendError("no chosen cell can be trained here: its backend is not installed")
@@ -52,10 +51,13 @@ def estimate_by_timing(specs: Sequence[Spec], compute: Compute) -> float | None:
     """
     first = {spec.backend: spec for spec in reversed(specs)}
     try:
-        timed = {name: time_step(spec, compute) for name, spec in first.items()}
+        rates = {
+            name: time_step(spec, compute) / assumed_step_seconds(spec)
+            for name, spec in first.items()
+        }
     except UserError:
         return None
-    return estimate_from_steps(specs, timed)
+    return sum(rates[spec.backend] * assumed_seconds([spec]) for spec in specs)
 
 
 def train_each(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -21,7 +22,7 @@ from fathom.backends import Backend
 from fathom.config import Compute, Spec
 from fathom.runs import code_hash
 from fathom.runs.checkpoint import Checkpoint
-from fathom.runs.folder import WEIGHTS, check_weights, write_run
+from fathom.runs.folder import PARTIAL, WEIGHTS, check_weights, write_run
 from fathom.runs.training_code import training_code
 from fathom.system.hardware import operating_system, peak_host_memory_bytes, processor
 from fathom.system.text import printable
@@ -76,7 +77,7 @@ def run_cell(
     }
     mixing = learned_mixing(problem, backend, params)
     write_run(folder, spec, rows, mixing, params if spec.weights else None, facts)
-    checkpoint.remove()
+    shutil.rmtree(folder / PARTIAL, ignore_errors=True)
     return tasks.outcome_of(spec, rows)[0]
 
 

@@ -22,7 +22,7 @@ def training_code(spec: Spec) -> dict[str, str]:
 
 def training_code_hash(spec: Spec) -> str:
     """`training_code` in sixteen hexadecimal digits."""
-    return _digest(training_roots(spec))
+    return code_hash.digits(json.dumps(training_code(spec)))
 
 
 def training_roots(spec: Spec) -> tuple[str, ...]:
@@ -36,23 +36,14 @@ def training_roots(spec: Spec) -> tuple[str, ...]:
     metrics = (STEP_METRICS | task.step_metrics).values()
     functions = (metric.compute for metric in metrics if metric.compute)
     classes = (type(value) for value in (task, *settings_of(spec.connection), spec.recipe))
-    found = {f"{o.__module__}:{_top_level(o)}" for o in (*functions, *classes)}
+    # The name at the top of the module; for a closure, that of the function around it.
+    found = {f"{o.__module__}:{o.__qualname__.partition('.')[0]}" for o in (*functions, *classes)}
     start = ("fathom.train:train", "fathom.tasks:Problem", f"fathom.backends.{spec.backend}")
     return (*start, *sorted(found))
 
 
-def _top_level(definition: object) -> str:
-    """The name at the top of its module; for a closure, that of the function around it."""
-    return definition.__qualname__.partition(".")[0]
-
-
 CHECKS = ("fathom.settings:", "fathom.system.errors:")
 """Left out: they validate settings and word refusals. The settings themselves are in the spec."""
-
-
-@cache
-def _digest(roots: tuple[str, ...]) -> str:
-    return code_hash.digits(json.dumps(_hashes(roots)))
 
 
 @cache  # the same for thousands of cells

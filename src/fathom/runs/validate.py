@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,6 @@ from fathom.runs.receipts import OUTCOMES, Replay, read_replays
 from fathom.runs.run import Run
 from fathom.runs.training_code import training_code
 from fathom.system.text import one_line
-
-WAITS = "waits for a replay (fathom replay)"
 
 
 def validate_run(folder: Path, spec: Spec, *, imported: bool = False) -> Run:
@@ -115,12 +114,10 @@ def imported_runs(config: Config) -> list[Run]:
     platforms = imported_platforms(Path(config.results))
     replays = read_replays(config) if platforms else {}
     runs = []
-    for cell in config.cells() if platforms else ():
-        spec = config.spec(cell)
-        for platform in platforms:
-            if (folder := platform / cell.path()).exists():
-                replay = replays.get((platform.name, cell.path()))
-                runs.append(_validate_imported(folder, spec, platform.name, replay))
+    for cell, platform in itertools.product(config.cells(), platforms):
+        if (folder := platform / cell.path()).exists():
+            replay = replays.get((platform.name, cell.path()))
+            runs.append(_validate_imported(folder, config.spec(cell), platform.name, replay))
     if not (runs or config.train):
         raise RunError(
             f"{config.results}/imported: holds no run of this config, which says train: false, so "
@@ -144,34 +141,24 @@ def _validate_imported(folder: Path, spec: Spec, platform: str, replay: Replay |
 def _apply_replay(run: Run, replay: Replay | None) -> Run:
     """An imported run of the present spec that other code made: it counts if a replay agrees."""
     if replay is None:
-        return replace(run, replay="waits", reason=one_line(f"{WAITS}; {run.reason}"))
-    outcome = OUTCOMES[replay.outcome]
-    if replay.outcome != "agrees":
-        return replace(
-            run,
-            replay=replay.outcome,
-            reason=one_line(f"{outcome}; {run.reason}"),
-            details=one_line(f"{replay.explanation}; {run.reason}"),
-        )
-    try:
-        check_content(run.folder, run.manifest)
-    except RunError as error:
-        reason = one_line(f"{_inside(run.folder, error)}; {run.reason}")
-        return replace(run, replay="differs", reason=reason)
-    made = f"made by {run.manifest.made_by}"
-    return replace(
-        run,
-        status="imported",
-        replay="agrees",
-        reason=f"{made}; {outcome}",
-        details=f"{made}; {replay.explanation}",
-    )
+        reason = one_line(f"waits for a replay (fathom replay); {run.reason}")
+        return replace(run, replay="waits", reason=reason)
+    said, details = OUTCOMES[replay.outcome], replay.explanation
+    if replay.outcome == "agrees":
+        try:
+            check_content(run.folder, run.manifest)
+        except RunError as error:
+            reason = one_line(f"{_inside(run.folder, error)}; {run.reason}")
+            return replace(run, replay="differs", reason=reason)
+        made = f"made by {run.manifest.made_by}"
+        run = replace(run, status="imported")
+        said, details = f"{made}; {said}", f"{made}; {details}"
+    else:
+        said, details = f"{said}; {run.reason}", f"{details}; {run.reason}"
+    return replace(run, replay=replay.outcome, reason=one_line(said), details=one_line(details))
 
 
 def imported_platforms(results: Path) -> list[Path]:
     """The folders that bundles were imported into, one for each platform."""
-    folder = results / "imported"
-    if not folder.is_dir():
-        return []
     # An import unpacks into a folder whose name begins with a dot; a kill leaves it, unchecked.
-    return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+    return sorted(folder for folder in results.glob("imported/[!.]*") if folder.is_dir())

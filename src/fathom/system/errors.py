@@ -10,19 +10,11 @@ from fathom.system.text import printable
 PACKAGES = {
     ".": ("numpy", "pydantic", "safetensors", "typer", "yaml"),
     ".[workflow]": (
-        "PIL",
-        "jinja2",
-        "markdown_it",
-        "matplotlib",
-        "pandas",
-        "plotly",
-        "pooch",
-        "scipy",
-        "snakemake",
-        "typst",
+        "PIL", "jinja2", "markdown_it", "matplotlib", "pandas", "plotly", "pooch", "scipy",
+        "snakemake", "typst",
     ),
     ".[archive]": ("rocrate",),
-}
+}  # fmt: skip
 """Arguments of pip, and the modules that each installs; pyproject.toml has the versions."""
 
 

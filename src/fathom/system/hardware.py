@@ -2,6 +2,7 @@
 
 import ctypes
 import platform
+import re
 import sys
 from pathlib import Path
 
@@ -38,13 +39,11 @@ def processor() -> str:
     adds family, model, stepping and the widest vector extension.
     """
     try:
-        lines = CPUINFO.read_text(encoding="utf-8").splitlines()
+        text = CPUINFO.read_text(encoding="utf-8")
     except OSError:
         return cpu_model()
     # Each core has a paragraph; the first stands for all.
-    facts = {
-        key.strip(): value.strip() for key, _, value in (x.partition(":") for x in lines[::-1])
-    }
+    facts = dict(re.findall(r"^(\S.*?)\s*: *(.*)$", text.partition("\n\n")[0], re.MULTILINE))
     words = [cpu_model()]
     words += [f"{key.lower().removeprefix('cpu ')} {facts[key]}" for key in CORE if key in facts]
     flags = f"{facts.get('flags', '')} {facts.get('Features', '')}".split()

@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from decimal import Decimal
 from functools import reduce
 from operator import or_
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from fathom import tasks
-from fathom.analysis.claims.rules import RULES, Rule
+from fathom.analysis.claims.rules import RULES, MinimumScale, Rule
 from fathom.config import BACKENDS, Config, Optimizer, read_yaml
 from fathom.models.connections.schemes import SCHEMES
-from fathom.settings import ConfigError, Settings, short_repr, unknown, validate
+from fathom.settings import ConfigError, Settings, one_of, short_repr, unknown, validate
 
 AnyRule = Annotated[reduce(or_, RULES.values()), Field(discriminator="kind")]
 
 SCALE_SETTINGS = {"depth", "steps", "batch_size", "streams", "tokens_per_step"}.union(
     Optimizer.model_fields, *(tasks.load(name).Model.model_fields for name in tasks.TASKS)
 )
-"""What may stand in a `scale`: the numbers of a study that a published run may differ in."""
+Scale = dict[Annotated[str, one_of("scale setting", SCALE_SETTINGS)], float | dict[int, float]]
+"""The numbers of a study that a published run may differ in."""
 
-MINIMUM_SETTINGS = ("depth", "steps", "width", "streams", "batch_size", "tokens_per_step")
-"""What may stand in a `minimum_scale`."""
+AveragedMetric = Annotated[str, one_of("metric", tasks.averaged())]
 
 OneLine = Annotated[str, AfterValidator(lambda text: " ".join(text.split()))]
 """Text that YAML may fold: a line break would end a row of the report's tables."""
@@ -39,7 +40,9 @@ class Source(Settings):
     author: OneLine | None = Field(None, description="whoever published it")
     url: OneLine | None = Field(None, description="where")
     platform: str
-    backend: str | None = Field(None, description="the backend here that stands for its platform")
+    backend: Annotated[str, one_of("backend", BACKENDS)] | None = Field(
+        None, description="the backend here that stands for its platform"
+    )
 
 
 class Value(NamedTuple):
@@ -69,8 +72,8 @@ class Figures(Settings):
 
     source: str
     study: str
-    metric: str
-    scale: dict[str, float | dict[int, float]]
+    metric: AveragedMetric
+    scale: Scale
     cells: dict[str, dict[int | Literal["any"], Annotated[Value, BeforeValidator(_as_range)]]]
 
 
@@ -115,7 +118,7 @@ class Threshold(Settings):
 
     source: str
     studies: list[str]
-    metric: str
+    metric: AveragedMetric
     good: Bound
     bad: Bound
 
@@ -129,8 +132,8 @@ class Claim(Settings):
     scope: Literal["at home", "everywhere"] = Field(
         "at home", description="whether the source's own backend decides, or all of them"
     )
-    scale: Annotated[dict[str, float | dict[int, float]], Field(default_factory=dict)]
-    minimum_scale: Annotated[dict[str, float], Field(default_factory=dict)]
+    scale: Annotated[Scale, Field(default_factory=dict)]
+    minimum_scale: MinimumScale
     """The least sizes of a study that can speak for the claim; of a depth, of the networks."""
     tests: Annotated[list[AnyRule], Field(default_factory=list)]
     untested: OneLine = Field(
@@ -143,15 +146,6 @@ class Claim(Settings):
     def minimum_scale_of(self, test: Rule) -> dict[str, float]:
         """The claim's, under that of the test where it has one."""
         return {**self.minimum_scale, **test.minimum_scale}
-
-    @field_validator("tests", mode="before")
-    @classmethod
-    def _kinds_exist(cls, tests: object) -> object:
-        for test in tests if isinstance(tests, list) else ():
-            kind = test.get("kind") if isinstance(test, dict) else None
-            if isinstance(kind, str) and kind not in RULES:
-                raise ValueError(unknown("kind", kind, RULES))
-        return tests
 
 
 class Note(Settings):
@@ -184,44 +178,29 @@ def load_published(file: Path, config: Config) -> Published:
     return published
 
 
-def _variants(config: Config) -> set[str]:
+def _misnamed(published: Published, config: Config) -> Iterator[str]:
+    """A line for every source or variant that there is not, and every id that is there twice."""
     networks = (tasks.load(name).Network for name in tasks.TASKS)
     labels = (study.labels for study in config.studies.values())
-    return {*SCHEMES, *config.connections}.union(*(n.names for n in networks), *labels)
-
-
-def _misnamed(published: Published, config: Config) -> Iterator[str]:
-    """A line for every name that stands for nothing, and every id that is there twice."""
-    for name, source in published.sources.items():
-        if source.backend is not None:
-            yield from _strange(f"sources.{name}", "backend", [source.backend], BACKENDS)
+    variants = {*SCHEMES, *config.connections}.union(*(n.names for n in networks), *labels)
     entries: list[tuple[str, Figures | Threshold | Claim | Note]] = [
         *((f"values.{i}", entry) for i, entry in enumerate(published.values)),
         *((f"thresholds.{i}", entry) for i, entry in enumerate(published.thresholds)),
         *((f"claim '{claim.id}'", claim) for claim in published.claims),
         *((f"notes.{i}", entry) for i, entry in enumerate(published.notes)),
     ]
-    variants = _variants(config)
     for where, entry in entries:
-        yield from _strange(where, "source", [entry.source], published.sources)
-        if isinstance(entry, Figures | Claim):
-            yield from _strange(where, "scale setting", entry.scale, SCALE_SETTINGS)
-        if isinstance(entry, Claim):
-            yield from _strange(where, "minimum setting", entry.minimum_scale, MINIMUM_SETTINGS)
-        if isinstance(entry, Figures | Threshold):
-            yield from _strange(where, "metric", [entry.metric], tasks.averaged())
+        if entry.source not in published.sources:
+            yield f"{where}: {unknown('source', entry.source, published.sources)}"
+        named: list[str] = []
         if isinstance(entry, Figures) and entry.study in config.studies:
-            yield from _strange(where, "variant", entry.cells, variants)
+            named += entry.cells
         for test in entry.tests if isinstance(entry, Claim) else ():
-            yield from _strange(where, "minimum setting", test.minimum_scale, MINIMUM_SETTINGS)
-            yield from _strange(where, "metric", test.named_metrics, test.known_metrics)
             if any(study in config.studies for study in test.studies):
-                yield from _strange(where, "variant", test.named_variants, variants)
-    ids = [claim.id for claim in published.claims]
-    for name in dict.fromkeys(ids):
-        if ids.count(name) > 1:
-            yield f"claim '{name}': {ids.count(name)} claims have the same id"
-
-
-def _strange(where: str, what: str, names: Iterable[str], known: Collection[str]) -> Iterator[str]:
-    return (f"{where}: {unknown(what, name, known)}" for name in names if name not in known)
+                named += test.named_variants
+        yield from (
+            f"{where}: {unknown('variant', n, variants)}" for n in named if n not in variants
+        )
+    for name, count in Counter(claim.id for claim in published.claims).items():
+        if count > 1:
+            yield f"claim '{name}': {count} claims have the same id"

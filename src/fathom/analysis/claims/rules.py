@@ -19,6 +19,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, ClassVar, Literal, get_args
 
 import numpy as np
@@ -42,7 +43,7 @@ from fathom.analysis.tables import (
     to_scale,
 )
 from fathom.metrics import Score, tail_mean
-from fathom.settings import Positive, Registry, Settings, join_values
+from fathom.settings import Positive, Registry, Settings, join_values, one_of
 
 REPRODUCED, NOT_REPRODUCED = "reproduced", "not reproduced"
 CONTRADICTED, NOT_MEASURED = "contradicted", "not measured"
@@ -54,6 +55,18 @@ RUNS, STEPS = "count of runs", "count of steps"
 
 SCORE, NOT_SCORED = "score", "not scored"
 """The metric that stands for the score of the study, and the outcome of a run that has none."""
+
+Metric = Annotated[str, one_of("metric", (SCORE, *tasks.run_metrics()))]
+EveryStepMetric = Annotated[
+    str,
+    one_of("metric", [n for n, m in tasks.step_metrics().items() if m.when == "every step"]),
+]
+
+MINIMUM_SETTINGS = ("depth", "steps", "width", "streams", "batch_size", "tokens_per_step")
+MinimumScale = Annotated[
+    dict[Annotated[str, one_of("minimum setting", MINIMUM_SETTINGS)], float],
+    Field(default_factory=dict),
+]
 
 MIN_EFFECT_IN_SD = 10
 """Without an interval a difference must be so many times the largest standard deviation."""
@@ -93,12 +106,6 @@ class Evidence:
     scores: Mapping[str, Score]
     """What each study's results are judged by."""
 
-    def score_of(self, rule: Rule) -> Score:
-        """What a rule's study is judged by. Raises NotMeasured for a study that there is not."""
-        if rule.studies[0] not in self.scores:
-            raise NotMeasured(f"no run of {rule.studies[0]}")
-        return self.scores[rule.studies[0]]
-
     def without(self, studies: Collection[str], below: float) -> Evidence:
         """The same without these studies and without networks of fewer than `below` layers."""
         if not studies and below <= self.everywhere["depth"].min():
@@ -110,10 +117,9 @@ class Evidence:
         return Evidence(*tables, self.scores)
 
     def on_others(self, runs: pd.DataFrame) -> Iterator[tuple[Platform, pd.DataFrame]]:
-        """For every other backend or machine, its runs of the cells that `runs` are of."""
-        others = self.everywhere.drop(self.cells.index)
-        others = others[others[CELL].apply(tuple, axis=1).isin(runs[CELL].apply(tuple, axis=1))]
+        """For every backend or machine but that of `runs`, all of its runs."""
         here = runs[["backend", "machine"]].iloc[0]
+        others = self.everywhere.drop(self.cells.index)
         for name, found in others.groupby("platform", sort=False):
             # Imported runs of this very machine say nothing new.
             if (found[["backend", "machine"]].iloc[0] != here).any():
@@ -160,25 +166,24 @@ class GroupResult:
 
 
 def combine_results(
-    results: Sequence[GroupResult], reason: str, published: float = math.nan
+    results: Sequence[GroupResult],
+    describe: Callable[[GroupResult], str],
+    published: float = math.nan,
 ) -> Judgement:
     """The judgement of several groups, with the numbers of the least favourable one.
 
-    `seeds` are those of the groups that give the verdict.
+    That is the one that speaks most against the claim, or least for it; `describe` gives the reason
+    from it. `seeds` are those of the groups that give the verdict.
     """
+    worst = max(results, key=lambda result: result.margin)
     verdict = combine_verdicts(result.verdict for result in results)
     decide = [result for result in results if result.verdict == verdict]
     seeds = min(result.seeds for result in decide)
-    if verdict == NOT_MEASURED:
-        reason = f"{too_few(seeds)}; {reason}"
-    worst = least_favourable(results).estimate
+    reason = f"{too_few(seeds)}; " if verdict == NOT_MEASURED else ""
+    reason += describe(worst)
     counted = RUNS if all(result.counted for result in decide) else ""
-    return Judgement(verdict, reason, worst["mean"], worst["ci95_half"], published, seeds, counted)
-
-
-def least_favourable(results: Sequence[GroupResult]) -> GroupResult:
-    """The group that speaks most against the claim, or least for it."""
-    return max(results, key=lambda result: result.margin)
+    mean, half = worst.estimate["mean"], worst.estimate["ci95_half"]
+    return Judgement(verdict, reason, mean, half, published, seeds, counted)
 
 
 def verdict_of(holds: bool, fails: bool) -> str:
@@ -193,22 +198,14 @@ def too_few(seeds: int) -> str:
     return f"{'one seed' if seeds == 1 else f'{seeds} seeds'}: no verdict"
 
 
-def fewest_seeds(runs: pd.DataFrame) -> int:
-    """The fewest runs of any cell."""
-    return int(runs.groupby(CELL).size().min())
-
-
 class Rule(Settings):
     """A named rule with its settings.
 
     Every rule has a `kind`, by which published.yaml names it, and is in RULES.
     """
 
-    rests_on: ClassVar[str]
+    rests_on: ClassVar[str] = OVER_SEEDS
     """What its verdicts rest on. One that rests on an interval can be wrong by chance."""
-
-    known_metrics: ClassVar[Collection[str]] = (SCORE, *tasks.run_metrics())
-    """What its settings may name as metrics."""
 
     studies: Annotated[list[str], Field(min_length=1, max_length=1)] = Field(
         description="where its cells are: each study is looked at by itself"
@@ -217,7 +214,7 @@ class Rule(Settings):
     seeds: Positive = Field(
         MIN_SEEDS, description="so many seeds a verdict takes; 1: the source tells of one run"
     )
-    minimum_scale: Annotated[dict[str, float], Field(default_factory=dict)]
+    minimum_scale: MinimumScale
     """The least sizes of a study that can be tested, where they are not those of the claim."""
 
     @abstractmethod
@@ -227,15 +224,8 @@ class Rule(Settings):
     @property
     def named_variants(self) -> list[str]:
         """Every variant that its settings name."""
-        return self._names("variant", "variants", "lower", "higher", "than")
-
-    @property
-    def named_metrics(self) -> list[str]:
-        """Every metric that its settings name."""
-        return self._names("metric", "metrics", "beside")
-
-    def _names(self, *fields: str) -> list[str]:
-        found = [getattr(self, field, None) or [] for field in fields]
+        fields = ("variant", "variants", "lower", "higher", "than")
+        found = [getattr(self, field, []) for field in fields]
         return [name for names in found for name in ([names] if isinstance(names, str) else names)]
 
     def find(self, table: pd.DataFrame, *metrics: str) -> pd.DataFrame:
@@ -256,10 +246,12 @@ class Rule(Settings):
                 raise NotMeasured(f"no run of {variant}{where}{with_metrics}")
         return rows
 
-    def require_seeds(self, runs: pd.DataFrame) -> None:
-        """Raise NotMeasured where a cell has fewer seeds than a verdict takes."""
-        if (seeds := fewest_seeds(runs)) < self.seeds:
+    def fewest_seeds(self, runs: pd.DataFrame, *, any_will_do: bool = False) -> int:
+        """Of any cell. Raises NotMeasured for fewer than a verdict takes, if any will not do."""
+        seeds = int(runs.groupby(CELL).size().min())
+        if seeds < self.seeds and not any_will_do:
             raise NotMeasured(too_few(seeds), seeds)
+        return seeds
 
     def judge_group(
         self,
@@ -291,10 +283,8 @@ class Rule(Settings):
 class Level(Rule):
     """The mean over seeds of each cell against a line or a band, by its interval over seeds."""
 
-    rests_on: ClassVar[str] = OVER_SEEDS
-
     @abstractmethod
-    def values(self, runs: pd.DataFrame, evidence: Evidence) -> pd.Series:
+    def measure(self, runs: pd.DataFrame, score: Score) -> pd.Series:
         """What is compared with the line, for each run; NaN where a run has none."""
 
     @abstractmethod
@@ -303,8 +293,9 @@ class Level(Rule):
 
     def judge_cells(self, runs: pd.DataFrame, evidence: Evidence) -> list[GroupResult]:
         """A verdict for every depth and variant."""
-        seed_sd = evidence.seed_sd(self, lambda runs: self.values(runs, evidence))
-        cells = runs.assign(value=self.values(runs, evidence)).groupby(["depth", "variant"])
+        value = partial(self.measure, score=evidence.scores[self.studies[0]])
+        seed_sd = evidence.seed_sd(self, value)
+        cells = runs.assign(value=value).groupby(["depth", "variant"])
         return [
             self.judge_cell(f"{variant} at {depth} layers", seeds, seed_sd)
             for (depth, variant), seeds in cells
@@ -321,16 +312,12 @@ class Band(Level):
     variant: str
 
     @abstractmethod
-    def band(self) -> tuple[float, float]:
-        """The lowest and the highest value that is right."""
-
-    @abstractmethod
-    def describe(self) -> str:
-        """The band in words."""
+    def band(self) -> tuple[float, float, str]:
+        """The lowest and the highest value that is right, and the band in words."""
 
     def judge_cell(self, name: str, runs: pd.DataFrame, seed_sd: float) -> GroupResult:
         estimate = t_interval(runs["value"])
-        low, high = self.band()
+        low, high, _ = self.band()
         margin = _nan_to_inf(max(low - estimate["mean"], estimate["mean"] - high))
         result = self.judge_group(name, estimate, margin, len(runs), seed_sd)
         if result.verdict == CONTRADICTED or len(runs) < self.seeds:
@@ -339,15 +326,13 @@ class Band(Level):
         return replace(result, verdict=verdict, counted=True)
 
     def judge(self, evidence: Evidence) -> Judgement:
-        runs = self.find(evidence.cells)
-        results = self.judge_cells(runs, evidence)
-        worst = least_favourable(results)
-        within = self.values(runs, evidence).between(*self.band()).sum()
-        reason = (
-            f"{within} of {len(runs)} runs {self.describe()}; "
-            f"least favourable {worst.name}: {_pm(worst.estimate)}"
+        runs, score = self.find(evidence.cells), evidence.scores[self.studies[0]]
+        low, high, band = self.band()
+        within = self.measure(runs, score).between(low, high).sum()
+        text = f"{within} of {len(runs)} runs {band}; least favourable"
+        return combine_results(
+            self.judge_cells(runs, evidence), lambda w: f"{text} {w.name}: {_pm(w.estimate)}"
         )
-        return combine_results(results, reason)
 
 
 class Near(Band):
@@ -359,18 +344,16 @@ class Near(Band):
     """
 
     kind: Literal["near"]
-    metrics: list[str]
+    metrics: list[Metric]
     value: float
     tolerance: float
-    beside: str | None = None
+    beside: Metric | None = None
 
-    def band(self) -> tuple[float, float]:
-        return self.value - self.tolerance, self.value + self.tolerance
+    def band(self) -> tuple[float, float, str]:
+        low, high = self.value - self.tolerance, self.value + self.tolerance
+        return low, high, f"within {self.tolerance:g} of {self.value:g}"
 
-    def describe(self) -> str:
-        return f"within {self.tolerance:g} of {self.value:g}"
-
-    def values(self, runs: pd.DataFrame, evidence: Evidence) -> pd.Series:
+    def measure(self, runs: pd.DataFrame, score: Score) -> pd.Series:
         return _first_finite(runs, self.metrics)
 
     def judge(self, evidence: Evidence) -> Judgement:
@@ -389,7 +372,7 @@ class Between(Band):
     """
 
     kind: Literal["between"]
-    metric: str
+    metric: Metric
     low: float = -math.inf
     high: float = math.inf
 
@@ -399,15 +382,12 @@ class Between(Band):
             raise ValueError("between needs low, high or both, the first below the second")
         return self
 
-    def band(self) -> tuple[float, float]:
-        return self.low, self.high
-
-    def describe(self) -> str:
+    def band(self) -> tuple[float, float, str]:
         sides = [f"at least {self.low:g}"] if math.isfinite(self.low) else []
         sides += [f"at most {self.high:g}"] if math.isfinite(self.high) else []
-        return " and ".join(sides)
+        return self.low, self.high, " and ".join(sides)
 
-    def values(self, runs: pd.DataFrame, evidence: Evidence) -> pd.Series:
+    def measure(self, runs: pd.DataFrame, score: Score) -> pd.Series:
         return runs[self.metric]
 
     def judge(self, evidence: Evidence) -> Judgement:
@@ -417,84 +397,61 @@ class Between(Band):
 
 
 class BesideChance(Level):
-    """The score ends on one side of a line, in every cell.
+    """The score ends on one side of a line that leaves `fraction` of the way to chance.
 
-    The line leaves `fraction` of the way from a perfect score to the chance level: of a loss, that
-    fraction of the chance level.
+    That is of the way from a perfect score to the chance level: of a loss, that fraction of the
+    chance level. `converges_below`: less than that is left. Reproduced: the interval over seeds
+    lies there, at every depth and variant. Contradicted: somewhere it lies on the other side, or a
+    run diverged; or a run failed where there is no interval. `stays_above`: more than that is left,
+    or the score is not finite. Reproduced and contradicted likewise, but that a run diverged is not
+    enough for either.
     """
 
-    side: ClassVar[Literal["below", "above"]]
+    kind: Literal["converges_below", "stays_above"]
     variants: list[str]
     fraction: float = 0.1
     published: float = math.nan
 
-    def values(self, runs: pd.DataFrame, evidence: Evidence) -> pd.Series:
-        perfect = evidence.score_of(self).perfect
-        left = (runs[SCORE] - perfect) / (runs["score_chance"] - perfect)
+    def measure(self, runs: pd.DataFrame, score: Score) -> pd.Series:
+        left = (runs[SCORE] - score.perfect) / (runs["score_chance"] - score.perfect)
         return log10(left.where(runs["outcome"] != "diverged"))
 
     def judge_cell(self, name: str, runs: pd.DataFrame, seed_sd: float) -> GroupResult:
         estimate = t_interval(runs["value"])
+        below = self.kind == "converges_below"
         finite = runs[SCORE].notna() & (runs["outcome"] != "diverged")
-        sign = 1 if self.side == "below" else -1
         # Runs that diverged are above: those that did not must be, too.
-        failed = not (finite.all() if self.side == "below" else finite.any())
+        failed = not (finite.all() if below else finite.any())
         if len(runs) < MIN_SEEDS:
             failed |= (runs["outcome"] != "learned").any()
-        margin = sign * (math.inf if failed else estimate["mean"] - math.log10(self.fraction))
+        margin = math.inf if failed else estimate["mean"] - math.log10(self.fraction)
         seeds = len(runs) if failed else int(finite.sum())
-        return self.judge_group(name, estimate, margin, seeds, seed_sd)
+        result = self.judge_group(name, estimate, margin if below else -margin, seeds, seed_sd)
+        # The verdict is by what is left of the way; the numbers are the score itself.
+        found = mean_with_ci(runs[SCORE], tasks.bounds_of(runs["score_metric"].iloc[0]))
+        return replace(result, estimate={**found, "ci95_half": found["high"] - found["mean"]})
 
     def judge(self, evidence: Evidence) -> Judgement:
-        runs = self.find(evidence.cells, SCORE)
+        runs, score = self.find(evidence.cells, SCORE), evidence.scores[self.studies[0]]
         results = self.judge_cells(runs, evidence)
-        worst = least_favourable(results).name
-        names = runs["variant"] + " at " + runs["depth"].astype(str) + " layers"
-        score = evidence.score_of(self)
-        found = mean_with_ci(runs.loc[names == worst, SCORE], tasks.bounds_of(score.metric))
-        judged = combine_results(results, self._describe(results, runs, score), self.published)
-        text = "not finite" if math.isnan(found["mean"]) else f"{found['mean']:.3g}"
-        if math.isfinite(found["low"]):
-            text += f" ({found['low']:.2g} to {found['high']:.2g})"
-        return replace(
-            judged,
-            reason=f"{judged.reason}; least favourable: {worst}, {text}",
-            observed=found["mean"],
-            ci95_half=found["high"] - found["mean"],
+        limit = score.perfect + self.fraction * (runs["score_chance"].iloc[0] - score.perfect)
+        sides = ["below", "above"]
+        if (self.kind == "converges_below") != (score.better == "lower"):
+            sides.reverse()
+        wrong = [r.name for r in results if r.verdict in (CONTRADICTED, NOT_REPRODUCED)]
+        where = (
+            f"{sides[1]} {limit:.3g}: {', '.join(wrong)}"
+            if wrong
+            else f"all {sides[0]} {limit:.3g}"
         )
 
-    def _describe(self, results: Sequence[GroupResult], runs: pd.DataFrame, score: Score) -> str:
-        """Which cells are on the wrong side of the line, in the score's unit."""
-        limit = score.perfect + self.fraction * (runs["score_chance"].iloc[0] - score.perfect)
-        below = (self.side == "below") == (score.better == "lower")
-        sides = ("below", "above") if below else ("above", "below")
-        wrong = [r.name for r in results if r.verdict in (CONTRADICTED, NOT_REPRODUCED)]
-        if wrong:
-            return f"{sides[1]} {limit:.3g}: {', '.join(wrong)}"
-        return f"all {sides[0]} {limit:.3g}"
+        def describe(worst: GroupResult) -> str:
+            mean, low, high = (worst.estimate[part] for part in ("mean", "low", "high"))
+            text = "not finite" if math.isnan(mean) else f"{mean:.3g}"
+            text += f" ({low:.2g} to {high:.2g})" if math.isfinite(low) else ""
+            return f"{where}; least favourable: {worst.name}, {text}"
 
-
-class ConvergesBelow(BesideChance):
-    """The score ends with less than `fraction` of the chance level left to a perfect one.
-
-    A loss ends below that fraction of the chance level. Reproduced: the interval over seeds lies
-    there, at every depth and variant. Contradicted: somewhere it lies on the other side, or a run
-    diverged; or a run failed where there is no interval.
-    """
-
-    kind: Literal["converges_below"]
-    side = "below"
-
-
-class StaysAbove(BesideChance):
-    """The score ends with more than `fraction` of the chance level left, or is not finite.
-
-    Reproduced: the interval over seeds lies there, at every depth and variant. Contradicted:
-    somewhere it lies on the other side.
-    """
-
-    kind: Literal["stays_above"]
-    side = "above"
+        return combine_results(results, describe, self.published)
 
 
 class Falls(Level):
@@ -506,11 +463,11 @@ class Falls(Level):
 
     kind: Literal["falls"]
     variants: list[str]
-    metrics: Annotated[list[str], Field(min_length=2, max_length=2)] = Field(
+    metrics: Annotated[list[Metric], Field(min_length=2, max_length=2)] = Field(
         description="at the start and at the end"
     )
 
-    def values(self, runs: pd.DataFrame, evidence: Evidence) -> pd.Series:
+    def measure(self, runs: pd.DataFrame, score: Score) -> pd.Series:
         start, end = self.metrics
         return log10(runs[end] / runs[start])
 
@@ -521,9 +478,8 @@ class Falls(Level):
 
     def judge(self, evidence: Evidence) -> Judgement:
         results = self.judge_cells(self.find(evidence.cells), evidence)
-        worst = least_favourable(results)
-        what = f"log10 of end to start of {worst.name} {_pm(worst.estimate)}"
-        return combine_results(results, f"least favourable: {what}")
+        what = "least favourable: log10 of end to start of"
+        return combine_results(results, lambda w: f"{what} {w.name} {_pm(w.estimate)}")
 
 
 # --- counts -------------------------------------------------------------------------------------
@@ -547,13 +503,11 @@ class Fails(Count):
 
     def judge(self, evidence: Evidence) -> Judgement:
         runs = self.find(evidence.cells, SCORE)
-        self.require_seeds(runs)
+        seeds, score = self.fewest_seeds(runs), t_interval(runs[SCORE])
         outcomes = ", ".join(f"{n} {what}" for what, n in runs["outcome"].value_counts().items())
-        score, failed = t_interval(runs[SCORE]), runs["outcome"] != "learned"
-        return Judgement(
-            verdict_of(failed.all(), not failed.any()), f"of {len(runs)} runs: {outcomes}",
-            score["mean"], score["ci95_half"], self.published, fewest_seeds(runs),
-        )  # fmt: skip
+        reason, failed = f"of {len(runs)} runs: {outcomes}", runs["outcome"] != "learned"
+        verdict = verdict_of(failed.all(), not failed.any())
+        return Judgement(verdict, reason, score["mean"], score["ci95_half"], self.published, seeds)
 
 
 class DivergesAtOnce(Count):
@@ -567,11 +521,10 @@ class DivergesAtOnce(Count):
 
     def judge(self, evidence: Evidence) -> Judgement:
         runs = self.find(evidence.cells)
-        self.require_seeds(runs)
         at_once = runs["first_nonfinite_step"] == 0
         reason = f"not finite from the first step in {at_once.sum()} of {len(runs)} runs"
         verdict = verdict_of(at_once.all(), not at_once.any())
-        return Judgement(verdict, reason, at_once.sum(), seeds=fewest_seeds(runs))
+        return Judgement(verdict, reason, at_once.sum(), seeds=self.fewest_seeds(runs))
 
 
 class NoEvents(Count):
@@ -583,12 +536,9 @@ class NoEvents(Count):
     def judge(self, evidence: Evidence) -> Judgement:
         runs = self.find(evidence.cells)
         events = int(runs["nonfinite_total"].sum())
-        if not events:
-            self.require_seeds(runs)
+        seeds = self.fewest_seeds(runs, any_will_do=events > 0)
         reason = f"{events} events in {int(runs['steps'].sum())} steps of {len(runs)} runs"
-        return Judgement(
-            CONTRADICTED if events else REPRODUCED, reason, events, 0.0, 0.0, fewest_seeds(runs)
-        )
+        return Judgement(CONTRADICTED if events else REPRODUCED, reason, events, 0.0, 0.0, seeds)
 
 
 class Reaches(Count):
@@ -601,20 +551,18 @@ class Reaches(Count):
     rests_on: ClassVar[str] = OVER_SEEDS
     kind: Literal["reaches"]
     variant: str
-    metric: str
+    metric: Metric
     value: float
 
     def judge(self, evidence: Evidence) -> Judgement:
         runs = self.find(evidence.cells, self.metric)
-        there = runs[self.metric] >= self.value
-        if not there.any():
-            self.require_seeds(runs)
+        there, largest = runs[self.metric] >= self.value, runs[self.metric].max()
+        seeds = self.fewest_seeds(runs, any_will_do=there.any())
         tops = runs.groupby("depth")[self.metric].apply(_top_of_one_more)
         verdict = verdict_of(there.any(), not there.any() and (tops < self.value).all())
-        largest = runs[self.metric].max()
         reason = f"{there.sum()} of {len(runs)} runs reach {self.value:g}; largest {largest:.3g}"
         counted = RUNS if there.any() else ""
-        return Judgement(verdict, reason, largest, seeds=fewest_seeds(runs), rests_on=counted)
+        return Judgement(verdict, reason, largest, seeds=seeds, rests_on=counted)
 
 
 def _top_of_one_more(values: pd.Series) -> float:
@@ -626,37 +574,31 @@ def _top_of_one_more(values: pd.Series) -> float:
     return found["mean"] + found["ci95_half"] * math.sqrt(found["n"] + 1)
 
 
-EVERY_STEP = tuple(name for name, m in tasks.step_metrics().items() if m.when == "every step")
-
-
 class EveryStep(Count):
     """A metric moves by no more than the `tolerance` of the rule over the steps, in every run."""
 
     rests_on: ClassVar[str] = STEPS
-    known_metrics: ClassVar[Collection[str]] = EVERY_STEP
+    reason: ClassVar[str]
+    """What was found: how many runs are `still`, and how far the `farthest` moves."""
     variant: str
-    metric: str
+    metric: EveryStepMetric
 
     @abstractmethod
-    def measure_run(self, values: pd.Series) -> float:
+    def measure(self, values: pd.Series) -> float:
         """How far one run is from what is claimed; NaN where nothing can be said."""
-
-    @abstractmethod
-    def describe(self, still: int, runs: int, farthest: float) -> str:
-        """What was found, in words."""
 
     def judge(self, evidence: Evidence) -> Judgement:
         rows = self.find(evidence.steps)
         if self.metric not in rows:
             raise NotMeasured(f"no run of {self.variant} with a {self.metric}")
-        firsts = rows[rows["step"] == rows["step"].min()]
-        self.require_seeds(firsts)
+        seeds = self.fewest_seeds(rows[rows["step"] == rows["step"].min()])
         by_run = rows.sort_values("step").groupby(["study", "depth", "seed"])[self.metric]
-        moves = by_run.apply(self.measure_run)
+        moves = by_run.apply(self.measure)
         still, farthest = moves <= self.tolerance, moves.fillna(0).max()
-        reason = self.describe(still.sum(), len(moves), farthest)
         verdict = verdict_of(still.all(), (moves > self.tolerance).all())
-        return Judgement(verdict, reason, farthest, math.nan, 0.0, fewest_seeds(firsts))
+        runs = f"{still.sum()} of {len(moves)} runs"
+        reason = self.reason.format(still=runs, farthest=farthest, tolerance=self.tolerance)
+        return Judgement(verdict, reason, farthest, math.nan, 0.0, seeds)
 
 
 class Monotone(EveryStep):
@@ -667,14 +609,12 @@ class Monotone(EveryStep):
 
     kind: Literal["monotone"]
     tolerance: ClassVar[float] = 0.0
+    reason: ClassVar[str] = "never rises in {still}; at most {farthest:.0f} rises in one"
 
-    def measure_run(self, values: pd.Series) -> float:
+    def measure(self, values: pd.Series) -> float:
         finite = values.replace([np.inf, -np.inf], np.nan)
         rises = int((finite.diff() > 0).sum())
         return rises if rises or finite.notna().all() else math.nan
-
-    def describe(self, still: int, runs: int, farthest: float) -> str:
-        return f"never rises in {still} of {runs} runs; at most {farthest:.0f} rises in one"
 
 
 class Constant(EveryStep):
@@ -685,13 +625,12 @@ class Constant(EveryStep):
 
     kind: Literal["constant"]
     tolerance: float
+    reason: ClassVar[str] = (
+        "within {tolerance:g} of its first value in {still}; farthest {farthest:.2g}"
+    )
 
-    def measure_run(self, values: pd.Series) -> float:
+    def measure(self, values: pd.Series) -> float:
         return _nan_to_inf(float((values - values.iloc[0]).abs().max(skipna=False)))
-
-    def describe(self, still: int, runs: int, farthest: float) -> str:
-        within = f"within {self.tolerance:g} of its first value in {still} of {runs} runs"
-        return f"{within}; farthest {farthest:.2g}"
 
 
 # --- pairs --------------------------------------------------------------------------------------
@@ -704,8 +643,7 @@ class Pair(Rule):
     difference.
     """
 
-    rests_on: ClassVar[str] = OVER_SEEDS
-    metric: str = Field(SCORE, description="what is compared; by default the study's score")
+    metric: Metric = Field(SCORE, description="what is compared; by default the study's score")
     by: Literal["ratio", "difference"] | None = Field(
         None, description="difference: of a positive metric that may be zero"
     )
@@ -714,12 +652,32 @@ class Pair(Rule):
         """Whether values are compared by their ratio."""
         if self.by:
             return self.by == "ratio"
-        return is_ratio(evidence.score_of(self).metric if self.metric == SCORE else self.metric)
+        score = evidence.scores[self.studies[0]].metric
+        return is_ratio(score if self.metric == SCORE else self.metric)
 
     def scale(self, evidence: Evidence) -> Callable[[pd.DataFrame], pd.Series]:
         """What takes runs to the values that are compared."""
         ratio = self.compares_ratios(evidence)
         return lambda runs: to_scale(runs[self.metric], ratio=ratio)
+
+
+def pairs_at_depths(
+    runs: pd.DataFrame, one: str, others: Sequence[str], depths: Sequence[int] | None = None
+) -> Iterator[tuple[int, str, pd.DataFrame, pd.DataFrame]]:
+    """(depth, other, runs of `one` by seed, runs of the other) for every depth that both have.
+
+    Raises NotMeasured where one of the others has none of them, or not each that is named.
+    """
+    by_cell = {key: found.set_index("seed") for key, found in runs.groupby(["variant", "depth"])}
+    for other in others:
+        has_one, has_other = ({d for v, d in by_cell if v == name} for name in (one, other))
+        if not (common := has_one & has_other):
+            raise NotMeasured(f"no run of {one} and {other} at one depth")
+        if lacking := sorted(set(depths or ()) - common):
+            raise NotMeasured(f"no run of {one} and {other} at {join_values(lacking)} layers")
+    for depth, other in itertools.product(sorted(runs["depth"].unique()), others):
+        if (one, depth) in by_cell and (other, depth) in by_cell:
+            yield depth, other, by_cell[one, depth], by_cell[other, depth]
 
 
 def combine_pairs(
@@ -747,8 +705,7 @@ def combine_pairs(
         there = [result.name for result in results if result.verdict == verdict]
         reasons += [f"{word} {', '.join(there)}"] if there else []
     reasons += [f"not compared, diverged: {names}"] if skipped else []
-    reasons.append(describe(least_favourable(results)))
-    return combine_results(results, "; ".join(reasons), published)
+    return combine_results(results, lambda w: "; ".join([*reasons, describe(w)]), published)
 
 
 def loss_at(steps: pd.DataFrame, step: int) -> pd.Series:
@@ -775,15 +732,27 @@ class Ordered(Pair):
         runs = select(evidence.cells, self.studies, self.named_variants, self.depths)
         if self.metric == SCORE:
             runs = runs[runs["outcome"] != NOT_SCORED]
-        if runs.empty:
-            raise NotMeasured(f"no run of {join_values(self.studies)} with a {self.metric}")
+        scale = self.scale(evidence)
+        seed_sd = evidence.seed_sd(self, scale)
         results, skipped = [], {}
-        for name, lower, higher in self._pairs(runs):
-            result = self._compare(name, lower, higher, evidence)
-            if result is None:
-                skipped[name] = len(lower)
-            else:
-                results.append(result)
+        values = runs.assign(value=scale)
+        for depth, other, *sides in pairs_at_depths(values, self.lower, self.higher, self.depths):
+            name, common = f"{other} at {depth} layers", sides[0].index.intersection(sides[1].index)
+            if common.empty:
+                raise NotMeasured(f"no run of {self.lower} and {other} at {depth} layers")
+            lower, higher = (side.loc[common] for side in sides)
+            difference = lower["value"] - higher["value"]
+            fails = self.metric == SCORE and self._better_diverged(lower, higher, evidence=evidence)
+            if difference.isna().any() and not fails:
+                skipped[name] = len(common)
+                continue
+            estimate = t_interval(difference)
+            margin = math.inf if fails else estimate["mean"]
+            result = self.judge_group(name, estimate, margin, len(common), seed_sd)
+            if (lower[self.metric] - higher[self.metric]).abs().max() < ROUNDING:
+                enough = estimate["n"] >= self.seeds
+                result = replace(result, verdict=NOT_REPRODUCED if enough else NOT_MEASURED)
+            results.append(result)
         words = {REPRODUCED: "below", CONTRADICTED: "above", NOT_REPRODUCED: "not apart from"}
         words = {verdict: f"{self.lower} {word}" for verdict, word in words.items()}
         what = "log10 ratio" if self.compares_ratios(evidence) else "difference"
@@ -796,77 +765,28 @@ class Ordered(Pair):
 
         return combine_pairs(self, results, skipped, words, describe)
 
-    def _pairs(self, runs: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame, pd.DataFrame]]:
-        """(name, runs of `lower`, runs of a `higher`) by common seed, for every depth and other."""
-        by_cell = {key: r.set_index("seed") for key, r in runs.groupby(["variant", "depth"])}
-        depths = self.depths or sorted(runs["depth"].unique())
-        for other in self.higher:
-            if not any((self.lower, d) in by_cell and (other, d) in by_cell for d in depths):
-                raise NotMeasured(f"no run of {self.lower} and {other} at one depth")
-        for depth in depths:
-            for other in self.higher:
-                sides = [by_cell.get((name, depth), runs.iloc[:0]) for name in (self.lower, other)]
-                common = sides[0].index.intersection(sides[1].index)
-                if self.depths is None and any(side.empty for side in sides):
-                    continue
-                if common.empty:
-                    raise NotMeasured(f"no run of {self.lower} and {other} at {depth} layers")
-                yield f"{other} at {depth} layers", sides[0].loc[common], sides[1].loc[common]
-
-    def _compare(
-        self, name: str, lower: pd.DataFrame, higher: pd.DataFrame, evidence: Evidence
-    ) -> GroupResult | None:
-        """The verdict of one comparison; None if a side diverged."""
-        scale = self.scale(evidence)
-        low, high = scale(lower), scale(higher)
-        fails = self.metric == SCORE and self._better_diverged(low, high, evidence)
-        if (low - high).isna().any() and not fails:
-            return None
-        estimate = t_interval(low - high)
-        margin = math.inf if fails else estimate["mean"]
-
-        seed_sd = evidence.seed_sd(self, scale)
-        result = self.judge_group(name, estimate, margin, len(low), seed_sd)
-        if (lower[self.metric] - higher[self.metric]).abs().max() < ROUNDING:
-            enough = estimate["n"] >= self.seeds
-            return replace(result, verdict=NOT_REPRODUCED if enough else NOT_MEASURED)
-        return result
-
-    def _better_diverged(self, low: pd.Series, high: pd.Series, evidence: Evidence) -> bool:
+    def _better_diverged(self, *sides: pd.DataFrame, evidence: Evidence) -> bool:
         """Whether all of the side that should be better diverged, and none of the other."""
-        lower_is_better = evidence.score_of(self).better == "lower"
-        better, worse = (low, high) if lower_is_better else (high, low)
-        return better.isna().all() and worse.notna().all()
+        lower_is_better = evidence.scores[self.studies[0]].better == "lower"
+        better, worse = sides if lower_is_better else reversed(sides)
+        return better["value"].isna().all() and worse["value"].notna().all()
 
 
 class VariantThan(Pair):
-    """A variant beside another one, at every depth that both have."""
+    """A variant beside another one."""
 
     variant: str
     than: str
 
-    @abstractmethod
-    def compare(self, name: str, one: pd.Series, other: pd.Series) -> GroupResult:
-        """The verdict at one depth, of the values of both by seed."""
+    def values(self, runs: pd.DataFrame, evidence: Evidence) -> pd.DataFrame:
+        """The runs that have a finite value to compare."""
+        return runs.assign(value=self.scale(evidence)).dropna(subset="value")
 
-    @abstractmethod
-    def describe(self, results: Sequence[GroupResult]) -> str:
-        """What was found, in words."""
-
-    def judge(self, evidence: Evidence) -> Judgement:
-        runs = self.find(evidence.cells, self.metric)
-        runs = runs.assign(value=self.scale(evidence)(runs)).dropna(subset="value")
-        results = []
-        for depth, group in runs.groupby("depth"):
-            one, other = (
-                group[group["variant"] == name].set_index("seed")["value"]
-                for name in (self.variant, self.than)
-            )
-            if len(one) and len(other):
-                results.append(self.compare(f"at {depth} layers", one, other))
-        if not results:
-            raise NotMeasured(f"no run of {self.variant} and {self.than} at one depth")
-        return combine_results(results, self.describe(results))
+    def by_depth(self, evidence: Evidence) -> Iterator[tuple[str, pd.Series, pd.Series]]:
+        """(where, values of both by seed), for every depth that both have."""
+        runs = self.values(self.find(evidence.cells, self.metric), evidence)
+        for depth, _, one, other in pairs_at_depths(runs, self.variant, [self.than]):
+            yield f"at {depth} layers", one["value"], other["value"]
 
 
 class NotBelow(VariantThan):
@@ -879,19 +799,20 @@ class NotBelow(VariantThan):
 
     kind: Literal["not_below"]
 
-    def compare(self, name: str, one: pd.Series, other: pd.Series) -> GroupResult:
-        found = t_interval(one - other)
-        if found["n"] < MIN_SEEDS:
-            both = f"{self.variant} and {self.than}"
-            raise NotMeasured(f"no run of {both} with {MIN_SEEDS} common seeds")
-        margin = -(found["mean"] + found["ci95_half"])
-        verdict = CONTRADICTED if margin > 0 else REPRODUCED
-        return GroupResult(name, found, verdict, margin, found["n"])
-
-    def describe(self, results: Sequence[GroupResult]) -> str:
-        worst = least_favourable(results)
-        what = f"{self.variant} less {self.than} {_pm(worst.estimate)}"
-        return f"least favourable {worst.name}: {what}"
+    def judge(self, evidence: Evidence) -> Judgement:
+        results = []
+        for name, one, other in self.by_depth(evidence):
+            found = t_interval(one - other)
+            if found["n"] < MIN_SEEDS:
+                both = f"{self.variant} and {self.than}"
+                raise NotMeasured(f"no run of {both} with {MIN_SEEDS} common seeds")
+            margin = -(found["mean"] + found["ci95_half"])
+            verdict = CONTRADICTED if margin > 0 else REPRODUCED
+            results.append(GroupResult(name, found, verdict, margin, found["n"]))
+        what = f"{self.variant} less {self.than}"
+        return combine_results(
+            results, lambda w: f"least favourable {w.name}: {what} {_pm(w.estimate)}"
+        )
 
 
 class VariesMore(VariantThan):
@@ -905,33 +826,34 @@ class VariesMore(VariantThan):
     """
 
     kind: Literal["varies_more"]
+    by: Literal["difference"] = "difference"
 
-    def compares_ratios(self, evidence: Evidence) -> bool:
-        return False
-
-    def compare(self, name: str, one: pd.Series, other: pd.Series) -> GroupResult:
-        seeds = min(len(one), len(other))
-        if seeds < MIN_SEEDS or len(one) + len(other) < MIN_RUNS_FOR_SPREAD:
-            raise NotMeasured(
-                f"no run of {self.variant} and {self.than} with {MIN_RUNS_FOR_SPREAD} seeds "
-                f"together, of each at least {MIN_SEEDS}"
+    def judge(self, evidence: Evidence) -> Judgement:
+        both, results = f"{self.variant} and {self.than}", []
+        for name, one, other in self.by_depth(evidence):
+            seeds = min(len(one), len(other))
+            if seeds < MIN_SEEDS or len(one) + len(other) < MIN_RUNS_FOR_SPREAD:
+                raise NotMeasured(
+                    f"no run of {both} with {MIN_RUNS_FOR_SPREAD} seeds "
+                    f"together, of each at least {MIN_SEEDS}"
+                )
+            sd, other_sd = one.std(ddof=1), other.std(ddof=1)
+            with np.errstate(divide="ignore", invalid="ignore"):  # values may all be equal
+                p = float(stats.levene(one, other, center="median").pvalue)
+            told = p < 1 - CONFIDENCE
+            verdict = verdict_of(told and sd > other_sd, told and sd < other_sd)
+            ratio = sd / other_sd if other_sd > 0 else math.nan
+            sides = f"{sd:.2g} of {len(one)} runs and {other_sd:.2g} of {len(other)}"
+            estimate = {"mean": ratio, "ci95_half": math.nan}
+            margin = -_nan_to_inf(ratio)
+            results.append(
+                GroupResult(f"{sides} {name}, p {p:.2g}", estimate, verdict, margin, seeds)
             )
-        sd, other_sd = one.std(ddof=1), other.std(ddof=1)
-        with np.errstate(divide="ignore", invalid="ignore"):  # values may all be equal
-            p = float(stats.levene(one, other, center="median").pvalue)
-        told = p < 1 - CONFIDENCE
-        verdict = verdict_of(told and sd > other_sd, told and sd < other_sd)
-        ratio = sd / other_sd if other_sd > 0 else math.nan
-        text = f"{sd:.2g} of {len(one)} runs and {other_sd:.2g} of {len(other)} {name}, p {p:.2g}"
-        estimate = {"mean": ratio, "ci95_half": math.nan}
-        return GroupResult(text, estimate, verdict, -_nan_to_inf(ratio), seeds)
-
-    def describe(self, results: Sequence[GroupResult]) -> str:
         text = "; ".join(result.name for result in results)
-        return f"standard deviations of {self.variant} and {self.than}: {text}"
+        return combine_results(results, lambda _: f"standard deviations of {both}: {text}")
 
 
-class RisesWithDepth(Pair):
+class RisesWithDepth(VariantThan):
     """A variant has more of a metric at `deep` layers or more than another, or itself, at fewer.
 
     The largest depth of the one beside the smallest of the other (`than`), by Welch's interval of
@@ -940,13 +862,11 @@ class RisesWithDepth(Pair):
     """
 
     kind: Literal["rises_with_depth"]
-    variant: str
-    than: str
     deep: int
 
     def judge(self, evidence: Evidence) -> Judgement:
         runs = select(evidence.cells, self.studies, self.named_variants, self.depths)
-        runs = runs.assign(value=self.scale(evidence)(runs)).dropna(subset="value")
+        runs = self.values(runs, evidence)
         high, low = (runs[runs["variant"] == name] for name in (self.variant, self.than))
         deepest, shallowest = high["depth"].max(), low["depth"].min()
         if not deepest >= self.deep:
@@ -960,7 +880,7 @@ class RisesWithDepth(Pair):
         found = welch(high, low)
         sides = f"{self.variant} at {deepest} layers less {self.than} at {shallowest}"
         result = self.judge_group(sides, found, -found["mean"], seeds)
-        return combine_results([result], f"{sides}: {_pm(found)}")
+        return combine_results([result], lambda _: f"{sides}: {_pm(found)}")
 
 
 class SameAtEqualSteps(Rule):
@@ -974,7 +894,6 @@ class SameAtEqualSteps(Rule):
     """
 
     kind: Literal["same_at_equal_steps"]
-    rests_on: ClassVar[str] = OVER_SEEDS
     studies: Annotated[list[str], Field(min_length=2, max_length=2)]
     variants: list[str]
     depths: list[int]
@@ -998,7 +917,7 @@ class SameAtEqualSteps(Rule):
             margin = abs(found["mean"]) - self.tolerance
             results.append(self.judge_group(name, found, margin, seeds))
         words = {CONTRADICTED: "apart:", REPRODUCED: "alike:"}
-        words |= dict.fromkeys((NOT_REPRODUCED, NOT_MEASURED), "undecided:")
+        words |= {NOT_REPRODUCED: "undecided:", NOT_MEASURED: "undecided:"}
 
         def describe(worst: GroupResult) -> str:
             ratio = f"log10 ratio {_pm(worst.estimate)}"
@@ -1017,7 +936,6 @@ class PlatformsAgree(Rule):
     """
 
     kind: Literal["platforms_agree"]
-    rests_on: ClassVar[str] = OVER_SEEDS
     studies: Annotated[list[str], Field(min_length=1)]
     variants: list[str]
 
@@ -1037,13 +955,9 @@ class PlatformsAgree(Rule):
                 results.append(self._compare(name, a, b, ratio=ratio))
         if not results:
             raise NotMeasured(f"no run of {join_values(self.studies)} on another platform")
-        worst = least_favourable(results)
         alike = sum(result.verdict == REPRODUCED for result in results)
-        reason = (
-            f"alike, within the spread over seeds, in {alike} of {len(results)} cells; widest: "
-            f"{worst.name}, {_pm(worst.estimate)}"
-        )
-        return combine_results(results, reason, 0.0)
+        text = f"alike, within the spread over seeds, in {alike} of {len(results)} cells; widest:"
+        return combine_results(results, lambda w: f"{text} {w.name}, {_pm(w.estimate)}", 0.0)
 
     def _find_all(self, runs: pd.DataFrame) -> pd.DataFrame:
         """The runs of all studies. Raises NotMeasured if one of them lacks a cell."""
@@ -1093,7 +1007,7 @@ class LineInDepth(Relation):
 
     kind: Literal["line_in_depth"]
     variant: str
-    metrics: list[str]
+    metrics: list[Metric]
     r_squared: float = 0.99
     published: float = math.nan
 
@@ -1128,7 +1042,7 @@ class Correlates(Relation):
 
     kind: Literal["correlates"]
     variants: list[str]
-    metrics: Annotated[list[str], Field(min_length=2, max_length=2)]
+    metrics: Annotated[list[Metric], Field(min_length=2, max_length=2)]
     at_least: float
 
     def judge(self, evidence: Evidence) -> Judgement:
@@ -1164,7 +1078,7 @@ def _pm(found: dict[str, float]) -> str:
 
 def _with_kind(rule: type[Rule]) -> Iterator[tuple[str, type[Rule]]]:
     if "kind" in rule.model_fields:
-        yield get_args(rule.model_fields["kind"].annotation)[0], rule
+        yield from ((kind, rule) for kind in get_args(rule.model_fields["kind"].annotation))
     for preset in rule.__subclasses__():
         yield from _with_kind(preset)
 

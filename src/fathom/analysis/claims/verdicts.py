@@ -6,7 +6,7 @@ Definitions: docs/definitions.md, "Verdicts".
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -131,16 +131,17 @@ def judge(config: Config, claim: Claim, test: Rule, evidence: Evidence) -> Judge
 
     Where that leaves too little to make the test, the reason is what is too small.
     """
-    sizes = {name: too_small(claim, test, config.studies.get(name)) for name in test.studies}
+    studies = [name for name in test.studies if name in config.studies]
+    sizes = {name: too_small(claim, test, config.studies[name]) for name in studies}
     barred = {name: why for name, why in sizes.items() if why}
     least = claim.minimum_scale_of(test).get("depth", 0)
+    if not barred and not evidence.cells["study"].isin(test.studies).any():
+        return _no_run_of(test)
     try:
         return test.judge(evidence.without(barred, least))
     except NotMeasured as gap:
         if barred:
             return Judgement(NOT_MEASURED, "; ".join(dict.fromkeys(barred.values())))
-        if not evidence.cells["study"].isin(test.studies).any():
-            return _no_run_of(test)
         return Judgement(NOT_MEASURED, str(gap), seeds=gap.seeds)
 
 
@@ -148,17 +149,14 @@ def _no_run_of(test: Rule) -> Judgement:
     return Judgement(NOT_MEASURED, f"no run of {join_values(test.studies)}")
 
 
-def too_small(claim: Claim, test: Rule, study: Study | None) -> str:
+def too_small(claim: Claim, test: Rule, study: Study) -> str:
     """Why a study cannot speak for a claim: which of its sizes are below the test's minimum scale.
 
-    Empty if none is, or if there is no such study.
+    Empty if none is.
     """
-    ours = {} if study is None else _sizes(study, study.labels[0], study.depths)
-    found = []
+    ours, found = _sizes(study, study.labels[0], study.depths), []
     for name, least in claim.minimum_scale_of(test).items():
-        size = ours.get(name, math.inf)
-        size = max(size.values()) if isinstance(size, dict) else size
-        if size < least:
+        if name in ours and (size := max(ours[name])) < least:
             what = f"{size:g} layers" if name == "depth" else f"{name} {size:g}"
             published = claim.scale.get(name)
             needed = f"{published:g}" if isinstance(published, float) else f"{least:g} or more"
@@ -259,6 +257,8 @@ def published_table(config: Config, summary: pd.DataFrame, published: Published)
     `deviates` says whether the published value lies outside our interval (both finite or not); a
     time does not, being that of another machine.
     """
+    columns = ["source", "study", "metric", "variant", "depth", "published", "published_high"]
+    columns += ["platform", "mean", "low", "high", "n", "diverged", "deviates", "scale"]
     ours_of = {cell: ours.to_dict("records") for cell, ours in summary.groupby(CELL)}
     rows = []
     for entry in published.values:
@@ -271,26 +271,15 @@ def published_table(config: Config, summary: pd.DataFrame, published: Published)
         is_time = tasks.run_metrics()[entry.metric].of in ("step_seconds", "elapsed_seconds")
         for variant, by_depth in cells.items():
             for depth, value in by_depth.items():
-                base = {
-                    "source": entry.source,
-                    "study": entry.study,
-                    "metric": entry.metric,
-                    "variant": variant,
-                    "depth": depth,
-                    "published": value.low,
-                    "published_high": value.high,
-                    "scale": scale,
-                }
-                for row in ours_of.get((entry.study, depth, variant)) or [None]:
-                    if row is None:
-                        rows.append(base)
-                        continue
+                labels = (entry.source, entry.study, entry.metric, variant, depth, *value)
+                base = {**dict(zip(columns, labels, strict=False)), "scale": scale}
+                for row in ours_of.get((entry.study, depth, variant), []):
                     ours = {part: row[f"{entry.metric}_{part}"] for part in ("mean", "low", "high")}
                     counts = {name: row[name] for name in ("platform", "n", "diverged")}
                     there = {"deviates": not is_time and deviates(value, **ours)}
                     rows.append({**base, **counts, **ours, **there})
-    columns = ["source", "study", "metric", "variant", "depth", "published", "published_high"]
-    columns += ["platform", "mean", "low", "high", "n", "diverged", "deviates", "scale"]
+                if (entry.study, depth, variant) not in ours_of:
+                    rows.append(base)
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -361,41 +350,40 @@ def _grade(threshold: Threshold, value: float) -> str:
 # --- scales -------------------------------------------------------------------------------------
 
 
-def _sizes(study: Study, variant: str, depths: Iterable[int]) -> dict[str, Any]:
-    """The settings that SCALE_SETTINGS names: one number each, or one for each of the depths.
+def _sizes(study: Study, variant: str, depths: Sequence[int]) -> dict[str, list[Any]]:
+    """The settings that a scale may name, at each of the depths.
 
     A variant says how many batches make a step.
     """
-    model, optimizer = study.model_of(variant), study.optimizer_of(variant)
-    flat = {**study.model_dump(), **model.model_dump(), **optimizer.model_dump()}
-    flat["steps"] = study.steps_of(variant)
-    flat["depth"] = {depth: depth for depth in depths}
+    study = study.of(variant)
+    flat = {**study.model_dump(), **study.model.model_dump(), **study.optimizer.model_dump()}
+    found = {name: _at_depths(value, depths) for name, value in flat.items()}
     if "length" in flat:
-        tokens = flat["length"] * study.batches_of(variant)
-        flat["tokens_per_step"] = {d: _at(flat["batch_size"], d) * tokens for d in flat["depth"]}
-    return flat
+        tokens = flat["length"] * study.accumulate
+        found["tokens_per_step"] = [size * tokens for size in found["batch_size"]]
+    return {**found, "depth": list(depths)}
 
 
-def _scale(published: dict[str, Any], study: Study, variant: str, depths: Iterable[int]) -> str:
+def _scale(published: dict[str, Any], study: Study, variant: str, depths: Sequence[int]) -> str:
     """How our scale differs, as in 'width 32 for 256, steps 100 for 800'; empty if it does not.
 
     A setting may be one number or one for each depth; it is compared at the given depths.
     """
-    ours, depths = _sizes(study, variant, depths), list(depths)
+    ours = _sizes(study, variant, depths)
     differences = []
     for name, value in published.items():
-        here, there = (_at_depths(v, depths) for v in (ours.get(name), value))
+        both = ours.get(name, [None]), _at_depths(value, depths)
+        here, there = (_in_words(values) for values in both)
         if here != there:
             differences.append(f"{name} {here} for {there}")
     return ", ".join(differences)
 
 
-def _at_depths(value: float | dict[int, float], depths: Iterable[int]) -> str:
-    values = [_at(value, depth) for depth in depths]
+def _in_words(values: Sequence[float | None]) -> str:
     texts = ["none" if v is None else f"{v:g}" for v in values]
     return texts[0] if len(set(texts)) == 1 else "/".join(texts)
 
 
-def _at(value: float | dict[int, float], depth: int) -> float | None:
-    """What a setting is at a depth: one number for all, or one for each."""
-    return value.get(depth) if isinstance(value, dict) else value
+def _at_depths(value: Any, depths: Sequence[int]) -> list[Any]:  # noqa: ANN401, any setting
+    """A setting at each of the depths: it may be one for all, or one for each."""
+    return [value.get(depth) if isinstance(value, dict) else value for depth in depths]

@@ -5,7 +5,7 @@
         '''Training loss against step for every depth.'''
 
 This is its declaration: the function's name is that of the file, its parameters are what it reads
-(READS, and `title`), its docstring is the caption. The outputs and inputs of the workflow, the
+(READS), its docstring is the caption. The outputs and inputs of the workflow, the
 figures of the reports and what `fathom verify` expects follow from it.
 
 A task's `Presentation.figures` names such functions, or metrics. A metric needs no function: a step
@@ -59,6 +59,7 @@ OTHERS = ("overview", "cell", "bench", "explained")
 """The groups of figures, each drawn into one folder: those of studies, and these modules."""
 
 READS = {
+    "title": "what the figures are of, as in 'depth-mlx on torch'",
     "steps": "steps.csv.gz, the rows of one study on one platform",
     "summary": "summary.csv, the same rows",
     "effects": "effects.csv, the same rows",
@@ -95,7 +96,7 @@ class Declaration:
     """Names from READS."""
     caption: str
     draw: Callable[..., Figure]
-    """From what it reads, and `title`, by name."""
+    """From what it reads, by name."""
     module: str
     """The module with the code of the figure."""
     needs: type[Settings] = Settings
@@ -122,18 +123,16 @@ def figure(
 
     `needs`: a kind of connection, or an ingredient of one, without which there is nothing to draw.
     `everywhere`: every study has it, whatever its task names. Raises TypeError for an unknown
-    parameter of the function, or one without a docstring.
+    parameter of the function.
     """
     if draw is None:
         return functools.partial(figure, needs=needs, everywhere=everywhere)
     name, group = draw.__name__, draw.__module__.rpartition(".")[2]
-    reads = tuple(p for p in inspect.signature(draw).parameters if p != "title")
+    reads = tuple(inspect.signature(draw).parameters)
     for read in reads:
         if read not in READS:
             raise TypeError(f"figure {name}: nothing is called '{read}'; there are {list(READS)}")
     caption = " ".join((draw.__doc__ or "").split())
-    if not caption:
-        raise TypeError(f"figure {name}: has no docstring, which is its caption")
     declared = Declaration(name, reads, caption, draw, draw.__module__, needs, everywhere)
     _groups.setdefault(group if group in OTHERS else STUDY, Registry())[name] = declared
     return draw
@@ -142,8 +141,7 @@ def figure(
 def figures_of(group: str) -> Registry[Declaration]:
     """The declared figures of STUDY, or of one of OTHERS, by name."""
     for module in pkgutil.iter_modules(__path__):
-        if module.name == group or (group == STUDY and module.name not in OTHERS):
-            importlib.import_module(f"{__name__}.{module.name}")
+        importlib.import_module(f"{__name__}.{module.name}")
     return _groups[group]
 
 
@@ -169,10 +167,11 @@ def _figure_of_metric(name: str) -> Declaration | None:
     step, run = tasks.step_metrics().get(name), tasks.run_metrics().get(name)
     draw: Callable[..., Figure]
     if step and step.when in ("every step", "evaluations") and name != "step":
-        reads, draw = ("steps",), functools.partial(panels.against_step, metric=name)
+        reads, draw = ("steps", "title"), functools.partial(panels.against_step, metric=name)
         caption = f"{name} against step, for every depth: {step.definition}."
     elif run and run.averaged:
-        reads, draw = ("summary", "score"), functools.partial(panels.against_depth, metric=name)
+        reads = ("summary", "score", "title")
+        draw = functools.partial(panels.against_depth, metric=name)
         caption = (
             f"{name} against depth: {run.definition}. A point is the mean over seeds, with its "
             "95 % interval; a cross: a run diverged."
@@ -199,7 +198,7 @@ def figures_of_study(config: Config, study: str) -> list[Declaration]:
     settings = config.studies[study]
     variants = dict.fromkeys(cell.variant for cell in config.cells() if cell.study == study)
     names: list[str] = []
-    if len({settings.optimizer_of(label).lr for label in settings.labels}) > 1:
+    if len({settings.of(label).optimizer.lr for label in settings.labels}) > 1:
         names.append("score_against_rate")
     if settings.contrasts or len(variants) > MOST_LINES:
         names += ["effects", "variants"]
@@ -215,11 +214,8 @@ def draw_figures(
     **data: Any,  # noqa: ANN401
 ) -> dict[str, Figure]:
     """The figures, by name; `data` is what they read."""
-    found = {}
-    for one in declared:
-        titled = {"title": title} if "title" in inspect.signature(one.draw).parameters else {}
-        found[one.name] = one.draw(**titled, **{read: data[read] for read in one.reads})
-    return found
+    data["title"] = title
+    return {one.name: one.draw(**{read: data[read] for read in one.reads}) for one in declared}
 
 
 def files_of(folder: Path, name: str, only: Iterable[str] = ()) -> list[Path]:

@@ -87,11 +87,11 @@ def score_against_rate(summary: pd.DataFrame, score: Score, title: str) -> Figur
     """
     deepest = summary[summary["depth"] == summary["depth"].max()]
     values = panels.values_of(deepest, "score", score)
-    groups = values.groups.sort_values("lr", kind="stable")
+    groups = values.groups
     if groups.empty:
         return style.placeholder(f"{title}\nno variant has a {score.label}")
     page, (ax,) = style.panels(1)
-    panels.lines(ax, values._replace(groups=groups), "lr", "connection")
+    panels.lines(ax, values, "lr", "connection")
     ax.set_xscale("log")
     rates = sorted(groups["lr"].unique())
     ax.set_xticks(rates, [f"{rate:g}" for rate in rates])

@@ -33,22 +33,19 @@ def course(
     last `window` steps. `geometric`: means are of the logarithm. Only steps at which every seed is
     finite (and positive, if geometric) are there: a mean over the survivors would flatter.
     """
-    found = [pd.DataFrame(columns=["variant", "step", "mean", "low", "high"])]
-    having = steps if metric in steps else steps.iloc[:0]
-    for variant, rows in having.groupby("variant", sort=False):
+    found = []
+    for variant, rows in steps.groupby("variant", sort=False):
         wide = rows.pivot_table(index="step", columns="seed", values=metric, dropna=False)
         finite = wide.astype(float).replace([np.inf, -np.inf], np.nan).dropna()
         if geometric:
             finite = np.log10(finite[(finite > 0).all(axis=1)])
-        if finite.empty:
-            continue
         values = finite.rolling(window, min_periods=1).mean()
         points = pd.DataFrame(
             {"mean": values.mean(axis=1), "low": values.min(axis=1), "high": values.max(axis=1)}
         )
         points = 10**points if geometric else points
         found.append(points.rename_axis("step").reset_index().assign(variant=variant))
-    return pd.concat([frame for frame in found if len(frame)] or found, ignore_index=True)
+    return pd.concat([points for points in found if len(points)] or found[:1], ignore_index=True)
 
 
 def failures(steps: pd.DataFrame, evaluated: str = "") -> pd.DataFrame:
@@ -143,14 +140,11 @@ def groups_of_seeds(summary: pd.DataFrame, metric: str, start: str = "") -> pd.D
     mean is then that of `start`, if given, or NaN, since a mean over the other runs would flatter.
     Variants that do not have the metric at all, though they did not fail, are left out.
     """
-    axes = [name for name in ("variant", "connection", "depth", "lr") if name in summary]
-    if f"{metric}_mean" not in summary:
-        return pd.DataFrame(columns=[*axes, "mean", "low", "high", "failed"])
     failed = summary[f"{metric}_n"] < summary["n"]
     if metric == "score":
         failed |= summary["diverged"] > 0
     begins = summary[f"{start}_mean"] if start else math.nan
-    found = summary[axes].assign(
+    found = summary[["variant", "connection", "depth", "lr"]].assign(
         mean=summary[f"{metric}_mean"].where(~failed, begins),
         low=summary[f"{metric}_low"].mask(failed),
         high=summary[f"{metric}_high"].mask(failed),
@@ -183,18 +177,14 @@ def sweeps(cells: pd.DataFrame) -> list[pd.DataFrame]:
     A study of one depth may continue one of them: it then has its recipe, its chance level, some
     of its variants, and a depth of its own.
     """
-    studies = [study for _, study in cells.groupby("study", sort=False)]
-    found = [study for study in studies if (_depths(study) > 1).mean() >= 0.5]
-    for study in studies:
+    at_several = cells.groupby(["study", "variant"])["depth"].nunique() > 1
+    studies = dict(list(cells.groupby("study", sort=False)))
+    found = [study for name, study in studies.items() if at_several[name].mean() >= 0.5]
+    for study in studies.values():
         for i, sweep in enumerate(found):
             if study["depth"].nunique() == 1 and _continues(study, sweep):
                 found[i] = pd.concat([sweep, study])
     return found
-
-
-def _depths(study: pd.DataFrame) -> pd.Series:
-    """At how many depths each variant was run."""
-    return study.groupby("variant")["depth"].nunique()
 
 
 def _continues(study: pd.DataFrame, sweep: pd.DataFrame) -> bool:
@@ -227,8 +217,3 @@ def final_scores(sweep: pd.DataFrame, *, geometric: bool) -> pd.DataFrame:
 def labelled(table: pd.DataFrame) -> pd.DataFrame:
     """With labels of platforms in place of their names."""
     return table.assign(platform=[Platform.parse(name).label for name in table["platform"]])
-
-
-def beside_published(published: pd.DataFrame, metrics: Sequence[str]) -> pd.DataFrame:
-    """Published values of these metrics that were measured here, `platform` by its label."""
-    return labelled(published[published["metric"].isin(metrics) & (published["platform"] != "")])

@@ -135,7 +135,8 @@ def published(published: pd.DataFrame) -> Figure:
 
     A cross: not finite.
     """
-    table = frames.beside_published(published, list(METRICS))
+    measured = published["metric"].isin(METRICS) & (published["platform"] != "")
+    table = frames.labelled(published[measured])
     studies, platforms = list(table["study"].unique()), list(table["platform"].unique())
     if not studies:
         return style.placeholder("no published value was repeated")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -196,15 +198,47 @@ def values_of(
 
 
 def points(ax: Axes, values: Values, variants: Sequence[str]) -> None:
-    """Draw values of one depth: a point and its interval for each variant, from above."""
-    style.points_by_variant(ax, values.groups, variants, at_right=values.lower_is_better)
+    """Draw values of one depth: a point and its interval for each variant, from above.
+
+    A variant without values has an empty line. A cross where a run diverged: without a mean it
+    stands at the edge that is worse.
+    """
+    for row in values.groups.to_dict("records"):
+        colour, y = style.colour_of(row["variant"]), variants.index(row["variant"])
+        if not row["failed"]:
+            bars = style.error_bars(row["mean"], row["low"], row["high"])
+            ax.errorbar(row["mean"], y, xerr=bars, color=colour, marker="o", ms=8, capsize=5)
+        elif math.isfinite(row["mean"]):
+            ax.plot(row["mean"], y, color=colour, clip_on=False, **style.CROSS)
+        else:
+            x, across = 0.97 if values.lower_is_better else 0.03, ax.get_yaxis_transform()
+            ax.plot(x, y, color=colour, transform=across, **style.CROSS)
+    style.rows_of_variants(ax, variants)
     style.vertical_levels(ax, values.levels)
     ax.set_xlabel(values.label)
 
 
 def lines(ax: Axes, values: Values, axis: str, of: str) -> None:
-    """Draw values against the column `axis`: a line for each value of the column `of`."""
-    style.lines(ax, values.groups, axis, of, at_top=values.lower_is_better)
+    """Draw values against the column `axis`: a line with intervals for each value of `of`.
+
+    A line to a cross is dashed.
+    """
+    groups = values.groups.sort_values(axis, kind="stable")
+    for position, (name, group) in enumerate(groups.groupby(of, sort=False)):
+        colour, known = style.colour_of(name), group.dropna(subset="mean").to_dict("records")
+        for a, b in itertools.pairwise(known):
+            line = "--" if a["failed"] or b["failed"] else "-"
+            ax.plot([a[axis], b[axis]], [a["mean"], b["mean"]], line, color=colour)
+        whole, failed = group[~group["failed"]], group[group["failed"] & group["mean"].notna()]
+        ax.errorbar(
+            whole[axis], whole["mean"], color=colour, ls="", ms=8, capsize=5,
+            yerr=style.error_bars(whole["mean"], whole["low"], whole["high"]),
+            marker=style.marker_of(position),
+        )  # fmt: skip
+        ax.plot(failed[axis], failed["mean"], color=colour, ls="", **style.CROSS)
+    lost = groups[groups["failed"] & groups["mean"].isna()]
+    colours = [style.colour_of(name) for name in lost[of]]
+    style.crosses(ax, lost[axis], colours, at_top=values.lower_is_better)
     ax.set_ylabel(values.label)
     value_axis(ax, values.levels, log=values.log)
 
@@ -227,8 +261,7 @@ def against_depth(
     metric is that of the score, the lines at chance and of the oracle are drawn.
     """
     values = values_of(summary, metric, score, start)
-    groups = values.groups.sort_values("depth", kind="stable")
-    values = values._replace(groups=groups)
+    groups = values.groups
     if groups.empty:
         return style.placeholder(f"{title}\nno run has a {in_words(values.label)}")
     depths, variants = sorted(groups["depth"].unique()), list(groups["variant"].unique())

@@ -10,7 +10,6 @@ Importing this loads no matplotlib: the first figure does.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -195,24 +194,8 @@ def vertical_levels(ax: Axes, levels: Mapping[str, float]) -> None:
         ax.set_title(ax.get_title(), pad=6 + 13 * len(levels))
 
 
-def points_by_variant(
-    ax: Axes, groups: pd.DataFrame, variants: Sequence[str], *, at_right: bool
-) -> None:
-    """A point and its interval for each variant, from above; a cross where a run diverged.
-
-    `groups` as `frames.groups_of_seeds` makes them, of one depth; a variant that it lacks has an
-    empty line. A cross without a mean stands at the right edge, or at the left one.
-    """
-    for row in groups.to_dict("records"):
-        colour, y = colour_of(row["variant"]), variants.index(row["variant"])
-        if not row["failed"]:
-            bars = error_bars(row["mean"], row["low"], row["high"])
-            ax.errorbar(row["mean"], y, xerr=bars, color=colour, marker="o", ms=8, capsize=5)
-        elif np.isfinite(row["mean"]):
-            ax.plot(row["mean"], y, color=colour, clip_on=False, **CROSS)
-        else:
-            across = ax.get_yaxis_transform()
-            ax.plot(0.97 if at_right else 0.03, y, color=colour, transform=across, **CROSS)
+def rows_of_variants(ax: Axes, variants: Sequence[str]) -> None:
+    """A row for each variant, from above, and few numbers below."""
     ax.set_yticks(range(len(variants)), variants)
     ax.set_ylim(len(variants) - 0.5, -0.5)
     ax.margins(x=0.05)
@@ -220,26 +203,6 @@ def points_by_variant(
     ax.locator_params(axis="x", nbins=5, steps=[1, 2, 5, 10])  # numbers with many digits fit
     if np.abs(ax.dataLim.intervalx).max() < 1e-4:  # else their power of ten stands on the label
         ax.xaxis.set_major_formatter("{x:g}")
-
-
-def lines(ax: Axes, groups: pd.DataFrame, axis: str, of: str, *, at_top: bool) -> None:
-    """A line with intervals for each value of the column `of`, against the column `axis`.
-
-    `groups` as `frames.groups_of_seeds` makes them. A line to a cross is dashed.
-    """
-    for position, (name, group) in enumerate(groups.groupby(of, sort=False)):
-        colour, known = colour_of(name), group.dropna(subset="mean").to_dict("records")
-        for a, b in itertools.pairwise(known):
-            line = "--" if a["failed"] or b["failed"] else "-"
-            ax.plot([a[axis], b[axis]], [a["mean"], b["mean"]], line, color=colour)
-        whole, failed = group[~group["failed"]], group[group["failed"] & group["mean"].notna()]
-        ax.errorbar(
-            whole[axis], whole["mean"], yerr=error_bars(whole["mean"], whole["low"], whole["high"]),
-            color=colour, ls="", marker=marker_of(position), ms=8, capsize=5,
-        )  # fmt: skip
-        ax.plot(failed[axis], failed["mean"], color=colour, ls="", **CROSS)
-    lost = groups[groups["failed"] & groups["mean"].isna()]
-    crosses(ax, list(lost[axis]), [colour_of(name) for name in lost[of]], at_top=at_top)
 
 
 def aside(position: int, count: int, width: float) -> float:

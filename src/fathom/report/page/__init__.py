@@ -12,15 +12,13 @@ from markupsafe import Markup
 
 from fathom.analysis.tables import read_table
 from fathom.config import Config
-from fathom.report.page.curves import Curves, curves_of
+from fathom.report.page.curves import MOST_STEPS, Curves, curves_of
 from fathom.report.render import check_numbers, environment_of, fill
 from fathom.settings import ConfigError
 from fathom.system.files import write_text
 
 PAGE = "index.html"
 TEMPLATE, STYLE, SCRIPT = "index.html.j2", "page.css", "page.js"
-PACKAGES = ("markdown_it", "plotly")
-"""What is imported only to make the page."""
 FIRST = "RESULTS.md"
 
 
@@ -33,7 +31,7 @@ def write_page(config: Config, templates: Path, folder: Path, figures: Path) -> 
     """Write `folder`/index.html from the reports and tables in `folder` and from `figures`.
 
     Raises ConfigError naming the template if it cannot be filled or has a number of its own, and if
-    there is no report; ModuleNotFoundError where a package of PACKAGES is not installed.
+    there is no report; ModuleNotFoundError where plotly or markdown_it is not installed.
     """
     from plotly.offline import get_plotlyjs
 
@@ -48,10 +46,10 @@ def write_page(config: Config, templates: Path, folder: Path, figures: Path) -> 
     named = {section.name for section in sections}
     text = fill(
         environment_of(templates, autoescape=True),
-        templates,
         TEMPLATE,
         sections=sections,
         plots=plots,
+        most_steps=MOST_STEPS,
         plots_apart=[plot for study, plot in plots.items() if study not in named],
         style=_own(templates / STYLE),
         plotly=Markup(get_plotlyjs()),  # noqa: S704, it is meant to be run

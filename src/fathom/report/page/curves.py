@@ -7,7 +7,6 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -41,25 +40,8 @@ class Curves:
     metrics: list[dict[str, Any]]
     platforms: list[str]
     depths: list[int]
-    chance: float | None
-    runs: list[dict[str, Any]]
-
-    @property
-    def most_steps(self) -> int:
-        """How many steps of a run are drawn at most."""
-        return MOST_STEPS
-
-    @cached_property
-    def data(self) -> Markup:
-        """All of it as JSON that can stand in a script element."""
-        data = {
-            "variants": self.variants,
-            "metrics": {metric["name"]: metric for metric in self.metrics},
-            "chance": {} if self.chance is None else {ALWAYS: self.chance},
-            "runs": self.runs,
-        }
-        text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-        return Markup(text.replace("<", "\\u003c"))  # noqa: S704, no element can end in it
+    data: Markup
+    """With the runs: JSON that can stand in a script element."""
 
 
 def curves_of(
@@ -67,17 +49,25 @@ def curves_of(
 ) -> Curves:
     """The curves of one study: `steps` are its rows, `labels` its variants in order."""
     metrics = _metrics_in(steps)
-    return Curves(
-        study,
-        {label: colour_of(label) for label in labels if label in set(steps["variant"])},
-        metrics,
-        [Platform.parse(name).label for name in steps["platform"].unique()],
-        sorted(map(int, steps["depth"].unique())),
-        constant(summary[summary["study"] == study], "chance_loss"),
-        [
+    variants = {label: colour_of(label) for label in labels if label in set(steps["variant"])}
+    chance = constant(summary[summary["study"] == study], "chance_loss")
+    data = {
+        "variants": variants,
+        "metrics": {metric["name"]: metric for metric in metrics},
+        "chance": {} if chance is None else {ALWAYS: chance},
+        "runs": [
             _run(rows.sort_values("step"), [metric["name"] for metric in metrics])
             for _, rows in steps.groupby(["platform", "depth", "variant", "seed"], sort=False)
         ],
+    }
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return Curves(
+        study,
+        variants,
+        metrics,
+        [Platform.parse(name).label for name in steps["platform"].unique()],
+        sorted(map(int, steps["depth"].unique())),
+        Markup(text.replace("<", "\\u003c")),  # noqa: S704, no element can end in it
     )
 
 
@@ -104,7 +94,7 @@ def _run(rows: pd.DataFrame, metrics: Sequence[str]) -> dict[str, Any]:
     first = rows.iloc[0]
     sparse = [m for m in metrics if tasks.step_metrics()[m].when == "evaluations"]
     evaluated = rows[sparse].notna().any(axis=1).to_numpy()
-    shown = rows[_thinned(len(rows), MOST_STEPS) | evaluated]
+    shown = rows[_thinned(len(rows)) | evaluated]
     broken = first_nonfinite(rows)
     return {
         "platform": Platform.parse(first["platform"]).label,
@@ -121,12 +111,10 @@ def _run(rows: pd.DataFrame, metrics: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _thinned(count: int, most: int) -> np.ndarray:
-    """Which of so many are kept: at most `most`, evenly spaced, with the first and the last."""
-    kept = np.zeros(count, dtype=bool)
-    kept[:: max(1, math.ceil((count - 1) / (most - 1)))] = True
-    kept[-1] = True
-    return kept
+def _thinned(count: int) -> np.ndarray:
+    """Which of so many are kept: at most MOST_STEPS, evenly spaced, with the first and the last."""
+    steps = np.arange(count)
+    return (steps % max(1, math.ceil((count - 1) / (MOST_STEPS - 1))) == 0) | (steps == count - 1)
 
 
 def encoded(values: np.ndarray) -> dict[str, str]:

@@ -42,14 +42,6 @@ BULKIER = 3
 
 
 @dataclass(frozen=True)
-class Heading:
-    """An entry of the contents."""
-
-    title: str
-    anchor: str
-
-
-@dataclass(frozen=True)
 class Section:
     """What one Markdown file becomes."""
 
@@ -60,8 +52,8 @@ class Section:
     introduction: Markup
     """What stands before its first part."""
     parts: Markup
-    headings: list[Heading]
-    """Of its parts."""
+    headings: dict[str, str]
+    """The titles of its parts, by anchor."""
 
 
 def read_sections(files: Sequence[str], folder: Path, figures: Path) -> list[Section]:
@@ -146,10 +138,10 @@ def _slug(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-def _name_headings(tokens: Sequence[Token], prefix: str) -> tuple[list[str], list[Heading]]:
+def _name_headings(tokens: Sequence[Token], prefix: str) -> tuple[list[str], dict[str, str]]:
     """Give every heading its anchor; return the titles of the file, and its parts."""
     titles: list[str] = []
-    parts: list[Heading] = []
+    parts: dict[str, str] = {}
     used: dict[str, int] = {}
     for opening, inline in itertools.pairwise(tokens):
         if opening.type != "heading_open":
@@ -157,12 +149,12 @@ def _name_headings(tokens: Sequence[Token], prefix: str) -> tuple[list[str], lis
         words = "".join(child.content for child in inline.children or ())
         slug = _slug(words)
         again = used[slug] = used.get(slug, -1) + 1
-        heading = Heading(words, f"{prefix}--{slug}" + (f"-{again}" if again else ""))
-        opening.attrSet("id", heading.anchor)
+        anchor = f"{prefix}--{slug}" + (f"-{again}" if again else "")
+        opening.attrSet("id", anchor)
         if opening.tag == "h1":
             titles.append(words)
         elif opening.tag == "h2":
-            parts.append(heading)
+            parts[anchor] = words
     return titles, parts
 
 
@@ -201,15 +193,13 @@ def _embedded(figure: Path) -> str:
     As SVG, which is sharp at any size, if that is at most BULKIER times as long as the PNG.
     """
     png, svg = figure.with_suffix(".png"), figure.with_suffix(".svg")
-    pixels = drawing = ""
-    if svg.is_file():
-        # Text in an address takes less room than base64; a line break would vanish from it.
-        text = quote(b" ".join(svg.read_bytes().splitlines()), safe=READABLE)
-        drawing = f"data:image/svg+xml,{text}"
-    if png.is_file():
-        pixels = f"data:image/png;base64,{base64.b64encode(png.read_bytes()).decode()}"
-    is_bulky = len(drawing) > BULKIER * len(pixels)
-    return pixels if pixels and (is_bulky or not drawing) else drawing
+    if not png.is_file():
+        return ""
+    pixels = f"data:image/png;base64,{base64.b64encode(png.read_bytes()).decode()}"
+    # Text in an address takes less room than base64; a line break would vanish from it.
+    lines = svg.read_bytes().splitlines() if svg.is_file() else []
+    drawing = f"data:image/svg+xml,{quote(b' '.join(lines), safe=READABLE)}"
+    return drawing if lines and len(drawing) <= BULKIER * len(pixels) else pixels
 
 
 def _figure(found: re.Match[str]) -> str:
