@@ -78,7 +78,7 @@ test-long: $(STAMP) ## these four at once, as CI does: both cores are busy to th
 test-reference: $(STAMP) ## render results/reference elsewhere, compare, replay its runs
 	$(BIN)/python -m pytest -m reference tests/test_reference.py -n 2 --dist loadgroup
 
-lint: $(STAMP) ## style of Python and Snakemake files; whether the schema is current
+lint: $(STAMP) ## style of Python and Snakemake files; whether schema and tables are current
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/snakefmt --check workflow
@@ -93,14 +93,16 @@ format: $(STAMP) ## rewrite Python and Snakemake files in the project's style
 verify: $(STAMP) ## check every result against what it was made from
 	$(BIN)/fathom verify
 
-# Bundles are checked as they are imported, and one that is refused is named and stops nothing. Runs
-# are replayed first, for where a data set cannot be had the next start goes on without it.
+# Bundles are checked as they are imported. One that is refused is named, also in the report, and stops
+# nothing but the last step, which records the hashes of what was made. Runs are replayed first, for
+# where a data set cannot be had the next start goes on without it.
 reference: $(STAMP) ## render results/reference from its bundles alone
 	-$(BIN)/fathom bundle import results/reference/bundles/*.tar.gz --replace \
 	  --config config.yaml --config $(REFERENCE)
 	$(SNAKEMAKE) --quiet all --configfile $(REFERENCE) --config train=false -- replay \
 	  || echo "going on without the runs that cannot be replayed"
 	$(SNAKEMAKE) report --configfile $(REFERENCE) --config train=false
+	$(BIN)/fathom record results/reference
 
 A_CELL := depth-mlx/3L/mhc/torch/seed0
 smoke: $(STAMP) ## every rule on a tiny grid, into results/smoke
@@ -113,7 +115,7 @@ dry-runs: $(STAMP) ## plan every preset, and a cluster run, without running anyt
 	$(SNAKEMAKE) -n --configfile workflow/presets/paper.yaml
 	$(SNAKEMAKE) -n --configfile workflow/presets/paper.yaml --workflow-profile slurm
 
-schema: $(STAMP) ## renew what follows from the code: schema, tables of measures, pictures of docs
+schema: $(STAMP) ## renew what follows from the code: schema, tables and pictures of docs
 	$(BIN)/fathom schema
 	$(BIN)/fathom explain
 

@@ -2,7 +2,6 @@
 
 import importlib.util
 
-import numpy as np
 import pytest
 from hypothesis import settings
 
@@ -142,44 +141,15 @@ OPTIMIZER = {
 @pytest.fixture(scope="session")
 def first_batch():
     """A batch of the spec; images and characters are noise, so that no files are needed."""
-
-    def batch(spec):
-        if spec.task == "tokens":
-            return tasks.load("tokens").batch(spec, 0)
-        rng = np.random.default_rng(7)
-        if spec.task == "text":
-            shape = (spec.batch_size, spec.model.length + 1)
-            window = rng.integers(0, spec.model.vocab, shape).astype(np.int32)
-            return tasks.Batch({"tokens": window[:, :-1]}, window[:, 1:])
-        B, W = spec.batch_size, spec.model.width
-        images = rng.random((B, 28, 28, 1), dtype=np.float32)
-        kept = rng.random((spec.depth, B, 14, 14, W)) >= spec.model.dropout
-        inputs = {"images": images} | ({"keep": kept} if spec.model.dropout else {})
-        return tasks.Batch(inputs, rng.integers(0, 10, B).astype(np.int32))
-
-    return batch
+    return tasks.example_batch
 
 
 @pytest.fixture(scope="session")
 def parameters_off_symmetry():
-    """Initial parameters, each moved at random.
+    """Initial parameters of a spec, each moved at random."""
+    from fathom.parity import parameters_off_symmetry
 
-    At their initial values the mixing matrices are symmetric, the streams equal and many biases
-    zero: a transposed matrix or a forgotten bias would change nothing there.
-    """
-
-    def draw(spec):
-        rng = np.random.default_rng(12345)
-        return {
-            name: (value + amount(name) * rng.standard_normal(value.shape)).astype(np.float32)
-            for name, value in tasks.Problem(spec).initial_parameters().items()
-        }
-
-    def amount(name):
-        # Far enough to matter, and not so far that 24 layers of hc overflow float32.
-        return 0.5 if name.startswith("connection.") else 0.2
-
-    return draw
+    return lambda spec: parameters_off_symmetry(tasks.Problem(spec))
 
 
 @pytest.fixture(scope="session")
@@ -196,15 +166,11 @@ def oracle_forward():
 
 
 @pytest.fixture(scope="session")
-def oracle_loss(oracle_forward):
+def oracle_loss():
     """The spec's float64 loss on given parameters."""
-    from fathom.backends.numpy import NumpyOps
+    from fathom.parity import oracle_loss
 
-    def loss(spec, params, batch):
-        output = oracle_forward(spec, params, batch.inputs)
-        return tasks.load(spec.task).loss(NumpyOps(), output, batch)
-
-    return loss
+    return lambda spec, params, batch: oracle_loss(tasks.Problem(spec), params, batch)
 
 
 @pytest.fixture(scope="session")

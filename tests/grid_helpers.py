@@ -7,16 +7,15 @@ import yaml
 
 PROJECT = Path(__file__).parents[1]
 PARTS = ("src", "workflow", "report", "envs", "config.yaml")
-NOTHING = {"seeds": [0], "exclude": [{"seed": 0}]}
 
 
 def only(studies, **settings):
-    """An overlay in YAML: these studies, with what they change, and no cell of any other.
+    """An overlay in YAML: these studies, with what they change, and no other.
 
     `settings`: of the config, beside its studies. It is an overlay of studies, which is no cut.
     """
     names = yaml.safe_load((PROJECT / "config.yaml").read_text(encoding="utf-8"))["studies"]
-    every = {name: studies.get(name, NOTHING) for name in names}
+    every = {name: studies.get(name) for name in names}
     return yaml.safe_dump({"studies": every, **settings}, sort_keys=False)
 
 

@@ -22,6 +22,7 @@ def slug(heading):
 
 
 def anchors(text):
-    """Every anchor of a document."""
+    """Every anchor of a document: of its headings, and those that reports write themselves."""
     pairs = itertools.pairwise(parsed(text))
-    return {slug(following.content) for token, following in pairs if token.type == "heading_open"}
+    headings = {slug(inner.content) for token, inner in pairs if token.type == "heading_open"}
+    return headings | set(re.findall(r'<a id="([\w.-]+)"></a>', text))

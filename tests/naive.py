@@ -189,7 +189,9 @@ def logits_of(name, p, i, unit):
         else:
             x = summary(unit)
             dynamic = np.array([sum(row * x) for row in phi])
-        alpha = p["alpha"][i][k] if "alpha" in p else 1.0
+        alpha = 1.0
+        if "alpha" in p:  # the circulant has one for all
+            alpha = p["alpha"][i][min(k, len(p["alpha"][i]) - 1)]
         found[part] = alpha * dynamic.reshape(b.shape) + b
     return found
 

@@ -2,10 +2,12 @@
 
 import csv
 import importlib
+import importlib.machinery
 import io
 import json
 import math
 import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -114,15 +116,47 @@ def test_a_textbook_step_from_the_same_weights_has_the_same_metrics(
     assert theirs["nonfinite"] == ours["nonfinite_event"] == 0
 
 
+def stand_in():
+    """A module with the interface of hyper-connections, whose connections are plain residuals."""
+    import torch
+    from torch import nn
+
+    class HyperConnections(nn.Module):
+        def __init__(self, streams, *, dim, layer_index):
+            super().__init__()
+            self.streams, self.scale = streams, nn.Parameter(torch.ones(dim))
+
+        def forward(self, residuals):
+            x = residuals.unflatten(0, (-1, self.streams)).mean(dim=1)
+            return x * self.scale, lambda y: residuals + y.repeat_interleave(self.streams, dim=0)
+
+    module = types.ModuleType("hyper_connections")
+    module.__spec__ = importlib.machinery.ModuleSpec("hyper_connections", None)
+    module.HyperConnections = module.mHC = HyperConnections
+    return module
+
+
+@pytest.fixture(params=["stand-in", "installed"])
+def pypi(request, connect_cpu, monkeypatch):
+    """The side of PyPI's package, or of one with its interface where it is not installed."""
+    connect_cpu("torch")
+    if request.param == "stand-in":
+        monkeypatch.setitem(sys.modules, "hyper_connections", stand_in())
+    else:
+        pytest.importorskip("hyper_connections", reason="hyper-connections is not installed")
+    monkeypatch.delitem(sys.modules, "pypi.torch", raising=False)
+    yield importlib.import_module("pypi.torch")
+    sys.modules.pop("pypi.torch", None)
+
+
 @pytest.mark.parametrize("variant", ["hc_paper", "mhc_paper"])
-def test_pypis_connections_wrap_the_same_network(variant, connect_cpu, start):
+def test_pypis_connections_wrap_the_same_network(variant, pypi, connect_cpu, start):
     """Both hc start as the ordinary residual network; their mhc does not start as ours does."""
-    pytest.importorskip("hyper_connections")
     spec = bench.spec_for("sublayer", variant, "torch", depth=3)
     spec = spec.model_copy(update={"batch_size": 2})
     _, batch, ours = our_step(start(connect_cpu("torch"), spec), spec)
-    pypi = importlib.import_module("pypi.torch").Steps(spec)
-    losses = [pypi.step(*batch)["loss"] for _ in range(2)]
+    steps = pypi.Steps(spec)
+    losses = [steps.step(*batch)["loss"] for _ in range(2)]
     if variant == "hc_paper":
         assert math.isclose(losses[0], ours["loss"], rel_tol=1e-5)
     assert losses[1] < losses[0]
@@ -147,13 +181,30 @@ def answers(monkeypatch, capsys):
 
 @pytest.mark.parametrize("side", ["ours", "textbook"])
 def test_a_worker_answers_every_command(answers, backend, side):
-    spec = spec_of("mhc", backend.device.framework)
+    check_answers(answers, spec_of("mhc", backend.device.framework), side)
+
+
+def test_so_does_one_of_pypis_package(answers, pypi):
+    spec = bench.spec_for("sublayer", "mhc_paper", "torch", depth=1)
+    check_answers(answers, spec.model_copy(update={"batch_size": 2}), "pypi")
+
+
+def check_answers(answers, spec, side):
     ready, steps, product, memory = answers(spec, side, "steps 2", "matmul 1", "memory")
     assert ready == {"ready": True}
     assert steps["seconds"] > 0
     assert product["seconds"] > 0
     assert memory["bytes"] > 10e6
     assert 0 <= memory["of_steps"] < memory["bytes"]
+
+
+def test_a_package_without_one_that_it_needs_is_one_line(answers, pypi, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "einops", None)  # how Python says that there is no such module
+    monkeypatch.setattr(pypi, "connection", lambda spec: importlib.import_module("einops"))
+    with pytest.raises(SystemExit):
+        answers(bench.spec_for("sublayer", "mhc_paper", "torch", depth=1), "pypi")
+    said = capsys.readouterr().err.splitlines()
+    assert said == ["fathom: side pypi needs einops, which is not here; pip install -e '.[bench]'"]
 
 
 def test_seconds_are_those_of_one_of_several_steps(answers, connect_cpu, monkeypatch):
@@ -343,6 +394,23 @@ def test_steps_by_hand(known):
     assert (step.low, step.high, step.unit) == (pytest.approx(20), pytest.approx(28), "ms")
     # The published demos run on the plain wheel.
     assert started == {("ours", 3, "auto"), ("textbook", 3, "off"), ("pypi", 3, "auto")}
+
+
+def test_schemes_are_measured_against_plain_two_at_a_time(known, monkeypatch):
+    seconds = {"plain": 0.01, "hc": 0.018, "mhc": 0.02}
+    for variant, each in seconds.items():
+        turns = 2 if variant == "plain" else 1  # beside each of the others
+        for backend in ("torch", "mlx"):
+            monkeypatch.setitem(SECONDS, (backend, variant, "ours"), (9, each, 2 * each) * turns)
+    monkeypatch.setattr(bench, "SCHEMES", seconds)
+    rows = list(bench.scheme_rows(turns=2, threads=3))
+    assert [(r.backend, r.variant) for r in rows] == [
+        ("torch", "hc"), ("torch", "mhc"), ("mlx", "hc"), ("mlx", "mhc"),
+    ]  # fmt: skip
+    for row in rows:
+        ratio = pytest.approx(seconds[row.variant] / seconds["plain"])
+        assert (row.metric, row.value, row.low, row.high) == ("over plain", *[ratio] * 3)
+        assert (row.size, row.depth, row.threads) == ("sublayer", 6, 3)
 
 
 def test_a_size_is_measured_at_each_of_its_depths(known):

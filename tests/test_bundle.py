@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import json
+import os
 import random
 import resource
 import shutil
@@ -15,8 +16,10 @@ from safetensors.numpy import save
 
 from fathom.config import Cell, ConfigError, parse_spec
 from fathom.runs import bundle
+from fathom.runs import incoming as incoming_module
 from fathom.runs.bundle import BundleError, create_bundle, import_bundle
 from fathom.runs.folder import run_folder
+from fathom.runs.incoming import incoming
 from fathom.runs.validate import find_runs
 from fathom.tasks import Problem
 from run_helpers import CPU_PLATFORM, RUN_FILES, config_with, write_cell
@@ -316,6 +319,23 @@ def test_imported_runs_are_not_packed_and_keep_no_others_from_it(here, elsewhere
     assert len(create_bundle(here, tmp_path / "b.tar.gz")) == 2
 
 
+@pytest.mark.parametrize("content", [b"", b"a letter", gzip.compress(b"another archive" * 99)])
+def test_only_a_bundle_is_replaced_without_force(made, tmp_path, content):
+    config, file = config_in(made), tmp_path / "b.tar.gz"
+    file.write_bytes(content)
+    with pytest.raises(BundleError, match=r"b\.tar\.gz: is there and is no bundle; name another"):
+        create_bundle(config, file)
+    assert file.read_bytes() == content
+    for force in (True, False):
+        assert len(create_bundle(config, file, force=force)) == 2
+
+
+def test_a_bundle_on_the_standard_output_is_one(made, elsewhere, tmp_path, capfdbinary):
+    create_bundle(config_in(made), Path("-"))
+    (tmp_path / "printed").write_bytes(capfdbinary.readouterr().out)
+    assert len(import_bundle(results_of(elsewhere), tmp_path / "printed")["imported"]) == 2
+
+
 # --- what is there already -----------------------------------------------------------------------
 
 
@@ -379,14 +399,56 @@ def test_a_bundle_repairs_an_imported_run_that_was_damaged(already, packed):
     assert tree(already) == whole
 
 
+class Killed(BaseException):
+    """As by a signal: nothing catches it."""
+
+
 # --- imports that were killed --------------------------------------------------------------------
 
 
-def test_what_a_killed_import_leaves_does_not_count(already, elsewhere):
+def test_what_a_killed_import_leaves_does_not_count_and_goes(already, elsewhere):
     """A SIGKILL leaves the folder in which a bundle is unpacked: nothing there was checked yet."""
-    runs = find_runs(elsewhere)
+    runs, whole = find_runs(elsewhere), tree(already)
     shutil.copytree(platform_of(already), already / "imported/.incoming-x")
     assert find_runs(elsewhere) == runs  # and not every seed twice
+    assert tree(already) == whole
+
+
+def test_what_an_import_unpacks_is_left_alone_while_it_runs(already, elsewhere):
+    with incoming(already / "imported") as folder:
+        find_runs(elsewhere)
+        assert folder.is_dir()
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("again", ["status", "import", "replace"])
+@pytest.mark.parametrize("moves", [1, 2, 3, 4])
+def test_a_replacing_import_that_is_killed_loses_no_run(
+    already, elsewhere, other, monkeypatch, moves, again
+):
+    """Killed before each of its four moves: two runs go aside, two come in."""
+    left = iter(range(moves - 1))
+    move = Path.replace
+
+    def killed(path, target):
+        if next(left, None) is None:
+            raise Killed
+        return move(path, target)
+
+    monkeypatch.setattr(Path, "replace", killed)
+    monkeypatch.setattr(incoming_module, "_clean_up", lambda home: None)
+    with pytest.raises(Killed):
+        import_bundle(already, other, "replace")
+    monkeypatch.undo()
+    assert list(already.glob("imported/.incoming-*"))
+    if again == "status":
+        find_runs(elsewhere)
+    else:
+        import_bundle(already, other, "keep" if again == "import" else "replace")
+    assert not list(already.glob("imported/.*"))
+    assert [run.status for run in find_runs(elsewhere)] == ["imported"] * 2
+    new = 2 if again == "replace" else (moves - 1) // 2
+    assert sorted(threads_of(already)) == [1] * (2 - new) + [7] * new
 
 
 def test_a_platform_copied_under_another_name_does_not_count_twice(already, elsewhere):
@@ -596,11 +658,36 @@ def test_a_bundle_that_is_not_there_is_refused(tmp_path):
     assert refusal(tmp_path / "results", tmp_path / "none.tar.gz").endswith(": no such file")
 
 
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+def test_what_is_no_file_is_refused_in_one_line(make, tmp_path):
+    make(tmp_path / "b.tar.gz")
+    assert refusal(tmp_path / "results", tmp_path / "b.tar.gz").endswith("b.tar.gz: is no file")
+
+
+@pytest.mark.parametrize(
+    ("method", "error"),
+    [
+        ("open", PermissionError(13, "Permission denied")),
+        ("read", OSError(5, "Input/output error")),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_refused_in_one_line(
+    packed, tmp_path, monkeypatch, method, error
+):
+    def fails(*_):
+        error.filename = str(packed) if method == "open" else None
+        raise error
+
+    monkeypatch.setattr(*{"open": (gzip, "open"), "read": (gzip.GzipFile, "read")}[method], fails)
+    said = refusal(tmp_path / "results", packed)
+    assert said == f"{packed}: cannot be read ({error.strerror})"
+
+
 def test_what_the_system_says_is_not_blamed_on_the_bundle(packed, tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
-        with pytest.raises(OSError, match="File too large"):
+        with pytest.raises(OSError, match=r"File too large: '.*/spec.json'"):
             import_bundle(tmp_path / "results", packed)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -1337,8 +1337,30 @@ def test_a_claim_may_speak_of_every_variant_that_the_config_has(yaml_file):
 def test_variants_of_a_study_that_the_config_does_not_have_are_not_looked_up(yaml_file):
     """The arms of the shipped file have labels that only its own studies know."""
     text = YAML.replace("study: a,", "study: x,").replace("{mhc: {8", "{v1: {8")
-    text = text.replace("studies: [a], variant: hc", "studies: [x], variant: v2")
-    assert load_published(yaml_file(text), CONFIG).claims[0].tests[0].variant == "v2"
+    file = yaml_file(text.replace("studies: [a], variant: hc", "studies: [x], variant: v2"))
+    published = load_published(file, CONFIG)
+    # Nothing of its source touches this config. One that has no figures or claims would stay.
+    assert (published.claims, published.values, published.sources) == ([], [], {})
+
+
+def test_claims_that_no_study_of_the_config_touches_are_left_out(default_config, pytestconfig):
+    def kept(*studies):
+        own = {name: default_config.studies[name] for name in studies}
+        config = default_config.model_copy(update={"studies": own})
+        published = load_published(pytestconfig.rootpath / "report/published.yaml", config)
+        return {claim.id for claim in published.claims}, set(published.sources)
+
+    claims, sources = kept("demo-50")
+    # The claims on that study alone; of its source there is none without tests.
+    assert (claims, sources) == (
+        {"demo-gain-constant", "demo-converges-fast"}, {"mhc-demo-cuda", "mhc-paper"},
+    )  # fmt: skip
+    claims, _ = kept("depth-mlx")
+    assert {
+        "hc-needs-more-steps",
+        "constraint-is-key",
+    } < claims  # without tests; of several studies
+    assert kept("text-depth") == (set(), {"mhc-paper"})  # which has notes alone
 
 
 # --- the claims that are shipped -----------------------------------------------------------------

@@ -2,17 +2,20 @@
 
 import importlib.metadata
 import json
+import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 import typer
 import yaml
 
+import fathom as fathom_package
 from command_helpers import exit_status
 from fathom import cli
 from fathom.config import installed_backends, load_config
@@ -137,6 +140,10 @@ def test_nothing_at_all_gives_the_help(fathom):
     assert printed.startswith("Usage: fathom")
 
 
+def test_the_version(fathom):
+    assert fathom("--version") == (0, f"fathom {fathom_package.__version__}\n", [])
+
+
 REFUSED = {
     # arguments: what the one line says
     "trian": "'trian'",
@@ -149,6 +156,10 @@ REFUSED = {
     "train-all --device abacus": "abacus",
     "train-all -c none.yaml": "none.yaml: cannot be read (No such file or directory)",
     "train-all --set studies.small.stepz=4": "unknown key 'stepz'; did you mean 'steps'?",
+    "train-all --set backends=torch": "input should be a valid list, but is 'torch'; write it as "
+    "'backends=[\"torch\"]'",
+    "train-all --set seeds=0": "but is 0; write it as 'seeds=[0]'",
+    "train-all --set studies.small.seeds=0": "write it as seeds: [0]",
     "train-all --set steps": "write KEY=VALUE, as in depths=[12]",
     "status larger": "unknown study 'larger' (known: small)",
     "bundle import --keep --replace b.tar.gz": "--keep and --replace exclude each other",
@@ -169,6 +180,100 @@ def test_a_bad_command_is_refused_in_one_line(folder, fathom, arguments):
     assert line.startswith("fathom: ")
     assert REFUSED[arguments] in line
     assert not (folder / "results").exists()
+
+
+@pytest.mark.parametrize("backend", ["x", "", "../x", "numpy"])
+def test_an_unknown_backend_is_refused_in_one_line(trained, fathom, backend):
+    said = f"backend: unknown backend {backend!r}"
+    assert said in fathom("train", "small", "--variant", "mhc", "--backend", backend)[2][0]
+    file = trained / "results/runs" / cell_of("mhc") / "spec.json"
+    spec = {**json.loads(file.read_text(encoding="utf-8")), "backend": backend}
+    assert said in fathom("job", json.dumps(spec), "--out", "run")[2][0]
+    file.write_text(json.dumps(spec), encoding="utf-8")
+    status, _, (line,) = fathom("evaluate", str(file.parent))
+    assert status == 1
+    assert said in line
+    assert not (trained / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("compute", "said"),
+    [
+        ({"threads": 2**40}, "--compute: threads: input should be less than or equal to 4096"),
+        ({"data": "\ud800"}, "surrogates not allowed"),
+    ],
+)
+def test_a_job_with_impossible_settings_is_refused_in_one_line(folder, fathom, compute, said):
+    spec = load_config([folder / "config.yaml"]).spec
+    cell = load_config([folder / "config.yaml"]).cells()[0]
+    job = ["job", spec(cell).json(), "--out", "run", "--compute", json.dumps(compute)]
+    status, _, (line,) = fathom(*job)
+    assert status == 1
+    assert said in line
+
+
+def test_what_needs_too_much_memory_says_so(folder, fathom):
+    config = load_config([folder / "config.yaml"])
+    spec = config.spec(config.cells()[0]).model_dump()
+    spec["model"]["hidden"] = 2**50
+    status, _, (line,) = fathom("job", json.dumps(spec), "--out", "run")
+    assert status == 1
+    assert line.startswith("fathom: this needs more memory than there is here (")
+
+
+def test_an_output_without_the_letters_of_a_table_escapes_them(trained):
+    arguments = [sys.executable, "-m", "fathom", "status", "small"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(arguments, env=environment, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert rb"\u25cf 2 measured" in done.stdout
+
+
+OUTPUTS = [
+    (words[1:], option.opts[0], option.metavar.partition(".")[0].lower())
+    for words, command in commands_below(typer.main.get_command(cli.app))
+    for option in command.params
+    if option.param_type_name == "option" and (option.metavar or "").startswith(("FILE", "FOLDER"))
+]
+"""Every option that names what to write: (command, option, file or folder)."""
+
+
+def test_these_options_write():
+    assert sorted(f"{' '.join(words)} {option}" for words, option, _ in OUTPUTS) == [
+        "bench --figure", "bench --out", "bundle create --out", "cell-figures --out",
+        "compare --out", "contribute --out", "explain --out", "export --crate", "export --zenodo",
+        "fetch --record", "figures --out", "job --out", "overview-figures --out",
+        "schema --definitions", "schema --out", "schema --schemes", "train --out", "verify --json",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "option", "kind"), OUTPUTS)
+def test_what_cannot_be_written_is_refused_before_anything_is_done(
+    folder, fathom, words, option, kind
+):
+    status, printed, (line,) = fathom(*words, option, "")
+    assert (status, printed) == (1, "")
+    assert f"Invalid value for '{option}'" in line
+    assert f"is empty; name a {kind}" in line
+    if kind == "file":
+        os.mkfifo("pipe")
+        said = "fathom: pipe: is a pipe, which is not replaced; name a file"
+        assert fathom(*words, option, "pipe") == (1, "", [said])
+        assert Path("pipe").is_fifo()
+
+
+def test_an_import_goes_on_after_what_cannot_be_read(trained, fathom):
+    """What is missing, a folder, a pipe or damaged does not stop it."""
+    assert fathom("bundle", "create", "-o", "b.tar.gz")[0] == 0
+    Path("folder").mkdir()
+    os.mkfifo("pipe")
+    Path("damaged").write_bytes(Path("b.tar.gz").read_bytes()[:99])
+    status, printed, errors = fathom(
+        "bundle", "import", "none", "folder", "pipe", "b.tar.gz", "damaged"
+    )
+    assert status == 1
+    assert [line.split(": ")[1] for line in errors] == ["none", "folder", "pipe", "damaged"]
+    assert "b.tar.gz: 2 imported" in printed
 
 
 @pytest.mark.parametrize("command", ["status", "train-all"])
@@ -392,6 +497,7 @@ def test_training_and_carrying_need_nothing_else(folder, tmp_path):
         ["job", spec, "--out", "again", "--compute", '{"device": "cpu"}'], ["train-all"],
         ["bundle", "create", "-o", bundle],
         ["bundle", "check", bundle], ["bundle", "import", bundle],
+        ["check-device", "--backend", BACKEND, "--device", "cpu", "--config", "config.yaml"],
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "is not installed" not in done.stdout + done.stderr

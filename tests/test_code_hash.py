@@ -382,7 +382,9 @@ def test_rewording_and_moving_the_package_change_no_hash(copy, roots):
 
 def test_a_training_depends_on_its_backend_and_on_nothing_that_shows_results(roots):
     modules = {place.partition(":")[0] for place in definition_hashes(*roots)}
-    (backend,) = (root for root in roots if root.startswith("fathom.backends."))
+    (backend,) = (
+        root for root in roots if root in ("fathom.backends.torch", "fathom.backends.mlx")
+    )
     assert modules & {"fathom.backends.torch", "fathom.backends.mlx"} == {backend}
     rooms = {module.split(".")[1] for module in modules}
     assert not rooms & {"runs", "analysis", "report", "cli", "bench", "preload"}

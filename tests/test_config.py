@@ -155,6 +155,19 @@ def test_cells_are_the_product_of_the_axes_without_what_is_left_out(changes, kep
     assert check_config(data).cells() == list(filter(kept, CELLS))
 
 
+@pytest.mark.parametrize("null", [None, "null"])  # the second is how Snakemake passes it
+def test_an_overlay_drops_a_study_with_null(tmp_path, null):
+    base, overlay = tmp_path / "config.yaml", tmp_path / "overlay.yaml"
+    base.write_text(json.dumps(config_with("studies.other", CONFIG["studies"]["deep"])))
+    overlay.write_text(json.dumps({"studies": {"deep": null}}))
+    assert list(load_config([base, overlay]).studies) == ["other"]
+    assert list(load_config([base], {"studies": {"deep": null}}).studies) == ["other"]
+    assert list(load_config([base, overlay, overlay]).studies) == ["other"]
+    overlay.write_text(json.dumps({"studies": {"depe": null}}))
+    with pytest.raises(ConfigError, match=r"overlay.yaml: studies.depe: null .* mean 'deep'\?"):
+        load_config([base, overlay])
+
+
 def test_the_cells_of_a_pattern():
     config = check_config(CONFIG)
     assert config.select_cells([]) == CELLS
@@ -449,7 +462,8 @@ REFUSED = [
     (f"{DEEP}.optimizer.lr", True, f"{DEEP}.optimizer.lr", "not true or false"),
     (f"{DEEP}.variants", "mhc", f"{DEEP}.variants", "list"),
     (f"{DEEP}.variants", ["a\nb"], rf"{DEEP}.variants.0.a\nb", "a\\nb"),
-    (DEEP, None, DEEP, "dictionary"),
+    (DEEP, 3, DEEP, "dictionary"),
+    (DEEP, None, "studies", "at least 1"),
     ("studies", {}, "studies", "at least 1"),
     ("compute", {"preload": "perhaps"}, "compute.preload", "boolean"),
     ("compute", {"device": "tpu"}, "compute.device", "'mps' or 'gpu', but is 'tpu'"),

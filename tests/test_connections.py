@@ -1,5 +1,6 @@
 """What connections are made of, and what the initial symmetry does to the streams of mhc."""
 
+import dataclasses
 import math
 from functools import partial
 
@@ -13,7 +14,6 @@ from fathom.models import init
 from fathom.models.connections.components import CLOSINGS, EXPANSIONS, GATES, WEIGHTS
 from fathom.models.connections.connection import ConnectionContext, stream_spread
 from fathom.models.connections.schemes import SCHEMES, resolve
-from fathom.models.connections.streams import DynamicState
 from fathom.models.network import through_layers
 from fathom.optimizers import OptimizerConfig, ParamGroup
 from gradients import STEADY, first_step
@@ -112,7 +112,10 @@ def test_the_spread_of_streams_by_hand(backend):
     streams = ops.asarray(np.array([[[3.0, 0.0]], [[0.0, 2.0]], [[-4.0, 0.0]]]))
     spread = [float(ops.to_numpy(value)) for value in stream_spread(ops, streams)]
     assert spread == pytest.approx([7 / 4, -1 / 3])
-    same = [float(ops.to_numpy(v)) for v in stream_spread(ops, ops.repeat(streams[0], 3) * 1e30)]
+    same = [
+        float(ops.to_numpy(v))
+        for v in stream_spread(ops, ops.broadcast(streams[0], (3, *streams[0].shape)) * 1e30)
+    ]
     assert same == pytest.approx([0, 1])  # squares of 1e30 are beyond float32
     silent = ops.asarray(np.array([[[3.0, 0.0]], [[0.0, 0.0]]]))
     assert float(ops.to_numpy(stream_spread(ops, silent)[1])) == 0
@@ -153,38 +156,52 @@ def test_a_dynamic_connection_computes_the_weights_of_each_unit(backend, scheme,
     connection = at_site(scheme, pooled_axes=pooled)
     params, rng = moved(connection), np.random.default_rng(1)
     exact = naive.connection_of({k: v.astype(np.float64) for k, v in params.items()})
-    streams, y = rng.standard_normal((4, *middle, 5)), rng.standard_normal((*middle, 5))
-    x_units, y_units = by_units(streams, middle, pooled), by_units(y[None], middle, pooled)[0]
-    read, closed, written = np.zeros_like(y_units), np.zeros_like(y_units), np.zeros_like(x_units)
-    mixing, readout = [], naive.readout(scheme, exact, 4)
-    for u in range(len(y_units)):
-        unit = x_units[:, u]
-        (pre,), (post,), H = naive.coefficients(scheme, exact, 1, unit, layers=2)
-        mixing.append(H)
-        for s in range(4):
-            read[u] += pre[s] * unit[s]
-            written[s, u] = post[s] * y_units[u] + sum(H[s, r] * unit[r] for r in range(4))
-        closed[u] = sum(readout[s] * written[s, u] for s in range(4))
+    streams, ys = rng.standard_normal((4, *middle, 5)), rng.standard_normal((2, *middle, 5))
+    x_units, y_units = by_units(streams.copy(), middle, pooled), by_units(ys, middle, pooled)
+    reads, mixing = np.zeros_like(y_units), np.zeros((2, x_units.shape[1], 4, 4))
+    closed, readout = np.zeros_like(y_units[0]), naive.readout(scheme, exact, 4)
+    for u in range(len(closed)):
+        for layer in range(2):
+            unit = x_units[:, u].copy()
+            (pre,), (post,), H = naive.coefficients(scheme, exact, layer, unit, layers=2)
+            mixing[layer, u] = H
+            for s in range(4):
+                reads[layer, u] += pre[s] * unit[s]
+                x_units[s, u] = post[s] * y_units[layer, u]
+                x_units[s, u] += sum(H[s, r] * unit[r] for r in range(4))
+        closed[u] = sum(readout[s] * x_units[s, u] for s in range(4))
 
-    for ops, tolerance in ((NumpyOps(), 1e-12), (backend.ops, 1e-5)):
+    given = connection.settings.model_copy(update={"open": Given(streams)})
+    connection = dataclasses.replace(connection, settings=given)
+    for ops, tolerance in ((NumpyOps(), 1e-12), (backend.ops, 3e-5)):
         arrays = {name: ops.asarray(value) for name, value in params.items()}
-        coefficients = connection.coefficients(ops, arrays)
-        c = connection.per_layer(ops, coefficients)[1]
-        by_set = x_units.transpose(1, 0, 2, 3).reshape(len(mixing), 4, -1)
-        state = DynamicState(ops.asarray(by_set), None, None, y.shape, ())
-        x, state = connection.read(ops, c, state)
-        state = connection.write(ops, c, state, ops.asarray(y))
-        mixed = connection.mixed(ops, coefficients, state)
+        layers, read = [partial(lambda y, _: y, ops.asarray(y)) for y in ys], []
+        out, mixed = through_layers(
+            ops, connection, arrays, ops.asarray(ys[0]), layers, block_inputs=read
+        )
         for value, expected in (
-            (x, read),
-            (mixed.streams, written),
-            (connection.close(ops, coefficients, state), closed),
-            (mixed.H_res, np.mean(mixing, axis=0)),
-            (mixed.H_res_of_one, mixing[: len(mixing) // 2]),  # of the first of two examples
+            (ops.stack(read), reads),
+            (mixed.streams, x_units),
+            (out, closed),
+            (mixed.H_res, mixing.mean(axis=1)),
+            (mixed.H_res_of_one, mixing[:, : len(closed) // 2]),  # of the first of two examples
             (mixed.weights, readout),
         ):
             values = ops.to_numpy(value).reshape(np.shape(expected))
             assert values == pytest.approx(np.array(expected), rel=tolerance, abs=tolerance)
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """An opening whose streams are given, whatever the input."""
+
+    streams_given: np.ndarray
+
+    def parameters(self, S, context):
+        return {}
+
+    def streams(self, ops, params, x, S):
+        return ops.asarray(self.streams_given)
 
 
 def at_site(scheme, layers=2, width=5, pooled_axes=0, has_residual=False, streams=4):
@@ -248,7 +265,7 @@ def test_gradients_through_finished_blocks_equal_those_of_the_plain_sum(backend)
         return through_layers(ops, connection, params, x, layers)[0]
 
     def plain(params, x):
-        return plain_sum(connection.coefficients(ops, params), x, layers, has_residual=False)
+        return plain_sum(connection.weights(ops, params), x, layers, has_residual=False)
 
     def gradient(function):
         def objective(params, batch):
@@ -273,7 +290,7 @@ def test_gradients_through_finished_blocks_equal_those_of_the_plain_sum(backend)
 def test_causal_weights_are_convex_and_look_at_the_past_only():
     connection = at_site("mhc_causal", 9)
     params = {name: value.astype(np.float64) for name, value in moved(connection).items()}
-    weights = connection.coefficients(NumpyOps(), params)
+    weights = connection.weights(NumpyOps(), params)
     assert weights.sum(axis=1) == pytest.approx(np.ones(9), abs=1e-4)  # 1e-6 is added to each sum
     assert (weights.sum(axis=1) < 1).all()
     assert (weights >= 0).all()

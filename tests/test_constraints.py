@@ -8,7 +8,7 @@ import pytest
 
 import naive
 from fathom.backends.numpy import NumpyOps
-from fathom.models.connections.constraints import CONSTRAINTS, normalize
+from fathom.models.connections.constraints import CONSTRAINTS, exp_of, normalize
 from fathom.models.connections.sinkhorn import alternating_sides
 
 FLOAT32 = 1e-6
@@ -295,6 +295,31 @@ def test_sinkhorn_of_one_stream_is_one_exactly_and_has_no_gradient(entry, connec
 def test_sums_are_clamped_at_1e_12(backend, matrix, expected):
     result = sinkhorn(backend.ops, np.array(matrix), 1)
     assert result == pytest.approx(np.array(expected), abs=FLOAT32)
+
+
+@pytest.mark.parametrize("deviation", [30, 60, 300])
+@pytest.mark.parametrize("last", ["rows", "columns"])
+def test_large_logits_overflow_nothing(backend, deviation, last):
+    """exp(88.8) is no float32; by the log domain in float64."""
+    logits = deviation * np.random.default_rng(0).standard_normal((64, 4, 4))
+    found = matrices(backend.ops, "sinkhorn", logits, 4, last=last, floor=0)
+    assert np.isfinite(found).all()
+    assert found.sum(axis=2 if last == "rows" else 1) == pytest.approx(1, abs=1e-5)
+    # exp of a wider range is below `SMALLEST` somewhere, which counts as that.
+    clear = [one for one in range(64) if np.ptp(logits[one]) < 80]
+    for one in clear:
+        Z = logits[one].T if last == "rows" else logits[one]
+        expected = naive.log_sinkhorn(Z, tau=1)
+        expected = expected.T if last == "rows" else expected
+        assert found[one] == pytest.approx(expected, abs=1e-4)
+    assert deviation != 30 or clear
+
+
+def test_small_logits_are_exponentiated_as_they_are(backend):
+    """To the last digit: runs from before there was a limit are repeated by today's code."""
+    logits = np.random.default_rng(0).uniform(-30, 13, (64, 4, 4)).astype(np.float32)
+    found = backend.ops.to_numpy(exp_of(backend.ops, backend.ops.asarray(logits)))
+    assert np.array_equal(found, backend.ops.to_numpy(backend.ops.exp(backend.ops.asarray(logits))))
 
 
 @pytest.mark.parametrize("settings", [{}, {"floor": 0, "added": 1e-6}])

@@ -114,6 +114,14 @@ def test_the_page_lists_everything_that_the_check_can_say():
     assert rows == list(IMPORT_OUTCOMES)
 
 
+def test_the_page_says_how_it_ends_on_the_machine_of_the_reference():
+    text = " ".join(PAGE.read_text(encoding="utf-8").split())
+    assert f"`another: {IMPORT_OUTCOMES['another']}`" in text
+    platforms = (PROJECT / "results/reference/tables/platforms.csv").read_text(encoding="utf-8")
+    (named,) = re.findall(r"It has these of a `([a-z0-9-]+)`", text)
+    assert f"\ntorch-{named},{named},torch," in platforms
+
+
 @pytest.mark.slow
 def test_the_same_command_again_goes_on_where_it_was(folder, fathom):
     fathom("contribute", PATTERN, "--out", "mine.tar.gz")
@@ -152,9 +160,49 @@ def test_a_mistake_is_one_line_before_anything_is_trained(folder, fathom, argume
     assert not (folder / "results").exists()
 
 
-def test_where_a_cell_cannot_be_trained_nothing_is_packed(folder, fathom):
+@pytest.mark.parametrize("last", [["--estimate"], ["--out", "b.tar.gz"]])
+def test_what_cannot_be_trained_here_is_said_before_anything_is(folder, fathom, last):
     # PyTorch knows no device of this name; it is MLX's.
-    status, printed = fathom("contribute", PATTERN, "--device", "gpu", "--out", "b.tar.gz")
+    status, (line,) = fathom("contribute", PATTERN, "--device", "gpu", *last)
     assert status == 1
-    assert sum("failed, " in line for line in printed) == 3
-    assert not (folder / "b.tar.gz").exists()
+    assert line.startswith("fathom: depth-torch on torch: torch has no device 'gpu' here")
+    assert not (folder / "results").exists()
+
+
+@pytest.mark.parametrize("estimate", [["--estimate"], []])
+@pytest.mark.parametrize(
+    ("out", "said"),
+    [
+        ("results", "results: is a folder, which is not replaced; name a file"),
+        (
+            "config.yaml",
+            "config.yaml: is there and is no bundle; name another file, or add --force to replace "
+            "it",
+        ),
+        ("-", "--out -: the bundle is checked at the end, so it needs a file"),
+    ],
+)
+def test_a_bundle_that_cannot_be_written_is_refused_before_the_training(
+    folder, fathom, out, said, estimate
+):
+    (folder / "results").mkdir()
+    before = (folder / "config.yaml").read_bytes()
+    assert fathom("contribute", PATTERN, "--out", out, *estimate) == (1, [f"fathom: {said}"])
+    assert (folder / "config.yaml").read_bytes() == before
+    assert not list((folder / "results").iterdir())
+
+
+@pytest.mark.slow
+def test_what_the_reference_has_already_is_said_before_the_training(folder, fathom):
+    bundles = folder / "results/reference/bundles"
+    bundles.mkdir(parents=True)
+    assert fathom("contribute", "*/seed0", "--out", str(bundles / "one.tar.gz"))[0] == 0
+    shutil.rmtree(folder / "results/reference/runs")
+    status, printed = fathom("contribute", PATTERN, "--estimate")
+    assert status == 0
+    (line,) = [line for line in printed if "only one can stay" in line]
+    assert re.fullmatch(
+        r"fathom: 1 of 3 cells have a run from \S+ in results/reference already, as "
+        r"depth-torch/12L/mhc/torch/seed0: only one can stay there",
+        line,
+    )

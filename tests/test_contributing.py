@@ -608,37 +608,37 @@ COMPARE_WITH_TORCH = """\
 import json, sys
 import numpy as np
 from fathom import backends, tasks
-from fathom.config import Spec
-from fathom.optimizers import Pace
+from fathom.config import parse_spec
+from fathom.optimizers import ScheduledValues
 from fathom.train import trainer_for
 
 losses = []
 for text in json.load(sys.stdin):
-    spec = Spec.model_validate(text)
+    spec = parse_spec(text, "given")
     rng = np.random.default_rng(7)
     if spec.task == "tokens":
         batches = [tasks.load(spec.task).batch(spec, step) for step in range(4)]
     else:
         B, W = spec.batch_size, spec.model.width
         batches = [
-            tasks.Batch((rng.random((B, 28, 28, 1), dtype=np.float32),
-              rng.random((spec.depth, B, 14, 14, W)) >= 0.1),
+            tasks.Batch({"images": rng.random((B, 28, 28, 1), dtype=np.float32),
+              "keep": rng.random((spec.depth, B, 14, 14, W)) >= 0.1},
              rng.integers(0, 10, B).astype(np.int32))
             for _ in range(4)
         ]
     found = {}
-    for name in ("torch", "jax"):
+    for name in ("torch", sys.argv[1]):
         backend = backends.connect(name, "cpu")
         def trainer():
-            params = parameters_of(spec)
+            params = tasks.Problem(spec).initial_parameters()
             return trainer_for(tasks.Problem(spec), backend, params)
         first, second = trainer(), trainer()
-        first.step(batches[:1], Pace(1.0, 0.85))
-        first.step(batches[1:2] * 2, Pace(1.0, 0.9))
+        first.step(batches[:1], ScheduledValues(1.0, 0.85))
+        first.step(batches[1:2] * 2, ScheduledValues(1.0, 0.9))
         before = first.collect()
         second.load_state(first.state())  # and goes on as if it had not stopped
         for batch in batches[2:]:
-            second.step([batch], Pace(2.0, 0.95))
+            second.step([batch], ScheduledValues(2.0, 0.95))
         after = second.collect()
         found[name] = {k: [*before[k].tolist(), *after[k].tolist()] for k in ("loss", "grad_norms")}
     losses.append(found)
@@ -647,8 +647,9 @@ json.dump(losses, sys.stdout)
 
 
 @needs_torch
-@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
-def test_the_backend_trains_as_pytorch_does(project, make_spec):
+@pytest.mark.parametrize("name", ["jax", "mlx"])  # the second shows that the script is current
+def test_the_backend_trains_as_pytorch_does(project, make_spec, name):
+    pytest.importorskip(name, reason=f"{name} is not installed")
     few = {"connection": "mhc", "H_res": {"iterations": 2}}  # JAX compiles each of them
     specs = [
         make_spec(depth=2, recipe="mlx-defaults", weight_decay=0.1, connection=few),
@@ -656,9 +657,9 @@ def test_the_backend_trains_as_pytorch_does(project, make_spec):
         make_spec(depth=2, variant="baseline", wrap="sublayer", muon={"lr": 0.02}, clip=1.0),
     ]
     given = json.dumps([spec.model_dump() for spec in specs])
-    for found in json.loads(project.python("-c", COMPARE_WITH_TORCH, text=given)):
+    for found in json.loads(project.python("-c", COMPARE_WITH_TORCH, name, text=given)):
         # Four steps in float32: AdamW divides by the size of gradients that are rounding alone.
-        assert found["jax"]["loss"] == pytest.approx(found["torch"]["loss"], rel=1e-4)
-        assert np.array(found["jax"]["grad_norms"])[0] == pytest.approx(
+        assert found[name]["loss"] == pytest.approx(found["torch"]["loss"], rel=1e-4)
+        assert np.array(found[name]["grad_norms"])[0] == pytest.approx(
             np.array(found["torch"]["grad_norms"])[0], rel=1e-4, abs=1e-6
         )

@@ -11,6 +11,7 @@ from scipy.signal import correlate
 
 from fathom import tasks
 from fathom.backends.numpy import NumpyOps
+from fathom.models.network import through_layers
 from fathom.optimizers import ScheduledValues
 from param_helpers import parameters_of
 
@@ -75,14 +76,12 @@ def test_one_raw_stream_grows_fivefold_in_every_layer(image_spec):
     params = {name: ops.asarray(value) for name, value in parameters_of(spec).items()}
     connection = tasks.Problem(spec).network.connection
     x = np.random.default_rng(6).standard_normal((2, 14, 14, 8))
-    coefficients = connection.coefficients(ops, params)
-    streams, size = connection.open(ops, coefficients, x), np.abs(x).max()
-    for i, c in enumerate(connection.per_layer(ops, coefficients)):
-        read, streams = connection.read(ops, c, streams)
+    reads, size = [], np.abs(x).max()
+    zeros = [lambda x: 0 * x] * 4
+    _, mixed = through_layers(ops, connection, params, x, zeros, block_inputs=reads)
+    for i, read in enumerate(reads):
         assert np.abs(read).max() == pytest.approx(5 ** (i + 1) * size, rel=0.05)
-        streams = connection.write(ops, c, streams, 0 * x)
-    ratio = np.abs(connection.mixed(ops, coefficients, streams).streams).max() / size
-    assert ratio == pytest.approx(5**4, rel=0.05)
+    assert np.abs(mixed.streams).max() / size == pytest.approx(5**4, rel=0.05)
 
 
 def test_a_step_reports_the_mixing_before_its_own_update(backend, image_spec, first_batch, start):

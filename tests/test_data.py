@@ -397,7 +397,8 @@ def test_nothing_half_written_is_left(system_folder, folder, monkeypatch, error)
         data.fetch(folder, log.append)
     assert contents(folder) == {TRAIN_IMAGES: (system_folder / TRAIN_IMAGES).read_bytes()}
     if isinstance(error, OSError):
-        assert log[1].endswith("s: [Errno 28] No space left on device")
+        full = f"[Errno 28] No space left on device: '{folder / TRAIN_LABELS}'"
+        assert log[1].endswith(f"s: {full}")
 
 
 # --- the official address ------------------------------------------------------------------------

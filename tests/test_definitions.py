@@ -3,6 +3,7 @@
 import itertools
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +17,6 @@ from fathom.models.connections.components import (
     WEIGHTS,
 )
 from fathom.models.connections.constraints import CONSTRAINTS
-from fathom.models.connections.schemes import SCHEMES, resolve
 from fathom.report import definitions
 from fathom.report.definitions import run_table, step_table, with_tables
 
@@ -80,22 +80,21 @@ def test_only_what_stands_between_marks_is_replaced(few):
 
 @pytest.fixture
 def files(pytestconfig, tmp_path):
-    """Copies of the document and of the schema of config.yaml."""
-    root = pytestconfig.rootpath
-    document = shutil.copy(root / "docs/definitions.md", tmp_path / "definitions.md")
-    schema = shutil.copy(root / "workflow/schemas/config.schema.json", tmp_path / "schema.json")
-    return document, schema
+    """Copies of definitions, of the schema of config.yaml and of the page of schemes."""
+    names = ("docs/definitions.md", "workflow/schemas/config.schema.json", "docs/schemes.md")
+    return [Path(shutil.copy(pytestconfig.rootpath / name, tmp_path)) for name in names]
 
 
 @pytest.fixture
 def schema(files, capsys):
     """A function that runs `fathom schema` on the copies: (exit status, its errors)."""
-    document, file = files
+    options = zip(("--definitions", "--out", "--schemes"), map(str, files), strict=True)
+    command = ["schema", *itertools.chain(*options)]
 
     def run(*arguments):
         status = 0
         try:
-            cli.main(["schema", "--definitions", str(document), "--out", str(file), *arguments])
+            cli.main([*command, *arguments])
         except SystemExit as end:
             status = end.code
         return status, capsys.readouterr().err
@@ -129,7 +128,7 @@ def test_the_document_is_current_and_names_every_measure(files, schema):
 def test_an_added_measure_is_missed_and_then_written(
     registry, entry, line, files, schema, monkeypatch
 ):
-    document, _ = files
+    document, *_ = files
     before = document.read_text(encoding="utf-8").splitlines()
     monkeypatch.setitem(registry, "new", entry)
     status, said = schema("--check")
@@ -145,10 +144,10 @@ def test_an_added_measure_is_missed_and_then_written(
     assert [x for x in after if x != line] == before
 
 
-@pytest.mark.parametrize("position", [0, 1], ids=["definitions", "schema"])
+@pytest.mark.parametrize("position", [0, 1, 2], ids=["definitions", "schema", "schemes"])
 def test_a_line_altered_by_hand_is_missed(position, files, schema):
     text = files[position].read_text(encoding="utf-8")
-    old = ("smallest finite loss", "description")[position]
+    old = ("smallest finite loss", "description", "column means")[position]
     files[position].write_text(text.replace(old, "something else", 1), encoding="utf-8")
     status, said = schema("--check")
     assert (status, f"{files[position]} is out of date" in said) == (1, True)
@@ -193,17 +192,3 @@ def test_every_constraint_is_in_its_table_with_its_settings(files):
     for name, _, _, _, settings in rows:
         fields = set(CONSTRAINTS[name].model_fields) - {"kind", "start"}
         assert {part for part in re.findall(r"[a-z]+", settings) if part in fields} == fields
-
-
-def test_every_scheme_is_in_its_table_as_it_is_made(files):
-    rows = table(files[0].read_text(encoding="utf-8"), "Schemes")
-    assert listed(row[0] for row in rows) == list(SCHEMES)
-    for name, _, opening, coefficients, _, _, H_res, close in rows:
-        scheme = resolve(name, SCHEMES, 4, "schemes")
-        if scheme.kind != "streams":
-            continue
-        told = {"open": opening, "coefficients": coefficients, "H_res": H_res, "close": close}
-        for slot, text in told.items():
-            first, _, _ = text.partition(",")
-            if not first.startswith(("the same", "as ")):
-                assert first == getattr(scheme, slot).kind, f"{name} {slot}"

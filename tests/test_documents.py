@@ -196,9 +196,19 @@ def test_a_conda_environment_has_the_core_and_the_ranges_of_pyproject(file):
 # --- links ---------------------------------------------------------------------------------------
 
 
-@in_documents
+RENDERED = sorted((PROJECT / "results/reference").rglob("*.md"))
+WITH_LINKS = [*DOCUMENTS, *RENDERED, *sorted((PROJECT / "report/templates").rglob("*.j2"))]
+
+
+@pytest.mark.parametrize("document", WITH_LINKS, ids=lambda d: d.name)
 def test_every_link_leads_somewhere(document):
     text = document.read_text(encoding="utf-8")
+    if document.suffix == ".j2":  # of its links those into the definitions are the same everywhere
+        places = re.findall(
+            r"\{\{ docs \}\}/definitions\.md#([\w-]+)|docs ~ \"/definitions\.md#([\w-]+)", text
+        )
+        text = "".join(f"[x](../../docs/definitions.md#{a or b})" for a, b in places)
+        document = PROJECT / "report/templates/RESULTS.md"
     for token in inline(text):
         target = token.attrGet("href") or token.attrGet("src")
         if not target or re.match("[a-z]+:", target):
@@ -210,6 +220,15 @@ def test_every_link_leads_somewhere(document):
             assert int(line[1]) <= len(file.read_text(encoding="utf-8").splitlines()), target
         elif anchor:
             assert anchor in anchors(file.read_text(encoding="utf-8")), target
+
+
+def test_every_file_of_tests_that_may_skip_is_in_the_list_of_what_ci_skips():
+    text = (PROJECT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    listed = codes(text.partition("\n## What CI skips\n")[2].partition("\n## ")[0])
+    skips = re.compile(r"importorskip\(|\bskipif\(|pytest\.skip\(")
+    files = [*(PROJECT / "tests").rglob("*.py")]
+    skipping = {str(f.relative_to(PROJECT)) for f in files if skips.search(f.read_text("utf-8"))}
+    assert {name for name in listed if name.startswith("tests/")} == skipping
 
 
 def test_the_documents_use_the_kinds_of_reference_that_are_checked():

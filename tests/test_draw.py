@@ -91,6 +91,17 @@ def test_a_study_is_judged_by_what_its_config_says(tables, drawn, tmp_path):
     assert drawn[0][2]["score"].metric == "loss_tail"
 
 
+def test_a_figure_of_times_is_drawn_from_their_table(config, tables, tmp_path):
+    out = tmp_path / "figures"
+    draw.draw_study(config, "a", Platform("torch"), tables, out, ["seconds"])
+    times = tmp_path / "times_summary.csv"
+    assert (out / "seconds.png").stat().st_size > 1000
+    listed, of = read_figure_manifest(out), "a on torch"
+    assert listed.why_other(of, (*tables, times)) == ""
+    times.write_text(times.read_text() + "\n")
+    assert "times_summary.csv" in listed.why_other(of, (*tables, times))
+
+
 def test_mixing_is_read_where_a_figure_reads_it(config, tables, drawn, tmp_path):
     matrix = np.full((2, 2), 0.5, np.float32)
     folder = tmp_path / "results/runs" / Cell("a", 8, "mhc", "torch", 0).path()

@@ -14,6 +14,7 @@ import yaml
 from fathom import cli
 from fathom.analysis.claims import load_published
 from fathom.config import load_config
+from fathom.report import kept
 from fathom.report.citation import read_citation, zenodo_metadata
 from fathom.report.verify import verify
 from fathom.system.files import write_json
@@ -231,6 +232,7 @@ KEPT = {
     "tables/claims.csv": "claim,verdict,confidence,scale\nit-is-so,reproduced,,\n",
     "tables/summary.csv": "study\na\n",
     "figures/overview/loss.png": "a picture",
+    "SHA256SUMS": "",
 }
 NOT_CARRIED = (
     "tables/steps.csv.gz", "figures/overview/loss.svg", "runs/a/metrics.jsonl",
@@ -250,6 +252,7 @@ def with_reference(project, reference):
     for name, text in [*KEPT.items(), *((name, "not carried") for name in NOT_CARRIED)]:
         (reference / name).parent.mkdir(parents=True, exist_ok=True)
         (reference / name).write_text(text, encoding="utf-8")
+    kept.record(reference)
     studies = yaml.safe_load((project / "config.yaml").read_text(encoding="utf-8"))
     (project / "config.yaml").write_text(yaml.safe_dump({**studies, "reference": str(reference)}))
     (project / "report/templates/RESULTS.md.j2").write_text(WORDS)

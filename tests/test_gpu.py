@@ -1,11 +1,17 @@
-"""What only a GPU does: a step as one CUDA graph, or compiled by MLX, equals a plain one."""
+"""What only a GPU does: a step as one CUDA graph, or compiled by MLX, equals a plain one.
+
+And without a GPU: what one would refuse.
+"""
 
 import numpy as np
 import pytest
 
 from fathom import backends, tasks
-from fathom.optimizers import ScheduledValues
-from param_helpers import parameters_of
+from fathom.config import load_config
+from fathom.optimizers import ScheduledValues, schedule_at
+from fathom.spec import Muon
+from fathom.train import trainer_for
+from param_helpers import parameters_of, quick_ones
 
 STEPS = 8  # three to warm up, one to record, four replays
 
@@ -52,3 +58,145 @@ def test_the_first_loss_equals_the_oracle(name, device, switch, make_spec, start
     batch = tasks.load("tokens").batch(spec, 0)
     expected = oracle_loss(spec, parameters_of(spec), batch)
     assert measured["loss"][0] == pytest.approx(expected, rel=1e-5)
+
+
+# --- without a GPU: what one would refuse ---------------------------------------------------------
+
+OPTIMIZERS = {
+    "adamw": {},
+    "clipped": {"clip": 0.1, "weight_decay": 0.1, "decay": "matrices"},
+    "muon": {"muon": Muon()},
+}
+ON_META = quick_ones(
+    {f"{n}-{o}": (n, o) for n in ("sublayer", "block", "images") for o in OPTIMIZERS},
+    "sublayer-clipped", "images-muon",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def meta():
+    """PyTorch's device that computes shapes only: it refuses what CUDA refuses."""
+    backends.load("torch", 1, "auto")
+    import torch
+
+    from fathom.backends.torch import TorchBackend
+
+    def fused(params, grads, m, v, largest, steps, *, lr, **settings):
+        """In place of the update, which has no such kernel; its GPU kernels ask for as much."""
+        for x in (*params, *grads, *m, *v, *steps, lr):
+            assert (x.device.type, x.dtype, x.is_contiguous()) == ("meta", torch.float32, True)
+
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("_fused_adamw_.tensor_lr", fused, "Meta")
+    yield TorchBackend(torch.device("meta"))
+    library._destroy()
+
+
+def few_iterations(connection):
+    """The scheme with two iterations, for each operation takes long on this device."""
+    for name in ("H_res", "constraint"):
+        part = getattr(connection, name, None)
+        if hasattr(part, "iterations"):
+            fewer = {name: part.model_copy(update={"iterations": 2})}
+            connection = connection.model_copy(update=fewer)
+    return connection
+
+
+@pytest.mark.parametrize(("network", "optimizer"), ON_META)
+def test_a_step_of_every_scheme_mixes_no_devices_and_reads_nothing_back(
+    meta, pytestconfig, network, optimizer
+):
+    config = load_config([pytestconfig.rootpath / "benchmarks/check.yaml"])
+    for cell in config.cells():
+        if (cell.study, cell.backend) != (network, "torch"):
+            continue
+        spec = config.spec(cell)
+        changed = {
+            "depth": 1 if network == "sublayer" else 2,
+            "connection": few_iterations(spec.connection),
+            "optimizer": spec.optimizer.model_copy(update=OPTIMIZERS[optimizer]),
+        }
+        spec = spec.model_copy(update=changed)
+        problem = tasks.Problem(spec)
+        trainer = trainer_for(problem, meta, problem.initial_parameters())
+        trainer.step([tasks.example_batch(spec)] * spec.accumulate, schedule_at(spec, 0))
+        kept = (*trainer.params.values(), *trainer.m.values(), *trainer.measured[0].values())
+        assert {x.device.type for x in kept} == {"meta"}, cell
+        saved = problem.network.connection.matrices(meta.ops, trainer.params)
+        assert {x.device.type for x in saved.values()} <= {"meta"}, cell
+
+
+def test_so_does_a_step_with_noise_and_several_batches(meta, make_spec):
+    gate = {"kind": "learned", "noise": True}
+    spec = make_spec(connection={"connection": "mhc_static", "gate": gate}, accumulate=2, depth=2)
+    problem = tasks.Problem(spec)
+    trainer = trainer_for(problem, meta, problem.initial_parameters())
+    trainer.step(problem.batches(0), schedule_at(spec, 0))
+    assert {x.device.type for x in trainer.measured[0].values()} == {"meta"}
+
+
+@pytest.mark.parametrize("at", ["begin", "step", "end"])
+def test_a_step_that_cannot_be_recorded_runs_as_it_began(
+    at, connect_cpu, make_spec, start, monkeypatch, capsys
+):
+    """A recording that fails leaves its stream the current one, as PyTorch's does."""
+    spec, backend = make_spec(), connect_cpu("torch")
+    import torch
+
+    from fathom.backends.torch import Captured
+
+    current, recording = ["usual"], []
+
+    class Using:
+        def __init__(self, stream):
+            self.stream = stream
+
+        def __enter__(self):
+            self.before, current[0] = current[0], self.stream
+
+        def __exit__(self, *error):
+            current[0] = self.before
+
+    class Recording:
+        def __init__(self, graph):
+            pass
+
+        def __enter__(self):
+            recording.append(at)
+            current[0] = "of the recording"
+            if at == "begin":
+                self.__exit__()
+
+        def __exit__(self, *error):
+            recording.clear()
+            raise RuntimeError("CUDA error: capture failed\nand a long explanation")
+
+    class Stream:
+        def wait_stream(self, other):
+            pass
+
+    for name, fake in {"stream": Using, "graph": Recording, "Stream": Stream}.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+    usual = Stream()
+    current[0] = usual
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: current[0])
+
+    def step(batches, scheduled):
+        if not recording:
+            return trainer._whole_step(batches, scheduled)
+        if at == "step":
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return {}
+
+    trainer, plain = start(backend, spec), start(backend, spec)
+    trainer.whole_step = Captured(step)
+    found, expected = trained(trainer, spec), trained(plain, spec)
+    assert current == [usual]
+    for values, others in zip(found, expected, strict=True):
+        for key, value in others.items():
+            assert values[key].tobytes() == value.tobytes(), key
+    assert capsys.readouterr().err == (
+        "fathom: no CUDA graph of a step (CUDA error: capture failed); its operations run one by "
+        "one, more slowly\n"
+    )

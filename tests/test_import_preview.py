@@ -5,9 +5,15 @@ from pathlib import Path
 import pytest
 import yaml
 
+from command_helpers import exit_status
 from fathom import cli
 from fathom.runs.bundle import BundleError, create_bundle, import_bundle
-from fathom.runs.import_preview import IMPORT_OUTCOMES, format_previews, preview_import
+from fathom.runs.import_preview import (
+    IMPORT_OUTCOMES,
+    TRUST,
+    format_previews,
+    preview_import,
+)
 from run_helpers import CPU_PLATFORM, STUDY, config_with, read_manifest, write_cell, write_manifest
 
 LOSSES = [4.0, 2.0, 1.0]
@@ -116,3 +122,17 @@ def test_what_cannot_be_taken_is_refused_in_one_line(here, packed, tmp_path, cap
     assert stop.value.code == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line == f"fathom: {tmp_path / 'none.tar.gz'}: no such file"
+
+
+def test_how_far_to_trust_an_import_is_said_once_and_shown(
+    here, packed, tmp_path, pytestconfig, capsys
+):
+    docs = [
+        pytestconfig.rootpath / "docs" / name for name in ("definitions.md", "contribute-runs.md")
+    ]
+    for file in docs:
+        assert " ".join(TRUST.split()) in " ".join(file.read_text(encoding="utf-8").split())
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump({"studies": {"a": {**STUDY, **SIZES}}}), encoding="utf-8")
+    assert exit_status(["bundle", "check", str(packed()), "-c", str(config)]) == 0
+    assert TRUST in capsys.readouterr().out

@@ -223,7 +223,7 @@ STARTS = {
     "mhc_uniform": dynamic(0.02, 0, 0, None),
     "mhc_lite": dynamic(0, 2 * CYCLE - 1, 2 * CYCLE - 1, 8.0 * np.eye(24)[0] - 8),
     "krom_hc": dynamic(0, 2 * CYCLE - 1, 2 * CYCLE - 1, np.array([[0, -8], [0, -8]])),
-    "circulant_mhc": dynamic(0.02, math.log(1 / 3), 0, 0),  # σ of it is 1/4
+    "circulant_mhc": dynamic(0.02 / math.sqrt(4 * W), math.log(1 / 3), 0, 0),  # σ of it is 1/4
     "orthostochastic_mhc": dynamic(0.02, 0, 0, 16 * DIAGONAL - 8),
     "cayley_mhc": dynamic(0, 0, 0, 0),
     "mhc_gated_static": {
@@ -257,6 +257,18 @@ def test_connections_start_as_published(make_spec, scheme):
         else:
             # σ(−4.6) is written with three digits.
             assert rest == pytest.approx(0, abs=5e-4 if name == "gate" else 1e-6), name
+
+
+@pytest.mark.parametrize(
+    ("wrap", "first"), [("sublayer", [0, 0, 1, 1, 2, 2, 3, 3, 0, 0]), ("block", [0, 1, 2, 3, 0])]
+)
+def test_attention_and_mlp_of_a_block_of_v5_read_the_same_stream(make_spec, wrap, first):
+    spec = make_spec(variant="mhc_gated_static", wrap=wrap, depth=5)
+    assert parameters_of(spec)["connection.H_pre"].argmax(axis=1).tolist() == first
+
+
+def test_the_circulant_has_one_alpha_for_all_parts(make_spec):
+    assert parameters_of(make_spec(variant="circulant_mhc"))["connection.alpha"].shape == (3, 1)
 
 
 def test_every_scheme_has_its_start_above():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from fathom.report.presenters import group_uncounted
-from fathom.report.render import escape_markdown, escape_rows
+from fathom.report.render import as_prose, escape_markdown, escape_rows
 from fathom.system.errors import fail
 from fathom.system.text import printable
 from tables_helpers import frame, run
@@ -53,6 +53,33 @@ def test_markdown_shows_any_text(text):
 def test_what_only_github_makes_something_of_is_escaped(text):
     assert text not in escape_markdown(text)
     assert shows(escape_markdown(text), text)
+
+
+BLOCKS = [
+    "# x", "###### x", "#", "- x", "+ x", "* x", "1. x", "12) x", "> x", "```", "~~~ x", "---",
+    "* * *",
+    "a | b", "| a |", "a\n\n# b", "a\n===", "a\n---", "<h1>x</h1>", "a <h1>b</h1>",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", BLOCKS)
+@pytest.mark.parametrize("begin", ["", "- ", "1. "])
+def test_a_description_begins_no_block_and_ends_no_cell(begin, text):
+    shown = as_prose(text)
+    plain = ["paragraph_open", "inline", "paragraph_close"]
+    listed = {"": [], "- ": ["bullet_list", "list_item"], "1. ": ["ordered_list", "list_item"]}
+    opened = [f"{name}_open" for name in listed[begin]]
+    closed = [f"{name}_close" for name in reversed(listed[begin])]
+    tokens = MARKDOWN.parse(f"{begin}{shown}\n")
+    assert [token.type for token in tokens] == [*opened, *plain, *closed]
+    assert shows(shown, " ".join(text.split()))
+
+
+@pytest.mark.parametrize(
+    "text", ["`mhc` at 48 layers", "**bold**", "-1 is", "#1", "3.5 times", r"a \| b"]
+)
+def test_markdown_of_a_description_stays(text):
+    assert as_prose(text) == text
 
 
 def test_names_of_devices_stay_readable():

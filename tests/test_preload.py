@@ -3,9 +3,11 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -218,3 +220,26 @@ def test_jobs_of_several_threads_get_no_loaded_process(spec, monkeypatch):
 @pytest.mark.parametrize("arguments", [["job"], ["job", "{"], ["job", "[]"], ["job", "{}"]])
 def test_a_spec_that_cannot_be_read_is_left_to_the_job(sockets, arguments):
     assert preload.delegate(arguments) is None
+
+
+@pytest.mark.parametrize("says", [[], [preload.ACCEPTED]])
+def test_a_process_that_never_answers_is_given_up(tmp_path, monkeypatch, says):
+    """It is stopped; or it has taken the job, and never ends to load."""
+    monkeypatch.setenv(preload.FOLDER, str(tmp_path))
+    monkeypatch.setattr(preload, "ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(preload, "LOADING_SECONDS", 0.1)
+    kept = []
+
+    def accept():
+        kept.append(listener.accept()[0])
+        for word in says:
+            kept[0].send(word)
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(tmp_path / "torch"))
+        listener.listen()
+        thread = threading.Thread(target=accept)
+        thread.start()
+        assert preload.delegate(["job", '{"backend": "torch"}']) is None
+        thread.join()
+        kept[0].close()

@@ -1,13 +1,18 @@
-"""README.md's findings: what it links to a row of the reference's tables is what that row says."""
+"""README.md: what it links to a row of the reference's tables is what that row says, and what it
+says of studies, schemes, texts and tasks of one's own works."""
 
 import re
 from collections import Counter
 from pathlib import Path
 
 import pandas as pd
+import pytest
 import yaml
 
+from command_helpers import shell
+from contributing_helpers import copy_of_project, sections
 from fathom import tasks
+from fathom.config import installed_backends
 from fathom.report.formatting import number, percent, plus_minus, with_interval
 
 PROJECT = Path(__file__).parents[1]
@@ -78,3 +83,33 @@ def test_the_cells_of_the_reference_are_counted() -> None:
         assert there == len(cells)
     else:
         assert [int(n) for n in said.groups()] == [there, len(cells)]
+
+
+# --- of one's own --------------------------------------------------------------------------------
+
+OWN = {name: blocks for name, blocks in sections(README).items() if name.startswith("your-own-")}
+
+
+def test_there_is_a_short_section_for_each_thing_of_ones_own() -> None:
+    assert [name.removeprefix("your-own-") for name in OWN] == ["study", "scheme", "text", "task"]
+    for blocks in OWN.values():
+        for _, content in blocks:  # without the line that names the file
+            assert len([line for line in content.splitlines() if line[:2] != "# "]) <= 6
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("torch" not in installed_backends(), reason="the sections train on PyTorch")
+@pytest.mark.parametrize("name", OWN)
+def test_what_a_section_says_works(name, tmp_path, monkeypatch) -> None:
+    copy_of_project(tmp_path)
+    (tmp_path / "my-texts").mkdir()
+    (tmp_path / "my-texts/a.txt").write_text("A text of my own, again and again.\n" * 500)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "src"))
+    for language, content in OWN[name]:
+        first, _, rest = content.partition("\n")
+        if language == "sh":
+            shell(content, tmp_path)
+        else:
+            (tmp_path / first.removeprefix("# ")).write_text(rest)
+    runs = list((tmp_path / "results/runs").rglob("manifest.json"))
+    assert len(runs) == (6 if name == "your-own-study" else 1)

@@ -1,4 +1,4 @@
-"""Replay: imported runs that other code made count if today's code repeats them, and only then."""
+"""Replay: which imported runs count, by what today's code repeats of them."""
 
 import copy
 import json
@@ -42,7 +42,7 @@ def data_of(results, backend, **changes):
 class Carried:
     """Runs that were really trained, in the folder of imported runs, and the commands on them."""
 
-    def __init__(self, home, backend, capsys, **changes):
+    def __init__(self, home, backend, capsys, age=True, **changes):
         self.folder, self.capsys = home, capsys
         self.config = check_config(data_of(home / "results", backend, **changes))
         self.write_config(self.config)
@@ -52,7 +52,8 @@ class Carried:
             target = self.place_of(made, cell)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.move(made, target)
-        self.age()
+        if age:
+            self.age()
 
     def write_config(self, config):
         self.config = config
@@ -142,7 +143,8 @@ def test_runs_that_todays_code_repeats_count_and_name_the_code_that_made_them(ca
     (line, total) = carried.replay()
     maker = find_runs(carried.config)[0].manifest.made_by
     assert f": a/4L/mhc/{backend}, made by {maker}: " in line
-    assert line.endswith("today's code repeats it: 3 steps to the last digit")
+    repeats = "today's code repeats 3 steps of seed 0, step 0 of all"
+    assert line.endswith(f"{repeats}: to the last digit")
     assert total == f"{receipt_file(carried.config, backend)}: 1 agrees"
     assert carried.statuses == [("imported", "agrees")] * 2
 
@@ -150,7 +152,7 @@ def test_runs_that_todays_code_repeats_count_and_name_the_code_that_made_them(ca
     assert row["n"] == 2
     assert row["platform"].startswith(f"{backend}-")  # of imported runs
     cells = carried.table("cells")
-    assert set(cells["reason"]) == {f"made by {maker}; today's code repeats it"}
+    assert set(cells["reason"]) == {f"made by {maker}; {repeats}"}
     assert carried.table("platforms")["made_by"].tolist() == [maker]
 
 
@@ -169,26 +171,49 @@ def test_a_replay_takes_the_steps_that_training_took(carry, backend, changes):
     """Whatever there is to a step; a training may be shorter than a replay."""
     carried = carry(backend, **changes)
     (line, _) = carried.replay()
-    assert line.endswith(
-        f"repeats it: {min(STEPS, carried.config.studies['a'].steps)} steps to the last digit"
-    )
+    steps = min(STEPS, carried.config.studies["a"].steps)
+    assert line.endswith(f"today's code repeats {steps} steps of seed 0: to the last digit")
 
 
-def test_nothing_is_replayed_where_the_code_is_todays(carry, monkeypatch):
-    carried = carry()
-    code = find_runs(carried.config)[0].manifest.code
-    monkeypatch.setattr("fathom.runs.validate.training_code", lambda spec: code)
-    monkeypatch.setattr("fathom.runs.replay.first_rows", None)  # cannot be called
-    assert carried.statuses == [("imported", "")]
-    assert carried.replay() == ["nothing to replay: no imported run was made by other code"]
-    assert not receipt_file(carried.config, "torch").exists()
-    assert carried.table("platforms")["made_by"].tolist() == [""]
+@pytest.mark.parametrize("forged", [{}, "a part"])
+def test_hashes_that_are_missing_wait_for_a_replay(carry, forged):
+    carried = carry(age=False)
+    (run,) = imported_runs(carried.config)
+    starts = "fathom.train:train", "fathom.tasks:Problem", "fathom.backends.torch:connect"
+    code = forged and {k: v for k, v in run.manifest.code.items() if k not in starts}
+    carried.edit(carried.runs[0], lambda manifest: manifest.update(code=code))
+    (run,) = imported_runs(carried.config)
+    assert (run.status, run.replay) == ("stale", "waits")
+    assert "; no hash of its code: fathom.backends.torch:connect, fathom." in run.reason
+    assert carried.table("summary").empty
 
 
-def test_one_run_of_each_group_is_repeated(carry):
-    """The first seed stands for the others, and for no run of another code."""
-    carried = carry(depths=[4, 5], seeds=[0, 1, 2])
+def test_copied_hashes_count_as_named_and_are_repeated_where_the_device_is_here(carry):
+    carried = carry(age=False, seeds=[0, 1])
+    said = "its manifest names today's code; not repeated here"
+    assert carried.statuses == [("imported", "waits")] * 2
+    assert set(carried.table("cells")["reason"]) == {said}
+    carried.replay()
+    assert carried.statuses == [("imported", "agrees")] * 2
+    assert all("today's code repeats 3 steps" in text for text in carried.table("cells")["reason"])
     carried.shift(step=0, by=0.5, run=1)
+    assert carried.statuses == [("imported", "waits")] * 2  # the receipt is of other runs
+    carried.replay()
+    assert carried.statuses == [("stale", "differs")] * 2
+    assert carried.table("summary").empty
+    carried.shift(step=0, by=-1 / 3, run=1)
+    for run in carried.runs:
+        carried.edit(run, lambda manifest: manifest["device"].update(kind="nowhere"))
+    carried.replay()
+    assert carried.statuses == [("imported", "unavailable")] * 2
+    assert set(carried.table("cells")["reason"]) == {said}
+    status, _, errors = carried.fathom("replay", "--all")
+    assert (status, "not repeated here: torch has no device 'nowhere'" in errors) == (1, True)
+
+
+def test_three_steps_of_one_run_and_step_0_of_the_others_are_repeated(carry):
+    carried = carry(depths=[4, 5], seeds=[0, 1, 2])
+    carried.shift(step=1, by=0.5, run=1)  # of a seed whose first step alone is repeated
     carried.edit(carried.runs[2], lambda manifest: manifest["code"].update({"b": "1" * 16}))
     groups = group_runs(imported_runs(carried.config))
     assert [[(r.cell.depth, r.cell.seed) for r in group] for group in groups] == [
@@ -201,6 +226,16 @@ def test_one_run_of_each_group_is_repeated(carry):
     ]
     assert carried.statuses == [("imported", "agrees")] * 6
 
+    carried.shift(step=0, by=0.5, run=1)  # numbers that nobody trained
+    carried.replay()
+    assert carried.statuses == [
+        *[("stale", "differs")] * 2, *[("imported", "agrees")] * 4,
+    ]  # fmt: skip
+    assert (
+        "does not repeat it: seed 1, loss of step 0 was "
+        in imported_runs(carried.config)[0].details
+    )
+
 
 # --- a group that differs ------------------------------------------------------------------------
 
@@ -210,7 +245,7 @@ def test_a_number_that_is_another_leaves_the_group_out_by_name(carry, name, caps
     carried = carry(recipe="torch-defaults", seeds=[0, 1])
     carried.shift(step=2, by=1e-3, name=name)
     (line, total) = carried.replay()
-    assert f"today's code does not repeat it: {name} of step 2 was " in line
+    assert f"today's code does not repeat it: seed 0, {name} of step 2 was " in line
     assert total.endswith(": 1 differs")
     assert carried.statuses == [("stale", "differs")] * 2
     assert carried.table("summary").empty
@@ -220,7 +255,7 @@ def test_a_number_that_is_another_leaves_the_group_out_by_name(carry, name, caps
         "today's code does not repeat it; code differs: fathom.train:train"
     }
     explained = {run.explanation for run in find_runs(carried.config)}
-    assert all(f"does not repeat it: {name} of step 2 was " in text for text in explained)
+    assert all(f"does not repeat it: seed 0, {name} of step 2 was " in text for text in explained)
 
     print_status(status_of(carried.config))
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("imported/")]
@@ -246,9 +281,8 @@ def test_on_another_platform_the_tolerance_counts(carry):
     carried.shift(step=1, by=-5e-5, name="grad_norm")
     carried.shift(step=1, by=5e-3, name="gain_proxy_log10_max_entry")  # which is about −0.6
     (line, _) = carried.replay()
-    assert line.endswith(
-        "today's code repeats it: 3 steps within the tolerance of another platform"
-    )
+    repeats = "today's code repeats 3 steps of seed 0"
+    assert line.endswith(f"{repeats}: within the tolerance of another platform")
     assert carried.statuses == [("imported", "agrees")]
 
     carried.shift(step=1, by=2e-4)
@@ -267,7 +301,7 @@ def test_a_run_of_an_older_form_differs(carry):
     seal(carried.runs[0])
     (line, _) = carried.replay()
     assert line.endswith(
-        "does not repeat it: cannot be read, metrics.jsonl: line 1 has no valid 'dropped'"
+        "does not repeat it: seed 0, cannot be read, metrics.jsonl: line 1 has no valid 'dropped'"
     )
     assert carried.statuses == [("stale", "differs")]
 
@@ -278,7 +312,7 @@ def test_a_run_of_another_spec_or_of_here_is_not_replayed(carry):
     data = data_of(carried.folder / "results", "torch", optimizer={"lr": 0.003})
     carried.write_config(check_config(data))
     assert carried.statuses == [("stale", "")]
-    assert carried.replay() == ["nothing to replay: no imported run was made by other code"]
+    assert carried.replay() == ["nothing to replay: no imported run fits the config"]
     target = run_folder(carried.folder / "results", cell)
     target.parent.mkdir(parents=True)
     shutil.move(carried.runs[0], target)
@@ -296,7 +330,7 @@ def test_a_check_of_all_runs_writes_nothing_and_fails_where_one_differs(carry):
     status, said, errors = carried.fathom("replay", "--all")
     assert (status, said.splitlines()[-1]) == (1, "1 differs, 1 agrees")
     (line,) = errors.splitlines()
-    assert ": a/4L/mhc/torch: today's code does not repeat it: loss of step 2 was " in line
+    assert ": a/4L/mhc/torch: today's code does not repeat it: seed 0, loss of step 2 was " in line
     assert not receipt_file(carried.config, "torch").exists()
     assert carried.statuses == [("stale", "waits")] * 2
 
@@ -307,6 +341,44 @@ def test_a_check_of_all_runs_writes_nothing_and_fails_where_one_differs(carry):
     assert line.startswith(f"fathom: {carried.runs[0]}: corrupt: metrics.jsonl: its SHA-256 ")
 
 
+# --- a whole run ---------------------------------------------------------------------------------
+
+
+def test_a_whole_run_is_repeated_to_its_last_step(carry):
+    carried = carry(seeds=[0, 1])
+    run, other = carried.runs
+    status, said, errors = carried.fathom("replay", "--whole", run)
+    assert (status, said) == (0, f"{run}: today's code repeats all 5 steps: to the last digit\n")
+    carried.shift(step=4, by=1e-6)
+    assert carried.replay()[-1].endswith(": 1 agrees")
+    status, _, errors = carried.fathom("replay", "--whole", run)
+    why = f"fathom: {run}: today's code does not repeat it: loss of step 4 was "
+    assert (status, errors.splitlines()[-1].startswith(why)) == (1, True)
+    (other / "mixing.safetensors").write_bytes(flipped(other / "mixing.safetensors"))
+    seal(other)
+    status, _, errors = carried.fathom("replay", "--whole", other)
+    assert status == 1
+    assert errors.splitlines()[-1].endswith("repeat it: mixing.safetensors has other numbers")
+
+
+def flipped(file):
+    """Its content with another last bit."""
+    content = file.read_bytes()
+    return content[:-1] + bytes([content[-1] ^ 1])
+
+
+def test_a_whole_run_is_refused_in_one_line_where_it_cannot_be_repeated(carry):
+    carried = carry(age=False)
+    carried.edit(carried.runs[0], lambda manifest: manifest["device"].update(kind="nowhere"))
+    (run,) = carried.runs
+    status, _, errors = carried.fathom("replay", "--whole", run)
+    assert (status, errors.count("\n")) == (1, 1)
+    assert errors.startswith(f"fathom: {run}: not repeated here: torch has no device 'nowhere'")
+    for words in (["--whole", run, "--all"], ["--whole", run, "torch"], ["--whole", run / "none"]):
+        status, _, errors = carried.fathom("replay", *words)
+        assert (status, errors.count("\n")) == (1, 1)
+
+
 # --- what cannot be replayed here ----------------------------------------------------------------
 
 
@@ -314,13 +386,13 @@ def test_a_device_that_is_not_here_is_one_line_and_the_others_go_on(carry):
     carried = carry(depths=[4, 5])
     carried.edit(carried.runs[0], lambda manifest: manifest["device"].update(kind="nowhere"))
     *lines, total = carried.replay()
-    why = "it cannot be replayed here: torch has no device 'nowhere' here"
+    why = "not repeated here: torch has no device 'nowhere' here"
     assert [why in line for line in lines] == [True, False]  # in the order of the config
     assert total.endswith(": 1 unavailable, 1 agrees")
     by_depth = {run.cell.depth: run for run in imported_runs(carried.config)}
     assert (by_depth[4].status, by_depth[4].replay) == ("stale", "unavailable")
     assert by_depth[4].explanation.startswith(why)
-    assert by_depth[4].reason.startswith("it cannot be replayed here; ")
+    assert by_depth[4].reason.startswith("not repeated here; ")
     assert by_depth[5].counts
 
 
@@ -332,7 +404,7 @@ def test_a_framework_that_is_not_here_is_one_line(carry, monkeypatch):
 
     monkeypatch.setattr(backends.importlib, "import_module", is_missing)
     (line, total) = carried.replay()
-    assert "it cannot be replayed here: backend torch is not installed here" in line
+    assert "not repeated here: backend torch is not installed here" in line
     assert total.endswith(": 1 unavailable")
     assert carried.statuses == [("stale", "unavailable")]
 
@@ -344,26 +416,35 @@ def test_a_receipt_is_void_for_other_code_another_run_and_other_results(carry, m
     carried = carry(seeds=[0, 1])
     carried.replay()
     with monkeypatch.context() as patch:
-        patch.setattr("fathom.runs.receipts.training_code_hash", lambda spec: "another")
+        patch.setattr("fathom.runs.validate.training_code_hash", lambda spec: "another")
         assert carried.statuses == [("stale", "waits")] * 2
         assert carried.table("summary").empty
     assert carried.statuses == [("imported", "agrees")] * 2
-    carried.edit(carried.runs[1], lambda manifest: manifest.update(seconds=1.0))
-    assert carried.statuses == [("imported", "agrees"), ("stale", "waits")]
     file = receipt_file(carried.config, "torch")
     receipt = json.loads(file.read_text())
-    receipt["replays"][0]["platform"] = "cpu-elsewhere"
-    file.write_text(json.dumps(receipt))
+    for key, value in (("platform", "cpu-elsewhere"), ("runs", {}), ("code", "another")):
+        (replay,) = receipt["replays"]
+        file.write_text(json.dumps({**receipt, "replays": [{**replay, key: value}]}))
+        assert carried.statuses == [("stale", "waits")] * 2
+    file.write_text(json.dumps({"format": 1, "replays": [{"older": "than this"}]}))
     assert carried.statuses == [("stale", "waits")] * 2
+    carried.replay()
+    assert carried.statuses == [("imported", "agrees")] * 2
+    # What the others' receipt rests on is another run, then gone.
+    carried.edit(carried.runs[0], lambda manifest: manifest.update(seconds=1.0))
+    assert carried.statuses == [("stale", "waits")] * 2
+    carried.replay()
+    shutil.rmtree(carried.runs[0])
+    assert carried.statuses == [("missing", ""), ("stale", "waits")]
 
 
 DAMAGED = {
     "empty": "",
     "cut off": '{"format": 1, "replays": [',
     "a list": "[]",
-    "of another format": '{"format": 2, "replays": []}',
+    "of another format": '{"format": 3, "replays": []}',
     "something else": '{"studies": {}}',
-    "an outcome of its own": '{"format": 1, "replays": [{"outcome": "fine"}]}',
+    "an outcome of its own": '{"format": 2, "replays": [{"outcome": "fine"}]}',
 }
 
 
@@ -432,16 +513,18 @@ def test_verify_writes_a_receipt_of_every_check(carry, tmp_path):
     carried.shift(step=0, by=1e-3)
     carried.replay()
     (tmp_path / "published.yaml").write_text("sources: {}\nnotes: []\nvalues: []\nclaims: []\n")
+    (tmp_path / "templates").mkdir()
+    (tmp_path / "templates/RESULTS.md.j2").write_text("# Results\n")
     status, _, errors = carried.fathom(
         "verify", "--json", tmp_path / "verified.json", "--published", tmp_path / "published.yaml",
-        "--templates", tmp_path / "none",
+        "--templates", tmp_path / "templates",
     )  # fmt: skip
     assert status == 1
     receipt = json.loads((tmp_path / "verified.json").read_text())
     assert receipt["verified"] is False
     assert receipt["checked"]["runs"] == 2
     bad, good = (check for check in receipt["checks"] if check["kind"] == "runs")
-    assert "today's code does not repeat it: loss of step 0" in bad["outcome"]
+    assert "today's code does not repeat it: seed 0, loss of step 0" in bad["outcome"]
     assert good["outcome"] == "good"
     assert good["note"].startswith("replay: made by ")
     assert receipt["problems"] == [f"{bad['path']}: {bad['outcome']}"]

@@ -12,13 +12,17 @@ import pytest
 
 from fathom import tasks
 from fathom.analysis.attribution import diverged_cells, variance_summary, variance_table
+from fathom.analysis.claims import load_published
 from fathom.analysis.effects import effects_table
-from fathom.analysis.tables import summary_table
+from fathom.analysis.tables import TableError, summary_table
 from fathom.config import check_config
 from fathom.report.figures import figures_of
 from fathom.report.formatting import plus_minus, ratio
 from fathom.report.presenters import StudyPresenter, records
 from fathom.report.render import environment_of, write_reports
+from fathom.report.reports import reports_of
+from fathom.runs.bundle import record_refusals
+from fathom.settings import ConfigError
 from report_helpers import (
     DEPTHS,
     IMAGES,
@@ -144,6 +148,14 @@ def test_tables_are_whole_and_nothing_of_python_shows_through(world, name):
         assert {len(row) for row in (ruler, *rows)} == {len(head)}
     text = text.replace("hc-nan-48", "").replace("None if a norm", "")
     assert not re.findall(r"\b(?:nan|None|True|False|Undefined|dtype)\b|\{\{|\}\}|\{%", text)
+
+
+def test_a_page_begins_with_its_variants(world):
+    head, _, *rows = tables_in(page(world, "depth-mlx"))[0]
+    assert re.fullmatch(r"\[scheme\]\(\.\./.*/docs/schemes.md\)", head[1])
+    assert head[0::2] == ["variant", "differs from the scheme in"]
+    schemes = {"baseline": "plain", "hc": "hc_demo", "mhc": "mhc_demo"}
+    assert rows == [[*pair, "–", "–"] for pair in schemes.items()]
 
 
 def test_every_cell_links_to_its_row(world):
@@ -523,6 +535,24 @@ def test_cells_and_backends_that_were_not_run_say_so(quick, tmp_path):
     assert hc["torch"].startswith("[0.1 ± 0]")
 
 
+def test_a_refused_bundle_is_not_called_a_study_that_was_not_run(quick, tmp_path):
+    config = small_config(tmp_path)
+    (tmp_path / "imported").mkdir()
+    record_refusals(Path(config.results), [], ["bundles/a.tar.gz: not a whole gzipped tar (x)"])
+    folder = write_world(config, *quick, lambda cell: None)
+    pages = [read(folder), read(folder, "COMPARISON.md"), page(folder, "depth-mlx")]
+    assert "not run here" not in " ".join(pages).lower()
+    assert "**A bundle was refused, and its runs are not shown**: bundles/a.tar.gz: " in pages[0]
+    assert "- depth-mlx: not imported: a bundle was refused." in pages[0]
+    assert "\nNot imported: a bundle was refused.\n" in pages[2]
+
+
+def test_a_missing_reference_is_said(quick, tmp_path):
+    config = small_config(tmp_path).model_copy(update={"reference": "gone"})
+    text = read(write_world(config, *quick, lambda cell: None))
+    assert "The config names a reference, `gone`, which has no verdicts" in text
+
+
 # --- tasks and parts ---------------------------------------------------------------------------
 
 LEVELS = {"unigram_bpc": 4.8, "bigram_bpc": 3.6, "trigram_bpc": 2.9}
@@ -575,7 +605,29 @@ def test_two_studies_of_one_task_and_another_task_have_a_sentence_each(quick, tm
         "better."
     )
     # A stranger's project is not introduced as ours.
-    assert "mHC" not in read(folder).partition("## Scorecard")[0]
+    assert "mHC" not in read(folder).partition("## The sources")[0]
+
+
+@pytest.mark.parametrize("part", [None, "demos"])  # with `<<: *depth` a study has the latter
+def test_a_study_of_ones_own_is_answered_and_speaks_of_no_claim(shipped, tmp_path, part):
+    labels = ["baseline", {"mine": {"connection": "krom_hc", "gate": "learned"}}]
+    own = {"variants": labels, "depths": [12], "backends": ["torch"], "part": part}
+    config = config_with(tmp_path, ("own",), own=own)
+    published = load_published(shipped[1].parent / "published.yaml", config)
+    rows = [
+        run(study="own", depth=12, variant=v, seed=s, loss_final=loss * (1 + s / 100))
+        for v, loss in (("baseline", 1.0), ("mine", 0.1))
+        for s in range(3)
+    ]
+    folder = write_all(config, published, shipped[1], rows, [])
+    best, effect = answer(folder)
+    assert best.startswith("On own (task tokens), after 3 steps, the lowest")
+    assert effect.startswith("Does it end better than the plain residual network? mine ends lower ")
+    assert "own compares the" in effect
+    text = read(folder)
+    assert "## Scorecard" not in text
+    assert "## What could not be judged" not in text
+    assert "Published beside ours" not in read(folder, "COMPARISON.md")
 
 
 def test_a_study_without_matrices_or_tokens_has_no_word_of_them(quick, tmp_path):
@@ -609,8 +661,9 @@ def test_contrasts_are_told_question_by_question(quick, tmp_path):
                          {"question": "Does that?", "pairs": [["hc", "mhc"]]}]}  # fmt: skip
     config = config_with(tmp_path, ("contrast",), contrast=own)
     losses = {"baseline": (1.0, 1.1, 1.2), "mhc": (0.1, 0.11, 0.12), "hc": (0.01, 2.0, 1.0)}
+    similar = {"stream_similarity_final": 0.5}
     rows = [
-        run(study="contrast", depth=12, variant=v, seed=s, loss_final=loss)
+        run(study="contrast", depth=12, variant=v, seed=s, loss_final=loss, **similar)
         for v, found in losses.items()
         for s, loss in enumerate(found)
     ]
@@ -621,6 +674,11 @@ def test_contrasts_are_told_question_by_question(quick, tmp_path):
         r"\(ratio \[0\.1.*\]\(tables/effects\.csv#L2\)\)\. "
         r"No difference is established in contrast for: Does that\?",
         told,
+    )
+    assert not re.findall(r".*\bof the of\b.*", page(folder, "contrast"))
+    assert "\nRatio of the loss" in page(folder, "contrast")
+    assert re.search(
+        r"\nDifference of `stream_similarity_final`, of the last step \(", page(folder, "contrast")
     )
     (first, second) = (s for s in short(folder, "contrast") if s.startswith("Does"))
     assert "hc is not distinguishable from baseline (ratio [" in first
@@ -773,18 +831,6 @@ def test_the_report_of_a_cut_says_so_in_its_head(quick, tmp_path):
         assert links_that_lead_nowhere(folder, name) == []
 
 
-def test_anchors_of_the_definitions_exist(world, pytestconfig):
-    text = (pytestconfig.rootpath / "docs/definitions.md").read_text(encoding="utf-8")
-    anchors = {
-        re.sub(r"[^\w -]", "", heading.strip("# ").lower()).replace(" ", "-")
-        for heading in re.findall(r"^#+ .*$", text, re.MULTILINE)
-    }
-    for name in ("RESULTS.md", "studies/depth-mlx.md"):
-        linked = set(re.findall(r"definitions\.md#([a-z-]+)", read(world, name)))
-        assert linked
-        assert linked <= anchors
-
-
 # --- beside a kept result ------------------------------------------------------------------------
 
 
@@ -828,6 +874,25 @@ def test_a_kept_results_verdicts_stand_beside_ours_with_links(beside):
     assert f"[the reference scale](../{link}/studies/depth-mlx.md)" in own
     assert f"At the reference scale: [contradicted, one seed](../{link}/studies/" in own
     assert "reference scale" not in read(folder, "studies/depth-torch.md").partition("##")[0]
+
+
+@pytest.mark.parametrize("table", ["verdicts", "claims"])
+def test_a_kept_table_without_its_columns_is_refused_by_name(beside, shipped, tmp_path, table):
+    folder, link = beside
+    shutil.copytree((folder / link).resolve(), tmp_path / "kept")
+    file = tmp_path / "kept/tables" / f"{table}.csv"
+    file.write_text(file.read_text(encoding="utf-8").replace("verdict", "opinion", 1))
+    config = study_config(tmp_path).model_copy(update={"reference": str(tmp_path / "kept")})
+    shutil.copytree(folder / "tables", tmp_path / "tables")
+    with pytest.raises(TableError, match=rf"{table}\.csv: has no column 'verdict'"):
+        write_reports(config, *shipped, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["nowhere", "README.md", "docs"])
+def test_a_folder_without_templates_is_refused(name, pytestconfig, default_config):
+    folder = pytestconfig.rootpath / name
+    with pytest.raises(ConfigError, match=f"{name}: has no template of a report"):
+        reports_of(default_config, folder)
 
 
 def test_without_a_kept_result_or_a_cut_nothing_is_said_of_one(world):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 import tracemalloc
 
@@ -178,7 +179,6 @@ MANIFESTS = {
     "unknown key 'secs'; did you mean 'seconds'?": lambda m: m.update(secs=1),
     "device.name: input should be a valid string": lambda m: m["device"].update(name=None),
     "files.metrics.jsonl.bytes: ": lambda m: m["files"]["metrics.jsonl"].update(bytes=1.5),
-    "seconds: input should be a finite number": lambda m: m.update(seconds=math.nan),
     "threads: input should be less than or equal to 9007199254740992": lambda m: m.update(
         threads=2**53 + 1
     ),
@@ -192,6 +192,8 @@ MANIFESTS = {
         "device"
     ].update(name="a\x1b[2Jb"),
     "json: code.fathom:x\\x07: must not hold": lambda m: m["code"].update({"fathom:x\x07": "0"}),
+    "seconds: input should be greater than or equal to 0": lambda m: m.update(seconds=-1.0),
+    "seconds: input should be a finite number": lambda m: m.update(seconds=math.nan),
     "device.name: string should have at most 500 characters": lambda m: m["device"].update(
         name="x" * 501
     ),
@@ -264,9 +266,69 @@ def change_row(folder, number, **changes):
 def test_a_value_that_no_metric_of_the_task_has_is_refused(run, spec, name, value):
     change_row(run, 1, **{name: value})
     said = repr(name)[:40]
-    assert corrupt(run, spec).replace("\\\\", "\\") == (
-        f"metrics.jsonl: line 2 has no valid {said}"
-    )
+    reason = corrupt(run, spec).replace("\\\\", "\\")
+    assert reason.startswith(f"metrics.jsonl: line 2 has no valid {said}")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("loss", -5.0, "-5.0 is not a number from 0 to inf"),
+        ("loss", -math.inf, "-inf is not a number from 0 to inf"),
+        ("grad_norm", -1.0, "-1.0 is not a number from 0 to inf"),
+        ("grad_norm_H_res", -1e-9, "-1e-09 is not a number from 0 to inf"),
+        ("stream_similarity", 99.0, "99.0 is not a number from -1 to 1"),
+        ("stream_similarity", math.inf, "inf is not a number from -1 to 1"),
+        ("stream_similarity", 1.0001, "1.0001 is not a number from -1 to 1"),
+        ("gate_mean", 7.0, "7.0 is not a number from 0 to 1"),
+        ("exact_loss", -0.5, "-0.5 is not a number from 0 to inf"),
+        ("step_seconds", -0.1, "-0.1 is not a finite number from 0 to inf"),
+        ("step_seconds", math.nan, "nan is not a finite number from 0 to inf"),
+        ("elapsed_seconds", math.inf, "inf is not a finite number from 0 to inf"),
+        ("nonfinite_event", 5, "5 is not a whole number from 0 to 1"),
+        ("nonfinite_event", -1, "-1 is not a whole number from 0 to 1"),
+        (
+            "nonfinite_total",
+            3,
+            "3, but there are 0 events so far",
+        ),
+        ("overflow_layer", -1, "-1 is not a whole number from 0 to inf"),
+    ],
+)
+def test_a_number_that_no_run_can_have_is_refused_by_its_metrics_name(run, spec, name, value, said):
+    row = {**decode_row(lines_of(run)[1]), name: value}
+    write_rows(run, [*lines_of(run)[:1], encode_row(row).encode().strip(), *lines_of(run)[2:]])
+    assert corrupt(run, spec).startswith(f"metrics.jsonl: line 2 has no valid '{name}': {said}")
+
+
+def test_a_loss_that_is_not_finite_is_an_event(run, spec):
+    change_row(run, 1, loss=None, nonfinite={"loss": "nan"})
+    assert corrupt(run, spec).startswith("metrics.jsonl: line 2 has no valid 'nonfinite_event': 0")
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e400"])
+@pytest.mark.parametrize("name", ["loss", "step_seconds"])
+def test_numbers_that_json_has_not_are_refused(run, spec, name, number):
+    line = re.sub(rb'"%s":[^,}]*' % name.encode(), f'"{name}":{number}'.encode(), lines_of(run)[1])
+    write_rows(run, [lines_of(run)[0], line, *lines_of(run)[2:]])
+    assert f"line 2 is not a row of metrics ('{name}' is " in corrupt(run, spec)
+
+
+@pytest.mark.parametrize("kind", ["5", "1e5", "NAN", ["nan"], 2])
+def test_only_what_is_not_finite_is_written_by_name(run, spec, kind):
+    change_row(run, 1, loss=None, nonfinite={"loss": kind})
+    assert "line 2 is not a row of metrics ('loss' is " in corrupt(run, spec)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("test_accuracy", 7.0), ("test_accuracy", math.nan), ("grad_norm_stem", -1.0)],
+)
+def test_what_a_task_declares_has_its_range_too(make_spec, tmp_path, name, value):
+    rows = [{n: v for n, v in row.items() if n in ALWAYS} for row in metric_rows(LOSSES)]
+    rows[-1][name] = value
+    write_run(tmp_path, spec := make_spec(task="fashion", variant="mhc_causal"), rows)
+    assert f"has no valid '{name}': {value} is not a " in validated(tmp_path, spec)[1]
 
 
 def test_every_task_and_connection_may_have_its_own_metrics(make_spec, tmp_path):
@@ -288,7 +350,16 @@ def test_every_task_and_connection_may_have_its_own_metrics(make_spec, tmp_path)
     [
         (0, {"overflow_layer": None, "overflow_activation_log10": None}),
         (1, {"grad_norm": 3.4028235e38 * 10}),  # the norm of a hundred of float32's largest
-        (1, {"loss": None, "nonfinite": {"loss": "nan", "stream_similarity": "-inf"}}),
+        (
+            2,
+            {
+                "loss": None,
+                "nonfinite_event": 1,
+                "nonfinite_total": 1,
+                "nonfinite": {"loss": "nan", "grad_norm": "inf", "stream_similarity": "nan"},
+            },
+        ),
+        (1, {"stream_similarity": 1.0000002}),  # by rounding
     ],
 )
 def test_nulls_large_and_non_finite_numbers_are_valid_where_they_may_be(run, spec, number, changes):

@@ -18,7 +18,7 @@ from fathom.config import Compute
 from fathom.datasets import fashion_mnist
 from fathom.runs.bundle import create_bundle, import_bundle
 from fathom.runs.folder import RunError, read_rows, run_folder
-from fathom.runs.training import evaluate_run, run_cell
+from fathom.runs.training import environment, evaluate_run, run_cell
 from fathom.runs.validate import find_runs, validate_run
 from fathom.tasks import Problem, outcome_of
 from run_helpers import RUN_FILES, config_with, read_manifest, seal
@@ -256,6 +256,45 @@ def test_a_checkpoint_of_other_code_is_left_unused(connect_cpu, spec_on, tmp_pat
         run_cell(spec, tmp_path, CPU)
     manifest = read_manifest(tmp_path)
     assert (manifest["resumed_at_steps"], manifest["code"]) == ([], another)
+
+
+ELSEWHERE = {
+    "threads": ("threads", 2, "threads 2 → 1"),
+    "processor": ("cpu", "Another", "cpu Another → "),
+    "numpy": ("numpy", "0.1", "numpy 0.1 → "),
+    "blas": ("device", {"blas": "mkl"}, "device.blas mkl → "),
+}
+
+
+@pytest.mark.parametrize(("name", "value", "said"), ELSEWHERE.values(), ids=ELSEWHERE)
+def test_a_checkpoint_of_another_environment_is_left_unused_and_a_line_says_so(
+    connect_cpu, spec_on, tmp_path, whole, monkeypatch, capsys, name, value, said
+):
+    """Digits depend on all of it, and a manifest can only name one."""
+    spec = spec_on(connect_cpu("torch"))
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "fathom.runs.training.environment", lambda *on: {**environment(*on), name: value}
+        )
+        interrupted(spec, tmp_path)
+    run_cell(spec, tmp_path, CPU)
+    assert_same_numbers(tmp_path, whole / "run")
+    manifest = read_manifest(tmp_path)
+    assert (manifest["resumed_at_steps"], manifest["threads"]) == ([], 1)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"fathom: {tmp_path}/.partial/checkpoint.safetensors: is not used, ")
+    assert said in line
+
+
+def test_a_training_that_was_killed_at_one_thread_starts_anew_at_two(
+    connect_cpu, spec_on, tmp_path, monkeypatch, capsys
+):
+    spec = spec_on(connect_cpu("torch"))
+    interrupted(spec, tmp_path)
+    monkeypatch.setattr("fathom.backends.torch.torch.set_num_threads", lambda n: None)  # as it was
+    run_cell(spec, tmp_path, CPU.model_copy(update={"threads": 2}))
+    assert "starts anew: threads 1 → 2" in capsys.readouterr().err
+    assert read_manifest(tmp_path)["resumed_at_steps"] == []
 
 
 def test_a_new_training_replaces_an_older_run(connect_cpu, spec_on, tmp_path):

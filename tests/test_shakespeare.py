@@ -423,7 +423,20 @@ def test_a_folder_that_is_none_is_refused(mine, tmp_path):
     said = f"{folder / 'a.txt'}: cannot be read (Not a directory)"
     assert refusal(data.own, folder / "a.txt") == said
     (folder / "b.txt").mkdir()
-    assert refusal(data.own, folder) == f"{folder / 'b.txt'}: cannot be read (Is a directory)"
+    assert refusal(data.own, folder) == f"{folder / 'b.txt'}: is no file of text; move it away"
+
+
+def test_a_pipe_among_the_texts_is_refused_and_a_link_to_a_file_is_read(mine, tmp_path):
+    """Also a link to a device without end, which would fill the memory."""
+    folder, plain = mine(a="one"), tmp_path / "plain"
+    plain.write_text("two", encoding="utf-8")
+    (folder / "b.txt").symlink_to(plain)
+    assert set(data.own(folder).characters) == set("onetw")
+    os.mkfifo(tmp_path / "pipe")
+    for make in (os.mkfifo, lambda path: path.symlink_to(tmp_path / "pipe")):
+        make(folder / "c.txt")
+        assert refusal(data.own, folder) == f"{folder / 'c.txt'}: is no file of text; move it away"
+        (folder / "c.txt").unlink()
 
 
 # --- the real thing ------------------------------------------------------------------------------

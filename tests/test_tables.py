@@ -1,5 +1,6 @@
 """Tables: intervals, groups of seeds, places side by side, and which runs may enter."""
 
+import csv
 import gzip
 import math
 import os
@@ -21,6 +22,7 @@ from fathom.analysis.tables import (
     comparison_table,
     mean_with_ci,
     read_table,
+    read_with_times,
     save_tables,
     summary_table,
     t_interval,
@@ -35,6 +37,7 @@ from fathom.metrics import (
     RunMetric,
     last,
 )
+from fathom.runs.bundle import record_refusals
 from fathom.runs.folder import RunError
 from run_helpers import CPU_PLATFORM, GPU, GPU_PLATFORM, config_with, write_cell
 from tables_helpers import CHANCE, T975, TOLD, curve, frame, run, seeds
@@ -275,7 +278,10 @@ def test_tables_of_runs_by_hand(config, tmp_path):
     assert cells["key"].tolist() == [cell.path() for cell in config.cells()]
     assert cells["loss_final"].tolist() == [1, 2, 6]
     assert cells["loss_min"].tolist() == [1, 2, 4]
-    assert cells["seconds_per_step"].tolist() == [0.5] * 3
+    assert tables["times"]["seconds_per_step"].tolist() == [0.5] * 3
+    assert tables["times"]["seed"].tolist() == [0, 1, 2]
+    (times,) = tables["times_summary"].to_dict("records")
+    assert [times[f"seconds_{part}"] for part in ("n", "mean", "sd")] == [3, 10, 0]
     assert set(cells["platform"]) == {"torch"}
     assert set(cells["machine"]) == {CPU_PLATFORM}
     # 6 is above 95 % of the chance level, 4.16.
@@ -332,6 +338,13 @@ def test_a_cell_whose_data_are_unavailable_says_why(tmp_path, monkeypatch):
     found = tables_of(config, tmp_path / "tables")["cells"].set_index("study")
     assert found["status"].tolist() == ["missing"] * 2
     assert found["reason"].to_dict() == {"a": "", "images": "fashion_mnist: no network"}
+
+
+def test_a_missing_cell_says_that_a_bundle_was_refused(config, tmp_path):
+    (tmp_path / "imported").mkdir()
+    record_refusals(tmp_path, [], ["a.tar.gz: not whole"])
+    reasons = tables_of(config, tmp_path / "tables")["cells"]["reason"]
+    assert set(reasons) == {"a bundle was refused, a.tar.gz: not whole"}
 
 
 def test_every_corrupt_run_is_refused_by_name_and_nothing_is_written(config, tmp_path):
@@ -393,7 +406,8 @@ def test_every_run_measure_is_a_column_by_hand(config, tmp_path):
         "column_error_log10": [0.125, 2.0, 1.0],
     }
     write_cell(config, config.cells()[0], [4.0, NAN, 2.0], step_seconds=0.25, **columns)
-    (row, *_) = tables_of(config, tmp_path / "tables")["cells"].to_dict("records")
+    write_tables(config, tmp_path / "tables")
+    (row, *_) = read_with_times(tmp_path / "tables/cells.csv").to_dict("records")
     found = {name: row[name] for name in tasks.run_metrics()}
     assert found == pytest.approx(
         {
@@ -415,6 +429,31 @@ def test_every_run_measure_is_a_column_by_hand(config, tmp_path):
     assert row["outcome"] == "learned"
     assert row["chance_loss"] == pytest.approx(CHANCE)
     assert row["steps"] == 3
+
+
+def test_what_clocks_measured_is_in_their_tables_alone(config, tmp_path):
+    """A run that is trained again changes no other table by its clock."""
+    written = {}
+    for number, clock in enumerate((0.5, 0.25)):
+        for cell in config.cells():
+            write_cell(config, cell, [4.0, 2.0, 1.0], step_seconds=clock)
+            write_cell(config, cell, [4.0, 2.0, 1.0], step_seconds=clock, platform=GPU_PLATFORM,
+                       device=GPU)  # fmt: skip
+        write_tables(config, tmp_path / "tables")
+        written[number] = {f.name: f.read_bytes() for f in (tmp_path / "tables").iterdir()}
+    changed = {name for name in written[0] if written[0][name] != written[1][name]}
+    assert changed == {"times.csv", "times_summary.csv"}
+
+
+def test_times_of_other_runs_are_refused(config, tmp_path):
+    write_cell(config, config.cells()[0], [4.0, 2.0, 1.0])
+    write_tables(config, tmp_path)
+    times = tmp_path / "times.csv"
+    times.write_text("".join(times.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(
+        TableError, match=r"times\.csv: does not fit cells\.csv; run: fathom tables"
+    ):
+        read_with_times(tmp_path / "cells.csv")
 
 
 @pytest.fixture
@@ -496,6 +535,24 @@ def test_a_file_that_is_no_table_is_one_line_that_names_it_and_the_fix(tmp_path,
     assert str(error.value).startswith(f"{tmp_path / name}: {said}")
     assert str(error.value).endswith("; run: fathom tables, then: fathom claims")
     assert "\n" not in str(error.value)
+
+
+STRANGE = ["=1+1", "+1", "-2+3", "@SUM(A1)", "'=1", "''@a", "a=1", "'quoted'", "", "-"]
+
+
+def test_a_spreadsheet_computes_no_text_and_numbers_stay_numbers(tmp_path):
+    """The text is read back as it was."""
+    table = pd.DataFrame({"device": STRANGE, "machine": STRANGE, "mean": [-0.5] * len(STRANGE)})
+    save_tables({"strange.csv": table}, tmp_path)
+    with (tmp_path / "strange.csv").open(newline="") as file:
+        written = list(csv.DictReader(file))
+    for row, text in zip(written, STRANGE, strict=True):
+        assert row["mean"] == "-0.5"
+        assert row["device"][:1] not in tuple("=+-@")
+        assert row["device"] == (
+            f"'{text}" if text.lstrip("'")[:1] in tuple("=+-@") and text else text
+        )
+    assert read_table(tmp_path / "strange.csv")["machine"].tolist() == STRANGE
 
 
 def test_numbers_are_read_back_to_the_last_digit(tmp_path):

@@ -98,7 +98,7 @@ def names_of_networks(root):
     for file in files:
         config = yaml.safe_load(file.read_text(encoding="utf-8"))
         labels |= set(config.get("connections") or {})
-        for study in config["studies"].values():
+        for study in filter(None, config["studies"].values()):
             for entry in study.get("variants") or ():
                 labels |= set(entry) if isinstance(entry, dict) else {entry}
     return (labels | {*SCHEMES, *BACKENDS, *TASKS}) - {"plain", "text", "tokens"}

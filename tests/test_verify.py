@@ -17,11 +17,13 @@ from fathom.analysis.platforms import Platform
 from fathom.analysis.tables import read_table, write_tables
 from fathom.cli.options import workflow_command
 from fathom.config import check_config
+from fathom.report import kept
 from fathom.report.draw import title_of
 from fathom.report.figure_manifest import write_figure_manifest
 from fathom.report.figures import figures_of, files_of
 from fathom.report.render import write_reports
 from fathom.report.verify import verify
+from fathom.runs.bundle import record_refusals
 from fathom.runs.folder import RunError, run_folder
 from fathom.runs.validate import find_runs, validate_run
 from fathom.system.files import write_json
@@ -189,7 +191,7 @@ def command(config, project, capsys):
 # --- whole results -------------------------------------------------------------------------------
 
 DRAWN = 2 * len(OF_STUDY) + len(OVERVIEW)
-CHECKED = {"runs": 3, "config": 1, "figures": DRAWN, "reports": 2, "tables": 13}
+CHECKED = {"runs": 3, "config": 1, "figures": DRAWN, "reports": 2, "tables": 15}
 
 
 def test_whole_results_have_no_problem_however_a_table_is_packed(results, command):
@@ -483,6 +485,7 @@ DERIVED = [
     *(f"tables/{name}.csv" for name in (
         "cells", "summary", "comparison", "platforms", "trajectories", "variance",
         "variance_summary", "effects", "published", "thresholds", "claims", "verdicts",
+        "times", "times_summary",
     )),
     "RESULTS.md",
     "COMPARISON.md",
@@ -505,6 +508,31 @@ def test_every_table_and_report_altered_by_hand_is_named(results, problems):
     alter_what_is_packed(results / packed)
     lines = [line.partition(": ")[0] for line in problems()]
     assert sorted(lines) == sorted(str(results / name) for name in DERIVED)
+
+
+def test_an_edit_of_the_kept_result_is_named_and_a_missing_one_is_said(config, problems, tmp_path):
+    folder = tmp_path / "kept"
+    changed = config.model_copy(update={"reference": str(folder)})
+    (gone,) = [line for line in problems(changed) if "config.json" not in line]
+    assert gone.startswith(f"{folder}: is no folder, but the config names it")
+    verdicts = folder / "tables/verdicts.csv"
+    verdicts.parent.mkdir(parents=True)
+    text = "claim,verdict,qualifier,studies,control_study\na,contradicted,,a,\n"
+    verdicts.write_text(text)
+    verdicts.with_name("claims.csv").write_text("claim,verdict,confidence,scale\n")
+    kept.record(folder)
+    assert [line for line in problems(changed) if str(folder) in line] == []
+    verdicts.write_text(text.replace("contradicted", "reproduced"))
+    (edited,) = [line for line in problems(changed) if str(folder) in line]
+    assert edited == f"{verdicts}: is not what SHA256SUMS recorded"
+
+
+def test_a_refused_bundle_is_a_problem(results, problems):
+    (results / "imported").mkdir()
+    line = "a.tar.gz: not a whole gzipped tar (x)"
+    record_refusals(results, [], [line])
+    (problem,) = (found for found in problems() if "refused.txt" in found)
+    assert problem.startswith(f"{results}/imported/refused.txt: the bundle {line}; import it whole")
 
 
 def test_a_template_that_cannot_be_filled_is_a_problem(project, problems):

@@ -6,7 +6,6 @@ Sub-layers, their initial parameters and the optimiser are ours. It reports only
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -17,6 +16,7 @@ from fathom import tasks
 from fathom.backends.torch import TorchOps
 from fathom.config import Spec
 from fathom.models.connections.connection import Connection
+from fathom.models.ops import Layers
 from fathom.models.transformer import Transformer
 
 IS_INSTALLED = importlib.util.find_spec("hyper_connections") is not None
@@ -35,25 +35,14 @@ class Pypi(Connection):
     def parameters(self) -> dict:
         return {}
 
-    def coefficients(
-        self, ops: TorchOps, params: dict[str, Tensor], noise: None = None
-    ) -> nn.ModuleList:
-        return self.modules
-
-    def per_layer(self, ops: TorchOps, coefficients: nn.ModuleList) -> Sequence[nn.Module]:
-        return list(coefficients)
-
-    def open(self, ops: TorchOps, coefficients: nn.ModuleList, x: Tensor) -> Tensor:
-        return x.repeat_interleave(self.streams, dim=0)
-
-    def read(self, ops: TorchOps, c: nn.Module, streams: Tensor) -> tuple[Tensor, Callable]:
-        return c(streams)
-
-    def write(self, ops: TorchOps, c: nn.Module, streams: Callable, y: Tensor) -> Tensor:
-        return streams(y)
-
-    def close(self, ops: TorchOps, coefficients: nn.ModuleList, streams: Tensor) -> Tensor:
-        return streams.unflatten(0, (-1, self.streams)).sum(dim=1)
+    def through(
+        self, ops: TorchOps, params: dict[str, Tensor], x: Tensor, layers: Layers, noise: None
+    ) -> tuple[Tensor, None]:
+        streams = x.repeat_interleave(self.streams, dim=0)
+        for module, layer in zip(self.modules, layers, strict=True):
+            read, write = module(streams)
+            streams = write(layer(read))
+        return streams.unflatten(0, (-1, self.streams)).sum(dim=1), None
 
 
 def connection(spec: Spec) -> Pypi:

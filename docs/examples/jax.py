@@ -46,9 +46,6 @@ class JaxOps:
     def transpose(self, x: Array, axes: Sequence[int]) -> Array:
         return jnp.transpose(x, axes)
 
-    def repeat(self, x: Array, copies: int) -> Array:
-        return jnp.broadcast_to(x, (copies, *x.shape))
-
     def broadcast(self, x: Array, shape: Sequence[int]) -> Array:
         return jnp.broadcast_to(x, shape)
 

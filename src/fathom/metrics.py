@@ -90,7 +90,11 @@ class StepMetric:
     optional: bool = False
     """A run may have none: a row holds null, or lacks it."""
     bounds: tuple[float, float] = UNBOUNDED
-    """Between which every value is by its nature, and so every interval over seeds."""
+    """Between which every value is by its nature, and so every interval over seeds. A run with a
+    value outside is refused."""
+    finite: bool = False
+    """Whether every value is finite whatever becomes of the network, as a time or a share is. That
+    of any other metric may be NaN or infinite once a run has diverged."""
     shown: str = ""
     """How a training shows it while it runs, as in 'loss {:.4g}'; empty: not at all."""
 
@@ -103,10 +107,26 @@ class StepMetric:
         """Whether a row may have the value."""
         if value is None:
             return self.optional
+        low, high = self.bounds
         if self.whole:
-            return type(value) is int and 0 <= value < 2**53
-        return type(value) is float and not LARGEST_VALUE < abs(value) < math.inf
+            return type(value) is int and max(low, 0) <= value <= high and value < 2**53
+        if type(value) is not float or LARGEST_VALUE < abs(value) < math.inf:
+            return False
+        if not math.isfinite(value) and self.finite:
+            return False
+        slack = ROUNDING if math.isfinite(high) else 0.0
+        return math.isnan(value) or low - slack <= value <= high + slack
 
+    @property
+    def accepted(self) -> str:
+        """What numbers a row may have, as in 'a finite number from 0 to inf'."""
+        low, high = self.bounds
+        kind = "whole " if self.whole else "finite " if self.finite else ""
+        return f"a {kind}number from {max(low, 0) if self.whole else low:g} to {high:g}"
+
+
+ROUNDING = 1e-5
+"""How far a share or a cosine may pass its ends: float32 sums give 1.0000001."""
 
 LARGEST_VALUE = 1e40
 """What a float32 network measures is less, even a norm over all its parameters, or is not finite.
@@ -261,6 +281,7 @@ STEP_METRICS = Registry(
             "is no event",
             nonfinite_event,
             whole=True,
+            bounds=SHARE,
         ),
         **{
             f"grad_norm_{name}": StepMetric(
@@ -385,16 +406,20 @@ STEP_METRICS = Registry(
             bounds=POSITIVE,
         ),
         "step_seconds": StepMetric(
-            "time of a step (s)", "wall time of the step; see below", bounds=POSITIVE
+            "time of a step (s)", "wall time of the step; see below", bounds=POSITIVE, finite=True
         ),
         "elapsed_seconds": StepMetric(
             "time (s)",
             "sum of `step_seconds` so far, continued after an interruption",
             bounds=POSITIVE,
+            finite=True,
         ),
     }
 )
 """By the name that a row of `metrics.jsonl` has, in the order of a row."""
+
+CLOCKS = ("step_seconds", "elapsed_seconds")
+"""What the same training has otherwise whenever it is repeated."""
 
 
 # --- run metrics -------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from fathom.models.newton_schulz import newton_schulz
 
 if TYPE_CHECKING:
     from fathom.models.ops import Array, Ops
-    from fathom.spec import Muon, Spec
+    from fathom.spec import Spec
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,9 @@ def optimizer_config(spec: Spec, parameters: Mapping[str, Parameter]) -> Optimiz
     optimizer = spec.optimizer
     by_kind: dict[tuple[str, float, float, int], list[str]] = {}
     for name, parameter in parameters.items():
-        kind = _kind(name, parameter, spec)
-        by_kind.setdefault(kind, []).append(name)
+        by_kind.setdefault(_kind(name, parameter, spec), []).append(name)
     return OptimizerConfig(
-        groups=tuple(
-            ParamGroup(tuple(names), rule, lr, decay, parts)
-            for (rule, lr, decay, parts), names in by_kind.items()
-        ),
+        groups=tuple(ParamGroup(tuple(names), *kind) for kind, names in by_kind.items()),
         beta1=optimizer.beta1,
         beta2=optimizer.beta2,
         eps=optimizer.eps,
@@ -84,21 +80,19 @@ def _kind(name: str, parameter: Parameter, spec: Spec) -> tuple[str, float, floa
     decay = optimizer.weight_decay if decays else 0.0
     if muon is None:
         return "adamw", optimizer.lr, decay, 1
-    if _is_matrix_of_layers(name, parameter):
+    # Every layer has a matrix of it: stacked over layers, that makes three axes.
+    if name.startswith(("block.", "connection.")) and len(parameter.shape) == 3:
         return "muon", muon.lr, 0.0, parameter.parts
     lr = muon.head_lr if name.startswith("head.") else optimizer.lr
     return "adamw", lr * math.sqrt(muon.reference_width / spec.model.width), decay, 1
 
 
-def _is_matrix_of_layers(name: str, parameter: Parameter) -> bool:
-    """Whether every layer has a matrix of it: stacked over layers, that makes three axes."""
-    return name.startswith(("block.", "connection.")) and len(parameter.shape) == 3
-
-
 def schedule_at(spec: Spec, step: int) -> ScheduledValues:
     """Linear warm-up, then as the schedule says; Muon's momentum rises along a line."""
-    muon = spec.optimizer.muon
-    momentum = 0.0 if muon is None else _momentum(muon, step)
+    muon, momentum = spec.optimizer.muon, 0.0
+    if muon is not None:
+        done = min(1.0, step / muon.momentum_steps)
+        momentum = muon.first_momentum + done * (muon.momentum - muon.first_momentum)
     return ScheduledValues(_rate(spec, step), momentum)
 
 
@@ -112,11 +106,6 @@ def _rate(spec: Spec, step: int) -> float:
     if optimizer.schedule == "constant":
         return 1.0
     return min(1.0, (spec.steps - step) / (optimizer.final_share * spec.steps))
-
-
-def _momentum(muon: Muon, step: int) -> float:
-    done = min(1.0, step / muon.momentum_steps)
-    return muon.first_momentum + done * (muon.momentum - muon.first_momentum)
 
 
 def clip_coefficient(ops: Ops, norms: Array, largest: float) -> Array:

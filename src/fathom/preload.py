@@ -37,7 +37,10 @@ FOLDER = "FATHOM_PRELOAD"
 """Environment variable: the folder of the sockets, which are named after their backends."""
 
 MESSAGE_BYTES = 1 << 20
-STARTED = b"started"
+ACCEPTED, STARTED = b"accepted", b"started"
+
+ANSWER_SECONDS, LOADING_SECONDS = 10, 60
+"""How long a job waits for a loaded process to accept it, and then to have loaded the framework."""
 
 
 # --- the workflow's side -----------------------------------------------------------------------
@@ -95,13 +98,18 @@ def delegate(arguments: Sequence[str]) -> int | None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         try:
             backend = json.loads(arguments[1])["backend"]
+            connection.settimeout(ANSWER_SECONDS)
             connection.connect(f"{os.environ[FOLDER]}/{backend}")
             socket.send_fds(connection, [json.dumps(request).encode()], [0, 1, 2])
+            if connection.recv(len(ACCEPTED)) != ACCEPTED:
+                return None
+            connection.settimeout(LOADING_SECONDS)
             if connection.recv(len(STARTED)) != STARTED:
                 return None
+            connection.settimeout(None)
         except (OSError, LookupError, ValueError, TypeError):
-            # There is no process, or it has ended; the environment is too long for a message; or
-            # the spec cannot be read, which the job will report.
+            # There is no process, it has ended or does not answer; the environment is too long for
+            # a message; or the spec cannot be read, which the job will report.
             return None
         status = connection.recv(1)
     if not status:
@@ -151,6 +159,8 @@ def serve(listener: socket.socket, backend: str, mlx_blas: str) -> socket.socket
         if sys.stdin in ready:
             return None
         connection, _ = listener.accept()
+        with contextlib.suppress(OSError):  # the job was killed
+            connection.send(ACCEPTED)
         load(backend, mlx_blas)
         if os.fork() == 0:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -169,7 +179,10 @@ def serve_job(job: socket.socket) -> NoReturn:
     os.environ.clear()
     os.environ.update(request["environment"])
     sys.argv[1:] = request["arguments"]
-    job.send(STARTED)
+    try:
+        job.send(STARTED)
+    except OSError:  # it was killed, or has given up
+        leave(1)
     threading.Thread(target=_end_with, args=[job], daemon=True).start()
     status = run()
     job.send(bytes([status]))

@@ -7,6 +7,7 @@ and the fix.
 from __future__ import annotations
 
 import difflib
+import json
 import re
 import reprlib
 from collections import Counter
@@ -112,9 +113,12 @@ def _refuse_unquoted(value: object) -> object:
     return value
 
 
+NULLS = (None, "null")
+"""How null arrives: `snakemake --config depths=null` passes the text."""
+
+
 def _parse_null(value: object) -> object:
-    """`snakemake --config depths=null` passes the text 'null'."""
-    return None if value == "null" else value
+    return None if value in NULLS else value
 
 
 def _parse_folder(name: str) -> str:
@@ -199,6 +203,8 @@ PlainText = Annotated[str, Field(max_length=500), PLAIN]
 Nullable = BeforeValidator(_parse_null)
 QUOTED = BeforeValidator(_refuse_unquoted)
 Text = Annotated[str, QUOTED]
+OneLine = Annotated[Text, AfterValidator(lambda text: " ".join(text.split()))]
+"""Text that YAML may fold: a line break would end a row of a report's table, or begin a heading."""
 Folder = Annotated[Text, AfterValidator(_parse_folder)]
 Label = Annotated[str, Field(pattern=r"^[a-z0-9_]+$", max_length=64), QUOTED]
 """The name of a variant: a part of paths."""
@@ -249,6 +255,10 @@ def _line(problem: Mapping[str, Any], source: str, place: Sequence[str]) -> str:
         message = message[:1].lower() + message[1:]
     if problem["type"] not in ("missing", "value_error"):
         message += f", but is {short_repr(problem['input'])}"
+    if problem["type"] == "list_type" and isinstance(problem["input"], str | int | float):
+        written = json.dumps([problem["input"]], ensure_ascii=False)
+        form = f"'{keys[0]}={written}'" if len(keys) == 1 else f"{keys[-1]}: {written}"
+        message += f"; write it as {form[:80]}"
     parts = (source, ".".join(map(str, keys)) or "top level", message)
     return printable(": ".join(part for part in parts if part))
 

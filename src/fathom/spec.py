@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, SerializeAsAny
@@ -13,6 +14,7 @@ from pydantic import Field, SerializeAsAny
 from fathom.models.connections.schemes import AnyConnection
 from fathom.models.recipes import Recipe
 from fathom.settings import (
+    NO_BOOL,
     Flag,
     Label,
     NonNegative,
@@ -22,7 +24,23 @@ from fathom.settings import (
     Settings,
     Text,
     Whole,
+    one_of,
 )
+
+
+def _backends() -> tuple[str, ...]:
+    """The modules of `backends` that can train: neither the oracle nor helpers of a backend."""
+    files = (Path(__file__).parent / "backends").glob("[a-z]*.py")
+    return tuple(sorted(f.stem for f in files if f.stem != "numpy" and "_" not in f.stem))
+
+
+BACKENDS = _backends()
+"""Every backend that can train, named after the framework it imports. Adding one adds a file."""
+
+MAX_DEPTH = 10_000
+
+Backend = Annotated[str, one_of("backend", BACKENDS)]
+Depth = Annotated[int, Field(gt=0, le=MAX_DEPTH), NO_BOOL]
 
 Rate = Annotated[Number, Field(gt=0)]
 Below1 = Annotated[Number, Field(ge=0, lt=1)]
@@ -107,9 +125,9 @@ class Spec(Settings):
     model: SerializeAsAny[Settings]
     """The settings of the task's model, already checked by the task."""
     study: str
-    depth: Positive
+    depth: Depth
     variant: Label
-    backend: str
+    backend: Backend
     seed: NonNegative
     recipe: Recipe
     connection: AnyConnection

@@ -136,10 +136,9 @@ def whole_project(folder):
         "seeds": [0, 1],
     }
     named = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))["studies"]
-    nothing = {"seeds": [0], "exclude": [{"seed": 0}]}
     grid = {
         "results": "results/faults",
-        "studies": {**dict.fromkeys(named, nothing), "depth-mlx": study, "depth-torch": study},
+        "studies": {**dict.fromkeys(named), "depth-mlx": study, "depth-torch": study},
         "compute": {"device": "cpu", "checkpoint_steps": 10},
     }
     (folder / "faults.yaml").write_text(yaml.safe_dump(grid), encoding="utf-8")

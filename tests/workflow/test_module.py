@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from conftest import Workflow, copy_of_project, own_lines
-from grid_helpers import PROJECT
+from grid_helpers import PROJECT, only
 
 pytestmark = pytest.mark.slow
 
@@ -22,12 +22,6 @@ module fathom:
 use rule * from fathom
 """
 PRESET = PROJECT / "workflow/presets/smoke.yaml"
-# Of the smoke preset, two cells.
-ONE_STUDY = {
-    name: {"exclude": [{"seed": [0, 1, 2]}]}
-    for name in yaml.safe_load(PRESET.read_text())["studies"]
-    if name != "depth-torch"
-}
 
 
 def deployed(folder, snakefile):
@@ -35,7 +29,7 @@ def deployed(folder, snakefile):
     shutil.copytree(PROJECT / "config", folder / "config")  # a link becomes the file
     (folder / "workflow").mkdir()
     (folder / "workflow/Snakefile").write_text(SNAKEFILE.format(snakefile=snakefile))
-    (folder / "cut.yaml").write_text(yaml.safe_dump({"studies": ONE_STUDY}))
+    (folder / "cut.yaml").write_text(only({"depth-torch": {}}))
     return Workflow(folder)
 
 

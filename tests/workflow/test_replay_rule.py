@@ -1,4 +1,4 @@
-"""The workflow replays imported runs that other code made, and goes on with those that agree."""
+"""The workflow replays imported runs, and goes on with those that agree."""
 
 import csv
 import json
@@ -72,7 +72,7 @@ def test_what_agrees_is_shown_and_what_differs_is_left_out(workflow):
     assert "checkpoint" not in said
     found = imported_cells(results)
     assert found["torch"][0] == "imported"
-    assert found["torch"][1].endswith("; today's code repeats it")
+    assert found["torch"][1].endswith("; today's code repeats 3 steps of seed 0")
     assert found["mlx"][0] == "stale"
     assert found["mlx"][1].startswith("today's code does not repeat it; code differs: ")
     figures = results / "figures/depth-torch"

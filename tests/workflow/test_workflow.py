@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from conftest import SMOKE, own_lines
+from conftest import SMOKE, copy_of_project, own_lines
 from fathom import cli
 from fathom.config import load_config
 from grid_helpers import PROJECT
@@ -52,6 +52,7 @@ def rows(file):
 # --- what a run makes ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_all_makes_everything_once_and_says_so_in_a_line_for_each_job(finished):
     results = finished.folder / "results/smoke"
     for report in ("RESULTS.md", "COMPARISON.md"):
@@ -81,7 +82,8 @@ def test_all_makes_everything_once_and_says_so_in_a_line_for_each_job(finished):
     assert "Nothing to be done" in finished.smoke("all").stderr
 
 
-@pytest.mark.parametrize("preset", ["smoke", pytest.param("paper", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", ["smoke", "paper"])
 def test_the_config_that_a_run_used_is_kept_as_every_command_reads_it(finished, preset):
     """The paper's preset adds studies, before and after those of config.yaml that it changes."""
     files = ["config.yaml", f"workflow/presets/{preset}.yaml"]
@@ -95,6 +97,7 @@ def test_the_config_that_a_run_used_is_kept_as_every_command_reads_it(finished, 
     assert json.dumps(kept) == json.dumps(config.resolved())
 
 
+@pytest.mark.slow
 def test_a_deleted_file_brings_back_its_cell_and_what_depends_on_it(workflow):
     metrics = workflow.folder / "results/smoke" / CELL / "metrics.jsonl"
     metrics.unlink()
@@ -115,6 +118,22 @@ def test_a_deleted_file_brings_back_its_cell_and_what_depends_on_it(workflow):
 def test_a_cell_and_a_study_are_targets(untouched, target, cells):
     jobs = untouched.planned(target)
     assert (trained(jobs), rules(jobs)) == (cells, {"train"})
+
+
+@pytest.mark.slow
+def test_a_cell_that_is_trained_again_draws_nothing_again(workflow):
+    """Its clock is another, which reports alone show; its numbers are the same."""
+    run = workflow.folder / "results/smoke" / CELL
+    times = workflow.folder / "results/smoke/tables/times.csv"
+    before = times.read_bytes()
+    shutil.rmtree(run)
+    workflow.smoke(f"results/smoke/{CELL}/metrics.jsonl", "tables")
+    assert times.read_bytes() != before
+    assert rules(workflow.planned("all")) == {"reports"} | PAGES
+    shutil.rmtree(run)
+    lines = re.findall(r"^\[[0-9/]+\] ([a-z_]+)", workflow.smoke("all").stderr, re.M)
+    assert {*lines} == {"train", "run_tables", "claims", "reports"} | PAGES
+    assert workflow.planned("all") == []
 
 
 # --- what an edit brings about -------------------------------------------------------------------
@@ -166,9 +185,10 @@ EDITS = {
 """What is edited; which cells then train, and what runs (None: whatever follows from that)."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "old", "new", "retrained", "run"),
-    quick_ones(EDITS, "a learning rate", "a style of figures", "an ingredient", "a comment"),
+    [pytest.param(*values, id=name) for name, values in EDITS.items()],
 )
 def test_an_edit_runs_what_it_changes_the_meaning_of(workflow, file, old, new, retrained, run):
     workflow.edit(file, old, new)
@@ -322,8 +342,7 @@ def test_without_the_images_everything_else_is_made_and_the_tables_say_why(fresh
         "studies:\n"
         "  depth-mlx:\n"
         "    {variants: [mhc], depths: [2], seeds: [0], backends: [torch], exclude: []}\n"
-        "  depth-torch: {exclude: [{seed: 0}]}\n"
-        "  depth-beyond: {exclude: [{seed: 0}]}\n"
+        "  depth-torch: null\n"
     )
     (line,) = own_lines(fresh.smoke("tables"))
     assert "data/fashion-mnist/unavailable.txt says what was tried" in line
@@ -333,6 +352,7 @@ def test_without_the_images_everything_else_is_made_and_the_tables_say_why(fresh
     assert ("depth-mlx", "measured", "") in cells
 
 
+@pytest.mark.slow
 def test_a_tampered_run_is_refused_by_name(workflow):
     metrics = workflow.folder / "results/smoke" / CELL / "metrics.jsonl"
     metrics.write_text(metrics.read_text().replace('"loss":', '"loss":1', 1))
@@ -386,6 +406,15 @@ def test_off_is_off_for_snakemake_too(fresh):
     fresh.edit("config.yaml", "mlx_blas: auto", "mlx_blas: off")
     result = fresh.snakemake("-n", "depth-torch", "--config", "depths=null")
     assert result.returncode == 0, result.stderr
+
+
+def test_a_path_with_braces_is_refused_in_one_line(tmp_path):
+    project = copy_of_project(tmp_path / "a{b}c")
+    (line,) = own_lines(project.snakemake("-n"))
+    assert line == (
+        f"fathom: {project.folder}: Snakemake reads braces as wildcards; move the project to a "
+        "path without them"
+    )
 
 
 def test_from_another_folder_the_line_says_what_to_do(untouched):

@@ -12,6 +12,7 @@ from fathom.config import BACKENDS, Cell, check_config, installed_backends, load
 from fathom.report.figure_manifest import MANIFEST as FIGURE_MANIFEST
 from fathom.report.figures import figures_of, figures_of_study, files_of
 from fathom.report.mixing import mixing_file, shown_cells
+from fathom.runs.bundle import refused_file
 from fathom.runs.code_hash import code_hash, digits
 from fathom.runs.folder import FILES, MANIFEST
 from fathom.runs.training_code import training_code_hash
@@ -114,22 +115,24 @@ def platform_of(run):
     return Platform(run.cell.backend, run.platform)
 
 
+# Which bundles an import refused, where there are any: tables and reports say so.
+REFUSED = [str(file) for file in [refused_file(Path(STORE))] if file.exists()]
+
+
 def imported_files(runs):
     return [file for run in runs for file in run_files(run.cell, platform_of(run))]
 
 
-# `fathom status` names imported runs that are left out. A run that other code made counts if a
-# replay agrees, which a job finds out: rules/replay.smk.
-IMPORTED = [run for run in or_exit(imported_runs, CONFIG) if run.counts or run.replay]
+# `fathom status` names imported runs that are left out. A job repeats first steps of all others,
+# and finds out which count: rules/replay.smk.
+IMPORTED = [run for run in or_exit(imported_runs, CONFIG) if run.replay]
 STUDIES = list(dict.fromkeys([c.study for c in CELLS] + [run.cell.study for run in IMPORTED]))
 
 
-# (platform, cell) of what counts without a replay; and what waits for one, or has had it.
+# (platform, cell) of what counts without a replay.
 MEASURED = [(Platform(cell.backend), cell) for cell in CELLS]
-MEASURED += [(platform_of(run), run.cell) for run in IMPORTED if not run.replay]
-REPLAYS = [run for run in IMPORTED if run.replay]
 RECEIPTS = [
-    f"{RESULTS}/replay/{name}.json" for name in sorted({run.cell.backend for run in REPLAYS})
+    f"{RESULTS}/replay/{name}.json" for name in sorted({run.cell.backend for run in IMPORTED})
 ]
 
 FIGURES_OF = {name: figures_of_study(CONFIG, name) for name in STUDIES}

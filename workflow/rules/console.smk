@@ -106,8 +106,8 @@ class Console(DefaultFormatter):
         self.started += 1
         name = describe_job(msg["rule_name"], msg["wildcards"])
         self.names[msg["jobid"]] = name
-        if RECEIPTS:  # figures may be planned after a replay
-            self.total = self.started + sum(job.jobid not in self.names for job in jobs_to_run())
+        # A replay may bring figures, and tables that hold what they held leave jobs out.
+        self.total = self.started + sum(job.jobid not in self.names for job in jobs_to_run())
         return f"[{self.started}/{self.total}] {name}"
 
     def format_job_error(self, msg):

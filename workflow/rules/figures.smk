@@ -15,6 +15,7 @@ for name in STUDIES:
             steps=f"{RESULTS}/tables/steps.csv.gz",
             summary=f"{RESULTS}/tables/summary.csv",
             effects=f"{RESULTS}/tables/effects.csv",
+            times=TIMES if any("times" in figure.reads for figure in FIGURES_OF[name]) else [],
             mixing=functools.partial(mixing_of, name),
         output:
             in_report(

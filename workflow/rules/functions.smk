@@ -36,7 +36,7 @@ def data_of(wildcards):
 
 
 def replays_of(wildcards):
-    return [run for run in REPLAYS if run.cell.backend == wildcards.backend]
+    return [run for run in IMPORTED if run.cell.backend == wildcards.backend]
 
 
 def runs_to_replay(wildcards):
@@ -55,11 +55,11 @@ def replay_key(wildcards):
 
 @functools.cache
 def replayed():
-    """(platform, cell) of the runs that count by a replay. Waits for the receipts."""
+    """(platform, cell) of the imported runs that count. Waits for the receipts."""
     for receipt in RECEIPTS:
         checkpoints.replay_runs.get(backend=Path(receipt).stem)
     runs = or_exit(imported_runs, CONFIG) if RECEIPTS else []
-    return [(platform_of(run), run.cell) for run in runs if run.counts and run.replay]
+    return [(platform_of(run), run.cell) for run in runs if run.counts]
 
 
 def figure_files(folder, figures):
@@ -100,7 +100,7 @@ def figures_at(measured):
 
 
 def replayed_figures(wildcards):
-    """Those that only replayed runs bring."""
+    """Those that only imported runs bring."""
     return [file for file in figures_at(replayed()) if file not in FIGURES]
 
 

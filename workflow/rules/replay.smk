@@ -1,8 +1,7 @@
-# Imported runs that other code made: today's code repeats the first steps of one run of each group.
+# Imported runs: today's code repeats three steps of one run of each group, and step 0 of the others.
 #
 # Receipts say which of them count. Tables have the receipts as a plain input. The figures of a
-# platform where nothing else counts can only be planned once the receipts are there: hence a
-# checkpoint.
+# platform of imported runs can only be planned once the receipts are there: hence a checkpoint.
 
 
 checkpoint replay_runs:
@@ -24,7 +23,7 @@ checkpoint replay_runs:
         backend="{backend}",
         key=replay_key,
         is_installed=lambda w: w.backend in INSTALLED,
-        code_hash=code_hash("fathom.runs.replay:compare_rows"),
+        code_hash=code_hash("fathom.runs.replay:compare_rows", "fathom.runs.replay:STEPS"),
     shell:
         "fathom replay {params.backend:q} --config {input.config:q}"
         ' --compute "$FATHOM_COMPUTE" > {log:q} 2>&1'

@@ -17,9 +17,11 @@ KEPT = [str(file) for name in VERDICTS_AND_TESTS if (file := REFERENCE / f"{name
 rule reports:
     input:
         TABLES,
+        TIMES,
         FIGURES,
         replayed_figures,
         KEPT,
+        REFUSED,
         config=f"{RESULTS}/config.json",
         published=PUBLISHED,
         templates=TEMPLATES,

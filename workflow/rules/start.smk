@@ -40,6 +40,9 @@ from fathom import preload
 from fathom.config import read_yaml
 from fathom.system.errors import UserError, fail
 
+if set("{}") & set(str(PROJECT)):
+    fail(f"{PROJECT}: Snakemake reads braces as wildcards; move the project to a path without them")
+
 
 def warn(message):
     """Tell the user what is left out."""

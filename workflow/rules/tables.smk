@@ -6,6 +6,8 @@ VERDICTS = ("published", "thresholds", "claims", "verdicts")
 
 
 STEPS = f"{RESULTS}/tables/steps.csv.gz"
+# Reports and claims alone show times, so nothing else is made again where only these have changed.
+TIMES = csvs("times", "times_summary")
 TABLES = [*csvs(*RUN_TABLES, *ATTRIBUTION, *VERDICTS), STEPS]
 
 PUBLISHED = in_project("report/published.yaml")
@@ -27,14 +29,17 @@ rule resolve:
         "../scripts/resolve.py"
 
 
-rule run_tables:
+# Checkpoints, since Snakemake looks again after one: where a table is as it was, nothing follows.
+checkpoint run_tables:
     input:
         config=f"{RESULTS}/config.json",
         runs=[file for cell in CELLS for file in run_files(cell)],
         imported=imported_files(IMPORTED),
         replays=RECEIPTS,
+        refused=REFUSED,
     output:
         csvs(*RUN_TABLES, *ATTRIBUTION),
+        TIMES,
         STEPS,
     log:
         f"{RESULTS}/logs/tables.log",
@@ -52,12 +57,13 @@ rule run_tables:
         "fathom tables --config {input.config:q} 2> {log:q}"
 
 
-rule claims:
+checkpoint claims:
     input:
         config=f"{RESULTS}/config.json",
         published=PUBLISHED,
         cells=f"{RESULTS}/tables/cells.csv",
         summary=f"{RESULTS}/tables/summary.csv",
+        times=TIMES,
         steps=f"{RESULTS}/tables/steps.csv.gz",
     output:
         csvs(*VERDICTS),
@@ -75,4 +81,5 @@ rule claims:
 rule tables:
     input:
         TABLES,
+        TIMES,
     localrule: True

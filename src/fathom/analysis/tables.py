@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import math
+import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from fathom import datasets, tasks
 from fathom.analysis.platforms import Platform
 from fathom.config import Config, Spec
 from fathom.metrics import (
+    CLOCKS,
     OUTCOMES,
     POSITIVE,
     UNBOUNDED,
@@ -29,6 +31,7 @@ from fathom.metrics import (
     significant,
     summarise,
 )
+from fathom.runs.bundle import refused_bundles
 from fathom.runs.folder import RunError, read_rows
 from fathom.runs.run import COUNTED, Run
 from fathom.runs.validate import find_runs
@@ -86,14 +89,40 @@ def save_tables(tables: dict[str, pd.DataFrame], folder: Path) -> None:
 
     A table with a row for each run or step (it has a column `seed`) holds what runs recorded, to
     the last digit. In any other, numbers have as many digits as are the same on every processor.
+    What clocks measured is in the tables of TIMES alone: so what does not show times is the same
+    when a run is repeated.
     """
+    pattern = f"({'|'.join((*CLOCKS, *tasks.times()))})(_(n|mean|sd|low|high)(_[ab])?)?"
+    files = {}
     for name, table in tables.items():
-        content = (table if "seed" in table else _rounded(table)).to_csv(index=False).encode()
+        of_clocks = [column for column in table if re.fullmatch(pattern, column)]
+        files[name] = table.drop(columns=of_clocks)
+        if name in TIMES:
+            own, keys = TIMES[name]
+            files[own] = table[[*keys, *of_clocks]]
+    for name, table in files.items():
+        table = _edit_text(table if "seed" in table else _rounded(table), FORMULA, r"'\g<0>")
+        content = table.to_csv(index=False).encode()
         with atomic_write(folder / name) as temporary:
             # No name or time inside the archive: the same runs make the same bytes.
             temporary.write_bytes(
                 gzip.compress(content, LEVEL, mtime=0) if name.endswith(".gz") else content
             )
+
+
+FORMULA, PLAIN_FORMULA = r"^'*[=+\-@]", r"^'(?='*[=+\-@])"
+"""Of a text: a spreadsheet would compute what begins so. With a quote before it it is text."""
+
+
+def _edit_text(table: pd.DataFrame, pattern: str, new: str) -> pd.DataFrame:
+    """The table with this replaced in every text; numbers stay numbers."""
+    columns = table.select_dtypes(exclude=["number", "bool"]).columns
+    return table.assign(
+        **{
+            name: table[name].map(lambda v: re.sub(pattern, new, v) if isinstance(v, str) else v)
+            for name in columns
+        }
+    )
 
 
 def _rounded(table: pd.DataFrame) -> pd.DataFrame:
@@ -109,6 +138,12 @@ TEXT = (
 )  # fmt: skip
 """Columns of text that could look like a number, or be empty."""
 
+TIMES = {
+    "cells.csv": ("times.csv", [*AXES, "platform"]),
+    "summary.csv": ("times_summary.csv", GROUP),
+}
+"""By table, the one that has its times, row by row, and what names a row there."""
+
 COLUMNS = {
     "cells.csv": ["key", *AXES, *TRAINED, "platform", "machine", "status", "reason", "outcome",
                   "score_metric", "score", "score_chance", "chance_loss", "steps"],
@@ -116,6 +151,9 @@ COLUMNS = {
     "steps.csv.gz": [*AXES, "platform", "step", "loss"],
     "comparison.csv": [*CELL, "platform_a", "platform_b"],
     "platforms.csv": ["platform", "machine", "backend", "runs"],
+    "verdicts.csv": ["claim", "verdict", "qualifier", "studies"],
+    "claims.csv": ["claim", "verdict", "confidence", "scale"],
+    **dict(TIMES.values()),
 }  # fmt: skip
 """What tables have whatever they are of, by file name."""
 
@@ -136,7 +174,16 @@ def read_table(file: Path) -> pd.DataFrame:
         raise TableError(_refusal(file, f"has no column '{lacking[0]}'"))
     for column in table.columns.intersection(TEXT):
         table[column] = table[column].fillna("")
-    return table
+    return _edit_text(table, PLAIN_FORMULA, "")
+
+
+def read_with_times(file: Path) -> pd.DataFrame:
+    """A table of TIMES with its times. Raises TableError if they are of other rows."""
+    own, keys = TIMES[file.name]
+    table, times = read_table(file), read_table(file.with_name(own))
+    if not table[keys].astype(str).equals(times[keys].astype(str)):
+        raise TableError(_refusal(file.with_name(own), f"does not fit {file.name}"))
+    return table.join(times.drop(columns=keys))
 
 
 def _table(rows: Sequence[Mapping[str, Any]], name: str) -> pd.DataFrame:
@@ -218,8 +265,12 @@ def run_metrics(spec: Spec, rows: Sequence[Row], judged_by: tasks.JUDGED_BY) -> 
 
 
 def _why_missing(config: Config, run: Run) -> str:
-    """For a cell that was not trained because its data are unavailable: what was said first."""
-    if run.status != "missing" or not config.train:
+    """Of a cell without a run: a bundle that was refused, or why its data are unavailable."""
+    if run.status != "missing":
+        return ""
+    if refused := refused_bundles(Path(config.results)):
+        return f"a bundle was refused, {'; '.join(refused)}"
+    if not config.train:
         return ""
     dataset = config.studies[run.cell.study].dataset
     return datasets.unavailable(dataset) if dataset else ""
@@ -247,7 +298,7 @@ SYSTEM = ("os", "cpu", "python", "numpy", "threads")
 def platforms_table(runs: Iterable[Run]) -> pd.DataFrame:
     """A row for every platform, machine and version of software that runs were measured with.
 
-    `made_by`: the code, where it is not today's and counts by a replay.
+    `made_by`: of imported runs, the code that made them.
     """
     rows = []
     for run in filter(lambda run: run.counts, runs):

@@ -7,6 +7,7 @@ import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -122,6 +123,8 @@ class MlxOps:
     reshape = staticmethod(mx.reshape)
     transpose = staticmethod(mx.transpose)
     broadcast = staticmethod(mx.broadcast_to)
+    concatenate = staticmethod(mx.concatenate)
+    stack = staticmethod(mx.stack)
     contiguous = staticmethod(mx.contiguous)
     exp = staticmethod(mx.exp)
     tanh = staticmethod(mx.tanh)
@@ -133,7 +136,10 @@ class MlxOps:
     maximum = staticmethod(mx.maximum)
     sum = staticmethod(mx.sum)
     mean = staticmethod(mx.mean)
+    softmax = staticmethod(partial(mx.softmax, axis=-1))
+    logsumexp = staticmethod(partial(mx.logsumexp, keepdims=True))
     matmul = staticmethod(mx.matmul)
+    tensordot = staticmethod(partial(mx.tensordot, axes=1))
     add_matmul = staticmethod(mx.addmm)
     stop_gradient = staticmethod(mx.stop_gradient)
     layer_norm = staticmethod(exact_layer_norm)
@@ -146,8 +152,7 @@ class MlxOps:
     def asarray(self, x: np.ndarray) -> array:
         return mx.array(x, dtype=mx.int32 if np.issubdtype(x.dtype, np.integer) else mx.float32)
 
-    def constant(self, x: np.ndarray) -> array:
-        return self.asarray(x)
+    constant = asarray
 
     def unstack(self, x: array) -> Sequence[array]:
         # Not x[i]: the gradient of every such slice is as large as all of x.
@@ -155,12 +160,6 @@ class MlxOps:
 
     def split(self, x: array, sizes: Sequence[int]) -> Sequence[array]:
         return mx.split(x, list(itertools.accumulate(sizes))[:-1], axis=-1)
-
-    def repeat(self, x: array, copies: int) -> array:
-        return mx.broadcast_to(x, (copies, *x.shape))
-
-    def concatenate(self, xs: Sequence[array], axis: int) -> array:
-        return mx.concatenate(list(xs), axis=axis)
 
     def relu(self, x: array) -> array:
         return mx.maximum(x, 0)
@@ -171,17 +170,8 @@ class MlxOps:
     def identity_like(self, x: array) -> array:
         return mx.eye(x.shape[-1])
 
-    def logsumexp(self, x: array, axis: int) -> array:
-        return mx.logsumexp(x, axis=axis, keepdims=True)
-
     def l2_norm(self, x: array) -> array:
         return mx.sqrt(mx.sum(mx.square(x), axis=-1, keepdims=True))
-
-    def softmax(self, x: array) -> array:
-        return mx.softmax(x, axis=-1)
-
-    def stack(self, xs: Sequence[array]) -> array:
-        return mx.stack(list(xs))
 
     def add_product(self, a: array, b: array, c: array) -> array:
         return a + b * c
@@ -206,9 +196,6 @@ class MlxOps:
             return function.backward(self, tuple(results[outputs:]), tuple(cotangents[:outputs]))
 
         return tuple(whole(*xs)[:outputs])
-
-    def tensordot(self, a: array, b: array) -> array:
-        return mx.tensordot(a, b, axes=1)
 
     def embedding(self, table: array, ids: array) -> array:
         return table[ids]
@@ -286,15 +273,11 @@ class MlxTrainer(Trainer):
         }
         self.steps = 0
         self.measured: list[NamedArrays] = []
+        self.whole_step = self._whole_step
         # On the CPU, compiling calls a C compiler, takes seconds and gains nothing.
-        mutated = [self.params, self.averages, [adam.state for _, adam in self.adams]]
-        wanted = os.environ.get(COMPILE_SWITCH, "on") != "off"
-        compiles = wanted and mx.default_device() == mx.gpu
-        self.whole_step = (
-            mx.compile(self._whole_step, inputs=mutated, outputs=mutated)
-            if compiles
-            else self._whole_step
-        )
+        if mx.default_device() == mx.gpu and os.environ.get(COMPILE_SWITCH, "on") != "off":
+            mutated = [self.params, self.averages, [adam.state for _, adam in self.adams]]
+            self.whole_step = mx.compile(self._whole_step, inputs=mutated, outputs=mutated)
 
     def _adam(self, group: ParamGroup) -> tuple[ParamGroup, mlx.optimizers.Adam]:
         update = self.update

@@ -1,9 +1,10 @@
 """The oracle: the same models in NumPy float64, forward only, written for clarity."""
 
+import math
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
-from scipy.special import erf, log_softmax, logsumexp, softmax
 
 from fathom.models.ops import CustomVJP
 
@@ -27,18 +28,17 @@ class NumpyOps:
     sum = staticmethod(np.sum)
     mean = staticmethod(np.mean)
     matmul = staticmethod(np.matmul)
+    tensordot = staticmethod(partial(np.tensordot, axes=1))
+    stop_gradient = staticmethod(np.asarray)
+    to_numpy = staticmethod(np.asarray)
 
     def asarray(self, x: np.ndarray) -> np.ndarray:
         return x if np.issubdtype(x.dtype, np.integer) else x.astype(np.float64)
 
-    def constant(self, x: np.ndarray) -> np.ndarray:
-        return self.asarray(x)
+    constant = asarray
 
     def split(self, x: np.ndarray, sizes: Sequence[int]) -> Sequence[np.ndarray]:
         return np.split(x, np.cumsum(list(sizes))[:-1], axis=-1)
-
-    def repeat(self, x: np.ndarray, copies: int) -> np.ndarray:
-        return np.stack([x] * copies)
 
     def contiguous(self, x: np.ndarray) -> np.ndarray:
         return x
@@ -56,13 +56,15 @@ class NumpyOps:
         return np.eye(x.shape[-1])
 
     def logsumexp(self, x: np.ndarray, axis: int) -> np.ndarray:
-        return logsumexp(x, axis=axis, keepdims=True)
+        largest = x.max(axis=axis, keepdims=True)
+        return largest + np.log(np.exp(x - largest).sum(axis=axis, keepdims=True))
 
     def l2_norm(self, x: np.ndarray) -> np.ndarray:
         return np.sqrt((x * x).sum(axis=-1, keepdims=True))
 
     def softmax(self, x: np.ndarray) -> np.ndarray:
-        return softmax(x, axis=-1)
+        weights = np.exp(x - x.max(axis=-1, keepdims=True))
+        return weights / weights.sum(axis=-1, keepdims=True)
 
     def add_matmul(self, c: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return c + a @ b
@@ -77,9 +79,6 @@ class NumpyOps:
         outputs, _ = function.forward(self, *xs)
         return outputs
 
-    def tensordot(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        return np.tensordot(a, b, axes=1)
-
     def embedding(self, table: np.ndarray, ids: np.ndarray) -> np.ndarray:
         return table[ids]
 
@@ -90,7 +89,7 @@ class NumpyOps:
         return y if bias is None else y + bias
 
     def gelu(self, x: np.ndarray) -> np.ndarray:
-        return x * (1 + erf(x / np.sqrt(2))) / 2
+        return x * (1 + np.vectorize(math.erf)(x / np.sqrt(2))) / 2
 
     def layer_norm(self, x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
         centred = x - x.mean(axis=-1, keepdims=True)
@@ -117,22 +116,16 @@ class NumpyOps:
         *_, T, head_width = q.shape
         scores = q @ k.swapaxes(-1, -2) / np.sqrt(head_width)
         future = np.triu(np.ones((T, T), dtype=bool), k=1)
-        return softmax(np.where(future, -np.inf, scores), axis=-1) @ v
+        return self.softmax(np.where(future, -np.inf, scores)) @ v
 
     def cross_entropy(
         self, logits: np.ndarray, targets: np.ndarray, weights: np.ndarray | None = None
     ) -> np.ndarray:
         if targets.min() < 0 or targets.max() >= logits.shape[-1]:
             raise IndexError(f"targets must be in [0, {logits.shape[-1]})")
-        log_probabilities = log_softmax(logits, axis=-1)
+        log_probabilities = logits - self.logsumexp(logits, axis=-1)
         losses = -np.take_along_axis(log_probabilities, targets[..., None], axis=-1).squeeze(-1)
         return np.average(losses, weights=weights)
-
-    def stop_gradient(self, x: np.ndarray) -> np.ndarray:
-        return x
-
-    def to_numpy(self, x: np.ndarray) -> np.ndarray:
-        return x
 
     def all_finite(self, x: np.ndarray) -> np.ndarray:
         return np.isfinite(x).all()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from fathom.backends import (
 )
 from fathom.models.ops import CustomVJP
 from fathom.optimizers import OptimizerConfig, ScheduledValues, clip_coefficient, muon
+from fathom.system.errors import say
 from fathom.system.hardware import cpu_model
 from fathom.tasks import Batch
 
@@ -32,6 +34,8 @@ class TorchOps:
     reshape = staticmethod(torch.reshape)
     transpose = staticmethod(torch.permute)
     broadcast = staticmethod(torch.broadcast_to)
+    concatenate = staticmethod(torch.concatenate)
+    stack = staticmethod(torch.stack)
     contiguous = staticmethod(Tensor.contiguous)
     unstack = staticmethod(torch.unbind)
     exp = staticmethod(torch.exp)
@@ -43,7 +47,13 @@ class TorchOps:
     tril = staticmethod(torch.tril)
     max = staticmethod(torch.max)
     maximum = staticmethod(torch.clamp_min)
+    sum = staticmethod(torch.sum)
+    mean = staticmethod(torch.mean)
+    softmax = staticmethod(partial(torch.softmax, dim=-1))
+    logsumexp = staticmethod(partial(torch.logsumexp, keepdim=True))
+    l2_norm = staticmethod(partial(torch.linalg.vector_norm, dim=-1, keepdim=True))
     matmul = staticmethod(torch.matmul)
+    tensordot = staticmethod(partial(torch.tensordot, dims=1))
     add_product = staticmethod(torch.addcmul)
     stop_gradient = staticmethod(Tensor.detach)
     gelu = staticmethod(F.gelu)
@@ -67,35 +77,11 @@ class TorchOps:
     def split(self, x: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:
         return x.split(list(sizes), dim=-1)
 
-    def repeat(self, x: Tensor, copies: int) -> Tensor:
-        return x.expand(copies, *x.shape)
-
-    def concatenate(self, xs: Sequence[Tensor], axis: int) -> Tensor:
-        return torch.cat(list(xs), dim=axis)
-
     def clip(self, x: Tensor, bound: float) -> Tensor:
         return x.clamp(-bound, bound)
 
     def identity_like(self, x: Tensor) -> Tensor:
         return torch.eye(x.shape[-1], device=x.device)
-
-    def sum(self, x: Tensor, axis: int, keepdims: bool = False) -> Tensor:
-        return x.sum(dim=axis, keepdim=keepdims)
-
-    def mean(self, x: Tensor, axis: int) -> Tensor:
-        return x.mean(dim=axis)
-
-    def logsumexp(self, x: Tensor, axis: int) -> Tensor:
-        return x.logsumexp(dim=axis, keepdim=True)
-
-    def l2_norm(self, x: Tensor) -> Tensor:
-        return torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-
-    def softmax(self, x: Tensor) -> Tensor:
-        return x.softmax(dim=-1)
-
-    def stack(self, xs: Sequence[Tensor]) -> Tensor:
-        return torch.stack(list(xs))
 
     def add_matmul(self, c: Tensor, a: Tensor, b: Tensor) -> Tensor:
         return c.baddbmm_(a, b) if c.ndim == 3 else c.addmm_(a, b)
@@ -110,9 +96,6 @@ class TorchOps:
 
     def custom_vjp(self, function: CustomVJP, *xs: Tensor) -> tuple[Tensor, ...]:
         return CustomVJPFunction.apply(self, function, *xs)
-
-    def tensordot(self, a: Tensor, b: Tensor) -> Tensor:
-        return torch.tensordot(a, b, dims=1)
 
     def embedding(self, table: Tensor, ids: Tensor) -> Tensor:
         return F.embedding(ids, table)
@@ -217,13 +200,26 @@ class Captured:
             with torch.cuda.stream(self.stream):
                 measured = self.step(self.batches, self.scheduled)
             torch.cuda.current_stream().wait_stream(self.stream)
+            if self.runs == self.WARM_UP:
+                self._record()
             return measured
         if self.graph is None:
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):  # records; nothing is computed yet
-                self.measured = self.step(self.batches, self.scheduled)
+            return self.step(self.batches, self.scheduled)
         self.graph.replay()
         return {name: value.clone() for name, value in self.measured.items()}
+
+    def _record(self) -> None:
+        """Record a step, which computes nothing yet. Where that fails, no graph is there."""
+        graph = torch.cuda.CUDAGraph()
+        try:
+            # A recording that fails would leave its own stream the current one.
+            with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph):
+                measured = self.step(self.batches, self.scheduled)
+        except RuntimeError as error:
+            reason = str(error).strip().partition("\n")[0]
+            say(f"no CUDA graph of a step ({reason}); its operations run one by one, more slowly")
+            return
+        self.graph, self.measured = graph, measured
 
 
 class TorchTrainer(Trainer):

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -27,6 +27,7 @@ from typing import Any
 from fathom.backends import BackendError
 from fathom.bench.worker import MATRIX
 from fathom.config import Cell, Config, Spec, installed_backends, load_config
+from fathom.models.connections.schemes import SCHEMES
 from fathom.runs.estimate import operations_of_step
 from fathom.system.files import atomic_write
 
@@ -42,7 +43,11 @@ YARDSTICK = "torch"
 BLAS_OF = {"ours": "auto", "textbook": "off", "pypi": "auto"}
 """The BLAS that MLX uses on each side: the published demos run on the plain wheel."""
 
-PARTS = ("steps", "startup", "dry-run", "sweep")
+PARTS = ("steps", "startup", "dry-run", "schemes", "sweep")
+DEFAULT_PARTS = PARTS[:3]
+
+SCHEME_SIZE, SCHEME_DEPTH = "sublayer", 6
+"""The network in which every named scheme is measured against `plain`."""
 
 
 TARGETS = {
@@ -122,6 +127,7 @@ def write_bench(
         "steps": lambda: step_rows(sizes, turns, threads),
         "startup": lambda: startup_rows(turns),
         "dry-run": lambda: dry_run_rows(turns),
+        "schemes": lambda: scheme_rows(turns, threads),
         "sweep": sweep_rows,
     }
     for part in parts:
@@ -232,17 +238,16 @@ def step_rows(names: Sequence[str], turns: int, threads: int) -> Iterator[Row]:
         for depth in sizes().studies[size].depths:
             yardstick: dict[str, float] = {}
             for backend in _backends():
-                common = {"size": size, "depth": depth, "backend": backend, "threads": threads}
                 for row in _rows_of_backend(size, depth, backend, turns, threads):
-                    yield replace(row, **common)
+                    yield row
                     if row.metric != "ours step":
                         continue
                     if backend == YARDSTICK:
                         yardstick[row.variant] = row.value
                     elif row.variant in yardstick:
                         ratio = row.value / yardstick[row.variant]
-                        over = Row("steps", f"over {YARDSTICK}", ratio, "×", variant=row.variant)
-                        yield replace(over, **common)
+                        over = {"metric": f"over {YARDSTICK}", "value": ratio, "unit": "×"}
+                        yield replace(row, **over, low=None, high=None)
 
 
 def _rows_of_backend(
@@ -263,30 +268,47 @@ def _rows_of_backend(
         rate = 2 * MATRIX**3 / fastest
         memory = {key: worker.ask("memory") for key, worker in workers.items()}
 
+    row = partial(Row, "steps", size=size, depth=depth, backend=backend, threads=threads)
+
     def median_row(metric: str, variant: str, values: Sequence[float], unit: str) -> Row:
-        return Row("steps", metric, median(values), unit, variant=variant,
-                   low=min(values), high=max(values))  # fmt: skip
+        ends = {"low": min(values), "high": max(values)}
+        return row(metric, median(values), unit, variant=variant, **ends)
 
     def ratio(metric: str, variant: str, above: Side, below: Side) -> Row:
         # Of each turn, in which both sides ran on the same machine at the same time.
         ratios = [a / b for a, b in zip(times[above], times[below], strict=True)]
         return median_row(metric, variant, ratios, "×")
 
-    yield Row("steps", "matmul rate", rate / 1e9, "GFLOP/s")
+    yield row("matmul rate", rate / 1e9, "GFLOP/s")
     for (variant, side), seconds in times.items():
         yield median_row(f"{side} step", variant, [1e3 * s for s in seconds], "ms")
         mebibytes = memory[variant, side]["bytes"] / 2**20
-        yield Row("steps", f"{side} memory", mebibytes, "MiB", variant=variant)
+        yield row(f"{side} memory", mebibytes, "MiB", variant=variant)
         if side != "ours":
             yield ratio(f"{side} over ours", variant, (variant, side), (variant, "ours"))
     for variant in variants:
         ours = variant, "ours"
         share = operations_of_step(specs[variant]) / rate / median(times[ours])
-        yield Row("steps", "share of matmul rate", share, "", variant=variant)
+        yield row("share of matmul rate", share, "", variant=variant)
         if ours != baseline:
             yield ratio("over baseline", variant, ours, baseline)
             share = memory[ours]["of_steps"] / memory[baseline]["of_steps"]
-            yield Row("steps", "memory over baseline", share, "×", variant=variant)
+            yield row("memory over baseline", share, "×", variant=variant)
+
+
+def scheme_rows(turns: int, threads: int) -> Iterator[Row]:
+    """A step of every named scheme over one of `plain`, in turns: two processes at a time."""
+    for backend in _backends():
+        common = {"size": SCHEME_SIZE, "depth": SCHEME_DEPTH, "backend": backend}
+        specs = {name: spec_for(SCHEME_SIZE, name, backend, SCHEME_DEPTH) for name in SCHEMES}
+        with Worker(specs.pop("plain"), "ours", threads) as plain:
+            for name, spec in specs.items():
+                with Worker(spec, "ours", threads) as worker:
+                    sides = {("plain", "ours"): plain, (name, "ours"): worker}
+                    below, above = time_in_turns(sides, turns).values()
+                ratios = [a / b for a, b in zip(above, below, strict=True)]
+                yield Row("schemes", "over plain", median(ratios), "×", variant=name,
+                          threads=threads, low=min(ratios), high=max(ratios), **common)  # fmt: skip
 
 
 # --- jobs and workflows -------------------------------------------------------------------------

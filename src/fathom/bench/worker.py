@@ -22,6 +22,7 @@ import numpy as np
 from fathom.backends import Backend, connect
 from fathom.config import Spec, parse_spec
 from fathom.models.ops import Ops
+from fathom.system.errors import fail
 from fathom.system.hardware import peak_host_memory_bytes
 from fathom.tasks import Problem
 from fathom.train import step_rows, take_step, trainer_for
@@ -36,7 +37,10 @@ def main() -> None:
     spec = parse_spec(wanted["spec"], "bench")
     backend = connect(spec.backend, "cpu", wanted["threads"], wanted["blas"])
     side = wanted["side"]
-    run = ours(spec, backend) if side == "ours" else theirs(side, spec)
+    try:
+        run = ours(spec, backend) if side == "ours" else theirs(side, spec)
+    except ModuleNotFoundError as error:  # of a package that a side needs
+        fail(f"side {side} needs {error.name}, which is not here; pip install -e '.[bench]'")
     if run is None:
         print(json.dumps({"ready": False}), flush=True)
         return

@@ -6,11 +6,14 @@ installed, and `--help` is fast.
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
+from fathom import __version__
 from fathom.cli import bench, bundles, data, export, results, training
 from fathom.system.errors import (
     UserError,
@@ -27,6 +30,25 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # square brackets in a help text are no markup
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fathom {__version__}")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool,
+    typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
+]
+
+
+@app.callback()
+def _options(version: Version = False) -> None:
+    pass
+
+
 for part in (training, bundles, data, results, export, bench):
     app.add_typer(part.app)
 
@@ -40,6 +62,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     An error that the user can fix is one line and exit status 1.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
+    for stream in (sys.stdout, sys.stderr):  # whose encoding may lack a letter that is printed
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         status = app(arguments or ["--help"], prog_name="fathom", standalone_mode=False)
     except UsageError as error:
@@ -52,6 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         fail_for_missing(error)
     except OSError as error:
         fail_for_system(error)
+    except MemoryError as error:
+        fail(f"this needs more memory than there is here ({error})")
     except (KeyboardInterrupt, typer.Abort):
         fail_for_interrupt()
     if status == 130:  # newer versions of typer return it for Ctrl-C

@@ -1,13 +1,28 @@
-"""How fast training and the workflow are on this machine."""
+"""How fast training and the workflow are on this machine, and whether it computes rightly."""
 
 from __future__ import annotations
 
+import math
+import sys
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 
-from fathom.cli.options import check_known, example
+from fathom.cli.options import (
+    ConfigFiles,
+    Device,
+    Threads,
+    check_known,
+    example,
+    output_file,
+)
+from fathom.config import BACKENDS, ConfigError, load_config
+from fathom.system.errors import fail
+from fathom.system.files import atomic_write, is_stdout
 
 app = typer.Typer()
 
@@ -18,7 +33,7 @@ def bench(
         list[str] | None,
         typer.Argument(
             metavar="[PART]...",
-            help="steps, growth, startup, dry-run, sweep (default: all but sweep).",
+            help="steps, startup, dry-run, schemes, sweep (default: the first three).",
         ),
     ] = None,
     size: Annotated[
@@ -27,9 +42,11 @@ def bench(
     ] = None,
     turns: Annotated[int, typer.Option(min=1, help="How many times each side runs.")] = 5,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads of a step.")] = 1,
-    out: Annotated[Path, typer.Option(help="The table.")] = Path("results/tables/bench.csv"),
+    out: Annotated[Path, output_file(help="The table; - prints it.")] = Path(
+        "results/tables/bench.csv"
+    ),
     figure: Annotated[
-        Path | None, typer.Option(help="Also draw it, as this PNG and as SVG.")
+        Path | None, output_file(help="Also draw it, as this PNG and as SVG.")
     ] = None,
 ) -> None:
     """Measure how fast training and the workflow are on this machine.
@@ -40,13 +57,68 @@ def bench(
     """
     from fathom.bench import measure
 
-    parts = parts or [part for part in measure.PARTS if part != "sweep"]
+    parts = parts or list(measure.DEFAULT_PARTS)
     check_known("part", parts, measure.PARTS)
     known = measure.sizes().studies
     sizes = size or list(known)
     check_known("size", sizes, known)
-    measure.write_bench(out, parts, sizes, turns, threads, typer.echo)
-    if figure:
-        from fathom.report.draw import draw_bench
+    if figure and is_stdout(figure):
+        raise ConfigError("--figure makes two files, so it cannot be the standard output")
+    say = partial(typer.echo, err=is_stdout(out))
+    with atomic_write(out) if is_stdout(out) else nullcontext(out) as table:
+        measure.write_bench(table, parts, sizes, turns, threads, say)
+        if figure:
+            from fathom.report.draw import draw_bench
 
-        draw_bench(out, figure)
+            draw_bench(table, figure)
+
+
+@app.command("check-device", epilog=example("fathom check-device --backend torch --device cuda"))
+def check_device(
+    backend: Annotated[str, typer.Option(help="Framework, as in torch.")] = "torch",
+    device: Device = None,
+    threads: Threads = None,
+    config: ConfigFiles = [Path("benchmarks/check.yaml")],  # noqa: B006, typer copies it
+) -> None:
+    """Check in a minute that a device trains as the float64 oracle says.
+
+    Takes one training step of every scheme, network and optimiser, and compares loss, gradients
+    and updated parameters. Exits with status 1 where one fails or differs by more than is allowed,
+    and says what to send.
+    """
+    from fathom import backends, parity
+    from fathom.system.hardware import operating_system
+
+    check_known("backend", [backend], BACKENDS)
+    settings = load_config(config)
+    specs = [settings.spec(cell) for cell in settings.cells() if cell.backend == backend]
+    here = backends.connect(backend, device or "auto", threads or 1)
+    worst: dict[str, dict[str, float]] = {}
+    problems = []
+    with typer.progressbar(specs, label=f"{len(specs)} steps", file=sys.stderr) as shown:
+        for spec in shown:
+            try:
+                errors, parameter = parity.check_step(here, spec)
+                told = ", ".join(f"{key} off by {error:.1e}" for key, error in errors.items())
+                told += f"; most of all the gradient of {parameter}"
+            except Exception as error:  # noqa: BLE001, whatever a framework raises on a device
+                errors = dict.fromkeys(parity.ALLOWED, math.nan)
+                told = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+            if not all(errors[key] <= allowed for key, allowed in parity.ALLOWED.items()):
+                problems.append(f"{spec.study}/{spec.variant}: {told}")
+            so_far = worst.setdefault(spec.study, errors)
+            worst[spec.study] = {key: np.maximum(errors[key], so_far[key]) for key in errors}
+    about = here.device
+    typer.echo(f"{backend} {about.framework_version} on {about.kind}, {about.name}")
+    typer.echo(operating_system())
+    for name, row in {"": None, **worst, "allowed": parity.ALLOWED}.items():
+        cells = [f"{error:.1e}" for error in row.values()] if row else parity.ALLOWED
+        typer.echo(f"{name:<10}" + "".join(f"{cell:>11}" for cell in cells))
+    for problem in problems:
+        typer.echo(problem)
+    if problems:
+        fail(
+            f"{len(problems)} of {len(specs)} steps fail here, so no run would count; open an "
+            "issue in the project's tracker with all of the above and what `pip list` prints"
+        )
+    typer.echo(f"all {len(specs)} steps agree with the float64 oracle")

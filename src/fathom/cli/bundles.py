@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +15,7 @@ from fathom.cli.options import (
     REFERENCE_CONFIG,
     ConfigFiles,
     Device,
+    Force,
     Jobs,
     Overrides,
     Patterns,
@@ -21,12 +23,15 @@ from fathom.cli.options import (
     check_known,
     example,
     from_json,
+    output_file,
     read_config,
     workflow_command,
 )
 from fathom.cli.training import print_estimate, train_left
 from fathom.config import Compute, Config, ConfigError
-from fathom.system.errors import fail
+from fathom.system.errors import fail, say
+from fathom.system.files import is_stdout
+from fathom.system.text import one_line
 
 if TYPE_CHECKING:
     from fathom.runs.receipts import Replay
@@ -36,27 +41,32 @@ app = typer.Typer()
 bundle = typer.Typer()
 app.add_typer(bundle, name="bundle", help="Carry runs from one machine to another.")
 
+OUT = "--out", "-o"
+
 
 @bundle.command(epilog=example("fathom bundle create 'depth-mlx/*' --out gpu.tar.gz"))
 def create(
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE.tar.gz", help="The bundle.")],
+    out: Annotated[Path, output_file(*OUT, metavar="FILE.tar.gz", help="The bundle; - prints it.")],
     patterns: Patterns = None,
     config: ConfigFiles = DEFAULT_CONFIG,
+    force: Force = False,
 ) -> None:
     """Pack the runs that were trained here into a bundle.
 
     Every chosen run must be current and intact.
     """
-    _pack(read_config(config), out, patterns or ())
+    _pack(read_config(config), out, patterns or (), force)
 
 
-def _pack(settings: Config, out: Path, patterns: Sequence[str]) -> None:
+def _pack(settings: Config, out: Path, patterns: Sequence[str], force: bool) -> None:
     from fathom.runs.bundle import create_bundle
 
-    packed = create_bundle(settings, out, patterns)
-    typer.echo(f"{out}: {len(packed)} runs, {out.stat().st_size / 1e6:.1f} MB")
+    packed, printed = create_bundle(settings, out, patterns, force=force), is_stdout(out)
+    size = "" if printed else f", {out.stat().st_size / 1e6:.1f} MB"
+    typer.echo(f"{out}: {len(packed)} runs{size}", err=printed)
     for platform in sorted({run.platform for run in packed}):
-        typer.echo(f"  {sum(run.platform == platform for run in packed)} from {platform}")
+        count = sum(run.platform == platform for run in packed)
+        typer.echo(f"  {count} from {platform}", err=printed)
 
 
 @bundle.command(epilog=example("fathom bundle check gpu.tar.gz"))
@@ -66,11 +76,13 @@ def check(
 ) -> None:
     """Check a bundle without importing it.
 
-    Shows how many runs fit the config, which were made by other code and need a replay, and which
-    are there already. A bundle that an import would refuse is refused in one line.
+    Shows how many runs fit the config, which name other code and need a replay, and which are there
+    already. A bundle that an import would refuse is refused in one line.
     """
+    from fathom.runs.import_preview import TRUST
+
     _preview(read_config(config), file)
-    typer.echo("nothing was taken in")
+    typer.echo(f"{TRUST}\nnothing was taken in")
 
 
 def _preview(settings: Config, file: Path) -> None:
@@ -85,7 +97,7 @@ def _preview(settings: Config, file: Path) -> None:
 @app.command(epilog=example("fathom contribute 'depth-torch/*' --out mine.tar.gz"))
 def contribute(
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE.tar.gz", help="The bundle.")
+        Path | None, output_file(*OUT, metavar="FILE.tar.gz", help="The bundle.")
     ] = None,
     patterns: Patterns = None,
     config: ConfigFiles = REFERENCE_CONFIG,
@@ -95,6 +107,7 @@ def contribute(
     estimate: Annotated[
         bool, typer.Option("--estimate", help="Only estimate how long it takes here.")
     ] = False,
+    force: Force = False,
 ) -> None:
     """Train cells of the reference scale on this machine, and pack them for others.
 
@@ -102,18 +115,39 @@ def contribute(
     cells are kept, and an interrupted one resumes from its checkpoint. At the end it checks the
     bundle as `fathom bundle check` does.
     """
+    from fathom.runs.foresee import there_already, why_not
+    from fathom.runs.train_all import specs_left
+
     settings = read_config(config, override)
     compute = changed(settings.compute, device=device)
-    if estimate:
-        print_estimate(settings, patterns or (), compute, jobs)
-        return
-    if out is None:
+    if out is None and not estimate:
         raise ConfigError("--out FILE.tar.gz is missing: the bundle to write (or --estimate)")
+    if out:
+        _check_out(out, force)
+    specs = specs_left(settings, patterns or ())
+    if problems := list(why_not(specs, compute)):
+        fail("\n".join(problems))
+    for line in there_already(settings, specs, compute, out):
+        say(line)
+    if estimate:
+        print_estimate(specs, compute, jobs)
+        return
+    train_left(settings, specs, compute, jobs)
+    _pack(settings, out, patterns or (), force)
+    _preview(settings, out)
+
+
+def _check_out(out: Path, force: bool) -> None:
+    """Refuse, before the training, a bundle that cannot be written after it."""
+    from fathom.runs.bundle import check_replaces
+
+    if is_stdout(out):
+        raise ConfigError(f"--out {out}: the bundle is checked at the end, so it needs a file")
     if not out.parent.is_dir():
         raise ConfigError(f"--out {out}: there is no folder {out.parent}")
-    train_left(settings, patterns or (), compute, jobs)
-    _pack(settings, out, patterns or ())
-    _preview(settings, out)
+    if not os.access(out.parent, os.W_OK):
+        raise ConfigError(f"--out {out}: nothing can be written in {out.parent}")
+    check_replaces(out, force=force)
 
 
 @bundle.command("import", epilog=example("fathom bundle import gpu.tar.gz --keep"))
@@ -132,7 +166,7 @@ def import_(
     machine has not trained. `snakemake all --config train=false` trains nothing and renders only
     what was imported.
     """
-    from fathom.runs.bundle import BundleError, import_bundle
+    from fathom.runs.bundle import BundleError, import_bundle, record_refusals
 
     if keep and replace:
         raise ConfigError("--keep and --replace exclude each other; give one of them")
@@ -144,7 +178,7 @@ def import_(
         try:
             done = import_bundle(Path(settings.results), file, existing)
         except BundleError as error:
-            refused.append(str(error))
+            refused.append(one_line(f"{file}: {str(error).removeprefix(f'{file}: ')}"))
             continue
         counts = [f"{len(cells)} {what}" for what, cells in done.items() if cells]
         home = Path(settings.results) / "imported"
@@ -153,6 +187,11 @@ def import_(
         found = found or not cells.isdisjoint(known)
         if foreign := sorted(cells - known):
             typer.echo(f"{file}: {len(foreign)} of no cell of this config, as {foreign[0]}")
+    there = [file for file in files if file.exists()]  # a mistyped name is no bundle
+    begins = tuple(f"{file}: " for file in there)
+    record_refusals(
+        Path(settings.results), there, [line for line in refused if line.startswith(begins)]
+    )
     if found:
         typer.echo(_what_now(settings, config))
     if refused:
@@ -182,22 +221,34 @@ def replay(
         str | None, typer.Option(help="That section, as JSON, in place of the config's.")
     ] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Every imported run, also those that today's code made.")
+        bool, typer.Option("--all", help="A check that writes nothing, and fails if a run does.")
     ] = False,
+    whole: Annotated[
+        Path | None,
+        typer.Option("--whole", metavar="RUN", help="Repeat this run folder to its last step."),
+    ] = None,
 ) -> None:
-    """Repeat the first steps of imported runs that other code made.
+    """Repeat the first steps of imported runs.
 
-    Repeats one run of each study, depth, variant, backend and platform. Where today's code agrees,
-    the runs count; `fathom status` names the others. Writes a receipt for each backend into
-    RESULTS/replay.
+    Repeats three steps of one run of each study, depth, variant, backend and platform, and step 0
+    of its other seeds. Where today's code agrees, the runs count; `fathom status` names the others.
+    Writes a receipt for each backend into RESULTS/replay.
 
     With --all it is a check that writes nothing: the exit status is 1 if a run is corrupt, has
-    another spec, or is not repeated.
+    another spec, or is not repeated, be it that its device is not here.
+
+    With --whole it repeats one run to its end and compares every step; the exit status is 1 if one
+    differs. Only a machine like that which made the run can decide to the last digit.
     """
     from fathom.runs.validate import imported_runs
 
     settings = read_config(config, override)
     how = settings.compute if compute is None else from_json(Compute, compute, "--compute")
+    if whole is not None:
+        if names or every:
+            raise ConfigError("--whole RUN repeats one run; give it without --all and BACKEND")
+        _repeat_whole(whole, how)
+        return
     known = [backend for study in settings.studies.values() for backend in study.backends]
     check_known("backend", names or (), known)
     runs = [r for r in imported_runs(settings) if not names or r.cell.backend in names]
@@ -207,12 +258,31 @@ def replay(
         _replay(settings, [run for run in runs if run.replay], how)
 
 
+def _repeat_whole(run: Path, how: Compute) -> None:
+    """Repeat one run to its end; exit with status 1 unless every step agrees."""
+    from fathom.backends import BackendError
+    from fathom.datasets import DataError
+    from fathom.runs.folder import read_spec
+    from fathom.runs.progress import training_progress
+    from fathom.runs.receipts import NOT_REPEATED
+    from fathom.runs.replay import replay_whole
+
+    try:
+        with training_progress(read_spec(run)) as on_chunk:
+            steps, found = replay_whole(run, how, on_chunk)
+    except (BackendError, DataError) as error:
+        fail(f"{run}: {NOT_REPEATED}: {error}")
+    if found.outcome == "differs":
+        fail(f"{run}: today's code does not repeat it: {found.why}")
+    typer.echo(f"{run}: today's code repeats all {steps} steps: {found.why}")
+
+
 def _replay(settings: Config, runs: Sequence[Run], how: Compute) -> None:
     """Replay the runs and write receipts."""
     from fathom.runs.receipts import receipt_file, write_receipt
 
     if not runs:
-        typer.echo("nothing to replay: no imported run was made by other code")
+        typer.echo("nothing to replay: no imported run fits the config")
     for backend in dict.fromkeys(run.cell.backend for run in runs):
         replays = _replay_each(settings, [r for r in runs if r.cell.backend == backend], how)
         write_receipt(settings, backend, replays)
@@ -223,13 +293,11 @@ def _check_all(settings: Config, runs: Sequence[Run], how: Compute) -> None:
     """Replay every run of the present spec; exit with status 1 unless all agree."""
     if not runs:
         raise ConfigError(f"{settings.results}/imported: holds no such run, so nothing is replayed")
-    whole = [run for run in runs if run.counts or run.replay]
+    whole = [run for run in runs if run.replay]
     replays = _replay_each(settings, whole, how)
     typer.echo(_counts(replays) or "no group was replayed")
     wrong = [f"{run.folder}: {run.status}: {run.reason}" for run in runs if run not in whole]
-    wrong += [
-        f"{r.platform}: {r.group}: {r.explanation}" for r in replays if r.outcome == "differs"
-    ]
+    wrong += [f"{r.platform}: {r.group}: {r.explanation}" for r in replays if r.outcome != "agrees"]
     if wrong:
         fail("\n".join(wrong))
 

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from fathom import datasets
-from fathom.cli.options import check_known, example
+from fathom.cli.options import check_known, example, output_file
 from fathom.datasets import shakespeare
-from fathom.system.files import write_text
+from fathom.system.files import is_stdout, write_text
 
 app = typer.Typer()
 
@@ -23,7 +23,7 @@ def fetch(
         typer.Argument(metavar="[NAME]...", help="Which data sets, as in fashion_mnist; or all."),
     ] = None,
     record: Annotated[
-        Path | None, typer.Option(help="Where to write what was tried, if it fails.")
+        Path | None, output_file(help="Where to write what was tried, if it fails.")
     ] = None,
 ) -> None:
     """Download the data sets and check them.
@@ -43,7 +43,7 @@ def fetch(
         if record:
             write_text(record, f"{message}\n")
         raise datasets.DataError(message)
-    if record:
+    if record and not is_stdout(record):
         record.unlink(missing_ok=True)
 
 

@@ -14,10 +14,12 @@ from fathom.cli.options import (
     Overrides,
     TemplatesFolder,
     example,
+    output_file,
+    output_folder,
     read_config,
 )
 from fathom.config import ConfigError
-from fathom.system.files import write_json
+from fathom.system.files import is_stdout, write_json
 
 app = typer.Typer()
 
@@ -26,13 +28,11 @@ app = typer.Typer()
 def export(
     crate: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Write project and results there, as an RO-Crate."),
+        output_folder(help="Write project and results there, as an RO-Crate."),
     ] = None,
     zenodo: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Write the metadata for Zenodo there, from CITATION.cff."
-        ),
+        output_file(help="Write the metadata for Zenodo there, from CITATION.cff; - prints it."),
     ] = None,
     config: ConfigFiles = DEFAULT_CONFIG,
     override: Overrides = [],  # noqa: B006, typer copies it
@@ -49,7 +49,7 @@ def export(
         from fathom.report.citation import read_citation, zenodo_metadata
 
         write_json(zenodo, zenodo_metadata(read_citation()))
-        typer.echo(f"{zenodo}: metadata of a deposit")
+        typer.echo(f"{zenodo}: metadata of a deposit", err=is_stdout(zenodo))
     if crate:
         from fathom.report.crate import write_crate
 

@@ -12,6 +12,33 @@ import typer
 
 from fathom.config import Compute, Config, ConfigError, load_config, parse_yaml
 from fathom.settings import AnySettings, deep_merge, short_repr, unknown, validate
+from fathom.system.files import file_to_write, is_stdout
+
+
+def _name_of_file(name: str) -> Path:
+    if not str(name):
+        raise typer.BadParameter("is empty; name a file")
+    file = Path(name)
+    if not is_stdout(file):
+        file_to_write(file)
+    return file
+
+
+def _name_of_folder(name: str) -> Path:
+    if not str(name):
+        raise typer.BadParameter("is empty; name a folder")
+    return Path(name)
+
+
+def output_file(*names: str, **settings: Any) -> Any:  # noqa: ANN401, an option of typer
+    """An option for a file to write: one that cannot be is refused before the work is done."""
+    return typer.Option(*names, parser=_name_of_file, **{"metavar": "FILE", **settings})
+
+
+def output_folder(*names: str, **settings: Any) -> Any:  # noqa: ANN401, an option of typer
+    """An option for a folder to write into."""
+    return typer.Option(*names, parser=_name_of_folder, metavar="FOLDER", **settings)
+
 
 ConfigFiles = Annotated[
     list[Path],
@@ -34,7 +61,8 @@ Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads.")]
 Jobs = Annotated[int, typer.Option(min=1, help="How many cells train at once.")]
 RunFolder = Annotated[Path, typer.Argument(help="A run folder.")]
 RunWithWeights = Annotated[Path, typer.Argument(help="A run folder with weights.safetensors.")]
-FigureFolder = Annotated[Path, typer.Option(help="Folder for the figures.")]
+FigureFolder = Annotated[Path, output_folder(help="Folder for the figures.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace a file that is no bundle.")]
 PublishedFile = Annotated[
     Path, typer.Option("--published", help="Published values to compare with.")
 ]
@@ -114,6 +142,8 @@ def from_json(model: type[AnySettings], text: str, source: str) -> AnySettings:
 def parse_json(text: str, source: str) -> Any:  # noqa: ANN401, whatever JSON can hold
     """The data of an option or argument. Raises ConfigError naming it."""
     try:
-        return json.loads(text)
+        data = json.loads(text)
+        json.dumps(data, ensure_ascii=False).encode()  # refuses a lone surrogate
+        return data
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{source} {short_repr(text)}: is not JSON ({error})") from error

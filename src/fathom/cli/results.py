@@ -23,12 +23,14 @@ from fathom.cli.options import (
     TemplatesFolder,
     check_known,
     example,
+    output_file,
+    output_folder,
     read_config,
     workflow_command,
 )
 from fathom.config import Config
 from fathom.system.errors import fail
-from fathom.system.files import write_json, write_text
+from fathom.system.files import is_stdout, write_json, write_text
 
 if TYPE_CHECKING:
     from fathom.analysis.claims import Published
@@ -37,6 +39,7 @@ app = typer.Typer()
 
 SCHEMA = Path("workflow/schemas/config.schema.json")
 DEFINITIONS = Path("docs/definitions.md")
+SCHEMES = Path("docs/schemes.md")
 PICTURES = Path("docs/images/explained")
 
 
@@ -84,7 +87,7 @@ def verify(
     templates: TemplatesFolder = TEMPLATES,
     receipt: Annotated[
         Path | None,
-        typer.Option("--json", metavar="FILE", help="Write every check and its outcome there."),
+        output_file("--json", help="Write every check and its outcome there; - prints it."),
     ] = None,
 ) -> None:
     """Check every run, table, report and figure.
@@ -103,7 +106,19 @@ def verify(
         lines = [*found.problems, f"{len(found.problems)} problems in {counts}"]
         advice = found.advice(workflow_command(config, override))
         fail("\n".join([*lines, advice] if advice else lines))
-    print(f"verified: {counts}")
+    typer.echo(f"verified: {counts}", err=bool(receipt) and is_stdout(receipt))
+
+
+@app.command(epilog=example("fathom record results/reference"))
+def record(folder: Annotated[Path, typer.Argument(help="A kept result.")]) -> None:
+    """Write the hashes of a kept result's files, which `fathom verify` checks.
+
+    `make reference` ends with it. It refuses a result that lacks the runs of a refused bundle.
+    """
+    from fathom.report.kept import SUMS
+    from fathom.report.kept import record as write
+
+    print(f"{folder / SUMS}: {write(folder)} files")
 
 
 @app.command(epilog=example("fathom tables"))
@@ -229,18 +244,20 @@ def page(config: ConfigFiles = DEFAULT_CONFIG, templates: TemplatesFolder = PAGE
 
 @app.command(epilog=example("fathom schema --check"))
 def schema(
-    out: Annotated[Path, typer.Option(help="The schema.")] = SCHEMA,
-    definitions: Annotated[Path, typer.Option(help="The document of definitions.")] = DEFINITIONS,
-    check: Annotated[bool, typer.Option("--check", help="Only check whether both are current.")] = (
+    out: Annotated[Path, output_file(help="The schema.")] = SCHEMA,
+    definitions: Annotated[Path, output_file(help="The document of definitions.")] = DEFINITIONS,
+    schemes: Annotated[Path, output_file(help="The document of schemes.")] = SCHEMES,
+    check: Annotated[bool, typer.Option("--check", help="Only check whether all are current.")] = (
         False
     ),
 ) -> None:
-    """Write the JSON schema of config.yaml and the tables of metrics, from the code."""
+    """Write the JSON schema of config.yaml and the tables of metrics and schemes, from the code."""
     from fathom.report.definitions import with_tables
 
+    documents = {file: file.read_text(encoding="utf-8") for file in (definitions, schemes)}
     texts = {
         out: json.dumps(Config.model_json_schema(), indent=2) + "\n",
-        definitions: with_tables(definitions.read_text(encoding="utf-8")),
+        **{file: with_tables(text) for file, text in documents.items()},
     }
     for file, text in texts.items():
         if not check:
@@ -249,10 +266,20 @@ def schema(
             fail(f"{file} is out of date; run: fathom schema")
 
 
+@app.command(epilog=example("fathom schemes mhc_paper"))
+def schemes(
+    name: Annotated[str, typer.Argument(help="Only this, as YAML for a config.")] = "",
+) -> None:
+    """List the residual schemes that have a name: source, formula, components, size and cost."""
+    from fathom.report.schemes import as_text, as_yaml
+
+    print(as_yaml(name) if name else as_text())
+
+
 @app.command(epilog=example("fathom explain --out pictures"))
 def explain(
     config: ConfigFiles = DEFAULT_CONFIG,
-    out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = PICTURES,
+    out: Annotated[Path, output_folder(help="Folder for the pictures.")] = PICTURES,
 ) -> None:
     """Draw the pictures of docs/explained, from initial parameters alone."""
     from fathom.report.draw import draw_explained

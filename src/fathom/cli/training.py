@@ -24,11 +24,12 @@ from fathom.cli.options import (
     check_known,
     example,
     from_json,
+    output_folder,
     parse_json,
     read_config,
 )
 from fathom.config import Cell, Compute, Config, ConfigError, Spec, parse_spec
-from fathom.system.errors import fail
+from fathom.system.errors import fail, say
 from fathom.system.text import format_duration
 
 app = typer.Typer()
@@ -44,7 +45,7 @@ def train(
     backend: Annotated[str | None, typer.Option(help="Framework, as in torch.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of parameters and batches.")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Run folder; by default the one in results.")
+        Path | None, output_folder(help="Run folder; by default the one in results.")
     ] = None,
     config: ConfigFiles = DEFAULT_CONFIG,
     override: Overrides = [],  # noqa: B006, typer copies it
@@ -80,20 +81,20 @@ def train_all(
     For machines with only Python, the core packages and a framework. `fathom bundle` carries the
     runs to another machine.
     """
+    from fathom.runs.train_all import specs_left
+
     settings = read_config(config, override)
-    train_left(settings, patterns or (), changed(settings.compute, device=device), jobs)
+    specs = specs_left(settings, patterns or ())
+    train_left(settings, specs, changed(settings.compute, device=device), jobs)
 
 
-def print_estimate(
-    settings: Config, patterns: Sequence[str], compute: Compute, jobs: int
-) -> list[Spec]:
-    """Print how many of the chosen cells are left and how long they take; returns their specs."""
-    from fathom.runs.train_all import estimate_by_timing, specs_left
+def print_estimate(specs: Sequence[Spec], compute: Compute, jobs: int) -> None:
+    """Print how many cells are left and how long they take."""
+    from fathom.runs.train_all import estimate_by_timing
 
-    specs = specs_left(settings, patterns)
     if not specs:
-        typer.echo("fathom: nothing to be done: every chosen cell is trained", err=True)
-        return specs
+        say("nothing to be done: every chosen cell is trained")
+        return
     typer.echo(f"{len(specs)} cells to train; timing a few steps of the longest", err=True)
     seconds = estimate_by_timing(specs, compute)
     if seconds is not None:
@@ -101,16 +102,13 @@ def print_estimate(
         how = "one after the other" if at_once == 1 else f"{at_once} at once"
         time_left = format_duration(seconds / at_once)
         typer.echo(f"about {time_left} for {len(specs)} cells, {how}", err=True)
-    return specs
 
 
-def train_left(settings: Config, patterns: Sequence[str], compute: Compute, jobs: int) -> None:
-    """Train the chosen cells that are left; prints an estimate first, then a line after each."""
+def train_left(settings: Config, specs: Sequence[Spec], compute: Compute, jobs: int) -> None:
+    """Train the cells that are left; prints an estimate first, then a line after each."""
     from fathom.runs.train_all import train_each
 
-    specs = print_estimate(settings, patterns, compute, jobs)
-    if not specs:
-        return
+    print_estimate(specs, compute, jobs)
     started, failures = time.monotonic(), []
     trained = train_each(specs, Path(settings.results), compute, jobs)
     for done, (spec, error) in enumerate(trained, start=1):
@@ -158,7 +156,7 @@ def compare(
     threads: Annotated[
         int | None, typer.Option(min=1, help="CPU threads; by default all cores.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Output folder.")] = Path("results/compare"),
+    out: Annotated[Path, output_folder(help="Output folder.")] = Path("results/compare"),
 ) -> None:
     """Train several variants and compare them.
 
@@ -237,7 +235,7 @@ def sample(
 )
 def job(
     spec: Annotated[str, typer.Argument(help="The spec, as JSON.")],
-    out: Annotated[Path, typer.Option(help="Folder for the run.")],
+    out: Annotated[Path, output_folder(help="Folder for the run.")],
     compute: Annotated[str, typer.Option(help="The config's section `compute`, as JSON.")] = "{}",
 ) -> None:
     """Train the cell of a spec. The workflow calls this."""

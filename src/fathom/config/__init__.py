@@ -1,9 +1,9 @@
 """config.yaml: studies, validated, and the cells and specs they expand to."""
 
 from fathom.config.load import check_config, installed_backends, load_config, parse_yaml, read_yaml
-from fathom.config.study import BACKENDS, Compute, Config, Contrast, Study
+from fathom.config.study import Compute, Config, Contrast, Study
 from fathom.settings import ConfigError
-from fathom.spec import Cell, Muon, Optimizer, Spec
+from fathom.spec import BACKENDS, Cell, Muon, Optimizer, Spec
 from fathom.tasks import parse_spec
 
 __all__ = [

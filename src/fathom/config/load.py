@@ -12,8 +12,9 @@ from typing import Any
 
 import yaml
 
-from fathom.config.study import BACKENDS, Config
-from fathom.settings import ConfigError, deep_merge, short_repr, validate
+from fathom.config.study import Config
+from fathom.settings import NULLS, ConfigError, deep_merge, short_repr, unknown, validate
+from fathom.spec import BACKENDS
 
 MAX_BYTES, MAX_VALUES = 5_000_000, 50_000
 """The largest file that is read as YAML, and the most values that it may stand for."""
@@ -25,9 +26,21 @@ def load_config(files: Sequence[str | Path], overrides: Mapping[str, Any] | None
     Raises ConfigError, one line per problem.
     """
     merged: dict[str, Any] = {}
-    for file in files:
-        merged = deep_merge(merged, read_yaml(file))
-    return check_config(deep_merge(merged, overrides or {}), " + ".join(map(str, files)))
+    overlays = [(str(file), read_yaml(file)) for file in files]
+    for source, overlay in [*overlays, ("config", overrides or {})]:
+        _check_drops(source, overlay.get("studies"), merged.get("studies"))
+        merged = deep_merge(merged, overlay)
+    return check_config(merged, " + ".join(map(str, files)))
+
+
+def _check_drops(source: str, studies: object, known: object) -> None:
+    """Refuse to drop a study that there is not: it would be a name that is misspelt."""
+    listed = known if isinstance(known, Mapping) else {}
+    for name, study in studies.items() if isinstance(studies, Mapping) else ():
+        if study in NULLS and name not in listed:
+            raise ConfigError(
+                f"{source}: studies.{name}: null drops it; {unknown('study', name, listed)}"
+            )
 
 
 def read_yaml(file: str | Path) -> dict[str, Any]:

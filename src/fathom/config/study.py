@@ -15,7 +15,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from fnmatch import fnmatch
 from functools import cached_property
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -29,10 +28,11 @@ from pydantic import (
 )
 
 from fathom import datasets, tasks
-from fathom.models.connections.schemes import SCHEMES, Scheme, resolve
+from fathom.models.connections.schemes import SCHEMES, Scheme, name_behind, resolve
 from fathom.models.recipes import RECIPES, AnyRecipe, Recipe
 from fathom.settings import (
     NO_BOOL,
+    NULLS,
     QUOTED,
     ConfigError,
     Flag,
@@ -41,6 +41,7 @@ from fathom.settings import (
     NonNegative,
     Nullable,
     Number,
+    OneLine,
     Positive,
     Settings,
     Text,
@@ -55,17 +56,7 @@ from fathom.settings import (
     unknown,
     validate,
 )
-from fathom.spec import Cell, Optimizer, Spec
-
-
-def _backends() -> tuple[str, ...]:
-    """The modules of `backends` that can train: neither the oracle nor helpers of a backend."""
-    files = (Path(__file__).parents[1] / "backends").glob("[a-z]*.py")
-    return tuple(sorted(f.stem for f in files if f.stem != "numpy" and "_" not in f.stem))
-
-
-BACKENDS = _backends()
-"""Every backend that can train, named after the framework it imports. Adding one adds a file."""
+from fathom.spec import Backend, Cell, Depth, Optimizer, Spec
 
 AXES = ("variants", "depths", "backends", "seeds")
 """The axes of a study. Without its s, each is a field of a cell and of an exclusion."""
@@ -73,7 +64,6 @@ AXES = ("variants", "depths", "backends", "seeds")
 MAX_CELLS = 20_000
 """The most cells of a config, excluded ones included: planning so many takes minutes."""
 
-MAX_DEPTH = 10_000
 MAX_BATCH = 1_000_000
 MAX_PARAMETERS = 10**10
 """The most parameters of a network: with AdamW's moments they fill 160 GB."""
@@ -120,6 +110,13 @@ def _parse_variant(value: object) -> object:
     raise ValueError("must be a name, or one label with its settings")
 
 
+def _drop_null(value: object) -> object:
+    """An overlay drops a study by giving it as null."""
+    if not isinstance(value, Mapping):
+        return value
+    return {name: study for name, study in value.items() if study not in NULLS}
+
+
 def _parse_values(value: object) -> object:
     """One value, or a list of them; null is an empty list."""
     if value is None:
@@ -136,8 +133,6 @@ def _in_words(settings: Mapping[str, Any]) -> str:
     return join_values(f"{name} {value}" for name, value in settings.items())
 
 
-Backend = Annotated[str, one_of("backend", BACKENDS)]
-Depth = Annotated[int, Field(gt=0, le=MAX_DEPTH), NO_BOOL]
 BatchSize = Annotated[int, Field(gt=0, le=MAX_BATCH), NO_BOOL]
 StudyName = Annotated[Text, AfterValidator(_check_study_name)]
 NameOrSettings = Annotated[either(str, dict[str, Any]), BeforeValidator(_parse_words)]
@@ -179,7 +174,7 @@ class Exclusion(Settings):
 class Contrast(Settings):
     """A question, and the pairs of variants that answer it."""
 
-    question: Text = Field(description="as the report prints it")
+    question: OneLine = Field(description="as the report prints it")
     pairs: Annotated[list[Pair], Field(min_length=1)] = Field(
         description="[variant, against]: each pair is compared seed by seed"
     )
@@ -190,7 +185,7 @@ class Study(Settings):
 
     task: Annotated[str, one_of("task", tasks.TASKS)] = Field(description="what is learned")
     model: SerializeAsAny[Settings] = Field(description="settings of the task's network and data")
-    description: Text = Field("", description="one sentence for the report")
+    description: OneLine = Field("", description="one sentence for the report")
     recipe: AnyRecipe = Field(description="the name of a recipe, or its settings")
     variants: Annotated[list[VariantEntry], AfterValidator(_check_labels)] = Field(
         description="names of connections, or label: {connection: name, setting: value}; recipe, "
@@ -334,6 +329,12 @@ class Study(Settings):
                 found[label] = _in_words(changes)
         return found
 
+    def changes(self, variant: str) -> dict[str, Any]:
+        """What a variant changes of the study's settings beside its connection, as data."""
+        own = self._own(variant).model_dump(exclude_unset=True)
+        is_own = isinstance(self.accumulate, dict) and variant in self.accumulate
+        return own | ({"accumulate": self.accumulate[variant]} if is_own else {})
+
     @property
     def recipe_name(self) -> str:
         """The name of the recipe that has these settings, or the settings in words."""
@@ -365,6 +366,12 @@ class Study(Settings):
         return self.batch_size[depth]
 
 
+DROP_NULL = BeforeValidator(
+    _drop_null,
+    json_schema_input_type=Annotated[dict[StudyName, Study | None], Field(min_length=1)],
+)
+
+
 class Compute(Settings):
     """How a training job computes and which resources it requests. Results do not depend on it."""
 
@@ -378,7 +385,9 @@ class Compute(Settings):
         True, description="local jobs of one thread on Linux share a loaded framework"
     )
     data: Folder = Field("data", description="folder of data sets")
-    threads: Positive = Field(1, description="CPU threads of a training")
+    threads: Annotated[int, Field(gt=0, le=4096), NO_BOOL] = Field(
+        1, description="CPU threads of a training"
+    )
     checkpoint_seconds: Annotated[Number, Field(gt=0)] = Field(
         30.0, description="seconds between checkpoints: the most that a killed training loses"
     )
@@ -412,8 +421,8 @@ class Config(Settings):
     connections: dict[Label, NameOrSettings] = Field(
         {}, description="connections of your own, by name: settings laid over another connection's"
     )
-    studies: Annotated[dict[StudyName, Study], Field(min_length=1)] = Field(
-        description="experiments, by name"
+    studies: Annotated[dict[StudyName, Study], Field(min_length=1), DROP_NULL] = Field(
+        description="experiments, by name; in an overlay null drops one"
     )
     variants: kept(Label) = Field(None, description=KEPT.format("variants"))
     depths: kept(Positive) = Field(None, description=KEPT.format("depths"))
@@ -532,14 +541,22 @@ class Config(Settings):
         """
         key = (study_name, variant)
         if key not in self._resolved:
-            study = self.studies[study_name]
-            published = tasks.load(study.task).Network.names
-            general = {name: row for name, row in SCHEMES.items() if name not in published}
-            names = ChainMap(self.connections, general, published)
+            study, names = self.studies[study_name], self._names(study_name)
             place = ("studies", study_name, "variants", variant)
             value = study.connections.get(variant, variant)
             self._resolved[key] = resolve(value, names, study.streams, source, place)
         return self._resolved[key]
+
+    def scheme_name(self, study_name: str, variant: str) -> str:
+        """The named scheme that a variant's settings are laid over; empty without one."""
+        value = self.studies[study_name].connections[variant]
+        return name_behind(value, self._names(study_name))
+
+    def _names(self, study_name: str) -> Mapping[str, Any]:
+        """What the name of a connection stands for in a study."""
+        published = tasks.load(self.studies[study_name].task).Network.names
+        general = {name: row for name, row in SCHEMES.items() if name not in published}
+        return ChainMap(self.connections, general, published)
 
     def plain(self, study_name: str) -> str | None:
         """The first variant of a study that is a plain residual network; None without one."""

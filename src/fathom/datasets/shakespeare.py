@@ -210,6 +210,8 @@ def own(folder: Path) -> Corpus:
 
 
 def _read(file: Path) -> bytes:
+    if file.exists() and not file.is_file():  # a pipe would never end, nor some devices
+        raise DataError(f"{file}: is no file of text; move it away")
     try:
         return file.read_bytes()
     except OSError as error:

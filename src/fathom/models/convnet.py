@@ -10,7 +10,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Protocol
 
 from fathom.models.connections.connection import Connection, ConnectionContext
 from fathom.models.connections.schemes import Scheme
@@ -22,13 +21,6 @@ from fathom.settings import Registry
 CLASSES = 10
 SIDE = 14
 """Height and width of the activations after the stem."""
-
-
-class Sizes(Protocol):
-    """The sizes of the network."""
-
-    width: int
-    dropout: float
 
 
 def groups_of(width: int) -> int:
@@ -49,7 +41,8 @@ class ConvNet(Network):
 
     names = NAMES
 
-    sizes: Sizes
+    width: int
+    dropout: float
     depth: int
     scheme: Scheme
 
@@ -57,13 +50,13 @@ class ConvNet(Network):
     def connection(self) -> Connection:
         """Wraps every block; dynamic coefficients are one set per image."""
         context = ConnectionContext(
-            layers=self.depth, width=self.sizes.width, pooled_axes=2, has_residual=False
+            layers=self.depth, width=self.width, pooled_axes=2, has_residual=False
         )
         return self.scheme.at(context)
 
     def parameters(self) -> dict[str, Parameter]:
         """He-normal weights, with the second convolution of a block over √L; zero biases."""
-        W, L = self.sizes.width, self.depth
+        W, L = self.width, self.depth
         he_stem, he_block, he_head = (Normal(math.sqrt(2 / fan_in)) for fan_in in (9, 9 * W, W))
         zeros = Constant(0.0)
         return {
@@ -95,7 +88,7 @@ class ConvNet(Network):
         layers = stacked_layers(ops, params)
         keeps = ops.unstack(inputs["keep"]) if "keep" in inputs else [None] * len(layers)
         blocks = [
-            partial(block, ops, layer, dropout=self.sizes.dropout, keep=keep)
+            partial(block, ops, layer, dropout=self.dropout, keep=keep)
             for layer, keep in zip(layers, keeps, strict=True)
         ]
         noise = inputs.get("noise")
@@ -107,7 +100,7 @@ class ConvNet(Network):
         return Output(logits, mixed)
 
     def forward_flops(self, batch_size: int) -> float:
-        W = self.sizes.width
+        W = self.width
         per_position = 9 * W + self.depth * 2 * 9 * W**2
         return 2 * batch_size * (SIDE**2 * per_position + W * CLASSES)
 

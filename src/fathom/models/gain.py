@@ -43,15 +43,12 @@ def composite_gain(H_res: np.ndarray) -> Gain:
         rows, columns = (
             log_scale[..., None] + np.log10(np.abs(product.sum(axis=axis))) for axis in (-1, -2)
         )
-        return Gain(
-            max_entry=_finite_or_nan(log_scale, H),
-            amax_forward=_finite_or_nan(rows.max(axis=-1), H),
-            amax_backward=_finite_or_nan(columns.max(axis=-1), H),
-            row_error=_finite_or_nan(np.abs(rows).max(axis=-1), H),
-            column_error=_finite_or_nan(np.abs(columns).max(axis=-1), H),
+        gain = Gain(
+            max_entry=log_scale,
+            amax_forward=rows.max(axis=-1),
+            amax_backward=columns.max(axis=-1),
+            row_error=np.abs(rows).max(axis=-1),
+            column_error=np.abs(columns).max(axis=-1),
         )
-
-
-def _finite_or_nan(value: np.ndarray, H: np.ndarray) -> np.ndarray:
-    """NaN where any factor was not finite."""
-    return np.where(np.isfinite(H).all(axis=(-3, -2, -1)), value, np.nan)
+    finite = np.isfinite(H).all(axis=(-3, -2, -1))
+    return Gain(*(np.where(finite, values, np.nan) for values in gain))

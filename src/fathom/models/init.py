@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:  # declarations are read at every start and need no NumPy
-    import numpy as np
+import numpy as np
 
 
 class Distribution(Protocol):
@@ -21,7 +20,6 @@ class Distribution(Protocol):
 
     def sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         """Float64 values of the given shape."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -51,8 +49,6 @@ class Constant:
     value: float
 
     def sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        import numpy as np
-
         return np.full(shape, self.value)
 
 
@@ -65,8 +61,6 @@ class ScaledIdentity:
     noise: float = 0.0
 
     def sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        import numpy as np
-
         return (
             self.scale * np.eye(shape[-1]) + self.offset + self.noise * rng.standard_normal(shape)
         )
@@ -76,19 +70,18 @@ class ScaledIdentity:
 class OneStream:
     """`on` for one stream of the last axis and `off` for the others.
 
-    `stream` is the same in every layer; with None, layer l has stream l mod S.
+    `stream` is the same in every layer; with None it is the next one every `layers` layers.
     """
 
     on: float
     off: float
     stream: int | None = 0
+    layers: int = 1
 
     def sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        import numpy as np
-
         values, layers = np.full(shape, self.off), np.arange(shape[0])
         if self.stream is None:
-            values[layers, layers % shape[-1]] = self.on
+            values[layers, layers // self.layers % shape[-1]] = self.on
         else:
             values[..., self.stream] = self.on
         return values
@@ -101,8 +94,6 @@ class Orthogonal:
     scale: float
 
     def sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        import numpy as np
-
         rows, columns = shape
         q, r = np.linalg.qr(rng.standard_normal((max(shape), min(shape))))
         q = q * np.sign(np.diag(r))  # the signs of QR are not uniform
@@ -136,8 +127,6 @@ class Parameter:
 
 def draw(parameters: dict[str, Parameter], seed: int) -> dict[str, np.ndarray]:
     """Float32 initial values of every declared parameter, a pure function of (name, seed)."""
-    import numpy as np
-
     return {
         name: parameter.distribution.sample(
             np.random.default_rng([seed, zlib.crc32(name.encode())]), parameter.shape

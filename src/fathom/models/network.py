@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 from fathom.models.connections.connection import Connection, MixingTrace
 from fathom.models.init import Constant, Parameter
-from fathom.models.ops import Array, Ops
+from fathom.models.ops import Array, Layers, Ops
 
 TRAINING_ONLY = ("keep", "noise")
 """Inputs of a training step alone: which activations dropout keeps, and the connection's noise."""
@@ -69,20 +70,19 @@ def through_layers(
     connection: Connection,
     params: dict[str, Array],
     x: Array,
-    layers: Sequence[Callable[[Array], Array]],
+    layers: Layers,
     noise: Array | None = None,
     block_inputs: list[Array] | None = None,
 ) -> tuple[Array, MixingTrace | None]:
     """Pass `x` through all layers in their connection: (output, how its streams were mixed)."""
-    coefficients = connection.coefficients(ops, params, noise)
-    streams = connection.open(ops, coefficients, x)
-    for layer, c in zip(layers, connection.per_layer(ops, coefficients), strict=True):
-        x, streams = connection.read(ops, c, streams)
+
+    def recorded(layer: Callable[[Array], Array], x: Array) -> Array:
         if block_inputs is not None:
             block_inputs.append(x)
-        streams = connection.write(ops, c, streams, layer(x))
-    output = connection.close(ops, coefficients, streams)
-    return output, connection.mixed(ops, coefficients, streams)
+        return layer(x)
+
+    recording = [partial(recorded, layer) for layer in layers]
+    return connection.through(ops, params, x, recording, noise)
 
 
 def stacked_layers(ops: Ops, params: dict[str, Array]) -> list[dict[str, Array]]:

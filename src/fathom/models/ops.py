@@ -6,7 +6,7 @@ broadcasting, slicing and `.shape` are the same in all of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,6 +15,9 @@ Array = Any
 """A tensor of the framework that runs the model."""
 
 Arrays = tuple[Array, ...]
+
+Layers = Sequence[Callable[[Array], Array]]
+"""What a network hands to its connection: functions […, C] → […, C]."""
 
 
 class CustomVJP(Protocol):
@@ -26,11 +29,9 @@ class CustomVJP(Protocol):
 
     def forward(self, ops: Ops, *xs: Array) -> tuple[Arrays, Arrays]:
         """(outputs, arrays that `backward` needs)."""
-        ...
 
     def backward(self, ops: Ops, saved: Arrays, gradients: Arrays) -> Arrays:
         """The gradient of each x, from the gradients of the outputs."""
-        ...
 
 
 class Ops(Protocol):
@@ -38,27 +39,19 @@ class Ops(Protocol):
 
     def asarray(self, x: np.ndarray) -> Array:
         """Copy `x` to the device; floats and booleans become the backend's float type."""
-        ...
 
     def constant(self, x: np.ndarray) -> Array:
         """As `asarray`, for arrays that never change: each is copied to the device once."""
-        ...
 
     def unstack(self, x: Array) -> Sequence[Array]:
         """Split [L, …] into L arrays […]."""
-        ...
 
     def split(self, x: Array, sizes: Sequence[int]) -> Sequence[Array]:
         """Split the last axis into parts of these sizes."""
-        ...
 
     def reshape(self, x: Array, shape: Sequence[int]) -> Array: ...
 
     def transpose(self, x: Array, axes: Sequence[int]) -> Array: ...
-
-    def repeat(self, x: Array, copies: int) -> Array:
-        """Copies of `x` along a new first axis."""
-        ...
 
     def broadcast(self, x: Array, shape: Sequence[int]) -> Array: ...
 
@@ -66,7 +59,6 @@ class Ops(Protocol):
 
     def contiguous(self, x: Array) -> Array:
         """`x`, laid out in memory in the order of its axes; `transpose` may return a view."""
-        ...
 
     def exp(self, x: Array) -> Array: ...
 
@@ -78,15 +70,12 @@ class Ops(Protocol):
 
     def clip(self, x: Array, bound: float) -> Array:
         """Limit every entry to ±bound."""
-        ...
 
     def tril(self, x: Array) -> Array:
         """Zero above the diagonal of the last two axes."""
-        ...
 
     def identity_like(self, x: Array) -> Array:
         """The identity matrix with as many rows as the last axis of `x` is long."""
-        ...
 
     def sqrt(self, x: Array) -> Array: ...
 
@@ -94,7 +83,6 @@ class Ops(Protocol):
 
     def max(self, x: Array) -> Array:
         """The largest entry, a scalar."""
-        ...
 
     def maximum(self, x: Array, floor: float) -> Array: ...
 
@@ -104,55 +92,42 @@ class Ops(Protocol):
 
     def logsumexp(self, x: Array, axis: int) -> Array:
         """The axis is kept, with size 1."""
-        ...
 
     def l2_norm(self, x: Array) -> Array:
         """√Σx² over the last axis, which is kept with size 1."""
-        ...
 
     def softmax(self, x: Array) -> Array:
         """Softmax over the last axis."""
-        ...
 
     def stack(self, xs: Sequence[Array]) -> Array:
         """Arrays […] along a new first axis."""
-        ...
 
     def matmul(self, a: Array, b: Array) -> Array:
         """Matrix product over the last two axes; other axes are batch axes."""
-        ...
 
     def add_matmul(self, c: Array, a: Array, b: Array) -> Array:
         """c + a b. May overwrite `c`, so only a `CustomVJP` may call it, on a `c` of its own."""
-        ...
 
     def add_product(self, a: Array, b: Array, c: Array) -> Array:
         """a + b·c, entry by entry, with broadcasting."""
-        ...
 
     def sum_of_products(self, a: Array, b: Array) -> Array:
         """Σ_s a_s·b_s over the first axis: [S, R, N] and [S, N] → [R, N]."""
-        ...
 
     def custom_vjp(self, function: CustomVJP, *xs: Array) -> Arrays:
         """The function's outputs, differentiated with its `backward`."""
-        ...
 
     def tensordot(self, a: Array, b: Array) -> Array:
         """Contract the last axis of `a` with the first of `b`."""
-        ...
 
     def embedding(self, table: Array, ids: Array) -> Array:
         """[V, D], [B, T] → [B, T, D]."""
-        ...
 
     def linear(self, x: Array, weight: Array, bias: Array | None = None) -> Array:
         """x Wᵀ + b over the last axis, W of shape [out, in]."""
-        ...
 
     def gelu(self, x: Array) -> Array:
         """Exact GELU, x Φ(x), with the error function."""
-        ...
 
     def layer_norm(self, x: Array, weight: Array, bias: Array) -> Array:
         """Over the last axis, eps 1e-5, affine.
@@ -160,19 +135,15 @@ class Ops(Protocol):
         Where the variance overflows, each framework follows its own convention (NaN or zeros). That
         difference is under study (docs/definitions.md, "Language model").
         """
-        ...
 
     def conv2d(self, x: Array, weight: Array, bias: Array, stride: int = 1) -> Array:
         """3×3 convolution, zero padding of 1: [B, H, W, I], [O, 3, 3, I] → [B, …, …, O]."""
-        ...
 
     def group_norm(self, x: Array, groups: int, weight: Array, bias: Array) -> Array:
         """Group norm of [B, H, W, C] with groups of consecutive channels, eps 1e-5, affine."""
-        ...
 
     def causal_attention(self, q: Array, k: Array, v: Array) -> Array:
         """Causal attention, [B, H, T, D/H] each → the same; scores are scaled by 1/√(D/H)."""
-        ...
 
     def cross_entropy(self, logits: Array, targets: Array, weights: Array | None = None) -> Array:
         """Mean of −log softmax(logits […, V])[target] over targets […], in nats.
@@ -180,16 +151,12 @@ class Ops(Protocol):
         With weights […] the weighted mean, Σ w·x / Σ w. A target outside [0, V) is an error, or
         NaN where only the host could tell; `fathom.tasks.Batch.check` refuses it before a step.
         """
-        ...
 
     def stop_gradient(self, x: Array) -> Array:
         """`x`, with no gradient through it."""
-        ...
 
     def to_numpy(self, x: Array) -> np.ndarray:
         """Copy `x` to the host without changing its type; waits for the device."""
-        ...
 
     def all_finite(self, x: Array) -> Array:
         """A scalar: whether no entry is NaN or infinite."""
-        ...

@@ -112,25 +112,32 @@ class Transformer(Network):
         def matrix(shape: tuple[int, ...], start: Distribution) -> Parameter:
             return Parameter(shape, start, is_matrix=True)
 
-        found = {"embedding.token": matrix((V, D), embedding)}
-        if model.positions == "learned":
-            found["embedding.position"] = matrix((T, D), Normal(0.01))
-        found |= self._norm("block.norm1", (L, D))
-        found["block.qkv.weight"] = Parameter((L, 3 * D, D), qkv, is_matrix=True, parts=3)
-        found["block.qkv.bias"] = Parameter((L, 3 * D), attention_bias)
-        found["block.attention_out.weight"] = matrix((L, D, D), recipe.output_weights(D, L))
-        found["block.attention_out.bias"] = Parameter((L, D), attention_bias)
-        found |= self._norm("block.norm2", (L, D))
-        found["block.up.weight"] = matrix((L, F, D), recipe.weights(D))
-        found["block.up.bias"] = Parameter((L, F), recipe.biases(D))
-        found["block.down.weight"] = matrix((L, D, F), recipe.output_weights(F, L))
-        found["block.down.bias"] = Parameter((L, D), recipe.biases(F))
-        found |= self._norm("norm", (D,))
-        found["head.weight"] = matrix((V, D), head)
-        if not model.biases:
-            linear = ("qkv.bias", "attention_out.bias", "up.bias", "down.bias")
-            found = {name: p for name, p in found.items() if not name.endswith(linear)}
-        return {**found, **self.connection.parameters()}
+        def linear(
+            name: str,
+            shape: tuple[int, int],
+            start: Distribution,
+            bias: Distribution,
+            parts: int = 1,
+        ) -> dict[str, Parameter]:
+            weight = Parameter((L, *shape), start, is_matrix=True, parts=parts)
+            biases = {f"{name}.bias": Parameter((L, shape[0]), bias)} if model.biases else {}
+            return {f"{name}.weight": weight, **biases}
+
+        positions = {"embedding.position": matrix((T, D), Normal(0.01))}
+        outs = recipe.output_weights
+        return {
+            "embedding.token": matrix((V, D), embedding),
+            **(positions if model.positions == "learned" else {}),
+            **self._norm("block.norm1", (L, D)),
+            **linear("block.qkv", (3 * D, D), qkv, attention_bias, parts=3),
+            **linear("block.attention_out", (D, D), outs(D, L), attention_bias),
+            **self._norm("block.norm2", (L, D)),
+            **linear("block.up", (F, D), recipe.weights(D), recipe.biases(D)),
+            **linear("block.down", (D, F), outs(F, L), recipe.biases(F)),
+            **self._norm("norm", (D,)),
+            "head.weight": matrix((V, D), head),
+            **self.connection.parameters(),
+        }
 
     def _norm(self, name: str, shape: tuple[int, ...]) -> dict[str, Parameter]:
         """Gain and bias of a layer norm; nothing for an RMS norm."""

@@ -19,6 +19,7 @@ from rocrate.rocrate import ROCrate
 import fathom
 from fathom.config import Config
 from fathom.report.citation import Author, Citation, Reference, given, read_citation
+from fathom.report.kept import SUMS, shown_files
 from fathom.report.page import PAGE
 from fathom.report.paper import PAPER
 from fathom.report.reports import reports_of
@@ -142,8 +143,7 @@ def _reference_files(config: Config) -> list[Path]:
     if config.reference is None:
         return []
     reference = Path(config.reference)
-    patterns = ("*.md", "studies/*.md", "tables/*.csv", "figures/**/*.png")
-    return [file for pattern in patterns for file in sorted(reference.glob(pattern))]
+    return [*shown_files(reference), *reference.glob(SUMS)]
 
 
 def _files(*paths: Path) -> list[Path]:

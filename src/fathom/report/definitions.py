@@ -1,17 +1,25 @@
-"""The tables of metrics in docs/definitions.md, from the registry that defines them."""
+"""Tables in documents, from the registries that define what they list: metrics and schemes."""
 
 from __future__ import annotations
 
 import re
 
 from fathom import tasks
+from fathom.report.schemes import components_tables, schemes_table
 
-MARKED = re.compile(r"(<!-- (step|run) metrics -->\n).*?(<!-- end -->)", re.DOTALL)
+MARKED = re.compile(
+    r"(<!-- (step metrics|run metrics|schemes|components) -->\n).*?(<!-- end -->)", re.DOTALL
+)
 
 
 def with_tables(text: str) -> str:
     """The document with what stands between its marks replaced by today's tables."""
-    tables = {"step": step_table, "run": run_table}
+    tables = {
+        "step metrics": step_table,
+        "run metrics": run_table,
+        "schemes": schemes_table,
+        "components": components_tables,
+    }
     return MARKED.sub(lambda m: f"{m[1]}{tables[m[2]]()}{m[3]}", text)
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from fathom import tasks
 from fathom.analysis.platforms import Platform
-from fathom.analysis.tables import AXES, read_table, scores_of
+from fathom.analysis.tables import AXES, TIMES, read_table, read_with_times, scores_of
 from fathom.config import Cell, Config
 from fathom.report.explained import explained
 from fathom.report.figure_manifest import write_figure_manifest
@@ -32,7 +32,7 @@ def draw_study(
     config: Config,
     study: str,
     platform: Platform,
-    tables: tuple[Path, Path, Path],
+    tables: tuple[Path, ...],
     out: Path,
     only: Sequence[str] = (),
 ) -> None:
@@ -56,11 +56,16 @@ def draw_study(
     if any("mixing" in figure.reads for figure in declared):
         axes = own[AXES].drop_duplicates().astype(object).itertuples(index=False)
         mixing = mixing_matrices((Cell(*row) for row in axes), platform.runs(config.results))
+    times = summary
+    if any("times" in figure.reads for figure in declared):
+        times = read_with_times(tables[1])
+        tables = (*tables, tables[1].with_name(TIMES[tables[1].name][0]))
     figures = draw_figures(
         declared,
         title,
         steps=own,
         summary=_rows_of(summary, study, platform),
+        times=_rows_of(times, study, platform),
         effects=_rows_of(effects, study, platform),
         score=scores_of(config)[study],
         mixing=mixing,

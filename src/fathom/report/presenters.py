@@ -141,21 +141,24 @@ class StudyPresenter:
         """The summary of one group of seeds, or None if it was not measured."""
         return self.rows.get((depth, variant, platform))
 
-    def format(self, row: Mapping[str, Any], metric: str, side: str = "", times: float = 1) -> str:
+    def format(self, row: Mapping[str, Any], metric: str, times: float = 1) -> str:
         """A metric's mean and interval over seeds; ABSENT where the runs have no such metric.
 
-        `row`: of the summary; or of the comparison, with `side` `_a` or `_b`. `times`: for another
-        unit.
+        `row`: of the summary. `times`: for another unit.
         """
-        finite, *values = (row[f"{metric}_{part}{side}"] for part in ("n", "mean", "low", "high"))
-        if finite == 0 and not self._is_lost(row, metric, side):
+        finite, *values = (row[f"{metric}_{part}"] for part in ("n", "mean", "low", "high"))
+        if finite == 0 and not self._is_lost(row, metric):
             return ABSENT
-        return with_interval(*(times * value for value in values), finite, row[f"n{side}"])
+        return with_interval(*(times * value for value in values), finite, row["n"])
 
-    def _is_lost(self, row: Mapping[str, Any], metric: str, side: str = "") -> bool:
+    def _is_lost(self, row: Mapping[str, Any], metric: str) -> bool:
         """Whether runs have no finite value of a metric because they failed, and not by design."""
-        failed = row[f"diverged{side}"] + row[f"at_chance{side}"] > 0
+        failed = row["diverged"] + row["at_chance"] > 0
         return failed and (metric == SCORE or tasks.run_metrics()[metric].always)
+
+    def table_of(self, metric: str) -> str:
+        """The table that has a metric's mean, in the line of the summary."""
+        return "times_summary" if metric in tasks.times() else "summary"
 
     def has(self, metric: str) -> bool:
         """Whether any run has the metric, or lost it because it failed."""

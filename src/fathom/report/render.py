@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ import jinja2
 from fathom import tasks
 from fathom.analysis.attribution import APART, diverged_cells
 from fathom.analysis.claims import Published
-from fathom.analysis.tables import CONFIDENCE, MIN_SEEDS, counted, read_table
+from fathom.analysis.tables import CONFIDENCE, MIN_SEEDS, counted, read_table, read_with_times
 from fathom.config import Config
 from fathom.metrics import LEARNED
+from fathom.report import schemes
 from fathom.report.figures import figures_of, figures_of_study
 from fathom.report.formatting import factor, largest, number, percent, plus_minus, ratio
 from fathom.report.presenters import (
@@ -34,6 +36,7 @@ from fathom.report.presenters import (
     records,
 )
 from fathom.report.reports import VERDICTS_AND_TESTS, reports_of
+from fathom.runs.bundle import refused_bundles
 from fathom.settings import ConfigError
 from fathom.system.files import write_text
 from fathom.system.text import printable
@@ -54,7 +57,7 @@ def write_reports(config: Config, published: Published, templates: Path, folder:
     """
     check_numbers(templates)
     environment = environment_of(templates)
-    context = build_context(config, published, folder)
+    context = build_context(config, published, folder, times=True)
     # Global, so that a file of macros has it too.
     environment.globals |= context | {
         # Their texts come from run folders, which others may have written.
@@ -70,14 +73,19 @@ def write_reports(config: Config, published: Published, templates: Path, folder:
         write_text(folder / report.name, lead_up(text, report.name.count("/")))
 
 
-def build_context(config: Config, published: Published, folder: Path) -> dict[str, Any]:
-    """What every template may name, of reports and paper alike."""
+def build_context(
+    config: Config, published: Published, folder: Path, *, times: bool = False
+) -> dict[str, Any]:
+    """What every template may name, of reports and paper alike; times too if asked for."""
     tables = {name: read_table(folder / "tables" / f"{name}.csv") for name in TABLES}
+    if times:
+        tables["summary"] = read_with_times(folder / "tables" / "summary.csv")
     studies = [
         StudyPresenter(name, study, tables, figures_of_study(config, name))
         for name, study in config.studies.items()
     ]
     variance = tables["variance"]
+    refused = [escape_markdown(line) for line in refused_bundles(Path(config.results))]
     return {
         "studies": studies,
         "measured": [study for study in studies if study.is_measured],
@@ -86,6 +94,7 @@ def build_context(config: Config, published: Published, folder: Path) -> dict[st
         "uncounted": group_uncounted(tables["cells"]),
         "sources": published.sources,
         "notes": published.notes,
+        "publishes": bool(published.values),
         "verdicts": VerdictsPresenter(tables["verdicts"], tables["claims"], config.studies),
         "attribution": {
             "variance": records(variance),
@@ -97,6 +106,8 @@ def build_context(config: Config, published: Published, folder: Path) -> dict[st
         "step_metrics": tasks.step_metrics(),
         "subset": config.subset,
         "trains": config.train,
+        "refused": refused,
+        "not_run": "not imported: a bundle was refused" if refused else "not run here",
         "pm": plus_minus,
         "ratio": ratio,
         "factor": factor,
@@ -107,6 +118,7 @@ def build_context(config: Config, published: Published, folder: Path) -> dict[st
         "confidence": round(100 * CONFIDENCE),
         "min_seeds": MIN_SEEDS,
         "learned": round(100 * LEARNED),
+        "variants_of": partial(schemes.variant_rows, config),
     }
 
 
@@ -122,7 +134,7 @@ def environment_of(templates: Path, **options: Any) -> jinja2.Environment:  # no
     )
     environment.filters |= {
         "number": number, "largest": largest, "percent": percent, "list_words": list_words,
-        "paragraphs": split_paragraphs,
+        "paragraphs": split_paragraphs, "prose": as_prose,
     }  # fmt: skip
     return environment
 
@@ -149,15 +161,15 @@ def lead_up(text: str, folders: int) -> str:
 def present_reference(config: Config) -> dict[str, Any]:
     """The kept result that the config names: its verdicts, the studies with a page, a link to it.
 
-    Where there is none it has no verdicts and no pages.
+    Where there is none it has no verdicts and no pages; `missing`: the path, if the config has one.
     """
     folder = Path(config.reference or "")
     if not config.reference or not (folder / "tables" / "verdicts.csv").is_file():
-        return {"verdicts": None, "pages": ()}
+        return {"verdicts": None, "pages": (), "missing": config.reference}
     tables = (read_table(folder / "tables" / f"{name}.csv") for name in VERDICTS_AND_TESTS)
     pages = [file.stem for file in (folder / "studies").glob("*.md")]
     verdicts = VerdictsPresenter(*tables, pages)
-    return {"verdicts": verdicts, "pages": pages, "link": link_to(config, folder)}
+    return {"verdicts": verdicts, "pages": pages, "link": link_to(config, folder), "missing": None}
 
 
 def link_to(config: Config, folder: Path) -> str:
@@ -172,6 +184,18 @@ SPECIAL = re.compile(r"[\\`*_\[\]<>|~&$@]|(?<=www)\.|:(?=//)")
 def escape_markdown(text: str) -> str:
     """Markdown that shows the text and does nothing else, in a sentence or in a cell of a table."""
     return SPECIAL.sub(lambda found: f"\\{found[0]}", printable(text))
+
+
+BLOCK = re.compile(
+    r"^(\d{1,9}(?=[.)](?:\s|$))|(?=#+(?:\s|$)|[-+*](?:\s|$)|>|```|~~~|(?:[-*_]\s*){3,}$))"
+    r"|(?<!\\)(?=\||<[A-Za-z/!?])"
+)
+"""Where a backslash keeps a line from being a heading, list, quote, code, rule, cells or HTML."""
+
+
+def as_prose(text: str) -> str:
+    """Markdown that somebody wrote, as one line that begins no block and ends no cell."""
+    return BLOCK.sub(r"\1\\", " ".join(text.split()))
 
 
 def escape_rows(rows: list[Record]) -> list[Record]:

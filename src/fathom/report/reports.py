@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fathom.config import Config
+from fathom.settings import ConfigError
 
 STUDY = "STUDY"
 """Stands, in the name of a template, for every study of the config."""
@@ -30,9 +31,16 @@ class Report:
 
 
 def reports_of(config: Config, templates: Path) -> list[Report]:
-    """Every report: of `NAME.SUFFIX.j2` one, of `studies/STUDY.SUFFIX.j2` one for each study."""
-    whole = (file.name for file in sorted(templates.glob("*.*.j2")))
+    """Every report: of `NAME.SUFFIX.j2` one, of `studies/STUDY.SUFFIX.j2` one for each study.
+
+    Raises ConfigError naming a folder without templates.
+    """
+    whole = [file.name for file in sorted(templates.glob("*.*.j2"))]
     pages = [f"studies/{file.name}" for file in sorted(templates.glob(f"studies/{STUDY}.*.j2"))]
+    if not (whole or pages):
+        raise ConfigError(
+            f"{templates}: has no template of a report, as NAME.md.j2; see --templates"
+        )
     return [
         *(Report(name.removesuffix(".j2"), name) for name in whole),
         *(

@@ -23,6 +23,7 @@ from fathom.analysis.effects import write_effects
 from fathom.analysis.platforms import Platform
 from fathom.analysis.tables import write_tables
 from fathom.config import Config
+from fathom.report import kept
 from fathom.report.draw import title_of
 from fathom.report.figure_manifest import MANIFEST, content, read_figure_manifest
 from fathom.report.figures import figures_of, figures_of_study, files_of
@@ -30,6 +31,7 @@ from fathom.report.page import PAGE, page_of, write_page
 from fathom.report.paper import PAPER, paper_of, write_paper
 from fathom.report.render import write_reports
 from fathom.report.reports import reports_of
+from fathom.runs.bundle import refused_bundles, refused_file
 from fathom.runs.folder import METRICS, RunError, run_folder
 from fathom.runs.run import Run
 from fathom.runs.validate import find_runs
@@ -145,6 +147,11 @@ def _checks(config: Config, published: Published, templates: Path, fresh: Path) 
         is_there = any(file.exists() or file.is_symlink() for file in figure_set.files)
         if is_there or (is_made and not figure_set.is_optional):
             yield from _check_figure_set(figure_set)
+    for line in refused_bundles(Path(config.results)):
+        problem = f"the bundle {line}; import it whole, or delete this file to do without"
+        yield Check("runs", refused_file(Path(config.results)), problem=problem)
+    if config.reference:
+        yield from _check_reference(Path(config.reference))
     belong = {file for figure_set in figures for file in figure_set.files}
     strays = (file for file in _files(results / FIGURES) if file not in belong)
     yield from (_stray("figures", file) for file in strays)
@@ -168,6 +175,13 @@ def _check_run(config: Config, run: Run) -> Check:
 
 def _is_local(config: Config, run: Run) -> bool:
     return run.folder == run_folder(Path(config.results), run.cell)
+
+
+def _check_reference(folder: Path) -> Iterator[Check]:
+    how, wrong = "its files against their recorded hashes", list(kept.differences(folder))
+    yield from (Check("reference", file, how, problem) for file, problem in wrong)
+    if not wrong:
+        yield Check("reference", folder, how)
 
 
 # --- config, tables and reports -------------------------------------------------------------------
@@ -266,9 +280,12 @@ def _figure_sets(config: Config, runs: Sequence[Run], tables: Path) -> Iterator[
     }
     inputs = tuple(tables / name for name in ("steps.csv.gz", "summary.csv", "effects.csv"))
     for study, platform in measured:
-        names = tuple(figure.name for figure in figures_of_study(config, study))
+        declared = figures_of_study(config, study)
+        names = tuple(figure.name for figure in declared)
         folder, of = figures / study / platform.name, title_of(study, platform)
-        yield FigureSet(folder, names, of, inputs)
+        shows_times = any("times" in figure.reads for figure in declared)
+        times = (tables / "times_summary.csv",) if shows_times else ()
+        yield FigureSet(folder, names, of, (*inputs, *times))
     inputs = tuple(tables / name for name in ("cells.csv", "variance.csv", "published.csv"))
     yield FigureSet(figures / "overview", tuple(figures_of("overview")), "overview", inputs)
     bench = (Path(config.report_folder, TABLES, BENCH),)

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import gzip
 import os
-import shutil
 import tarfile
-import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -29,10 +27,11 @@ from fathom.runs.folder import (
     read_manifest,
     run_folder,
 )
+from fathom.runs.incoming import incoming, move_in
 from fathom.runs.run import Run
 from fathom.runs.validate import validate_run
 from fathom.system.errors import UserError
-from fathom.system.files import atomic_write
+from fathom.system.files import atomic_write, file_to_write, is_stdout, names_itself, write_text
 from fathom.system.text import one_line
 
 INDEX = "bundle.json"
@@ -56,12 +55,15 @@ class BundleError(UserError):
 # --- creating a bundle --------------------------------------------------------------------------
 
 
-def create_bundle(config: Config, file: Path, patterns: Sequence[str] = ()) -> list[Run]:
+def create_bundle(
+    config: Config, file: Path, patterns: Sequence[str] = (), *, force: bool = False
+) -> list[Run]:
     """Pack every current run whose cell matches one of `patterns`, by default all of them.
 
     Raises ConfigError for a pattern that matches no cell, and BundleError if a chosen run is stale
-    or corrupt, or if there is none.
+    or corrupt, if there is none, or if `file` is no bundle, which `force` replaces.
     """
+    check_replaces(file, force=force)
     results, cells = Path(config.results), config.select_cells(patterns)
     runs = [validate_run(run_folder(results, cell), config.spec(cell)) for cell in cells]
     chosen = [run for run in runs if run.status != "missing"]
@@ -79,6 +81,20 @@ def create_bundle(config: Config, file: Path, patterns: Sequence[str] = ()) -> l
             for name in (*run.manifest.files, MANIFEST):
                 _add(archive, f"runs/{run.cell}/{name}", run.folder / name)
     return chosen
+
+
+def check_replaces(file: Path, *, force: bool) -> None:
+    """Raise BundleError if something else than a bundle is there, unless by `force`."""
+    if force or is_stdout(file) or not file_to_write(file).exists():
+        return
+    try:
+        with gzip.open(file) as content:
+            header = content.read(tarfile.BLOCKSIZE)
+        _parse_name(tarfile.TarInfo.frombuf(header, "ascii", "replace").name)
+    except (BundleError, OSError, EOFError, zlib.error, tarfile.HeaderError):
+        raise BundleError(
+            f"{file}: is there and is no bundle; name another file, or add --force to replace it"
+        ) from None
 
 
 def _add(archive: tarfile.TarFile, name: str, file: Path) -> None:
@@ -103,9 +119,8 @@ def import_bundle(
     done: dict[str, list[str]] = {"imported": [], "kept": [], "same": []}
     new: dict[Path, Path] = {}
     home = results / "imported"
-    home.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".incoming-", dir=home) as folder:
-        for cell, manifest in unpack(file, Path(folder)).items():
+    with incoming(home) as folder:
+        for cell, manifest in unpack(file, folder).items():
             target = imported_folder(results, cell, manifest.platform)
             found = compare_existing(manifest, target, cell)
             if found == "another" and existing == "refuse":
@@ -114,13 +129,34 @@ def import_bundle(
                 found = "kept" if existing == "keep" else "imported"
             done[found].append(cell.path())
             if found == "imported":
-                new[Path(folder, cell.path())] = target
+                new[folder / cell.path()] = target
         for source, target in new.items():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if target.exists():
-                shutil.rmtree(target)
-            source.replace(target)
+            move_in(source, target, home, folder)
     return done
+
+
+def refused_file(results: Path) -> Path:
+    """Where it is kept which bundles were refused, a line for each."""
+    return results / "imported" / "refused.txt"
+
+
+def refused_bundles(results: Path) -> list[str]:
+    """Which bundles were refused and not imported since, and why, as in 'FILE: why'."""
+    try:
+        return refused_file(results).read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+
+
+def record_refusals(results: Path, files: Sequence[Path], refused: Sequence[str]) -> None:
+    """Keep which of these bundles were refused, and which of others are known to be."""
+    known = refused_bundles(results)
+    others = [line for line in known if not line.startswith(tuple(f"{file}: " for file in files))]
+    lines = [*others, *(line for line in refused if line not in others)]
+    if lines:
+        write_text(refused_file(results), "".join(f"{line}\n" for line in lines))
+    elif known:
+        refused_file(results).unlink()
 
 
 def imported_folder(results: Path, cell: Cell, platform: str) -> Path:
@@ -159,6 +195,8 @@ def unpack(file: Path, staging: Path, *, check: bool = True) -> dict[Cell, Manif
     Raises BundleError if anything is wrong with a file of a run, or, without `check`, with a
     manifest.
     """
+    if file.exists() and not file.is_file():  # a pipe would wait for whoever writes to it
+        raise BundleError(f"{file}: is no file")
     try:
         limit = min(MAX_TOTAL_BYTES, FREE_BYTES + MAX_RATIO * file.stat().st_size)
         with gzip.open(file) as unzipped:
@@ -180,6 +218,10 @@ def unpack(file: Path, staging: Path, *, check: bool = True) -> dict[Cell, Manif
     except (gzip.BadGzipFile, tarfile.HeaderError, zlib.error, EOFError) as error:
         detail = one_line(str(error), 200) or type(error).__name__
         raise BundleError(f"{file}: not a whole gzipped tar ({detail})") from error
+    except PermissionError as error:
+        if error.filename != str(file):  # but what it unpacks to
+            raise
+        raise BundleError(f"{file}: cannot be read ({error.strerror})") from error
 
 
 class _Bounded:
@@ -192,7 +234,12 @@ class _Bounded:
 
     def read(self, size: int) -> bytes:
         """At most so many bytes. Raises BundleError beyond the limit."""
-        content = self.stream.read(size)
+        try:
+            content = self.stream.read(size)
+        except OSError as error:
+            if error.errno is None:  # of gzip
+                raise
+            raise BundleError(f"cannot be read ({error.strerror})") from error
         self.left -= len(content)
         if self.left < 0:
             raise BundleError(f"unpacks to more than {self.limit} bytes")
@@ -231,7 +278,7 @@ def _extract(stream: _Bounded, staging: Path) -> list[Cell]:
                 raise BundleError(f"holds more than {MAX_RUNS} runs")
             target = staging / cell.path() / name
             target.parent.mkdir(parents=True, exist_ok=True)
-        with target.open("wb") as opened:
+        with names_itself(target), target.open("wb") as opened:
             opened.writelines(stream.chunks(entry.size))
         stream.read(-entry.size % tarfile.BLOCKSIZE)  # padding
     while rest := stream.read(CHUNK_BYTES):  # to the end, where gzip has its checksum

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -13,20 +15,22 @@ from safetensors.numpy import load_file, save
 
 from fathom.metrics import Row
 from fathom.runs.folder import PARTIAL, decode_row, encode_row
+from fathom.runs.validate import compare_specs
 from fathom.system.files import write_bytes
+from fathom.system.text import one_line
 from fathom.train import Resume
 
 
 class Checkpoint:
     """The checkpoint of a training: the state of its trainer, and the rows up to it.
 
-    Both are in one file, which is replaced atomically: they cannot disagree. `identity` stands for
-    spec, code and device; a checkpoint with another identity is ignored.
+    Both are in one file, which is replaced atomically: they cannot disagree. `identity`: spec, code
+    and all else that digits depend on; a checkpoint with another identity is ignored.
     """
 
-    def __init__(self, run: Path, identity: str) -> None:
+    def __init__(self, run: Path, identity: Mapping[str, Any]) -> None:
         self.file = run / PARTIAL / "checkpoint.safetensors"
-        self.identity = identity
+        self.identity = json.dumps(identity, sort_keys=True)
         self.resumed_at: list[int] = []
         self.file.parent.mkdir(parents=True, exist_ok=True)
 
@@ -41,20 +45,32 @@ class Checkpoint:
         write_bytes(self.file, save(state, metadata))
 
     def resume(self) -> Resume | None:
-        """Where to resume; None if there is no valid checkpoint of this identity."""
+        """Where to resume; None if there is no valid checkpoint of this identity.
+
+        Prints a line that says why a checkpoint that is there is not used.
+        """
         try:
             with safe_open(self.file, framework="numpy") as opened:
                 metadata = opened.metadata() or {}
             state = load_file(self.file)
             recorded = metadata.pop("sha256")
-            if recorded != _digest(metadata, state) or metadata["identity"] != self.identity:
-                return None
+            if recorded != _digest(metadata, state):
+                raise ValueError
+            if metadata["identity"] != self.identity:
+                before, now = json.loads(metadata["identity"]), json.loads(self.identity)
+                return self._start_anew(compare_specs(before, now))
             rows = [decode_row(line) for line in metadata["rows"].splitlines()]
             resumed_at = json.loads(metadata["resumed_at_steps"])
-        except (FileNotFoundError, SafetensorError, ValueError, KeyError):
+        except FileNotFoundError:
             return None
+        except (SafetensorError, ValueError, KeyError, AttributeError):
+            return self._start_anew("it is damaged, or of another version of fathom")
         self.resumed_at = [*resumed_at, len(rows)]
         return Resume(state, rows)
+
+    def _start_anew(self, why: str) -> None:
+        why = one_line(f"{self.file}: is not used, the training starts anew: {why}")
+        print(f"fathom: {why}", file=sys.stderr)
 
 
 def _digest(metadata: dict[str, str], state: dict[str, np.ndarray]) -> str:

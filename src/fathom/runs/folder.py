@@ -21,8 +21,16 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from fathom.config import Cell, ConfigError, Spec, parse_spec
-from fathom.metrics import STEP_METRICS, Row
-from fathom.settings import PLAIN, NonNegative, Number, PlainText, Settings, validate
+from fathom.metrics import STEP_METRICS, Row, StepMetric
+from fathom.settings import (
+    PLAIN,
+    NonNegative,
+    Number,
+    PlainText,
+    Settings,
+    short_repr,
+    validate,
+)
 from fathom.system.errors import UserError
 from fathom.system.files import sha256, write_bytes, write_json
 from fathom.system.text import one_line
@@ -96,7 +104,7 @@ class Manifest(Settings):
     threads: NonNegative = 1
     started: PlainText = ""
     ended: PlainText = ""
-    seconds: Number | None = None
+    seconds: Annotated[Number, Field(ge=0)] | None = None
     resumed_at_steps: tuple[NonNegative, ...] = ()
     peak_host_memory_bytes: NonNegative | None = None
     peak_device_memory_bytes: NonNegative | None = None
@@ -104,8 +112,7 @@ class Manifest(Settings):
     @property
     def platform(self) -> str:
         """Device kind, device and system as one lower-case word, as in 'cpu-amd-epyc-linux'."""
-        words = f"{self.device.kind} {self.device.name} {self.os.partition(' ')[0]}"
-        return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")
+        return platform_name(self.device.kind, self.device.name, self.os)
 
     @property
     def made_by(self) -> str:
@@ -114,6 +121,12 @@ class Manifest(Settings):
         if not isinstance(commit, str) or not commit:
             return f"fathom {self.fathom or 'of an unknown version'}"
         return f"commit {commit[:7]}{' with changes' if self.git.get('dirty') else ''}"
+
+
+def platform_name(kind: str, device: str, system: str) -> str:
+    """Device kind, device and system as one lower-case word."""
+    words = f"{kind} {device} {system.partition(' ')[0]}"
+    return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")
 
 
 def run_folder(results: Path, cell: Cell) -> Path:
@@ -168,6 +181,10 @@ def manifest_hash(manifest: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
+NONFINITE = ("nan", "inf", "-inf")
+"""The kinds of numbers that are written by name."""
+
+
 def encode_row(row: Row) -> str:
     """A row as one line of JSON: non-finite numbers are null, and `nonfinite` says which kind."""
     kinds = {k: repr(v) for k, v in row.items() if isinstance(v, float) and not math.isfinite(v)}
@@ -178,9 +195,18 @@ def encode_row(row: Row) -> str:
 
 
 def decode_row(line: str) -> Row:
-    """The inverse of `encode_row`."""
+    """The inverse of `encode_row`. Raises ValueError for a number that JSON has not, or any kind.
+
+    Python reads NaN, and 1e400 as infinity.
+    """
     row = json.loads(line)
     kinds = row.pop("nonfinite", {})
+    for name, value in row.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{name!r:.40} is {value}, which is no number of JSON")
+    for name, kind in kinds.items():
+        if kind not in NONFINITE:
+            raise ValueError(f"{name!r:.40} is {kind!r:.40}, where one of {NONFINITE} is needed")
     return row | {name: float(kind) for name, kind in kinds.items()}
 
 
@@ -312,17 +338,32 @@ def _check_rows(file: Path, problem: Problem) -> None:
     """Raise RunError unless there is a row of the task's metrics for each step, in order."""
     disordered = f"{file}: does not hold steps 0 to {problem.spec.steps - 1} in order"
     allowed = STEP_METRICS | problem.task.step_metrics
-    done = 0
+    done = events = 0
     for row in _each_row(file):
-        wrong = [name for name in ALWAYS if name not in row]
-        wrong += [n for n, v in row.items() if not (n in allowed and allowed[n].accepts(v))]
-        if wrong:
-            raise RunError(f"{file}: line {done + 1} has no valid {wrong[0]!r:.40}")
+        events += row["nonfinite_event"] if type(row.get("nonfinite_event")) is int else 0
+        for name, why in _wrong(row, allowed, events):
+            raise RunError(f"{file}: line {done + 1} has no valid {name!r:.40}{why}")
         if row["step"] != done:
             raise RunError(disordered)
         done += 1
     if done != problem.spec.steps:
         raise RunError(disordered)
+
+
+def _wrong(row: Row, allowed: Mapping[str, StepMetric], events: int) -> Iterator[tuple[str, str]]:
+    """The metrics that a row cannot have so, and why; `events`: how many there are so far."""
+    yield from ((name, "") for name in ALWAYS if name not in row)
+    for name, value in row.items():
+        if name not in allowed:
+            yield name, ""
+        elif not allowed[name].accepts(value):
+            is_number = type(value) in (int, float)
+            why = f": {short_repr(value)} is not {allowed[name].accepted}" if is_number else ""
+            yield name, why
+    if not (row["nonfinite_event"] or math.isfinite(row["loss"])):
+        yield "nonfinite_event", ": 0, but the loss is not finite"
+    if row["nonfinite_total"] != events:
+        yield "nonfinite_total", f": {row['nonfinite_total']}, but there are {events} events so far"
 
 
 def _check_arrays(file: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:

@@ -17,14 +17,20 @@ BUNDLES = "bundles"
 """The folder of results that keeps bundles, as the reference does. Their runs count as present."""
 
 IMPORT_OUTCOMES = {
-    "counts": "fits the config and today's code",
-    "replay": "fits the config; other code made it, so a replay decides",
+    "counts": "fits the config, and names today's code; left out if a replay here differs",
+    "replay": "fits the config, and names other code; counts if a replay here agrees",
     "left out": "its numbers are not those of the config",
     "not asked for": "the config has no such cell",
     "same": "is there already",
     "another": "another run of the cell is there; only one can stay",
 }
 """What an import can make of a run."""
+
+TRUST = """\
+An import is checked for form, and for the steps that today's code repeats here: three of one run of
+each group, step 0 of the others. Whether its later steps are honest rests on who sent it. `fathom
+replay --whole RUN` repeats one run to its end and compares every step."""
+"""How far an import can be trusted."""
 
 MOST_REASONS = 5
 """How many different reasons are shown."""
@@ -74,11 +80,26 @@ def preview_import(config: Config, file: Path) -> list[ImportPreview]:
         ]
 
 
-def _kept_manifests(config: Config, file: Path) -> dict[tuple[str, Cell], Manifest]:
+def find_kept(
+    config: Config, cells: Sequence[Cell], platform: str, file: Path | None
+) -> list[Cell]:
+    """Of these cells, those of which the results hold another run from the platform.
+
+    They hold what was imported, and all bundles but `file`.
+    """
+    kept, results = _kept_manifests(config, file), Path(config.results)
+    return [
+        cell
+        for cell in cells
+        if (platform, cell) in kept or imported_folder(results, cell, platform).exists()
+    ]
+
+
+def _kept_manifests(config: Config, file: Path | None) -> dict[tuple[str, Cell], Manifest]:
     """The manifests in all other bundles that the results keep, by platform and cell."""
     found = {}
     for other in sorted((Path(config.results) / BUNDLES).glob("*.tar.gz")):
-        if not (file.exists() and other.samefile(file)):
+        if not (file and file.exists() and other.samefile(file)):
             with tempfile.TemporaryDirectory() as folder:
                 manifests = unpack(other, Path(folder), check=False)
             found |= {(each.platform, cell): each for cell, each in manifests.items()}

@@ -1,6 +1,7 @@
 """Receipts: the outcomes of replays, kept in a file for each backend.
 
-A receipt names today's code and the manifest of every run, so it is void once either has changed.
+A receipt names today's code and the manifest of every run of a group, so it is void once one of
+them has changed, has come or is gone.
 """
 
 from __future__ import annotations
@@ -10,22 +11,19 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from fathom.config import Config, Spec
-from fathom.runs.folder import Manifest, RunError, read_with
-from fathom.runs.training_code import training_code_hash
-from fathom.settings import Number, PlainText, Settings, validate
+from fathom.config import Config
+from fathom.runs.folder import RunError, read_json, read_with
+from fathom.settings import NonNegative, Number, PlainText, Settings, validate
 from fathom.system.files import write_json
 
 FOLDER = "replay"
 """Of the receipts, in the folder of reports."""
 
-OUTCOMES = {
-    "agrees": "today's code repeats it",
-    "differs": "today's code does not repeat it",
-    "unavailable": "it cannot be replayed here",
-}
-"""The outcomes of a replay, in words. Tables and reports say no more than this: the details depend
-on the machine that replayed, and the same runs must make the same tables everywhere."""
+FORMAT = 2
+"""The version of receipts; those of any other are void."""
+
+NOT_REPEATED = "not repeated here"
+"""What is said of runs whose device is not here, or that wait for their replay."""
 
 
 class Replay(Settings):
@@ -40,28 +38,40 @@ class Replay(Settings):
     runs: dict[PlainText, PlainText]
     """The SHA-256 of each run's manifest, by its cell."""
     repeated: PlainText
-    """The cell that was trained again."""
+    """The cell that was trained again for `steps` steps; of the other runs step 0 was."""
+    steps: NonNegative
     outcome: Literal["agrees", "differs", "unavailable"]
     why: PlainText
-    """The details of the outcome: how many steps, how exactly, or what differs."""
+    """The details of the outcome: how exactly, or what differs."""
     differences: dict[PlainText, Number | None]
     """The largest difference of each metric; None where only one side is finite."""
 
     @property
+    def statement(self) -> str:
+        """The outcome in words, as in "today's code repeats 3 steps of seed 0, step 0 of all".
+
+        Tables and reports say no more than this: the details depend on the machine that replayed,
+        and the same runs must make the same tables everywhere.
+        """
+        if self.outcome == "unavailable":
+            return NOT_REPEATED
+        if self.outcome == "differs":
+            return "today's code does not repeat it"
+        seed = self.repeated.rpartition("/seed")[2]
+        of_all = ", step 0 of all" if len(self.runs) > 1 else ""
+        plural = "" if self.steps == 1 else "s"
+        return f"today's code repeats {self.steps} step{plural} of seed {seed}{of_all}"
+
+    @property
     def explanation(self) -> str:
         """The outcome in words, with its details."""
-        return f"{OUTCOMES[self.outcome]}: {self.why}"
-
-    def applies(self, manifest: Manifest, spec: Spec) -> bool:
-        """Whether it is a replay of this very run, by today's code."""
-        is_this = self.runs.get(manifest.cell) == manifest.sha256
-        return is_this and self.code == training_code_hash(spec)
+        return f"{self.statement}: {self.why}"
 
 
 class Receipt(Settings):
     """A file of replays."""
 
-    format: Literal[1]
+    format: Literal[2]
     replays: tuple[Replay, ...]
 
 
@@ -72,17 +82,19 @@ def receipt_file(config: Config, backend: str) -> Path:
 
 def write_receipt(config: Config, backend: str, replays: Sequence[Replay]) -> None:
     """Replace the receipt of a backend."""
-    receipt = Receipt(format=1, replays=tuple(replays))
+    receipt = Receipt(format=FORMAT, replays=tuple(replays))
     write_json(receipt_file(config, backend), receipt.model_dump())
 
 
-def read_replays(config: Config) -> dict[tuple[str, str], Replay]:
-    """Every replay of the receipts, by platform and cell of its runs. Raises RunError."""
-    found = {}
+def read_replays(config: Config) -> list[Replay]:
+    """Every replay of the receipts. Raises RunError."""
+    found: list[Replay] = []
     for file in sorted((Path(config.report_folder) / FOLDER).glob("*.json")):
         try:
+            if read_json(file).get("format") == 1:
+                continue
             receipt = read_with(partial(validate, Receipt), file)
         except RunError as error:
             raise RunError(f"{error}; delete it, then run: fathom replay") from error
-        found |= {(r.platform, cell): r for r in receipt.replays for cell in r.runs}
+        found += receipt.replays
     return found

@@ -1,39 +1,52 @@
-"""Replay: check whether today's code repeats imported runs that other code made.
+"""Replay: check whether today's code repeats runs that were made elsewhere.
 
 A *group* is the imported runs of one study, depth, variant and backend that one platform made with
-one code. Today's code trains the first of them again for a few steps and compares its metrics with
-those of the run. A receipt for each backend keeps the outcomes.
+one code. Today's code trains the first of them again for a few steps, every other for one, and
+compares its metrics with those of the run. A receipt for each backend keeps the outcomes. A run can
+also be repeated whole.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 from fathom.backends import Backend, BackendError
-from fathom.config import Compute, Config, Spec
+from fathom.config import Compute, Config
 from fathom.datasets import DataError
 from fathom.metrics import Row
-from fathom.runs.code_hash import digits
-from fathom.runs.folder import Manifest, RunError, check_content, read_rows
+from fathom.runs.folder import (
+    Manifest,
+    RunError,
+    check_content,
+    check_run,
+    read_manifest,
+    read_rows,
+    read_spec,
+)
 from fathom.runs.receipts import Replay
-from fathom.runs.run import Run, group_of
-from fathom.runs.training import connect, environment
+from fathom.runs.run import Run, group_of, group_runs, manifests_of
+from fathom.runs.training import connect, digits_of, environment, run_cell
 from fathom.runs.training_code import training_code_hash
 from fathom.system.text import one_line
 from fathom.tasks import Problem
-from fathom.train import step_rows, take_step, trainer_for
+from fathom.train import Chunk, step_rows, take_step, trainer_for
 
 STEPS = 3
-"""How many steps are repeated: the second and third have updates behind them."""
+"""How many steps of a group's first run are repeated: the second and third have updates behind
+them. Of every other run step 0 is, which its seed decides."""
 
 RELATIVE = ("loss", "grad_norm")
 LOGARITHMS = ("gain_proxy_log10_max_entry", "amax_forward_log10", "amax_backward_log10")
 COMPARED = (*RELATIVE, *LOGARITHMS)
 """Metrics that are compared where a run has them: relatively, or, logarithms, by difference."""
+
+CLOCKS = ("step_seconds", "elapsed_seconds")
+"""Metrics that are another every time."""
 
 TOLERANCE, TOLERANCE_OF_LATER_GAINS = 1e-4, 1e-2
 """The largest differences on another platform; the reasons are in docs/definitions.md, "Replay"."""
@@ -53,7 +66,7 @@ class Comparison(NamedTuple):
 def replay_groups(config: Config, runs: Iterable[Run], compute: Compute) -> Iterator[Replay]:
     """Replay every group of the runs; writes no receipt.
 
-    The first run of a group is repeated. A group that cannot be is an outcome, not an error.
+    A group that cannot be repeated is an outcome, not an error.
     """
     for group in group_runs(runs):
         run = group[0]
@@ -63,37 +76,72 @@ def replay_groups(config: Config, runs: Iterable[Run], compute: Compute) -> Iter
             group=group_of(run.cell),
             made_by=run.manifest.made_by,
             code=training_code_hash(spec),
-            runs={each.cell.path(): each.manifest.sha256 for each in group},
+            runs=manifests_of(group),
             repeated=run.cell.path(),
-            **_repeat(spec, run, compute)._asdict(),
+            steps=min(STEPS, spec.steps),
+            **_repeat_group(group, compute)._asdict(),
         )
 
 
-def group_runs(runs: Iterable[Run]) -> list[list[Run]]:
-    """The runs by platform, cell without its seed, and code; in ascending order of seeds."""
-    groups: dict[tuple[str, str, str], list[Run]] = {}
-    for run in runs:
-        code = digits(json.dumps(run.manifest.code, sort_keys=True))
-        groups.setdefault((run.platform, group_of(run.cell), code), []).append(run)
-    return [sorted(group, key=lambda run: run.cell.seed) for group in groups.values()]
+def _repeat_group(group: Sequence[Run], compute: Compute) -> Comparison:
+    """Repeat steps of every run, until one does not agree."""
+    whys: dict[str, None] = {}
+    largest: dict[str, float | None] = {}
+    for run in group:
+        found = _repeat(run, compute, 1 if whys else STEPS)
+        if found.outcome == "differs":
+            found = found._replace(why=f"seed {run.cell.seed}, {found.why}")
+        if found.outcome != "agrees":
+            return found
+        whys[found.why] = None
+        for name, value in found.differences.items():
+            old = largest.get(name, 0.0)
+            largest[name] = None if value is None or old is None else max(value, old)
+    return Comparison("agrees", ", ".join(whys), largest)
 
 
-def _repeat(spec: Spec, run: Run, compute: Compute) -> Comparison:
-    """Train the run again for a few steps, and compare."""
-    threads = max(min(run.manifest.threads, os.cpu_count() or 1), 1)
-    device = {"device": run.manifest.device.kind, "threads": threads}
+def _repeat(run: Run, compute: Compute, steps: int) -> Comparison:
+    """Train the run again for so many steps, and compare."""
+    compute = _like(run.manifest, compute)
     try:
         problem = check_content(run.folder, run.manifest)
-        recorded = read_rows(run.folder)[:STEPS]
-        backend = connect(spec, compute.model_copy(update=device))
+        recorded = read_rows(run.folder)[:steps]
+        backend = connect(problem.spec, compute)
         again = first_rows(problem, backend, len(recorded))
     except (BackendError, DataError) as error:
         return Comparison("unavailable", one_line(str(error), MAX_WHY), {})
     except RunError as error:
         why = f"cannot be read, {str(error).removeprefix(f'{run.folder}/')}"
         return Comparison("differs", one_line(why, MAX_WHY), {})
-    exactly = is_same_machine(run.manifest, environment(backend, threads))
-    return compare_rows(recorded, again, exactly=exactly)
+    here = digits_of(environment(backend, compute.threads))
+    return compare_rows(recorded, again, exactly=here == digits_of(run.manifest.model_dump()))
+
+
+def _like(manifest: Manifest, compute: Compute) -> Compute:
+    """The settings with a run's device, and its threads as far as they are here."""
+    threads = max(min(manifest.threads, os.cpu_count() or 1), 1)
+    return compute.model_copy(update={"device": manifest.device.kind, "threads": threads})
+
+
+def replay_whole(
+    folder: Path, compute: Compute, on_chunk: Callable[[Chunk], None]
+) -> tuple[int, Comparison]:
+    """Train the run in `folder` again to its end, and compare every step; how many there are.
+
+    Raises RunError for a run that is damaged, BackendError or DataError where it cannot be trained.
+    """
+    manifest, spec = read_manifest(folder), read_spec(folder)
+    check_run(folder, manifest, spec.cell)
+    with tempfile.TemporaryDirectory(prefix="fathom-") as made:
+        run_cell(spec, Path(made), _like(manifest, compute), on_chunk)
+        here, recorded, again = read_manifest(Path(made)), read_rows(folder), read_rows(Path(made))
+    exactly = digits_of(here.model_dump()) == digits_of(manifest.model_dump())
+    found = compare_rows(recorded, again, exactly=exactly, every=True)
+    arrays = [name for name in manifest.files if name.endswith(".safetensors")]
+    others = [n for n in arrays if exactly and here.files[n].sha256 != manifest.files[n].sha256]
+    if found.outcome == "agrees" and others:
+        found = found._replace(outcome="differs", why=f"{others[0]} has other numbers")
+    return spec.steps, found
 
 
 def first_rows(problem: Problem, backend: Backend, steps: int) -> list[Row]:
@@ -108,22 +156,25 @@ def first_rows(problem: Problem, backend: Backend, steps: int) -> list[Row]:
     return rows
 
 
-def is_same_machine(manifest: Manifest, here: Mapping[str, Any]) -> bool:
-    """Whether everything that last digits depend on is as it was; `here`: see `environment`."""
-    there = manifest.model_dump()
-    return all(there[name] == here[name] for name in ("cpu", "device", "numpy", "threads"))
-
-
 # --- comparing ----------------------------------------------------------------------------------
 
 
-def compare_rows(recorded: Sequence[Row], again: Sequence[Row], *, exactly: bool) -> Comparison:
-    """Compare rows of the same steps: to the last digit, or within the tolerances."""
-    apart = [
-        {name: difference(name, old[name], new.get(name)) for name in COMPARED if name in old}
-        for old, new in zip(recorded, again, strict=True)
-    ]
-    largest = {name: max(step[name] for step in apart) for name in apart[0]}
+def compare_rows(
+    recorded: Sequence[Row], again: Sequence[Row], *, exactly: bool, every: bool = False
+) -> Comparison:
+    """Compare rows of the same steps: to the last digit, or within the tolerances.
+
+    `every`: all metrics that were recorded, but for clocks.
+    """
+    apart = []
+    for old, new in zip(recorded, again, strict=True):
+        names = [name for name in old if name not in CLOCKS] if every else COMPARED
+        apart.append(
+            {name: difference(name, old[name], new.get(name)) for name in names if name in old}
+        )
+    largest: dict[str, float] = {}
+    for step in apart:
+        largest |= {name: max(value, largest.get(name, 0.0)) for name, value in step.items()}
     shown = {name: value if math.isfinite(value) else None for name, value in largest.items()}
     for step, found in enumerate(apart):
         for name, value in found.items():
@@ -134,13 +185,13 @@ def compare_rows(recorded: Sequence[Row], again: Sequence[Row], *, exactly: bool
                 why = f"{name} of step {step} was {old!r} and is {new!r}, not equal {limit}"
                 return Comparison("differs", why, shown)
     how = "to the last digit" if exactly else "within the tolerance of another platform"
-    return Comparison("agrees", f"{len(recorded)} steps {how}", shown)
+    return Comparison("agrees", how, shown)
 
 
-def difference(name: str, old: float, new: float | None) -> float:
+def difference(name: str, old: float | None, new: float | None) -> float:
     """The distance of two values of a metric; infinite if one is missing, or only one is finite."""
-    if new is None:
-        return math.inf
+    if old is None or new is None:
+        return 0.0 if old is new else math.inf
     if old == new or not (math.isfinite(old) or math.isfinite(new)):
         return 0.0
     scale = abs(old) if name in RELATIVE else 1.0

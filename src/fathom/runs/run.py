@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from fathom.config import Cell
+from fathom.runs.code_hash import digits
 from fathom.runs.folder import Manifest
 
 STATUSES = {
     "measured": "trained here, and current",
-    "imported": "from a bundle, and current, or repeated by today's code",
-    "stale": "spec or code have changed since",
+    "imported": "from a bundle; today's code repeats its first steps, or is the code that it names",
+    "stale": "spec or code have changed since, or today's code does not repeat it",
     "corrupt": "a file is missing, or is not what the manifest says",
     "failed": "began and did not finish",
     "missing": "not trained yet",
@@ -32,11 +35,11 @@ class Run:
     status: str
     """One of STATUSES."""
     reason: str
-    """Why it is stale, corrupt or failed, or by which replay it counts; empty otherwise."""
+    """Why it is stale, corrupt or failed, or why an imported one counts; empty otherwise."""
     manifest: Manifest | None
     """None if it is missing or cannot be read."""
     replay: str = ""
-    """Of an imported run that other code made: `waits`, or the outcome of its replay (`agrees`,
+    """Of an imported run of the present spec: `waits`, or the outcome of its replay (`agrees`,
     `differs`, `unavailable`); empty for any other."""
     details: str = ""
     """The reason with the details of a replay. They depend on the machine that replayed: for
@@ -56,3 +59,17 @@ class Run:
 def group_of(cell: Cell) -> str:
     """What the seeds of a cell share, as in 'depth-mlx/48L/mhc/torch'."""
     return cell.path().rpartition("/")[0]
+
+
+def group_runs(runs: Iterable[Run]) -> list[list[Run]]:
+    """The runs by platform, cell without its seed, and code; in ascending order of seeds."""
+    groups: dict[tuple[str, str, str], list[Run]] = {}
+    for run in runs:
+        code = digits(json.dumps(run.manifest.code, sort_keys=True))
+        groups.setdefault((run.platform, group_of(run.cell), code), []).append(run)
+    return [sorted(group, key=lambda run: run.cell.seed) for group in groups.values()]
+
+
+def manifests_of(group: Iterable[Run]) -> dict[str, str]:
+    """The SHA-256 of each run's manifest, by its cell."""
+    return {run.cell.path(): run.manifest.sha256 for run in group}

@@ -19,7 +19,7 @@ from fathom.runs.folder import run_folder
 from fathom.runs.progress import log_lines
 from fathom.runs.training import run_cell, time_step
 from fathom.runs.validate import validate_run
-from fathom.system.errors import UserError
+from fathom.system.errors import UserError, of_system
 
 
 def specs_left(config: Config, patterns: Sequence[str]) -> list[Spec]:
@@ -98,6 +98,8 @@ def _end_with_parent() -> None:
 def _train_one(spec: Spec, folder: Path, compute: Compute) -> str:
     try:
         run_cell(spec, folder, compute, log_lines(spec))
-    except (UserError, OSError) as error:
+    except OSError as error:
+        return of_system(error)
+    except (UserError, MemoryError) as error:
         return str(error)
     return ""

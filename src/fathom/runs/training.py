@@ -6,7 +6,7 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -48,7 +48,11 @@ def run_cell(
     started = datetime.now(UTC)
     code = training_code(spec)
     backend = connect(spec, compute)
-    checkpoint = Checkpoint(folder, identity=f"{spec.hash()} {code} {backend.device}")
+    here = environment(backend, compute.threads)
+    prefix = f"FATHOM_{spec.backend.upper()}_"  # of a backend's switches: may it fuse operations
+    switches = {name: value for name, value in os.environ.items() if name.startswith(prefix)}
+    identity = {"spec": spec.hash(), "code": code, **digits_of(here), "environment": switches}
+    checkpoint = Checkpoint(folder, identity)
     resume = checkpoint.resume()
     rows = list(resume.rows) if resume else []
     saved_at, saved_rows = time.monotonic(), len(rows)
@@ -67,7 +71,7 @@ def run_cell(
     params = chunk.trainer.parameters()
     facts = {
         "code": code,
-        **environment(backend, compute.threads),
+        **here,
         "started": started.isoformat(timespec="seconds"),
         "ended": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": round(rows[-1]["elapsed_seconds"], 3),
@@ -105,6 +109,11 @@ def environment(backend: Backend, threads: int) -> dict[str, Any]:
         },
         "threads": threads,
     }
+
+
+def digits_of(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of an environment, or of a manifest, that last digits depend on."""
+    return {name: environment[name] for name in ("cpu", "device", "numpy", "threads")}
 
 
 def connect(spec: Spec, compute: Compute) -> Backend:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from functools import cache
+from typing import Any
 
 from fathom import tasks
 from fathom.config import Spec
@@ -32,18 +34,29 @@ def training_roots(spec: Spec) -> tuple[str, ...]:
     of the connection, the recipe, the backend, the functions of the step metrics. Of a metric only
     the function counts: its label and bounds change no result.
     """
+    metrics = (STEP_METRICS | tasks.load(spec.task).step_metrics).values()
+    functions = _names(metric.compute for metric in metrics if metric.compute)
+    return (f"fathom.backends.{spec.backend}", *sorted({*starts(spec), *functions}))
+
+
+def starts(spec: Spec) -> set[str]:
+    """The roots that a run has recorded, or training did not start where it does today.
+
+    Metrics are none: one that is new since makes no run stale.
+    """
     task = tasks.load(spec.task)
-    metrics = (STEP_METRICS | task.step_metrics).values()
-    functions = (metric.compute for metric in metrics if metric.compute)
     classes = (type(value) for value in (task, *settings_of(spec.connection), spec.recipe))
-    # The name at the top of the module; for a closure, that of the function around it.
-    found = {f"{o.__module__}:{o.__qualname__.partition('.')[0]}" for o in (*functions, *classes)}
-    start = ("fathom.train:train", "fathom.tasks:Problem", f"fathom.backends.{spec.backend}")
-    return (*start, *sorted(found))
+    backend = f"fathom.backends.{spec.backend}:connect"
+    return {"fathom.train:train", "fathom.tasks:Problem", backend, *_names(classes)}
 
 
-CHECKS = ("fathom.settings:", "fathom.system.errors:")
-"""Left out: they validate settings and word refusals. The settings themselves are in the spec."""
+def _names(objects: Iterable[Any]) -> set[str]:
+    """As 'module:name', by the name at the top of the module: of a closure, the function's."""
+    return {f"{o.__module__}:{o.__qualname__.partition('.')[0]}" for o in objects}
+
+
+CHECKS = ("fathom.settings:", "fathom.system.errors:", "fathom.system.text:")
+"""Left out: they check settings, which the spec itself holds, and word what is said."""
 
 
 @cache  # the same for thousands of cells

@@ -21,9 +21,10 @@ from fathom.runs.folder import (
     read_manifest,
     run_folder,
 )
-from fathom.runs.receipts import OUTCOMES, Replay, read_replays
-from fathom.runs.run import Run
-from fathom.runs.training_code import training_code
+from fathom.runs.incoming import recover
+from fathom.runs.receipts import NOT_REPEATED, Replay, read_replays
+from fathom.runs.run import Run, group_runs, manifests_of
+from fathom.runs.training_code import starts, training_code, training_code_hash
 from fathom.system.text import one_line
 
 
@@ -60,8 +61,10 @@ def _why_stale(folder: Path, manifest: Manifest, spec: Spec) -> str:
     """What of the run's spec or code has changed since; empty if nothing has."""
     if manifest.spec_hash != spec.hash():
         return f"spec differs: {compare_specs(read_json(folder / SPEC), spec.model_dump())}"
-    changed = changed_code(manifest.code, training_code(spec))
-    return f"code differs: {', '.join(changed)}" if changed else ""
+    if changed := changed_code(manifest.code, training_code(spec)):
+        return f"code differs: {', '.join(changed)}"
+    missing = sorted(starts(spec) - manifest.code.keys())
+    return f"no hash of its code: {', '.join(missing)}" if missing else ""
 
 
 def changed_code(recorded: dict[str, str], now: dict[str, str]) -> list[str]:
@@ -112,12 +115,19 @@ def imported_runs(config: Config) -> list[Run]:
     Raises RunError for a damaged receipt, and if there is no run where no other could count.
     """
     platforms = imported_platforms(Path(config.results))
-    replays = read_replays(config) if platforms else {}
-    runs = []
-    for cell, platform in itertools.product(config.cells(), platforms):
-        if (folder := platform / cell.path()).exists():
-            replay = replays.get((platform.name, cell.path()))
-            runs.append(_validate_imported(folder, config.spec(cell), platform.name, replay))
+    runs = [
+        _validate_imported(folder, config.spec(cell), platform.name)
+        for cell, platform in itertools.product(config.cells(), platforms)
+        if (folder := platform / cell.path()).exists()
+    ]
+    replays, decided = read_replays(config) if runs else [], {}
+    for group in group_runs(run for run in runs if run.replay):
+        code = training_code_hash(config.spec(group[0].cell))
+        of_these = (group[0].platform, manifests_of(group), code)
+        found = (r for r in replays if (r.platform, r.runs, r.code) == of_these)
+        replay = next(found, None)
+        decided |= {run.folder: _apply_replay(run, replay) for run in group}
+    runs = [decided.get(run.folder, run) for run in runs]
     if not (runs or config.train):
         raise RunError(
             f"{config.results}/imported: holds no run of this config, which says train: false, so "
@@ -126,39 +136,47 @@ def imported_runs(config: Config) -> list[Run]:
     return runs
 
 
-def _validate_imported(folder: Path, spec: Spec, platform: str, replay: Replay | None) -> Run:
+def _validate_imported(folder: Path, spec: Spec, platform: str) -> Run:
+    """The imported run; `waits` for a replay if it is whole and of the present spec."""
     run = validate_run(folder, spec, imported=True)
     if run.platform not in ("", platform):  # a copy would count twice
         reason = one_line(f"{MANIFEST}: is of platform {run.platform}, not {platform}")
         return replace(run, status="corrupt", reason=reason)
-    if run.status != "stale" or run.manifest.spec_hash != spec.hash():
-        return run
-    if replay and not replay.applies(run.manifest, spec):
-        replay = None
-    return _apply_replay(run, replay)
+    if run.counts or (run.status == "stale" and run.manifest.spec_hash == spec.hash()):
+        return replace(run, replay="waits")
+    return run
 
 
 def _apply_replay(run: Run, replay: Replay | None) -> Run:
-    """An imported run of the present spec that other code made: it counts if a replay agrees."""
-    if replay is None:
-        reason = one_line(f"waits for a replay (fathom replay); {run.reason}")
-        return replace(run, replay="waits", reason=reason)
-    said, details = OUTCOMES[replay.outcome], replay.explanation
-    if replay.outcome == "agrees":
+    """An imported run of the present spec: a replay decides, or else the code that it names.
+
+    Anybody can copy the hashes of today's code. So where the device is here, a run that names them
+    is repeated as any other.
+    """
+    if run.counts and (replay is None or replay.outcome == "unavailable"):
+        said = details = f"its manifest names today's code; {NOT_REPEATED}"
+    elif replay is None:
+        said = details = f"waits for a replay (fathom replay); {run.reason}"
+    elif replay.outcome == "agrees":
         try:
             check_content(run.folder, run.manifest)
         except RunError as error:
             reason = one_line(f"{_inside(run.folder, error)}; {run.reason}")
             return replace(run, replay="differs", reason=reason)
-        made = f"made by {run.manifest.made_by}"
         run = replace(run, status="imported")
-        said, details = f"{made}; {said}", f"{made}; {details}"
+        made = f"made by {run.manifest.made_by}"
+        said, details = f"{made}; {replay.statement}", f"{made}; {replay.explanation}"
     else:
-        said, details = f"{said}; {run.reason}", f"{details}; {run.reason}"
-    return replace(run, replay=replay.outcome, reason=one_line(said), details=one_line(details))
+        status = "stale" if replay.outcome == "differs" else run.status
+        rest = f"; {run.reason}" if run.reason else ""
+        said, details = f"{replay.statement}{rest}", f"{replay.explanation}{rest}"
+        run = replace(run, status=status)
+    outcome = replay.outcome if replay else "waits"
+    return replace(run, replay=outcome, reason=one_line(said), details=one_line(details))
 
 
 def imported_platforms(results: Path) -> list[Path]:
     """The folders that bundles were imported into, one for each platform."""
-    # An import unpacks into a folder whose name begins with a dot; a kill leaves it, unchecked.
+    recover(results / "imported")
+    # An import unpacks into a folder whose name begins with a dot: what is in it is unchecked.
     return sorted(folder for folder in results.glob("imported/[!.]*") if folder.is_dir())

@@ -24,13 +24,18 @@ class UserError(Exception):
 
 def fail(message: str) -> NoReturn:
     """Print the message, each line after the program's name, and exit with status 1."""
-    _print(message)
+    say(message)
     raise SystemExit(1)
 
 
 def fail_for_system(error: OSError) -> NoReturn:
     """Exit with the system's message, as in 'results/x.csv: No space left on device'."""
-    fail(f"{error.filename or 'writing'}: {error.strerror or error}")
+    fail(of_system(error))
+
+
+def of_system(error: OSError) -> str:
+    """The file and what the system says of it."""
+    return f"{error.filename or 'writing'}: {error.strerror or error}"
 
 
 def fail_for_missing(error: ModuleNotFoundError) -> NoReturn:
@@ -44,10 +49,11 @@ def fail_for_missing(error: ModuleNotFoundError) -> NoReturn:
 
 def fail_for_interrupt() -> NoReturn:
     """Exit with status 130, as a shell expects after Ctrl-C."""
-    _print("interrupted; a training goes on from its last checkpoint")
+    say("interrupted; a training goes on from its last checkpoint")
     raise SystemExit(130)
 
 
-def _print(message: str) -> None:
+def say(message: str) -> None:
+    """Print the message on stderr, each line after the program's name."""
     for line in message.rstrip("\n").split("\n"):
         print(f"fathom: {printable(line)}", file=sys.stderr)

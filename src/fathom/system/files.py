@@ -2,13 +2,54 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import shutil
+import stat
+import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from fathom.system.errors import UserError
+
+STDOUT = ("-", "/dev/stdout")
+"""Names of the standard output."""
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def is_stdout(path: Path) -> bool:
+    """Whether the path names the standard output."""
+    return str(path) in STDOUT
+
+
+def file_to_write(path: Path) -> Path:
+    """The file that a write to `path` makes or replaces: links are followed, also to nothing.
+
+    Raises UserError where something is there that is no regular file. To replace a device would
+    break the machine, and a pipe whoever reads it.
+    """
+    if path.exists() and not path.is_file():
+        kind = "folder" if path.is_dir() else stat.filemode(path.stat().st_mode)[0]
+        kind = {"c": "device", "b": "device", "p": "pipe", "s": "socket"}.get(kind, kind)
+        raise UserError(f"{path}: is a {kind}, which is not replaced; name a file")
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
+
+
+@contextmanager
+def names_itself(path: Path, instead: Path | None = None) -> Iterator[None]:
+    """Let an error of the system name the file: that of a full disk names none, or the source."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL or (error.errno and error.filename in (None, str(instead))):
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
 
 
 @contextmanager
@@ -16,14 +57,26 @@ def atomic_write(path: Path) -> Iterator[Path]:
     """Yield a temporary name beside `path`, and rename the file to `path` if the block succeeds.
 
     Creates parent folders. After an error the temporary file is gone and `path` is unchanged.
+    `-` and `/dev/stdout` are the standard output, which gets the whole file at the end. Raises
+    UserError for what is no regular file.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    if is_stdout(path):
+        with tempfile.TemporaryDirectory() as folder, names_itself(path):
+            yield (temporary := Path(folder, "output"))
+            sys.stdout.flush()
+            with temporary.open("rb") as file:
+                shutil.copyfileobj(file, sys.stdout.buffer)
+            sys.stdout.flush()
+        return
+    target = file_to_write(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        yield temporary
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())  # before the rename, or a crash could leave an empty file
-        temporary.replace(path)
+        with names_itself(path, instead=temporary):
+            yield temporary
+            with temporary.open("rb+") as file:
+                os.fsync(file.fileno())  # before the rename, or a crash could leave an empty file
+            temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
 

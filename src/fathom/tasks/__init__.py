@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from fathom.metrics import (
+    CLOCKS,
     LOSS_TAIL,
     RUN_METRICS,
     STEP_METRICS,
@@ -150,26 +151,29 @@ class Trained:
             batch = Batch.of_arrays(arrays)
             return task.loss(self.ops, network.forward(self.ops, params, batch.inputs), batch)
 
-        total = weight = 0.0
-        for batch in batches:
-            batch.check(task.classes(self.problem.spec.model))
-            total += batch.weight * float(self.infer(loss, batch.arrays(np.asarray)))
-            weight += batch.weight
-        return total / weight
+        def total(batch: Batch) -> float:
+            return batch.weight * float(self.infer(loss, batch.arrays(np.asarray)))
+
+        return self._mean(total, batches)
 
     def accuracy(self, batches: Iterable[Batch]) -> float:
         """The weighted share of targets whose largest logit is their class; NaN names none."""
-        right = weight = 0.0
-        for batch in batches:
-            batch.check(self.problem.task.classes(self.problem.spec.model))
+
+        def right(batch: Batch) -> float:
             logits = self.logits(batch.inputs)
             named = np.where(np.isfinite(logits).all(axis=-1), logits.argmax(axis=-1), -1)
             is_right = named == batch.targets
-            right += float(
-                is_right.sum() if batch.weights is None else batch.weights[is_right].sum()
-            )
+            return float(is_right.sum() if batch.weights is None else batch.weights[is_right].sum())
+
+        return self._mean(right, batches)
+
+    def _mean(self, total_of: Callable[[Batch], float], batches: Iterable[Batch]) -> float:
+        total = weight = 0.0
+        for batch in batches:
+            batch.check(self.problem.task.classes(self.problem.spec.model))
+            total += total_of(batch)
             weight += batch.weight
-        return right / weight
+        return total / weight
 
     def of_parameters(self, function: Callable[[dict[str, Array]], Array]) -> np.ndarray:
         """A function of the parameters alone, in float64."""
@@ -257,7 +261,8 @@ class Task(ABC):
     def loss(self, ops: Ops, output: Output, batch: Batch) -> Array:
         """What training minimises, a scalar: by default the weighted mean cross-entropy, in nats.
 
-        `batch`: on the device.
+        `batch`: on the device. A loss that can be negative is declared, with its bounds, as a
+        metric `loss` of the task's own.
         """
         return ops.cross_entropy(output.logits, batch.targets, batch.weights)
 
@@ -290,6 +295,12 @@ def load(name: str) -> Task:
         and value.__module__ == module.__name__
     )
     return found()
+
+
+def example_batch(spec: Spec) -> Batch:
+    """A first batch that needs no files: where `batch` reads some, the `noise_batch` beside it."""
+    noise_batch = getattr(_module(spec.task), "noise_batch", None)
+    return noise_batch(spec) if noise_batch else load(spec.task).batch(spec, 0)
 
 
 def presentation(name: str) -> Presentation:
@@ -348,6 +359,12 @@ def bounds_of(run_metric: str) -> tuple[float, float]:
     return step_metrics()[run_metrics()[run_metric].of].bounds
 
 
+@cache
+def times() -> tuple[str, ...]:
+    """The run metrics that come from a clock: they have tables of their own."""
+    return tuple(n for n, m in run_metrics().items() if {m.of, m.times} & {*CLOCKS})
+
+
 JUDGED_BY = Literal["held_out", "training_loss"]
 """What a study's results may be judged by."""
 
@@ -388,10 +405,6 @@ class Problem:
         self.task = load(spec.task)
         self.network = self.task.network(spec.model, spec.depth, spec.recipe, spec.connection)
 
-    def at_depth(self, depth: int) -> Problem:
-        """The same problem for a network of another depth."""
-        return Problem(self.spec.model_copy(update={"depth": depth}))
-
     def initial_parameters(self) -> dict[str, np.ndarray]:
         """Float32 parameters by name: the same numbers for every backend."""
         return init.draw(self.network.parameters(), self.spec.seed)
@@ -406,9 +419,9 @@ class Problem:
         for number in range(step * spec.accumulate, (step + 1) * spec.accumulate):
             batch = self.task.batch(spec, number)
             batch.check(self.task.classes(spec.model))
-            if connection.uses_noise:
-                rng = np.random.default_rng([spec.seed, NOISE_STREAM, number])
-                noise = connection.sample_noise(rng, step / spec.steps)
+            rng = np.random.default_rng([spec.seed, NOISE_STREAM, number])
+            noise = connection.sample_noise(rng, step / spec.steps)
+            if noise is not None:
                 batch = replace(batch, inputs={**batch.inputs, "noise": noise})
             found.append(batch)
         return found

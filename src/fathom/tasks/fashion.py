@@ -6,10 +6,10 @@ Batches come from a shuffle by NumPy, so that every backend sees the same pictur
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache, wraps
-from typing import Annotated
+from functools import lru_cache
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -24,7 +24,7 @@ from fathom.models.convnet import SIDE, ConvNet, groups_of
 from fathom.models.recipes import Recipe
 from fathom.settings import Flag, Number, Positive, Registry, Settings
 from fathom.spec import Spec
-from fathom.tasks import Batch, Presentation, Table, Task, Trained, Untrained
+from fathom.tasks import Batch, Presentation, Problem, Table, Task, Trained, Untrained
 
 # Keep the random numbers of shuffles, translations and dropout apart from each other and from
 # those of the initial parameters.
@@ -68,7 +68,8 @@ def overflow_depth(untrained: Untrained) -> int | None:
     In a network of PUBLISHED_DEPTH layers that is otherwise the cell's, at its initial parameters
     and on its first batch: the first block, from 0, whose input is not finite; None if all are.
     """
-    ops, deep = untrained.ops, untrained.problem.at_depth(PUBLISHED_DEPTH)
+    spec = untrained.problem.spec.model_copy(update={"depth": PUBLISHED_DEPTH})
+    ops, deep = untrained.ops, Problem(spec)
     inputs = deep.block_inputs(ops, deep.initial_parameters())
     finite = [bool(ops.to_numpy(ops.all_finite(x))) for x in inputs]
     return None if all(finite) else finite.index(False)
@@ -81,52 +82,44 @@ def test_accuracy(trained: Trained) -> float:
     return trained.accuracy(Batch({"images": images[part]}, labels[part]) for part in parts)
 
 
-Read = Callable[[CausalConnection, str], np.ndarray]
-"""One of a connection's `matrices`, by name, in float64."""
+def causal_matrix(trained: Trained, name: str, **settings: Any) -> np.ndarray | None:  # noqa: ANN401
+    """One of the `matrices` of causal layers, in float64; None where layers are not causal.
+
+    `settings`: those of the connection that are otherwise than in training.
+    """
+    connection = trained.problem.network.connection
+    if not isinstance(connection, CausalConnection):
+        return None
+    changed = connection.settings.model_copy(update=settings)
+    connection = replace(connection, settings=changed)
+    return trained.of_parameters(lambda params: connection.matrices(trained.ops, params)[name])
 
 
-def of_causal(
-    error: Callable[[Read, CausalConnection], np.ndarray],
-) -> Callable[[Trained], float | None]:
-    """Makes an error of the matrices of causal layers a metric, its largest absolute entry."""
-
-    @wraps(error)  # its name is how the hash of the code finds it
-    def largest_entry(trained: Trained) -> float | None:
-        connection = trained.problem.network.connection
-        if not isinstance(connection, CausalConnection):
-            return None
-
-        def read(connection: CausalConnection, name: str) -> np.ndarray:
-            return trained.of_parameters(lambda p: connection.matrices(trained.ops, p)[name])
-
-        return float(np.abs(error(read, connection)).max())
-
-    return largest_entry
+def sum_error(matrix: np.ndarray | None, axis: int) -> float | None:
+    """The largest |sum − 1| along an axis."""
+    return None if matrix is None else float(np.abs(matrix.sum(axis=axis) - 1).max())
 
 
-@of_causal
-def mixing_row_error(read: Read, connection: CausalConnection) -> np.ndarray:
-    """Row sums − 1 of the matrix that layers read prefixes of."""
-    return read(connection, "mixing").sum(axis=1) - 1
+def mixing_row_error(trained: Trained) -> float | None:
+    """Of the matrix that layers read prefixes of."""
+    return sum_error(causal_matrix(trained, "mixing"), axis=1)
 
 
-@of_causal
-def mixing_column_error(read: Read, connection: CausalConnection) -> np.ndarray:
-    """Column sums − 1 of the same."""
-    return read(connection, "mixing").sum(axis=0) - 1
+def mixing_column_error(trained: Trained) -> float | None:
+    """Of the same."""
+    return sum_error(causal_matrix(trained, "mixing"), axis=0)
 
 
-@of_causal
-def weights_column_error(read: Read, connection: CausalConnection) -> np.ndarray:
-    """Column sums − 1 of the weights that layers read with."""
-    return read(connection, "weights").sum(axis=0) - 1
+def weights_column_error(trained: Trained) -> float | None:
+    """Of the weights that layers read with."""
+    return sum_error(causal_matrix(trained, "weights"), axis=0)
 
 
-@of_causal
-def weights_difference(read: Read, connection: CausalConnection) -> np.ndarray:
+def weights_difference(trained: Trained) -> float | None:
     """The weights that layers read with, less what exp alone makes of the same logits."""
-    exp = connection.settings.model_copy(update={"constraint": Exp()})
-    return read(connection, "weights") - read(replace(connection, settings=exp), "weights")
+    weights = causal_matrix(trained, "weights")
+    unconstrained = causal_matrix(trained, "weights", constraint=Exp())
+    return None if weights is None else float(np.abs(weights - unconstrained).max())
 
 
 STEP_METRICS = Registry(
@@ -155,6 +148,7 @@ STEP_METRICS = Registry(
             when="last step",
             shown="test accuracy {:.4f}",
             bounds=SHARE,
+            finite=True,
         ),
         "mixing_row_error": StepMetric(
             "largest |row sum − 1|",
@@ -218,7 +212,7 @@ class Fashion(Task):
 
     def network(self, model: Model, depth: int, recipe: Recipe, scheme: Scheme) -> ConvNet:
         """The recipe has no say in its initialisation: the source draws He-normal weights."""
-        return ConvNet(model, depth, scheme)
+        return ConvNet(model.width, model.dropout, depth, scheme)
 
     def batch(self, spec: Spec, step: int) -> Batch:
         """Images, float32 [B, 28, 28, 1], and labels, int32 [B].
@@ -257,6 +251,15 @@ def test_set(spec: Spec) -> tuple[np.ndarray, np.ndarray]:
     """All test images and their labels, in the files' order, prepared as `batch` prepares them."""
     *_, images, labels = _files()
     return _prepared(images, spec.model.normalise), labels.astype(np.int32)
+
+
+def noise_batch(spec: Spec) -> Batch:
+    """A batch of noise in the shapes of `batch`."""
+    rng, B = np.random.default_rng(7), spec.batch_size
+    inputs = {"images": rng.random((B, 28, 28, 1), dtype=np.float32)}
+    if spec.model.dropout:
+        inputs["keep"] = _kept_activations(spec, 0)
+    return Batch(inputs, rng.integers(0, data.CLASSES, B).astype(np.int32))
 
 
 def _files() -> data.FashionMnist:

@@ -106,6 +106,13 @@ def batch_of(chosen: np.ndarray) -> Batch:
     return Batch({"tokens": chosen[:, :-1]}, chosen[:, 1:])
 
 
+def noise_batch(spec: Spec) -> Batch:
+    """A batch of characters at random."""
+    shape = (spec.batch_size, spec.model.length + 1)
+    rng = np.random.default_rng(7)
+    return batch_of(rng.integers(0, spec.model.vocab, shape).astype(np.int32))
+
+
 def held_out_windows(spec: Spec) -> np.ndarray:
     """The windows [N, T + 1] of every evaluation, evenly spread over the held-out text."""
     text, length = corpus_of(spec.model).validation, spec.model.length
@@ -157,6 +164,7 @@ STEP_METRICS = Registry(
                 counted(order),
                 when="first step",
                 bounds=POSITIVE,
+                finite=True,
             )
             for order, name in enumerate(COUNTING, start=1)
         },
@@ -174,6 +182,7 @@ STEP_METRICS = Registry(
             characters_per_byte,
             when="last step",
             bounds=POSITIVE,
+            finite=True,
         ),
     }
 )

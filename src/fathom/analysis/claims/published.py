@@ -11,13 +11,13 @@ from operator import or_
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from fathom import tasks
 from fathom.analysis.claims.rules import RULES, MinimumScale, Rule
 from fathom.config import BACKENDS, Config, Optimizer, read_yaml
 from fathom.models.connections.schemes import SCHEMES
-from fathom.settings import ConfigError, Settings, one_of, short_repr, unknown, validate
+from fathom.settings import ConfigError, OneLine, Settings, one_of, short_repr, unknown, validate
 
 AnyRule = Annotated[reduce(or_, RULES.values()), Field(discriminator="kind")]
 
@@ -28,9 +28,6 @@ Scale = dict[Annotated[str, one_of("scale setting", SCALE_SETTINGS)], float | di
 """The numbers of a study that a published run may differ in."""
 
 AveragedMetric = Annotated[str, one_of("metric", tasks.averaged())]
-
-OneLine = Annotated[str, AfterValidator(lambda text: " ".join(text.split()))]
-"""Text that YAML may fold: a line break would end a row of the report's tables."""
 
 
 class Source(Settings):
@@ -67,14 +64,28 @@ ANY: Literal["any"] = "any"
 """Stands for every depth: of a value that the source gives for none, or for another than ours."""
 
 
-class Figures(Settings):
-    """One published table: variant → depth → value."""
+class Entry(Settings):
+    """Whatever is from a source."""
 
     source: str
+
+    @property
+    def named_studies(self) -> set[str]:
+        """The studies here that it is about."""
+        return set()
+
+
+class Figures(Entry):
+    """One published table: variant → depth → value."""
+
     study: str
     metric: AveragedMetric
     scale: Scale
     cells: dict[str, dict[int | Literal["any"], Annotated[Value, BeforeValidator(_as_range)]]]
+
+    @property
+    def named_studies(self) -> set[str]:
+        return {self.study}
 
 
 class Bound(Settings):
@@ -113,21 +124,23 @@ def rounding(printed: float) -> float:
     return 0.5 * 10.0 ** int(Decimal(repr(printed)).as_tuple().exponent)
 
 
-class Threshold(Settings):
+class Threshold(Entry):
     """What a source calls a good and a bad value of a metric."""
 
-    source: str
     studies: list[str]
     metric: AveragedMetric
     good: Bound
     bad: Bound
 
+    @property
+    def named_studies(self) -> set[str]:
+        return {*self.studies}
 
-class Claim(Settings):
+
+class Claim(Entry):
     """A published statement and the tests that it has to pass."""
 
     id: str
-    source: str
     statement: OneLine
     scope: Literal["at home", "everywhere"] = Field(
         "at home", description="whether the source's own backend decides, or all of them"
@@ -143,15 +156,18 @@ class Claim(Settings):
         None, description="a study in which its tests are made again; these decide nothing"
     )
 
+    @property
+    def named_studies(self) -> set[str]:
+        return {study for test in self.tests for study in test.studies}
+
     def minimum_scale_of(self, test: Rule) -> dict[str, float]:
         """The claim's, under that of the test where it has one."""
         return {**self.minimum_scale, **test.minimum_scale}
 
 
-class Note(Settings):
+class Note(Entry):
     """What a reader of a source must know, in our words: a contradiction, a convention, context."""
 
-    source: str
     statement: OneLine
 
 
@@ -166,16 +182,34 @@ class Published(Settings):
 
 
 def load_published(file: Path, config: Config) -> Published:
-    """Read and check report/published.yaml. Raises ConfigError naming the file and the entry.
+    """What of report/published.yaml the config's studies touch.
 
-    It may speak of every variant that the config's studies have, and of every named connection;
-    and of any variant of a study that the config does not have.
+    The whole file is checked. It may speak of every variant that the config's studies have, and of
+    every named connection; and of any variant of a study that the config does not have. Raises
+    ConfigError naming the file and the entry.
     """
     published = validate(Published, read_yaml(file), str(file))
     problems = list(_misnamed(published, config))
     if problems:
         raise ConfigError("\n".join(f"{file}: {problem}" for problem in problems))
-    return published
+    return _touched(published, {*config.studies})
+
+
+def _touched(published: Published, studies: set[str]) -> Published:
+    """The entries that name one of these studies, and what else there is from their sources."""
+    entries = (*published.values, *published.thresholds, *published.claims)
+    gone = {entry.source for entry in entries}
+    gone -= {entry.source for entry in entries if entry.named_studies & studies}
+
+    def stays(entry: Entry) -> bool:
+        return bool(
+            entry.named_studies & studies or not (entry.named_studies or entry.source in gone)
+        )
+
+    keys = ("values", "thresholds", "claims", "notes")
+    kept = {key: list(filter(stays, getattr(published, key))) for key in keys}
+    sources = {name: source for name, source in published.sources.items() if name not in gone}
+    return published.model_copy(update={**kept, "sources": sources})
 
 
 def _misnamed(published: Published, config: Config) -> Iterator[str]:

@@ -32,9 +32,11 @@ from fathom.analysis.tables import (
     CONFIDENCE,
     GROUP,
     MIN_SEEDS,
+    TIMES,
     counted,
     mean_with_ci,
     read_table,
+    read_with_times,
     save_tables,
     scores_of,
 )
@@ -44,9 +46,8 @@ from fathom.settings import join_values
 
 def write_claims(config: Config, published: Published, folder: Path) -> None:
     """Write published.csv, thresholds.csv, claims.csv and verdicts.csv beside the other tables."""
-    cells, steps, summary = (
-        read_table(folder / name) for name in ("cells.csv", "steps.csv.gz", "summary.csv")
-    )
+    cells, summary = (read_with_times(folder / name) for name in TIMES)
+    steps = read_table(folder / "steps.csv.gz")
     claims = claims_table(config, cells, steps, published)
     tables = {
         "published.csv": published_table(config, summary, published),
@@ -268,7 +269,7 @@ def published_table(config: Config, summary: pd.DataFrame, published: Published)
         }
         depths = sorted({depth for by_depth in cells.values() for depth in by_depth})
         scale = _scale(entry.scale, study, next(iter(cells)), depths) if study else ""
-        is_time = tasks.run_metrics()[entry.metric].of in ("step_seconds", "elapsed_seconds")
+        is_time = entry.metric in tasks.times()
         for variant, by_depth in cells.items():
             for depth, value in by_depth.items():
                 labels = (entry.source, entry.study, entry.metric, variant, depth, *value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -14,7 +13,7 @@ from fathom.models.init import Parameter
 from fathom.settings import Number, Settings
 
 if TYPE_CHECKING:
-    from fathom.models.ops import Array, Ops
+    from fathom.models.ops import Array, Layers, Ops
 
 
 class Causal(Settings):
@@ -42,15 +41,6 @@ class Causal(Settings):
         return CausalConnection(self, context)
 
 
-class History:
-    """The states so far, and what finished blocks of them contribute to later layers."""
-
-    def __init__(self, first: Array) -> None:
-        self.states = [first]
-        self.sums: dict[int, Array] = {}
-        self.input: Array = None
-
-
 @dataclass(frozen=True)
 class CausalConnection(Connection):
     """Formula: `Causal`.
@@ -74,41 +64,32 @@ class CausalConnection(Connection):
         L, logits = self.context.layers, params["connection.mixing"]
         return self.settings.constraint.matrix(ops, logits[None], L, L)[0]
 
-    def coefficients(self, ops: Ops, params: dict[str, Array], noise: Array | None = None) -> Array:
+    def weights(self, ops: Ops, params: dict[str, Array]) -> Array:
         """The weights [L, L]: row i sums to 1 over columns 0 … i and is zero beyond."""
         matrix = ops.tril(self.constrained(ops, params))
         return matrix / (ops.sum(matrix, axis=-1, keepdims=True) + self.settings.added)
 
-    def per_layer(self, ops: Ops, coefficients: Array) -> Sequence[Array]:
-        return [coefficients] * self.context.layers
-
     def matrices(self, ops: Ops, params: dict[str, Array]) -> dict[str, Array]:
         """`mixing`, before row prefixes are normalised, and the `weights` that layers read with."""
-        return {"mixing": self.constrained(ops, params), "weights": self.coefficients(ops, params)}
+        return {"mixing": self.constrained(ops, params), "weights": self.weights(ops, params)}
 
     def matrix_shapes(self) -> dict[str, tuple[int, ...]]:
         L = self.context.layers
         return {"mixing": (L, L), "weights": (L, L)}
 
-    def open(self, ops: Ops, coefficients: Array, x: Array) -> History:
-        return History(x)
-
-    def read(self, ops: Ops, c: Array, streams: History) -> tuple[Array, History]:
-        m = len(streams.states)
-        n = m & -m
-        # Layer i mixes the first i + 1 states, so these m states serve layers from m − 1 on.
-        last = min(m - 1 + n, c.shape[0])
-        block = c[m - 1 : last, m - n : m]
-        parts = ops.unstack(ops.tensordot(block, ops.stack(streams.states[m - n : m])))
-        for layer, part in enumerate(parts, start=m - 1):
-            earlier = streams.sums.get(layer)
-            streams.sums[layer] = part if earlier is None else earlier + part
-        streams.input = streams.sums.pop(m - 1)
-        return streams.input, streams
-
-    def write(self, ops: Ops, c: Array, streams: History, y: Array) -> History:
-        streams.states.append(y if self.context.has_residual else streams.input + y)
-        return streams
-
-    def close(self, ops: Ops, coefficients: Array, streams: History) -> Array:
-        return streams.states[-1]
+    def through(
+        self, ops: Ops, params: dict[str, Array], x: Array, layers: Layers, noise: Array | None
+    ) -> tuple[Array, None]:
+        weights = self.weights(ops, params)
+        states, sums = [x], {}
+        for i, layer in enumerate(layers):
+            m = i + 1
+            n = m & -m
+            # Layer i mixes the first i + 1 states, so these m states serve layers from i on.
+            block = weights[i : min(i + n, len(layers)), m - n : m]
+            parts = ops.unstack(ops.tensordot(block, ops.stack(states[m - n : m])))
+            for later, part in enumerate(parts, start=i):
+                sums[later] = sums[later] + part if later in sums else part
+            x = sums.pop(i)
+            states.append(layer(x) if self.context.has_residual else x + layer(x))
+        return states[-1], None

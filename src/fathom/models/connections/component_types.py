@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Union
+from typing import Annotated, Any, Literal, Union, get_args
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, WrapValidator
 
@@ -35,8 +35,8 @@ def one_of_registry(what: str, registry: Registry[type[Settings]]) -> Any:  # no
 
 def _a_stream(value: object) -> object:
     """Checked before the union, whose error would list each alternative."""
-    if value != "cycle" and (type(value) is not int or value < 0):
-        raise ValueError(f"must be a whole number from 0, or cycle, but is {value!r}")
+    if value not in get_args(Cycle) and (type(value) is not int or value < 0):
+        raise ValueError(f"must be a whole number from 0, cycle or cycle_blocks, but is {value!r}")
     return value
 
 
@@ -51,22 +51,30 @@ Logit = Annotated[Number | Literal["share"], BeforeValidator(_a_logit)]
 """A number, or `share`: the logit with σ(logit) = 1/S."""
 
 
+Cycle = Literal["cycle", "cycle_blocks"]
+"""Another stream for each layer, or for each block."""
+
+
 class VectorStart(Settings):
     """Initial logits of weights: `on` for one of them, `off` for the others."""
 
     on: Logit = 0.0
     off: Logit = 0.0
-    stream: Annotated[NonNegative | Literal["cycle"], BeforeValidator(_a_stream)] = Field(
-        0, description="index of the one that is on; cycle: l mod S in layer l"
+    stream: Annotated[NonNegative | Cycle, BeforeValidator(_a_stream)] = Field(
+        0,
+        description="index of the one that is on; cycle: l mod S in layer l; cycle_blocks: b mod S "
+        "in all layers of block b",
     )
 
-    def distribution(self, S: int) -> Distribution:
-        """The same in every layer, except with `cycle`."""
+    def distribution(self, S: int, per_block: int = 1) -> Distribution:
+        """The same in every layer, except with a cycle. `per_block`: layers of a block."""
         on, off = (
             -math.log(max(S - 1, 1e-9)) if value == "share" else value
             for value in (self.on, self.off)
         )
-        return OneStream(on, off, None if self.stream == "cycle" else self.stream)
+        if isinstance(self.stream, int):
+            return OneStream(on, off, self.stream)
+        return OneStream(on, off, None, layers=per_block if self.stream == "cycle_blocks" else 1)
 
 
 class MatrixStart(Settings):
@@ -76,6 +84,6 @@ class MatrixStart(Settings):
     off_diagonal: Number = 0.0
     noise: Annotated[Number, Field(ge=0)] = 0.0
 
-    def distribution(self, S: int) -> Distribution:
+    def distribution(self, S: int, per_block: int = 1) -> Distribution:
         """The same in every layer, except for the noise."""
         return ScaledIdentity(self.diagonal - self.off_diagonal, self.off_diagonal, self.noise)

@@ -7,7 +7,8 @@ with `kind` and settings. A new one is a class here and its line in the registry
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from operator import not_
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 from pydantic import Field
@@ -43,7 +44,7 @@ class Copies(Open):
     kind: Literal["copies"] = "copies"
 
     def streams(self, ops: Ops, params: dict[str, Array], x: Array, S: int) -> Array:
-        return ops.repeat(x, S)
+        return ops.broadcast(x, (S, *x.shape))
 
 
 class FirstOnly(Open):
@@ -66,7 +67,9 @@ class StreamEmbedding(Open):
         return {"connection.stream_embedding": Parameter((S, context.width), start, is_matrix=True)}
 
     def streams(self, ops: Ops, params: dict[str, Array], x: Array, S: int) -> Array:
-        return ops.repeat(x, S) + per_stream(ops, params["connection.stream_embedding"], x)
+        return ops.broadcast(x, (S, *x.shape)) + per_stream(
+            ops, params["connection.stream_embedding"], x
+        )
 
 
 class LearnedScales(Open):
@@ -80,7 +83,9 @@ class LearnedScales(Open):
         return {"connection.stream_scales": Parameter((S, context.width), start)}
 
     def streams(self, ops: Ops, params: dict[str, Array], x: Array, S: int) -> Array:
-        return ops.repeat(x, S) * per_stream(ops, params["connection.stream_scales"], x)
+        return ops.broadcast(x, (S, *x.shape)) * per_stream(
+            ops, params["connection.stream_scales"], x
+        )
 
 
 def per_stream(ops: Ops, rows: Array, x: Array) -> Array:
@@ -193,12 +198,14 @@ class NoGate(Settings):
     """H_res unchanged."""
 
     kind: Literal["none"] = "none"
-    noise: ClassVar[bool] = False
 
     def parameters(self, layers: int) -> dict[str, Parameter]:
         return {}
 
     def values(self, ops: Ops, params: dict[str, Array], noise: Array | None) -> None:
+        return None
+
+    def sample_noise(self, rng: np.random.Generator, layers: int, progress: float) -> None:
         return None
 
     def apply(self, ops: Ops, g: Array | None, H: Array) -> Array:
@@ -231,11 +238,15 @@ class LearnedGate(Settings):
         perturbed = ops.clip(g * factor - 0.5, 0.4) + 0.5
         return is_drawn * value + (1 - is_drawn) * perturbed
 
-    def sample_noise(self, rng: np.random.Generator, layers: int, progress: float) -> np.ndarray:
+    def sample_noise(
+        self, rng: np.random.Generator, layers: int, progress: float
+    ) -> np.ndarray | None:
         """[L, 3]: whether g is replaced (1 or 0), by what, and the factor of g otherwise.
 
-        `progress`: the share of steps that are done.
+        `progress`: the share of steps that are done. None without noise.
         """
+        if not self.noise:
+            return None
         share = 0.02 + 0.18 * min(1.0, progress / 0.1)
         is_drawn = rng.random(layers) < share
         values, factors = rng.uniform(0.1, 0.9, layers), rng.uniform(0.7, 1.3, layers)
@@ -263,13 +274,17 @@ class Static(Settings):
 class FromStreams(Settings):
     """Coefficients H̃ computed from the streams, with static logits b.
 
-    Parameters: φ and α of each part (pre, post, res).
+    Parameters: φ of each part (pre, post, res), and an α of each or one α.
     """
 
     alpha: Number | None = Field(0.01, description="initial α; null: no α, as if it were one")
     phi: Annotated[Number, Field(ge=0)] | None = Field(
         None, description="initial standard deviation of φ; null: 1/√(inputs of φ)"
     )
+    phi_per_input: Flag = Field(
+        False, exclude_if=not_, description="whether φ's deviation is `phi`/√(inputs of φ)"
+    )
+    one_alpha: Flag = Field(False, exclude_if=not_, description="whether all parts share one α")
     eps: Annotated[Number, Field(gt=0)] = Field(1e-6, description="added to the mean square")
 
     def inputs(self, S: int, context: ConnectionContext) -> int:
@@ -289,7 +304,9 @@ class FromStreams(Settings):
     ) -> dict[str, Parameter]:
         """Parameters for parts with logits of the given shapes, stacked over layers."""
         n = self.inputs(S, context)
-        start = Normal(1 / math.sqrt(n) if self.phi is None else self.phi)
+        deviation = 1.0 if self.phi is None else self.phi
+        per_input = self.phi is None or self.phi_per_input
+        start = Normal(deviation / math.sqrt(n) if per_input else deviation)
         found = {
             f"connection.phi_{part}": Parameter(
                 (context.layers, self.rows(shape, S), n), start, is_matrix=True
@@ -298,7 +315,8 @@ class FromStreams(Settings):
         }
         if self.alpha is not None:
             alpha = Constant(self.alpha)
-            found["connection.alpha"] = Parameter((context.layers, len(shapes)), alpha)
+            count = 1 if self.one_alpha else len(shapes)
+            found["connection.alpha"] = Parameter((context.layers, count), alpha)
         return found
 
     def logits(

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     import numpy as np
 
     from fathom.models.init import Parameter
-    from fathom.models.ops import Array, Ops
+    from fathom.models.ops import Array, Layers, Ops
 
 
 @dataclass(frozen=True)
@@ -30,36 +29,27 @@ class ConnectionContext:
     per_block: int = 1
     """How many wrapped functions make a block."""
 
-    @property
-    def reported_layers(self) -> tuple[int, int, int]:
-        """The first wrapped function of the first, the middle and the last block."""
-        blocks = self.layers // self.per_block
-        first, middle, last = (self.per_block * b for b in (0, blocks // 2, blocks - 1))
-        return first, middle, last
-
 
 class Connection(ABC):
-    """A residual connection in a network. It wraps any function f and knows nothing about f.
+    """A residual connection in a network. It wraps any functions f and knows nothing about them.
 
-        c       = coefficients(params, noise)            learned numbers, for all layers
-        streams = open(c, x)                             expands the embedded input to streams
-        x, streams = read(c_l, streams)                  the input of layer l
-        streams = write(c_l, streams, f(x))              adds the output of layer l
-        x       = close(c, streams)                      reduces the streams to the output
-
-    Shapes: inputs and outputs of f are […, C], coefficients are [L, …]. Each connection has its own
-    representation of `streams`.
+    Shapes: inputs and outputs of f are […, C], parameters are stacked over layers, [L, …].
     """
+
+    is_plain: ClassVar[bool] = False
+    """Whether there is a single stream: the product of all mixing is then the number one."""
 
     @abstractmethod
     def parameters(self) -> dict[str, Parameter]:
         """Its parameters by name, `connection.*`, stacked over layers."""
 
     @abstractmethod
-    def coefficients(self, ops: Ops, params: dict[str, Array], noise: Array | None = None) -> Any:  # noqa: ANN401
-        """What depends on the parameters alone, for all layers at once.
+    def through(
+        self, ops: Ops, params: dict[str, Array], x: Array, layers: Layers, noise: Array | None
+    ) -> tuple[Array, MixingTrace | None]:
+        """Pass the embedded input through all L layers: (output […, C], how streams were mixed).
 
-        `noise`: from `sample_noise`; None outside of training.
+        `noise`: from `sample_noise`; None outside of training. There is no trace of one stream.
         """
 
     def sample_noise(self, rng: np.random.Generator, progress: float) -> np.ndarray | None:
@@ -68,40 +58,6 @@ class Connection(ABC):
         `progress`: the share of steps that are done.
         """
         return None
-
-    @abstractmethod
-    def per_layer(self, ops: Ops, coefficients: Any) -> Sequence[Any]:  # noqa: ANN401
-        """Split the coefficients of all layers into those of each."""
-
-    @abstractmethod
-    def open(self, ops: Ops, coefficients: Any, x: Array) -> Any:  # noqa: ANN401
-        """The embedded input […, C] → the first layer's streams."""
-
-    @abstractmethod
-    def read(self, ops: Ops, c: Any, streams: Any) -> tuple[Array, Any]:  # noqa: ANN401
-        """Streams → (the layer's input […, C], the streams for `write`)."""
-
-    @abstractmethod
-    def write(self, ops: Ops, c: Any, streams: Any, y: Array) -> Any:  # noqa: ANN401
-        """The streams from `read` and the layer's output → the next layer's streams."""
-
-    @abstractmethod
-    def close(self, ops: Ops, coefficients: Any, streams: Any) -> Array:  # noqa: ANN401
-        """The last layer's streams → the output […, C]."""
-
-    def mixed(self, ops: Ops, coefficients: Any, streams: Any) -> MixingTrace | None:  # noqa: ANN401
-        """How a pass that ended with these streams mixed them; None for a single stream."""
-        return None
-
-    @property
-    def uses_noise(self) -> bool:
-        """Whether `sample_noise` returns an array."""
-        return False
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether there is a single stream: the product of all mixing is then the number one."""
-        return False
 
     def matrices(self, ops: Ops, params: dict[str, Array]) -> dict[str, Array]:
         """Mixing matrices to save after training, by name; none by default."""

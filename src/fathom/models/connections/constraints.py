@@ -73,6 +73,9 @@ class Exp(OfLogits):
 
 # --- Sinkhorn -----------------------------------------------------------------------------------
 
+LARGEST = 16.0
+"""Sums of at most exp(16) and entries of at least `sinkhorn.SMALLEST` overflow no float32."""
+
 TO_LAST, TO_FIRST = (1, 2, 0), (2, 0, 1)
 """Axes that move the index of the matrix to the end, and back."""
 
@@ -90,7 +93,7 @@ class Sinkhorn(OfLogits):
 
     def matrix(self, ops: Ops, logits: Array, S: int, layers: int) -> Array:
         bounded = logits if self.clip is None else ops.clip(logits, self.clip)
-        K = ops.exp(bounded / self.tau if self.tau != 1 else bounded)
+        K = exp_of(ops, bounded / self.tau if self.tau != 1 else bounded)
         return normalize(
             ops, K, alternating_sides(self.iterations, self.last), self.floor, self.added
         )
@@ -129,6 +132,17 @@ class KernelSinkhorn(OfLogits):
         sides = alternating_sides(self.iterations, "columns")[1:]
         found = normalize(ops, ops.softmax(logits) + self.eps, sides, 0.0, self.eps)
         return ops.transpose(found, (0, 2, 1))
+
+
+def exp_of(ops: Ops, logits: Array) -> Array:
+    """exp of logits [N, S, S], each matrix divided by what keeps its sum at exp(LARGEST).
+
+    A common factor has no effect on the normalised matrix, but for `floor` and `added`. A matrix
+    with a smaller sum stays as it is, to the last digit.
+    """
+    flat = ops.reshape(ops.stop_gradient(logits), (logits.shape[0], -1))
+    excess = ops.maximum(ops.logsumexp(flat, axis=-1) - LARGEST, 0.0)
+    return ops.exp(logits - excess[:, None])
 
 
 def normalize(ops: Ops, K: Array, sides: tuple[Side, ...], floor: float, added: float) -> Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -11,7 +10,7 @@ from fathom.settings import Settings
 
 if TYPE_CHECKING:
     from fathom.models.init import Parameter
-    from fathom.models.ops import Array, Ops
+    from fathom.models.ops import Array, Layers, Ops
 
 
 class Plain(Settings):
@@ -28,29 +27,16 @@ class Plain(Settings):
 class PlainConnection(Connection):
     """Formula: `Plain`."""
 
-    context: ConnectionContext
+    is_plain = True
 
-    @property
-    def is_plain(self) -> bool:
-        return True
+    context: ConnectionContext
 
     def parameters(self) -> dict[str, Parameter]:
         return {}
 
-    def coefficients(self, ops: Ops, params: dict[str, Array], noise: Array | None = None) -> None:
-        return None
-
-    def per_layer(self, ops: Ops, coefficients: None) -> Sequence[None]:
-        return [None] * self.context.layers
-
-    def open(self, ops: Ops, coefficients: None, x: Array) -> Array:
-        return x
-
-    def read(self, ops: Ops, c: None, streams: Array) -> tuple[Array, Array]:
-        return streams, streams
-
-    def write(self, ops: Ops, c: None, streams: Array, y: Array) -> Array:
-        return y if self.context.has_residual else streams + y
-
-    def close(self, ops: Ops, coefficients: None, streams: Array) -> Array:
-        return streams
+    def through(
+        self, ops: Ops, params: dict[str, Array], x: Array, layers: Layers, noise: Array | None
+    ) -> tuple[Array, None]:
+        for layer in layers:
+            x = layer(x) if self.context.has_residual else x + layer(x)
+        return x, None

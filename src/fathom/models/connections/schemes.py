@@ -1,12 +1,12 @@
 """Presets: the residual schemes that have a name, and how names and settings become a scheme.
 
-Their sources: docs/definitions.md, "Connections".
+docs/schemes.md lists them; `fathom schema` makes its tables from here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from fathom.models.connections.causal import Causal
 from fathom.models.connections.component_types import one_of_registry
@@ -132,6 +132,12 @@ SCHEMES: Registry[Mapping[str, Any]] = Registry(
         "krom_hc": {**_MHC_LITE, "H_res": "kronecker"},
         "circulant_mhc": {
             **_MHC_PAPER,
+            "coefficients": {
+                "kind": "dynamic",
+                "phi": 0.02,
+                "phi_per_input": True,
+                "one_alpha": True,
+            },
             "pre": {"kind": "sigmoid", "start": {"on": "share", "off": "share"}},
             "H_res": "circulant",
             "close": "mean",
@@ -148,7 +154,7 @@ SCHEMES: Registry[Mapping[str, Any]] = Registry(
         # The hyper-parameter study.
         "mhc_gated_static": {
             **_GATED,
-            "pre": {"kind": "softmax", "start": {"on": 0.0, "off": -8.0, "stream": "cycle"}},
+            "pre": {"kind": "softmax", "start": {"on": 0.0, "off": -8.0, "stream": "cycle_blocks"}},
             "H_res": {"kind": "log_sinkhorn", "tau": 0.05, "start": {"off_diagonal": -8.0}},
         },
         "mhc_gated_dynamic": {
@@ -162,6 +168,72 @@ SCHEMES: Registry[Mapping[str, Any]] = Registry(
     }
 )
 """Settings of schemes by name, for any network."""
+
+
+class About(NamedTuple):
+    """What is told of a scheme that has a name."""
+
+    source: str
+    formula: str
+    """What sets it apart. A are logits; the other letters are those of docs/definitions.md."""
+
+
+_JANUARY, _JANUARY_25 = "Surviving Depth, 19 and 21 January", "Surviving Depth, 25 January"
+_HC_SOURCE = "HC, arXiv 2409.19606, as the mHC paper restates it"
+_EQUAL = "H_pre = A, H_post = A, H_res = A"
+_ROWS = "H_pre = column means and H_post = column sums of row softmaxes of A, H_res = "
+_HISTORY = "x_{l+1} = y + f(y), y = Σ_k W_lk x_k / (Σ_k W_lk + 1e-6) over k ≤ l, W = "
+_SOFTMAX = "H_pre = softmax(A), H_post = softmax(A), H_res = "
+_SIGMOID = "H_pre = σ(A), H_post = 2σ(A), H_res = "
+_OF_X = "; A = α·(φ x̄) + b"
+ABOUT: Registry[About] = Registry(
+    {
+        "plain": About("the pre-norm network", "x ← x + f(x)"),
+        "hc_demo": About("mHC-demo", f"{_ROWS}exp(A)"),
+        "mhc_demo": About("mHC-demo", f"{_ROWS}Sinkhorn(exp(A))"),
+        "hc_causal": About("Surviving Depth", f"{_HISTORY}exp(A)"),
+        "mhc_causal": About("Surviving Depth", f"{_HISTORY}Sinkhorn(exp(A))"),
+        "hc_static": About(_JANUARY, f"{_SOFTMAX}A"),
+        "mhc_static": About(_JANUARY, f"{_SOFTMAX}(1 − g) I + g Sinkhorn(exp(A))"),
+        "hc_dynamic": About(_JANUARY_25, _EQUAL + _OF_X),
+        "mhc_dynamic": About(_JANUARY_25, f"{_SIGMOID}Sinkhorn(exp(clip(A))){_OF_X}"),
+        "hc_paper_static": About(_HC_SOURCE, _EQUAL),
+        "hc_paper": About(_HC_SOURCE, f"{_EQUAL}; A = α·tanh(φ x̄_s) + b"),
+        "mhc_paper": About("mHC, arXiv 2512.24880", f"{_SIGMOID}Sinkhorn(exp(A)){_OF_X}"),
+        "mhc_kernels": About(
+            "DeepSeek's kernels (TileKernels)",
+            f"H_pre = σ(A) + 1e-6, H_post = 2σ(A), H_res = Sinkhorn(softmax(A) + ε){_OF_X}",
+        ),
+        "mhc_identity": About("iHC, arXiv 2607.28611", f"{_SIGMOID}I{_OF_X}"),
+        "mhc_uniform": About("a control of ours", f"{_SIGMOID}1/S everywhere{_OF_X}"),
+        "mhc_lite": About(
+            "mhc-lite, arXiv 2601.05732",
+            f"{_SIGMOID}Σ_r softmax(A)_r P_r over all permutations P_r{_OF_X}",
+        ),
+        "krom_hc": About(
+            "KromHC", f"{_SIGMOID}⊗_k [[p, 1−p], [1−p, p]], (p, 1−p) = softmax(A_k){_OF_X}"
+        ),
+        "circulant_mhc": About("C-mHC", f"{_SIGMOID}(1−γ) I + γ Σ_k softmax(A)_k shiftᵏ{_OF_X}"),
+        "orthostochastic_mhc": About(
+            "an implementation of mHC (mHC-manifold-constrained-hyper-connections)",
+            f"{_SIGMOID}squared entries of NewtonSchulz(A), nearly orthogonal{_OF_X}",
+        ),
+        "cayley_mhc": About(
+            "JPmHC, arXiv 2602.18308", f"{_SOFTMAX}Cayley(A − Aᵀ), nearly orthogonal{_OF_X}"
+        ),
+        "mhc_gated_static": About(
+            "the hyper-parameter study", f"{_SOFTMAX}(1 − g) I + g Sinkhorn(exp(A/τ))"
+        ),
+        "mhc_gated_dynamic": About(
+            "the hyper-parameter study",
+            f"{_SOFTMAX}(1 − g) I + g Sinkhorn(exp(A/τ)); A = φ x̄ + b",
+        ),
+        "mhc_scaled": About(
+            "LSS, on stream collapse", f"{_SIGMOID}Sinkhorn(exp(A)){_OF_X}; x_s = c_s ∘ x at first"
+        ),
+    }
+)
+"""Of each of them, in the same order."""
 
 
 def resolve(
@@ -206,6 +278,18 @@ def _expand(
     base = _expand(value["connection"], names, seen)
     own = {key: setting for key, setting in value.items() if key != "connection"}
     return deep_merge(base, own, kinds=True)
+
+
+def name_behind(value: str | Mapping[str, Any], names: Mapping[str, Any]) -> str:
+    """The last name that a value leads to, as in 'mhc_paper'; empty if it is settings alone.
+
+    `value` and `names` as in `resolve`, which has found no problem with them.
+    """
+    name = ""
+    while isinstance(value, str) or "connection" in value:
+        name = value if isinstance(value, str) else value["connection"]
+        value = names[name]
+    return name
 
 
 def settings_of(scheme: Scheme) -> list[Settings]:

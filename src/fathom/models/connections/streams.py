@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -26,7 +26,7 @@ from fathom.models.init import Parameter
 from fathom.settings import Positive, Settings
 
 if TYPE_CHECKING:
-    from fathom.models.ops import Array, Ops
+    from fathom.models.ops import Array, Layers, Ops
 
 
 class Streams(Settings):
@@ -50,9 +50,9 @@ class Streams(Settings):
             maps["close.map"] = self.close.map
         for key, weights in maps.items():
             stream = getattr(weights.start, "stream", 0)
-            if stream == "cycle":
+            if isinstance(stream, str):
                 if key == "close.map":
-                    raise ValueError("close.map.start.stream: cycle is for layers; name a stream")
+                    raise ValueError(f"close.map.start.stream: {stream} is for layers; name one")
             elif stream >= self.streams:
                 raise ValueError(
                     f"{key}.start.stream is {stream}, but the last of {self.streams} streams is "
@@ -66,7 +66,7 @@ class Streams(Settings):
         if refusal := self.H_res.refusal(self.streams):
             raise ValueError(f"H_res: {self.H_res.kind}: {refusal}")
         stream, shape = getattr(self.H_res.start, "stream", 0), self.H_res.shape(self.streams)
-        if shape and stream != "cycle" and stream >= shape[-1]:
+        if shape and isinstance(stream, int) and stream >= shape[-1]:
             raise ValueError(
                 f"H_res.start.stream is {stream}, but the last of {shape[-1]} logits is "
                 f"{shape[-1] - 1}"
@@ -119,7 +119,9 @@ class StreamConnection(Connection):
         s, L = self.settings, self.context.layers
         found = {"pre": s.pre.start, "post": s.post.start, "res": s.H_res.start}
         return {
-            part: Parameter((L, *shape), found[part].distribution(s.streams))
+            part: Parameter(
+                (L, *shape), found[part].distribution(s.streams, self.context.per_block)
+            )
             for part, shape in self.shapes().items()
         }
 
@@ -130,21 +132,16 @@ class StreamConnection(Connection):
         return {**s.close.parameters(S), **s.gate.parameters(self.context.layers), **expansion}
 
     def sample_noise(self, rng: np.random.Generator, progress: float) -> np.ndarray | None:
-        if not self.uses_noise:
-            return None
         return self.settings.gate.sample_noise(rng, self.context.layers, progress)
-
-    @property
-    def uses_noise(self) -> bool:
-        return self.settings.gate.noise
 
     def ungated(self, ops: Ops, logits: Array | None) -> Array:
         """Logits [N, …] → H_res [N, S, S] before the gate; [1, S, S] without logits."""
         return self.settings.H_res.matrix(ops, logits, self.settings.streams, self.context.layers)
 
     def select_reported(self, ops: Ops, of_layers: Array) -> Array:
-        """[L, …] → [3, …]: the first, the middle and the last block."""
-        return ops.stack([of_layers[k] for k in self.context.reported_layers])
+        """[L, …] → [3, …]: where the first, the middle and the last block begin."""
+        firsts = range(0, self.context.layers, self.context.per_block)
+        return ops.stack([of_layers[firsts[k]] for k in (0, len(firsts) // 2, -1)])
 
     def mixed_by_parameters(self, ops: Ops, params: dict[str, Array]) -> dict[str, Array | None]:
         """Fields of `MixingTrace` that depend on the parameters alone."""
@@ -162,7 +159,6 @@ class StreamConnection(Connection):
 class StaticCoefficients(NamedTuple):
     """The coefficients of static streams."""
 
-    params: Mapping[str, Array]
     pre: Array
     """[L, S]: the weights of the streams in f's input."""
     post: Array
@@ -186,17 +182,6 @@ class StaticCoefficients(NamedTuple):
         return ops.concatenate([above, below], axis=1)
 
 
-class StaticState(NamedTuple):
-    """Streams, and the next layer's input."""
-
-    x: Array
-    """[S, M]: M covers all axes of a stream."""
-    m: Array
-    """[M]"""
-    shape: tuple[int, ...]
-    """The shape of a stream."""
-
-
 class StaticStreams(StreamConnection):
     """Coefficients are learned numbers, computed for all layers at once."""
 
@@ -207,11 +192,11 @@ class StaticStreams(StreamConnection):
     def coefficients(
         self, ops: Ops, params: dict[str, Array], noise: Array | None = None
     ) -> StaticCoefficients:
+        """Those of all layers, from the parameters alone."""
         s, L, S = self.settings, self.context.layers, self.settings.streams
         g = s.gate.values(ops, params, noise)
         ungated = self.ungated(ops, params.get("connection.H_res"))
         return StaticCoefficients(
-            params=params,
             pre=s.pre.weights(ops, params["connection.H_pre"]),
             post=s.post.weights(ops, params["connection.H_post"]),
             H_res=ops.broadcast(s.gate.apply(ops, g, ungated), (L, S, S)),
@@ -219,34 +204,21 @@ class StaticStreams(StreamConnection):
             close=s.close.weights(ops, params, S),
         )
 
-    def per_layer(self, ops: Ops, coefficients: StaticCoefficients) -> Sequence[Array]:
-        return ops.unstack(coefficients.per_layer(ops))
-
-    def open(self, ops: Ops, coefficients: StaticCoefficients, x: Array) -> StaticState:
-        S = self.settings.streams
-        streams = self.settings.open.streams(ops, coefficients.params, x, S)
-        flat = ops.reshape(streams, (S, -1))
-        return StaticState(flat, ops.tensordot(coefficients.pre[0], flat), x.shape)
-
-    def read(self, ops: Ops, c: Array, streams: StaticState) -> tuple[Array, StaticState]:
-        return ops.reshape(streams.m, streams.shape), streams
-
-    def write(self, ops: Ops, c: Array, streams: StaticState, y: Array) -> StaticState:
-        x, m = ops.custom_vjp(MixingAndSum(), c, streams.x, ops.reshape(y, (-1,)))
-        return streams._replace(x=x, m=m)
-
-    def close(self, ops: Ops, coefficients: StaticCoefficients, streams: StaticState) -> Array:
-        return ops.reshape(streams.m, streams.shape)
-
-    def mixed(
-        self, ops: Ops, coefficients: StaticCoefficients, streams: StaticState
-    ) -> MixingTrace | None:
-        params, ungated = coefficients.params, coefficients.ungated
-        return MixingTrace(
-            H_res=coefficients.H_res,
+    def through(
+        self, ops: Ops, params: dict[str, Array], x: Array, layers: Layers, noise: Array | None
+    ) -> tuple[Array, MixingTrace]:
+        """`streams` [S, M] and the next layer's input m [M]; M covers all axes of a stream."""
+        c, S, shape = self.coefficients(ops, params, noise), self.settings.streams, x.shape
+        streams = ops.reshape(self.settings.open.streams(ops, params, x, S), (S, -1))
+        m = ops.tensordot(c.pre[0], streams)
+        for A, layer in zip(ops.unstack(c.per_layer(ops)), layers, strict=True):
+            y = ops.reshape(layer(ops.reshape(m, shape)), (-1,))
+            streams, m = ops.custom_vjp(MixingAndSum(), A, streams, y)
+        return ops.reshape(m, shape), MixingTrace(
+            H_res=c.H_res,
             H_res_of_one=None,
-            base=self.select_reported(ops, ungated) if "connection.H_res" in params else None,
-            streams=ops.reshape(streams.x, (-1, *streams.shape)),
+            base=self.select_reported(ops, c.ungated) if "connection.H_res" in params else None,
+            streams=ops.reshape(streams, (-1, *shape)),
             **self.mixed_by_parameters(ops, params),
         )
 
@@ -276,21 +248,6 @@ class Dynamics(NamedTuple):
     """[logits of all parts]"""
 
 
-class DynamicState(NamedTuple):
-    """Streams; between `read` and `write` also the coefficients for `write`."""
-
-    x: Array
-    """[N, S, M]: N sets of coefficients; M covers all other axes of a stream."""
-    post: Array | None
-    """[N, S]"""
-    H_res: Array | None
-    """[N, S, S]"""
-    shape: tuple[int, ...]
-    """The shape of a stream."""
-    passed: tuple[Array, ...]
-    """H_res of the layers so far."""
-
-
 class DynamicStreams(StreamConnection):
     """Coefficients are computed from the streams, layer by layer."""
 
@@ -302,46 +259,51 @@ class DynamicStreams(StreamConnection):
             **self.shared_parameters(),
         }
 
-    def coefficients(
-        self, ops: Ops, params: dict[str, Array], noise: Array | None = None
-    ) -> dict[str, Array | None]:
-        return {**params, "g": self.settings.gate.values(ops, params, noise)}
-
-    def per_layer(self, ops: Ops, coefficients: dict[str, Array]) -> Sequence[Dynamics]:
+    def per_layer(self, ops: Ops, coefficients: dict[str, Array | None]) -> Sequence[Dynamics]:
+        """The parameters, and the gates `g`, of each layer."""
         L, sizes = self.context.layers, self.sizes()
         phi = ops.concatenate([coefficients[f"connection.phi_{part}"] for part in sizes], axis=1)
         bs = [ops.reshape(coefficients[f"connection.b_{part}"], (L, -1)) for part in sizes]
         b = ops.concatenate(bs, axis=1)
         alpha, g = (coefficients.get(name) for name in ("connection.alpha", "g"))
         if alpha is not None:
-            # Repeat each part's α for each of its logits.
+            # Repeat each α for each of its logits.
             belongs = np.repeat(np.eye(len(sizes)), list(sizes.values()), axis=1)
+            if self.settings.coefficients.one_alpha:
+                belongs = belongs.sum(axis=0, keepdims=True)
             alpha = ops.matmul(alpha, ops.constant(belongs))
         absent = [None] * L
         stacks = (absent if x is None else ops.unstack(x) for x in (phi, alpha, g, b))
         return [Dynamics(*layer) for layer in zip(*stacks, strict=True)]
 
-    def open(self, ops: Ops, coefficients: dict[str, Array], x: Array) -> DynamicState:
-        S = self.settings.streams
-        streams = self.settings.open.streams(ops, coefficients, x, S)
-        N = self.sets(x.shape)
-        by_set = ops.transpose(ops.reshape(streams, (S, N, -1)), (1, 0, 2))
-        return DynamicState(by_set, None, None, x.shape, ())
-
-    def sets(self, shape: Sequence[int]) -> int:
-        """N, the number of sets of coefficients for a stream of this shape."""
-        return math.prod(shape[: len(shape) - 1 - self.context.pooled_axes])
-
-    def read(self, ops: Ops, c: Dynamics, streams: DynamicState) -> tuple[Array, DynamicState]:
-        s = self.settings
-        found, x = self.logits(ops, c, streams.x)
-        pre, post = s.pre.weights(ops, found["pre"]), s.post.weights(ops, found["post"])
-        N, S, _ = x.shape
-        H = s.gate.apply(ops, c.g, self.ungated(ops, found.get("res")))
-        H = ops.broadcast(H, (N, S, S))
-        m, x = ops.custom_vjp(WeightedSum(), pre, x)
-        state = DynamicState(x, post, H, streams.shape, (*streams.passed, ops.stop_gradient(H)))
-        return ops.reshape(m, streams.shape), state
+    def through(
+        self, ops: Ops, params: dict[str, Array], x: Array, layers: Layers, noise: Array | None
+    ) -> tuple[Array, MixingTrace]:
+        """`streams` [N, S, M]: N sets of coefficients; M covers all other axes of a stream."""
+        s, S, shape = self.settings, self.settings.streams, x.shape
+        g = s.gate.values(ops, params, noise)
+        N = math.prod(shape[: len(shape) - 1 - self.context.pooled_axes])
+        opened = ops.reshape(s.open.streams(ops, params, x, S), (S, N, -1))
+        streams, passed = ops.transpose(opened, (1, 0, 2)), []
+        for c, layer in zip(self.per_layer(ops, {**params, "g": g}), layers, strict=True):
+            found, streams = self.logits(ops, c, streams)
+            pre, post = s.pre.weights(ops, found["pre"]), s.post.weights(ops, found["post"])
+            H = s.gate.apply(ops, c.g, self.ungated(ops, found.get("res")))
+            H = ops.broadcast(H, (N, S, S))
+            m, streams = ops.custom_vjp(WeightedSum(), pre, streams)
+            passed.append(ops.stop_gradient(H))
+            y = ops.reshape(layer(ops.reshape(m, shape)), (N, -1))
+            (streams,) = ops.custom_vjp(Mixing(), H, post, streams, y)
+        weights = ops.broadcast(s.close.weights(ops, params, S), (N, S))
+        output, _ = ops.custom_vjp(WeightedSum(), weights, streams)
+        by_example, logits = (shape[0], -1, S, S), params.get("connection.b_res")
+        return ops.reshape(output, shape), MixingTrace(
+            H_res=ops.stack([ops.mean(H, axis=0) for H in passed]),
+            H_res_of_one=ops.stack([ops.reshape(H, by_example)[0] for H in passed]),
+            base=None if logits is None else self.ungated(ops, self.select_reported(ops, logits)),
+            streams=ops.reshape(ops.transpose(streams, (1, 0, 2)), (S, *shape)),
+            **self.mixed_by_parameters(ops, params),
+        )
 
     def logits(self, ops: Ops, c: Dynamics, x: Array) -> tuple[dict[str, Array], Array]:
         """(H̃ [N, …] by part, the streams [N, S, M])."""
@@ -354,29 +316,3 @@ class DynamicStreams(StreamConnection):
             found, _ = dynamic.logits(ops, c.phi, c.alpha, c.b, means)
         parts = zip(self.shapes().items(), ops.split(found, self.sizes().values()), strict=True)
         return {part: ops.reshape(values, (N, *shape)) for (part, shape), values in parts}, x
-
-    def write(self, ops: Ops, c: Dynamics, streams: DynamicState, y: Array) -> DynamicState:
-        x = streams.x
-        rows = ops.reshape(y, (x.shape[0], -1))
-        (x,) = ops.custom_vjp(Mixing(), streams.H_res, streams.post, x, rows)
-        return streams._replace(x=x, post=None, H_res=None)
-
-    def close(self, ops: Ops, coefficients: dict[str, Array], streams: DynamicState) -> Array:
-        N, S, _ = streams.x.shape
-        weights = self.settings.close.weights(ops, coefficients, S)
-        found, _ = ops.custom_vjp(WeightedSum(), ops.broadcast(weights, (N, S)), streams.x)
-        return ops.reshape(found, streams.shape)
-
-    def mixed(
-        self, ops: Ops, coefficients: dict[str, Array], streams: DynamicState
-    ) -> MixingTrace | None:
-        S = self.settings.streams
-        by_example = (streams.shape[0], -1, S, S)
-        logits = coefficients.get("connection.b_res")
-        return MixingTrace(
-            H_res=ops.stack([ops.mean(H, axis=0) for H in streams.passed]),
-            H_res_of_one=ops.stack([ops.reshape(H, by_example)[0] for H in streams.passed]),
-            base=None if logits is None else self.ungated(ops, self.select_reported(ops, logits)),
-            streams=ops.reshape(ops.transpose(streams.x, (1, 0, 2)), (S, *streams.shape)),
-            **self.mixed_by_parameters(ops, coefficients),
-        )

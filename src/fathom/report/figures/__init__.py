@@ -43,12 +43,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fathom import tasks
+from fathom.metrics import CLOCKS
 from fathom.models.connections.schemes import settings_of
 from fathom.report.figures import style
 from fathom.settings import ConfigError, Registry, Settings, unknown
 from fathom.system.files import atomic_write
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
 
     from fathom.config import Config
@@ -62,6 +64,7 @@ READS = {
     "title": "what the figures are of, as in 'depth-mlx on torch'",
     "steps": "steps.csv.gz, the rows of one study on one platform",
     "summary": "summary.csv, the same rows",
+    "times": "the same with the columns of times_summary.csv",
     "effects": "effects.csv, the same rows",
     "score": "the study's score (`fathom.metrics.Score`)",
     "mixing": "learned mixing over depth by variant (`fathom.report.mixing.Mixing`)",
@@ -166,12 +169,14 @@ def _figure_of_metric(name: str) -> Declaration | None:
 
     step, run = tasks.step_metrics().get(name), tasks.run_metrics().get(name)
     draw: Callable[..., Figure]
-    if step and step.when in ("every step", "evaluations") and name != "step":
+    if step and step.when in ("every step", "evaluations") and name not in ("step", *CLOCKS):
         reads, draw = ("steps", "title"), functools.partial(panels.against_step, metric=name)
         caption = f"{name} against step, for every depth: {step.definition}."
     elif run and run.averaged:
         reads = ("summary", "score", "title")
         draw = functools.partial(panels.against_depth, metric=name)
+        if name in tasks.times():
+            reads, draw = ("times", "score", "title"), functools.partial(_of_times, metric=name)
         caption = (
             f"{name} against depth: {run.definition}. A point is the mean over seeds, with its "
             "95 % interval; a cross: a run diverged."
@@ -179,6 +184,13 @@ def _figure_of_metric(name: str) -> Declaration | None:
     else:
         return None
     return Declaration(name, reads, caption, draw, panels.__name__)
+
+
+def _of_times(times: pd.DataFrame, **others: Any) -> Figure:  # noqa: ANN401
+    """A run metric that comes from a clock, against depth."""
+    from fathom.report.figures import panels
+
+    return panels.against_depth(times, **others)
 
 
 def figures_for(names: Iterable[str], connections: Iterable[Scheme]) -> list[Declaration]:

@@ -32,6 +32,7 @@ COLOURS = {
     "krom_hc": "#8C564B", "circulant_mhc": "#6A3D9A",
     "v1": "#D55E00", "v1_20": "#8C564B", "v1_noise": "#E69F00", "v2": "#CC79A7",
     "v3": "#0072B2", "v4a": "#56B4E9", "v4b": "#6A3D9A", "v4c": "#009E73", "v4d": "#B2A100",
+    "v4d_50": "#7F7F7F",
     "v5": "#000000",
 }  # fmt: skip
 SPARE_COLOURS = ("#B2A100", "#6A3D9A", "#8C564B", "#1B7837", "#A50F15", "#4D4D4D", "#E7298A")

@@ -1,0 +1,159 @@
+"""Parity: a training step of a backend, held against the float64 oracle.
+
+The oracle is forward only, so gradients are held against differences of its loss along directions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+
+from fathom.backends import Backend, Trainer
+from fathom.backends.numpy import NumpyOps
+from fathom.optimizers import ScheduledValues, muon, optimizer_config, schedule_at
+from fathom.spec import Spec
+from fathom.tasks import Batch, Problem, example_batch
+from fathom.train import trainer_for
+
+Params = dict[str, np.ndarray]
+
+STEADY = ScheduledValues(rate=1.0, momentum=0.0)
+"""No schedule; with this momentum Muon's average is the gradient itself."""
+
+H = 1e-6
+"""Differences over ±h err by 1e-10 from rounding; a ReLU rarely has its kink so near."""
+
+ALLOWED = {"loss": 1e-5, "gradients": 1e-4, "update": 1e-3}
+"""Of a device: errors of the loss and of each parameter's gradient, relative to their size, and of
+the updated parameters in learning rates. Some thirty times what CPUs measure; products in ten bits,
+as of TensorFloat-32, err by 1e-3."""
+
+FLOOR = 1e-6
+"""What cancellation leaves of order-one terms in a gradient."""
+
+
+def parameters_off_symmetry(problem: Problem) -> Params:
+    """Initial parameters, each moved at random.
+
+    At their initial values the mixing matrices are symmetric, the streams equal and many biases
+    zero: a transposed matrix or a forgotten bias would change nothing there.
+    """
+
+    def amount(name: str) -> float:
+        # Far enough to matter, and not so far that 24 layers of hc overflow float32.
+        return 0.5 if name.startswith("connection.") else 0.2
+
+    rng = np.random.default_rng(12345)
+    return {
+        name: (value + amount(name) * rng.standard_normal(value.shape)).astype(np.float32)
+        for name, value in problem.initial_parameters().items()
+    }
+
+
+def oracle_loss(problem: Problem, params: Params, batch: Batch) -> float:
+    """The float64 loss on given parameters."""
+    ops = NumpyOps()
+    exact = {name: ops.asarray(value) for name, value in params.items()}
+    output = problem.network.forward(ops, exact, batch.inputs)
+    return float(problem.task.loss(ops, output, batch))
+
+
+def first_step(
+    trainer: Trainer, spec: Spec, batch: Batch, scheduled: ScheduledValues = STEADY
+) -> tuple[dict[str, np.ndarray], Params]:
+    """What a trainer measured in its first step, and the gradients of every parameter.
+
+    Averages began at zero: AdamW's holds 1 − β1 of the clipped gradient, Muon's 1 − momentum.
+    """
+    trainer.step([batch], scheduled)
+    measured = {name: values[0] for name, values in trainer.collect().items()}
+    state, update = trainer.state(), optimizer_config(spec, Problem(spec).network.parameters())
+    norm = math.sqrt(np.square(measured["grad_norms"], dtype=np.float64).sum())
+    clipped = 1.0 if update.clip is None else min(1.0, update.clip / (norm + 1e-6))
+    return measured, {
+        name: state[f"m.{name}"].astype(np.float64) / (clipped * (1 - kept))
+        for group in update.groups
+        for kept in [scheduled.momentum if group.rule == "muon" else update.beta1]
+        for name in group.names
+    }
+
+
+def gradient_errors(
+    loss: Callable[[Params], float],
+    params: Params,
+    found: Mapping[str, Params],
+    rel: float,
+    floor: float = FLOOR,
+) -> Iterator[tuple[float, str, str]]:
+    """(relative error, backend, parameter) of gradients `found[backend][name]` of `loss(params)`.
+
+    The slope along a gradient's own direction is its length, if it is the gradient; along a random
+    direction through all parameters it also sees what is missing. To each length `floor / rel` is
+    added, so that an error of `floor` is within `rel` of anything.
+    """
+
+    def slope_along(directions: Params) -> float:
+        up, down = (
+            loss({**exact, **{n: exact[n] + h * d for n, d in directions.items()}}) for h in (H, -H)
+        )
+        return (up - down) / (2 * H)
+
+    rng = np.random.default_rng(1)
+    exact = {name: value.astype(np.float64) for name, value in params.items()}
+    first = next(iter(found.values()))
+    joint = {name: rng.standard_normal(value.shape) for name, value in exact.items()}
+    joint = {name: value / np.linalg.norm(value) for name, value in joint.items()}
+    for name in exact:
+        size = np.linalg.norm(first[name])
+        direction = first[name] / size if size > floor else joint[name]
+        slope = slope_along({name: direction})
+        for backend, gradients in found.items():
+            length, along = np.linalg.norm(gradients[name]), (gradients[name] * direction).sum()
+            error = max(abs(along - slope), abs(length - slope) if size > floor else 0)
+            yield error / (length + floor / rel), backend, name
+    slope = slope_along(joint)
+    for backend, gradients in found.items():
+        along = sum((gradients[name] * joint[name]).sum() for name in exact)
+        length = math.sqrt(sum((gradients[name] ** 2).sum() for name in exact))
+        yield abs(along - slope) / (length + floor / rel), backend, "all together"
+
+
+def update_error(spec: Spec, params: Params, state: Params, scheduled: ScheduledValues) -> float:
+    """How far a first step's `state` is from the optimiser's in float64, in learning rates.
+
+    By the gradients that it kept in `m`, as they were clipped.
+    """
+    errors, update = [], optimizer_config(spec, Problem(spec).network.parameters())
+    for group in update.groups:
+        lr = group.lr * scheduled.rate
+        for name in group.names:
+            p, m = params[name].astype(np.float64), state[f"m.{name}"].astype(np.float64)
+            if group.rule == "muon":
+                g, kept = m / (1 - scheduled.momentum), scheduled.momentum
+                after, _ = muon(NumpyOps(), p, g, 0 * g, lr, kept, group.parts)
+            else:
+                g = m / (1 - update.beta1)
+                m, v = (g, g**2) if update.bias_correction else (m, g**2 * (1 - update.beta2))
+                after = p * (1 - lr * group.decay) - lr * m / (np.sqrt(v) + update.eps)
+            errors.append(np.abs(state[f"param.{name}"] - after).max() / lr)
+    return float(np.max(errors))
+
+
+def check_step(backend: Backend, spec: Spec) -> tuple[dict[str, float], str]:
+    """(the errors that ALLOWED bounds, whose gradient is furthest off) of a step on a device."""
+    problem, batch, scheduled = Problem(spec), example_batch(spec), schedule_at(spec, 0)
+    params = parameters_off_symmetry(problem)
+    trainer = trainer_for(problem, backend, params)
+    measured, gradients = first_step(trainer, spec, batch, scheduled)
+    expected = oracle_loss(problem, params, batch)
+    errors = gradient_errors(
+        lambda p: oracle_loss(problem, p, batch), params, {"": gradients}, ALLOWED["gradients"]
+    )
+    of_gradients, _, worst = max(errors, key=lambda error: (math.isnan(error[0]), error))
+    return {
+        "loss": float(abs(measured["loss"] / expected - 1)),
+        "gradients": float(of_gradients),
+        "update": update_error(spec, params, trainer.state(), scheduled),
+    }, worst

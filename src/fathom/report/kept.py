@@ -1,0 +1,70 @@
+"""A kept result, which reports show beside others: its files, and their recorded hashes.
+
+The hashes are in git, in the format of sha256sum, so that an edit of the result shows as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from fathom.datasets import SUMS
+from fathom.runs.bundle import refused_bundles
+from fathom.system.errors import UserError
+from fathom.system.files import sha256, write_text
+
+SHOWN = ("*.md", "studies/*.md", "tables/*.csv", "figures/**/*.png")
+"""What reports read and link to; no runs."""
+
+BUNDLES = "bundles"
+"""What it is made from. An archive of other results has what is shown alone."""
+
+
+def shown_files(folder: Path) -> list[Path]:
+    """The files of a kept result that reports read and link to."""
+    return [file for pattern in SHOWN for file in sorted(folder.glob(pattern))]
+
+
+def _names(folder: Path) -> list[str]:
+    """Those and the bundles, as the list names them."""
+    files = (*shown_files(folder), *sorted(folder.glob(f"{BUNDLES}/*.tar.gz")))
+    return [file.relative_to(folder).as_posix() for file in files]
+
+
+def record(folder: Path) -> int:
+    """Write the hashes of a kept result's files; returns how many.
+
+    Raises UserError if it has none, or a bundle of it was refused.
+    """
+    if refused := refused_bundles(folder):
+        lines = [f"{line}; put the whole bundle in its place" for line in refused]
+        raise UserError("\n".join([*lines, f"{folder}: is not recorded without these runs"]))
+    if not (names := _names(folder)):
+        raise UserError(f"{folder}: holds no result; name the folder of one, as results/reference")
+    write_text(folder / SUMS, "".join(f"{sha256(folder / name)}  {name}\n" for name in names))
+    return len(names)
+
+
+def differences(folder: Path) -> Iterator[tuple[Path, str]]:
+    """Each file of a kept result that is not as recorded, and what is wrong with it."""
+    if not folder.is_dir():
+        why = "is no folder, but the config names it as `reference`; put it there, or say null"
+        yield folder, why
+        return
+    listed = folder / SUMS
+    try:
+        lines = [line.split("  ", 1) for line in listed.read_text(encoding="utf-8").splitlines()]
+        recorded = {name: digest for digest, name in lines}
+    except (OSError, ValueError) as error:
+        missing = isinstance(error, FileNotFoundError)
+        why = "missing" if missing else "is no list of hashes"
+        yield listed, f"{why}; to trust the files that are there, run: fathom record {folder}"
+        return
+    found = set(_names(folder))
+    for name in sorted(recorded.keys() | found):
+        if name not in recorded:
+            yield folder / name, f"is not among the files that {SUMS} lists"
+        elif name in found and sha256(folder / name) != recorded[name]:
+            yield folder / name, f"is not what {SUMS} recorded"
+        elif name not in found and (folder / name.partition("/")[0]).exists():
+            yield folder / name, f"missing, but {SUMS} lists it"

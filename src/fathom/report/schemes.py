@@ -1,0 +1,167 @@
+"""Named schemes and variants in words, for docs/schemes.md, `fathom schemes` and reports."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import math
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fathom import tasks
+from fathom.config import Config
+from fathom.models.connections.connection import ConnectionContext
+from fathom.models.connections.schemes import ABOUT, SCHEMES, resolve
+from fathom.settings import ConfigError, Settings, join_values, unknown
+
+STREAMS = 4
+CONTEXT = ConnectionContext(layers=12, width=128, pooled_axes=0, has_residual=False, per_block=2)
+"""The network whose parameters are counted: that in which `fathom bench schemes` measures."""
+
+COSTS = Path("benchmarks/schemes.csv")
+MEASURE = f"fathom bench schemes --out {COSTS}"
+"""The kept table of what a step costs, and the command that makes it."""
+
+COUNTED = (
+    f"Parameters are those of the connection at S {STREAMS}, C {CONTEXT.width} and "
+    f"{CONTEXT.layers} wrapped functions. Cost is a training step's time over that of plain, on "
+    "one thread: the median of turns, and their range."
+)
+
+_named = partial(resolve, names=SCHEMES, source="schemes")
+
+
+# --- settings in words --------------------------------------------------------------------------
+
+
+def in_words(value: Any, base: Any = None) -> str:  # noqa: ANN401, settings or a value
+    """A component's kind, and its `differences`; empty for settings that have neither."""
+    if isinstance(value, float | str):
+        return f"{value:g}" if isinstance(value, float) else value
+    if not isinstance(value, Settings | Mapping):
+        return json.dumps(value, default=str)
+    told, kind = list_settings(value, base), getattr(value, "kind", "")
+    return " ".join(filter(None, (kind, told and f"({told})")))
+
+
+def list_settings(value: Settings | Mapping[str, Any], base: Any = None) -> str:  # noqa: ANN401
+    """The `differences`, or all items of a mapping, as in 'tau 1, iterations 5'."""
+    found = value.items() if isinstance(value, Mapping) else differences(value, base).items()
+    return join_values(f"{name} {in_words(setting)}" for name, setting in found)
+
+
+def differences(value: Settings, base: Any = None) -> dict[str, str]:  # noqa: ANN401
+    """The settings that differ from those of `base`, or from defaults if it is of another kind.
+
+    Of a `start` every number but zero is told where there is no base: defaults differ.
+    """
+    found = {}
+    for name, field in type(value).model_fields.items():
+        own, is_like = getattr(value, name), type(base) is type(value)
+        other = getattr(base, name) if is_like else None if name == "start" else field.default
+        if name != "kind" and own != other and (words := in_words(own, other)):
+            found[name] = words
+    return found
+
+
+def components(scheme: Settings) -> dict[str, str]:
+    """The component in each slot of a scheme."""
+    slots = (name for name in type(scheme).model_fields if name not in ("kind", "streams"))
+    return {slot: in_words(getattr(scheme, slot)) for slot in slots}
+
+
+def variant_rows(config: Config, study_name: str) -> Iterator[dict[str, str]]:
+    """What each variant of a study is: its scheme, and how it differs from that and the study."""
+    study = config.studies[study_name]
+    for label in study.labels:
+        scheme, name = config.connection(study_name, label), config.scheme_name(study_name, label)
+        base = _named(name, streams=study.streams) if name in SCHEMES else None
+        words = list_settings(scheme, base), list_settings(study.changes(label))
+        settings, training = (text.replace("|", r"\|") for text in words)
+        yield {"variant": label, "scheme": name, "settings": settings, "training": training}
+
+
+# --- the schemes that have a name ---------------------------------------------------------------
+
+
+def about_schemes(costs: Path = COSTS) -> dict[str, dict[str, str]]:
+    """What is told of each beside its components, by name, in order.
+
+    `costs`: a table of `fathom bench schemes`, which may be missing.
+    """
+    measured, found = read_costs(costs) if costs.is_file() else {}, {}
+    for name, about in ABOUT.items():
+        parameters = _named(name, streams=STREAMS).at(CONTEXT).parameters().values()
+        count = sum(math.prod(parameter.shape) for parameter in parameters)
+        found[name] = {**about._asdict(), "parameters": str(count), **measured.get(name, {})}
+    return found
+
+
+def read_costs(file: Path) -> dict[str, dict[str, str]]:
+    """By scheme, what a table of `fathom bench` says of each backend. Raises ConfigError."""
+    found: dict[str, dict[str, str]] = {}
+    try:
+        for row in csv.DictReader(file.read_text(encoding="utf-8").splitlines()):
+            if row["part"] == "schemes":
+                value, low, high = (float(row[key]) for key in ("value", "low", "high"))
+                told = f"{value:.2f} ({low:.2f} to {high:.2f})"
+                found.setdefault(row["variant"], {})[f"cost, {row['backend']}"] = told
+    except (csv.Error, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{file}: no table of fathom bench; make it: {MEASURE}") from error
+    return found
+
+
+def as_text() -> str:
+    """The schemes in paragraphs, and what their numbers are."""
+    lines = []
+    for name, about in about_schemes().items():
+        told = about | components(_named(name, streams=STREAMS))
+        lines += [name, *(f"  {key}: {words}" for key, words in told.items())]
+    return "\n".join([*lines, COUNTED])
+
+
+def as_yaml(name: str) -> str:
+    """A scheme as a config's `connections`; several, if networks mean others by the name.
+
+    Raises ConfigError for a name that stands for none.
+    """
+    short = (tasks.load(task).Network.names for task in tasks.TASKS)
+    meant = [name] if name in SCHEMES else [names[name] for names in short if name in names]
+    if not meant:
+        raise ConfigError(unknown("scheme", name, SCHEMES))
+    lines = ["connections:"]
+    for own in dict.fromkeys(meant):
+        lines += [f"  # {key}: {words}" for key, words in about_schemes()[own].items()]
+        settings = _named(own, streams=STREAMS).model_dump(exclude={"streams"})
+        text = yaml.safe_dump({own: settings}, sort_keys=False, allow_unicode=True)
+        lines += [f"  {line}" for line in text.splitlines()]
+    return "\n".join(lines)
+
+
+# --- docs/schemes.md ----------------------------------------------------------------------------
+
+
+def schemes_table() -> str:
+    """Where each scheme is from, its formula, its parameters and what it costs."""
+    rows = about_schemes().items()
+    quoted = {name: row | {"formula": f"`{row['formula']}`"} for name, row in rows}
+    return f"{COUNTED}\n\n{_table(quoted)}"
+
+
+def components_tables() -> str:
+    """The component in each slot of each scheme: a table for schemes of the same slots."""
+    rows = {name: components(_named(name, streams=STREAMS)) for name in SCHEMES}
+    kinds = dict.fromkeys(tuple(row) for row in rows.values() if row)
+    return "\n".join(_table({n: r for n, r in rows.items() if tuple(r) == k}) for k in kinds)
+
+
+def _table(rows: Mapping[str, Mapping[str, str]]) -> str:
+    head = list(dict.fromkeys(itertools.chain(*rows.values())))
+    cells = [[f"`{name}`", *(row.get(key, "") for key in head)] for name, row in rows.items()]
+    lines = [["scheme", *head], ["---"] * (len(head) + 1), *cells]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

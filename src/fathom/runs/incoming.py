@@ -1,0 +1,70 @@
+"""The folder that an import unpacks into, and what a killed import leaves."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+PREFIX, REPLACED = ".incoming-", ".replaced"
+"""Begins the folder's name; and in it, the runs that make room for new ones."""
+
+PARTS = 6
+"""Of the path of an imported run: its platform, and the five parts of a cell's path."""
+
+
+@contextmanager
+def incoming(home: Path) -> Iterator[Path]:
+    """A folder inside `home`, which no other import cleans up meanwhile."""
+    home.mkdir(parents=True, exist_ok=True)
+    with _locked(home, fcntl.LOCK_EX):
+        _clean_up(home)
+        try:
+            yield Path(tempfile.mkdtemp(prefix=PREFIX, dir=home))
+        finally:
+            _clean_up(home)
+
+
+def move_in(run: Path, target: Path, home: Path, folder: Path) -> None:
+    """Put a run into its place; what is there goes aside, for a kill must not lose it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.exists():
+        aside = folder / REPLACED / target.relative_to(home)
+        aside.parent.mkdir(parents=True, exist_ok=True)
+        target.replace(aside)
+    run.replace(target)
+
+
+def recover(home: Path) -> None:
+    """Clean up after a killed import, if nothing is being imported and it can be done here."""
+    if any(home.glob(f"{PREFIX}*")):
+        with suppress(OSError), _locked(home, fcntl.LOCK_EX | fcntl.LOCK_NB) as is_locked:
+            if is_locked:
+                _clean_up(home)
+
+
+@contextmanager
+def _locked(home: Path, how: int) -> Iterator[bool]:
+    """Yield whether the folder is locked: another process has it, or its system has no locks."""
+    descriptor, is_locked = os.open(home, os.O_RDONLY), False
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, how)
+            is_locked = True
+        yield is_locked
+    finally:
+        os.close(descriptor)
+
+
+def _clean_up(home: Path) -> None:
+    """Delete the folders of imports; a run whose place nothing has taken goes back there."""
+    for folder in home.glob(f"{PREFIX}*"):
+        for run in (folder / REPLACED).glob("/".join("*" * PARTS)):
+            target = home / run.relative_to(folder / REPLACED)
+            if not target.exists():
+                run.replace(target)
+        shutil.rmtree(folder)

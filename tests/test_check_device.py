@@ -1,0 +1,121 @@
+"""`fathom check-device`: what agrees, what differs and what cannot run."""
+
+import numpy as np
+import pytest
+
+from command_helpers import exit_status
+from fathom import parity
+from fathom.config import load_config
+from fathom.models.connections.schemes import SCHEMES
+
+CHECK = "benchmarks/check.yaml"
+FEW = """
+studies:
+  few:
+    task: tokens
+    recipe: torch-defaults
+    variants: [plain, mhc_lite]
+    streams: 3
+    depths: [2]
+    backends: [torch, mlx]
+    seeds: [0]
+    steps: 1
+    batch_size: 2
+    model: {vocab: 8, length: 3, width: 4, heads: 2, hidden: 8}
+    optimizer: {lr: 0.01, clip: 0.1, muon: {}}
+"""
+
+
+@pytest.fixture
+def check(tmp_path, backend, capsys):
+    """A function that checks each backend on the CPU: exit status, lines, what it fails with."""
+    (tmp_path / "few.yaml").write_text(FEW)
+    name = backend.device.framework
+
+    def run():
+        options = ["--backend", name, "--device", "cpu", "--config", str(tmp_path / "few.yaml")]
+        status = exit_status(["check-device", *options])
+        out, err = capsys.readouterr()
+        return status, out.splitlines(), err
+
+    return run
+
+
+def test_every_scheme_is_checked_on_every_network(pytestconfig):
+    studies = load_config([pytestconfig.rootpath / CHECK]).studies
+    for network in ("sublayer", "block", "images"):
+        assert set(studies[network].labels) == set(SCHEMES), network
+    assert {s.optimizer.muon is None for s in studies.values()} == {True, False}
+    assert {s.optimizer.clip is None for s in studies.values()} == {True, False}
+
+
+@pytest.mark.parametrize("study", ["images", "parts", "clipped", "muon"])
+def test_the_last_variant_of_a_study_agrees(pytestconfig, backend, study):
+    config = load_config([pytestconfig.rootpath / CHECK])
+    (*_, cell) = (cell for cell in config.cells() if cell.study == study)
+    errors, _ = parity.check_step(backend, config.spec(cell))
+    assert all(10 * errors[key] < allowed for key, allowed in parity.ALLOWED.items()), errors
+
+
+def test_a_device_that_agrees_is_said_in_a_table(check):
+    status, lines, _ = check()
+    assert status == 0
+    assert lines[2].split() == ["loss", "gradients", "update"]
+    assert [line.split()[0] for line in lines[3:5]] == ["few", "allowed"]
+    assert lines[-1] == "all 2 steps agree with the float64 oracle"
+
+
+@pytest.mark.parametrize("kind", ["loss", "gradients", "not a number"])
+def test_what_differs_is_named_with_what_to_send(check, backend, monkeypatch, kind):
+    """By a loss that is two thousandths too large; or one whose gradient alone is."""
+    right = type(backend.ops).cross_entropy
+
+    def wrong(ops, *given):
+        loss = right(ops, *given)
+        if kind == "gradients":
+            return loss * 1.002 - ops.stop_gradient(loss) * 0.002
+        return loss * (1.002 if kind == "loss" else np.nan)
+
+    monkeypatch.setattr(type(backend.ops), "cross_entropy", wrong)
+    status, lines, error = check()
+    assert status == 1
+    named = [line for line in lines if line.startswith(("few/plain: ", "few/mhc_lite: "))]
+    assert len(named) == 2
+    size = "nan" if kind == "not a number" else "2.0e-03"
+    assert ("loss off by" if kind == "loss" else "gradients off by") + f" {size}" in named[0]
+    assert "2 of 2 steps fail here" in error
+    assert "issue in the project's tracker" in error
+
+
+def test_an_update_that_differs_is_named(check, backend, monkeypatch):
+    """One rate too large, as a fused kernel might take it."""
+    right = type(backend).trainer_class.step
+
+    def wrong(trainer, batches, scheduled):
+        right(trainer, batches, parity.ScheduledValues(scheduled.rate * 1.01, scheduled.momentum))
+
+    monkeypatch.setattr(type(backend).trainer_class, "step", wrong)
+    status, lines, _ = check()
+    assert status == 1
+    assert any("update off by 1.0e-02" in line for line in lines)
+
+
+def test_a_step_that_cannot_run_is_a_line_and_the_others_go_on(check, backend, monkeypatch):
+    def missing(*given):
+        raise NotImplementedError("no kernel for this device\nand a long explanation")
+
+    monkeypatch.setattr(type(backend.ops), "tensordot", missing)
+    status, lines, error = check()
+    assert status == 1
+    assert "few/mhc_lite: NotImplementedError: no kernel for this device" in lines
+    assert not any(line.startswith("few/plain") for line in lines)
+    assert "1 of 2 steps fail here" in error
+
+
+def test_wrong_options_are_one_line(capsys, monkeypatch, pytestconfig):
+    monkeypatch.chdir(pytestconfig.rootpath)
+    assert exit_status(["check-device", "--backend", "x"]) == 1
+    assert exit_status(["check-device", "--backend", "torch", "--device", "gpu"]) == 1
+    first, second = capsys.readouterr().err.splitlines()
+    assert "unknown backend 'x'" in first
+    assert "torch has no device 'gpu' here" in second

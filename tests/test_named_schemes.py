@@ -1,0 +1,232 @@
+"""Schemes and variants in words: the tables of docs/schemes.md and reports, `fathom schemes`."""
+
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fathom import cli, tasks
+from fathom.bench import measure as bench
+from fathom.config import Cell, load_config
+from fathom.models.connections.schemes import ABOUT, SCHEMES, resolve
+from fathom.report.schemes import (
+    CONTEXT,
+    STREAMS,
+    about_schemes,
+    as_yaml,
+    components_tables,
+    read_costs,
+    schemes_table,
+    variant_rows,
+)
+from fathom.settings import ConfigError
+from run_helpers import check_config
+
+
+def scheme_of(value, streams=STREAMS):
+    return resolve(value, SCHEMES, streams, "test")
+
+
+# --- named schemes -------------------------------------------------------------------------------
+
+IN_FORMULA = {
+    ("pre", "softmax"): r"H_pre = softmax\(A\)",
+    ("pre", "sigmoid"): r"H_pre = σ\(A\)",
+    ("pre", "raw"): r"H_pre = A,",
+    ("pre", "row_softmax_mean"): "H_pre = column means",
+    ("post", "softmax"): r"H_post = softmax\(A\)",
+    ("post", "sigmoid"): r"H_post = 2σ\(A\)",
+    ("post", "raw"): r"H_post = A,",
+    ("post", "row_softmax_sum"): "H_post = column sums",
+    ("H_res", "raw"): r"H_res = A(;|$)",
+    ("H_res", "exp"): r"H_res = exp\(A\)",
+    ("H_res", "sinkhorn"): r"(?<!W = )Sinkhorn\(exp\((A|clip\(A\))\)\)",
+    ("H_res", "log_sinkhorn"): r"Sinkhorn\(exp\(A/τ\)\)",
+    ("H_res", "kernel_sinkhorn"): r"Sinkhorn\(softmax\(A\) \+ ε\)",
+    ("H_res", "identity"): "H_res = I;",
+    ("H_res", "uniform"): "H_res = 1/S",
+    ("H_res", "permutations"): "permutations",
+    ("H_res", "kronecker"): "⊗",
+    ("H_res", "circulant"): "shiftᵏ",
+    ("H_res", "orthostochastic"): "squared entries",
+    ("H_res", "cayley"): r"Cayley\(A − Aᵀ\)",
+    ("gate", "learned"): r"H_res = \(1 − g\) I \+ g ",
+    ("coefficients", "dynamic"): "φ x̄(?!_)",
+    ("coefficients", "dynamic_per_stream"): r"tanh\(φ x̄_s\)",
+    ("open", "learned_scales"): "c_s ∘ x at first",
+    ("constraint", "exp"): r"W = exp\(A\)",
+    ("constraint", "sinkhorn"): r"W = Sinkhorn\(exp\(A\)\)",
+}
+
+
+def test_every_scheme_is_told_of():
+    assert list(ABOUT) == list(SCHEMES)
+
+
+@pytest.mark.parametrize("name", ABOUT)
+def test_a_formula_has_what_its_components_compute_and_no_more(name):
+    scheme = scheme_of(name)
+    parts = {(slot, getattr(getattr(scheme, slot, None), "kind", "")) for slot, _ in IN_FORMULA}
+    told = {part for part, text in IN_FORMULA.items() if re.search(text, ABOUT[name].formula)}
+    assert told == parts & IN_FORMULA.keys()
+
+
+@pytest.mark.parametrize("streams", [2, 4])
+@pytest.mark.parametrize("name", ABOUT)
+def test_a_scheme_in_yaml_is_the_scheme(name, streams):
+    (settings,) = yaml.safe_load(as_yaml(name))["connections"].values()
+    keys = {key: {True: "on", False: "off"}.get(key, key) for key in settings}
+    assert scheme_of({keys[k]: v for k, v in settings.items()}, streams) == scheme_of(name, streams)
+
+
+def test_yaml_of_a_scheme_is_an_overlay_of_a_config(pytestconfig, tmp_path):
+    file = tmp_path / "own.yaml"
+    file.write_text(as_yaml("mhc_lite").replace("  mhc_lite:", "  own:"), encoding="utf-8")
+    studies = {"depth-mlx": {"variants": ["own", "mhc_lite"]}}
+    config = load_config([pytestconfig.rootpath / "config.yaml", file], {"studies": studies})
+    assert config.connection("depth-mlx", "own") == config.connection("depth-mlx", "mhc_lite")
+
+
+def test_parameters_and_costs_are_of_one_network():
+    spec = bench.spec_for(bench.SCHEME_SIZE, "mhc_paper", "torch", bench.SCHEME_DEPTH)
+    assert tasks.Problem(spec).network.connection.context == CONTEXT
+    assert spec.connection.streams == STREAMS
+
+
+@pytest.mark.parametrize(
+    ("name", "per_layer", "once"),
+    [
+        ("plain", 0, 0),
+        ("mhc_demo", 3 * 16, 0),
+        ("hc_causal", 0, 12 * 12),
+        ("mhc_static", 4 + 4 + 16 + 1, 4),
+        ("mhc_paper", 24 * 4 * 128 + 24 + 3, 0),
+        ("hc_paper", 6 * 128 + 24 + 3, 0),
+        ("circulant_mhc", 12 * 4 * 128 + 12 + 1, 0),
+        ("mhc_scaled", 24 * 4 * 128 + 24 + 3, 4 * 128),
+    ],
+)
+def test_parameters_by_hand(name, per_layer, once):
+    assert int(about_schemes()[name]["parameters"]) == 12 * per_layer + once
+
+
+COSTS = """\
+part,metric,value,unit,size,depth,backend,variant,threads,low,high,target,met
+steps,over baseline,9,×,demo,24,torch,hc,1,9,9,,
+schemes,over plain,1.256,×,sublayer,6,torch,hc_demo,1,1.2,1.3,,
+schemes,over plain,2,×,sublayer,6,mlx,hc_demo,1,1.5,2.55,,
+"""
+
+
+def test_costs_are_those_of_the_table(tmp_path):
+    file = tmp_path / "costs.csv"
+    assert "cost, torch" not in about_schemes(file)["hc_demo"]
+    file.write_text(COSTS, encoding="utf-8")
+    told = {"cost, torch": "1.26 (1.20 to 1.30)", "cost, mlx": "2.00 (1.50 to 2.55)"}
+    assert read_costs(file) == {"hc_demo": told}
+    assert told.items() <= about_schemes(file)["hc_demo"].items()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"part,low\nschemes,1\n",
+        b"part,value,low,high\nschemes,a,1,1\n",
+        b"nothing\n1\n",
+        b"\xff",
+        b"x" * 200_000,
+    ],
+)
+def test_a_table_of_something_else_is_refused_in_a_line(tmp_path, content):
+    file = tmp_path / "costs.csv"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"^\S+costs.csv: no table of fathom bench; make it: "):
+        read_costs(file)
+
+
+def test_every_scheme_is_in_the_tables_of_the_page():
+    told = schemes_table(), components_tables()
+    first = [re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE) for text in told]
+    assert first[0] == list(ABOUT)
+    assert sorted(first[1]) == sorted(set(ABOUT) - {"plain"})
+    row = "| `mhc_gated_static` | stream_embedding | static | softmax (start (off -8, stream "
+    row += "cycle_blocks)) | softmax | log_sinkhorn (start (off_diagonal -8), tau 0.05) | learned "
+    assert f"\n{row}(start 0.00995) | sum |\n" in told[1]
+
+
+def test_the_kept_table_has_every_scheme():
+    assert [*read_costs(Path("benchmarks/schemes.csv"))] == [*ABOUT][1:]
+
+
+# --- the command ---------------------------------------------------------------------------------
+
+
+def test_the_command_lists_every_scheme(capsys):
+    cli.main(["schemes"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if not line.startswith(" ")][:-1] == list(ABOUT)
+    for about in ABOUT.values():
+        assert {f"  source: {about.source}", f"  formula: {about.formula}"} <= set(lines)
+
+
+def test_a_short_name_is_all_that_networks_mean_by_it(capsys):
+    cli.main(["schemes", "mhc"])
+    out = capsys.readouterr().out
+    assert set(yaml.safe_load(out)["connections"]) == {"mhc_dynamic", "mhc_demo"}
+    assert "  # source: mHC-demo\n" in out
+
+
+@pytest.mark.parametrize("name", ["mhcpaper", "../x", "{}", "\udcff", "'"])
+def test_a_scheme_that_is_none_is_refused_in_a_line(name, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["schemes", name])
+    assert ended.value.code == 1
+    assert re.fullmatch(r"fathom: unknown scheme .*\(known: plain, .*\)\n", capsys.readouterr().err)
+
+
+# --- variants of a study -------------------------------------------------------------------------
+
+VARIANTS = {
+    # label: (settings, scheme, differs from the scheme in, differs from the study in)
+    "baseline": (None, "plain", "", ""),
+    "mhc": (None, "mhc_demo", "", "accumulate 4"),
+    "paper_5": (
+        {"connection": "mhc_paper", "H_res": {"iterations": 5}, "streams": 2},
+        "mhc_paper", "streams 2, H_res sinkhorn (iterations 5)", "",
+    ),
+    "off": (
+        {"connection": "own", "pre": {"start": {"on": 0}}, "steps": 7, "optimizer": {"lr": 0.5}},
+        "mhc_lite", "pre sigmoid (start (on 0)), H_res raw (start (diagonal 0.25))",
+        "optimizer (lr 0.5), steps 7",
+    ),
+    "alpha": (
+        {"connection": "mhc_paper", "coefficients": {"alpha": None, "one_alpha": True}},
+        "mhc_paper", "coefficients dynamic (alpha null, one_alpha true)", "",
+    ),
+    "whole": ({"kind": "causal", "added": 0.5}, "", "constraint exp, added 0.5", ""),
+    "recipe": (
+        {"connection": "hc", "recipe": "torch-defaults"}, "hc_demo", "", "recipe torch-defaults",
+    ),
+}  # fmt: skip
+
+
+def test_variants_in_words(default_config):
+    study = default_config.studies["depth-mlx"].model_dump(mode="json", exclude_unset=True)
+    study["variants"] = [{n: row[0]} if row[0] else n for n, row in VARIANTS.items()]
+    study |= {"accumulate": {"mhc": 4}, "contrasts": []}
+    own = {"connection": "mhc_lite", "H_res": {"kind": "raw", "start": {"diagonal": 0.25}}}
+    config = check_config({"studies": {"a": study}, "connections": {"own": own}})
+    rows = [tuple(row.values()) for row in variant_rows(config, "a")]
+    assert rows == [(label, *row[1:]) for label, row in VARIANTS.items()]
+
+
+def test_variants_in_the_same_words_are_the_same(default_config):
+    for name, study in default_config.studies.items():
+        for a, b in itertools.combinations(variant_rows(default_config, name), 2):
+            if list(a.values())[1:] == list(b.values())[1:]:
+                labels = a["variant"], b["variant"]
+                cells = [Cell(name, study.depths[0], label, "torch", 0) for label in labels]
+                one, other = (default_config.spec(cell).model_dump() for cell in cells)
+                assert one == {**other, "variant": one["variant"]}
