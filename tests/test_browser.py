@@ -7,6 +7,7 @@ import shutil
 import time
 
 import pytest
+from PIL import Image
 
 from page_helpers import make_page, trained, write_results
 
@@ -68,6 +69,7 @@ def results(tmp_path_factory):
     config = write_results(folder, runs, reports)
     (folder / "figures/overview").mkdir(parents=True)
     (folder / "figures/overview/x.svg").write_bytes(FIGURE)
+    Image.new("RGB", (800, 300)).save(folder / "figures/overview/x.png")
     make_page(config)
     return folder
 
