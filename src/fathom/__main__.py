@@ -1,5 +1,6 @@
 """`python -m fathom`, and the `fathom` command."""
 
+import io
 import sys
 
 from fathom.system.errors import fail_for_missing
@@ -15,6 +16,10 @@ def main() -> None:
         from fathom import cli
     except ModuleNotFoundError as error:  # of the core, which `cli` imports
         fail_for_missing(error)
+    # Not in `cli`: a loaded process runs that over the streams of another.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # its encoding may lack a letter that is printed
+            stream.reconfigure(errors="backslashreplace")
     cli.main()
 
 

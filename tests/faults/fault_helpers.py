@@ -138,6 +138,7 @@ def whole_project(folder):
     named = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))["studies"]
     grid = {
         "results": "results/faults",
+        "reference": None,
         "studies": {**dict.fromkeys(named), "depth-mlx": study, "depth-torch": study},
         "compute": {"device": "cpu", "checkpoint_steps": 10},
     }

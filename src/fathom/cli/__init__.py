@@ -6,7 +6,6 @@ installed, and `--help` is fast.
 
 from __future__ import annotations
 
-import io
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -62,9 +61,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     An error that the user can fix is one line and exit status 1.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    for stream in (sys.stdout, sys.stderr):  # whose encoding may lack a letter that is printed
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
     try:
         status = app(arguments or ["--help"], prog_name="fathom", standalone_mode=False)
     except UsageError as error:
