@@ -319,7 +319,9 @@ def test_imported_runs_are_not_packed_and_keep_no_others_from_it(here, elsewhere
     assert len(create_bundle(here, tmp_path / "b.tar.gz")) == 2
 
 
-@pytest.mark.parametrize("content", [b"", b"a letter", gzip.compress(b"another archive" * 99)])
+@pytest.mark.parametrize(
+    "content", [b"", b"a letter", gzip.compress(b"another archive" * 99, mtime=0)]
+)
 def test_only_a_bundle_is_replaced_without_force(made, tmp_path, content):
     config, file = config_in(made), tmp_path / "b.tar.gz"
     file.write_bytes(content)

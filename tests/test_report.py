@@ -538,7 +538,8 @@ def test_cells_and_backends_that_were_not_run_say_so(quick, tmp_path):
 def test_a_refused_bundle_is_not_called_a_study_that_was_not_run(quick, tmp_path):
     config = small_config(tmp_path)
     (tmp_path / "imported").mkdir()
-    record_refusals(Path(config.results), [], ["bundles/a.tar.gz: not a whole gzipped tar (x)"])
+    refused = {Path("bundles/a.tar.gz"): "not a whole gzipped tar (x)"}
+    record_refusals(Path(config.results), refused)
     folder = write_world(config, *quick, lambda cell: None)
     pages = [read(folder), read(folder, "COMPARISON.md"), page(folder, "depth-mlx")]
     assert "not run here" not in " ".join(pages).lower()

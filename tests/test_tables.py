@@ -342,7 +342,7 @@ def test_a_cell_whose_data_are_unavailable_says_why(tmp_path, monkeypatch):
 
 def test_a_missing_cell_says_that_a_bundle_was_refused(config, tmp_path):
     (tmp_path / "imported").mkdir()
-    record_refusals(tmp_path, [], ["a.tar.gz: not whole"])
+    record_refusals(tmp_path, {Path("a.tar.gz"): "not whole"})
     reasons = tables_of(config, tmp_path / "tables")["cells"]["reason"]
     assert set(reasons) == {"a bundle was refused, a.tar.gz: not whole"}
 

@@ -529,10 +529,10 @@ def test_an_edit_of_the_kept_result_is_named_and_a_missing_one_is_said(config, p
 
 def test_a_refused_bundle_is_a_problem(results, problems):
     (results / "imported").mkdir()
-    line = "a.tar.gz: not a whole gzipped tar (x)"
-    record_refusals(results, [], [line])
+    record_refusals(results, {Path("a.tar.gz"): "not a whole gzipped tar (x)"})
     (problem,) = (found for found in problems() if "refused.txt" in found)
-    assert problem.startswith(f"{results}/imported/refused.txt: the bundle {line}; import it whole")
+    line = "the bundle a.tar.gz: not a whole gzipped tar (x); import it whole"
+    assert problem.startswith(f"{results}/imported/refused.txt: {line}")
 
 
 def test_a_template_that_cannot_be_filled_is_a_problem(project, problems):

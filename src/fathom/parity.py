@@ -12,7 +12,7 @@ import numpy as np
 
 from fathom.backends import Backend, Trainer
 from fathom.backends.numpy import NumpyOps
-from fathom.optimizers import ScheduledValues, muon, optimizer_config, schedule_at
+from fathom.optimizers import OptimizerConfig, ScheduledValues, muon, optimizer_config, schedule_at
 from fathom.spec import Spec
 from fathom.tasks import Batch, Problem, example_batch
 from fathom.train import trainer_for
@@ -61,7 +61,7 @@ def oracle_loss(problem: Problem, params: Params, batch: Batch) -> float:
 
 
 def first_step(
-    trainer: Trainer, spec: Spec, batch: Batch, scheduled: ScheduledValues = STEADY
+    trainer: Trainer, problem: Problem, batch: Batch, scheduled: ScheduledValues = STEADY
 ) -> tuple[dict[str, np.ndarray], Params]:
     """What a trainer measured in its first step, and the gradients of every parameter.
 
@@ -69,7 +69,7 @@ def first_step(
     """
     trainer.step([batch], scheduled)
     measured = {name: values[0] for name, values in trainer.collect().items()}
-    state, update = trainer.state(), optimizer_config(spec, Problem(spec).network.parameters())
+    state, update = trainer.state(), _optimizer_config(problem)
     norm = math.sqrt(np.square(measured["grad_norms"], dtype=np.float64).sum())
     clipped = 1.0 if update.clip is None else min(1.0, update.clip / (norm + 1e-6))
     return measured, {
@@ -120,12 +120,19 @@ def gradient_errors(
         yield abs(along - slope) / (length + floor / rel), backend, "all together"
 
 
-def update_error(spec: Spec, params: Params, state: Params, scheduled: ScheduledValues) -> float:
+def _optimizer_config(problem: Problem) -> OptimizerConfig:
+    """Which rule and rate each parameter has."""
+    return optimizer_config(problem.spec, problem.network.parameters())
+
+
+def update_error(
+    problem: Problem, params: Params, state: Params, scheduled: ScheduledValues
+) -> float:
     """How far a first step's `state` is from the optimiser's in float64, in learning rates.
 
     By the gradients that it kept in `m`, as they were clipped.
     """
-    errors, update = [], optimizer_config(spec, Problem(spec).network.parameters())
+    errors, update = [], _optimizer_config(problem)
     for group in update.groups:
         lr = group.lr * scheduled.rate
         for name in group.names:
@@ -146,7 +153,7 @@ def check_step(backend: Backend, spec: Spec) -> tuple[dict[str, float], str]:
     problem, batch, scheduled = Problem(spec), example_batch(spec), schedule_at(spec, 0)
     params = parameters_off_symmetry(problem)
     trainer = trainer_for(problem, backend, params)
-    measured, gradients = first_step(trainer, spec, batch, scheduled)
+    measured, gradients = first_step(trainer, problem, batch, scheduled)
     expected = oracle_loss(problem, params, batch)
     errors = gradient_errors(
         lambda p: oracle_loss(problem, p, batch), params, {"": gradients}, ALLOWED["gradients"]
@@ -155,5 +162,5 @@ def check_step(backend: Backend, spec: Spec) -> tuple[dict[str, float], str]:
     return {
         "loss": float(abs(measured["loss"] / expected - 1)),
         "gradients": float(of_gradients),
-        "update": update_error(spec, params, trainer.state(), scheduled),
+        "update": update_error(problem, params, trainer.state(), scheduled),
     }, worst

@@ -230,13 +230,14 @@ def cells_table(config: Config, runs: Sequence[Run], rows: Rows) -> pd.DataFrame
 
 def _cell_row(config: Config, run: Run, rows: Sequence[Row] | None) -> dict[str, Any]:
     study, variant = config.studies[run.cell.study], run.cell.variant
+    of_variant = study.of(variant)
     measured = run_metrics(config.spec(run.cell), rows, study.score) if rows else {}
     return {
         "key": run.cell.path(),
         **_axes(run),
-        "recipe": study.of(variant).recipe_name,
+        "recipe": of_variant.recipe_name,
         "connection": study.connection_name(variant),
-        "lr": study.of(variant).optimizer.lr,
+        "lr": of_variant.optimizer.lr,
         "platform": platform_of(run),
         "machine": run.platform,
         "status": run.status,

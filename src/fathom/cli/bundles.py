@@ -173,13 +173,15 @@ def import_(
     settings = read_config(config)
     existing = "keep" if keep else "replace" if replace else "refuse"
     known = {cell.path() for cell in settings.cells()}
-    refused, found = [], False
+    refusals: dict[Path, str | None] = {}
+    found = False
     for file in files:
         try:
             done = import_bundle(Path(settings.results), file, existing)
         except BundleError as error:
-            refused.append(one_line(f"{file}: {str(error).removeprefix(f'{file}: ')}"))
+            refusals[file] = one_line(str(error).removeprefix(f"{file}: "))
             continue
+        refusals[file] = None
         counts = [f"{len(cells)} {what}" for what, cells in done.items() if cells]
         home = Path(settings.results) / "imported"
         typer.echo(f"{file}: {', '.join(counts) or 'no runs'}, under {home}")
@@ -187,14 +189,11 @@ def import_(
         found = found or not cells.isdisjoint(known)
         if foreign := sorted(cells - known):
             typer.echo(f"{file}: {len(foreign)} of no cell of this config, as {foreign[0]}")
-    there = [file for file in files if file.exists()]  # a mistyped name is no bundle
-    begins = tuple(f"{file}: " for file in there)
-    record_refusals(
-        Path(settings.results), there, [line for line in refused if line.startswith(begins)]
-    )
+    there = {file: why for file, why in refusals.items() if file.exists()}  # or it is mistyped
+    record_refusals(Path(settings.results), there)
     if found:
         typer.echo(_what_now(settings, config))
-    if refused:
+    if refused := [f"{file}: {why}" for file, why in refusals.items() if why]:
         fail("\n".join(refused))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ import typer
 from fathom.config import Compute, Config, ConfigError, load_config, parse_yaml
 from fathom.settings import AnySettings, deep_merge, short_repr, unknown, validate
 from fathom.system.files import file_to_write, is_stdout
+from fathom.system.text import load_json
 
 
 def _name_of_file(name: str) -> Path:
@@ -142,8 +142,6 @@ def from_json(model: type[AnySettings], text: str, source: str) -> AnySettings:
 def parse_json(text: str, source: str) -> Any:  # noqa: ANN401, whatever JSON can hold
     """The data of an option or argument. Raises ConfigError naming it."""
     try:
-        data = json.loads(text)
-        json.dumps(data, ensure_ascii=False).encode()  # refuses a lone surrogate
-        return data
+        return load_json(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{source} {short_repr(text)}: is not JSON ({error})") from error

@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from fathom.datasets import SUMS, DataError
-from fathom.system.files import atomic_write, sha256, write_text
+from fathom.system.files import atomic_write, parse_sums, sha256, sums, write_text
 
 STALL_SECONDS = 10
 """How long a server may send nothing."""
@@ -86,20 +86,14 @@ def fetch(
         write_text(listed, sums(files))  # only if it differs: Snakemake looks at its time
 
 
-def sums(files: Mapping[str, str]) -> str:
-    """Names and SHA-256 in the format of sha256sum."""
-    return "".join(f"{digest}  {name}\n" for name, digest in files.items())
-
-
 def read_sums(file: Path, digest: str) -> dict[str, str]:
-    """The inverse of `sums`, for a list that itself has this SHA-256.
+    """The files of such a list (name: SHA-256) that itself has this SHA-256.
 
     So whoever changes the list has to change the code, whose hash then says so.
     """
     if problem := difference(file, digest):
         raise DataError(f"{file}: {problem}")
-    lines = file.read_text(encoding="utf-8").splitlines()
-    return {name: found for found, name in map(str.split, lines)}
+    return parse_sums(file.read_text(encoding="utf-8"))
 
 
 def _missing(folder: Path, files: Mapping[str, str], note: Callable[[str], None]) -> list[str]:

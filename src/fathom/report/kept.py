@@ -11,7 +11,7 @@ from pathlib import Path
 from fathom.datasets import SUMS
 from fathom.runs.bundle import refused_bundles
 from fathom.system.errors import UserError
-from fathom.system.files import sha256, write_text
+from fathom.system.files import parse_sums, sha256, sums, write_text
 
 SHOWN = ("*.md", "studies/*.md", "tables/*.csv", "figures/**/*.png")
 """What reports read and link to; no runs."""
@@ -41,7 +41,7 @@ def record(folder: Path) -> int:
         raise UserError("\n".join([*lines, f"{folder}: is not recorded without these runs"]))
     if not (names := _names(folder)):
         raise UserError(f"{folder}: holds no result; name the folder of one, as results/reference")
-    write_text(folder / SUMS, "".join(f"{sha256(folder / name)}  {name}\n" for name in names))
+    write_text(folder / SUMS, sums({name: sha256(folder / name) for name in names}))
     return len(names)
 
 
@@ -53,8 +53,7 @@ def differences(folder: Path) -> Iterator[tuple[Path, str]]:
         return
     listed = folder / SUMS
     try:
-        lines = [line.split("  ", 1) for line in listed.read_text(encoding="utf-8").splitlines()]
-        recorded = {name: digest for digest, name in lines}
+        recorded = parse_sums(listed.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         missing = isinstance(error, FileNotFoundError)
         why = "missing" if missing else "is no list of hashes"

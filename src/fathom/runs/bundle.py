@@ -12,7 +12,7 @@ import gzip
 import os
 import tarfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -148,11 +148,11 @@ def refused_bundles(results: Path) -> list[str]:
         return []
 
 
-def record_refusals(results: Path, files: Sequence[Path], refused: Sequence[str]) -> None:
-    """Keep which of these bundles were refused, and which of others are known to be."""
+def record_refusals(results: Path, bundles: Mapping[Path, str | None]) -> None:
+    """Keep why each of these bundles was refused, if it was; what is known of others stays."""
     known = refused_bundles(results)
-    others = [line for line in known if not line.startswith(tuple(f"{file}: " for file in files))]
-    lines = [*others, *(line for line in refused if line not in others)]
+    lines = [line for line in known if not line.startswith(tuple(f"{file}: " for file in bundles))]
+    lines += [f"{file}: {why}" for file, why in bundles.items() if why]
     if lines:
         write_text(refused_file(results), "".join(f"{line}\n" for line in lines))
     elif known:

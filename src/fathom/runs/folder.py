@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -33,7 +34,7 @@ from fathom.settings import (
 )
 from fathom.system.errors import UserError
 from fathom.system.files import sha256, write_bytes, write_json
-from fathom.system.text import one_line
+from fathom.system.text import load_json, one_line
 from fathom.tasks import Problem
 
 FORMAT = 2
@@ -216,9 +217,7 @@ def decode_row(line: str) -> Row:
 def read_json(file: Path) -> dict[str, Any]:
     """Read a JSON object. Raises RunError, naming the file, if it is missing or anything else."""
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-        # A lone surrogate can be escaped in JSON, but not be written to a table or a terminal.
-        json.dumps(data, ensure_ascii=False).encode()
+        data = load_json(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise RunError(f"{file}: missing") from None
     except (OSError, ValueError, RecursionError) as error:
@@ -241,9 +240,9 @@ def read_with(parse: Callable[[dict[str, Any], str], T], file: Path) -> T:
         raise RunError(one_line(str(error).partition("\n")[0])) from error
 
 
-def read_rows(folder: Path) -> list[Row]:
-    """Read the metrics of every step. Raises RunError naming the file and the line."""
-    return list(_each_row(folder / METRICS))
+def read_rows(folder: Path, steps: int | None = None) -> list[Row]:
+    """Read the metrics of every step, or of the first `steps`. Raises RunError naming the line."""
+    return list(islice(_each_row(folder / METRICS), steps))
 
 
 def _each_row(file: Path) -> Iterator[Row]:

@@ -20,7 +20,7 @@ FOLDER = "replay"
 """Of the receipts, in the folder of reports."""
 
 FORMAT = 2
-"""The version of receipts; those of any other are void."""
+"""The version of receipts. One of format 1 is void; no other is known."""
 
 NOT_REPEATED = "not repeated here"
 """What is said of runs whose device is not here, or that wait for their replay."""

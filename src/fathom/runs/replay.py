@@ -18,7 +18,7 @@ from typing import NamedTuple
 from fathom.backends import Backend, BackendError
 from fathom.config import Compute, Config
 from fathom.datasets import DataError
-from fathom.metrics import Row
+from fathom.metrics import CLOCKS, Row
 from fathom.runs.folder import (
     Manifest,
     RunError,
@@ -44,9 +44,6 @@ RELATIVE = ("loss", "grad_norm")
 LOGARITHMS = ("gain_proxy_log10_max_entry", "amax_forward_log10", "amax_backward_log10")
 COMPARED = (*RELATIVE, *LOGARITHMS)
 """Metrics that are compared where a run has them: relatively, or, logarithms, by difference."""
-
-CLOCKS = ("step_seconds", "elapsed_seconds")
-"""Metrics that are another every time."""
 
 TOLERANCE, TOLERANCE_OF_LATER_GAINS = 1e-4, 1e-2
 """The largest differences on another platform; the reasons are in docs/definitions.md, "Replay"."""
@@ -105,7 +102,7 @@ def _repeat(run: Run, compute: Compute, steps: int) -> Comparison:
     compute = _like(run.manifest, compute)
     try:
         problem = check_content(run.folder, run.manifest)
-        recorded = read_rows(run.folder)[:steps]
+        recorded = read_rows(run.folder, steps)
         backend = connect(problem.spec, compute)
         again = first_rows(problem, backend, len(recorded))
     except (BackendError, DataError) as error:

@@ -10,7 +10,7 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -101,3 +101,14 @@ def sha256(path: Path) -> str:
     """The file's SHA-256, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sums(files: Mapping[str, str]) -> str:
+    """Files (name: SHA-256) in the format of sha256sum."""
+    return "".join(f"{digest}  {name}\n" for name, digest in files.items())
+
+
+def parse_sums(text: str) -> dict[str, str]:
+    """The inverse of `sums`. Raises ValueError for a line of another format."""
+    lines = (line.split("  ", 1) for line in text.splitlines())
+    return {name: digest for digest, name in lines}

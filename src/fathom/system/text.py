@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 
 def printable(text: str) -> str:
     """Escape control, bidirectional and invisible characters, and lone surrogates."""
@@ -22,3 +25,13 @@ def format_duration(seconds: float) -> str:
         return f"{seconds / 60:.0f} minutes"
     hours = seconds / 3600
     return f"{hours:.1f} hours" if hours < 48 else f"{hours / 24:.1f} days"
+
+
+def load_json(text: str) -> Any:  # noqa: ANN401, whatever JSON can hold
+    """The data of a JSON text. Raises ValueError, or RecursionError for one nested too deeply.
+
+    A lone surrogate is refused: JSON can escape one, but no table or terminal takes it.
+    """
+    data = json.loads(text)
+    json.dumps(data, ensure_ascii=False).encode()
+    return data
