@@ -45,8 +45,10 @@ LOGARITHMS = ("gain_proxy_log10_max_entry", "amax_forward_log10", "amax_backward
 COMPARED = (*RELATIVE, *LOGARITHMS)
 """Metrics that are compared where a run has them: relatively, or, logarithms, by difference."""
 
-TOLERANCE, TOLERANCE_OF_LATER_GAINS = 1e-4, 1e-2
-"""The largest differences on another platform; the reasons are in docs/definitions.md, "Replay"."""
+TOLERANCES = {"loss": (1e-4, 1e-3), "grad_norm": (1e-3, 1e-2)}
+TOLERANCES_OF_GAINS = (1e-4, 1e-2)
+"""The largest differences on another platform at step 0, and after it; of other metrics than these
+as of gains. What they rest on is in docs/definitions.md, "Replay"."""
 
 MAX_WHY = 400
 """Characters of an outcome's details."""
@@ -198,4 +200,5 @@ def difference(name: str, old: float | None, new: float | None) -> float:
 
 def tolerance(name: str, step: int) -> float:
     """The largest difference of a metric that another platform explains."""
-    return TOLERANCE_OF_LATER_GAINS if name in LOGARITHMS and step > 0 else TOLERANCE
+    at_first, later = TOLERANCES.get(name, TOLERANCES_OF_GAINS)
+    return later if step else at_first
