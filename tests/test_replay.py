@@ -145,7 +145,7 @@ def test_runs_that_todays_code_repeats_count_and_name_the_code_that_made_them(ca
     assert f": a/4L/mhc/{backend}, made by {maker}: " in line
     repeats = "today's code repeats 3 steps of seed 0, step 0 of all"
     assert line.endswith(f"{repeats}: to the last digit")
-    assert total == f"{receipt_file(carried.config, backend)}: 1 agrees"
+    assert total == f"{receipt_file(carried.config, 'a', backend)}: 1 agrees"
     assert carried.statuses == [("imported", "agrees")] * 2
 
     (row,) = carried.table("summary").to_dict("records")
@@ -220,7 +220,7 @@ def test_three_steps_of_one_run_and_step_0_of_the_others_are_repeated(carry):
         [(4, 0), (4, 1)], [(4, 2)], [(5, 0), (5, 1), (5, 2)],
     ]  # fmt: skip
     carried.replay()
-    receipt = json.loads(receipt_file(carried.config, "torch").read_text())
+    receipt = json.loads(receipt_file(carried.config, "a", "torch").read_text())
     assert [r["repeated"] for r in receipt["replays"]] == [
         f"a/{name}" for name in ("4L/mhc/torch/seed0", "4L/mhc/torch/seed2", "5L/mhc/torch/seed0")
     ]
@@ -332,7 +332,7 @@ def test_a_check_of_all_runs_writes_nothing_and_fails_where_one_differs(carry):
     assert (status, said.splitlines()[-1]) == (1, "1 differs, 1 agrees")
     (line,) = errors.splitlines()
     assert ": a/4L/mhc/torch: today's code does not repeat it: seed 0, loss of step 2 was " in line
-    assert not receipt_file(carried.config, "torch").exists()
+    assert not receipt_file(carried.config, "a", "torch").exists()
     assert carried.statuses == [("stale", "waits")] * 2
 
     (carried.runs[0] / "metrics.jsonl").write_text("")
@@ -421,14 +421,12 @@ def test_a_receipt_is_void_for_other_code_another_run_and_other_results(carry, m
         assert carried.statuses == [("stale", "waits")] * 2
         assert carried.table("summary").empty
     assert carried.statuses == [("imported", "agrees")] * 2
-    file = receipt_file(carried.config, "torch")
+    file = receipt_file(carried.config, "a", "torch")
     receipt = json.loads(file.read_text())
     for key, value in (("platform", "cpu-elsewhere"), ("runs", {}), ("code", "another")):
         (replay,) = receipt["replays"]
         file.write_text(json.dumps({**receipt, "replays": [{**replay, key: value}]}))
         assert carried.statuses == [("stale", "waits")] * 2
-    file.write_text(json.dumps({"format": 1, "replays": [{"older": "than this"}]}))
-    assert carried.statuses == [("stale", "waits")] * 2
     carried.replay()
     assert carried.statuses == [("imported", "agrees")] * 2
     # What the others' receipt rests on is another run, then gone.
@@ -457,7 +455,7 @@ def test_a_damaged_receipt_is_one_line_that_names_it_and_the_fix(
     config = check_config(data_of(tmp_path / "results", "torch"))
     (cell,) = config.cells()
     write_cell(config, cell, [4.0] * 5, platform="cpu-test-cpu-testos", code=OLD_CODE)
-    file = receipt_file(config, "torch")
+    file = receipt_file(config, cell.study, "torch")
     file.parent.mkdir(parents=True)
     file.write_text(content)
     data = data_of(tmp_path / "results", "torch")

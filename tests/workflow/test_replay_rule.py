@@ -62,7 +62,7 @@ def test_what_agrees_is_shown_and_what_differs_is_left_out(workflow):
     falsify(carried["mlx"])
     platform = runs.read_manifest(carried["torch"]).platform
     plan = workflow.planned("all")
-    assert replays(plan) == ["replay/mlx.json", "replay/torch.json"]
+    assert replays(plan) == ["replay/depth-torch/mlx.json", "replay/depth-torch/torch.json"]
     assert {"run_tables", "reports"} <= rules(plan)
     assert "train" not in rules(plan)
 
@@ -85,10 +85,10 @@ def test_what_agrees_is_shown_and_what_differs_is_left_out(workflow):
     new = "* (iterations + 1)"
     workflow.edit("src/fathom/models/connections/sinkhorn.py", "* iterations", new)
     plan = workflow.planned("replay")
-    assert replays(plan) == ["replay/mlx.json", "replay/torch.json"]
+    assert replays(plan) == ["replay/depth-torch/mlx.json", "replay/depth-torch/torch.json"]
     assert "train" not in rules(plan)
     workflow.smoke("replay")
-    receipt = json.loads((results / "replay/torch.json").read_text())
+    receipt = json.loads((results / "replay/depth-torch/torch.json").read_text())
     assert [r["outcome"] for r in receipt["replays"]] == ["differs"]
 
 
@@ -99,10 +99,10 @@ def test_without_such_runs_there_is_no_replay(finished):
 def test_a_damaged_receipt_is_refused_in_one_line(workflow):
     results = workflow.folder / "results/smoke"
     carry(results, "torch")
-    (results / "replay").mkdir()
-    (results / "replay/torch.json").write_text("{")
+    (results / "replay/depth-torch").mkdir(parents=True)
+    (results / "replay/depth-torch/torch.json").write_text("{")
     result = workflow.snakemake("-n", "--configfile", "workflow/presets/smoke.yaml", "grid.yaml")
     assert result.returncode == 1
     (line,) = own_lines(result)
-    assert line.startswith("fathom: results/smoke/replay/torch.json: not valid JSON")
+    assert line.startswith("fathom: results/smoke/replay/depth-torch/torch.json: not valid JSON")
     assert line.endswith("; delete it, then run: fathom replay")

@@ -131,9 +131,9 @@ STUDIES = list(dict.fromkeys([c.study for c in CELLS] + [run.cell.study for run 
 
 # (platform, cell) of what counts without a replay.
 MEASURED = [(Platform(cell.backend), cell) for cell in CELLS]
-RECEIPTS = [
-    f"{RESULTS}/replay/{name}.json" for name in sorted({run.cell.backend for run in IMPORTED})
-]
+# (study, backend) of each receipt.
+REPLAYED = dict.fromkeys((run.cell.study, run.cell.backend) for run in IMPORTED)
+RECEIPTS = [f"{RESULTS}/replay/{study}/{backend}.json" for study, backend in REPLAYED]
 
 FIGURES_OF = {name: figures_of_study(CONFIG, name) for name in STUDIES}
 OVERVIEW, OF_A_CELL, OF_BENCH = (

@@ -36,7 +36,8 @@ def data_of(wildcards):
 
 
 def replays_of(wildcards):
-    return [run for run in IMPORTED if run.cell.backend == wildcards.backend]
+    wanted = (wildcards.study, wildcards.backend)
+    return [run for run in IMPORTED if (run.cell.study, run.cell.backend) == wanted]
 
 
 def runs_to_replay(wildcards):
@@ -56,8 +57,8 @@ def replay_key(wildcards):
 @functools.cache
 def replayed():
     """(platform, cell) of the imported runs that count. Waits for the receipts."""
-    for receipt in RECEIPTS:
-        checkpoints.replay_runs.get(backend=Path(receipt).stem)
+    for study, backend in REPLAYED:
+        checkpoints.replay_runs.get(study=study, backend=backend)
     runs = or_exit(imported_runs, CONFIG) if RECEIPTS else []
     return [(platform_of(run), run.cell) for run in runs if run.counts]
 

@@ -9,9 +9,9 @@ checkpoint replay_runs:
         runs_to_replay,
         config=f"{RESULTS}/config.json",
     output:
-        receipt=f"{RESULTS}/replay/{{backend}}.json",
+        receipt=f"{RESULTS}/replay/{{study}}/{{backend}}.json",
     log:
-        f"{RESULTS}/logs/replay-{{backend}}.log",
+        f"{RESULTS}/logs/replay/{{study}}-{{backend}}.log",
     conda:
         "../../envs/{backend}.yaml"
     threads: CONFIG.compute.threads
@@ -20,12 +20,13 @@ checkpoint replay_runs:
         runtime=CONFIG.compute.runtime,
         gpu=CONFIG.compute.gpu,
     params:
+        study="{study}",
         backend="{backend}",
         key=replay_key,
         is_installed=lambda w: w.backend in INSTALLED,
         code_hash=code_hash("fathom.runs.replay:compare_rows", "fathom.runs.replay:STEPS"),
     shell:
-        "fathom replay {params.backend:q} --config {input.config:q}"
+        "fathom replay {params.backend:q} --study {params.study:q} --config {input.config:q}"
         ' --compute "$FATHOM_COMPUTE" > {log:q} 2>&1'
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -216,6 +217,10 @@ def replay(
     ] = None,
     config: ConfigFiles = DEFAULT_CONFIG,
     override: Overrides = [],  # noqa: B006, typer copies it
+    studies: Annotated[
+        list[str] | None,
+        typer.Option("--study", metavar="STUDY", help="Only its runs; may be given several times."),
+    ] = None,
     compute: Annotated[
         str | None, typer.Option(help="That section, as JSON, in place of the config's.")
     ] = None,
@@ -231,7 +236,7 @@ def replay(
 
     Repeats three steps of one run of each study, depth, variant, backend and platform, and step 0
     of its other seeds. Where today's code agrees, the runs count; `fathom status` names the others.
-    Writes a receipt for each backend into RESULTS/replay.
+    Writes a receipt for each study and backend into RESULTS/replay.
 
     With --all it is a check that writes nothing: the exit status is 1 if a run is corrupt, has
     another spec, or is not repeated, be it that its device is not here.
@@ -244,13 +249,17 @@ def replay(
     settings = read_config(config, override)
     how = settings.compute if compute is None else from_json(Compute, compute, "--compute")
     if whole is not None:
-        if names or every:
-            raise ConfigError("--whole RUN repeats one run; give it without --all and BACKEND")
+        if names or studies or every:
+            raise ConfigError(
+                "--whole RUN repeats one run; give it without --all, --study and BACKEND"
+            )
         _repeat_whole(whole, how)
         return
     known = [backend for study in settings.studies.values() for backend in study.backends]
     check_known("backend", names or (), known)
-    runs = [r for r in imported_runs(settings) if not names or r.cell.backend in names]
+    check_known("study", studies or (), settings.studies)
+    found = imported_runs(settings, studies or ())
+    runs = [run for run in found if not names or run.cell.backend in names]
     if every:
         _check_all(settings, runs, how)
     else:
@@ -282,10 +291,13 @@ def _replay(settings: Config, runs: Sequence[Run], how: Compute) -> None:
 
     if not runs:
         typer.echo("nothing to replay: no imported run fits the config")
-    for backend in dict.fromkeys(run.cell.backend for run in runs):
-        replays = _replay_each(settings, [r for r in runs if r.cell.backend == backend], how)
-        write_receipt(settings, backend, replays)
-        typer.echo(f"{receipt_file(settings, backend)}: {_counts(replays)}")
+    by_receipt = defaultdict(list)
+    for run in runs:
+        by_receipt[receipt_file(settings, run.cell.study, run.cell.backend)].append(run)
+    for file, of_receipt in by_receipt.items():
+        replays = _replay_each(settings, of_receipt, how)
+        write_receipt(file, replays)
+        typer.echo(f"{file}: {_counts(replays)}")
 
 
 def _check_all(settings: Config, runs: Sequence[Run], how: Compute) -> None:

@@ -1,4 +1,4 @@
-"""Receipts: the outcomes of replays, kept in a file for each backend.
+"""Receipts: the outcomes of replays, kept in a file for each study and backend.
 
 A receipt names today's code and the manifest of every run of a group, so it is void once one of
 them has changed, has come or is gone.
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from fathom.config import Config
-from fathom.runs.folder import RunError, read_json, read_with
+from fathom.runs.folder import RunError, read_with
 from fathom.settings import NonNegative, Number, PlainText, Settings, validate
 from fathom.system.files import write_json
 
@@ -20,7 +20,7 @@ FOLDER = "replay"
 """Of the receipts, in the folder of reports."""
 
 FORMAT = 2
-"""The version of receipts. One of format 1 is void; no other is known."""
+"""The version of receipts; no other is read."""
 
 NOT_REPEATED = "not repeated here"
 """What is said of runs whose device is not here, or that wait for their replay."""
@@ -75,24 +75,21 @@ class Receipt(Settings):
     replays: tuple[Replay, ...]
 
 
-def receipt_file(config: Config, backend: str) -> Path:
-    """Where the receipt of a backend is, or will be."""
-    return Path(config.report_folder) / FOLDER / f"{backend}.json"
+def receipt_file(config: Config, study: str, backend: str) -> Path:
+    """Where the receipt of a study's runs on a backend is, or will be."""
+    return Path(config.report_folder) / FOLDER / study / f"{backend}.json"
 
 
-def write_receipt(config: Config, backend: str, replays: Sequence[Replay]) -> None:
-    """Replace the receipt of a backend."""
-    receipt = Receipt(format=FORMAT, replays=tuple(replays))
-    write_json(receipt_file(config, backend), receipt.model_dump())
+def write_receipt(file: Path, replays: Sequence[Replay]) -> None:
+    """Write or replace a receipt."""
+    write_json(file, Receipt(format=FORMAT, replays=tuple(replays)).model_dump())
 
 
 def read_replays(config: Config) -> list[Replay]:
     """Every replay of the receipts. Raises RunError."""
     found: list[Replay] = []
-    for file in sorted((Path(config.report_folder) / FOLDER).glob("*.json")):
+    for file in sorted((Path(config.report_folder) / FOLDER).glob("*/*.json")):
         try:
-            if read_json(file).get("format") == 1:
-                continue
             receipt = read_with(partial(validate, Receipt), file)
         except RunError as error:
             raise RunError(f"{error}; delete it, then run: fathom replay") from error

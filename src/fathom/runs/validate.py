@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -109,8 +110,8 @@ def find_runs(config: Config) -> list[Run]:
     return runs
 
 
-def imported_runs(config: Config) -> list[Run]:
-    """Every imported run of the config's cells, validated.
+def imported_runs(config: Config, studies: Collection[str] = ()) -> list[Run]:
+    """Every imported run of the config's cells, or of these studies', validated.
 
     Raises RunError for a damaged receipt, and if there is no run where no other could count.
     """
@@ -118,7 +119,7 @@ def imported_runs(config: Config) -> list[Run]:
     runs = [
         _validate_imported(folder, config.spec(cell), platform.name)
         for cell, platform in itertools.product(config.cells(), platforms)
-        if (folder := platform / cell.path()).exists()
+        if (not studies or cell.study in studies) and (folder := platform / cell.path()).exists()
     ]
     replays, decided = read_replays(config) if runs else [], {}
     for group in group_runs(run for run in runs if run.replay):
