@@ -76,7 +76,7 @@ test-long: $(STAMP) ## these four at once, as CI does: both cores are busy to th
 	  -rs --durations 15
 
 test-reference: $(STAMP) ## render results/reference elsewhere, compare, replay its runs
-	$(BIN)/python -m pytest -m reference tests/test_reference.py -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -m reference tests/test_reference.py --durations 5
 
 lint: $(STAMP) ## style of Python and Snakemake files; whether schema and tables are current
 	$(BIN)/ruff check $(SOURCES)

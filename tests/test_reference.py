@@ -56,13 +56,11 @@ def rendered(committed, tmp_path_factory):
 
 
 @pytest.mark.reference
-@pytest.mark.xdist_group("rendered")
 def test_the_bundles_give_what_is_committed(committed, rendered):
     assert differences(committed, rendered / REFERENCE) == []
 
 
 @pytest.mark.reference
-@pytest.mark.xdist_group("rendered")
 def test_every_run_of_the_bundles_counts_and_todays_code_repeats_it(rendered):
     """None is corrupt, of another spec, or not repeated: `make reference` has replayed them all."""
     status, said = fathom(rendered, "status", "--json", "--set", "train=false")

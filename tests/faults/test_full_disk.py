@@ -5,7 +5,7 @@ import shutil
 import subprocess
 
 import pytest
-from fault_helpers import RUN_FILES, tiny_project
+from fault_helpers import RUN_FILES, quickest_backend, tiny_project
 
 from fathom.config import installed_backends
 
@@ -16,7 +16,7 @@ pytestmark = [
 
 KIB = 1024
 DISK = 512 * KIB
-STEP = 20 * KIB
+STEP = 40 * KIB
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def trained(disk, tmp_path):
     project = tiny_project(
         tmp_path / "project",
         results=disk / "results",
-        backends=installed_backends()[:1],
+        backends=[quickest_backend()],
         seeds=[0, 1],
         steps=100,
     )
