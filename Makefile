@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help all setup test test-slow test-browser test-faults test-cluster test-long test-reference \
-  lint format verify reference smoke dry-runs schema clean validator
+  lint format verify reference smoke dry-runs schema clean validator test-peers
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -61,6 +61,17 @@ test-slow: $(STAMP) ## CONTRIBUTING's examples, processes that preload, whole wo
 validator: $(STAMP) ## what checks archives, for test-slow: 80 MB, since it needs older packages
 	$(PYTHON) -m venv $(VENV)/validator
 	$(VENV)/validator/bin/python -m pip install --quiet roc-validator==0.13.0
+
+# A folder of their own, seen by these tests alone. What else they import is in the environment.
+PEERS := $(VENV)/peers
+$(PEERS)/.complete: tests/peers.txt $(STAMP)
+	rm -rf $(PEERS)
+	$(BIN)/python -m pip install --quiet $(PIP_ARGS) --no-compile --no-deps --target $(PEERS) \
+	  --requirement $<
+	@touch $@
+
+test-peers: $(PEERS)/.complete ## hold connections against those of released models: 95 MB
+	PYTHONPATH=$(PEERS) $(BIN)/python -m pytest -m peers tests/test_peers.py -rs
 
 test-browser: $(STAMP) ## open the page in chromium, where that is installed
 	$(BIN)/python -m pytest -m browser tests/test_browser.py

@@ -18,26 +18,21 @@ import numpy as np
 from fathom import tasks
 from fathom.backends import Backend, Trainer, connect
 from fathom.config import Spec, check_config
-from fathom.models.connections.causal import Causal, CausalConnection
+from fathom.models.connections.causal import Causal, CausalConnection, History
 from fathom.models.connections.connection import ConnectionContext
 from fathom.models.network import Network
-from fathom.models.ops import Array, Layers, Ops
+from fathom.models.ops import Array, Ops
 from fathom.optimizers import ScheduledValues, optimizer_config
 
 
 class PlainSum(CausalConnection):
     """A causal connection whose every layer sums its whole history, state by state."""
 
-    def through(
-        self, ops: Ops, params: dict[str, Array], x: Array, layers: Layers, noise: Array | None
-    ) -> tuple[Array, None]:
-        weights, states = self.weights(ops, params), [x]
-        for i, layer in enumerate(layers):
-            x = weights[i, 0] * states[0]
-            for j in range(1, i + 1):
-                x = x + weights[i, j] * states[j]
-            states.append(x + layer(x))
-        return states[-1], None
+    def read(self, ops: Ops, state: History, k: int) -> tuple[Array, History]:
+        x = state.weights[k, 0] * state.states[0]
+        for j in range(1, k + 1):
+            x = x + state.weights[k, j] * state.states[j]
+        return x, state._replace(read=x)
 
 
 class PlainCausal(Causal):

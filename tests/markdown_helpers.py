@@ -26,3 +26,14 @@ def anchors(text):
     pairs = itertools.pairwise(parsed(text))
     headings = {slug(inner.content) for token, inner in pairs if token.type == "heading_open"}
     return headings | set(re.findall(r'<a id="([\w.-]+)"></a>', text))
+
+
+def table(text, heading, level="###"):
+    """Rows of the first table below a heading: the cells without their backticks."""
+    below = text.partition(f"\n{level} {heading}\n")[2]
+    lines = itertools.dropwhile(lambda line: not line.startswith("|"), below.splitlines())
+    _, _, *rows = itertools.takewhile(lambda line: line.startswith("|"), lines)
+    return [
+        [cell.strip().replace("`", "") for cell in re.split(r"(?<!\\)\|", row)[1:-1]]
+        for row in rows
+    ]

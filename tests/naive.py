@@ -133,9 +133,9 @@ def mixing(name, logits, S, layers):
             return sinkhorn(np.exp(np.clip(logits, -10, 10)), floor=0, added=1e-6)
         case "mhc_paper" | "mhc_scaled":
             return sinkhorn(np.exp(logits), last="rows")
-        case "mhc_kernels":
+        case "mhc_kernels" | "deepseek_v4" | "deepseek_v41" | "glm5_next":
             return kernel_sinkhorn(logits).T
-        case "mhc_identity":
+        case "mhc_identity" | "hy_v4":
             return np.eye(S)
         case "mhc_uniform":
             return np.ones((S, S)) / S
@@ -161,12 +161,14 @@ DEMOS = ("hc_demo", "mhc_demo")
 IMAGE_STUDY = ("hc_static", "mhc_static", "hc_dynamic", "mhc_dynamic")
 STATIC = (*DEMOS, "hc_static", "mhc_static", "hc_paper_static", "mhc_gated_static")
 RAW = ("hc_dynamic", "hc_paper", "hc_paper_static")
+PLUS_EPSILON = ("mhc_kernels", "deepseek_v4", "deepseek_v41", "glm5_next", "hy_v4")
+NORM_EPS = {"deepseek_v41": 1e-20, "glm5_next": 1e-5, "hy_v4": 1e-5}
 SOFTMAX = ("hc_static", "mhc_static", "cayley_mhc", "mhc_gated_static", "mhc_gated_dynamic")
 
 
-def summary(unit):
+def summary(unit, eps=1e-6):
     """The means over positions of a unit's streams [S, N, C], of mean square one: S·C numbers."""
-    return rms_norm(means_of(unit).ravel())
+    return rms_norm(means_of(unit).ravel(), eps)
 
 
 def means_of(unit):
@@ -187,7 +189,7 @@ def logits_of(name, p, i, unit):
             x = [rms_norm(stream) for stream in means_of(unit)]
             dynamic = np.tanh([[sum(row * stream) for stream in x] for row in phi])
         else:
-            x = summary(unit)
+            x = summary(unit, NORM_EPS.get(name, 1e-6))
             dynamic = np.array([sum(row * x) for row in phi])
         alpha = 1.0
         if "alpha" in p:  # the circulant has one for all
@@ -212,8 +214,10 @@ def coefficients(name, p, i, unit, layers):
         pre, post = pre[None], post[None]
     else:
         pre, post = sigmoid(pre)[None], 2 * sigmoid(post)[None]
-    if name == "mhc_kernels":
+    if name in PLUS_EPSILON:
         pre = pre + 1e-6
+    if name == "hy_v4":
+        post = post + 1e-6
     S = len(unit)
     H = mixing(name, logits.get("res"), S, layers)
     if name in ("mhc_static", "mhc_gated_static", "mhc_gated_dynamic"):
@@ -235,17 +239,29 @@ def opened(name, p, x, S):
 
 def readout(name, p, S):
     """The weights [S] with which the last streams are summed."""
-    if name in (*DEMOS, "circulant_mhc"):
+    if name in (*DEMOS, "circulant_mhc", "glm5_next"):
         return np.ones(S) / S
     if name in IMAGE_STUDY:
         return softmax(p["readout"]) if name.endswith("static") else sigmoid(p["readout"])
     return np.ones(S)
 
 
+def computed_readout(name, p, unit):
+    """The weights with which `deepseek_v4` and `hy_v4` sum a unit's last streams [S, N, C]."""
+    x = summary(unit, NORM_EPS.get(name, 1e-6))
+    rows, alpha, b = p["readout_phi"], p["readout_alpha"][0], p["readout"]
+    return [sigmoid(alpha * sum(row * x) + b[s]) + 1e-6 for s, row in enumerate(rows)]
+
+
 def through_streams(name, p, x, layers, S):
     streams = opened(name, p, x, S)
+    late = [np.eye(S)[:1]] * len(x)
     for i, layer in enumerate(layers):
         found = [coefficients(name, p, i, streams[:, u], len(layers)) for u in range(len(x))]
+        if name == "deepseek_v41":  # this layer's pre is for the next one
+            own = [pre for pre, _, _ in found]
+            found = [(before, *rest) for before, (_, *rest) in zip(late, found, strict=True)]
+            late = own
         read = np.zeros_like(x)
         for u, (pre, _, _) in enumerate(found):
             for row in pre:
@@ -257,7 +273,113 @@ def through_streams(name, p, x, layers, S):
                 written[r, u] = sum(H[r, s] * streams[s, u] for s in range(S))
                 written[r, u] += sum(row[r] * y[u] for row in post)
         streams = written
-    return sum(w * stream for w, stream in zip(readout(name, p, S), streams, strict=True))
+    out = np.zeros_like(x)
+    for u in range(len(x)):
+        if name == "deepseek_v41":
+            (weights,) = late[u]
+        elif name in ("deepseek_v4", "hy_v4"):
+            weights = computed_readout(name, p, streams[:, u])
+        else:
+            weights = readout(name, p, S)
+        out[u] = sum(w * stream for w, stream in zip(weights, streams[:, u], strict=True))
+    return out
+
+
+# --- connections of released models that follow another equation ----------------------------------
+
+
+def gated_read(p, i, unit, per_unit):
+    """What read i of `qwen4_exp` makes of a unit's streams [S, N, C]: [N, C].
+
+    `per_unit`: the normed streams [S, C] that the gates are computed from.
+    """
+    S, N, C = unit.shape
+    hidden = [sum(row * per_unit.ravel()) / S for row in p["gate_down"][i]]
+    hidden = np.array([h / (1 + math.exp(-h)) for h in hidden])  # silu
+    gates = np.array([sigmoid(sum(row * hidden)) for row in p["gate_up"][i]]).reshape(S, C)
+    read = np.zeros((N, C))
+    for s in range(S):
+        for n in range(N):
+            gain = p["gain"][i, s * C : (s + 1) * C]
+            read[n] += gates[s] * (1 + gain) * rms_norm(unit[s, n]) / S
+    return read
+
+
+def through_gated(p, x, layers, S):
+    """Streams that are never mixed; a gate for each channel of each stream in every read."""
+    streams = np.array([x] * S)
+
+    def normed(i, u):
+        gains = p["gain"][i].reshape(S, -1)
+        return np.array(
+            [(1 + g) * rms_norm(x) for g, x in zip(gains, means_of(streams[:, u]), strict=True)]
+        )
+
+    def read(i):
+        return np.array([gated_read(p, i, streams[:, u], normed(i, u)) for u in range(len(x))])
+
+    for i, layer in enumerate(layers):
+        found = [normed(i, u).ravel() for u in range(len(x))]
+        y = layer(read(i))
+        streams = streams.copy()
+        for u, s in itertools.product(range(len(x)), range(S)):
+            streams[s, u] += 2 * sigmoid(sum(p["phi_post"][i, s] * found[u]) / S) * y[u]
+    return read(len(layers))
+
+
+def through_altup(p, x, layers, S, has_residual):
+    """Alternating updates: predict all streams, compute the first, correct all."""
+    C = x.shape[-1]
+
+    def of_size(y, like):
+        """Each row of y [U, N, C] with the root mean square of the same row of `like`."""
+        size = np.sqrt((like**2).sum(-1) / C) / np.sqrt(np.maximum((y**2).sum(-1) / C, 1e-5))
+        return y * size[..., None]
+
+    def routed(i, z):
+        """r of one unit's z [N, C]."""
+        mean = sum(z) / len(z)
+        return np.tanh(p["router"][i] @ (p["router_gain"][i] * rms_norm(mean)) / C)
+
+    streams = [x, *(of_size(x @ W.T, x) for W in p["open_projections"])]
+    for i, layer in enumerate(layers):
+        routes = [p["predict"][i] @ routed(i, z) for z in streams[0]]
+        predicted = np.zeros((S, *x.shape))
+        for u, s in itertools.product(range(len(x)), range(S)):
+            predicted[s, u] = streams[s][u]
+            for t in range(S):
+                predicted[s, u] += routes[u][s * S + t] * streams[t][u]
+        y = layer(predicted[0])
+        if not has_residual:
+            y = predicted[0] + y
+        innovation, streams = y - predicted[0], predicted
+        for u in range(len(x)):
+            weights = 1 + p["correct"][i] @ routed(i, y[u])
+            for s in range(S):
+                streams[s, u] = streams[s, u] + weights[s] * innovation[u]
+    last = zip(streams[1:], p["close_projections"], strict=True)
+    parts = [streams[0], *(of_size(stream @ W.T, streams[0]) for stream, W in last)]
+    return sum(parts) / S
+
+
+def through_scaled(name, p, x, layers, per_block):
+    """One stream, whose sum has scales."""
+    if name == "residual_scaled":
+        x = (x + p["input_bias"]) * p["input_scale"]
+    for i, layer in enumerate(layers):
+        y = layer(x)
+        if name == "scaled":
+            x = x + 1.4 / math.sqrt(len(layers) / per_block) * y
+        elif name == "depth_scaled":
+            added = i + 2  # the embedding, the layers before, and this one
+            x = math.sqrt((added - 1) / added) * x + math.sqrt(1 / added) * y
+        else:
+            kept = p["stream_scale"][i] * (x + p["stream_bias"][i])
+            x = kept + p["output_scale"][i] * (y + p["output_bias"][i])
+    return x
+
+
+# --- causal mixing --------------------------------------------------------------------------------
 
 
 def causal_weights(name, p):
@@ -271,8 +393,14 @@ def causal_weights(name, p):
     return weights
 
 
-def through(name, p, x, layers, S, has_residual):
-    """`x` [U, N, C] through layers joined by the named scheme."""
+def through(name, p, x, layers, S, has_residual, per_block=1):
+    """`x` [U, N, C] through layers joined by the named scheme; a block has so many of them."""
+    if name == "qwen4_exp":
+        return through_gated(p, x, layers, S)
+    if name == "altup":
+        return through_altup(p, x, layers, S, has_residual)
+    if name in ("scaled", "depth_scaled", "residual_scaled"):
+        return through_scaled(name, p, x, layers, per_block)
     if name == "plain":
         for layer in layers:
             x = layer(x) if has_residual else x + layer(x)
@@ -365,13 +493,15 @@ def transformer(name, spec, params, tokens):
     """Logits [B, T, V] of tokens [B, T]."""
     p = {key: value.astype(np.float64) for key, value in params.items()}
     model, by_block = spec.model, spec.model.wrap == "block"
-    S = spec.connection.streams if spec.connection.kind == "streams" else 1
+    S = getattr(spec.connection, "streams", 1)
+    is_normed = name == "qwen4_exp"  # what functions and the head read
     wrapped = []
     for layer in layers_of(p, spec.depth):
         if by_block:
             wrapped.append(partial(transformer_block, layer, model=model))
         else:
-            wrapped += [partial(part, layer, model=model) for part in (attended, processed)]
+            parts = (attention, mlp) if is_normed else (attended, processed)
+            wrapped += [partial(part, layer, model=model) for part in parts]
     functions = [lambda x, f=f: f(x[:, 0])[:, None] for f in wrapped]
 
     def logits(row):
@@ -380,8 +510,10 @@ def transformer(name, spec, params, tokens):
             x = x + p["embedding.position"]
         if model.embedding_norm:
             x = rms_norms(x)
-        x = through(name, connection_of(p), x[:, None], functions, S, has_residual=by_block)[:, 0]
-        z = normed(p, x, "norm", model) @ p["head.weight"].T
+        x = through(
+            name, connection_of(p), x[:, None], functions, S, by_block, len(wrapped) // spec.depth
+        )[:, 0]
+        z = (x if is_normed else normed(p, x, "norm", model)) @ p["head.weight"].T
         return z if model.logit_cap is None else model.logit_cap * np.tanh(z / model.logit_cap)
 
     return np.stack([logits(row) for row in tokens])
@@ -403,8 +535,10 @@ def convolution(x, weight, bias, stride=1):
     return y[:, ::stride, ::stride] + bias
 
 
-def group_norm(x, weight, bias):
-    """min(32, max(1, C // 4)) groups of consecutive channels."""
+def group_norm(p, x, name):
+    """min(32, max(1, C // 4)) groups of consecutive channels; nothing without parameters."""
+    if f"{name}.weight" not in p:
+        return x
     C = x.shape[-1]
     size = C // min(32, max(1, C // 4))
     normed = np.empty_like(x)
@@ -414,14 +548,14 @@ def group_norm(x, weight, bias):
             normed[image, :, :, first : first + size] = (part - part.mean()) / math.sqrt(
                 part.var() + 1e-5
             )
-    return normed * weight + bias
+    return normed * p[f"{name}.weight"] + p[f"{name}.bias"]
 
 
 def image_block(p, x, dropout, keep):
-    x = np.maximum(group_norm(x, p["norm1.weight"], p["norm1.bias"]), 0)
+    x = np.maximum(group_norm(p, x, "norm1"), 0)
     x = convolution(x, p["conv1.weight"], p["conv1.bias"])
     x = np.where(keep, x / (1 - dropout), 0)
-    x = np.maximum(group_norm(x, p["norm2.weight"], p["norm2.bias"]), 0)
+    x = np.maximum(group_norm(p, x, "norm2"), 0)
     return convolution(x, p["conv2.weight"], p["conv2.bias"])
 
 
@@ -441,9 +575,9 @@ def convnet(name, spec, params, images, keeps):
 
     layers = zip(layers_of(p, spec.depth), keeps, strict=True)
     blocks = [block(layer, keep) for layer, keep in layers]
-    S = spec.connection.streams if spec.connection.kind == "streams" else 1
+    S = getattr(spec.connection, "streams", 1)
     x = through(name, connection_of(p), x.reshape(B, -1, C), blocks, S, has_residual=False)
-    x = np.maximum(group_norm(x.reshape(shape), p["norm.weight"], p["norm.bias"]), 0)
+    x = np.maximum(group_norm(p, x.reshape(shape), "norm"), 0)
     return x.mean(axis=(1, 2)) @ p["head.weight"].T + p["head.bias"]
 
 

@@ -162,6 +162,41 @@ def test_pypis_connections_wrap_the_same_network(variant, pypi, connect_cpu, sta
     assert losses[1] < losses[0]
 
 
+def test_pypis_mhc_is_as_much_smaller_as_its_ratio_says():
+    modules = pytest.importorskip("hyper_connections", reason="hyper-connections is not installed")
+    theirs = sum(p.numel() for p in modules.mHC(4, dim=128, layer_index=0).parameters())
+    spec = bench.spec_for("sublayer", "mhc_paper", "torch", depth=1)
+    params = tasks.Problem(spec).initial_parameters()
+    ours = sum(v.size for k, v in params.items() if k.startswith("connection.")) // 2
+    note = bench.NOTES["pypi over ours", "mhc_paper"]
+    assert f"{theirs} parameters at S 4 and C 128, ours {ours}" in note
+
+
+RELEASED = {"torch": ("transformers", "deepseek_v4"), "mlx": ("mlx_lm", "deepseek_v41")}
+"""The package of each backend, and the scheme that has its module's formulas."""
+
+
+@pytest.fixture
+def released(backend):
+    """On each backend, the side of a released model's module, and a spec that it takes."""
+    name = backend.device.framework
+    package, scheme = RELEASED[name]
+    pytest.importorskip(package, reason=f"{package} is not installed")
+    spec = bench.spec_for("sublayer-default", scheme, name, depth=3)
+    module = importlib.import_module(f"released.{name}")
+    return module, spec.model_copy(update={"batch_size": 2})
+
+
+@pytest.mark.slow
+def test_a_released_module_is_the_same_function_as_ours(released, backend, start):
+    module, spec = released
+    _, batch, ours = our_step(start(backend, spec), spec)
+    steps = module.Steps(spec)
+    losses = [steps.step(*batch)["loss"] for _ in range(2)]
+    assert math.isclose(losses[0], ours["loss"], rel_tol=1e-6)
+    assert losses[1] < losses[0]
+
+
 # --- a side of a comparison ----------------------------------------------------------------------
 
 
@@ -187,6 +222,12 @@ def test_a_worker_answers_every_command(answers, backend, side):
 def test_so_does_one_of_pypis_package(answers, pypi):
     spec = bench.spec_for("sublayer", "mhc_paper", "torch", depth=1)
     check_answers(answers, spec.model_copy(update={"batch_size": 2}), "pypi")
+
+
+@pytest.mark.slow
+def test_so_does_one_of_a_released_model(answers, released):
+    _, spec = released
+    check_answers(answers, spec, "released")
 
 
 def check_answers(answers, spec, side):
@@ -284,6 +325,7 @@ SECONDS = {
     ("torch", "baseline", "textbook"): (9, 0.040, 0.042),
     ("torch", "mhc", "textbook"): (9, 0.100, 0.070),
     ("torch", "mhc", "pypi"): (9, 0.060, 0.112),
+    ("torch", "mhc", "released"): (9, 0.060, 0.056),
     ("mlx", "baseline", "ours"): (9, 0.020, 0.028),
     ("mlx", "hc", "ours"): (9, 0.054, 0.054),
     ("mlx", "mhc", "ours"): (9, 0.050, 0.070),
@@ -317,7 +359,7 @@ class KnownWorker:
         what, _, _ = command.partition(" ")
         if what == "memory":
             of_steps = {"baseline": 2**29, "hc": 2**28, "mhc": 2**30}[self.spec.variant]
-            side = {"ours": 2, "textbook": 3, "pypi": 4}[self.side]
+            side = {"ours": 2, "textbook": 3, "pypi": 4, "released": 5}[self.side]
             return {"bytes": side * 2**30, "of_steps": of_steps}
         return {"seconds": {"steps": self.seconds, "matmul": self.matmul}[what].pop(0)}
 
@@ -352,10 +394,12 @@ BY_HAND = {
     ("textbook step", "baseline"): (41, None),
     ("textbook step", "mhc"): (85, 3600),
     ("pypi step", "mhc"): (86, None),
+    ("released step", "mhc"): (58, None),
     # Medians over turns of the ratio in that turn.
     ("textbook over ours", "baseline"): (3.5, None),  # of 4 and 3
     ("textbook over ours", "mhc"): (3.75, 60),  # of 5 and 2.5; of 60 and 60
     ("pypi over ours", "mhc"): (3.5, None),  # of 3 and 4
+    ("released over ours", "mhc"): (2.5, None),  # of 3 and 2
     ("over baseline", "hc"): ((18 / 10 + 18 / 14) / 2, (54 / 20 + 54 / 28) / 2),
     ("over baseline", "mhc"): (2, 2.5),
     ("over torch", "baseline"): (None, 2),
@@ -368,6 +412,7 @@ BY_HAND = {
     ("textbook memory", "baseline"): (3072, None),
     ("textbook memory", "mhc"): (3072, 3072),
     ("pypi memory", "mhc"): (4096, None),
+    ("released memory", "mhc"): (5120, None),
     ("memory over baseline", "hc"): (0.5, 0.5),
     ("memory over baseline", "mhc"): (2, 2),
     ("matmul rate", ""): (RATES[0] / 1e9, RATES[1] / 1e9),
@@ -393,7 +438,9 @@ def test_steps_by_hand(known):
     assert (ratio.low, ratio.high, ratio.unit) == (pytest.approx(2.5), pytest.approx(5), "×")
     assert (step.low, step.high, step.unit) == (pytest.approx(20), pytest.approx(28), "ms")
     # The published demos run on the plain wheel.
-    assert started == {("ours", 3, "auto"), ("textbook", 3, "off"), ("pypi", 3, "auto")}
+    assert started == {
+        ("ours", 3, "auto"), ("textbook", 3, "off"), ("pypi", 3, "auto"), ("released", 3, "auto"),
+    }  # fmt: skip
 
 
 def test_schemes_are_measured_against_plain_two_at_a_time(known, monkeypatch):
@@ -529,7 +576,8 @@ def test_outside_the_project_nothing_is_measured(tmp_path, monkeypatch):
 
 
 def test_a_target_is_set_for_something_that_is_measured():
-    """A metric or a variant that is renamed must not lose its target in silence."""
+    """A metric or a variant that is renamed must not lose its target or its note in silence."""
+    assert {metric for metric, _ in bench.NOTES} <= {name for name, _ in BY_HAND}
     for metric, size, backend, variant in bench.TARGETS:
         if size:
             assert metric in {name for name, _ in BY_HAND}

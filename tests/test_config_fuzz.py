@@ -21,6 +21,7 @@ from fathom.models.connections.components import (
     WEIGHTS,
 )
 from fathom.models.connections.constraints import CONSTRAINTS
+from fathom.models.connections.scaled import SCALES
 from fathom.models.connections.schemes import KINDS, SCHEMES
 
 CONFIG = {
@@ -288,7 +289,8 @@ def test_no_other_word_of_a_config_is_read_as_something_else():
 
     sections = [Config, Spec, *(tasks.load(name).Model for name in tasks.TASKS)]
     words = {word for s in sections for word in words_of(s.model_json_schema())}
-    registries = (CLOSINGS, COEFFICIENTS, CONSTRAINTS, GATES, EXPANSIONS, WEIGHTS, KINDS, SCHEMES)
+    of_streams = (CLOSINGS, COEFFICIENTS, CONSTRAINTS, GATES, EXPANSIONS, WEIGHTS)
+    registries = (*of_streams, SCALES, KINDS, SCHEMES)
     words |= {name for registry in registries for name in registry}
     words |= {name for task in tasks.TASKS for name in tasks.load(task).Network.names}
     assert {"mlx_blas", "auto", "cosine", "sinkhorn"} < words
@@ -308,6 +310,7 @@ raw = st.sampled_from([
 ])  # fmt: skip
 names = st.sampled_from([
     *SCHEMES, *KINDS, *CLOSINGS, *COEFFICIENTS, *CONSTRAINTS, *GATES, *EXPANSIONS, *WEIGHTS,
+    *SCALES, "read", "late", "scale", "rank",
     "baseline", "resnet", "hc", "mhc", "own", "past", "tokens", "fashion", "torch", "mlx",
     "kind", "connection", "start", "stream", "cycle", "on", "off", "streams", "close", "map",
     "torch-defaults", "cosine", "all", "deep", "~", "~/x", "..", "/", "a//b/", "{", "'", "$(x)",

@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 from fathom.models.connections.constraints import normalize
-from fathom.models.connections.custom_vjp import Mixing, MixingAndSum, NormedProduct, WeightedSum
+from fathom.models.connections.custom_vjp import (
+    Adding,
+    Mixing,
+    MixingAndSum,
+    NormedProduct,
+    WeightedSum,
+)
 from fathom.models.connections.sinkhorn import Passes, alternating_sides
 
 N, M = 5, 3
@@ -29,6 +35,10 @@ def weighted_sum(weights, x):
 
 def mixing(H, weights, x, y):
     return ((H[:, :, :, None] * x[:, None]).sum(dim=2) + weights[:, :, None] * y[:, None],)
+
+
+def adding(weights, x, y):
+    return (x + weights[:, :, None] * y[:, None],)
 
 
 def mixing_and_sum(A, x, y):
@@ -56,6 +66,7 @@ def cases():
         )
         yield f"weighted-sum-{S}", WeightedSum(), weighted_sum, arrays((N, S), (N, S, M))
         yield f"mixing-{S}", Mixing(), mixing, arrays((N, S, S), (N, S), (N, S, M), (N, M))
+        yield f"adding-{S}", Adding(), adding, arrays((N, S), (N, S, M), (N, M))
         yield (
             f"mixing-and-sum-{S}", MixingAndSum(), mixing_and_sum,
             arrays((S + 1, S + 1), (S, M), (M,)),
@@ -156,3 +167,28 @@ def test_what_it_is_given_stays_as_it_is(backend, function, plain, inputs):
     assert all((backend.ops.to_numpy(c) == 1).all() for c in cotangents)
     for x, given in zip(xs, inputs, strict=True):
         assert np.array_equal(backend.ops.to_numpy(x), given.astype(np.float32))
+
+
+SIZES = [(4, 7), (4, 64), (4, 99), (4, 128), (3, 5), (5, 7), (8, 33), (1, 5)]
+"""(S, M) on both sides of what PyTorch multiplies in another way."""
+
+
+@pytest.mark.parametrize(("S", "M"), SIZES)
+def test_a_weighted_sum_has_the_digits_of_a_product(connect_cpu, S, M):
+    """Runs that were recorded with the product can still be replayed."""
+    ops = connect_cpu("torch").ops
+    weights, x = map(ops.asarray, arrays((N, S), (N, S, M)))
+    product = ops.matmul(ops.reshape(weights, (N, 1, S)), x)
+    assert ops.weighted_sum(weights, x).equal(ops.reshape(product, (N, M)))
+
+
+def test_adding_has_the_digits_of_mixing_by_the_identity(backend):
+    ops = backend.ops
+    weights, x, y, g = map(ops.asarray, arrays((N, 4), (N, 4, 32), (N, 32), (N, 4, 32)))
+    H = ops.broadcast(ops.constant(np.eye(4)), (N, 4, 4))
+    (mixed,), saved = Mixing().forward(ops, H, weights, x, y)
+    _, of_weights, of_x, of_y = Mixing().backward(ops, saved, (g,))
+    (added,), saved = Adding().forward(ops, weights, x, y)
+    found = Adding().backward(ops, saved, (g,))
+    for one, other in zip((added, *found), (mixed, of_weights, of_x, of_y), strict=True):
+        assert np.array_equal(ops.to_numpy(one), ops.to_numpy(other))

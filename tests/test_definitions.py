@@ -19,6 +19,7 @@ from fathom.models.connections.components import (
 from fathom.models.connections.constraints import CONSTRAINTS
 from fathom.report import definitions
 from fathom.report.definitions import run_table, step_table, with_tables
+from markdown_helpers import table
 
 
 @pytest.fixture
@@ -161,17 +162,6 @@ def test_a_schema_that_is_not_there_is_missed(files, schema):
 
 
 # --- the tables of connections -------------------------------------------------------------------
-
-
-def table(text, heading, level="###"):
-    """Rows of the first table below a heading: the cells without their backticks."""
-    below = text.partition(f"\n{level} {heading}\n")[2]
-    lines = itertools.dropwhile(lambda line: not line.startswith("|"), below.splitlines())
-    _, _, *rows = itertools.takewhile(lambda line: line.startswith("|"), lines)
-    return [
-        [cell.strip().replace("`", "") for cell in re.split(r"(?<!\\)\|", row)[1:-1]]
-        for row in rows
-    ]
 
 
 def listed(cells):

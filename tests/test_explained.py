@@ -316,10 +316,11 @@ def first_inputs(spec):
 
 
 GIVEN = {
-    # Numbers that nobody computed: years, sizes that were chosen, numbers of rows and columns.
+    # Numbers that nobody computed: years, sizes that were chosen, numbers of rows and columns,
+    # where α starts, versions of models.
     "explained/for-everyone.md": (1, 12, 24, 48, 100, 2015, 2024),
-    "explained/for-students.md": (0, 1, 2, 4, 12, 20, 24, 48),
-    "explained/for-researchers.md": (0, 1, 2, 12, 20, 24, 27, 32, 47, 48, 100),
+    "explained/for-students.md": (0, 0.01, 1, 2, 4, 4.1, 5, 12, 20, 24, 48, 2026),
+    "explained/for-researchers.md": (0, 0.01, 1, 2, 12, 20, 24, 27, 32, 47, 48, 100),
 }
 
 

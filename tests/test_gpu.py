@@ -69,7 +69,7 @@ OPTIMIZERS = {
 }
 ON_META = quick_ones(
     {f"{n}-{o}": (n, o) for n in ("sublayer", "block", "images") for o in OPTIMIZERS},
-    "sublayer-clipped", "images-muon",
+    "images-muon",
 )  # fmt: skip
 
 

@@ -203,7 +203,13 @@ def dynamic(phi, pre, post, res):
     return found | {f"b_{part}": (b, 0) for part, b in parts.items()} | {"alpha": (0.01, 0)}
 
 
+def drawn(*names):
+    """Starts of weights that the releases draw."""
+    return dict.fromkeys(names, (0, 0.02))
+
+
 MHC_PAPER = dynamic(0.02, 0, 0, 0)
+DEEPSEEK = {**MHC_PAPER, "alpha": (1, 0)}
 GATED = {"gate": (-4.6, 0), "stream_embedding": (0, 0.02 / math.sqrt(W))}
 STARTS = {
     "plain": {},
@@ -234,6 +240,27 @@ STARTS = {
         **{k: v for k, v in dynamic(0.01, FIRST, 0, 3 * DIAGONAL - 3).items() if k != "alpha"},
     },
     "mhc_scaled": {**MHC_PAPER, "stream_scales": (0.6, math.sqrt(6 / (4 + W) / 3))},
+    "deepseek_v4": {
+        **DEEPSEEK, "readout": (0, 0), "readout_phi": (0, 0.02), "readout_alpha": (1, 0),
+    },
+    "deepseek_v41": DEEPSEEK,
+    "glm5_next": DEEPSEEK,
+    "hy_v4": {
+        **dynamic(0.006, math.log(1 / 3), 0, None),
+        "readout": (math.log(1 / 3), 0), "readout_phi": (0, 0.006), "readout_alpha": (0.01, 0),
+    },
+    "qwen4_exp": {"gain": (0, 0), **drawn("gate_down", "gate_up", "phi_post")},
+    "altup": {
+        "router_gain": (1, 0),
+        **drawn("router", "predict", "correct", "open_projections", "close_projections"),
+    },
+    "scaled": {},
+    "depth_scaled": {},
+    "residual_scaled": {
+        f"{side}_{part}": (value, 0)
+        for side in ("input", "stream", "output")
+        for part, value in (("scale", 1), ("bias", 0))
+    },
 }  # fmt: skip
 """Each parameter: what it is without noise, and the noise's standard deviation."""
 

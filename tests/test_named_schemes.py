@@ -56,6 +56,11 @@ IN_FORMULA = {
     ("coefficients", "dynamic"): "φ x̄(?!_)",
     ("coefficients", "dynamic_per_stream"): r"tanh\(φ x̄_s\)",
     ("open", "learned_scales"): "c_s ∘ x at first",
+    ("read", "late"): "layer l reads with the H_pre of l − 1",
+    ("close", "last_pre"): "the output is read with the last",
+    ("scale", "constant"): r"x ← x \+ c f\(x\)",
+    ("scale", "depth"): r"x ← √\(\(l \+ 1\)/\(l \+ 2\)\) x",
+    ("scale", "learned"): r"γ ∘ \(x \+ β\)",
     ("constraint", "exp"): r"W = exp\(A\)",
     ("constraint", "sinkhorn"): r"W = Sinkhorn\(exp\(A\)\)",
 }
@@ -68,7 +73,8 @@ def test_every_scheme_is_told_of():
 @pytest.mark.parametrize("name", ABOUT)
 def test_a_formula_has_what_its_components_compute_and_no_more(name):
     scheme = scheme_of(name)
-    parts = {(slot, getattr(getattr(scheme, slot, None), "kind", "")) for slot, _ in IN_FORMULA}
+    slots = {slot: getattr(scheme, slot, None) for slot, _ in IN_FORMULA}
+    parts = {(slot, getattr(value, "kind", value)) for slot, value in slots.items()}
     told = {part for part, text in IN_FORMULA.items() if re.search(text, ABOUT[name].formula)}
     assert told == parts & IN_FORMULA.keys()
 
@@ -106,6 +112,12 @@ def test_parameters_and_costs_are_of_one_network():
         ("hc_paper", 6 * 128 + 24 + 3, 0),
         ("circulant_mhc", 12 * 4 * 128 + 12 + 1, 0),
         ("mhc_scaled", 24 * 4 * 128 + 24 + 3, 4 * 128),
+        ("deepseek_v4", 24 * 4 * 128 + 24 + 3, 4 * 4 * 128 + 4 + 1),
+        ("hy_v4", 8 * 4 * 128 + 8 + 2, 4 * 4 * 128 + 4 + 1),
+        # The rank is 20: 320/2048 of 128.
+        ("qwen4_exp", (1 + 20 + 20 + 4) * 4 * 128, (1 + 20 + 20) * 4 * 128),
+        ("altup", (1 + 4) * 128 + 16 * 4 + 4 * 4, 2 * 3 * 128 * 128),
+        ("residual_scaled", 4 * 128, 2 * 128),
     ],
 )
 def test_parameters_by_hand(name, per_layer, once):
@@ -153,11 +165,19 @@ def test_every_scheme_is_in_the_tables_of_the_page():
     assert sorted(first[1]) == sorted(set(ABOUT) - {"plain"})
     row = "| `mhc_gated_static` | stream_embedding | static | softmax (start (off -8, stream "
     row += "cycle_blocks)) | softmax | log_sinkhorn (start (off_diagonal -8), tau 0.05) | learned "
-    assert f"\n{row}(start 0.00995) | sum |\n" in told[1]
+    assert f"\n{row}(start 0.00995) | sum | direct |\n" in told[1]
 
 
-def test_the_kept_table_has_every_scheme():
-    assert [*read_costs(Path("benchmarks/schemes.csv"))] == [*ABOUT][1:]
+NOT_MEASURED = {
+    "deepseek_v4", "deepseek_v41", "glm5_next", "hy_v4", "qwen4_exp", "altup",
+    "scaled", "depth_scaled", "residual_scaled",
+}  # fmt: skip
+"""Schemes whose cost nobody has measured yet: the page leaves it empty."""
+
+
+def test_the_kept_table_has_every_scheme_that_was_measured():
+    measured = [name for name in ABOUT if name not in {"plain", *NOT_MEASURED}]
+    assert [*read_costs(Path("benchmarks/schemes.csv"))] == measured
 
 
 # --- the command ---------------------------------------------------------------------------------

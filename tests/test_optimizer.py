@@ -192,7 +192,14 @@ def test_a_start_that_lies_in_memory_otherwise_is_read_right(backend, order):
         assert trainer.state()[f"m.{name}"] == pytest.approx(m[name], abs=FLOAT32)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+AS_ANOTHER = ("deepseek_v41", "glm5_next", "scaled", "depth_scaled")
+"""Schemes without parameters, or with those of mhc_kernels."""
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [pytest.param(n, marks=[pytest.mark.slow] * (n in AS_ANOTHER)) for n in SCHEMES],
+)
 def test_the_first_moments_of_every_parameter_are_the_same_on_both_backends(
     both_backends, make_spec, first_batch, start, scheme
 ):
@@ -228,6 +235,13 @@ PHI = {"connection.phi_pre", "connection.phi_post", "connection.phi_res"}
         ("tokens", "mhc_scaled", MATRICES | PHI),
         ("tokens", "mhc_gated_static", MATRICES | {"connection.stream_embedding"}),
         ("tokens", "mhc_identity", MATRICES | PHI - {"connection.phi_res"}),
+        ("tokens", "deepseek_v4", MATRICES | PHI | {"connection.readout_phi"}),
+        ("fashion", "residual_scaled", OF_IMAGES),
+        (
+            "fashion",
+            "qwen4_exp",
+            OF_IMAGES | {f"connection.{name}" for name in ("gate_down", "gate_up", "phi_post")},
+        ),
         ("fashion", "resnet", OF_IMAGES),
         ("fashion", "mhc_static", OF_IMAGES),
         ("fashion", "hc_dynamic", OF_IMAGES | PHI),

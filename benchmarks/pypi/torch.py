@@ -6,7 +6,8 @@ Sub-layers, their initial parameters and the optimiser are ours. It reports only
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -15,9 +16,8 @@ from torch import Tensor, nn
 from fathom import tasks
 from fathom.backends.torch import TorchOps
 from fathom.config import Spec
-from fathom.models.connections.connection import Connection
-from fathom.models.ops import Layers
-from fathom.models.transformer import Transformer
+from fathom.models.connections.connection import Connection, ConnectionContext
+from pypi import network_in
 
 IS_INSTALLED = importlib.util.find_spec("hyper_connections") is not None
 
@@ -25,24 +25,34 @@ VARIANTS = ("hc_paper", "mhc_paper") if IS_INSTALLED else ()
 """What `fathom bench` measures."""
 
 
+Writing = Callable[[Tensor], Tensor]
+"""From a sub-layer's output to the new streams: the state between `read` and `write`."""
+
+
 @dataclass(frozen=True)
 class Pypi(Connection):
     """A module of the package around every sub-layer."""
 
+    context: ConnectionContext
     modules: nn.ModuleList
     streams: int
 
     def parameters(self) -> dict:
         return {}
 
-    def through(
-        self, ops: TorchOps, params: dict[str, Tensor], x: Tensor, layers: Layers, noise: None
-    ) -> tuple[Tensor, None]:
-        streams = x.repeat_interleave(self.streams, dim=0)
-        for module, layer in zip(self.modules, layers, strict=True):
-            read, write = module(streams)
-            streams = write(layer(read))
-        return streams.unflatten(0, (-1, self.streams)).sum(dim=1), None
+    def open(
+        self, ops: TorchOps, params: dict[str, Tensor], x: Tensor, noise: None = None
+    ) -> Tensor:
+        return x.repeat_interleave(self.streams, dim=0)
+
+    def read(self, ops: TorchOps, state: Tensor, k: int) -> tuple[Tensor, Writing]:
+        return self.modules[k](state)
+
+    def write(self, ops: TorchOps, state: Writing, k: int, y: Tensor) -> Tensor:
+        return state(y)
+
+    def close(self, ops: TorchOps, state: Tensor) -> Tensor:
+        return state.unflatten(0, (-1, self.streams)).sum(dim=1)
 
 
 def connection(spec: Spec) -> Pypi:
@@ -54,21 +64,13 @@ def connection(spec: Spec) -> Pypi:
     modules = [
         kind[spec.variant](S, dim=spec.model.width, layer_index=layer) for layer in range(sublayers)
     ]
-    return Pypi(nn.ModuleList(modules), S)
-
-
-def network_in(connection: Connection, spec: Spec) -> Transformer:
-    """The spec's transformer in this connection."""
-    ours = tasks.Problem(spec).network
-    network = Transformer(**{field.name: getattr(ours, field.name) for field in fields(ours)})
-    vars(network)["connection"] = connection  # where `cached_property` looks first
-    return network
+    return Pypi(tasks.Problem(spec).network.connection.context, nn.ModuleList(modules), S)
 
 
 class Steps:
-    """A network and its optimiser."""
+    """A network and its optimiser; `wrap` makes the connection, by default the package's."""
 
-    def __init__(self, spec: Spec) -> None:
+    def __init__(self, spec: Spec, wrap: Callable[[Spec], Connection] | None = None) -> None:
         torch.manual_seed(spec.seed)
         self.ops = TorchOps(torch.device("cpu"))
         self.params = {
@@ -76,7 +78,7 @@ class Steps:
             for name, value in tasks.Problem(spec).initial_parameters().items()
             if not name.startswith("connection.")
         }
-        self.connection = connection(spec)
+        self.connection = (wrap or connection)(spec)
         self.network = network_in(self.connection, spec)
         o = spec.optimizer
         self.adamw = torch.optim.AdamW(

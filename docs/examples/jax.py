@@ -123,8 +123,14 @@ class JaxOps:
         )
         return own(*xs)
 
+    def rows(self, x: Array) -> Array:
+        return x
+
     def sum_of_products(self, a: Array, b: Array) -> Array:
         return (a * b[:, None]).sum(axis=0)
+
+    def weighted_sum(self, weights: Array, x: Array) -> Array:
+        return (weights[:, :, None] * x).sum(axis=1)
 
     def tensordot(self, a: Array, b: Array) -> Array:
         return jnp.tensordot(a, b, axes=1)

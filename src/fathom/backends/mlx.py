@@ -118,7 +118,7 @@ def _quick_gelu_vjp(
 
 
 class MlxOps:
-    """Ops in float32. Docstrings: `fathom.models.ops`."""
+    """Ops in a float type. Docstrings: `fathom.models.ops`."""
 
     reshape = staticmethod(mx.reshape)
     transpose = staticmethod(mx.transpose)
@@ -145,12 +145,13 @@ class MlxOps:
     layer_norm = staticmethod(exact_layer_norm)
     to_numpy = staticmethod(np.array)
 
-    def __init__(self, values_one_by_one: bool = False) -> None:
+    def __init__(self, values_one_by_one: bool = False, dtype: mx.Dtype = mx.float32) -> None:
         """`values_one_by_one`: whether MLX computes erf without vector instructions."""
         self.values_one_by_one = values_one_by_one
+        self.dtype = dtype
 
     def asarray(self, x: np.ndarray) -> array:
-        return mx.array(x, dtype=mx.int32 if np.issubdtype(x.dtype, np.integer) else mx.float32)
+        return mx.array(x, dtype=mx.int32 if np.issubdtype(x.dtype, np.integer) else self.dtype)
 
     constant = asarray
 
@@ -168,7 +169,7 @@ class MlxOps:
         return mx.clip(x, -bound, bound)
 
     def identity_like(self, x: array) -> array:
-        return mx.eye(x.shape[-1])
+        return mx.eye(x.shape[-1], dtype=x.dtype)
 
     def l2_norm(self, x: array) -> array:
         return mx.sqrt(mx.sum(mx.square(x), axis=-1, keepdims=True))
@@ -176,8 +177,14 @@ class MlxOps:
     def add_product(self, a: array, b: array, c: array) -> array:
         return a + b * c
 
+    def rows(self, x: array) -> array:
+        return x
+
     def sum_of_products(self, a: array, b: array) -> array:
         return mx.sum(a * b[:, None], axis=0)
+
+    def weighted_sum(self, weights: array, x: array) -> array:
+        return (weights[:, None] @ x)[:, 0]
 
     def custom_vjp(self, function: CustomVJP, *xs: array) -> tuple[array, ...]:
         outputs = 0

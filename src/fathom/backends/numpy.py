@@ -72,8 +72,14 @@ class NumpyOps:
     def add_product(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
         return a + b * c
 
+    def rows(self, x: np.ndarray) -> np.ndarray:
+        return x
+
     def sum_of_products(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return (a * b[:, None]).sum(axis=0)
+
+    def weighted_sum(self, weights: np.ndarray, x: np.ndarray) -> np.ndarray:
+        return (weights[:, :, None] * x).sum(axis=1)
 
     def custom_vjp(self, function: CustomVJP, *xs: np.ndarray) -> tuple[np.ndarray, ...]:
         outputs, _ = function.forward(self, *xs)

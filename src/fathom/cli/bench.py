@@ -38,7 +38,10 @@ def bench(
     ] = None,
     size: Annotated[
         list[str] | None,
-        typer.Option(help="demo, sublayer, small or default (repeatable; default: all)."),
+        typer.Option(
+            help="demo, small or default; per sub-layer: sublayer, sublayer-evidence or "
+            "sublayer-default (repeatable; default: all)."
+        ),
     ] = None,
     turns: Annotated[int, typer.Option(min=1, help="How many times each side runs.")] = 5,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads of a step.")] = 1,

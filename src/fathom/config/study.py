@@ -470,7 +470,13 @@ class Config(Settings):
     def check(self, source: str) -> None:
         """Check what no part of the config can alone. Raises ConfigError, one line per problem."""
         # Each of these relies on what the ones before have checked.
-        for find in (self._misnamed, self._too_many, self._unconnected, self._too_large):
+        for find in (
+            self._misnamed,
+            self._too_many,
+            self._unconnected,
+            self._unfit,
+            self._too_large,
+        ):
             if problems := join_problems(find(source)):
                 raise ConfigError(problems)
 
@@ -507,6 +513,19 @@ class Config(Settings):
                     self.connection(name, label, source)
                 except ConfigError as error:
                     yield from str(error).splitlines()
+
+    def _unfit(self, source: str) -> Iterator[str]:
+        """Variants whose connection the study's network cannot take."""
+        for name, study in self.studies.items():
+            for label in study.labels:
+                own, scheme = study.of(label), self.connection(name, label)
+                network = tasks.load(study.task).network(
+                    own.model, study.depths[0], own.recipe_settings, scheme
+                )
+                try:
+                    _ = network.connection
+                except ConfigError as error:
+                    yield f"{source}: studies.{name}.variants.{label}: {error}"
 
     def _too_large(self, source: str) -> Iterator[str]:
         """Batches that the data set cannot fill, and networks too large for any machine."""

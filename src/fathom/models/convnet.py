@@ -50,7 +50,11 @@ class ConvNet(Network):
     def connection(self) -> Connection:
         """Wraps every block; dynamic coefficients are one set per image."""
         context = ConnectionContext(
-            layers=self.depth, width=self.width, pooled_axes=2, has_residual=False
+            layers=self.depth,
+            width=self.width,
+            pooled_axes=2,
+            has_residual=False,
+            optional_norms=True,
         )
         return self.scheme.at(context)
 
@@ -58,11 +62,11 @@ class ConvNet(Network):
         """He-normal weights, with the second convolution of a block over √L; zero biases."""
         W, L = self.width, self.depth
         he_stem, he_block, he_head = (Normal(math.sqrt(2 / fan_in)) for fan_in in (9, 9 * W, W))
-        zeros = Constant(0.0)
+        zeros, has_norms = Constant(0.0), not self.connection.reads_normed
         return {
             "stem.weight": Parameter((W, 3, 3, 1), he_stem, is_matrix=True),
             "stem.bias": Parameter((W,), zeros),
-            **norm_parameters("block.norm1", (L, W)),
+            **(norm_parameters("block.norm1", (L, W)) if has_norms else {}),
             "block.conv1.weight": Parameter((L, W, 3, 3, W), he_block, is_matrix=True),
             "block.conv1.bias": Parameter((L, W), zeros),
             **norm_parameters("block.norm2", (L, W)),
@@ -70,7 +74,7 @@ class ConvNet(Network):
                 (L, W, 3, 3, W), Normal(he_block.std / math.sqrt(L)), is_matrix=True
             ),
             "block.conv2.bias": Parameter((L, W), zeros),
-            **norm_parameters("norm", (W,)),
+            **(norm_parameters("norm", (W,)) if has_norms else {}),
             "head.weight": Parameter((CLASSES, W), he_head, is_matrix=True),
             "head.bias": Parameter((CLASSES,), zeros),
             **self.connection.parameters(),
@@ -94,7 +98,7 @@ class ConvNet(Network):
         noise = inputs.get("noise")
         x, mixed = through_layers(ops, self.connection, params, x, blocks, noise, block_inputs)
         B, *_, W = x.shape
-        x = ops.relu(ops.group_norm(x, groups_of(W), params["norm.weight"], params["norm.bias"]))
+        x = ops.relu(norm(ops, x, params, "norm"))
         pooled = ops.mean(ops.reshape(x, (B, -1, W)), axis=1)
         logits = ops.linear(pooled, params["head.weight"], params["head.bias"])
         return Output(logits, mixed)
@@ -108,11 +112,21 @@ class ConvNet(Network):
 def block(
     ops: Ops, layer: dict[str, Array], x: Array, *, dropout: float, keep: Array | None
 ) -> Array:
-    """GN → ReLU → conv → dropout → GN → ReLU → conv, [B, H, W, C] → the same."""
-    groups = groups_of(x.shape[-1])
-    x = ops.relu(ops.group_norm(x, groups, layer["norm1.weight"], layer["norm1.bias"]))
+    """GN → ReLU → conv → dropout → GN → ReLU → conv, [B, H, W, C] → the same.
+
+    The first norm is left out where the connection's reads are normed: it has no parameters then.
+    """
+    x = ops.relu(norm(ops, x, layer, "norm1"))
     x = ops.conv2d(x, layer["conv1.weight"], layer["conv1.bias"])
     if keep is not None:
         x = x * keep / (1 - dropout)
-    x = ops.relu(ops.group_norm(x, groups, layer["norm2.weight"], layer["norm2.bias"]))
+    x = ops.relu(norm(ops, x, layer, "norm2"))
     return ops.conv2d(x, layer["conv2.weight"], layer["conv2.bias"])
+
+
+def norm(ops: Ops, x: Array, params: dict[str, Array], name: str) -> Array:
+    """The group norm with parameters of that name; x as it is if there are none."""
+    if f"{name}.weight" not in params:
+        return x
+    groups = groups_of(x.shape[-1])
+    return ops.group_norm(x, groups, params[f"{name}.weight"], params[f"{name}.bias"])

@@ -16,6 +16,9 @@ Array = Any
 
 Arrays = tuple[Array, ...]
 
+Rows = Any
+"""An array, in the form in which a backend reads its rows."""
+
 Layers = Sequence[Callable[[Array], Array]]
 """What a network hands to its connection: functions […, C] → […, C]."""
 
@@ -111,8 +114,14 @@ class Ops(Protocol):
     def add_product(self, a: Array, b: Array, c: Array) -> Array:
         """a + b·c, entry by entry, with broadcasting."""
 
-    def sum_of_products(self, a: Array, b: Array) -> Array:
-        """Σ_s a_s·b_s over the first axis: [S, R, N] and [S, N] → [R, N]."""
+    def rows(self, x: Array) -> Rows:
+        """`x` [S, …] as `sum_of_products` takes it: made once for several sums."""
+
+    def sum_of_products(self, a: Rows, b: Rows) -> Array:
+        """Σ_s a_s·b_s over the first axis: rows of [S, R, N] and of [S, N] → [R, N]."""
+
+    def weighted_sum(self, weights: Array, x: Array) -> Array:
+        """Σ_s w_s x_s for each n: [N, S] and [N, S, M] → [N, M]."""
 
     def custom_vjp(self, function: CustomVJP, *xs: Array) -> Arrays:
         """The function's outputs, differentiated with its `backward`."""

@@ -16,7 +16,11 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from fathom.models.connections.connection import Connection, ConnectionContext
+from fathom.models.connections.connection import (
+    Connection,
+    ConnectionContext,
+    root_mean_square,
+)
 from fathom.models.connections.schemes import Scheme
 from fathom.models.init import Constant, Distribution, Normal, Parameter, Uniform
 from fathom.models.network import Network, Output, norm_parameters, stacked_layers, through_layers
@@ -97,6 +101,7 @@ class Transformer(Network):
             pooled_axes=0,
             has_residual=self.model.wrap == "block",
             per_block=per_block,
+            optional_norms=self.model.wrap == "sublayer",
         )
         return self.scheme.at(context)
 
@@ -140,8 +145,9 @@ class Transformer(Network):
         }
 
     def _norm(self, name: str, shape: tuple[int, ...]) -> dict[str, Parameter]:
-        """Gain and bias of a layer norm; nothing for an RMS norm."""
-        return {} if self.model.norm == "rms" else norm_parameters(name, shape)
+        """Gain and bias of a layer norm; nothing for an RMS norm, or without a norm."""
+        has_none = self.model.norm == "rms" or self.connection.reads_normed
+        return {} if has_none else norm_parameters(name, shape)
 
     def forward(
         self,
@@ -157,15 +163,16 @@ class Transformer(Network):
             x = x + params["embedding.position"][: tokens.shape[1]]
         if model.embedding_norm:
             x = rms_norm(ops, x)
+        is_normed = {"is_normed": True} if self.connection.reads_normed else {}
         parts = (block,) if model.wrap == "block" else (attention, mlp)
         layers = [
-            partial(part, ops, layer, model)
+            partial(part, ops, layer, model, **is_normed)
             for layer in stacked_layers(ops, params)
             for part in parts
         ]
         noise = inputs.get("noise")
         x, mixed = through_layers(ops, self.connection, params, x, layers, noise, block_inputs)
-        x = norm(ops, x, params, "norm")
+        x = x if is_normed else norm(ops, x, params, "norm")
         logits = ops.linear(x, params["head.weight"])
         if model.logit_cap is not None:
             logits = ops.tanh(logits / model.logit_cap) * model.logit_cap
@@ -178,10 +185,17 @@ class Transformer(Network):
         return 2 * batch_size * T * (per_token + D * V)
 
 
-def attention(ops: Ops, layer: dict[str, Array], model: TransformerModel, x: Array) -> Array:
-    """Norm, then causal multi-head self-attention, [B, T, D] → [B, T, D]."""
+def attention(
+    ops: Ops,
+    layer: dict[str, Array],
+    model: TransformerModel,
+    x: Array,
+    *,
+    is_normed: bool = False,
+) -> Array:
+    """Norm, unless x is normed; then causal multi-head self-attention: [B, T, D] → the same."""
     B, T, D = x.shape
-    x = norm(ops, x, layer, "norm1")
+    x = x if is_normed else norm(ops, x, layer, "norm1")
     q, k, v = (
         ops.transpose(ops.reshape(part, (B, T, model.heads, D // model.heads)), (0, 2, 1, 3))
         for part in ops.split(ops.linear(x, layer["qkv.weight"], layer.get("qkv.bias")), (D, D, D))
@@ -194,9 +208,16 @@ def attention(ops: Ops, layer: dict[str, Array], model: TransformerModel, x: Arr
     return ops.linear(out, layer["attention_out.weight"], layer.get("attention_out.bias"))
 
 
-def mlp(ops: Ops, layer: dict[str, Array], model: TransformerModel, x: Array) -> Array:
-    """Norm, then two linear layers with an activation between them, [B, T, D] → [B, T, D]."""
-    x = norm(ops, x, layer, "norm2")
+def mlp(
+    ops: Ops,
+    layer: dict[str, Array],
+    model: TransformerModel,
+    x: Array,
+    *,
+    is_normed: bool = False,
+) -> Array:
+    """Norm, unless x is normed; then two linear layers and an activation: [B, T, D] → the same."""
+    x = x if is_normed else norm(ops, x, layer, "norm2")
     hidden = ops.linear(x, layer["up.weight"], layer.get("up.bias"))
     if model.activation == "relu2":
         hidden = ops.relu(hidden)
@@ -225,8 +246,7 @@ RMS_EPS = float(np.finfo(np.float32).eps)
 
 def rms_norm(ops: Ops, x: Array) -> Array:
     """x divided by the root mean square of its last axis."""
-    squares = ops.sum(x * x, axis=-1, keepdims=True)  # l2_norm has no gradient at zero
-    return x / ops.sqrt(squares / x.shape[-1] + RMS_EPS)
+    return x / root_mean_square(ops, x, RMS_EPS)
 
 
 ROTARY_BASE = 10_000

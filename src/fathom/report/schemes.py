@@ -20,7 +20,9 @@ from fathom.models.connections.schemes import ABOUT, SCHEMES, resolve
 from fathom.settings import ConfigError, Settings, join_values, unknown
 
 STREAMS = 4
-CONTEXT = ConnectionContext(layers=12, width=128, pooled_axes=0, has_residual=False, per_block=2)
+CONTEXT = ConnectionContext(
+    layers=12, width=128, pooled_axes=0, has_residual=False, per_block=2, optional_norms=True
+)
 """The network whose parameters are counted: that in which `fathom bench schemes` measures."""
 
 COSTS = Path("benchmarks/schemes.csv")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
@@ -13,7 +14,7 @@ from fathom.models.init import Parameter
 from fathom.settings import Number, Settings
 
 if TYPE_CHECKING:
-    from fathom.models.ops import Array, Layers, Ops
+    from fathom.models.ops import Array, Arrays, Ops
 
 
 class Causal(Settings):
@@ -39,6 +40,19 @@ class Causal(Settings):
     def at(self, context: ConnectionContext) -> CausalConnection:
         """The connection in a network."""
         return CausalConnection(self, context)
+
+
+class History(NamedTuple):
+    """A pass up to a layer."""
+
+    weights: Array
+    """[L, L]"""
+    states: Arrays
+    """All states so far, […, C] each."""
+    sums: Arrays = ()
+    """For this layer and those after it, what finished blocks of states have added so far."""
+    read: Array | None = None
+    """What the layer reads."""
 
 
 @dataclass(frozen=True)
@@ -77,19 +91,25 @@ class CausalConnection(Connection):
         L = self.context.layers
         return {"mixing": (L, L), "weights": (L, L)}
 
-    def through(
-        self, ops: Ops, params: dict[str, Array], x: Array, layers: Layers, noise: Array | None
-    ) -> tuple[Array, None]:
-        weights = self.weights(ops, params)
-        states, sums = [x], {}
-        for i, layer in enumerate(layers):
-            m = i + 1
-            n = m & -m
-            # Layer i mixes the first i + 1 states, so these m states serve layers from i on.
-            block = weights[i : min(i + n, len(layers)), m - n : m]
-            parts = ops.unstack(ops.tensordot(block, ops.stack(states[m - n : m])))
-            for later, part in enumerate(parts, start=i):
-                sums[later] = sums[later] + part if later in sums else part
-            x = sums.pop(i)
-            states.append(layer(x) if self.context.has_residual else x + layer(x))
-        return states[-1], None
+    def open(
+        self, ops: Ops, params: dict[str, Array], x: Array, noise: Array | None = None
+    ) -> History:
+        return History(self.weights(ops, params), (x,))
+
+    def read(self, ops: Ops, state: History, k: int) -> tuple[Array, History]:
+        m = k + 1
+        n = m & -m
+        # Layer k mixes the first k + 1 states, so these m states serve layers from k on.
+        block = state.weights[k : min(k + n, self.context.layers), m - n : m]
+        parts = ops.unstack(ops.tensordot(block, ops.stack(state.states[m - n : m])))
+        x, *sums = (
+            a if b is None else b if a is None else a + b for a, b in zip_longest(state.sums, parts)
+        )
+        return x, state._replace(sums=tuple(sums), read=x)
+
+    def write(self, ops: Ops, state: History, k: int, y: Array) -> History:
+        new = y if self.context.has_residual else state.read + y
+        return state._replace(states=(*state.states, new), read=None)
+
+    def close(self, ops: Ops, state: History) -> Array:
+        return state.states[-1]

@@ -9,7 +9,10 @@ from typing import Annotated, Any, Literal, Union, get_args
 from pydantic import BeforeValidator, Field, SerializeAsAny, WrapValidator
 
 from fathom.models.init import Distribution, OneStream, ScaledIdentity
-from fathom.settings import NonNegative, Number, Registry, Settings, unknown
+from fathom.settings import NO_BOOL, NonNegative, Number, Registry, Settings, unknown
+
+SeveralStreams = Annotated[int, Field(ge=2, le=2**53, description="S"), NO_BOOL]
+"""S of a kind of connection that makes no sense of a single stream."""
 
 
 def one_of_registry(what: str, registry: Registry[type[Settings]]) -> Any:  # noqa: ANN401, a type

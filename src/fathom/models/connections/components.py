@@ -148,7 +148,10 @@ class SigmoidWeights(Weights):
     added: Annotated[Number, Field(ge=0)] = 0.0
 
     def weights(self, ops: Ops, logits: Array) -> Array:
-        return ops.sigmoid(logits) * self.scale + self.added
+        weights = ops.sigmoid(logits)
+        if self.scale != 1:
+            weights = weights * self.scale
+        return weights + self.added if self.added else weights
 
 
 class RowSoftmaxMean(Weights):
@@ -303,21 +306,26 @@ class FromStreams(Settings):
         self, shapes: dict[str, tuple[int, ...]], S: int, context: ConnectionContext
     ) -> dict[str, Parameter]:
         """Parameters for parts with logits of the given shapes, stacked over layers."""
-        n = self.inputs(S, context)
-        deviation = 1.0 if self.phi is None else self.phi
-        per_input = self.phi is None or self.phi_per_input
-        start = Normal(deviation / math.sqrt(n) if per_input else deviation)
+        L = context.layers
         found = {
-            f"connection.phi_{part}": Parameter(
-                (context.layers, self.rows(shape, S), n), start, is_matrix=True
-            )
+            f"connection.phi_{part}": self.phi_of((L,), shape, S, context)
             for part, shape in shapes.items()
         }
         if self.alpha is not None:
             alpha = Constant(self.alpha)
             count = 1 if self.one_alpha else len(shapes)
-            found["connection.alpha"] = Parameter((context.layers, count), alpha)
+            found["connection.alpha"] = Parameter((L, count), alpha)
         return found
+
+    def phi_of(
+        self, stacked: tuple[int, ...], shape: tuple[int, ...], S: int, context: ConnectionContext
+    ) -> Parameter:
+        """φ [*stacked, rows, inputs] for logits of that shape."""
+        n = self.inputs(S, context)
+        deviation = 1.0 if self.phi is None else self.phi
+        per_input = self.phi is None or self.phi_per_input
+        start = Normal(deviation / math.sqrt(n) if per_input else deviation)
+        return Parameter((*stacked, self.rows(shape, S), n), start, is_matrix=True)
 
     def logits(
         self, ops: Ops, phi: Array, alpha: Array | None, b: Array, x: Array
@@ -381,12 +389,12 @@ AnyCoefficients = one_of_registry("kind of coefficients", COEFFICIENTS)
 class Close(Settings):
     """The output is a weighted sum of the streams."""
 
-    def parameters(self, S: int) -> dict[str, Parameter]:
+    def parameters(self, S: int, context: ConnectionContext) -> dict[str, Parameter]:
         """Its parameters `connection.*`; none by default."""
         return {}
 
-    def weights(self, ops: Ops, params: dict[str, Array], S: int) -> Array:
-        """[S]."""
+    def weights(self, ops: Ops, params: dict[str, Array], S: int) -> Array | None:
+        """[S]; None where they depend on the streams."""
         raise NotImplementedError
 
 
@@ -409,18 +417,41 @@ class Sum(Close):
 
 
 class Readout(Close):
-    """Learned weights: `map` of learned logits, which start at the map's `start`."""
+    """`map` of logits, which start at the map's `start`.
+
+    The logits are learned; or, as those of layers, computed from the streams: `coefficients`.
+    """
 
     kind: Literal["readout"] = "readout"
     map: AnyWeights = "softmax"
+    coefficients: AnyCoefficients = Field(
+        Static(), exclude_if=lambda value: value.kind == "static", description="of its logits"
+    )
 
-    def parameters(self, S: int) -> dict[str, Parameter]:
-        start = self.map.start.distribution(S)
-        return {"connection.readout": Parameter(self.map.shape(S), start)}
+    def parameters(self, S: int, context: ConnectionContext) -> dict[str, Parameter]:
+        """Learned logits, or b; and where logits are computed, φ and α."""
+        shape, computed = self.map.shape(S), self.coefficients
+        found = {"connection.readout": Parameter(shape, self.map.start.distribution(S))}
+        if isinstance(computed, FromStreams):
+            found["connection.readout_phi"] = computed.phi_of((), shape, S, context)
+            if computed.alpha is not None:
+                found["connection.readout_alpha"] = Parameter((1,), Constant(computed.alpha))
+        return found
 
-    def weights(self, ops: Ops, params: dict[str, Array], S: int) -> Array:
+    def weights(self, ops: Ops, params: dict[str, Array], S: int) -> Array | None:
+        if isinstance(self.coefficients, FromStreams):
+            return None
         return self.map.weights(ops, params["connection.readout"])
 
 
-CLOSINGS = Registry({"mean": Mean, "sum": Sum, "readout": Readout})
+class LastPre(Close):
+    """The weights `pre` of the last layer."""
+
+    kind: Literal["last_pre"] = "last_pre"
+
+    def weights(self, ops: Ops, params: dict[str, Array], S: int) -> None:
+        return None
+
+
+CLOSINGS = Registry({"mean": Mean, "sum": Sum, "readout": Readout, "last_pre": LastPre})
 Closing = one_of_registry("closing", CLOSINGS)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     import numpy as np
 
     from fathom.models.init import Parameter
     from fathom.models.ops import Array, Layers, Ops
+
+
+State = Any
+"""What a connection carries from verb to verb: arrays, or named tuples and tuples of them. Each
+connection has its own."""
 
 
 @dataclass(frozen=True)
@@ -28,29 +35,70 @@ class ConnectionContext:
     """Whether a wrapped function adds its input to its output."""
     per_block: int = 1
     """How many wrapped functions make a block."""
+    optional_norms: bool = False
+    """Whether the network leaves out the norm with which each wrapped function begins, and the last
+    one, where a connection has `reads_normed`."""
+
+    def sets(self, shape: Sequence[int]) -> int:
+        """N, how many sets of dynamic coefficients an input of that shape […, C] has."""
+        return math.prod(shape[: len(shape) - 1 - self.pooled_axes])
 
 
 class Connection(ABC):
     """A residual connection in a network. It wraps any functions f and knows nothing about them.
 
+    Four verbs make a pass, with a state handed from each to the next: `open`, then `read` and
+    `write` for k = 0 … L − 1 in this order, then `close`. No verb changes the state that it is
+    given.
+
     Shapes: inputs and outputs of f are […, C], parameters are stacked over layers, [L, …].
     """
 
+    context: ConnectionContext
+
     is_plain: ClassVar[bool] = False
     """Whether there is a single stream: the product of all mixing is then the number one."""
+    reads_normed: ClassVar[bool] = False
+    """Whether what functions read, and the output, are normed already."""
 
     @abstractmethod
     def parameters(self) -> dict[str, Parameter]:
         """Its parameters by name, `connection.*`, stacked over layers."""
 
     @abstractmethod
+    def open(
+        self, ops: Ops, params: dict[str, Array], x: Array, noise: Array | None = None
+    ) -> State:
+        """Begin a pass with the embedded input […, C]: what depends on parameters is prepared here.
+
+        `noise`: from `sample_noise`; None outside of training.
+        """
+
+    @abstractmethod
+    def read(self, ops: Ops, state: State, k: int) -> tuple[Array, State]:
+        """(The input of function k, […, C]; the state)."""
+
+    @abstractmethod
+    def write(self, ops: Ops, state: State, k: int, y: Array) -> State:
+        """The state once function k has returned y, […, C]."""
+
+    @abstractmethod
+    def close(self, ops: Ops, state: State) -> Array:
+        """The output […, C] of a pass that is complete."""
+
+    def trace(self, ops: Ops, params: dict[str, Array], state: State) -> MixingTrace | None:
+        """How a pass that is complete mixed its streams; None of a single stream."""
+        return None
+
     def through(
         self, ops: Ops, params: dict[str, Array], x: Array, layers: Layers, noise: Array | None
     ) -> tuple[Array, MixingTrace | None]:
-        """Pass the embedded input through all L layers: (output […, C], how streams were mixed).
-
-        `noise`: from `sample_noise`; None outside of training. There is no trace of one stream.
-        """
+        """A whole pass through the L functions: (output […, C], how streams were mixed)."""
+        state = self.open(ops, params, x, noise)
+        for k, layer in zip(range(self.context.layers), layers, strict=True):
+            read, state = self.read(ops, state, k)
+            state = self.write(ops, state, k, layer(read))
+        return self.close(ops, state), self.trace(ops, params, state)
 
     def sample_noise(self, rng: np.random.Generator, progress: float) -> np.ndarray | None:
         """Random numbers for one training step; None if the connection uses none.
@@ -78,8 +126,9 @@ class MixingTrace:
     """[L, T, S, S]: the matrices at each position of the first example; None if static."""
     streams: Array
     """[S, …, C]: the last streams."""
-    weights: Array
-    """[S]: the weights of their sum in the output."""
+    weights: Array | None
+    """[S], or [S, N] of N sets of weights in the order of positions: the weights of their sum in
+    the output; None where the output is another function of them."""
     base: Array | None
     """[3, S, S]: the constraint of the learned logits alone, without gate and dynamic part, in the
     first, the middle and the last block; None without logits."""
@@ -87,6 +136,12 @@ class MixingTrace:
     """[L]: g without noise; None without a gate."""
     embedding: Array | None
     """[S, C]: the learned stream embedding; None without one."""
+
+
+def root_mean_square(ops: Ops, x: Array, eps: float = 0.0) -> Array:
+    """√(mean of x² + eps) over the last axis, which is kept with size 1."""
+    squares = ops.sum(x * x, axis=-1, keepdims=True)  # l2_norm has no gradient at zero
+    return ops.sqrt(squares / x.shape[-1] + eps)
 
 
 def stream_spread(ops: Ops, streams: Array) -> tuple[Array, Array]:
@@ -109,11 +164,11 @@ def stream_spread(ops: Ops, streams: Array) -> tuple[Array, Array]:
 def readout_shares(ops: Ops, streams: Array, weights: Array) -> Array:
     """[S]: each stream's share of the output o = Σ_s w_s x_s, ⟨w_s x_s, o⟩ / ⟨o, o⟩.
 
-    Inner products are means over positions; the shares sum to one.
+    `weights` [S] or [S, N]. Inner products are means over positions; the shares sum to one.
     """
-    S = streams.shape[0]
-    x = ops.reshape(streams / ops.max(ops.abs(streams)), (S, -1))
-    parts = ops.reshape(weights, (S, 1)) * x
+    S, N = (*weights.shape, 1)[:2]
+    x = ops.reshape(streams / ops.max(ops.abs(streams)), (S, N, -1))
+    parts = ops.reshape(ops.reshape(weights, (S, N, 1)) * x, (S, -1))
     along = ops.sum(parts * ops.sum(parts, axis=0), axis=-1)
     return along / ops.sum(along, axis=0)
 
@@ -123,14 +178,13 @@ def mixing_reports(ops: Ops, mixed: MixingTrace) -> dict[str, Array]:
     report = {"H_res": mixed.H_res}
     if mixed.H_res_of_one is not None:
         report["H_res_of_one"] = mixed.H_res_of_one
-    streams, weights = map(ops.stop_gradient, (mixed.streams, mixed.weights))
+    streams = ops.stop_gradient(mixed.streams)
     if streams.shape[0] > 1:
         difference, similarity = stream_spread(ops, streams)
-        report |= {
-            "stream_difference": difference,
-            "stream_similarity": similarity,
-            "readout_shares": readout_shares(ops, streams, weights),
-        }
+        report |= {"stream_difference": difference, "stream_similarity": similarity}
+        if mixed.weights is not None:
+            weights = ops.stop_gradient(mixed.weights)
+            report["readout_shares"] = readout_shares(ops, streams, weights)
     constants = {"base": mixed.base, "gates": mixed.gates}
     report |= {name: value for name, value in constants.items() if value is not None}
     if mixed.embedding is not None:

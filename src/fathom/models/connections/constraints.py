@@ -29,6 +29,9 @@ Above0 = Annotated[Number, Field(gt=0)]
 class MixingMatrix(Settings):
     """A family of matrices [S, S] with logits of a given shape."""
 
+    is_identity: ClassVar[bool] = False
+    """Whether every matrix is the identity, with which no stream has to be multiplied."""
+
     start: MatrixStart | VectorStart
 
     def shape(self, S: int) -> tuple[int, ...]:
@@ -176,6 +179,8 @@ class Fixed(MixingMatrix):
 
 class Identity(Fixed):
     """I: streams are not mixed."""
+
+    is_identity = True
 
     kind: Literal["identity"] = "identity"
 

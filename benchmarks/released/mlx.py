@@ -1,0 +1,100 @@
+"""The training step of our network, wrapped by mlx-lm's module of DeepSeek V4.1."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from mlx.optimizers import AdamW
+from pypi import network_in
+
+from fathom import tasks
+from fathom.backends.mlx import MlxBackend
+from fathom.config import Spec
+from fathom.models.connections.connection import Connection, ConnectionContext
+from released import coefficients
+
+IS_INSTALLED = importlib.util.find_spec("mlx_lm") is not None
+
+VARIANTS = ("deepseek_v41",) if IS_INSTALLED else ()
+"""What `fathom bench` measures: schemes with this module's formulas."""
+
+State = tuple[mx.array, ...]
+"""The streams [B, T, S, C] and the next weights `pre`; between `read` and `write` post and comb."""
+
+
+@dataclass(frozen=True)
+class Released(Connection):
+    """A module of the package around every sub-layer."""
+
+    context: ConnectionContext
+    release: Any
+    modules: list
+
+    def parameters(self) -> dict:
+        return {}
+
+    def open(self, ops: Any, params: dict, x: mx.array, noise: None = None) -> State:
+        streams = mx.repeat(x[:, :, None], self.modules[0].hc, axis=2)
+        return streams, mx.broadcast_to(mx.arange(streams.shape[2]) == 0, streams.shape[:3])
+
+    def read(self, ops: Any, state: State, k: int) -> tuple[mx.array, State]:
+        streams, before = state
+        pre, *mixing = self.modules[k](streams)
+        return self.release._collapse(streams, before), (streams, pre, *mixing)
+
+    def write(self, ops: Any, state: State, k: int, y: mx.array) -> State:
+        streams, pre, *mixing = state
+        return self.release._expand(y, streams, *mixing), pre
+
+    def close(self, ops: Any, state: State) -> mx.array:
+        return self.release._collapse(*state)
+
+
+def connection(spec: Spec) -> Released:
+    """The package's connections for a spec, with the parameters of ours."""
+    from mlx_lm.models import deepseek_v41 as release
+
+    problem = tasks.Problem(spec)
+    args = release.ModelArgs(hidden_size=spec.model.width, hc_mult=spec.connection.streams)
+    args.rms_norm_eps = spec.connection.coefficients.eps
+    modules = []
+    for values in coefficients(problem.initial_parameters()):
+        module = release.HyperConnection(args)
+        module.update({name: mx.array(value) for name, value in values.items()})
+        modules.append(module)
+    return Released(problem.network.connection.context, release, modules)
+
+
+class Steps:
+    """A network and its optimiser."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.ops = MlxBackend("cpu").ops
+        self.connection = connection(spec)
+        self.network = network_in(self.connection, spec)
+        ours = tasks.Problem(spec).initial_parameters().items()
+        own = {name: mx.array(x) for name, x in ours if not name.startswith("connection.")}
+        theirs = [module.trainable_parameters() for module in self.connection.modules]
+        self.params = {"own": own, "theirs": theirs}
+        o = spec.optimizer
+        self.adamw = AdamW(o.lr, [o.beta1, o.beta2], o.eps, o.weight_decay)
+        self.value_and_grad = mx.value_and_grad(self.loss)
+
+    def loss(self, params: dict, tokens: mx.array, targets: mx.array) -> mx.array:
+        """The loss at these parameters, which the modules then hold."""
+        for module, values in zip(self.connection.modules, params["theirs"], strict=True):
+            module.update(values)
+        logits = self.network.forward(self.ops, params["own"], {"tokens": tokens}).logits
+        return self.ops.cross_entropy(logits, targets)
+
+    def step(self, tokens: np.ndarray, targets: np.ndarray) -> dict[str, float]:
+        """One step and its loss."""
+        tokens, targets = (self.ops.asarray(x) for x in (tokens, targets))
+        loss, grads = self.value_and_grad(self.params, tokens, targets)
+        self.params = self.adamw.apply_gradients(grads, self.params)
+        mx.eval(loss, self.params, self.adamw.state)
+        return {"loss": loss.item()}

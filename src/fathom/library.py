@@ -1,0 +1,195 @@
+"""Connections for networks of one's own: what `fathom.torch` and `fathom.mlx` share.
+
+Both have one class, a module of the framework that holds a connection's parameters. Its verbs are
+those of `fathom.models.connections`, with what a library has to add: sizes, types and turns are
+checked, and any float type is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fathom.models import init
+from fathom.models.connections.connection import Connection, ConnectionContext, State
+from fathom.models.connections.schemes import SCHEMES, resolve
+from fathom.models.ops import Array, Ops
+from fathom.settings import Flag, NonNegative, Positive, Settings, validate
+
+PREFIX = "connection."
+"""Names of parameters begin with it in a network of fathom's; those of a module do not."""
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+class Sizes(Settings):
+    """What a module is told beside its scheme, checked."""
+
+    layers: Positive
+    width: Positive
+    streams: Positive
+    seed: NonNegative
+    per_block: Positive
+    pooled_axes: NonNegative
+    has_residual: Flag
+
+
+def connection_for(scheme: str | Mapping[str, Any], **sizes: int) -> Connection:
+    """The connection of a named scheme, or of settings. `sizes`: a value for each of `Sizes`.
+
+    Raises ConfigError, with the key and the fix.
+    """
+    checked = validate(Sizes, sizes)
+    context = checked.model_dump(exclude={"streams", "seed"})
+    found = resolve(scheme, SCHEMES, checked.streams, "", ["connection"])
+    return found.at(ConnectionContext(**context, optional_norms=True))
+
+
+def type_name(x: Array) -> str:
+    """The type of an array of any framework, as in float32."""
+    return str(x.dtype).rpartition(".")[2]
+
+
+class Pass(NamedTuple):
+    """A pass up to a verb: what `open`, `read` and `write` return, made of arrays and constants."""
+
+    verb: str
+    """What comes next: read, write or close …"""
+    k: int
+    """… and of which function."""
+    shape: tuple[int, ...]
+    """Of the input, of what every function takes and returns, and of the output."""
+    given: str
+    """The type of the input."""
+    computed: str
+    """The type of the streams and of all that is computed with them."""
+    state: State
+
+
+class Verbs:
+    """`open`, `read`, `write`, `close`, and `wrap`: the part of a module that no framework owns.
+
+    Everything is computed in float32, or in float64 if the input or a parameter is float64. What a
+    function reads, and the output, have the type of the input.
+    """
+
+    connection: Connection
+
+    @property
+    def reads_normed(self) -> bool:
+        """Whether what functions read, and the output, are normed already: leave out your own."""
+        return self.connection.reads_normed
+
+    def _arrays(self) -> dict[str, Array]:
+        """The parameters by name."""
+        raise NotImplementedError
+
+    def _ops(self, dtype: str) -> Ops:
+        """The framework's primitives in a float type, where the parameters are."""
+        raise NotImplementedError
+
+    def _cast(self, x: Array, dtype: str) -> Array:
+        """`x` in a float type."""
+        raise NotImplementedError
+
+    def _exactly(self) -> AbstractContextManager[None]:
+        """Where no operation is moved to another type than that of its arguments."""
+        return nullcontext()
+
+    def _initial(self, seed: int) -> dict[str, np.ndarray]:
+        """Float32 initial parameters by name: with this seed fathom's networks have the same."""
+        drawn = init.draw(self.connection.parameters(), seed)
+        return {name.removeprefix(PREFIX): value for name, value in drawn.items()}
+
+    def open(self, x: Array, noise: Array | None = None) -> Pass:
+        """Begin a pass with the embedded input […, width].
+
+        `noise` [layers, 3]: what `connection.sample_noise` draws for a gate with noise; None
+        outside of training. Raises ValueError for another width or type.
+        """
+        context, shape, given = self.connection.context, tuple(x.shape), type_name(x)
+        if len(shape) <= context.pooled_axes or shape[-1] != context.width:
+            wanted = ", ".join(["…", *["…"] * context.pooled_axes, str(context.width)])
+            raise ValueError(f"the input must have shape [{wanted}], but has {list(shape)}")
+        if given not in FLOATS:
+            raise ValueError(f"the input must be of a float type, but is {given}; embed it first")
+        arrays = self._arrays()
+        types = {given, *map(type_name, arrays.values())}
+        computed = "float64" if "float64" in types else "float32"
+        params = {f"{PREFIX}{name}": self._cast(value, computed) for name, value in arrays.items()}
+        noise = None if noise is None else self._cast(noise, computed)
+        with self._exactly():
+            state = self.connection.open(
+                self._ops(computed), params, self._cast(x, computed), noise
+            )
+        return Pass("read", 0, shape, given, computed, state)
+
+    def read(self, state: Pass, k: int) -> tuple[Array, Pass]:
+        """(The input of function k, shaped as the input of `open`; the state for `write`).
+
+        Raises ValueError out of turn: functions read and write once each, from 0 on.
+        """
+        self._check(state, "read", k)
+        with self._exactly():
+            x, inner = self.connection.read(self._ops(state.computed), state.state, k)
+        return self._cast(x, state.given), state._replace(verb="write", state=inner)
+
+    def write(self, state: Pass, k: int, y: Array) -> Pass:
+        """The state once function k has returned y, shaped as its input.
+
+        Raises ValueError out of turn, or for another shape.
+        """
+        self._check(state, "write", k)
+        if tuple(y.shape) != state.shape:
+            raise ValueError(
+                f"function {k} must return the shape of its input, {list(state.shape)}, "
+                f"but returned {list(y.shape)}"
+            )
+        y = self._cast(y, state.computed)
+        with self._exactly():
+            inner = self.connection.write(self._ops(state.computed), state.state, k, y)
+        verb = "close" if k + 1 == self.connection.context.layers else "read"
+        return state._replace(verb=verb, k=k + 1, state=inner)
+
+    def close(self, state: Pass) -> Array:
+        """The output, shaped as the input. Raises ValueError before the last function has written.
+
+        A network's final norm comes after it.
+        """
+        self._check(state, "close", self.connection.context.layers)
+        with self._exactly():
+            x = self.connection.close(self._ops(state.computed), state.state)
+        return self._cast(x, state.given)
+
+    def wrap(self, branch: Callable[..., Array], k: int) -> Callable[..., Pass]:
+        """Function k as a step of the pass, from state to state; it takes more arguments too.
+
+        `branch` (an attention, an MLP) takes […, width] and returns the same shape. Its parameters
+        stay its owner's. Raises ValueError for a k that is no function.
+        """
+        last = self.connection.context.layers - 1
+        if not 0 <= k <= last:
+            raise ValueError(f"k is {k}, but functions are numbered from 0 to {last}")
+
+        def step(state: Pass, *arguments: Any, **named: Any) -> Pass:  # noqa: ANN401
+            x, state = self.read(state, k)
+            return self.write(state, k, branch(x, *arguments, **named))
+
+        return step
+
+    def through(self, x: Array, branches: Sequence[Callable[[Array], Array]]) -> Array:
+        """A whole pass. Raises ValueError unless there are as many branches as layers."""
+        state = self.open(x)
+        for k, branch in enumerate(branches):
+            state = self.wrap(branch, k)(state)
+        return self.close(state)
+
+    def _check(self, state: Pass, verb: str, k: int) -> None:
+        """Raises ValueError unless it is the turn of this verb of function k."""
+        if (verb, k) != (state.verb, state.k):
+            turns = [name if name == "close" else f"{name} {n}" for name, n in
+                     ((verb, k), (state.verb, state.k))]  # fmt: skip
+            raise ValueError(f"{turns[0]} is out of turn; next is {turns[1]}")

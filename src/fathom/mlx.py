@@ -1,0 +1,77 @@
+"""Residual connections as an MLX module, for networks of one's own: docs/library.md.
+
+On Linux, import it before MLX: MLX then gets a faster matrix product (`fathom.system.blas`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fathom.backends.mlx import MlxOps  # before MLX: it chooses the BLAS that MLX binds to
+
+# isort: split
+import mlx.core as mx
+from mlx import nn
+
+from fathom.library import Verbs, connection_for
+
+__all__ = ["ResidualConnection"]
+
+
+class ResidualConnection(Verbs, nn.Module):
+    """The parameters of a residual connection around `layers` functions, and its verbs.
+
+        c = ResidualConnection("mhc_paper", layers=24, width=128)
+        state = c.open(x)  # x […, 128]
+        for k, branch in enumerate(branches):
+            state = c.wrap(branch, k)(state)  # or c.read and c.write
+        x = c.close(state)
+
+    Parameters are stacked over layers, [layers, …]. A branch does not add its input to its output:
+    the connection does.
+    """
+
+    def __init__(
+        self,
+        scheme: str | Mapping[str, Any],
+        layers: int,
+        width: int,
+        *,
+        streams: int = 4,
+        seed: int = 0,
+        per_block: int = 1,
+        pooled_axes: int = 0,
+        has_residual: bool = False,
+    ) -> None:
+        """Arguments and errors: `fathom.torch.ResidualConnection`."""
+        super().__init__()
+        self.connection = connection_for(
+            scheme,
+            layers=layers,
+            width=width,
+            streams=streams,
+            seed=seed,
+            per_block=per_block,
+            pooled_axes=pooled_axes,
+            has_residual=has_residual,
+        )
+        for name, value in self._initial(seed).items():
+            setattr(self, name, mx.array(value))
+
+    def __call__(self, x: mx.array, branches: Sequence[Callable[[mx.array], mx.array]]) -> mx.array:
+        """A whole pass through the branches, […, width] → the same."""
+        return self.through(x, branches)
+
+    def _arrays(self) -> dict[str, mx.array]:
+        return dict(self.parameters())
+
+    def _ops(self, dtype: str) -> MlxOps:
+        return MlxOps(dtype=getattr(mx, dtype))
+
+    def _cast(self, x: mx.array, dtype: str) -> mx.array:
+        return x.astype(getattr(mx, dtype))
+
+    def _extra_repr(self) -> str:
+        context = self.connection.context
+        return f"layers={context.layers}, width={context.width}"

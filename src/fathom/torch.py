@@ -1,0 +1,111 @@
+"""Residual connections as a PyTorch module, for networks of one's own: docs/library.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fathom.backends.torch import TorchOps
+from fathom.library import PREFIX, Verbs, connection_for
+
+__all__ = ["ResidualConnection"]
+
+
+class ResidualConnection(Verbs, nn.Module):
+    """The parameters of a residual connection around `layers` functions, and its verbs.
+
+        c = ResidualConnection("mhc_paper", layers=24, width=128)
+        state = c.open(x)  # x […, 128]
+        for k, branch in enumerate(branches):
+            state = c.wrap(branch, k)(state)  # or c.read and c.write
+        x = c.close(state)
+
+    Parameters are stacked over layers, [layers, …]. A branch does not add its input to its output:
+    the connection does.
+    """
+
+    def __init__(
+        self,
+        scheme: str | Mapping[str, Any],
+        layers: int,
+        width: int,
+        *,
+        streams: int = 4,
+        seed: int = 0,
+        per_block: int = 1,
+        pooled_axes: int = 0,
+        has_residual: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """`scheme`: a name of docs/schemes.md, or settings, as a study has in `connection`.
+
+        `layers`: how many functions are wrapped. `width`: channels, the last axis. `streams`: S,
+        where the settings have none. `seed`: of the initial parameters. `per_block`: how many
+        functions make a block. `pooled_axes`: how many axes before the channels a dynamic
+        connection averages over, 2 for images [B, H, W, C]. `has_residual`: whether branches do add
+        their input, which `plain` and `causal` have to know.
+
+        Raises ConfigError, a ValueError, with the key and the fix.
+        """
+        super().__init__()
+        self.connection = connection_for(
+            scheme,
+            layers=layers,
+            width=width,
+            streams=streams,
+            seed=seed,
+            per_block=per_block,
+            pooled_axes=pooled_axes,
+            has_residual=has_residual,
+        )
+        self.seed = seed
+        for name, parameter in self.connection.parameters().items():
+            empty = torch.empty(parameter.shape, device=device, dtype=dtype)
+            self.register_parameter(name.removeprefix(PREFIX), nn.Parameter(empty))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set every parameter to its initial value again."""
+        with torch.no_grad():
+            for name, value in self._initial(self.seed).items():
+                self.get_parameter(name).copy_(torch.from_numpy(value))
+
+    def forward(self, x: Tensor, branches: Sequence[Callable[[Tensor], Tensor]]) -> Tensor:
+        """A whole pass through the branches, […, width] → the same."""
+        return self.through(x, branches)
+
+    def _arrays(self) -> dict[str, Tensor]:
+        return dict(self.named_parameters())
+
+    def _ops(self, dtype: str) -> TorchOps:
+        make = TorchOps if torch.compiler.is_compiling() else kept_ops
+        return make(self._device(), getattr(torch, dtype))
+
+    def _cast(self, x: Tensor, dtype: str) -> Tensor:
+        return x.to(getattr(torch, dtype))
+
+    def _exactly(self) -> AbstractContextManager[None]:
+        kind = self._device().type
+        if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+            return torch.autocast(kind, enabled=False)
+        return nullcontext()
+
+    def _device(self) -> torch.device:
+        first = next(self.parameters(), None)
+        return torch.device("cpu") if first is None else first.device
+
+    def extra_repr(self) -> str:
+        context = self.connection.context
+        return f"layers={context.layers}, width={context.width}"
+
+
+@cache
+def kept_ops(device: torch.device, dtype: torch.dtype) -> TorchOps:
+    """Primitives of a device in a float type: kept, as they keep its constants."""
+    return TorchOps(device, dtype)

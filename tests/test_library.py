@@ -1,0 +1,585 @@
+"""`fathom.torch` and `fathom.mlx`: the connections as modules for networks of one's own."""
+
+import copy
+import importlib
+import importlib.util
+import math
+import re
+import subprocess
+import sys
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from fathom import tasks
+from fathom.backends.numpy import NumpyOps
+from fathom.library import type_name
+from fathom.models.connections.schemes import SCHEMES, resolve
+from fathom.settings import ConfigError
+from gradients import assert_gradients
+from param_helpers import parameters_of
+
+EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
+
+LAYERS, WIDTH, SHAPE = 3, 4, (2, 3, 4)
+
+
+# --- both frameworks under one interface ----------------------------------------------------------
+
+
+class Torch:
+    """PyTorch: what the tests do with a module, and with arrays."""
+
+    name = "torch"
+    types = ("float32", "float64", "bfloat16", "float16")
+
+    def __init__(self):
+        self.library = importlib.import_module("torch")
+        self.module = importlib.import_module("fathom.torch").ResidualConnection
+
+    def array(self, x, dtype="float32"):
+        return self.library.tensor(np.ascontiguousarray(x), dtype=getattr(self.library, dtype))
+
+    def numpy(self, x):
+        return x.detach().double().numpy()
+
+    def retype(self, module, dtype):
+        module.to(getattr(self.library, dtype))
+
+    def values(self, module):
+        return {name: self.numpy(value) for name, value in module.state_dict().items()}
+
+    def load(self, module, values):
+        types = {name: type_name(value) for name, value in module.state_dict().items()}
+        module.load_state_dict({k: self.array(v, types[k]) for k, v in values.items()})
+
+    def save_file(self, module, file):
+        importlib.import_module("safetensors.torch").save_file(module.state_dict(), file)
+
+    def load_file(self, module, file):
+        module.load_state_dict(importlib.import_module("safetensors.torch").load_file(file))
+
+    def tanh_of(self, x, weight):
+        return self.library.tanh(x @ weight)
+
+    def gradients(self, module, x, loss):
+        """By parameter, and that of the input as `x`."""
+        x = x.clone().requires_grad_()
+        module.zero_grad()
+        loss(x).backward()
+        found = {name: p.grad for name, p in module.named_parameters()}
+        return {name: self.numpy(g) for name, g in {**found, "x": x.grad}.items()}
+
+
+class Mlx:
+    """MLX: the same."""
+
+    name = "mlx"
+    types = ("float32", "float64", "bfloat16", "float16")
+
+    def __init__(self):
+        self.module = importlib.import_module("fathom.mlx").ResidualConnection
+        self.library = importlib.import_module("mlx.core")
+        self.library.set_default_device(self.library.cpu)
+
+    def array(self, x, dtype="float32"):
+        return self.library.array(np.ascontiguousarray(x), dtype=getattr(self.library, dtype))
+
+    def numpy(self, x):
+        return np.array(x.astype(self.library.float64))
+
+    def retype(self, module, dtype):
+        module.set_dtype(getattr(self.library, dtype))
+
+    def values(self, module):
+        return {name: self.numpy(value) for name, value in module.parameters().items()}
+
+    def load(self, module, values):
+        types = {name: type_name(value) for name, value in module.parameters().items()}
+        module.load_weights([(k, self.array(v, types[k])) for k, v in values.items()])
+
+    def save_file(self, module, file):
+        module.save_weights(str(file))
+
+    def load_file(self, module, file):
+        module.load_weights(str(file))
+
+    def tanh_of(self, x, weight):
+        return self.library.tanh(x @ weight)
+
+    def gradients(self, module, x, loss):
+        def objective(params, x):
+            module.update(params)
+            return loss(x)
+
+        params = module.trainable_parameters()
+        found, of_x = self.library.grad(objective, argnums=(0, 1))(params, x)
+        return {name: self.numpy(g) for name, g in {**found, "x": of_x}.items()}
+
+
+def installed(kind):
+    """The framework; skips the test where it is not installed."""
+    # Not importorskip: MLX must not be imported before fathom has chosen its BLAS.
+    if importlib.util.find_spec(kind.name) is None:
+        pytest.skip(f"{kind.name} is not installed")
+    return kind()
+
+
+@pytest.fixture(params=[Torch, Mlx], ids=lambda kind: kind.name)
+def framework(request):
+    """Each framework in turn."""
+    return installed(request.param)
+
+
+@pytest.fixture
+def torch():
+    return installed(Torch).library
+
+
+WEIGHTS = np.random.default_rng(0).standard_normal((LAYERS, WIDTH, WIDTH)) / 2
+INPUT = np.random.default_rng(1).standard_normal(SHAPE)
+
+
+def branches(framework, dtype="float32", layers=LAYERS):
+    """Functions […, WIDTH] → the same, each with a matrix of its own."""
+    matrices = [framework.array(WEIGHTS[k % LAYERS], dtype) for k in range(layers)]
+    return [lambda x, w=w: framework.tanh_of(x, w) for w in matrices]
+
+
+def moved(framework, scheme, dtype="float32", **sizes):
+    """A module with every parameter moved at random, and those values, exact."""
+    module = framework.module(scheme, **{"layers": LAYERS, "width": WIDTH, **sizes})
+    rng = np.random.default_rng(2)
+    framework.retype(module, dtype)
+    values = framework.values(module)
+    framework.load(module, {k: v + 0.3 * rng.standard_normal(v.shape) for k, v in values.items()})
+    return module, framework.values(module)
+
+
+def oracle(module, values, x):
+    """The output in float64."""
+    ops, connection = NumpyOps(), module.connection
+    state = connection.open(ops, {f"connection.{name}": v for name, v in values.items()}, x)
+    for k, weight in enumerate(WEIGHTS):
+        read, state = connection.read(ops, state, k)
+        state = connection.write(ops, state, k, np.tanh(read @ weight))
+    return connection.close(ops, state)
+
+
+# --- the same function ----------------------------------------------------------------------------
+
+PRECISION = {
+    "torch": ("float64", 1e-12, 1e-6, 1e-8),
+    "mlx": ("float32", 3e-5, 1e-3, 1e-4),  # its float64 has constants and exponentials of float32
+}
+"""A type; and its error of outputs, and of gradients: relative, and where terms cancel."""
+
+IN_FAST_TESTS = {
+    "plain", "hc_causal", "mhc_static", "hc_paper", "mhc_paper", "mhc_gated_dynamic",
+    "deepseek_v41", "qwen4_exp", "altup", "residual_scaled",
+}  # fmt: skip
+"""Of each kind of connection and of coefficients; the formulas are the networks' own."""
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_outputs_are_those_of_the_oracle(framework, scheme):
+    dtype, tolerance, *_ = PRECISION[framework.name]
+    module, values = moved(framework, scheme, dtype)
+    found = module(framework.array(INPUT, dtype), branches(framework, dtype))
+    expected = oracle(module, values, INPUT)
+    size = np.abs(expected).max()
+    assert framework.numpy(found) == pytest.approx(expected, rel=tolerance, abs=tolerance * size)
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        name if name in IN_FAST_TESTS else pytest.param(name, marks=pytest.mark.slow)
+        for name in SCHEMES
+    ],
+)
+def test_gradients_are_those_of_the_oracle(framework, scheme):
+    dtype, _, rel, floor = PRECISION[framework.name]
+    module, values = moved(framework, scheme, dtype)
+    functions, x = branches(framework, dtype), framework.array(INPUT, dtype)
+    size = np.abs(oracle(module, values, INPUT)).max()
+    direction = np.random.default_rng(3).standard_normal(SHAPE) / size
+    along = framework.array(direction, dtype)
+    gradients = framework.gradients(module, x, lambda x: (module(x, functions) * along).sum())
+    assert set(gradients) == {*values, "x"}
+
+    def loss(params):
+        return float((oracle(module, params, params["x"]) * direction).sum())
+
+    assert_gradients(loss, {**values, "x": INPUT}, {framework.name: gradients}, rel, floor)
+
+
+@pytest.mark.parametrize("scheme", ["plain", "hc_causal", "mhc_static", "mhc_paper"])
+def test_by_hand_wrapped_and_whole_are_one_pass_with_the_digits_of_through(framework, scheme):
+    module, _ = moved(framework, scheme)
+    functions, x = branches(framework), framework.array(INPUT)
+    params = {f"connection.{name}": value for name, value in module._arrays().items()}
+    ops = module._ops("float32")
+    expected = framework.numpy(module.connection.through(ops, params, x, functions, None)[0])
+    by_hand = wrapped = module.open(x)
+    for k, function in enumerate(functions):
+        read, by_hand = module.read(by_hand, k)
+        by_hand = module.write(by_hand, k, function(read))
+        wrapped = module.wrap(lambda x, f, times: f(x) * times, k)(wrapped, function, times=1)
+    for out in (module.close(by_hand), module.close(wrapped), module(x, functions)):
+        assert (framework.numpy(out) == expected).all()
+
+
+def test_a_verb_leaves_the_state_that_it_is_given(framework):
+    """So a branch can be tried, or recomputed for its gradient."""
+    for scheme in ("hc_causal", "mhc_static", "mhc_paper"):
+        module, _ = moved(framework, scheme)
+        functions, x = branches(framework), framework.array(INPUT)
+        state = module.wrap(functions[0], 0)(module.open(x))
+        module.wrap(lambda x: 7 * x, 1)(state)
+        for k in (1, 2):
+            state = module.wrap(functions[k], k)(state)
+        again = framework.numpy(module.close(state))
+        assert (again == framework.numpy(module(x, functions))).all()
+
+
+@pytest.mark.parametrize("shape", [(WIDTH,), (5, WIDTH), (2, 2, 3, WIDTH)])
+@pytest.mark.parametrize("scheme", ["hc_causal", "mhc_static", "mhc_paper"])
+def test_inputs_have_any_shape(framework, scheme, shape):
+    module, values = moved(framework, scheme)
+    x = np.random.default_rng(4).standard_normal(shape)
+    found = framework.numpy(module(framework.array(x), branches(framework)))
+    assert found == pytest.approx(oracle(module, values, x), rel=1e-4, abs=1e-4)
+
+
+def test_images_can_have_one_set_of_coefficients_each(framework):
+    module, values = moved(framework, "mhc_paper", pooled_axes=2)
+    x = np.random.default_rng(4).standard_normal((2, 3, 3, WIDTH))
+    found = framework.numpy(module(framework.array(x), branches(framework)))
+    assert found == pytest.approx(oracle(module, values, x), rel=1e-4, abs=1e-4)
+    flipped = framework.numpy(module(framework.array(x[:, ::-1]), branches(framework)))
+    assert flipped[:, ::-1] == pytest.approx(found, rel=1e-4, abs=1e-5)  # means over positions
+    with pytest.raises(ValueError, match=r"must have shape \[…, …, …, 4\], but has \[3, 4\]"):
+        module.open(framework.array(x[0, 0]))
+
+
+def test_functions_with_a_residual_path_of_their_own(framework):
+    module = framework.module("plain", 2, WIDTH, has_residual=True)
+    out = module(framework.array(np.ones(SHAPE)), [lambda x: 3 * x] * 2)
+    assert (framework.numpy(out) == 9).all()
+
+
+# --- parameters -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["mhc_paper", "mhc_gated_static", "hc_causal"])
+def test_they_start_as_those_of_a_network_and_have_plain_names(framework, make_spec, scheme):
+    spec = make_spec(variant=scheme, wrap="sublayer", depth=2, seed=5)
+    context = tasks.Problem(spec).network.connection.context
+    module = framework.module(scheme, context.layers, context.width, per_block=2, seed=5)
+    network = parameters_of(spec)
+    found = framework.values(module)
+    assert found
+    for name, value in found.items():
+        assert (value == network[f"connection.{name}"]).all()
+    assert len(found) == sum(name.startswith("connection.") for name in network)
+
+
+def test_settings_are_taken_as_a_study_has_them(framework):
+    settings = {"connection": "mhc_paper", "streams": 2, "H_res": {"iterations": 3}}
+    found = framework.module(settings, LAYERS, WIDTH)
+    assert found.connection.settings.H_res.iterations == 3
+    assert framework.values(found)["b_res"].shape == (LAYERS, 2, 2)
+    assert framework.values(framework.module("mhc_paper", 2, 8, streams=3))["phi_pre"].shape == (
+        2,
+        3,
+        24,
+    )
+
+
+def test_files_of_either_framework_are_read_by_both(framework, tmp_path):
+    module, values = moved(framework, "mhc_paper")
+    framework.save_file(module, tmp_path / "own.safetensors")
+    kept = load_file(tmp_path / "own.safetensors")
+    assert {name: value.dtype.name for name, value in kept.items()} == dict.fromkeys(
+        values, "float32"
+    )
+    save_file({k: np.ascontiguousarray(v) for k, v in kept.items()}, tmp_path / "other.safetensors")
+    other = framework.module("mhc_paper", LAYERS, WIDTH, seed=9)
+    framework.load_file(other, tmp_path / "other.safetensors")
+    x, functions = framework.array(INPUT), branches(framework)
+    found = framework.numpy(other(x, functions))
+    assert (found == framework.numpy(module(x, functions))).all()
+
+
+# --- types and devices ----------------------------------------------------------------------------
+
+ROUNDING = {"float16": 2**-11, "bfloat16": 2**-8, "float32": 2**-24, "float64": 2**-24}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("scheme", ["mhc_causal", "mhc_static", "mhc_paper", "mhc_lite"])
+def test_a_16_bit_network_has_streams_in_float32(framework, scheme, dtype):
+    """So the error is that of the branches, and no sum over layers is rounded to 16 bits."""
+    module, values = moved(framework, scheme, dtype)
+    x = framework.array(INPUT, dtype)
+    state = module.open(x)
+    assert state.computed == ("float64" if dtype == "float64" else "float32")
+    read, _ = module.read(state, 0)
+    out = module(x, branches(framework, dtype))
+    assert {type_name(read), type_name(out)} == {dtype}
+    expected = oracle(module, values, framework.numpy(x))
+    size = np.abs(expected).max()
+    # A rounding of each of three branches, their inputs and the output, each three times as large.
+    assert framework.numpy(out) == pytest.approx(expected, abs=20 * ROUNDING[dtype] * size)
+
+
+def test_parameters_and_input_may_have_different_types(framework):
+    module, _ = moved(framework, "mhc_paper", "float64")
+    x = framework.array(INPUT, "bfloat16")
+    state = module.open(x)
+    assert (state.given, state.computed) == ("bfloat16", "float64")
+    assert type_name(module(x, branches(framework, "bfloat16"))) == "bfloat16"
+
+
+def test_torch_copies_it_and_makes_it_in_a_type(torch):
+    from fathom.torch import ResidualConnection
+
+    module = ResidualConnection("mhc_scaled", LAYERS, WIDTH)
+    copied = copy.deepcopy(module).double()
+    assert {p.dtype for p in copied.parameters()} == {torch.float64}
+    assert {p.dtype for p in module.parameters()} == {torch.float32}
+    half = ResidualConnection("mhc_paper", 1, 2, dtype=torch.bfloat16)
+    assert {p.dtype for p in half.parameters()} == {torch.bfloat16}
+    assert repr(module) == "ResidualConnection(layers=3, width=4)"
+
+
+@pytest.mark.slow  # PyTorch takes seconds to load what it needs for a shape without numbers
+def test_torch_moves_it_off_memory_and_back(torch):
+    from fathom.torch import ResidualConnection
+
+    module = ResidualConnection("mhc_scaled", LAYERS, WIDTH, seed=3)
+    empty = copy.deepcopy(module).to("meta")
+    linear = torch.nn.Linear(WIDTH, WIDTH, device="meta")
+    assert empty(torch.ones(SHAPE, device="meta"), [linear] * LAYERS).shape == SHAPE
+    back = empty.to_empty(device="cpu")
+    back.reset_parameters()
+    for name, value in module.state_dict().items():
+        assert torch.equal(back.state_dict()[name], value)
+
+
+def test_mlx_shows_its_sizes():
+    shown = repr(installed(Mlx).module("plain", 3, 4))
+    assert shown.startswith("ResidualConnection(layers=3, width=4")
+
+
+# --- inside a training step -----------------------------------------------------------------------
+
+
+def stepped(framework, module, functions, context=nullcontext, step=None):
+    """Output and gradients of a pass, each wrapped function through `step`."""
+
+    def loss(x):
+        with context():
+            state = module.open(x)
+            for k, function in enumerate(functions):
+                wrapped = module.wrap(function, k)
+                state = wrapped(state) if step is None else step(wrapped, state)
+            out = module.close(state)
+        loss.out = out
+        return (out * out).sum()
+
+    gradients = framework.gradients(module, framework.array(INPUT), loss)
+    return {**gradients, "out": framework.numpy(loss.out)}
+
+
+@pytest.mark.slow  # checkpoints load PyTorch's compiler
+@pytest.mark.parametrize("scheme", ["hc_causal", "mhc_static", "mhc_paper"])
+def test_torch_checkpoints_a_branch(torch, scheme):
+    from torch.utils.checkpoint import checkpoint
+
+    framework = Torch()
+    module, _ = moved(framework, scheme)
+    functions = branches(framework)
+    expected = stepped(framework, module, functions)
+    recomputed = partial(checkpoint, use_reentrant=False)
+    found = stepped(framework, module, functions, step=recomputed)
+    for name, value in expected.items():
+        assert (found[name] == value).all(), name
+
+
+@pytest.mark.parametrize("scheme", ["hc_causal", "mhc_static", "mhc_paper"])
+def test_mlx_checkpoints_a_branch(scheme):
+    framework = installed(Mlx)
+    mx = framework.library
+    module, _ = moved(framework, scheme)
+    functions = branches(framework)
+    expected = stepped(framework, module, functions)
+    found = stepped(framework, module, functions, step=lambda f, state: mx.checkpoint(f)(state))
+    for name, value in expected.items():
+        assert found[name] == pytest.approx(value, rel=1e-5, abs=1e-6), name
+
+
+@pytest.mark.parametrize("scheme", ["plain", "hc_causal", "mhc_static", "mhc_paper"])
+def test_autocast_leaves_the_connection_in_float32(torch, scheme):
+    framework = Torch()
+    module, _ = moved(framework, scheme)
+    functions = branches(framework)
+    expected = stepped(framework, module, functions)
+    found = stepped(
+        framework, module, functions, context=lambda: torch.autocast("cpu", dtype=torch.bfloat16)
+    )
+    for name, value in expected.items():
+        # Only the branches' products are rounded, and their outputs.
+        size = np.abs(value).max()
+        assert found[name] == pytest.approx(value, abs=0.1 * size), name
+        assert name == "x" or scheme == "plain" or (found[name] != value).any()
+
+
+def test_constants_that_inference_made_serve_training_too(torch):
+    from fathom.torch import ResidualConnection, kept_ops
+
+    kept_ops.cache_clear()
+    framework = Torch()
+    module = ResidualConnection("mhc_uniform", LAYERS, WIDTH)
+    with torch.inference_mode():
+        module(framework.array(INPUT), branches(framework))
+    found = stepped(framework, module, branches(framework))
+    assert all(np.isfinite(value).all() for value in found.values())
+
+
+# Tracing takes a second or more for every ten passes of Sinkhorn.
+FEW = {"H_res": {"iterations": 2}}
+COMPILED = {
+    "plain": "plain",
+    "hc_causal": "hc_causal",
+    "mhc_static": {"connection": "mhc_static", **FEW},
+    "mhc_paper": {"connection": "mhc_paper", **FEW},
+    "mhc_lite": "mhc_lite",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", COMPILED.values(), ids=list(COMPILED))
+@pytest.mark.filterwarnings("ignore:Dynamo detected a call")
+def test_torch_compile_takes_a_pass_as_one_graph(torch, scheme):
+    """As the compiler sees it, forward and backward; the operations are run one by one."""
+    framework = Torch()
+    module, _ = moved(framework, scheme)
+    functions = branches(framework)
+    expected = stepped(framework, module, functions)
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: module(x, functions), fullgraph=True, backend="aot_eager")
+    loss_of = lambda x: (compiled(x) ** 2).sum()  # noqa: E731
+    found = framework.gradients(module, framework.array(INPUT), loss_of)
+    found["out"] = framework.numpy(compiled(framework.array(INPUT)))
+    for name, value in expected.items():
+        assert found[name] == pytest.approx(value, rel=1e-4, abs=1e-5 * np.abs(value).max()), name
+
+
+@pytest.mark.slow
+def test_torch_compile_makes_code_of_it(torch):
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler as error:
+        pytest.skip(f"no compiler: {error}")
+    framework = Torch()
+    module, _ = moved(framework, "hc_paper_static")
+    functions = branches(framework)
+    expected = stepped(framework, module, functions)
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: module(x, functions), fullgraph=True)
+    found = framework.gradients(module, framework.array(INPUT), lambda x: (compiled(x) ** 2).sum())
+    for name, value in found.items():
+        assert value == pytest.approx(expected[name], rel=1e-4, abs=1e-4), name
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ("mhc_papr", 2, 8),
+            "connection: unknown connection 'mhc_papr'; did you mean 'mhc",
+        ),
+        (("mhc_paper", 0, 8), "layers: input should be greater than 0, but is 0"),
+        (("mhc_paper", 2, True), "width: must be a number, not true or false"),
+        (({"connection": "mhc_paper", "H_rez": "exp"}, 2, 8), "connection: unknown key 'H_rez'"),
+        (({"connection": "krom_hc", "streams": 3}, 2, 8), "connection: H_res: kronecker: 3 is not"),
+        ((3, 2, 8), "connection: connection must be a name, or settings, but is 3"),
+    ],
+)
+def test_a_wrong_scheme_or_size_is_one_line(framework, arguments, said):
+    with pytest.raises(ConfigError) as caught:
+        framework.module(*arguments)
+    assert str(caught.value).startswith(said)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_wrong_setting_reads_as_in_a_config(framework):
+    settings = {"connection": "mhc_paper", "H_res": {"iterations": 0}}
+    with pytest.raises(ConfigError) as expected:
+        resolve(settings, SCHEMES, 4, "", ["connection"])
+    with pytest.raises(ConfigError, match=f"^{re.escape(str(expected.value))}$"):
+        framework.module(settings, 2, 8)
+    assert str(expected.value).startswith("connection.H_res.iterations: ")
+
+
+def test_a_wrong_input_or_turn_is_one_line(framework):
+    module = framework.module("mhc_paper", 2, WIDTH)
+    x = framework.array(INPUT)
+    opened, one = module.open(x), [lambda x: x]
+    _, state = module.read(opened, 0)
+    for call, said in (
+        (lambda: module.open(framework.array(np.ones((2, 5)))),
+         "the input must have shape […, 4], but has [2, 5]"),
+        (lambda: module.open(framework.array(np.ones(4), "int32")),
+         "the input must be of a float type, but is int32; embed it first"),
+        (lambda: module.wrap(one[0], 2), "k is 2, but functions are numbered from 0 to 1"),
+        (lambda: module.wrap(one[0], -1), "k is -1, but functions are numbered from 0 to 1"),
+        (lambda: module.read(opened, 1), "read 1 is out of turn; next is read 0"),
+        (lambda: module.read(state, 0), "read 0 is out of turn; next is write 0"),
+        (lambda: module.write(opened, 0, x), "write 0 is out of turn; next is read 0"),
+        (lambda: module.write(state, 0, x[..., :1]),
+         "function 0 must return the shape of its input, [2, 3, 4], but returned [2, 3, 1]"),
+        (lambda: module(x, one), "close is out of turn; next is read 1"),
+        (lambda: module(x, one * 3), "k is 2, but functions are numbered from 0 to 1"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+            call()
+
+
+# --- the examples, and what has to be installed ---------------------------------------------------
+
+
+def run(code):
+    """What a new interpreter prints; it has to succeed."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_it_needs_no_other_framework(framework):
+    other = {"torch": "mlx", "mlx": "torch"}[framework.name]
+    hidden, own = f"import sys; sys.modules['{other}'] = None", f"fathom.{framework.name}"
+    run(f"{hidden}; from {own} import ResidualConnection as R; R('mhc_paper', 1, 2)")
+
+
+@pytest.mark.slow
+def test_the_example_learns(framework):
+    file = EXAMPLES / f"library_{framework.name}.py"
+    said = run(f"import runpy; runpy.run_path({str(file)!r}, run_name='__main__')")
+    first, last = (float(line.rpartition(" ")[2]) for line in said.splitlines())
+    vocab = len(set(file.read_text(encoding="utf-8")))
+    assert abs(first - math.log(vocab)) < 1  # chance
+    assert last < 3.2 < first

@@ -1,0 +1,730 @@
+"""The connections of released models, held against the releases themselves.
+
+`make test-peers` installs these and runs this file. The releases compute in float64, without their
+own casts to float32, and each is given our parameters. Compared are what every function reads, the
+streams before every function and after the last, the output, and the gradient of a sum over the
+output with respect to the input and every parameter. Two layers of a release are four functions.
+"""
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fathom.backends import connect
+from fathom.models import init
+from fathom.models.connections.connection import ConnectionContext
+from fathom.models.connections.schemes import SCHEMES, resolve
+from markdown_helpers import table
+
+pytestmark = pytest.mark.peers
+
+B, T, S, C, FUNCTIONS = 2, 3, 4, 8, 4
+LAYERS = FUNCTIONS // 2
+
+
+def peer(module):
+    """A module of a release. Skips the test where it is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        if importlib.util.find_spec(module.partition(".")[0]):
+            raise
+        pytest.skip(f"{error.name} is not installed; make test-peers brings it")
+
+
+def transformers(name):
+    peer("transformers")
+    return importlib.import_module(f"transformers.models.{name}.modeling_{name}")
+
+
+# --- passes --------------------------------------------------------------------------------------
+
+
+@dataclass
+class Pass:
+    """What a pass through all functions computed."""
+
+    inputs: list[Any] = field(default_factory=list)
+    """[B, T, C] of each function."""
+    streams: list[Any] = field(default_factory=list)
+    """[B, T, S, C] before each function, and the last; none of a single stream."""
+    output: Any = None
+    """[B, T, C]"""
+
+    def record(self, function: Callable) -> Callable:
+        """A function that also keeps its input."""
+
+        def recorded(x):
+            self.inputs.append(x)
+            return function(x)
+
+        return recorded
+
+    def arrays(self):
+        return {"inputs": self.inputs, "streams": self.streams, "output": [self.output]}
+
+
+rng = np.random.default_rng(0)
+X = rng.standard_normal((B, T, C))
+WEIGHTS = rng.standard_normal((FUNCTIONS, C, C)) / np.sqrt(C)
+PROBE = rng.standard_normal((B, T, C))
+"""The gradients compared are those of Σ PROBE · output."""
+
+
+def connection_of(settings):
+    context = ConnectionContext(FUNCTIONS, C, 0, False, per_block=2, optional_norms=True)
+    return resolve(settings, SCHEMES, S, "peers").at(context)
+
+
+def parameters(connection):
+    """Initial parameters, each moved at random: in float64."""
+    rng = np.random.default_rng(1)
+    return {
+        name: value.astype(np.float64) + 0.5 * rng.standard_normal(value.shape)
+        for name, value in init.draw(connection.parameters(), seed=0).items()
+    }
+
+
+def our_pass(ops, connection, params, x, functions):
+    found, state = Pass(), connection.open(ops, params, x)
+
+    def keep(state):
+        if getattr(state, "streams", None) is not None:
+            found.streams.append(ops.reshape(state.streams, (B, T, -1, C)))
+
+    for k, function in enumerate(functions):
+        keep(state)
+        m, state = connection.read(ops, state, k)
+        state = connection.write(ops, state, k, found.record(function)(m))
+    keep(state)
+    found.output = connection.close(ops, state)
+    return found
+
+
+def on_torch(settings, release, tied=None):
+    """Ours and a release's pass in float64, and the gradients of both, from the same parameters.
+
+    `tied`: what makes ours of these, where the release has fewer.
+    """
+    import torch
+
+    from fathom.backends.torch import TorchOps
+
+    class Exact(TorchOps):
+        """Ops in float64."""
+
+        def asarray(self, x):
+            return torch.tensor(x, dtype=torch.float64)
+
+    connection, weights = connection_of(settings), map(torch.tensor, WEIGHTS)
+    functions = [lambda x, W=W: torch.tanh(x @ W) for W in weights]
+
+    def leaves():
+        values = {**parameters(connection), "x": X}
+        return {n: torch.tensor(v, requires_grad=True) for n, v in values.items()}
+
+    def ours(p, x, functions):
+        params = tied(p) if tied else p
+        return our_pass(Exact(torch.device("cpu")), connection, params, x, functions)
+
+    passes = []
+    for compute in (ours, release):
+        own = leaves()
+        params = {name: value for name, value in own.items() if name != "x"}
+        found = compute(params, own["x"], functions)
+        total = (found.output * torch.tensor(PROBE)).sum()
+        gradients = torch.autograd.grad(total, list(own.values()))
+        passes.append(
+            {
+                **{k: [v.detach().numpy() for v in vs] for k, vs in found.arrays().items()},
+                "gradients": {n: g.numpy() for n, g in zip(own, gradients, strict=True)},
+            }
+        )
+    return passes
+
+
+def on_mlx(settings, release=None, tied=None):
+    """The same in float32; ours alone without a release."""
+    import mlx.core as mx
+
+    ops, connection = connect("mlx", device="cpu").ops, connection_of(settings)
+    values = {name: mx.array(v.astype(np.float32)) for name, v in parameters(connection).items()}
+    weights = [mx.array(weight.astype(np.float32)) for weight in WEIGHTS]
+    functions = [lambda x, W=W: mx.tanh(x @ W) for W in weights]
+    x, probe = (mx.array(value.astype(np.float32)) for value in (X, PROBE))
+
+    def measured(compute):
+        def total(params, x):
+            return (compute(params, x, functions).output * probe).sum()
+
+        of_params, of_x = mx.grad(total, argnums=(0, 1))(values, x)
+        found = compute(values, x, functions)
+        return {
+            **{k: [np.array(v) for v in vs] for k, vs in found.arrays().items()},
+            "gradients": {n: np.array(g) for n, g in {**of_params, "x": of_x}.items()},
+        }
+
+    def ours(p, x, functions):
+        return our_pass(ops, connection, tied(p) if tied else p, x, functions)
+
+    return measured(ours) if release is None else (measured(ours), measured(release))
+
+
+def errors(found, expected):
+    """The largest differences of (all that is computed forwards, all gradients).
+
+    Relative to the largest entry of the same array.
+    """
+
+    def of(a, b):
+        assert a.shape == b.shape
+        return float(np.abs(a - b).max() / max(np.abs(b).max(), 1e-30))
+
+    forwards = [
+        of(a, b)
+        for part in ("inputs", "streams", "output")
+        for a, b in zip(found[part], expected[part], strict=True)
+    ]
+    gradients = [of(g, expected["gradients"][name]) for name, g in found["gradients"].items()]
+    return max(forwards), max(gradients)
+
+
+# --- the releases --------------------------------------------------------------------------------
+
+
+def bare(cls, **parts):
+    """A module of a release without the parts that it would make itself."""
+    import torch
+
+    module = cls.__new__(cls)
+    torch.nn.Module.__init__(module)
+    for name, part in parts.items():
+        setattr(module, name, part)
+    return module
+
+
+def given(module, **tensors):
+    """The module with these tensors for parameters, which keep their gradients."""
+    for name, tensor in tensors.items():
+        *path, last = name.split(".")
+        owner = module.get_submodule(".".join(path))
+        assert owner._parameters.pop(last).shape == tensor.shape, name
+        setattr(owner, last, tensor)
+    return module
+
+
+def stub(function, extra=0):
+    """A module that is a function, and returns so many None besides."""
+    import torch
+
+    class Stub(torch.nn.Module):
+        weight = torch.zeros((), dtype=torch.float64)
+
+        def forward(self, hidden_states, *_, **__):
+            y = function(hidden_states)
+            return (y, *[None] * extra) if extra else y
+
+    return Stub()
+
+
+def same(x):
+    return x
+
+
+def first_of(value):
+    return value[0] if isinstance(value, tuple) else value
+
+
+def flat(p, names, k):
+    """Layer k of parameters, each flattened behind its first axis, one after the other."""
+    import torch
+
+    return torch.cat([p[f"connection.{name}"][k].flatten() for name in names])
+
+
+def stacked(p, names, k):
+    import torch
+
+    return torch.cat([p[f"connection.{name}"][k] for name in names])
+
+
+def hyper_connections(module, prefix, config, parts, attention_extra, p, x, functions):
+    """DeepSeek V4, GLM-5-next and Hunyuan V4: layers whose own code mixes the streams."""
+    found = Pass()
+    phi, b = [f"phi_{part}" for part in parts], [f"b_{part}" for part in parts]
+
+    def connected(k):
+        hyper = getattr(module, f"{prefix}HyperConnection")(config)
+        hyper.register_forward_pre_hook(lambda _, args: found.streams.append(args[0]))
+        return given(
+            hyper, fn=stacked(p, phi, k), base=flat(p, b, k), scale=p["connection.alpha"][k]
+        )
+
+    streams = x.unsqueeze(2).expand(-1, -1, S, -1).contiguous()
+    for k in range(0, FUNCTIONS, 2):
+        layer = bare(
+            getattr(module, f"{prefix}DecoderLayer"),
+            attn_hc=connected(k),
+            ffn_hc=connected(k + 1),
+            input_layernorm=stub(same),
+            post_attention_layernorm=stub(same),
+            self_attn=stub(found.record(functions[k]), attention_extra),
+            mlp=stub(found.record(functions[k + 1])),
+            block_type="attention",
+        )
+        streams = first_of(layer(streams))
+    found.streams.append(streams)
+    head = getattr(module, f"{prefix}HyperHead")
+    if "connection.readout" in p:
+        names = {"hc_fn": "readout_phi", "hc_base": "readout", "hc_scale": "readout_alpha"}
+        tensors = {theirs: p[f"connection.{ours}"] for theirs, ours in names.items()}
+        found.output = given(head(config), **tensors)(streams)
+    else:
+        found.output = head()(streams)
+    return found
+
+
+def deepseek_v4(*given):
+    module = transformers("deepseek_v4")
+    config = module.DeepseekV4Config(hidden_size=C)
+    return hyper_connections(module, "DeepseekV4", config, ("pre", "post", "res"), 1, *given)
+
+
+def kernels(p, x, functions):
+    """`mhc_kernels`: the same connection; its streams are summed in the end."""
+    p = {**p, "connection.readout": p["connection.b_pre"][0]}
+    p["connection.readout_phi"] = p["connection.phi_pre"][0]
+    p["connection.readout_alpha"] = p["connection.alpha"][0, :1]
+    found = deepseek_v4(p, x, functions)
+    found.output = found.streams[-1].sum(dim=2)
+    return found
+
+
+def glm5_next(*given):
+    module = transformers("glm5_next")
+    config = module.Glm5NextTextConfig(hidden_size=C)
+    return hyper_connections(module, "Glm5NextText", config, ("pre", "post", "res"), 2, *given)
+
+
+def hy_v4(*given):
+    module = transformers("hy_v4")
+    config = module.HYV4Config(hidden_size=C)
+    return hyper_connections(module, "HYV4", config, ("pre", "post"), 2, *given)
+
+
+def qwen4_exp(p, x, functions):
+    module, found = transformers("qwen4_exp"), Pass()
+    rank = p["connection.gate_down"].shape[1]
+    config = module.Qwen4ExpTextConfig(hidden_size=C, hc_lowrank=rank)
+
+    def reader(k, **more):
+        names = {
+            "hc_norm.weight": p["connection.gain"][k],
+            "input_mix_weight_down.weight": p["connection.gate_down"][k],
+            "input_mix_weight_up.weight": p["connection.gate_up"][k],
+            **more,
+        }
+        made = module.Qwen4ExpTextGatedResidual(config, use_combine=bool(more))
+        made.register_forward_pre_hook(
+            lambda _, args: found.streams.append(args[0].unflatten(-1, (S, C)))
+        )
+        return given(made, **names)
+
+    def connected(k):
+        return reader(k, **{"block_inject_weight.weight": p["connection.phi_post"][k]})
+
+    streams = x.repeat(1, 1, S)
+    for k in range(0, FUNCTIONS, 2):
+        layer = bare(
+            module.Qwen4ExpTextDecoderLayer,
+            ple=None,
+            layer_type="attention",
+            attn_hyper_connection=connected(k),
+            mlp_hyper_connection=connected(k + 1),
+            self_attn=stub(found.record(functions[k]), 1),
+            mlp=stub(found.record(functions[k + 1])),
+        )
+        streams = layer(streams, position_embeddings=None)
+    found.output = reader(FUNCTIONS)(streams)
+    return found
+
+
+def altup(p, x, functions):
+    """Gemma 3n's own text model, of four layers without attention and with our functions."""
+    import torch
+
+    module, found = transformers("gemma3n"), Pass()
+    root = 2**0.5
+    config = module.Gemma3nTextConfig(
+        hidden_size=C, num_hidden_layers=FUNCTIONS, vocab_size=4, vocab_size_per_layer_input=4,
+        hidden_size_per_layer_input=2, num_attention_heads=1, num_key_value_heads=1, head_dim=C,
+        intermediate_size=C, laurel_rank=1, altup_num_inputs=S, num_kv_shared_layers=0,
+        layer_types=["full_attention"] * FUNCTIONS, activation_sparsity_pattern=None,
+    )  # fmt: skip
+    model = module.Gemma3nTextModel(config).double()
+    model.norm = stub(same)
+    for k, layer in enumerate(model.layers):
+        layer.input_layernorm = layer.pre_feedforward_layernorm = stub(same)
+        layer.post_attention_layernorm = layer.post_feedforward_layernorm = stub(same)
+        # (x + no attention + laurel) / √2 is x, and no input of the layer is added.
+        layer.self_attn, layer.laurel = stub(lambda x: 0 * x, 1), stub(lambda x: (root - 1) * x)
+        layer.mlp = stub(found.record(functions[k]))
+        layer.post_per_layer_input_norm = stub(lambda x: 0 * x)
+        given(
+            layer.altup,
+            **{
+                "router_norm.weight": p["connection.router_gain"][k],
+                "modality_router.weight": p["connection.router"][k],
+                "prediction_coefs.weight": p["connection.predict"][k],
+                "correction_coefs.weight": p["connection.correct"][k],
+            },
+        )
+        layer.register_forward_pre_hook(
+            lambda _, args: found.streams.append(args[0].permute(1, 2, 0, 3))
+        )
+    for name in ("open", "close"):
+        theirs = "altup_projections" if name == "open" else "altup_unembed_projections"
+        for s, weight in enumerate(p[f"connection.{name}_projections"]):
+            given(getattr(model, theirs)[s], weight=weight)
+    last = model.layers[-1].register_forward_hook(
+        lambda _, args, output: found.streams.append(first_of(output).permute(1, 2, 0, 3))
+    )
+    model.eval()
+    per_layer = torch.zeros(B, T, FUNCTIONS, 2, dtype=torch.float64)
+    model.get_per_layer_inputs = lambda *_: per_layer
+    model.project_per_layer_inputs = lambda *_: per_layer
+    ids = torch.zeros(B, T, dtype=torch.int64)
+    found.output = model(
+        inputs_embeds=x, per_layer_inputs=per_layer, use_cache=False, position_ids=ids[:1]
+    ).last_hidden_state
+    last.remove()
+    return found
+
+
+def one_stream(layer, x, functions):
+    """The layers `layer(k)` of a release with our functions for their attention and MLP."""
+    found = Pass()
+    for k in range(0, FUNCTIONS, 2):
+        made = layer(k)
+        made.input_layernorm = made.post_attention_layernorm = stub(same)
+        made.pre_feedforward_layernorm = made.post_feedforward_layernorm = stub(same)
+        made.self_attn = stub(found.record(functions[k]), 1)
+        made.mlp = stub(found.record(functions[k + 1]), getattr(made, "mlp_extra", 0))
+        x = first_of(made(x, position_embeddings=None))
+    found.output = x
+    return found
+
+
+def minicpm(p, x, functions):
+    module = transformers("minicpm3")
+    config = module.MiniCPM3Config(
+        hidden_size=C, intermediate_size=C, num_hidden_layers=LAYERS, num_attention_heads=1
+    )
+    return one_stream(lambda k: module.MiniCPM3DecoderLayer(config, k // 2), x, functions)
+
+
+GRANITE_SCALE = 0.22
+
+
+def granite(p, x, functions):
+    module = transformers("granite")
+    config = module.GraniteConfig(
+        hidden_size=C, intermediate_size=C, num_hidden_layers=LAYERS, num_attention_heads=1,
+        num_key_value_heads=1, residual_multiplier=GRANITE_SCALE,
+    )  # fmt: skip
+    return one_stream(lambda k: module.GraniteDecoderLayer(config, k // 2), x, functions)
+
+
+def beam(p, x, functions):
+    module = transformers("beam")
+
+    def layer(k):
+        config = module.BeamConfig(
+            hidden_size=C, intermediate_size=C, num_hidden_layers=LAYERS, num_attention_heads=1,
+            num_key_value_heads=1, head_dim=C,
+        )  # fmt: skip
+        config.mlp_layer_types = ["dense"] * LAYERS
+        return module.BeamDecoderLayer(config, k // 2)
+
+    return one_stream(layer, x, functions)
+
+
+def zaya(p, x, functions):
+    module = transformers("zaya")
+
+    def scaling(k):
+        return given(
+            module.ZayaResidualScaling(C),
+            hidden_states_scale=p["connection.output_scale"][k],
+            hidden_states_bias=p["connection.output_bias"][k],
+            residual_scale=p["connection.stream_scale"][k],
+            residual_bias=p["connection.stream_bias"][k],
+        )
+
+    def layer(k):
+        return bare(
+            module.ZayaDecoderLayer,
+            post_attention_residual_scale=scaling(k),
+            post_mlp_residual_scale=scaling(k + 1),
+            mlp_extra=1,
+        )
+
+    x = (x + p["connection.input_bias"]) * p["connection.input_scale"]
+    return one_stream(layer, x, functions)
+
+
+def pypi_hc(p, x, functions):
+    """PyPI's Hyper-Connections, which have one α for pre and H_res together."""
+    import torch
+
+    hyper = peer("hyper_connections").HyperConnections
+    found, streams = Pass(), x.repeat_interleave(S, dim=0)
+    for k, function in enumerate(functions):
+        pre, post, res = (p[f"connection.phi_{part}"][k] for part in ("pre", "post", "res"))
+        b_pre, b_post, b_res = (p[f"connection.b_{part}"][k] for part in ("pre", "post", "res"))
+        module = given(
+            hyper(S, dim=C, layer_index=k),
+            static_alpha=torch.cat([b_pre[:, None], b_res.T], dim=1),
+            static_beta=b_post,
+            dynamic_alpha_fn=torch.cat([pre, res]).T,
+            dynamic_beta_fn=post[0],
+            dynamic_alpha_scale=p["connection.alpha"][k, 0],
+            dynamic_beta_scale=p["connection.alpha"][k, 1],
+        ).double()
+        found.streams.append(streams.unflatten(0, (B, S)).permute(0, 2, 1, 3))
+        m, add = module(streams)
+        streams = add(found.record(function)(m))
+    found.streams.append(streams.unflatten(0, (B, S)).permute(0, 2, 1, 3))
+    found.output = streams.unflatten(0, (B, S)).sum(dim=1)
+    return found
+
+
+def with_two_alphas(p):
+    """Our parameters where H_res has the α of pre."""
+    alpha = p["connection.alpha"]
+    return {**p, "connection.alpha": alpha[:, [0, 1, 0]]}
+
+
+def deepseek_v41(p, x, functions):
+    """mlx-lm's own layers."""
+    import mlx.core as mx
+    import mlx.nn as nn
+
+    module, found = peer("mlx_lm.models.deepseek_v41"), Pass()
+    args = module.ModelArgs(hidden_size=C)
+    parts = ("pre", "post", "res")
+
+    class Recorded(module.HyperConnection):
+        def __call__(self, streams):
+            found.streams.append(streams)
+            return super().__call__(streams)
+
+    def connected(k):
+        made = Recorded(args)
+        made.fn = mx.concatenate([p[f"connection.phi_{part}"][k] for part in parts])
+        made.base = mx.concatenate([p[f"connection.b_{part}"][k].flatten() for part in parts])
+        made.scale = p["connection.alpha"][k]
+        return made
+
+    streams = mx.broadcast_to(x[:, :, None, :], (B, T, S, C))
+    pre_mix = mx.broadcast_to(mx.array([1.0] + [0.0] * (S - 1)), (B, T, S))
+    for k in range(0, FUNCTIONS, 2):
+        layer = module.DecoderLayer.__new__(module.DecoderLayer)
+        nn.Module.__init__(layer)
+        layer.attn_hc, layer.ffn_hc = connected(k), connected(k + 1)
+        layer.input_layernorm = layer.post_attention_layernorm = same
+        attention, mlp = map(found.record, functions[k : k + 2])
+        layer.self_attn, layer.mlp = lambda h, f=attention, **_: f(h), mlp
+        streams, pre_mix = layer(
+            streams, pre_mix, start_pos=0, window_idx=None, cache=None, shared={}
+        )
+    found.streams.append(streams)
+    found.output = module._collapse(streams, pre_mix)
+    return found
+
+
+# --- parity --------------------------------------------------------------------------------------
+
+PARITY = {
+    # label in the table: (our settings, the release)
+    "deepseek_v4": ("deepseek_v4", deepseek_v4),
+    "deepseek_v41": ("deepseek_v41", deepseek_v41),
+    "glm5_next": ("glm5_next", glm5_next),
+    "hy_v4": ("hy_v4", hy_v4),
+    "qwen4_exp": ({"connection": "qwen4_exp", "rank": 0.5}, qwen4_exp),
+    "altup": ("altup", altup),
+    "scaled": ("scaled", minicpm),
+    "scaled with c 0.22": (
+        {"connection": "scaled", "scale": {"c": GRANITE_SCALE, "over_depth": False}}, granite,
+    ),
+    "depth_scaled": ("depth_scaled", beam),
+    "residual_scaled": ("residual_scaled", zaya),
+    "mhc_kernels": ("mhc_kernels", kernels),
+    # PyPI's norm adds nothing to the mean square.
+    "hc_paper with eps 1e-24": (
+        {"connection": "hc_paper", "coefficients": {"eps": 1e-24}}, pypi_hc,
+    ),
+}  # fmt: skip
+
+MARGIN = 10
+"""Times what the table says: other processors add in another order."""
+ROUNDING = {"PyTorch, float64": 2e-15, "MLX, float32": 1e-6}
+"""What no difference is told apart from."""
+
+
+@pytest.fixture(autouse=True)
+def in_float64(monkeypatch):
+    """The releases cast to float32 within: here to float64."""
+    import torch
+
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+
+
+@pytest.fixture(scope="module")
+def stated(pytestconfig):
+    """The table in docs/definitions.md: {label: {framework: (forwards, gradients)}}."""
+    text = (pytestconfig.rootpath / "docs/definitions.md").read_text(encoding="utf-8")
+    found = {}
+    for scheme, _, *cells in table(text, "Parity with the releases"):
+        numbers = [float(cell) if cell else None for cell in cells]
+        found[scheme] = dict(zip(ROUNDING, (numbers[:2], numbers[2:]), strict=True))
+    return found
+
+
+def test_the_table_has_every_comparison(stated):
+    assert list(stated) == list(PARITY)
+
+
+@pytest.mark.parametrize("label", PARITY)
+def test_parity(stated, label):
+    settings, release = PARITY[label]
+    tied = with_two_alphas if release is pypi_hc else None
+    if release is deepseek_v41:
+        found = {"MLX, float32": errors(*on_mlx(settings, release))}
+        assert stated[label]["PyTorch, float64"] == [None, None]
+    else:
+        ours, theirs = on_torch(settings, release, tied)
+        found = {
+            "PyTorch, float64": errors(ours, theirs),
+            "MLX, float32": errors(on_mlx(settings, tied=tied), theirs),
+        }
+    print(label, *(f"{e:.0e}" for pair in found.values() for e in pair), sep=" | ")
+    for framework, pair in found.items():
+        for error, said in zip(pair, stated[label][framework], strict=True):
+            assert error <= max(MARGIN * said, ROUNDING[framework]), (framework, pair)
+
+
+# --- what a new model starts with ----------------------------------------------------------------
+
+WIDE = 64
+"""C here: enough numbers for their standard deviation to be known to a few percent."""
+
+
+def started(pretrained, config, module):
+    """The module as the release initialises it."""
+    with_config = bare(pretrained, config=config)
+    for part in module.modules():
+        pretrained._init_weights(with_config, part)
+    return {name: value.detach().numpy() for name, value in module.state_dict().items()}
+
+
+def split(found, parts, S):
+    """fn, base and scale of a released connection by the names of ours."""
+    sizes = {"pre": S, "post": S, "res": S * S}
+    ends = np.cumsum([sizes[part] for part in parts])[:-1]
+    named = {"alpha": found["scale"]}
+    for ours, theirs in (("phi", "fn"), ("b", "base")):
+        for part, value in zip(parts, np.split(found[theirs], ends), strict=True):
+            named[f"{ours}_{part}"] = value
+    return named
+
+
+def hyper_start(name, prefix, config, pretrained, parts, head=True):
+    module = transformers(name)
+    config = getattr(module, config)(hidden_size=WIDE)
+    pretrained = getattr(module, pretrained)
+    hyper = getattr(module, f"{prefix}HyperConnection")(config)
+    found = split(started(pretrained, config, hyper), parts, S)
+    if head:
+        last = started(pretrained, config, getattr(module, f"{prefix}HyperHead")(config))
+        found |= {"readout": last["hc_base"], "readout_phi": last["hc_fn"]}
+        found["readout_alpha"] = last["hc_scale"]
+    return found
+
+
+def qwen4_start():
+    module = transformers("qwen4_exp")
+    config = module.Qwen4ExpTextConfig(hidden_size=WIDE, hc_lowrank=WIDE)
+    found = started(
+        module.Qwen4ExpPreTrainedModel, config, module.Qwen4ExpTextGatedResidual(config)
+    )
+    names = {
+        "hc_norm.weight": "gain",
+        "input_mix_weight_down.weight": "gate_down",
+        "input_mix_weight_up.weight": "gate_up",
+        "block_inject_weight.weight": "phi_post",
+    }
+    return {ours: found[theirs] for theirs, ours in names.items()}
+
+
+def altup_start():
+    module = transformers("gemma3n")
+    config = module.Gemma3nTextConfig(hidden_size=WIDE)
+    found = started(module.Gemma3nPreTrainedModel, config, module.Gemma3nTextAltUp(config))
+    names = {
+        "router_norm.weight": "router_gain",
+        "modality_router.weight": "router",
+        "prediction_coefs.weight": "predict",
+        "correction_coefs.weight": "correct",
+    }
+    return {ours: found[theirs] for theirs, ours in names.items()}
+
+
+def zaya_start():
+    module = transformers("zaya")
+    scaling = module.ZayaResidualScaling(WIDE)
+    found = started(module.ZayaPreTrainedModel, module.ZayaConfig(), scaling)
+    sides = {"hidden_states": "output", "residual": "stream"}
+    return {
+        f"{ours}_{part}": found[f"{theirs}_{part}"]
+        for theirs, ours in sides.items()
+        for part in ("scale", "bias")
+    }
+
+
+ALL = ("pre", "post", "res")
+STARTS = {
+    "deepseek_v4": lambda: hyper_start(
+        "deepseek_v4", "DeepseekV4", "DeepseekV4Config", "DeepseekV4PreTrainedModel", ALL
+    ),
+    "glm5_next": lambda: hyper_start(
+        "glm5_next", "Glm5NextText", "Glm5NextTextConfig", "Glm5NextPreTrainedModel", ALL, False
+    ),
+    "hy_v4": lambda: hyper_start(
+        "hy_v4", "HYV4", "HYV4Config", "HYV4PreTrainedModel", ALL[:2]
+    ),
+    "qwen4_exp": qwen4_start,
+    "altup": altup_start,
+    "residual_scaled": zaya_start,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("scheme", STARTS)
+def test_a_scheme_starts_as_a_new_model_of_the_release_does(scheme):
+    context = ConnectionContext(FUNCTIONS, WIDE, 0, False, per_block=2, optional_norms=True)
+    ours = init.draw(resolve(scheme, SCHEMES, S, "peers").at(context).parameters(), seed=0)
+    theirs = STARTS[scheme]()
+    others = {f"connection.{s}_projections" for s in ("open", "close")}
+    others |= {f"connection.input_{part}" for part in ("scale", "bias")}
+    assert {f"connection.{name}" for name in theirs} == set(ours) - others
+    for name, value in theirs.items():
+        own = ours[f"connection.{name}"]
+        spread = 5 / np.sqrt(2 * min(value.size, own.size))
+        assert own.std() == pytest.approx(value.std(), rel=spread, abs=1e-7), name
+        middle = 5 * value.std() / np.sqrt(min(value.size, own.size))
+        assert own.mean() == pytest.approx(value.mean(), rel=1e-6, abs=middle + 1e-7), name
