@@ -1,7 +1,9 @@
 """What the tests share: a small cell, both backends on the CPU, and the float64 oracle."""
 
+import functools
 import importlib.util
 
+import jinja2
 import pytest
 from hypothesis import settings
 
@@ -24,6 +26,28 @@ def pytest_collection_modifyitems(items):
     """The files that take longest come first: xdist hands out whole files, in this order."""
     rank = {name: i for i, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
+
+
+class CompiledTemplates(jinja2.BytecodeCache):
+    """By file and content. A hundred tests fill the same templates; to compile one takes longer."""
+
+    def __init__(self):
+        self.code = {}
+
+    def load_bytecode(self, bucket):
+        bucket.code = self.code.get((bucket.key, bucket.checksum))
+
+    def dump_bytecode(self, bucket):
+        self.code[bucket.key, bucket.checksum] = bucket.code
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_templates():
+    """Each process compiles a template once."""
+    with pytest.MonkeyPatch.context() as patch:
+        kept = functools.partial(jinja2.Environment, bytecode_cache=CompiledTemplates())
+        patch.setattr(jinja2, "Environment", kept)
+        yield
 
 
 def connect_to_cpu(name):

@@ -63,8 +63,7 @@ def test_the_first_loss_equals_the_oracle(name, device, switch, make_spec, start
 # --- without a GPU: what one would refuse ---------------------------------------------------------
 
 OPTIMIZERS = {
-    "adamw": {},
-    "clipped": {"clip": 0.1, "weight_decay": 0.1, "decay": "matrices"},
+    "adamw": {"clip": 0.1, "weight_decay": 0.1, "decay": "matrices"},
     "muon": {"muon": Muon()},
 }
 ON_META = quick_ones(

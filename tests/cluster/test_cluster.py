@@ -64,6 +64,8 @@ class Workflow:
         return subprocess.Popen(
             [sys.executable, "-m", "snakemake", *ALL, *arguments],
             cwd=self.folder, env=self.environment, stdout=log, stderr=log,
+            # A shell lets what it starts in the background ignore Ctrl-C, which these tests send.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )  # fmt: skip
 
     def finish(self, process):

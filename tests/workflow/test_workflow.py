@@ -177,7 +177,8 @@ EDITS = {
         f"{SRC}train.py", "Train one cell, yielding", "Train a cell, yielding", set(), set(),
     ),
     "a comment": (
-        f"{SRC}models/transformer.py", "has no gradient at zero", "has none at zero", set(), set(),
+        f"{SRC}models/connections/connection.py", "has no gradient at zero", "has none at zero",
+        set(), set(),
     ),
     "a check of settings": (f"{SRC}settings.py", "?\" if match", "!\" if match", set(), None),
     "another task": (f"{SRC}tasks/fashion.py", "MARGIN = 2", "MARGIN = 3", set(), None),

@@ -31,6 +31,8 @@ SCORE = "score"
 
 def records(table: pd.DataFrame) -> list[Record]:
     """Rows of a table, as it was read, as dicts."""
+    if table.empty:  # most tables of most studies, and pandas takes its time for them too
+        return []
     rows = table.to_dict("records")
     platforms = {"platform", "platform_a", "platform_b"} & set(table.columns)
     for index, row in zip(table.index, rows, strict=True):
