@@ -1,17 +1,18 @@
 """`python -m fathom`, and the `fathom` command."""
 
 import io
+import os
 import sys
 
 from fathom.system.errors import fail_for_missing
 
 
 def main() -> None:
-    """Run the command; a job of the workflow goes where its framework is loaded already."""
+    """Run the command; a job of the workflow goes where what it needs is loaded."""
     try:
-        if sys.argv[1:2] == ["job"]:
-            from fathom import preload
+        from fathom import preload
 
+        if preload.FOLDER in os.environ and sys.argv[1:2] and sys.argv[1] in preload.DELEGATED:
             preload.run_job(sys.argv[1:])
         from fathom import cli
     except ModuleNotFoundError as error:  # of the core, which `cli` imports

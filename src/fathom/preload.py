@@ -1,14 +1,15 @@
-"""Processes that have a framework loaded and fork for every job.
+"""Processes that have loaded what jobs need, and fork for every job.
 
-Loading PyTorch takes longer than training a small cell. So a workflow on one Linux machine starts a
-process for each backend, and a fork of it does the work of a job:
+Loading PyTorch takes longer than training a small cell, and loading matplotlib as long as a figure.
+So a workflow on one Linux machine starts a process for each backend and one for reports, and a fork
+of it does the work of a job:
 
     snakemake ── fathom job ──(socket)── loaded process
-                                              └── fork: trains, prints to the job's own log
+                                              └── fork: works, prints to the job's own log
 
 The job waits for the fork and exits with its status. If the job is killed, the fork ends. If the
 workflow is killed, the loaded process's standard input is closed, and it ends. A job that finds no
-loaded process loads the framework itself, with the same results. This module imports only the
+loaded process loads everything itself, with the same results. This module imports only the
 standard library: the process of a job has to start quickly.
 
 Only on Linux, and for jobs of one thread: no backend then starts a thread when it is loaded, and a
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import json
 import os
 import select
@@ -34,7 +36,23 @@ from pathlib import Path
 from typing import NoReturn
 
 FOLDER = "FATHOM_PRELOAD"
-"""Environment variable: the folder of the sockets, which are named after their backends."""
+"""Environment variable: the folder of the sockets, named after their backends, and REPORTS."""
+
+REPORTS = "reports"
+"""The process for these commands …"""
+OF_REPORTS = (
+    "tables", "claims", "figures", "overview-figures", "cell-figures", "report", "page", "paper",
+    "verify",
+)  # fmt: skip
+MODULES = (
+    "fathom.report.draw", "fathom.report.render", "fathom.report.verify", "fathom.report.paper",
+    "fathom.report.page.markdown", "fathom.analysis.attribution", "fathom.analysis.effects",
+    "matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg", "plotly.offline", "typst",
+)  # fmt: skip
+"""… and what it loads, as far as it is installed."""
+
+DELEGATED = ("job", "replay", *OF_REPORTS)
+"""The commands that look for a loaded process."""
 
 MESSAGE_BYTES = 1 << 20
 ACCEPTED, STARTED = b"accepted", b"started"
@@ -47,7 +65,7 @@ ANSWER_SECONDS, LOADING_SECONDS = 10, 60
 
 
 def start(backends: Sequence[str], threads: int, mlx_blas: str) -> None:
-    """Start a process for each backend; jobs that are started afterwards will find them.
+    """Start a process for each backend, and one for reports; later jobs will find them.
 
     They load nothing until the first job connects, and end with the calling process, even if that
     is killed. Does nothing on systems other than Linux, or for jobs of several threads.
@@ -56,15 +74,15 @@ def start(backends: Sequence[str], threads: int, mlx_blas: str) -> None:
         return
     folder = tempfile.mkdtemp(prefix="fathom-")  # nobody else can enter it
     os.environ[FOLDER] = folder
-    for backend in backends:
+    for name in (*backends, REPORTS):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             try:
-                listener.bind(f"{folder}/{backend}")
+                listener.bind(f"{folder}/{name}")
             except OSError:  # the path is too long for a socket, perhaps: jobs will find none
                 continue
             listener.listen(128)
             watched, _ = os.pipe()  # its other end is closed when this process ends
-            arguments = (f"{folder}/{backend}", str(listener.fileno()), mlx_blas)
+            arguments = (f"{folder}/{name}", str(listener.fileno()), mlx_blas)
             source = str(Path(__file__).parents[1])
             subprocess.Popen(
                 [sys.executable, "-m", "fathom.preload", *arguments],
@@ -80,13 +98,13 @@ def start(backends: Sequence[str], threads: int, mlx_blas: str) -> None:
 
 
 def run_job(arguments: Sequence[str]) -> NoReturn:
-    """Run the command `job SPEC …` in a fork of the loaded process, or else here; then exit."""
+    """Run one of the DELEGATED commands in a fork of a loaded process, or else here; then exit."""
     status = delegate(arguments)
     leave(run() if status is None else status)
 
 
 def delegate(arguments: Sequence[str]) -> int | None:
-    """Run the command `job SPEC …` in a fork of the loaded process; returns its exit status.
+    """Run one of the DELEGATED commands in a fork of a loaded process; returns its exit status.
 
     Returns None, with nothing done, if there is no such process.
     """
@@ -97,9 +115,8 @@ def delegate(arguments: Sequence[str]) -> int | None:
     }
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         try:
-            backend = json.loads(arguments[1])["backend"]
             connection.settimeout(ANSWER_SECONDS)
-            connection.connect(f"{os.environ[FOLDER]}/{backend}")
+            connection.connect(f"{os.environ[FOLDER]}/{process_for(arguments)}")
             socket.send_fds(connection, [json.dumps(request).encode()], [0, 1, 2])
             if connection.recv(len(ACCEPTED)) != ACCEPTED:
                 return None
@@ -113,8 +130,16 @@ def delegate(arguments: Sequence[str]) -> int | None:
             return None
         status = connection.recv(1)
     if not status:
-        print("fathom: the process that trained has ended unexpectedly", file=sys.stderr)
+        print("fathom: the loaded process has ended unexpectedly", file=sys.stderr)
     return status[0] if status else 1
+
+
+def process_for(arguments: Sequence[str]) -> str:
+    """The loaded process that a command needs. Raises LookupError or ValueError if none does."""
+    command, *rest = arguments
+    if command in OF_REPORTS:
+        return REPORTS
+    return rest[0] if command == "replay" else json.loads(rest[0])["backend"]
 
 
 # --- the loaded process --------------------------------------------------------------------------
@@ -136,8 +161,19 @@ def main() -> None:
 
 
 @cache  # once
-def load(backend: str, mlx_blas: str) -> None:
-    """Load what a job of the backend needs, and compute the code hashes of what was loaded."""
+def load(name: str, mlx_blas: str) -> None:
+    """Load what jobs of a backend need, or commands of reports."""
+    if name == REPORTS:
+        for module in MODULES:
+            with contextlib.suppress(ModuleNotFoundError):
+                importlib.import_module(module)
+    else:
+        load_backend(name, mlx_blas)
+    gc.freeze()  # forks share pages that the garbage collector does not touch
+
+
+def load_backend(backend: str, mlx_blas: str) -> None:
+    """Load what training needs, and compute the code hashes of what was loaded."""
     from fathom import backends, tasks
     from fathom.runs import code_hash, progress, training  # noqa: F401
 
@@ -145,11 +181,10 @@ def load(backend: str, mlx_blas: str) -> None:
     for task in tasks.TASKS:
         tasks.load(task)
     code_hash.definition_hashes("fathom.train", f"fathom.backends.{backend}")
-    gc.freeze()  # forks share pages that the garbage collector does not touch
 
 
-def serve(listener: socket.socket, backend: str, mlx_blas: str) -> socket.socket | None:
-    """Fork for every connection until standard input is closed; the first one loads the backend.
+def serve(listener: socket.socket, name: str, mlx_blas: str) -> socket.socket | None:
+    """Fork for every connection until standard input is closed; the first one loads everything.
 
     Returns the connection in a fork, and None in the process itself at the end.
     """
@@ -161,7 +196,7 @@ def serve(listener: socket.socket, backend: str, mlx_blas: str) -> socket.socket
         connection, _ = listener.accept()
         with contextlib.suppress(OSError):  # the job was killed
             connection.send(ACCEPTED)
-        load(backend, mlx_blas)
+        load(name, mlx_blas)
         if os.fork() == 0:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             return connection

@@ -382,7 +382,7 @@ class Compute(Settings):
         "auto", description="MLX on Linux: auto uses a faster BLAS library if there is one"
     )
     preload: Flag = Field(
-        True, description="local jobs of one thread on Linux share a loaded framework"
+        True, description="local jobs on Linux share a loaded framework, or what reports need"
     )
     data: Folder = Field("data", description="folder of data sets")
     threads: Annotated[int, Field(gt=0, le=4096), NO_BOOL] = Field(
