@@ -12,6 +12,7 @@ from fathom.models.connections.connection import (
     Connection,
     ConnectionContext,
     MixingTrace,
+    by_stream,
     root_mean_square,
 )
 from fathom.models.init import Constant, Normal, Parameter
@@ -101,11 +102,10 @@ class AltUpConnection(Connection):
         stacks = (ops.unstack(params[f"connection.{name}"]) for name in names)
         weights = ops.unstack(params["connection.open_projections"])
         opened = ops.stack([x, *(projected(ops, x, weight, x) for weight in weights)])
-        opened = ops.reshape(opened, (len(opened), self.context.sets(x.shape), -1))
         return AltUpState(
             tuple(Router(*layer) for layer in zip(*stacks, strict=True)),
             params["connection.close_projections"],
-            ops.transpose(opened, (1, 0, 2)),
+            self.context.by_set(ops, opened),
             x.shape,
         )
 
@@ -129,7 +129,7 @@ class AltUpConnection(Connection):
         return state._replace(streams=state.streams + written)
 
     def close(self, ops: Ops, state: AltUpState) -> Array:
-        first, *others = self.separate(ops, state)
+        first, *others = by_stream(ops, state.streams, state.shape)
         weights = ops.unstack(state.projections)
         parts = [projected(ops, *pair, first) for pair in zip(others, weights, strict=True)]
         return ops.mean(ops.stack([first, *parts]), axis=0)
@@ -140,17 +140,12 @@ class AltUpConnection(Connection):
         return MixingTrace(
             H_res=ops.stack([ops.mean(H, axis=0) for H in state.passed]),
             H_res_of_one=ops.stack([ops.reshape(H, of_first)[0] for H in state.passed]),
-            streams=self.separate(ops, state),
+            streams=by_stream(ops, state.streams, state.shape),
             weights=None,
             base=None,
             gates=None,
             embedding=None,
         )
-
-    def separate(self, ops: Ops, state: AltUpState) -> Array:
-        """The streams [S, …, C]."""
-        streams = ops.transpose(state.streams, (1, 0, 2))
-        return ops.reshape(streams, (len(streams), *state.shape))
 
     def routed(self, ops: Ops, router: Router, z: Array) -> Array:
         """r(z) [N, S] of z [N, M]; where positions are pooled, of its mean over them."""

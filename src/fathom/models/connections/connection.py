@@ -43,6 +43,11 @@ class ConnectionContext:
         """N, how many sets of dynamic coefficients an input of that shape […, C] has."""
         return math.prod(shape[: len(shape) - 1 - self.pooled_axes])
 
+    def by_set(self, ops: Ops, streams: Array) -> Array:
+        """Streams [S, …, C] → [N, S, M]: M covers the axes that share a set of coefficients."""
+        S, *shape = streams.shape
+        return ops.transpose(ops.reshape(streams, (S, self.sets(shape), -1)), (1, 0, 2))
+
 
 class Connection(ABC):
     """A residual connection in a network. It wraps any functions f and knows nothing about them.
@@ -136,6 +141,12 @@ class MixingTrace:
     """[L]: g without noise; None without a gate."""
     embedding: Array | None
     """[S, C]: the learned stream embedding; None without one."""
+
+
+def by_stream(ops: Ops, streams: Array, shape: tuple[int, ...]) -> Array:
+    """The inverse of `by_set`, [N, S, M] → [S, …, C]; `shape`: […, C]."""
+    streams = ops.transpose(streams, (1, 0, 2))
+    return ops.reshape(streams, (len(streams), *shape))
 
 
 def root_mean_square(ops: Ops, x: Array, eps: float = 0.0) -> Array:

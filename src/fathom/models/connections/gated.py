@@ -14,6 +14,7 @@ from fathom.models.connections.connection import (
     Connection,
     ConnectionContext,
     MixingTrace,
+    by_stream,
     root_mean_square,
 )
 from fathom.models.init import Constant, Normal, Parameter
@@ -108,12 +109,11 @@ class GatedConnection(Connection):
     ) -> GatedState:
         names = ("gain", "gate_down", "gate_up")
         stacks = (ops.unstack(params[f"connection.{name}"]) for name in names)
-        S, N = self.settings.streams, self.context.sets(x.shape)
-        opened = ops.reshape(self.settings.open.streams(ops, params, x, S), (S, N, -1))
+        opened = self.settings.open.streams(ops, params, x, self.settings.streams)
         return GatedState(
             tuple(Reader(*layer) for layer in zip(*stacks, strict=True)),
             tuple(ops.unstack(params["connection.phi_post"])),
-            ops.transpose(opened, (1, 0, 2)),
+            self.context.by_set(ops, opened),
             x.shape,
         )
 
@@ -132,11 +132,10 @@ class GatedConnection(Connection):
 
     def trace(self, ops: Ops, params: dict[str, Array], state: GatedState) -> MixingTrace:
         L, S = self.context.layers, self.settings.streams
-        streams = ops.transpose(state.streams, (1, 0, 2))
         return MixingTrace(
             H_res=ops.broadcast(ops.constant(np.eye(S)), (L, S, S)),
             H_res_of_one=None,
-            streams=ops.reshape(streams, (S, *state.shape)),
+            streams=by_stream(ops, state.streams, state.shape),
             weights=None,
             base=None,
             gates=None,

@@ -19,7 +19,12 @@ from fathom.models.connections.components import (
     Gate,
     Readout,
 )
-from fathom.models.connections.connection import Connection, ConnectionContext, MixingTrace
+from fathom.models.connections.connection import (
+    Connection,
+    ConnectionContext,
+    MixingTrace,
+    by_stream,
+)
 from fathom.models.connections.constraints import Constraint
 from fathom.models.connections.custom_vjp import Adding, Mixing, MixingAndSum, WeightedSum
 from fathom.models.init import Parameter
@@ -358,8 +363,7 @@ class DynamicStreams(StreamConnection):
     ) -> DynamicState:
         s, S, shape = self.settings, self.settings.streams, x.shape
         g = s.gate.values(ops, params, noise)
-        N = self.context.sets(shape)
-        opened = ops.reshape(s.open.streams(ops, params, x, S), (S, N, -1))
+        streams = self.context.by_set(ops, s.open.streams(ops, params, x, S))
         close = s.close.weights(ops, params, S)
         if close is None and isinstance(s.close, Readout):
             close = Dynamics.of_closing(params)
@@ -367,9 +371,9 @@ class DynamicStreams(StreamConnection):
         return DynamicState(
             self.per_layer(ops, {**params, "g": g}),
             close,
-            ops.transpose(opened, (1, 0, 2)),
+            streams,
             shape,
-            ops.broadcast(ops.constant(np.eye(S)[0]), (N, S)) if is_late else None,
+            ops.broadcast(ops.constant(np.eye(S)[0]), (len(streams), S)) if is_late else None,
         )
 
     def read(self, ops: Ops, state: DynamicState, k: int) -> tuple[Array, DynamicState]:
@@ -410,7 +414,7 @@ class DynamicStreams(StreamConnection):
 
     def trace(self, ops: Ops, params: dict[str, Array], state: DynamicState) -> MixingTrace:
         S, shape, logits = self.settings.streams, state.shape, params.get("connection.b_res")
-        by_example, streams = (shape[0], -1, S, S), ops.transpose(state.streams, (1, 0, 2))
+        by_example = (shape[0], -1, S, S)
         of_parameters = self.mixed_by_parameters(ops, params)
         if of_parameters["weights"] is None:
             weights, _ = self.closing(ops, state)
@@ -419,7 +423,7 @@ class DynamicStreams(StreamConnection):
             H_res=ops.stack([ops.mean(H, axis=0) for H in state.passed]),
             H_res_of_one=ops.stack([ops.reshape(H, by_example)[0] for H in state.passed]),
             base=None if logits is None else self.ungated(ops, self.select_reported(ops, logits)),
-            streams=ops.reshape(streams, (S, *shape)),
+            streams=by_stream(ops, state.streams, shape),
             **of_parameters,
         )
 
