@@ -107,6 +107,7 @@ def make_spec():
             "weights": False,
             "accumulate": 1,
             "evaluate_every": None,
+            "leave_out_blocks": False,
         }
         study = {
             **top,
@@ -145,8 +146,25 @@ TRANSFORMER = {
 MODELS = {
     "tokens": {"vocab": 32, **TRANSFORMER},
     "text": {**TRANSFORMER, "corpus": None, "validation_windows": 5},
+    "state": {"group": "S3", **TRANSFORMER},
+    "recall": {"vocab": 16, **TRANSFORMER, "length": 9},
     "fashion": {"width": 8, "dropout": 0.1, "normalise": False, "augment": False},
-}
+    "flow": {"density": "two_moons", "width": 8, "hidden": 12},
+    "graph": {
+        "nodes": 12, "communities": 2, "degree": 2.5, "edge_signal": 1.5, "features": 3,
+        "feature_signal": 1.0, "labelled": 0.25, "graphs": "fresh", "held_out": 5,
+        "width": 8, "hidden": 10,
+    },
+    "unrolled": {
+        "kind": "copy",
+        "symbols": 10,
+        "gap": "blank",
+        "pairs": 4,
+        "width": 8,
+        "hidden": 6,
+        "held_out": 512,
+    },
+}  # fmt: skip
 OPTIMIZER = {
     "lr": 1e-2,
     "beta1": 0.9,

@@ -2,10 +2,12 @@
 
 import itertools
 import re
+from functools import cache
 
 from markdown_it import MarkdownIt
 
 
+@cache  # a second for all documents, which each of their tests reads
 def parsed(text):
     """The tokens of a document."""
     return MarkdownIt("commonmark").enable("table").parse(text)
@@ -21,6 +23,7 @@ def slug(heading):
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
+@cache
 def anchors(text):
     """Every anchor of a document: of its headings, and those that reports write themselves."""
     pairs = itertools.pairwise(parsed(text))

@@ -581,6 +581,37 @@ def convnet(name, spec, params, images, keeps):
     return x.mean(axis=(1, 2)) @ p["head.weight"].T + p["head.bias"]
 
 
+# --- the MLP of a flow, one point at a time -----------------------------------------------------
+
+
+def layer_norm(p, row, name):
+    """Of one row; nothing without parameters."""
+    if f"{name}.weight" not in p:
+        return row
+    scaled = (row - sum(row) / len(row)) / math.sqrt(row.var() + 1e-5)
+    return scaled * p[f"{name}.weight"] + p[f"{name}.bias"]
+
+
+def velocity_block(layer, row):
+    hidden = layer["up.weight"] @ layer_norm(layer, row, "norm") + layer["up.bias"]
+    return layer["down.weight"] @ (hidden * sigmoid(hidden)) + layer["down.bias"]
+
+
+def velocity_mlp(name, spec, params, points, times):
+    """Velocities [B, 2] at points [B, 2] and times [B, 1]."""
+    p = {key: value.astype(np.float64) for key, value in params.items()}
+    S = getattr(spec.connection, "streams", 1)
+    given = np.hstack([points, times]).astype(np.float64)
+    x = np.array([p["embedding.weight"] @ row + p["embedding.bias"] for row in given])
+    functions = [
+        lambda x, layer=layer: np.array([velocity_block(layer, row) for row in x[:, 0]])[:, None]
+        for layer in layers_of(p, spec.depth)
+    ]
+    x = through(name, connection_of(p), x[:, None], functions, S, has_residual=False)[:, 0]
+    normed = [layer_norm(p, row, "norm") for row in x]
+    return np.array([p["head.weight"] @ row + p["head.bias"] for row in normed])
+
+
 def layers_of(p, depth):
     """The parameters of each block."""
     return [
@@ -601,4 +632,8 @@ def cross_entropy(logits, targets):
     return np.mean([-math.log(softmax(row)[target]) for row, target in rows])
 
 
-NETWORKS = {"tokens": transformer, "text": transformer, "fashion": convnet}
+NETWORKS = {
+    **dict.fromkeys(("tokens", "text", "state", "recall"), transformer),
+    "fashion": convnet,
+    "flow": velocity_mlp,
+}

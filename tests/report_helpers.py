@@ -8,6 +8,7 @@ import pandas as pd
 from fathom.analysis import tables
 from fathom.analysis.attribution import write_attribution
 from fathom.analysis.claims import write_claims
+from fathom.analysis.effective_depth import write_effective_depth
 from fathom.analysis.effects import write_effects
 from fathom.analysis.tables import comparison_table, save_tables, summary_table
 from fathom.report.render import write_reports
@@ -130,6 +131,7 @@ def write_tables(config, published, cells, steps, **facts):
     )
     write_attribution(config, folder / "tables")
     write_effects(config, folder / "tables")
+    write_effective_depth(config, folder / "tables")
     write_claims(config, published, folder / "tables")
     return folder
 
@@ -141,6 +143,7 @@ def analyze_runs(config, published):
     tables.write_tables(config, folder / "tables")
     write_attribution(config, folder / "tables")
     write_effects(config, folder / "tables")
+    write_effective_depth(config, folder / "tables")
     write_claims(config, published, folder / "tables")
     return folder
 

@@ -507,8 +507,8 @@ def test_dry_runs_and_a_sweep_are_timed(monkeypatch, default_config):
     def seconds(command):
         given = dict(a.split("=", 1) for a in command if "=" in a)
         if "studies" in given:
-            planned.append(json.loads(given["studies"])["depth-mlx"]["seeds"])
-            return float(len(planned[-1]))
+            planned.append(json.loads(given["studies"])["depth-mlx"])
+            return float(len(planned[-1]["seeds"]))
         for n, value in enumerate((30.0, 50.0)):
             folder = Path(given["results"]) / f"runs/a/4L/mhc/torch/seed{n}"
             folder.mkdir(parents=True)
@@ -518,10 +518,10 @@ def test_dry_runs_and_a_sweep_are_timed(monkeypatch, default_config):
     monkeypatch.setattr(bench, "_seconds", seconds)
     monkeypatch.setattr(bench.os, "cpu_count", lambda: 2)
     study = default_config.studies["depth-mlx"]
-    per_seed = len(study.depths) * len(study.labels) * len(study.backends)
-    assert [(r.metric, r.value) for r in bench.dry_run_rows(turns=2)] == [
-        (f"dry-run of {per_seed * n} cells", n) for n in (3, 30, 300)
-    ]
+    rows = [(r.metric, r.value) for r in bench.dry_run_rows(turns=2)]
+    per_seed = len(planned[0]["depths"]) * len(study.labels) * len(study.backends)
+    assert rows == [(f"dry-run of {per_seed * n} cells", n) for n in (3, 30, 300)]
+    assert planned[0]["exclude"] == []
     assert [(r.metric, r.value) for r in bench.sweep_rows()] == [
         ("wall", 60),
         ("training seconds per core", 40),

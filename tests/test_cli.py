@@ -12,7 +12,6 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import typer
 import yaml
 
 import fathom as fathom_package
@@ -121,7 +120,7 @@ def commands_below(group, words=("fathom",)):
             yield (*words, name), command
 
 
-COMMANDS = dict(commands_below(typer.main.get_command(cli.app)))
+COMMANDS = dict(commands_below(cli.commands()))
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
@@ -231,7 +230,7 @@ def test_an_output_without_the_letters_of_a_table_escapes_them(trained):
 
 OUTPUTS = [
     (words[1:], option.opts[0], option.metavar.partition(".")[0].lower())
-    for words, command in commands_below(typer.main.get_command(cli.app))
+    for words, command in commands_below(cli.commands())
     for option in command.params
     if option.param_type_name == "option" and (option.metavar or "").startswith(("FILE", "FOLDER"))
 ]

@@ -11,6 +11,7 @@ import naive
 from fathom import tasks
 from fathom.backends.numpy import NumpyOps
 from fathom.models import init
+from fathom.models.connections.causal import cut_blocks
 from fathom.models.connections.components import CLOSINGS, EXPANSIONS, GATES, WEIGHTS
 from fathom.models.connections.connection import (
     ConnectionContext,
@@ -334,6 +335,43 @@ def test_gradients_through_finished_blocks_equal_those_of_the_plain_sum(backend)
     expected = gradient(plain)
     assert np.abs(expected).max() > 1e-3
     assert gradient(blocks) == pytest.approx(expected, abs=1e-5 * float(np.abs(expected).max()))
+
+
+class Cut:
+    """An array that tells of every slice how large the array was that it was cut from."""
+
+    def __init__(self, array, sizes):
+        self.array, self.sizes = array, sizes
+        self.shape = array.shape
+
+    def __getitem__(self, place):
+        self.sizes.append(self.array.size)
+        return Cut(self.array[place], self.sizes)
+
+
+@pytest.mark.parametrize("L", [1, 2, 3, 4, 7, 8, 9, 100])
+def test_blocks_have_every_weight_of_the_past_once_and_are_cut_from_small_arrays(L):
+    sizes, found = [], []
+    whole = np.arange(1, L * L + 1).reshape(L, L)
+    for m, block in cut_blocks(Cut(whole, sizes), 0, 1 << L.bit_length()):
+        n = m & -m
+        assert (block.array == whole[m - 1 : m - 1 + n, m - n : m]).all()
+        found += block.array.ravel().tolist()
+    assert sorted(found) == np.tril(whole)[np.tril(whole) > 0].tolist()
+    # The gradient of a slice is as large as what it is cut from: L slices of the whole are L³.
+    assert sum(sizes) <= 12 * L**2
+
+
+def test_many_parts_are_unstacked_in_their_order_with_their_gradients(connect_cpu):
+    ops = connect_cpu("mlx").ops
+    import mlx.core as mx
+
+    x = np.random.default_rng(0).standard_normal((131, 2)).astype(np.float32)
+    factors = np.arange(131.0, dtype=np.float32)
+    parts = ops.unstack(ops.asarray(x))
+    assert np.array_equal(np.stack([np.array(part) for part in parts]), x)
+    again = mx.grad(lambda x: mx.sum(mx.stack(ops.unstack(x)) * mx.array(factors)[:, None]))
+    assert np.array_equal(np.array(again(mx.array(x))), np.stack([factors] * 2, axis=1))
 
 
 def test_causal_weights_are_convex_and_look_at_the_past_only():

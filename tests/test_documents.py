@@ -4,14 +4,14 @@ import itertools
 import re
 import shlex
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
 import yaml
-from typer.main import get_command
 
 from contributing_helpers import PROJECT, ROWS, blocks_of, copied_by
-from fathom.cli import app
+from fathom import cli
 from markdown_helpers import anchors, inline, parsed
 
 DOCUMENTS = [PROJECT / name for name in ("CONTRIBUTING.md", "README.md", "config/README.md")]
@@ -78,6 +78,7 @@ def exists(name):
     return name in MADE or any(file.match(pattern) for file in TRACKED)
 
 
+@cache
 def program_text():
     files = [*(PROJECT / "src").rglob("*.py"), *(PROJECT / "workflow").rglob("*.smk")]
     return "\n".join(file.read_text(encoding="utf-8") for file in files)
@@ -111,6 +112,7 @@ def test_every_file_that_is_written_is_known_to_the_program(document):
 # --- commands ------------------------------------------------------------------------------------
 
 
+@cache
 def studies():
     """Of config.yaml, of the presets, and of CONTRIBUTING's examples."""
     files = [PROJECT / "config.yaml", *(PROJECT / "workflow/presets").glob("*.yaml")]
@@ -128,7 +130,7 @@ def studies():
 def test_every_command_of_fathom_exists_with_its_options(document):
     known = studies()
     for words in commands(document.read_text(encoding="utf-8"), "fathom"):
-        command, said = get_command(app), "fathom"
+        command, said = cli.commands(), "fathom"
         while words and hasattr(command, "commands"):
             said = f"{said} {words[0]}"
             assert words[0] in command.commands, said

@@ -9,6 +9,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from command_helpers import exit_status
+from fathom.analysis import effective_depth
 from fathom.analysis.effects import COLUMNS
 from fathom.analysis.platforms import Platform
 from fathom.analysis.tables import save_tables, summary_table
@@ -25,6 +26,9 @@ PLATFORMS = {
     "torch-another-gpu": {"machine": "another-gpu"},
     "study b": {"study": "b"},
 }
+
+
+DEPTHS = "effective_depth.csv"
 
 
 @pytest.fixture
@@ -44,7 +48,8 @@ def tables(tmp_path):
         ),
         "effects.csv": pd.DataFrame(columns=COLUMNS),
     }
-    save_tables(found, tmp_path)
+    depths = {DEPTHS: pd.DataFrame(columns=effective_depth.COLUMNS)}
+    save_tables(found | depths, tmp_path)
     return tuple(tmp_path / name for name in found)
 
 
@@ -82,7 +87,7 @@ def test_a_study_is_drawn_from_the_rows_of_one_platform(
     assert data["summary"]["loss_final_mean"].tolist() == [value]
     assert data["score"].metric == "exact_loss"
     assert data["mixing"] == {}  # none of its figures reads it, and no run need be there
-    assert kept == ({"one": "a figure"}, tmp_path / "figures", title, tables)
+    assert kept == ({"one": "a figure"}, tmp_path / "figures", title, (*tables, tmp_path / DEPTHS))
 
 
 def test_a_study_is_judged_by_what_its_config_says(tables, drawn, tmp_path):

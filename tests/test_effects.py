@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from fathom.analysis.effects import effects_table
+from fathom.analysis.effects import differing_settings, effects_table
 from fathom.config import check_config
 from run_helpers import config_with
 from tables_helpers import T975, TOLD, frame, half_width, run, seeds
@@ -152,3 +152,29 @@ def test_runs_that_do_not_count_are_not_compared():
 def test_a_study_without_contrasts_has_no_effects():
     cells = frame(run(variant="mhc", score=1.0), run(variant="hc", score=2.0))
     assert effects_table(config_with(studies=("a",)), cells).empty
+
+
+@pytest.mark.parametrize(
+    ("variant", "against", "settings"),
+    [
+        ("mhc_paper", "mhc_identity", ["connection.H_res"]),
+        ("mhc_paper", "baseline", ["connection"]),
+        ("five_passes", "mhc_paper", ["connection.H_res.iterations"]),
+        ("apart", "mhc_paper", ["connection.post.start", "connection.pre.start"]),
+        ("slow", "baseline", ["optimizer.lr", "steps"]),
+        ("mhc_paper", "mhc_paper", []),
+    ],
+)
+def test_the_settings_that_two_sides_differ_in_are_named(tmp_path, variant, against, settings):
+    starts = {"pre": {"start": {"on": 1, "off": -1}}, "post": {"start": {"on": 1, "off": -1}}}
+    variants = [
+        "baseline",
+        "mhc_paper",
+        "mhc_identity",
+        {"five_passes": {"connection": "mhc_paper", "H_res": {"iterations": 5}}},
+        {"apart": {"connection": "mhc_paper", **starts}},
+        {"slow": {"connection": "baseline", "optimizer": {"lr": 0.5}, "steps": 77}},
+    ]
+    config = config_with(tmp_path, variants=None, a={"variants": variants})
+    keys = {cell.variant: cell.path() for cell in config.cells()}
+    assert differing_settings(config, [keys[variant], keys[against]]) == settings

@@ -36,7 +36,9 @@ from fathom.report.figures import (
     text,
 )
 from fathom.report.mixing import Mixing, mixing_file, mixing_matrices, shown_cells
+from fathom.report.samples import Drawn
 from fathom.settings import ConfigError
+from fathom.tasks import Samples
 from param_helpers import quick_ones
 from run_helpers import config_with
 from tables_helpers import CHANCE, curve, frame, half_width, run, seeds
@@ -54,6 +56,66 @@ def rows_of(table, *columns):
     return list(chosen.where(chosen.notna(), None).itertuples(index=False, name=None))
 
 
+# --- profiles ------------------------------------------------------------------------------------
+
+
+def test_a_profile_is_drawn_by_its_means_over_seeds_where_all_are_finite(monkeypatch):
+    right = StepMetric("right", "by position", when="last step", along="position")
+    monkeypatch.setattr(tasks, "step_metrics", lambda: {"right": right})
+    values = {("mhc", 0): [1.0, 3.0, INF], ("mhc", 1): [3.0, 5.0, 7.0], ("hc", 0): [2.0, 2.0, 2.0]}
+    table = pd.DataFrame(
+        {"variant": variant, "depth": 4, "seed": seed, "metric": "right", "at": at, "value": value}
+        for (variant, seed), line in values.items()
+        for at, value in enumerate(line, start=1)
+    )
+    declared = find("right")
+    assert declared.reads == ("profiles", "title")
+    page = draw_figures([declared], "a on torch", profiles=table)["right"]
+    (ax,) = page.axes
+    drawn = {line.get_color(): line.get_xydata().tolist() for line in ax.lines}
+    assert drawn == {
+        style.colour_of("mhc"): [[1, 2], [2, 4]],
+        style.colour_of("hc"): [[1, 2], [2, 2], [3, 2]],
+    }
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("position", "right")
+
+
+def test_means_along_have_a_row_for_each_variant_and_depth():
+    values = {
+        ("mhc", 8, 0): [1.0, 0.5], ("mhc", 8, 1): [0.5, NAN], ("mhc", 1, 0): [0.25, 0.75],
+        ("hc", 8, 0): [0.5, 0.0],
+    }  # fmt: skip
+    table = pd.DataFrame(
+        {"variant": variant, "depth": depth, "seed": seed, "at": at, "value": value}
+        for (variant, depth, seed), line in values.items()
+        for at, value in enumerate(line, start=1)
+    )
+    found = frames.means_along(table)
+    assert found.index.tolist() == [("mhc", 1), ("mhc", 8), ("hc", 8)]  # variants in their order
+    assert found.columns.tolist() == [1, 2]
+    np.testing.assert_array_equal(found, [[0.25, 0.75], [0.75, NAN], [0.5, 0.0]])
+
+
+def test_accuracies_by_position_stand_in_a_row_for_each_variant_and_depth():
+    profile = pd.DataFrame(
+        {
+            "variant": "mhc", "depth": depth, "seed": 0, "metric": "state_accuracy_by_position",
+            "at": float(at), "value": 1 / (at * depth),
+        }
+        for depth in (1, 2)
+        for at in (1, 2, 3, 4)
+    )  # fmt: skip
+    page = draw_figures([find("accuracy_by_position")], profiles=profile)["accuracy_by_position"]
+    ax, _ = page.axes
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["mhc, 1", "mhc, 2"]
+    assert ax.get_xlabel() == "position in the sequence"
+    written = {text.get_position(): text.get_text() for text in ax.texts}
+    assert written == {
+        (1, 0): "100", (2, 0): "50", (3, 0): "33", (4, 0): "25",
+        (1, 1): "50", (2, 1): "25", (3, 1): "17", (4, 1): "12",
+    }  # fmt: skip
+
+
 # --- declarations ---------------------------------------------------------------------------------
 
 
@@ -69,7 +131,7 @@ def test_a_figure_is_declared_by_its_function_alone(tmp_path):
         figures.figure(everywhere=True)(a_new_one)
         declared = find("a_new_one")
         study = config_with(tmp_path, a=IMAGES)
-        assert [d.name for d in figures_of_study(study, "a")][2:] == ["a_new_one"]
+        assert [d.name for d in figures_of_study(study, "a")][3:] == ["a_new_one"]
         assert (declared.reads, declared.label) == (("summary", "steps", "title"), "a new one")
         assert declared.caption == "Shows it. In two paragraphs."
         assert draw_figures([declared], "t", steps=1, summary=2, cells=3) == {
@@ -127,12 +189,14 @@ def test_a_metric_of_a_task_has_a_figure_without_a_function():
     summary = summary_table(cells).rename(columns=names)
     (ax,) = draw_figures([find("best")], "a study", summary=summary, score=LOSS)["best"].axes
     assert ax.get_ylabel() == "reward (points):\npoints at the end"
-    assert panels.run_label("validation_bpc").endswith("(bits per character)")  # not in nats
+    label = panels.run_label("validation_bpc", pd.DataFrame({"loss_unit": ["nats"]}))
+    assert label.endswith("(bits per character)")  # not in nats
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["4", "8"]
 
 
 CURVES = ["loss_comparison", "grad_norm_comparison", "gain_comparison", "depth_scaling",
           "deepest_comparison"]  # fmt: skip
+DEPTH = "effective_depth"
 PAIRS = [{"question": "Does it matter?", "pairs": [["hc", "mhc"]]}]
 IMAGES = {"task": "fashion", "variants": ["resnet", "mhc_causal"], "model": {"width": 8}}
 FAST = [*({f"m{i}": {"connection": "mhc", "optimizer": {"lr": 0.01 * (i + 1)}}} for i in range(13))]
@@ -141,18 +205,19 @@ FAST = [*({f"m{i}": {"connection": "mhc", "optimizer": {"lr": 0.01 * (i + 1)}}} 
 @pytest.mark.parametrize(
     ("study", "names"),
     [
-        ({}, CURVES),
-        ({"contrasts": PAIRS}, ["effects", "variants", *CURVES]),
+        ({}, [*CURVES, DEPTH]),
+        ({"depths": [4, 8]}, CURVES),  # of two depths no curve
+        ({"contrasts": PAIRS}, ["effects", "variants", *CURVES, DEPTH]),
         ({"variants": ["mhc", FAST[4]]}, ["score_against_rate", *CURVES]),
         ({"variants": FAST}, ["score_against_rate", "effects", "variants"]),
-        (IMAGES, ["comparison", "mixing_matrix"]),
+        (IMAGES, ["comparison", "mixing_matrix", DEPTH]),
         ({**IMAGES, "exclude": [{"variant": "mhc_causal"}]}, ["comparison"]),
         ({**IMAGES, "variants": ["resnet", {"mine": "mhc_causal"}]},
-         ["comparison", "mixing_matrix"]),
-        ({**IMAGES, "variants": ["resnet", "mhc_static"]}, ["comparison"]),
+         ["comparison", "mixing_matrix", DEPTH]),
+        ({**IMAGES, "variants": ["resnet", "mhc_static"]}, ["comparison", DEPTH]),
     ],
-    ids=["task", "contrasts", "rates", "more variants than colours", "causal", "left out",
-         "by another name", "not causal"],
+    ids=["task", "two depths", "contrasts", "rates", "more variants than colours", "causal",
+         "left out", "by another name", "not causal"],
 )  # fmt: skip
 def test_figures_of_a_study(tmp_path, study, names):
     config = config_with(tmp_path, a=study)
@@ -454,9 +519,24 @@ def data_of(task, losses=(4.0, 2.0, 1.0), depths=(4, 8), count=3, value=None):
         "steps": frame(steps),
         "summary": summary_table(frame(cells)),
         "effects": pd.DataFrame([effect, {**effect, "ci95_half": NAN}]),
+        "profiles": pd.DataFrame(
+            [{"study": "a", "variant": variant, "depth": depth, "seed": 0,
+              "metric": "score_without_block",
+              "at": block, "value": losses[-1] * block}
+             for variant in variants for depth in depths for block in (1.0, 2.0)]
+        ),
+        "effective_depth": pd.DataFrame(
+            [{"variant": variants[1], "depth": depth, "plain_depths": "1 4", "shallowest": 1,
+              "deepest": 4, "answer": answer, "effective_depth": 2.0, "low": low, "high": 3.0,
+              "low_open": low == 1, "high_open": False}
+             for depth, answer, low in ((4, "at", 1.0), (8, "at", NAN), (8, "below", NAN),
+                                        (8, "beyond", NAN))]
+        ),
         "score": score,
         "mixing": {variants[1]: Mixing(2, 5, MATRIX, WEIGHTS),
                    variants[0]: Mixing(2, 5, MATRIX * NAN, WEIGHTS)},
+        "samples": [Drawn(variants[0], 4, 0, Samples(np.array([[0.0, 1.0], [NAN, INF]]),
+                                                     np.eye(2)))],
         "cells": frame(cells),
         "scores": {"a": score},
         "variance": pd.DataFrame(

@@ -22,6 +22,7 @@ from fathom.report.schemes import (
     variant_rows,
 )
 from fathom.settings import ConfigError
+from fathom.tasks import Problem
 from run_helpers import check_config
 
 
@@ -235,11 +236,19 @@ VARIANTS = {
 def test_variants_in_words(default_config):
     study = default_config.studies["depth-mlx"].model_dump(mode="json", exclude_unset=True)
     study["variants"] = [{n: row[0]} if row[0] else n for n, row in VARIANTS.items()]
-    study |= {"accumulate": {"mhc": 4}, "contrasts": []}
+    study |= {"accumulate": {"mhc": 4}, "contrasts": [], "exclude": []}
     own = {"connection": "mhc_lite", "H_res": {"kind": "raw", "start": {"diagonal": 0.25}}}
     config = check_config({"studies": {"a": study}, "connections": {"own": own}})
-    rows = [tuple(row.values()) for row in variant_rows(config, "a")]
+    words = ("variant", "scheme", "settings", "training")
+    rows = [tuple(row[word] for word in words) for row in variant_rows(config, "a")]
     assert rows == [(label, *row[1:]) for label, row in VARIANTS.items()]
+
+
+def test_a_variants_parameters_are_those_of_its_deepest_network(default_config):
+    for row in variant_rows(default_config, "depth-mlx"):
+        spec = default_config.spec(Cell("depth-mlx", 48, row["variant"], "torch", 0))
+        drawn = Problem(spec).initial_parameters().values()
+        assert row["parameters"] == str(sum(array.size for array in drawn))
 
 
 def test_variants_in_the_same_words_are_the_same(default_config):

@@ -153,14 +153,14 @@ def test_tables_are_whole_and_nothing_of_python_shows_through(world, name):
 def test_a_page_begins_with_its_variants(world):
     head, _, *rows = tables_in(page(world, "depth-mlx"))[0]
     assert re.fullmatch(r"\[scheme\]\(\.\./.*/docs/schemes.md\)", head[1])
-    assert head[0::2] == ["variant", "differs from the scheme in"]
+    assert head[0:4:2] == ["variant", "differs from the scheme in"]
     schemes = {"baseline": "plain", "hc": "hc_demo", "mhc": "mhc_demo"}
-    assert rows == [[*pair, "–", "–"] for pair in schemes.items()]
+    assert [row[:4] for row in rows] == [[*pair, "–", "–"] for pair in schemes.items()]
+    plain, hc, mhc = (int(row[4]) for row in rows)
+    assert 0 < plain < hc == mhc
 
 
 def test_every_cell_links_to_its_row(world):
-    lines = (world / "tables" / "summary.csv").read_text(encoding="utf-8").splitlines()
-    (head,) = csv.reader(lines[:1])
     checked = 0
     for study in ("depth-mlx", "depth-torch"):
         for (first, _, *variants), _, *rows in tables_in(
@@ -171,8 +171,9 @@ def test_every_cell_links_to_its_row(world):
                 for variant, cell in zip(variants, cells, strict=True):
                     if cell == "–":
                         continue
-                    number_ = int(re.search(r"\]\(\.\./tables/summary\.csv#L(\d+)\)$", cell)[1])
-                    (row,) = csv.reader(lines[number_ - 1 : number_])
+                    table, line = re.search(r"\]\(\.\./(tables/\w+\.csv)#L(\d+)\)", cell).groups()
+                    lines = read(world, table).splitlines()
+                    head, row = csv.reader([lines[0], lines[int(line) - 1]])
                     found = dict(zip(head, row, strict=True))
                     expected = {"study": study, "depth": depth, "variant": variant}
                     assert expected.items() <= found.items()
@@ -237,7 +238,7 @@ def images_of(text):
 
 
 def test_every_figure_of_the_workflow_is_shown(world):
-    names = tasks.presentation("tokens").figures
+    names = [*tasks.presentation("tokens").figures, "effective_depth"]
     for study in ("depth-mlx", "depth-torch"):
         text = page(world, study)
         first, second = (
@@ -702,6 +703,83 @@ def test_many_comparisons_are_told_by_their_number_and_their_ends(say):
     )
 
 
+# --- effective depth ------------------------------------------------------------------------------
+
+
+def over_depth(folder, quick, plain, **ours):
+    """The page of a study of plain networks and others with these scores, by depth."""
+    depths = sorted({*plain, *(depth for scores in ours.values() for depth in scores)})
+    config = config_with(
+        folder, ("sweep",), sweep={"variants": ["baseline", *ours], "depths": depths,
+                                   "backends": ["torch"]}
+    )  # fmt: skip
+    rows = [
+        run(study="sweep", variant=variant, depth=depth, seed=seed, loss_final=mean * factor,
+            outcome="diverged" if math.isnan(mean) else "learned")
+        for variant, scores in {"baseline": plain, **ours}.items()
+        for depth, mean in scores.items()
+        for seed, factor in enumerate((0.99, 1.0, 1.01))
+    ]  # fmt: skip
+    return write_all(config, *quick, rows, [])
+
+
+def test_effective_depth_is_told_of_the_deepest_networks(quick, tmp_path):
+    plain = {1: 4.0, 4: 2.0, 16: 1.0, 64: NAN}
+    folder = over_depth(tmp_path, quick, plain, mhc={16: 2.0}, hc={4: 3.0, 16: 5.0})
+    told = [s for s in short(folder, "sweep") if "a plain network of" in s]
+    assert told == [
+        "With 16 layers, mhc ends where a plain network of "
+        "[4 (4 to 4)](../tables/effective_depth.csv#L3) layers ends. With 16 layers, hc ends worse "
+        "than a plain network of 1 layer (effective depth "
+        "[below 1](../tables/effective_depth.csv#L4))."
+    ]
+    text = section(page(folder, "sweep"), "## Effective depth")
+    assert "On torch, baseline was run with 1, 4, 16 and 64 layers and ends best with 16." in text
+    assert "It diverged with 64 layers, which counts as worse than any score." in text
+    assert "how shallow a plain network suffices" in text
+    (_, _, *rows) = tables_in(text)[0]
+    assert [row[0] for row in rows] == ["4", "16"]
+    assert rows[0][3].startswith("–") or rows[0][2].startswith("–")
+
+
+def test_where_more_layers_do_not_help_it_is_said(quick, tmp_path):
+    plain = {1: 1.0, 2: 2.0, 4: 4.0}
+    folder = over_depth(tmp_path, quick, plain, mhc={4: 1.0})
+    (told,) = [s for s in short(folder, "sweep") if "a plain network of" in s]
+    assert told.endswith(" The plain network itself is best with 1 layer, the fewest tried.")
+
+
+def test_how_many_layers_matter_is_told_of_the_deepest_networks(quick, tmp_path):
+    config = config_with(tmp_path, ("sweep",), sweep={"depths": [4, 8], "backends": ["torch"]})
+    counts = {("baseline", 4): 4, ("baseline", 8): 1, ("mhc", 8): 6, ("hc", 8): 3}
+    rows = [
+        run(study="sweep", variant=variant, depth=depth, seed=seed, loss_final=1.0 + 0.1 * seed,
+            layers_that_matter=count)
+        for (variant, depth), count in counts.items()
+        for seed in range(3)
+    ]  # fmt: skip
+    folder = write_all(config, *quick, rows, [])
+    (told,) = [s for s in short(folder, "sweep") if s.startswith("Of ")]
+    assert re.sub(r"\(\.\..*?\)", "", told) == (
+        "Of 8 layers, [6] matter in mhc, the most, and [1] matters in baseline, the fewest."
+    )
+    assert "\n## Layers that matter\n" in page(folder, "sweep")
+
+
+def test_the_best_variant_is_told_where_several_were_run(quick, tmp_path):
+    plain = {1: 1.0, 2: 2.0, 4: 4.0}
+    folder = over_depth(tmp_path, quick, plain, mhc={4: 2.0})
+    (told,) = [s for s in short(folder, "sweep") if "the lowest" in s]
+    assert "of 2 variants is [2.0" in told
+    assert "at 4 layers (mhc); chance" in told
+
+
+def test_a_study_without_a_plain_curve_says_nothing_of_effective_depth(quick, tmp_path):
+    folder = over_depth(tmp_path, quick, {1: 4.0, 4: 2.0}, mhc={4: 2.0})
+    assert "ffective depth" not in page(folder, "sweep")
+    assert "plain network of" not in page(folder, "sweep")
+
+
 ARMS = {name: {"connection": "mhc_gated_dynamic"} for name in ("v1", "v4c", "v5")}
 
 
@@ -885,7 +963,9 @@ def test_a_kept_table_without_its_columns_is_refused_by_name(beside, shipped, tm
     file.write_text(file.read_text(encoding="utf-8").replace("verdict", "opinion", 1))
     config = study_config(tmp_path).model_copy(update={"reference": str(tmp_path / "kept")})
     shutil.copytree(folder / "tables", tmp_path / "tables")
-    with pytest.raises(TableError, match=rf"{table}\.csv: has no column 'verdict'"):
+    with pytest.raises(
+        TableError, match=rf"{table}\.csv: has no column 'verdict'; it .* put that file back"
+    ):
         write_reports(config, *shipped, tmp_path)
 
 

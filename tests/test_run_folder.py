@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save
 
 from fathom import metrics
+from fathom.metrics import SHARE, StepMetric
 from fathom.runs.folder import ALWAYS, decode_row, encode_row, read_rows
 from fathom.runs.training_code import training_code
 from fathom.runs.validate import compare_specs, validate_run
 from fathom.tasks import Problem
+from fathom.tasks.tokens import Tokens
 from run_helpers import (
     CPU_PLATFORM,
     RUN_FILES,
@@ -299,6 +301,33 @@ def test_a_number_that_no_run_can_have_is_refused_by_its_metrics_name(run, spec,
     row = {**decode_row(lines_of(run)[1]), name: value}
     write_rows(run, [*lines_of(run)[:1], encode_row(row).encode().strip(), *lines_of(run)[2:]])
     assert corrupt(run, spec).startswith(f"metrics.jsonl: line 2 has no valid '{name}': {said}")
+
+
+PROFILE = StepMetric("accuracy", "by position", when="last step", along="position", bounds=SHARE)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("right[1]", 0.5, ""),
+        ("right[2.5]", 1.0, ""),
+        ("right[1]", 7.0, "'right[1]': 7.0 is not a number from 0 to 1"),
+        ("right", 0.5, "'right'"),
+        ("right[x]", 0.5, "'right[x]'"),
+        ("loss[1]", 0.5, "'loss[1]'"),
+        ("wrong[1]", 0.5, "'wrong[1]'"),
+    ],
+)
+def test_numbers_of_a_profile_have_its_name_a_place_and_its_range(
+    make_spec, tmp_path, monkeypatch, name, value, said
+):
+    monkeypatch.setitem(Tokens.step_metrics, "right", PROFILE)
+    rows = [{n: v for n, v in row.items() if n in ALWAYS} for row in metric_rows(LOSSES)]
+    rows[-1][name] = value
+    write_run(tmp_path, spec := make_spec(), rows)
+    status, reason = validated(tmp_path, spec)
+    assert said in reason
+    assert (status == "corrupt") == bool(said)
 
 
 def test_a_loss_that_is_not_finite_is_an_event(run, spec):

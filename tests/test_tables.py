@@ -35,10 +35,13 @@ from fathom.metrics import (
     SHARE,
     UNBOUNDED,
     RunMetric,
+    StepMetric,
+    flat,
     last,
 )
 from fathom.runs.bundle import record_refusals
 from fathom.runs.folder import RunError
+from fathom.tasks.tokens import Tokens
 from run_helpers import CPU_PLATFORM, GPU, GPU_PLATFORM, config_with, write_cell
 from tables_helpers import CHANCE, T975, TOLD, curve, frame, run, seeds
 
@@ -310,6 +313,23 @@ def test_each_kind_of_broken_number_reaches_the_table_of_steps(config, tmp_path)
     assert tables["cells"]["first_nonfinite_step"].tolist()[0] == 1
 
 
+def test_a_profile_has_a_table_of_its_own(config, tmp_path, monkeypatch):
+    right = StepMetric("right", "by position", when="last step", along="position", bounds=SHARE)
+    computed = {1: 0.5, 2.5: math.nan}
+    monkeypatch.setitem(Tokens.step_metrics, "right", right)
+    last = flat("right", right, computed)
+    assert last.keys() == {"right[1]", "right[2.5]"}
+    columns = {name: [0.0, 0.0, value] for name, value in last.items()}
+    write_cell(config, config.cells()[0], [4.0, 2.0, 1.0], **columns)
+    tables = tables_of(config, tmp_path / "tables")
+    assert not [name for name in tables["steps"] if name.startswith("right")]
+    profiles = tables["profiles"]
+    named = profiles[["variant", "seed", "metric", "at"]].drop_duplicates()
+    assert named.to_numpy().tolist() == [["mhc", 0, "right", 1], ["mhc", 0, "right", 2.5]]
+    assert profiles["value"].tolist()[-2] == 0.5
+    assert math.isnan(profiles["value"].tolist()[-1])
+
+
 def test_stale_and_unfinished_runs_are_left_out_and_listed(config, tmp_path):
     first, second, third = config.cells()
     write_cell(config, first, [4.0, 2.0, 1.0])
@@ -408,10 +428,11 @@ def test_every_run_measure_is_a_column_by_hand(config, tmp_path):
     write_cell(config, config.cells()[0], [4.0, NAN, 2.0], step_seconds=0.25, **columns)
     write_tables(config, tmp_path / "tables")
     (row, *_) = read_with_times(tmp_path / "tables/cells.csv").to_dict("records")
-    found = {name: row[name] for name in tasks.run_metrics()}
+    found = {name: row[name] for name in tasks.run_metrics(("tokens",))}
     assert found == pytest.approx(
         {
-            **dict.fromkeys(tasks.run_metrics(), NAN),  # these rows have none of the others
+            # These rows have none of the others.
+            **dict.fromkeys(tasks.run_metrics(("tokens",)), NAN),
             "loss_first": 4, "loss_final": 2, "loss_min": 2, "loss_tail": 2,
             "grad_norm_first": 3, "grad_norm_final": 3, "grad_norm_max": 30,
             "grad_norm_log10_sd": math.sqrt(2),  # of 1 and −1

@@ -101,7 +101,7 @@ def names_of_networks(root):
         for study in filter(None, config["studies"].values()):
             for entry in study.get("variants") or ():
                 labels |= set(entry) if isinstance(entry, dict) else {entry}
-    return (labels | {*SCHEMES, *BACKENDS, *TASKS}) - {"plain", "text", "tokens"}
+    return (labels | {*SCHEMES, *BACKENDS, *TASKS}) - {"plain", "recall", "state", "text", "tokens"}
 
 
 @pytest.mark.parametrize("folder", ["report/templates", "report/paper"])

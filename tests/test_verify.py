@@ -191,7 +191,7 @@ def command(config, project, capsys):
 # --- whole results -------------------------------------------------------------------------------
 
 DRAWN = 2 * len(OF_STUDY) + len(OVERVIEW)
-CHECKED = {"runs": 3, "config": 1, "figures": DRAWN, "reports": 2, "tables": 15}
+CHECKED = {"runs": 3, "config": 1, "figures": DRAWN, "reports": 2, "tables": 17}
 
 
 def test_whole_results_have_no_problem_however_a_table_is_packed(results, command):
@@ -484,8 +484,8 @@ def alter_what_is_packed(file):
 DERIVED = [
     *(f"tables/{name}.csv" for name in (
         "cells", "summary", "comparison", "platforms", "trajectories", "variance",
-        "variance_summary", "effects", "published", "thresholds", "claims", "verdicts",
-        "times", "times_summary",
+        "variance_summary", "effects", "effective_depth", "published", "thresholds", "claims",
+        "verdicts", "times", "times_summary", "profiles",
     )),
     "RESULTS.md",
     "COMPARISON.md",

@@ -1,18 +1,21 @@
 """Metrics: what each is called, what it means, how it is drawn and how it is computed.
 
-A step metric is a number of one training step, in a row of `metrics.jsonl`. A run metric is a
-number of a whole run, derived from its rows, in a column of `cells.csv` and (its mean over seeds)
-of `summary.csv`. A score names the run metric that results are judged by. Here is what all tasks
-have; a task declares its own in its file (`fathom.tasks.step_metrics()` has all of them). The check
-of rows, the tables, axis labels and the tables in docs/definitions.md follow from these entries.
+A step metric is a number of one training step, in a row of `metrics.jsonl`. Or it is a profile: a
+number for each place along an axis, as the accuracy at each position, in `profiles.csv`. A run
+metric is a number of a whole run, derived from its rows, in a column of `cells.csv` and (its mean
+over seeds) of `summary.csv`. A score names the run metric that results are judged by. Here is what
+all tasks have; a task declares its own in its file (`fathom.tasks.step_metrics()` has all of them).
+The check of rows, the tables, axis labels and the tables in docs/definitions.md follow from these
+entries.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, wraps
+from functools import cached_property, lru_cache, wraps
 from typing import Any, Literal
 
 import numpy as np
@@ -73,7 +76,7 @@ ComputeSteps = Callable[[Steps], np.ndarray | None]
 
 @dataclass(frozen=True)
 class StepMetric:
-    """A number of one training step."""
+    """A number of one training step, or with `along` a profile."""
 
     label: str
     """For an axis, with the unit."""
@@ -95,6 +98,9 @@ class StepMetric:
     finite: bool = False
     """Whether every value is finite whatever becomes of the network, as a time or a share is. That
     of any other metric may be NaN or infinite once a run has diverged."""
+    along: str = ""
+    """Of a profile: the label of its axis, with the unit. `compute` then gives the numbers by their
+    places, ascending; a row has each as `name[place]`. Only what is measured once can have one."""
     shown: str = ""
     """How a training shows it while it runs, as in 'loss {:.4g}'; empty: not at all."""
 
@@ -123,6 +129,27 @@ class StepMetric:
         low, high = self.bounds
         kind = "whole " if self.whole else "finite " if self.finite else ""
         return f"a {kind}number from {max(low, 0) if self.whole else low:g} to {high:g}"
+
+
+PLACE = re.compile(r"(\w+)\[([^][]+)\]")
+"""The name of a number of a profile in a row: the metric's, and the place."""
+
+
+def flat(name: str, metric: StepMetric, value: Any) -> Row:  # noqa: ANN401, what `compute` gives
+    """What a row has of a metric: a number of its name, or one for each place of a profile."""
+    if not metric.along or value is None:
+        return {name: value}
+    return {f"{name}[{place:g}]": float(number) for place, number in value.items()}
+
+
+@lru_cache(4096)  # tables ask for every number of every row
+def split_place(name: str) -> tuple[str, float | None]:
+    """The metric and the place that a number in a row is of; None for no profile.
+
+    Raises ValueError for a place that is no number.
+    """
+    found = PLACE.fullmatch(name)
+    return (found[1], float(found[2])) if found else (name, None)
 
 
 ROUNDING = 1e-5
@@ -248,6 +275,21 @@ def base_diagonal(base: np.ndarray) -> np.ndarray:
     return np.diagonal(base, axis1=-2, axis2=-1).mean(axis=(1, 2))
 
 
+MATTERS = 0.01
+"""A block matters if the score without it is worse by more than this share of the distance between
+the score and that at chance."""
+
+
+def score_without_block(trained: Any) -> Mapping[int, float] | None:  # noqa: ANN401, of a room above
+    """By the number of the block, from 1; of studies that ask for it."""
+    return trained.scores_without_block if trained.problem.spec.leave_out_blocks else None
+
+
+def layers_that_matter(trained: Any) -> int | None:  # noqa: ANN401, likewise
+    """How many, of studies that ask for it; None where the score is not finite."""
+    return trained.layers_that_matter if trained.problem.spec.leave_out_blocks else None
+
+
 BASE = (
     "of the matrices that the constraint makes of the learned logits alone, without a gate or a "
     "dynamic part; mean over the first, the middle and the last block"
@@ -261,8 +303,9 @@ STEP_METRICS = Registry(
     {
         "step": StepMetric("step", "number of the step, from 0", whole=True),
         "loss": StepMetric(
-            "loss (nats)",
-            "mean cross-entropy of the step's batch, in nats",
+            "loss",
+            "what training minimises, over the step's batch: the mean cross-entropy in nats, "
+            "unless the task has a loss of its own",
             loss,
             bounds=POSITIVE,
             shown="loss {:.4g}",
@@ -306,6 +349,23 @@ STEP_METRICS = Registry(
                 "alpha",
                 "stream_embedding",
                 "stream_scales",
+                "readout_phi",
+                "readout_alpha",
+                "gain",
+                "gate_down",
+                "gate_up",
+                "router_gain",
+                "router",
+                "predict",
+                "correct",
+                "open_projections",
+                "close_projections",
+                "stream_scale",
+                "stream_bias",
+                "output_scale",
+                "output_bias",
+                "input_scale",
+                "input_bias",
             )
         },
         "stream_difference": StepMetric(
@@ -398,6 +458,25 @@ STEP_METRICS = Registry(
             "mean over layers and entries; where H_res is dynamic, of its means over positions",
             H_res_distance,
             bounds=POSITIVE,
+        ),
+        "score_without_block": StepMetric(
+            "score without the block",
+            "the study's score of the network without one block: its functions add nothing; of "
+            "studies with `leave_out_blocks`",
+            score_without_block,
+            when="last step",
+            optional=True,
+            along="block",
+        ),
+        "layers_that_matter": StepMetric(
+            "layers that matter",
+            f"how many blocks make the score worse by more than {100 * MATTERS:g} % of its "
+            "distance to chance where they are left out",
+            layers_that_matter,
+            when="last step",
+            whole=True,
+            optional=True,
+            bounds=(0.0, LARGEST_VALUE),  # a plain mean over seeds: not POSITIVE
         ),
         "nonfinite_total": StepMetric(
             "non-finite steps so far",
@@ -589,6 +668,9 @@ RUN_METRICS = Registry(
             )
             for stream in range(MOST_SHARES)
         },
+        "layers_that_matter": RunMetric(
+            "layers_that_matter", last, "as after training", always=False
+        ),
         "nonfinite_total": RunMetric(
             "nonfinite_total", last, "number of non-finite steps", label="non-finite steps"
         ),

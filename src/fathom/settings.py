@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -217,6 +217,9 @@ class Settings(BaseModel):
     """A mapping of settings: immutable, and unknown keys are refused by name."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+    of_connections: ClassVar[frozenset[str]] = frozenset()
+    """Of a network's settings those that the plain network is the same under."""
 
     @model_validator(mode="before")
     @classmethod

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
+from operator import not_
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -137,6 +138,7 @@ class Spec(Settings):
     evaluate_every: Positive | None = None
     optimizer: Optimizer
     weights: Flag = False
+    leave_out_blocks: Flag = Field(False, exclude_if=not_)
 
     @property
     def cell(self) -> Cell:

@@ -11,7 +11,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-import typer
 
 from conftest import SMOKE, copy_of_project, own_lines
 from fathom import cli
@@ -284,7 +283,7 @@ def test_every_command_of_the_readme_is_tried_here_or_can_be_read():
     assert set(COMMANDS) - own == set(PLANS) | {BROWSABLE}
     for purpose in own:
         _, name, *arguments = shlex.split(COMMANDS[purpose])
-        typer.main.get_command(cli.app).commands[name].make_context(name, arguments)
+        cli.commands().commands[name].make_context(name, arguments)
 
 
 @pytest.mark.parametrize("purpose", PLANS)

@@ -12,6 +12,7 @@ from fathom.config import BACKENDS, Cell, check_config, installed_backends, load
 from fathom.report.figure_manifest import MANIFEST as FIGURE_MANIFEST
 from fathom.report.figures import figures_of, figures_of_study, files_of
 from fathom.report.mixing import mixing_file, shown_cells
+from fathom.report.samples import sampled_cells
 from fathom.runs.bundle import refused_file
 from fathom.runs.code_hash import code_hash, digits
 from fathom.runs.folder import FILES, MANIFEST

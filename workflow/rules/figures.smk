@@ -4,6 +4,9 @@
 
 FIGURES = figures_at(MEASURED) + figure_files(f"{RESULTS}/figures/overview", OVERVIEW)
 
+# Tables that only some figures read, by the name that they go by there.
+FIGURE_TABLES = ("profiles", "effective_depth")
+
 # A rule for each study: Snakemake's outputs depend on no wildcard, and studies have other figures.
 for name in STUDIES:
 
@@ -15,8 +18,10 @@ for name in STUDIES:
             steps=f"{RESULTS}/tables/steps.csv.gz",
             summary=f"{RESULTS}/tables/summary.csv",
             effects=f"{RESULTS}/tables/effects.csv",
-            times=TIMES if any("times" in figure.reads for figure in FIGURES_OF[name]) else [],
+            times=TIMES if read_by(FIGURES_OF[name], "times") else [],
+            others=csvs(*(t for t in FIGURE_TABLES if read_by(FIGURES_OF[name], t))),
             mixing=functools.partial(mixing_of, name),
+            sampled=functools.partial(sampled_of, name),
         output:
             in_report(
                 f"{RESULTS}/figures/{name}/{{platform}}",

@@ -80,6 +80,11 @@ def in_report(folder, figures, category, **labels):
     return files
 
 
+def read_by(figures, name):
+    """Whether any of these figures reads this."""
+    return any(name in figure.reads for figure in figures)
+
+
 def captions_of(figures):
     return {f.label: f.caption for f in figures}
 
@@ -105,11 +110,26 @@ def replayed_figures(wildcards):
     return [file for file in figures_at(replayed()) if file not in FIGURES]
 
 
-def mixing_of(study, wildcards):
-    """The learned mixing that the figures of a study read, if any of them does."""
-    if not any("mixing" in figure.reads for figure in FIGURES_OF[study]):
-        return []
+def measured_cells(study, wildcards):
+    """The cells of a study whose runs count on a platform."""
     platform = Platform.parse(wildcards.platform)
     counted = [*MEASURED, *(replayed() if platform.is_imported else [])]
-    cells = [cell for where, cell in counted if (where, cell.study) == (platform, study)]
-    return [str(mixing_file(cell, platform.runs(STORE))) for cell in shown_cells(cells).values()]
+    return [cell for where, cell in counted if (where, cell.study) == (platform, study)]
+
+
+def mixing_of(study, wildcards):
+    """The learned mixing that the figures of a study read, if any of them does."""
+    if not read_by(FIGURES_OF[study], "mixing"):
+        return []
+    cells = shown_cells(measured_cells(study, wildcards)).values()
+    runs = Platform.parse(wildcards.platform).runs(STORE)
+    return [str(mixing_file(cell, runs)) for cell in cells]
+
+
+def sampled_of(study, wildcards):
+    """The manifests of the runs from whose weights the figures of a study draw, if any does."""
+    if not any("samples" in figure.reads for figure in FIGURES_OF[study]):
+        return []
+    cells = sampled_cells(measured_cells(study, wildcards))
+    runs = Platform.parse(wildcards.platform).runs(STORE)
+    return [f"{runs}/{cell.path()}/{MANIFEST}" for cell in cells]

@@ -1,6 +1,14 @@
 # Config → config.json, which tables and reports read. Runs → CSVs.
 
-RUN_TABLES = ("cells", "summary", "comparison", "platforms", "effects")
+RUN_TABLES = (
+    "cells",
+    "summary",
+    "profiles",
+    "comparison",
+    "platforms",
+    "effects",
+    "effective_depth",
+)
 ATTRIBUTION = ("trajectories", "variance", "variance_summary")
 VERDICTS = ("published", "thresholds", "claims", "verdicts")
 
@@ -51,6 +59,7 @@ checkpoint run_tables:
             "fathom.analysis.tables",
             "fathom.analysis.attribution",
             "fathom.analysis.effects",
+            "fathom.analysis.effective_depth",
             *METRICS_CODE,
         ),
     shell:

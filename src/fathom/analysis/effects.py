@@ -5,7 +5,7 @@ Definitions: docs/definitions.md, "Effects".
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from fathom.analysis.tables import (
     t_interval,
     to_scale,
 )
-from fathom.config import Config, Contrast
+from fathom.config import Cell, Config, Contrast
 from fathom.metrics import Score
 
 METRICS = (
@@ -43,8 +43,8 @@ ROUNDING = 1e-5
 """Differences that stay below, at every seed, are what other orders of float32 sums make."""
 
 COLUMNS = [
-    "study", "platform", "depth", "question", "variant", "against", "against_plain", "metric", "by",
-    "seeds", "effect", "ci95_half", "against_mean", "seed_sd", "verdict", "better",
+    "study", "platform", "depth", "question", "variant", "against", "against_plain", "differs_in",
+    "metric", "by", "seeds", "effect", "ci95_half", "against_mean", "seed_sd", "verdict", "better",
 ]  # fmt: skip
 
 
@@ -64,6 +64,7 @@ def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
     differs by more than rounding, else `not distinguishable`. `better` says whether a higher or a
     lower score is the better one; it is empty for any other verdict or metric. A seed counts where
     both sides are there, and finite. `against_plain`: whether that one is a plain residual network.
+    `differs_in`: the settings that the two differ in, as `differing_settings` names them.
     """
     valid, scores = counted(cells), scores_of(config)
     rows = []
@@ -75,6 +76,7 @@ def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
                 for variant, against in contrast.pairs:
                     if not {variant, against} <= by_variant.keys():
                         continue
+                    sides = [by_variant[label].iloc[0]["key"] for label in (variant, against)]
                     labels = {
                         "study": name,
                         "platform": platform,
@@ -83,9 +85,10 @@ def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
                         "variant": variant,
                         "against": against,
                         "against_plain": config.connection(name, against).kind == "plain",
+                        "differs_in": ", ".join(differing_settings(config, sides)),
                     }
-                    sides = by_variant[variant], by_variant[against]
-                    rows += [{**labels, **found} for found in _effects(*sides, scores[name])]
+                    values = by_variant[variant], by_variant[against]
+                    rows += [{**labels, **found} for found in _effects(*values, scores[name])]
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -96,6 +99,37 @@ def contrasts_of(config: Config, study: str) -> tuple[Contrast, ...]:
     if own or plain is None or not pairs:
         return own
     return (Contrast(question=AGAINST_PLAIN, pairs=pairs),)
+
+
+def differing_settings(config: Config, keys: Sequence[str]) -> list[str]:
+    """The settings in which two cells' specs differ, as 'connection.coefficients.alpha'.
+
+    A component of another kind is one setting, whatever is in it, and so is a whole start: its
+    numbers have a meaning together alone. What the plain network is the same under is no difference
+    from it.
+    """
+    specs = [config.spec(Cell.parse(key)) for key in keys]
+    one, other = ({**spec.model_dump(), **OF_THE_CELL} for spec in specs)
+    if any(spec.connection.kind == "plain" for spec in specs):
+        for setting in specs[0].model.of_connections:
+            one["model"][setting] = other["model"][setting] = None
+    return sorted(_differing(one, other))
+
+
+OF_THE_CELL = {"variant": None, "seed": None}
+"""What names a cell, and is no setting of its training that a contrast could be about."""
+
+
+def _differing(one: Mapping[str, Any], other: Mapping[str, Any], place: str = "") -> Iterator[str]:
+    for key in one.keys() | other.keys():
+        a, b, name = one.get(key), other.get(key), f"{place}{key}"
+        if a == b:
+            continue
+        both = isinstance(a, Mapping) and isinstance(b, Mapping)
+        if both and key != "start" and a.get("kind") == b.get("kind"):
+            yield from _differing(a, b, f"{name}.")
+        else:
+            yield name
 
 
 def _effects(ours: pd.DataFrame, theirs: pd.DataFrame, score: Score) -> Iterator[dict[str, Any]]:

@@ -29,6 +29,7 @@ from fathom.metrics import (
     Row,
     Score,
     significant,
+    split_place,
     summarise,
 )
 from fathom.runs.bundle import refused_bundles
@@ -78,6 +79,7 @@ def write_tables(config: Config, folder: Path) -> None:
         "cells.csv": cells,
         "summary.csv": summary,
         "steps.csv.gz": steps_table(runs, rows),
+        PROFILES: profiles_table(runs, rows),
         "comparison.csv": comparison_table(cells, summary),
         "platforms.csv": platforms_table(runs),
     }
@@ -110,30 +112,40 @@ def save_tables(tables: dict[str, pd.DataFrame], folder: Path) -> None:
             )
 
 
-FORMULA, PLAIN_FORMULA = r"^'*[=+\-@]", r"^'(?='*[=+\-@])"
+FORMULA, PLAIN_FORMULA = re.compile(r"^'*[=+\-@]"), re.compile(r"^'(?='*[=+\-@])")
 """Of a text: a spreadsheet would compute what begins so. With a quote before it it is text."""
 
 
-def _edit_text(table: pd.DataFrame, pattern: str, new: str) -> pd.DataFrame:
+def _edit_text(table: pd.DataFrame, pattern: re.Pattern[str], new: str) -> pd.DataFrame:
     """The table with this replaced in every text; numbers stay numbers."""
-    columns = table.select_dtypes(exclude=["number", "bool"]).columns
-    return table.assign(
-        **{
-            name: table[name].map(lambda v: re.sub(pattern, new, v) if isinstance(v, str) else v)
-            for name in columns
-        }
-    )
+
+    def edit(value: object) -> object:
+        return pattern.sub(new, value) if isinstance(value, str) else value
+
+    edited = {}
+    for name in table.select_dtypes(exclude=["number", "bool"]).columns:
+        texts = table[name].tolist()
+        # Hardly any column has one, and pandas takes longer for a column than Python for its rows.
+        if any(isinstance(text, str) and pattern.match(text) for text in texts):
+            edited[name] = table[name].map(edit)
+    return table.assign(**edited)
 
 
 def _rounded(table: pd.DataFrame) -> pd.DataFrame:
     """The table with every fraction rounded as `significant` does."""
-    fractions = table.select_dtypes("float").columns
-    return table.assign(**{name: table[name].map(significant) for name in fractions})
+    fractions = table.select_dtypes("float")
+    # All at once: pandas takes as long for a column as Python for a hundred numbers.
+    rounded = np.array([significant(value) for value in fractions.to_numpy().ravel().tolist()])
+    rounded = pd.DataFrame(rounded.reshape(fractions.shape), table.index, fractions.columns)
+    return pd.concat([table.drop(columns=fractions.columns), rounded], axis=1)[list(table)]
 
+
+PROFILES = "profiles.csv"
 
 TEXT = (
     "key", "study", "variant", "against", "connection", "backend", "platform", "platform_a",
-    "platform_b", "machine", "status", "reason", "outcome", "score_metric", "made_by", "question",
+    "platform_b", "machine", "answer", "plain_depths", "plain_diverged",
+    "status", "reason", "outcome", "score_metric", "made_by", "question",
     "framework_version", "python", "numpy",
 )  # fmt: skip
 """Columns of text that could look like a number, or be empty."""
@@ -149,6 +161,7 @@ COLUMNS = {
                   "score_metric", "score", "score_chance", "chance_loss", "steps"],
     "summary.csv": [*GROUP, "n"],
     "steps.csv.gz": [*AXES, "platform", "step", "loss"],
+    PROFILES: [*AXES, "platform", "metric", "at", "value"],
     "comparison.csv": [*CELL, "platform_a", "platform_b"],
     "platforms.csv": ["platform", "machine", "backend", "runs"],
     "verdicts.csv": ["claim", "verdict", "qualifier", "studies"],
@@ -158,22 +171,27 @@ COLUMNS = {
 """What tables have whatever they are of, by file name."""
 
 
-def read_table(file: Path) -> pd.DataFrame:
+MAKE_AGAIN = "run: fathom tables, then: fathom claims"
+
+
+def read_table(file: Path, remedy: str = MAKE_AGAIN) -> pd.DataFrame:
     """A table as written. Text stays text, and an empty text is not a missing number.
 
-    Raises TableError for a file that is no such table.
+    Raises TableError, with the remedy, for a file that is no such table.
     """
     try:
-        # Only what is empty is missing: a variant may be called `nan`.
+        # Only what is empty is missing: a variant may be called `nan`. Given types of columns and
+        # not functions, pandas would take three times as long for a wide table.
         table = pd.read_csv(
-            file, dtype=dict.fromkeys(TEXT, str), keep_default_na=False, na_values=[""]
+            file, converters=dict.fromkeys(TEXT, str), keep_default_na=False, na_values=[""]
         )
     except (ValueError, EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise TableError(_refusal(file, f"cannot be read ({one_line(str(error))})")) from error
+        why = f"cannot be read ({one_line(str(error))})"
+        raise TableError(f"{file}: {why}; {remedy}") from error
     if lacking := [name for name in COLUMNS.get(file.name, ()) if name not in table]:
-        raise TableError(_refusal(file, f"has no column '{lacking[0]}'"))
-    for column in table.columns.intersection(TEXT):
-        table[column] = table[column].fillna("")
+        raise TableError(f"{file}: has no column '{lacking[0]}'; {remedy}")
+    texts = {name: table[name].astype(str).fillna("") for name in table if name in TEXT}
+    table = table.assign(**texts)
     return _edit_text(table, PLAIN_FORMULA, "")
 
 
@@ -182,7 +200,7 @@ def read_with_times(file: Path) -> pd.DataFrame:
     own, keys = TIMES[file.name]
     table, times = read_table(file), read_table(file.with_name(own))
     if not table[keys].astype(str).equals(times[keys].astype(str)):
-        raise TableError(_refusal(file.with_name(own), f"does not fit {file.name}"))
+        raise TableError(f"{file.with_name(own)}: does not fit {file.name}; {MAKE_AGAIN}")
     return table.join(times.drop(columns=keys))
 
 
@@ -200,10 +218,6 @@ def select(
     """The rows of these studies, variants and depths (None: all)."""
     chosen = table["study"].isin(studies) & table["variant"].isin(variants)
     return table[chosen & (table["depth"].isin(depths) if depths else True)]
-
-
-def _refusal(file: Path, why: str) -> str:
-    return f"{file}: {why}; run: fathom tables, then: fathom claims"
 
 
 # --- one row per run ---------------------------------------------------------------------------
@@ -231,6 +245,7 @@ def cells_table(config: Config, runs: Sequence[Run], rows: Rows) -> pd.DataFrame
 def _cell_row(config: Config, run: Run, rows: Sequence[Row] | None) -> dict[str, Any]:
     study, variant = config.studies[run.cell.study], run.cell.variant
     of_variant = study.of(variant)
+    columns = tasks.run_metrics(tuple(sorted({s.task for s in config.studies.values()})))
     measured = run_metrics(config.spec(run.cell), rows, study.score) if rows else {}
     return {
         "key": run.cell.path(),
@@ -242,7 +257,7 @@ def _cell_row(config: Config, run: Run, rows: Sequence[Row] | None) -> dict[str,
         "machine": run.platform,
         "status": run.status,
         "reason": run.reason or _why_missing(config, run),
-        **{name: measured.get(name) for name in (*FIRST, *tasks.run_metrics(), *LAST)},
+        **{name: measured.get(name) for name in (*FIRST, *columns, *LAST)},
     }
 
 
@@ -283,13 +298,31 @@ def counted(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def steps_table(runs: Iterable[Run], rows: Rows) -> pd.DataFrame:
-    """A row for every step of every run that counts."""
+    """A row for every step of every run that counts, without its profiles."""
     steps = [
-        {**_axes(run), "platform": platform_of(run), **row}
+        {**_axes(run), "platform": platform_of(run), **without_profiles(row)}
         for run in runs
         for row in rows.get(run.folder, ())
     ]
     return _table(steps, "steps.csv.gz")
+
+
+def without_profiles(row: Row) -> Row:
+    """The numbers of a step that are none of a profile."""
+    return {name: value for name, value in row.items() if split_place(name)[1] is None}
+
+
+def profiles_table(runs: Iterable[Run], rows: Rows) -> pd.DataFrame:
+    """A row for every number of every profile of every run that counts."""
+    found = []
+    for run in runs:
+        of_run = {**_axes(run), "platform": platform_of(run)}
+        for row in rows.get(run.folder, ()):
+            for name, value in row.items():
+                metric, at = split_place(name)
+                if at is not None:
+                    found.append({**of_run, "metric": metric, "at": at, "value": value})
+    return _table(found, PROFILES)
 
 
 SYSTEM = ("os", "cpu", "python", "numpy", "threads")
@@ -345,11 +378,16 @@ def summary_table(cells: pd.DataFrame) -> pd.DataFrame:
             "steps": int(seeds["steps"].iloc[0]),
         }
         score = {"score": tasks.bounds_of(row["score_metric"])}
-        for metric, bounds in (score | tasks.averaged()).items():
+        for metric, bounds in (score | _averaged_in(seeds)).items():
             found = mean_with_ci(seeds[metric], bounds)
             row |= {f"{metric}_{part}": value for part, value in found.items()}
         rows.append(row)
     return _table(rows, "summary.csv")
+
+
+def _averaged_in(cells: pd.DataFrame) -> dict[str, tuple[float, float]]:
+    """The run metrics that this table of cells has and summary.csv averages, with their bounds."""
+    return {name: bounds for name, bounds in tasks.averaged().items() if name in cells}
 
 
 def t_interval(values: pd.Series | np.ndarray) -> dict[str, float]:
@@ -372,6 +410,11 @@ def scores_of(config: Config) -> dict[str, Score]:
     return {name: tasks.score_of(s.task, s.score) for name, s in config.studies.items()}
 
 
+def loss_units(config: Config) -> dict[str, str]:
+    """The unit of each study's loss."""
+    return {name: tasks.presentation(s.task).loss_unit for name, s in config.studies.items()}
+
+
 def is_ratio(metric: str) -> bool:
     """Whether two values of a run metric are compared by their ratio, and not by the difference."""
     return tasks.bounds_of(metric) == POSITIVE
@@ -390,8 +433,7 @@ def log10(values: pd.Series) -> pd.Series:
 
 def _finite(values: pd.Series | np.ndarray) -> np.ndarray:
     """The numbers among them. A NumPy array: small pandas series take ten times as long."""
-    numbers = pd.to_numeric(values)
-    found = np.asarray(numbers, dtype=float)
+    found = np.asarray(values, dtype=float)
     return found[~np.isnan(found)]
 
 
@@ -436,7 +478,7 @@ def comparison_table(cells: pd.DataFrame, summary: pd.DataFrame) -> pd.DataFrame
     Step-0 differences are the largest over common seeds: relative, |a − b| / |b|, for loss and
     gradient norm, absolute for the gain, which is a logarithm. NaN where a side is not finite.
     """
-    parts = itertools.product(("score", *tasks.averaged()), ("n", "mean", "low", "high"))
+    parts = itertools.product(("score", *_averaged_in(cells)), ("n", "mean", "low", "high"))
     names = [*map("_".join, parts), "n", "diverged", "at_chance"]
     both_sides = [f"{name}_{side}" for name in names for side in "ab"]
     rows = []

@@ -390,7 +390,8 @@ def startup_rows(turns: int) -> Iterator[Row]:
 def dry_run_rows(turns: int) -> Iterator[Row]:
     """Seconds to plan 54, 540 and 5400 cells: one depth study with 3, 30 and 300 seeds."""
     for seeds, repeats in ((3, turns), (30, turns), (300, 1)):
-        studies = json.dumps({"depth-mlx": {"seeds": list(range(seeds))}})
+        sweep = {"seeds": list(range(seeds)), "depths": [12, 24, 48], "exclude": []}
+        studies = json.dumps({"depth-mlx": sweep})
         with tempfile.TemporaryDirectory() as folder:
             options = [f"studies={studies}", "assume_backends=true", f"results={folder}"]
             command = [sys.executable, "-m", "snakemake", "depth-mlx", "-n", "-q", "--config"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import cache
 from typing import Annotated
 
 import typer
@@ -55,6 +56,12 @@ UsageError = typer.BadParameter.__base__
 """The error for a malformed command line; its module depends on the version of typer."""
 
 
+@cache
+def commands() -> typer.core.TyperGroup:
+    """All commands, as one. Called as it is, the app makes them anew every time."""
+    return typer.main.get_command(app)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command given by `arguments`, by default those of the process.
 
@@ -62,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        status = app(arguments or ["--help"], prog_name="fathom", standalone_mode=False)
+        status = commands()(arguments or ["--help"], prog_name="fathom", standalone_mode=False)
     except UsageError as error:
         command = error.ctx.command_path if error.ctx else "fathom"
         problem = " ".join(error.format_message().split()).removesuffix(".")

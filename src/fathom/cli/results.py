@@ -125,6 +125,7 @@ def record(folder: Annotated[Path, typer.Argument(help="A kept result.")]) -> No
 def tables(config: ConfigFiles = DEFAULT_CONFIG) -> None:
     """Gather all runs into the CSVs of results/tables."""
     from fathom.analysis.attribution import write_attribution
+    from fathom.analysis.effective_depth import write_effective_depth
     from fathom.analysis.effects import write_effects
     from fathom.analysis.tables import write_tables
 
@@ -133,6 +134,7 @@ def tables(config: ConfigFiles = DEFAULT_CONFIG) -> None:
     write_tables(settings, folder)
     write_attribution(settings, folder)
     write_effects(settings, folder)
+    write_effective_depth(settings, folder)
 
 
 @app.command(epilog=example("fathom claims"))

@@ -10,11 +10,12 @@ import hashlib
 import itertools
 import math
 import re
-from collections import ChainMap
+from collections import ChainMap, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from fnmatch import fnmatch
 from functools import cached_property
+from operator import not_
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -63,6 +64,9 @@ AXES = ("variants", "depths", "backends", "seeds")
 
 MAX_CELLS = 20_000
 """The most cells of a config, excluded ones included: planning so many takes minutes."""
+
+CONTROL_DEPTHS = 3
+"""The fewest depths of the plain network that make a curve to read depths from."""
 
 MAX_BATCH = 1_000_000
 MAX_PARAMETERS = 10**10
@@ -212,6 +216,12 @@ class Study(Settings):
     )
     optimizer: Optimizer
     weights: Flag = Field(False, description="keep the trained parameters of every run")
+    leave_out_blocks: Flag = Field(
+        False,
+        exclude_if=not_,
+        description="after the last step measure the score without each block: takes as many "
+        "evaluations as there are layers",
+    )
     contrasts: tuple[Contrast, ...] = Field(
         (), description="questions, each with the pairs of variants to compare"
     )
@@ -334,6 +344,12 @@ class Study(Settings):
         own = self._own(variant).model_dump(exclude_unset=True)
         is_own = isinstance(self.accumulate, dict) and variant in self.accumulate
         return own | ({"accumulate": self.accumulate[variant]} if is_own else {})
+
+    def changes_plain(self, variant: str) -> bool:
+        """Whether a variant changes a setting under which the plain network is another one."""
+        changes = self.changes(variant)
+        model = changes.pop("model", {}).keys() - tasks.load(self.task).Model.of_connections
+        return bool(changes or model)
 
     @property
     def recipe_name(self) -> str:
@@ -583,6 +599,25 @@ class Config(Settings):
         plain = (label for label in labels if self.connection(study_name, label).kind == "plain")
         return next(plain, None)
 
+    def depth_control(self, study_name: str) -> str | None:
+        """The plain network of a study whose depths other variants are set beside, by its label.
+
+        It is the first plain residual network among the variants that change nothing else of the
+        study, if cells of it have CONTROL_DEPTHS depths or more; None without one, without another
+        such variant, or where depths of the task do not compare.
+        """
+        study, depths = self.studies[study_name], defaultdict(set)
+        if not tasks.load(study.task).depths_compare:
+            return None
+        for cell in self._grid(study_name):
+            depths[cell.variant].add(cell.depth)
+        alike = [label for label in depths if not study.changes_plain(label)]
+        plain = (label for label in alike if self.connection(study_name, label).kind == "plain")
+        control = next(plain, None)
+        if control is None or len(alike) < 2 or len(depths[control]) < CONTROL_DEPTHS:
+            return None
+        return control
+
     @cached_property
     def _resolved(self) -> dict[tuple[str, str], Scheme]:
         """Schemes by (study, variant), each resolved once: thousands of cells share a few."""
@@ -590,15 +625,16 @@ class Config(Settings):
 
     def cells(self) -> list[Cell]:
         """The cells of all studies, without those excluded or not kept, in order."""
-        grid = (
-            Cell(name, depth, variant, backend, seed)
-            for name, study in self.studies.items()
-            for variants, depths, backends, seeds in [self._axes(study)]
-            for depth, variant, backend, seed in itertools.product(
-                depths, variants, backends, seeds
-            )
-        )
-        return [cell for cell in grid if not self.studies[cell.study].excludes(cell)]
+        return [cell for name in self.studies for cell in self._grid(name)]
+
+    def _grid(self, name: str) -> Iterator[Cell]:
+        """The cells of one study."""
+        study = self.studies[name]
+        variants, depths, backends, seeds = self._axes(study)
+        for depth, variant, backend, seed in itertools.product(depths, variants, backends, seeds):
+            cell = Cell(name, depth, variant, backend, seed)
+            if not study.excludes(cell):
+                yield cell
 
     def select_cells(self, patterns: Sequence[str]) -> list[Cell]:
         """The cells whose path matches a pattern such as 'depth-mlx/48L/*'; all without patterns.
@@ -637,5 +673,6 @@ class Config(Settings):
             "evaluate_every": study.evaluate_every,
             "optimizer": study.optimizer,
             "weights": study.weights,
+            "leave_out_blocks": study.leave_out_blocks,
         }
         return validate(Spec, numbers, str(cell))

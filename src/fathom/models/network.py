@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 from fathom.models.connections.connection import Connection, MixingTrace
+from fathom.models.connections.left_out import LeftOut
 from fathom.models.init import Constant, Parameter
 from fathom.models.ops import Array, Layers, Ops
 
@@ -57,6 +59,13 @@ class Network(ABC):
     @abstractmethod
     def forward_flops(self, batch_size: int) -> float:
         """Floating-point operations of the matrix products of a forward pass."""
+
+
+def without_block(network: Network, block: int) -> Network:
+    """The network with the same parameters, whose block `block`, from 0, adds nothing."""
+    altered = copy.copy(network)
+    vars(altered)["connection"] = LeftOut(network.connection, block)
+    return altered
 
 
 def norm_parameters(name: str, shape: tuple[int, ...]) -> dict[str, Parameter]:

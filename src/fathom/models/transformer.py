@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -29,10 +29,11 @@ from fathom.models.recipes import Recipe
 from fathom.settings import Flag, Nullable, Number, Positive, Registry, Settings
 
 
-class TransformerModel(Settings):
-    """Sizes and parts of the transformer."""
+class TransformerParts(Settings):
+    """Sizes and parts of the transformer, but for V: a task may have `vocab` follow from others."""
 
-    vocab: Positive = Field(description="V, number of distinct tokens")
+    of_connections: ClassVar[frozenset[str]] = frozenset({"wrap"})
+
     length: Positive = Field(description="T, tokens in a sequence")
     width: Positive = Field(description="D, channels of a stream")
     heads: Positive = Field(description="H, attention heads; must divide width")
@@ -57,7 +58,7 @@ class TransformerModel(Settings):
     )
 
     @model_validator(mode="after")
-    def _heads_divide_width(self) -> TransformerModel:
+    def _heads_divide_width(self) -> TransformerParts:
         if self.width % self.heads:
             raise ValueError(
                 f"width {self.width} is not divisible by heads {self.heads}; "
@@ -71,7 +72,13 @@ class TransformerModel(Settings):
         return self
 
 
-def sizes(model: TransformerModel) -> str:
+class TransformerModel(TransformerParts):
+    """Sizes and parts of the transformer."""
+
+    vocab: Positive = Field(description="V, number of distinct tokens")
+
+
+def sizes(model: TransformerParts) -> str:
     """The sizes, in the letters of docs/definitions.md."""
     return f"V {model.vocab}, T {model.length}, D {model.width}, H {model.heads}, F {model.hidden}"
 
@@ -86,7 +93,7 @@ class Transformer(Network):
 
     names = NAMES
 
-    model: TransformerModel
+    model: TransformerParts
     depth: int
     recipe: Recipe
     scheme: Scheme
@@ -188,7 +195,7 @@ class Transformer(Network):
 def attention(
     ops: Ops,
     layer: dict[str, Array],
-    model: TransformerModel,
+    model: TransformerParts,
     x: Array,
     *,
     is_normed: bool = False,
@@ -211,7 +218,7 @@ def attention(
 def mlp(
     ops: Ops,
     layer: dict[str, Array],
-    model: TransformerModel,
+    model: TransformerParts,
     x: Array,
     *,
     is_normed: bool = False,
@@ -227,7 +234,7 @@ def mlp(
     return ops.linear(hidden, layer["down.weight"], layer.get("down.bias"))
 
 
-def block(ops: Ops, layer: dict[str, Array], model: TransformerModel, x: Array) -> Array:
+def block(ops: Ops, layer: dict[str, Array], model: TransformerParts, x: Array) -> Array:
     """One pre-norm transformer block with its two residuals, [B, T, D] → [B, T, D]."""
     x = x + attention(ops, layer, model, x)
     return x + mlp(ops, layer, model, x)

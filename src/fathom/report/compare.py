@@ -114,7 +114,10 @@ def draw(
     """Draw the figures of the task into `out`; `rows` and `measured` are by variant."""
     first = specs[0]
     platform = Platform(first.backend)
-    steps = [pd.DataFrame(rows[spec.variant]).assign(**_axes(spec)) for spec in specs]
+    unit = tasks.presentation(first.task).loss_unit
+    steps = [
+        pd.DataFrame(rows[spec.variant]).assign(**_axes(spec), loss_unit=unit) for spec in specs
+    ]
     cells = [{**_axes(spec), **dict.fromkeys(TRAINED), "status": "measured",
               **measured[spec.variant]} for spec in specs]  # fmt: skip
     data = {

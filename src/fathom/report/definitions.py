@@ -28,7 +28,8 @@ def step_table() -> str:
     rows: dict[str, list[str]] = {}
     for name, metric in tasks.step_metrics().items():
         when = "" if metric.when == "every step" else f"{metric.when} only: "
-        rows.setdefault(when + metric.definition, []).append(name)
+        along = f", along the {metric.along}" if metric.along else ""
+        rows.setdefault(when + metric.definition + along, []).append(name)
     return _table("field", rows)
 
 

@@ -10,17 +10,35 @@ import pandas as pd
 
 from fathom import tasks
 from fathom.analysis.platforms import Platform
-from fathom.analysis.tables import AXES, TIMES, read_table, read_with_times, scores_of
+from fathom.analysis.tables import (
+    AXES,
+    PROFILES,
+    TIMES,
+    loss_units,
+    read_table,
+    read_with_times,
+    scores_of,
+    without_profiles,
+)
 from fathom.config import Cell, Config
 from fathom.report.explained import explained
 from fathom.report.figure_manifest import write_figure_manifest
 from fathom.report.figures import draw_figures, figures_of, figures_of_study, find, save
+from fathom.report.figures.frames import with_loss_unit
 from fathom.report.mixing import mixing_matrices
+from fathom.report.samples import draw_samples
 from fathom.runs.folder import METRICS, read_rows, read_spec
 from fathom.settings import ConfigError, unknown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+TABLES_OF = {
+    "times": TIMES["summary.csv"][0],
+    "profiles": PROFILES,
+    "effective_depth": "effective_depth.csv",
+}
+"""What only some figures read, and its table, which lies beside that of groups of seeds."""
 
 
 def title_of(study: str, platform: Platform) -> str:
@@ -47,36 +65,43 @@ def draw_study(
     declared = [find(name) for name in only] or figures_of_study(config, study)
     steps, summary, effects = (read_table(file) for file in tables)
     title = title_of(study, platform)
-    own = _rows_of(steps, study, platform)
+    units = loss_units(config)
+    own = with_loss_unit(_rows_of(steps, study, platform), units)
     if own.empty:
         known = steps[["study", "platform"]].drop_duplicates().itertuples(index=False)
         titles = [title_of(name, Platform.parse(key)) for name, key in known]
         raise ConfigError(f"{tables[0]}: {unknown('study and platform', title, titles)}")
-    mixing = {}
-    if any("mixing" in figure.reads for figure in declared):
-        axes = own[AXES].drop_duplicates().astype(object).itertuples(index=False)
-        mixing = mixing_matrices((Cell(*row) for row in axes), platform.runs(config.results))
-    times = summary
-    if any("times" in figure.reads for figure in declared):
-        times = read_with_times(tables[1])
-        tables = (*tables, tables[1].with_name(TIMES[tables[1].name][0]))
+    axes = own[AXES].drop_duplicates().astype(object).itertuples(index=False)
+    cells, runs = [Cell(*row) for row in axes], platform.runs(config.results)
+    mixing, samples = {}, []
+    reads = {read for figure in declared for read in figure.reads}
+    if "mixing" in reads:
+        mixing = mixing_matrices(cells, runs)
+    if "samples" in reads:
+        samples = draw_samples(cells, runs)
+    others = {read: tables[1].with_name(TABLES_OF[read]) for read in TABLES_OF if read in reads}
+    data = {read: read_table(file) for read, file in others.items() if read != "times"}
+    if "times" in others:
+        data["times"] = read_with_times(tables[1])
     figures = draw_figures(
         declared,
         title,
         steps=own,
-        summary=_rows_of(summary, study, platform),
-        times=_rows_of(times, study, platform),
+        summary=with_loss_unit(_rows_of(summary, study, platform), units),
         effects=_rows_of(effects, study, platform),
         score=scores_of(config)[study],
         mixing=mixing,
+        samples=samples,
+        **{read: _rows_of(table, study, platform) for read, table in data.items()},
     )
-    keep(figures, out, title, tables)
+    keep(figures, out, title, (*tables, *others.values()))
 
 
 def draw_overview(config: Config, cells: Path, variance: Path, published: Path, out: Path) -> None:
     """Draw the figures over all studies, from their tables."""
     files = {"cells": cells, "variance": variance, "published": published}
     data = {name: read_table(file) for name, file in files.items()}
+    data["published"] = with_loss_unit(data["published"], loss_units(config))
     figures = draw_figures(figures_of("overview").values(), scores=scores_of(config), **data)
     keep(figures, out, "overview", tuple(files.values()))
 
@@ -84,9 +109,12 @@ def draw_overview(config: Config, cells: Path, variance: Path, published: Path, 
 def draw_cell(run: Path, out: Path) -> None:
     """Draw the figures of the run in a folder."""
     spec = read_spec(run)
-    chance_loss = tasks.load(spec.task).chance_loss(spec)
-    rows = pd.DataFrame(read_rows(run)).assign(
-        variant=spec.variant, depth=spec.depth, seed=spec.seed, chance_loss=chance_loss
+    rows = pd.DataFrame(map(without_profiles, read_rows(run))).assign(
+        variant=spec.variant,
+        depth=spec.depth,
+        seed=spec.seed,
+        chance_loss=tasks.load(spec.task).chance_loss(spec),
+        loss_unit=tasks.presentation(spec.task).loss_unit,
     )
     of = spec.cell.path()
     keep(draw_figures(figures_of("cell").values(), of, rows=rows), out, of, (run / METRICS,))

@@ -13,6 +13,11 @@ def number(value: float, digits: int = 3) -> str:
     return f"{value:.{digits}g}".replace("-", "−")
 
 
+def count_layers(depth: int) -> str:
+    """A depth in words: '1 layer', '2 layers'."""
+    return f"{depth} {'layer' if depth == 1 else 'layers'}"
+
+
 def largest(rows: list[dict[str, Any]], column: str) -> float:
     """The largest finite value of a column; NaN if there is none."""
     return max((r[column] for r in rows if math.isfinite(r[column])), default=math.nan)

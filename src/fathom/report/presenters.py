@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from string import ascii_uppercase
 from typing import Any
@@ -12,6 +13,7 @@ import pandas as pd
 
 from fathom import tasks
 from fathom.analysis.claims.rules import NOT_MEASURED, REPRODUCED, VERDICTS
+from fathom.analysis.effective_depth import AT, BELOW, BEYOND
 from fathom.analysis.effects import HIGHER, LOWER
 from fathom.analysis.platforms import Platform
 from fathom.analysis.tables import CONFIDENCE, counted
@@ -29,11 +31,17 @@ SCORE = "score"
 """The columns of every task's score."""
 
 
+LAYERS = tasks.Table("Layers that matter", ("layers_that_matter",))
+"""Of studies that measure the score without each block."""
+
+
 def records(table: pd.DataFrame) -> list[Record]:
     """Rows of a table, as it was read, as dicts."""
     if table.empty:  # most tables of most studies, and pandas takes its time for them too
         return []
-    rows = table.to_dict("records")
+    # As to_dict("records"), which takes three times as long for a row.
+    columns = (table[name].tolist() for name in table)
+    rows = [dict(zip(table, values, strict=True)) for values in zip(*columns, strict=True)]
     platforms = {"platform", "platform_a", "platform_b"} & set(table.columns)
     for index, row in zip(table.index, rows, strict=True):
         row["line"] = index + 2  # the header is the first
@@ -200,8 +208,8 @@ class StudyPresenter:
         return {"columns": columns, "rows": rows, "zeros": zeros}
 
     def evidence(self) -> Iterator[tuple[tasks.Table, list[str]]]:
-        """The tables that the task declares, each with its metrics that runs have."""
-        for table in self.task.tables:
+        """The task's tables, and that of layers, each with its metrics that runs have."""
+        for table in (*self.task.tables, LAYERS):
             if metrics := [name for name in table.metrics if self.has(name)]:
                 yield table, metrics
 
@@ -243,13 +251,17 @@ class StudyPresenter:
 
         A row of the summary with `variants`: of how many. `oracle` is the score of the task's
         oracle, None where there is none; `beaten` whether the whole interval is better than that.
+        Depths at which one variant alone was run, as a shallow control, are passed over where
+        others were run beside each other.
         """
         found = []
+        run = Counter((depth, platform) for depth, _, platform in self.rows)
+        fewest = min(2, max(run.values(), default=0))
         sign = 1 if self.score.better == "lower" else -1
         learned = [r for r in self.rows.values() if r["score_n"] and not r["diverged"]]
         for depth, platform in itertools.product(self.depths, self.platforms):
             rows = [r for r in learned if (r["depth"], r["platform"]) == (depth, platform)]
-            if rows:
+            if rows and run[depth, platform] >= fewest:
                 row = min(rows, key=lambda row: sign * row["score_mean"])
                 ends = [sign * row[f"score_{part}"] for part in ("mean", "low", "high")]
                 level = self._oracle_level(row)
@@ -292,6 +304,11 @@ class StudyPresenter:
                 found.setdefault(row["question"], []).append(row)
         return found
 
+    def differences(self) -> dict[tuple[str, str], list[str]]:
+        """The settings in which the two variants of each contrast differ."""
+        rows = itertools.chain(*self.effects(SCORE).values())
+        return {(row["variant"], row["against"]): row["differs_in"].split(", ") for row in rows}
+
     def against_plain(self, connections: Collection[str]) -> list[Record]:
         """The effects of some connections on the score, against a plain network.
 
@@ -303,6 +320,61 @@ class StudyPresenter:
             for row in rows
             if row["against_plain"] and self.study.connection_name(row["variant"]) in connections
         ]
+
+    # --- effective depth ---
+
+    def effective_depths(self) -> dict[str, Any] | None:
+        """Effective depths as a table: `rows` of depth, platform and `cells`, one for each column.
+
+        A cell is a row of the table of effective depths, or None. `plain`: by platform, one of them
+        for what is said of the plain network. None of a study without any.
+        """
+        found = {
+            (r["depth"], r["platform"], r["variant"]): r for r in self._tables["effective_depth"]
+        }
+        columns = [v for v in self.variants if any(variant == v for *_, variant in found)]
+        rows = [
+            {"depth": depth, "platform": platform, "cells": cells}
+            for depth, platform in itertools.product(self.depths, self.platforms)
+            if any(cells := [found.get((depth, platform, variant)) for variant in columns])
+        ]
+        plain = {row["platform"]: row for row in found.values()}
+        return {"columns": columns, "rows": rows, "plain": plain} if rows else None
+
+    def deepest_reach(self) -> list[Record]:
+        """The variants with the greatest and the least effective depth, of the deepest networks.
+
+        Rows of the table on the first platform that has any; one if there is only one variant.
+        """
+        table = self.effective_depths()
+        if not table:
+            return []
+        platform = next(iter(table["plain"]))
+        cells = [row["cells"] for row in table["rows"] if row["platform"] == platform][-1]
+        order = (BELOW, AT, BEYOND)
+        found = sorted(
+            filter(None, cells),
+            key=lambda row: (-order.index(row["answer"]), -row["effective_depth"]),
+        )
+        return [found[0], *found[1:][-1:]]
+
+    # --- layers that matter ---
+
+    def layers_that_matter(self) -> list[Record]:
+        """Of the deepest networks measured so: those in which most and fewest layers matter.
+
+        Rows of the summary on the first platform; one if there is only one variant.
+        """
+        column = "layers_that_matter"
+        rows = [
+            row
+            for row in self.rows.values()
+            if row["platform"] == self.platforms[0] and row[f"{column}_n"]
+        ]
+        deepest = max((row["depth"] for row in rows), default=None)
+        found = [row for row in rows if row["depth"] == deepest]
+        found = sorted(found, key=lambda row: -row[f"{column}_mean"])
+        return [*found[:1], *found[1:][-1:]]
 
     # --- platforms side by side ---
 

@@ -24,7 +24,15 @@ from fathom.config import Config
 from fathom.metrics import LEARNED
 from fathom.report import schemes
 from fathom.report.figures import figures_of, figures_of_study
-from fathom.report.formatting import factor, largest, number, percent, plus_minus, ratio
+from fathom.report.formatting import (
+    count_layers,
+    factor,
+    largest,
+    number,
+    percent,
+    plus_minus,
+    ratio,
+)
 from fathom.report.presenters import (
     ABSENT,
     Record,
@@ -43,7 +51,7 @@ from fathom.system.text import printable
 
 TABLES = (
     "cells", "summary", "comparison", "platforms", "trajectories", "variance", "variance_summary",
-    "effects", "published", "thresholds", "claims", "verdicts",
+    "effects", "effective_depth", "published", "thresholds", "claims", "verdicts",
 )  # fmt: skip
 
 
@@ -134,7 +142,7 @@ def environment_of(templates: Path, **options: Any) -> jinja2.Environment:  # no
     )
     environment.filters |= {
         "number": number, "largest": largest, "percent": percent, "list_words": list_words,
-        "paragraphs": split_paragraphs, "prose": as_prose,
+        "paragraphs": split_paragraphs, "prose": as_prose, "layers": count_layers,
     }  # fmt: skip
     return environment
 
@@ -166,7 +174,9 @@ def present_reference(config: Config) -> dict[str, Any]:
     folder = Path(config.reference or "")
     if not config.reference or not (folder / "tables" / "verdicts.csv").is_file():
         return {"verdicts": None, "pages": (), "missing": config.reference}
-    tables = (read_table(folder / "tables" / f"{name}.csv") for name in VERDICTS_AND_TESTS)
+    remedy = "it belongs to the kept result that the config names; put that file back"
+    files = (folder / "tables" / f"{name}.csv" for name in VERDICTS_AND_TESTS)
+    tables = [read_table(file, remedy) for file in files]
     pages = [file.stem for file in (folder / "studies").glob("*.md")]
     verdicts = VerdictsPresenter(*tables, pages)
     return {"verdicts": verdicts, "pages": pages, "link": link_to(config, folder), "missing": None}

@@ -14,10 +14,11 @@ from typing import Any
 import yaml
 
 from fathom import tasks
-from fathom.config import Config
+from fathom.config import Config, Spec
 from fathom.models.connections.connection import ConnectionContext
 from fathom.models.connections.schemes import ABOUT, SCHEMES, resolve
 from fathom.settings import ConfigError, Settings, join_values, unknown
+from fathom.tasks import Problem
 
 STREAMS = 4
 CONTEXT = ConnectionContext(
@@ -78,14 +79,27 @@ def components(scheme: Settings) -> dict[str, str]:
 
 
 def variant_rows(config: Config, study_name: str) -> Iterator[dict[str, str]]:
-    """What each variant of a study is: its scheme, and how it differs from that and the study."""
+    """What each variant of a study is: its scheme, and how it differs from that and the study.
+
+    `parameters`: how many numbers its deepest network learns; empty without a cell.
+    """
     study = config.studies[study_name]
+    cells = sorted(cell for cell in config.cells() if cell.study == study_name)
+    deepest = {cell.variant: cell for cell in cells}
     for label in study.labels:
         scheme, name = config.connection(study_name, label), config.scheme_name(study_name, label)
         base = _named(name, streams=study.streams) if name in SCHEMES else None
         words = list_settings(scheme, base), list_settings(study.changes(label))
         settings, training = (text.replace("|", r"\|") for text in words)
-        yield {"variant": label, "scheme": name, "settings": settings, "training": training}
+        count = _count(config.spec(deepest[label])) if label in deepest else ""
+        words = {"scheme": name, "settings": settings, "training": training}
+        yield {"variant": label, **words, "parameters": count}
+
+
+def _count(spec: Spec) -> str:
+    """How many numbers a network learns."""
+    parameters = Problem(spec).network.parameters().values()
+    return str(sum(math.prod(parameter.shape) for parameter in parameters))
 
 
 # --- the schemes that have a name ---------------------------------------------------------------

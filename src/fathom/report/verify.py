@@ -19,12 +19,13 @@ from typing import Any, Literal, NamedTuple
 import fathom
 from fathom.analysis.attribution import write_attribution
 from fathom.analysis.claims import Published, write_claims
+from fathom.analysis.effective_depth import write_effective_depth
 from fathom.analysis.effects import write_effects
 from fathom.analysis.platforms import Platform
 from fathom.analysis.tables import write_tables
 from fathom.config import Config
 from fathom.report import kept
-from fathom.report.draw import title_of
+from fathom.report.draw import TABLES_OF, title_of
 from fathom.report.figure_manifest import MANIFEST, content, read_figure_manifest
 from fathom.report.figures import figures_of, figures_of_study, files_of
 from fathom.report.page import PAGE, page_of, write_page
@@ -200,7 +201,7 @@ def _make_again(
     results = Path(config.report_folder)
     figures, page, paper = results / FIGURES, page_of(templates), paper_of(templates)
     try:
-        for write in (write_tables, write_attribution, write_effects):
+        for write in (write_tables, write_attribution, write_effects, write_effective_depth):
             write(config, fresh / TABLES)
         write_claims(config, published, fresh / TABLES)
         write_reports(config, published, templates, fresh)
@@ -283,9 +284,9 @@ def _figure_sets(config: Config, runs: Sequence[Run], tables: Path) -> Iterator[
         declared = figures_of_study(config, study)
         names = tuple(figure.name for figure in declared)
         folder, of = figures / study / platform.name, title_of(study, platform)
-        shows_times = any("times" in figure.reads for figure in declared)
-        times = (tables / "times_summary.csv",) if shows_times else ()
-        yield FigureSet(folder, names, of, (*inputs, *times))
+        reads = {read for figure in declared for read in figure.reads}
+        others = (tables / file for read, file in TABLES_OF.items() if read in reads)
+        yield FigureSet(folder, names, of, (*inputs, *others))
     inputs = tuple(tables / name for name in ("cells.csv", "variance.csv", "published.csv"))
     yield FigureSet(figures / "overview", tuple(figures_of("overview")), "overview", inputs)
     bench = (Path(config.report_folder, TABLES, BENCH),)

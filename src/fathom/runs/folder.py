@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from fathom.config import Cell, ConfigError, Spec, parse_spec
-from fathom.metrics import STEP_METRICS, Row, StepMetric
+from fathom.metrics import STEP_METRICS, Row, StepMetric, split_place
 from fathom.settings import (
     PLAIN,
     NonNegative,
@@ -353,11 +353,15 @@ def _wrong(row: Row, allowed: Mapping[str, StepMetric], events: int) -> Iterator
     """The metrics that a row cannot have so, and why; `events`: how many there are so far."""
     yield from ((name, "") for name in ALWAYS if name not in row)
     for name, value in row.items():
-        if name not in allowed:
+        try:
+            of, place = split_place(name)
+        except ValueError:
+            of, place = "", None
+        if of not in allowed or bool(allowed[of].along) != (place is not None):
             yield name, ""
-        elif not allowed[name].accepts(value):
+        elif not allowed[of].accepts(value):
             is_number = type(value) in (int, float)
-            why = f": {short_repr(value)} is not {allowed[name].accepted}" if is_number else ""
+            why = f": {short_repr(value)} is not {allowed[of].accepted}" if is_number else ""
             yield name, why
     if not (row["nonfinite_event"] or math.isfinite(row["loss"])):
         yield "nonfinite_event", ": 0, but the loss is not finite"

@@ -7,6 +7,7 @@ presented. No other file names a task.
 
 from __future__ import annotations
 
+import copy
 import importlib
 import math
 from abc import ABC, abstractmethod
@@ -23,12 +24,14 @@ import numpy as np
 from fathom.metrics import (
     CLOCKS,
     LOSS_TAIL,
+    MATTERS,
     RUN_METRICS,
     STEP_METRICS,
     Row,
     RunMetric,
     Score,
     StepMetric,
+    flat,
     measure_score,
     of_run,
     outcome,
@@ -36,7 +39,7 @@ from fathom.metrics import (
 from fathom.models import init
 from fathom.models.connections.connection import mixing_reports
 from fathom.models.connections.schemes import Scheme
-from fathom.models.network import Network, Output, inference_inputs
+from fathom.models.network import Network, Output, inference_inputs, without_block
 from fathom.models.ops import Array, Ops
 from fathom.models.recipes import Recipe
 from fathom.settings import ConfigError, Registry, Settings, unknown, validate
@@ -167,6 +170,41 @@ class Trained:
 
         return self._mean(right, batches)
 
+    def score(self) -> float:
+        """What the task's results are judged by, measured on held-out data; NaN if not finite."""
+        problem = self.problem
+        metric = run_metrics()[score_of(problem.spec.task).metric]
+        measured = (name for name in (metric.of, metric.times) if name)
+        row = {name: problem.task.step_metrics[name].compute(self) for name in measured}
+        value = measure_score([row], metric)
+        return math.nan if value is None else value
+
+    @cached_property
+    def scores_without_block(self) -> dict[int, float]:
+        """The score of the network without each block, by the number of the block, from 1."""
+        context = self.problem.network.connection.context
+        found = {}
+        for block in range(context.layers // context.per_block):
+            problem = copy.copy(self.problem)
+            problem.network = without_block(problem.network, block)
+            found[block + 1] = replace(self, problem=problem).score()
+        return found
+
+    @property
+    def layers_that_matter(self) -> int | None:
+        """How many blocks make the score worse by more than MATTERS where they are left out.
+
+        None where the score itself is not finite.
+        """
+        whole, judged_by = self.score(), score_of(self.problem.spec.task)
+        if not math.isfinite(whole):
+            return None
+        sign = 1 if judged_by.better == "lower" else -1
+        border = MATTERS * abs(judged_by.chance(self.problem.spec) - whole)
+        found = self.scores_without_block.values()
+        # Not finite is worse.
+        return sum(not sign * (value - whole) <= border for value in found)
+
     def _mean(self, total_of: Callable[[Batch], float], batches: Iterable[Batch]) -> float:
         total = weight = 0.0
         for batch in batches:
@@ -178,6 +216,14 @@ class Trained:
     def of_parameters(self, function: Callable[[dict[str, Array]], Array]) -> np.ndarray:
         """A function of the parameters alone, in float64."""
         return self.infer(lambda params, _: function(params), {}).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Points [N, 2] that a network generates, and as many of what it should generate."""
+
+    generated: np.ndarray
+    true: np.ndarray
 
 
 # --- presentation -------------------------------------------------------------------------------
@@ -201,6 +247,8 @@ class Presentation:
     """What the loss is a mean over, in the singular: token, image."""
     sizes: Callable[[Any], str]
     """From the task's Model: its sizes, in the letters of docs/definitions.md."""
+    loss_unit: str = "nats"
+    """The unit of the loss, for axes: a task with a loss of its own says it."""
     tables: tuple[Table, ...] = ()
     """After that of the score, which every study has."""
     figures: tuple[str, ...] = ("loss", "score", "grad_norm")
@@ -227,6 +275,8 @@ class Task(ABC):
     """The kind of network, which knows what the published names of variants stand for."""
     step_metrics: ClassVar[Mapping[str, StepMetric]] = Registry()
     """Its own numbers of a step: what `compute` takes depends on `when` (see StepMetric)."""
+    depths_compare: ClassVar[bool] = True
+    """Whether networks of other depths have the same problem: not where depth is its length."""
     run_metrics: ClassVar[Mapping[str, RunMetric]] = Registry()
     """Its own numbers of a run, derived from those of steps. Those that are measured once need no
     entry: the run has them by the same name."""
@@ -282,6 +332,13 @@ class Task(ABC):
         """Small arrays to measure in every step, by the name of their metric; none by default."""
         return {}
 
+    def samples(self, trained: Trained) -> Samples | None:
+        """What a network that generates points has learned to generate, for a figure.
+
+        None for any other.
+        """
+        return None
+
 
 @cache
 def load(name: str) -> Task:
@@ -331,17 +388,20 @@ def step_metrics() -> Mapping[str, StepMetric]:
 
 
 @cache
-def run_metrics() -> Mapping[str, RunMetric]:
-    """Every metric of a run, likewise: the columns of cells.csv."""
-    once = {n: of_run(n, m) for n, m in _own("step_metrics").items() if m.when != "every step"}
-    return ChainMap(_own("run_metrics"), once, RUN_METRICS)
+def run_metrics(of: tuple[str, ...] = TASKS) -> Mapping[str, RunMetric]:
+    """Every metric of a run of these tasks, likewise: the columns of cells.csv."""
+    own = _own("step_metrics", of).items()
+    once = {n: of_run(n, m) for n, m in own if m.when != "every step" and not m.along}
+    return ChainMap(_own("run_metrics", of), once, RUN_METRICS)
 
 
 @cache
-def _own(kind: Literal["step_metrics", "run_metrics"]) -> dict[str, Any]:
-    """The metrics that tasks declare. Two tasks may share one, but not a name for two."""
+def _own(
+    kind: Literal["step_metrics", "run_metrics"], of: tuple[str, ...] = TASKS
+) -> dict[str, Any]:
+    """The metrics that these tasks declare. Two may share one, but not a name for two."""
     found: dict[str, Any] = {}
-    for task in TASKS:
+    for task in of:
         for name, metric in getattr(load(task), kind).items():
             if found.setdefault(name, metric) is not metric:
                 raise ValueError(f"task {task}: another task has a metric {name!r}; rename one")
@@ -377,10 +437,11 @@ def score_of(task: str, judged_by: JUDGED_BY = "held_out") -> Score:
     """
     if judged_by == "held_out":
         return _module(task).SCORE
+    shown = presentation(task)
     return Score(
         metric=LOSS_TAIL,
         label="late training loss",
-        unit=f"nats per {presentation(task).unit}",
+        unit=f"{shown.loss_unit} per {shown.unit}",
         chance=load(task).chance_loss,
     )
 
@@ -451,15 +512,17 @@ class Problem:
         return found
 
     def at_start(self, ops: Ops, params: dict[str, np.ndarray]) -> Row:
-        """The task's metrics of the untrained network; null where one has no value."""
-        untrained = Untrained(self, ops, params)
-        return self._measure("first step", untrained)
+        """The metrics of the untrained network; null where one has no value."""
+        return self._measure("first step", Untrained(self, ops, params))
 
     def at(self, when: Literal["evaluations", "last step"], ops: Ops, infer: Inference) -> Row:
-        """The task's metrics of the network as it is; absent where it has no such thing."""
+        """The metrics of the network as it is; absent where it has no such thing."""
         found = self._measure(when, Trained(self, ops, infer))
         return {name: value for name, value in found.items() if value is not None}
 
     def _measure(self, when: str, network: Untrained | Trained) -> Row:
-        metrics = self.task.step_metrics.items()
-        return {name: metric.compute(network) for name, metric in metrics if metric.when == when}
+        found: Row = {}
+        for name, metric in (STEP_METRICS | self.task.step_metrics).items():
+            if metric.when == when:
+                found |= flat(name, metric, metric.compute(network))
+        return found

@@ -25,7 +25,7 @@ from typing import Annotated, ClassVar, Literal, get_args
 import numpy as np
 import pandas as pd
 from pydantic import Field, model_validator
-from scipy import stats
+from scipy.special import stdtrit  # of scipy.stats what few tests need is loaded where it is
 
 from fathom import tasks
 from fathom.analysis.effects import ROUNDING
@@ -837,6 +837,8 @@ class VariesMore(VariantThan):
                     f"no run of {both} with {MIN_RUNS_FOR_SPREAD} seeds "
                     f"together, of each at least {MIN_SEEDS}"
                 )
+            from scipy import stats
+
             sd, other_sd = one.std(ddof=1), other.std(ddof=1)
             with np.errstate(divide="ignore", invalid="ignore"):  # values may all be equal
                 p = float(stats.levene(one, other, center="median").pvalue)
@@ -983,6 +985,8 @@ def welch(a: pd.Series, b: pd.Series) -> dict[str, float]:
     if n >= MIN_SEEDS:
         equal = a.nunique() == b.nunique() == 1  # no variance to take an interval from
         if not equal:
+            from scipy import stats
+
             low, high = stats.ttest_ind(a, b, equal_var=False).confidence_interval(CONFIDENCE)
         half = 0.0 if equal else float(high - low) / 2
     return {"n": n, "mean": mean, "sd": math.nan, "ci95_half": half}
@@ -1018,11 +1022,13 @@ class LineInDepth(Relation):
         if len(depths) < 3:
             metric = self.metrics[0]
             raise NotMeasured(f"no run of {self.variant} at three depths with a finite {metric}")
+        from scipy import stats
+
         fit = stats.linregress(runs["depth"], runs["value"])
         # Values that are all equal have no correlation, and a slope that is exactly zero.
         flat = runs["value"].nunique() == 1
         r_squared, stderr = (0.0, 0.0) if flat else (fit.rvalue**2, fit.stderr)
-        half = float(stats.t.ppf(0.5 + CONFIDENCE / 2, len(runs) - 2)) * stderr
+        half = float(stdtrit(len(runs) - 2, 0.5 + CONFIDENCE / 2)) * stderr
         rises = fit.slope - half > 0 and r_squared >= self.r_squared
         verdict = verdict_of(rises, fit.slope + half <= 0)
         reason = (
@@ -1051,6 +1057,8 @@ class Correlates(Relation):
         # Fisher's interval takes four points.
         if len(runs) < 4 or min(one.nunique(), other.nunique()) == 1:
             raise NotMeasured("no run of four runs whose metrics differ")
+        from scipy import stats
+
         found = stats.pearsonr(one, other)
         r, (low, high) = float(found.statistic), found.confidence_interval(CONFIDENCE)
         verdict = verdict_of(low > self.at_least, high < self.at_least)

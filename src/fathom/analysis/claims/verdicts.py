@@ -69,7 +69,7 @@ def claims_table(
     A claim with a control has each test a second time, made in that study (column `control`).
     `rests_on` says what the verdict rests on; `confidence` is that of its interval, if it has one.
     """
-    valid = counted(cells)
+    valid = counted(cells).copy()  # of whose blocks every test takes rows: one for each type
     scores = scores_of(config)
     evidence = {
         name: Evidence(cells, steps[steps["platform"] == name], valid, scores)
@@ -260,7 +260,9 @@ def published_table(config: Config, summary: pd.DataFrame, published: Published)
     """
     columns = ["source", "study", "metric", "variant", "depth", "published", "published_high"]
     columns += ["platform", "mean", "low", "high", "n", "diverged", "deviates", "scale"]
-    ours_of = {cell: ours.to_dict("records") for cell, ours in summary.groupby(CELL)}
+    ours_of: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in summary.to_dict("records"):
+        ours_of.setdefault(tuple(row[name] for name in CELL), []).append(row)
     rows = []
     for entry in published.values:
         study = config.studies.get(entry.study)
@@ -319,7 +321,7 @@ def thresholds_table(cells: pd.DataFrame, published: Published) -> pd.DataFrame:
     """
     valid = counted(cells)
     rows = []
-    for threshold in published.thresholds:
+    for threshold in (t for t in published.thresholds if t.metric in valid):
         runs = valid[valid["study"].isin(threshold.studies)]
         runs = runs[runs[threshold.metric].notna()]
         for group, seeds in runs.groupby(GROUP, sort=False):

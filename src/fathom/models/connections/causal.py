@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
@@ -45,8 +46,9 @@ class Causal(Settings):
 class History(NamedTuple):
     """A pass up to a layer."""
 
-    weights: Array
-    """[L, L]"""
+    blocks: dict[int, Array]
+    """By how many states are finished, m: the weights of the last n of them in the next n layers,
+    [n, n]; near the end there are fewer layers."""
     states: Arrays
     """All states so far, […, C] each."""
     sums: Arrays = ()
@@ -63,6 +65,9 @@ class CausalConnection(Connection):
     of n states (n is the largest power of two that divides their number) is added to the next n
     layers by one product of an n×n block of weights with the stacked states. That covers every
     pair of state and later layer once, and reads each state log₂(L) times.
+
+    The blocks are cut out by halving. The gradient of a slice is as large as what it is cut from:
+    L slices of the whole would take L³ numbers, halves of halves take 2 L².
     """
 
     settings: Causal
@@ -94,14 +99,14 @@ class CausalConnection(Connection):
     def open(
         self, ops: Ops, params: dict[str, Array], x: Array, noise: Array | None = None
     ) -> History:
-        return History(self.weights(ops, params), (x,))
+        L = self.context.layers
+        size = 1 << L.bit_length()  # the power of two above L
+        return History(dict(cut_blocks(self.weights(ops, params), 0, size)), (x,))
 
     def read(self, ops: Ops, state: History, k: int) -> tuple[Array, History]:
-        m = k + 1
-        n = m & -m
-        # Layer k mixes the first k + 1 states, so these m states serve layers from k on.
-        block = state.weights[k : min(k + n, self.context.layers), m - n : m]
-        parts = ops.unstack(ops.tensordot(block, ops.stack(state.states[m - n : m])))
+        m = k + 1  # layer k mixes the first k + 1 states, so these serve layers from k on
+        block = state.blocks[m]
+        parts = ops.unstack(ops.tensordot(block, ops.stack(state.states[m - block.shape[1] : m])))
         x, *sums = (
             a if b is None else b if a is None else a + b for a, b in zip_longest(state.sums, parts)
         )
@@ -113,3 +118,19 @@ class CausalConnection(Connection):
 
     def close(self, ops: Ops, state: History) -> Array:
         return state.states[-1]
+
+
+def cut_blocks(weights: Array, first: int, size: int) -> Iterator[tuple[int, Array]]:
+    """The blocks by m of `History`, for m between `first` and `first` + `size`, a power of two.
+
+    `weights`: of the states from `first` on in the layers from `first` − 1 on, so many of either,
+    or fewer near the end. There is no layer −1.
+    """
+    half = size // 2
+    if half == 0:
+        return
+    m, upper = first + half, half - (first == 0)
+    if weights.shape[0] > upper:
+        yield m, weights[upper:, :half]
+        yield from cut_blocks(weights[upper:, half:], m, half)
+    yield from cut_blocks(weights[:upper, :half], first, half)

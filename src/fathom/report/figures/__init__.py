@@ -9,8 +9,8 @@ This is its declaration: the function's name is that of the file, its parameters
 figures of the reports and what `fathom verify` expects follow from it.
 
 A task's `Presentation.figures` names such functions, or metrics. A metric needs no function: a step
-metric is drawn against step, a run metric against depth. `@figure(everywhere=True)` declares a
-figure that every study has.
+metric is drawn against step, a profile along its axis, a run metric against depth.
+`@figure(everywhere=True)` declares a figure that every study has.
 
 What others use:
 
@@ -64,10 +64,13 @@ READS = {
     "title": "what the figures are of, as in 'depth-mlx on torch'",
     "steps": "steps.csv.gz, the rows of one study on one platform",
     "summary": "summary.csv, the same rows",
+    "profiles": "profiles.csv, the same rows",
     "times": "the same with the columns of times_summary.csv",
     "effects": "effects.csv, the same rows",
+    "effective_depth": "effective_depth.csv, the same rows",
     "score": "the study's score (`fathom.metrics.Score`)",
     "mixing": "learned mixing over depth by variant (`fathom.report.mixing.Mixing`)",
+    "samples": "what networks generate, by run (`fathom.report.samples.Drawn`)",
     "variance": "variance.csv",
     "published": "published.csv",
     "cells": "cells.csv",
@@ -164,12 +167,18 @@ def find(name: str) -> Declaration:
 
 
 def _figure_of_metric(name: str) -> Declaration | None:
-    """A step metric against step, or a run metric against depth."""
+    """A step metric against step or along its axis, or a run metric against depth."""
     from fathom.report.figures import panels
 
     step, run = tasks.step_metrics().get(name), tasks.run_metrics().get(name)
     draw: Callable[..., Figure]
-    if step and step.when in ("every step", "evaluations") and name not in ("step", *CLOCKS):
+    if step and step.along:
+        reads, draw = ("profiles", "title"), functools.partial(panels.along, metric=name)
+        caption = (
+            f"{name} along the {step.along}, for every depth: {step.definition}. A line is the "
+            "mean over seeds, a band their range."
+        )
+    elif step and step.when in ("every step", "evaluations") and name not in ("step", *CLOCKS):
         reads, draw = ("steps", "title"), functools.partial(panels.against_step, metric=name)
         caption = f"{name} against step, for every depth: {step.definition}."
     elif run and run.averaged:
@@ -203,9 +212,10 @@ def figures_for(names: Iterable[str], connections: Iterable[Scheme]) -> list[Dec
 def figures_of_study(config: Config, study: str) -> list[Declaration]:
     """The figures of a study, the same at every platform.
 
-    Those that its task names and those that are everywhere, unless it has more than MOST_LINES
-    variants; before them the score against the learning rate where rates differ, and contrasts
-    where it has some, or too many variants.
+    Those that its task names, those that are everywhere, effective depth where its plain network
+    has a curve over depth, and scores without a block where it asks for them, unless it has more
+    than MOST_LINES variants; before them the score against the learning rate where rates differ,
+    and contrasts where it has some, or too many variants.
     """
     settings = config.studies[study]
     variants = dict.fromkeys(cell.variant for cell in config.cells() if cell.study == study)
@@ -216,6 +226,10 @@ def figures_of_study(config: Config, study: str) -> list[Declaration]:
         names += ["effects", "variants"]
     if len(variants) <= MOST_LINES:
         names += tasks.presentation(settings.task).figures
+        if config.depth_control(study):
+            names.append("effective_depth")
+        if settings.leave_out_blocks:
+            names.append("score_without_block")
         names += [name for name, one in figures_of(STUDY).items() if one.everywhere]
     return figures_for(names, (config.connection(study, variant) for variant in variants))
 

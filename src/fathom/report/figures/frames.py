@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -33,9 +33,38 @@ def course(
     last `window` steps. `geometric`: means are of the logarithm. Only steps at which every seed is
     finite (and positive, if geometric) are there: a mean over the survivors would flatter.
     """
+    return _over_seeds(steps, "step", metric, window, geometric=geometric)
+
+
+def along(profile: pd.DataFrame, *, geometric: bool = False) -> pd.DataFrame:
+    """A profile of one depth, over the seeds of each variant: variant, at, mean, low, high.
+
+    As `course`: a place at which a seed is not finite is left out.
+    """
+    return _over_seeds(profile, "at", "value", geometric=geometric)
+
+
+def means_along(profile: pd.DataFrame) -> pd.DataFrame:
+    """Means over seeds of a profile: a row for each (variant, depth), a column for each place.
+
+    Variants in their order, each from its shallowest depth. NaN where a seed is not finite.
+    """
+    found = {
+        (variant, depth): seeds.pivot(index="at", columns="seed", values="value").mean(
+            axis="columns", skipna=False
+        )
+        for variant, rows in profile.groupby("variant", sort=False)
+        for depth, seeds in rows.groupby("depth")
+    }
+    return pd.DataFrame(found).T
+
+
+def _over_seeds(
+    table: pd.DataFrame, axis: str, metric: str, window: int = 1, *, geometric: bool = False
+) -> pd.DataFrame:
     found = []
-    for variant, rows in steps.groupby("variant", sort=False):
-        wide = rows.pivot_table(index="step", columns="seed", values=metric, dropna=False)
+    for variant, rows in table.groupby("variant", sort=False):
+        wide = rows.pivot_table(index=axis, columns="seed", values=metric, dropna=False)
         finite = wide.astype(float).replace([np.inf, -np.inf], np.nan).dropna()
         if geometric:
             finite = np.log10(finite[(finite > 0).all(axis=1)])
@@ -44,7 +73,7 @@ def course(
             {"mean": values.mean(axis=1), "low": values.min(axis=1), "high": values.max(axis=1)}
         )
         points = 10**points if geometric else points
-        found.append(points.rename_axis("step").reset_index().assign(variant=variant))
+        found.append(points.rename_axis(axis).reset_index().assign(variant=variant))
     return pd.concat([points for points in found if len(points)] or found[:1], ignore_index=True)
 
 
@@ -212,6 +241,14 @@ def final_scores(sweep: pd.DataFrame, *, geometric: bool) -> pd.DataFrame:
         rows.append((*key, mean(scores, geometric=geometric), scores.min(), scores.max(), outcome))
     columns = ["variant", "platform", "depth", "mean", "low", "high", "outcome"]
     return labelled(pd.DataFrame(rows, columns=columns).sort_values("depth", kind="stable"))
+
+
+def with_loss_unit(table: pd.DataFrame, units: Mapping[str, str]) -> pd.DataFrame:
+    """With the unit of each row's loss, by its study; a table of no study stays as it is."""
+    if "study" not in table:
+        return table
+    named = table["study"].map(units).rename("loss_unit")
+    return pd.concat([table, named], axis=1)  # `assign` warns of tables with many columns
 
 
 def labelled(table: pd.DataFrame) -> pd.DataFrame:

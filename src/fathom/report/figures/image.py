@@ -9,6 +9,7 @@ import pandas as pd
 
 from fathom.models.connections.causal import Causal
 from fathom.report.figures import figure, frames, panels, style
+from fathom.report.formatting import count_layers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,7 +46,7 @@ def comparison(steps: pd.DataFrame, summary: pd.DataFrame, score: Score, title: 
         variants = list(groups["variant"].unique())
         panels.points(middle, panels.values_of(groups, "score", score), variants)
         if len(depths) > 1:
-            left.set_title(f"{depth} layers", loc="left", pad=6 + 24 * max(marks))
+            left.set_title(count_layers(depth), loc="left", pad=6 + 24 * max(marks))
     handles = style.legend_handles(steps["variant"].unique())
     return style.finish(page, panels.at_depth(title, depths), handles)
 
@@ -65,7 +66,7 @@ def mixing_matrix(mixing: dict[str, Mixing], title: str) -> Figure:
     for (left, right), (variant, learned) in zip(axes, mixing.items(), strict=True):
         if right is not axes[0, 1]:  # one scale for all, so that they can be compared
             right.sharey(axes[0, 1])
-        left.set_title(f"{variant}, {learned.depth} layers, seed {learned.seed}", loc="left")
+        left.set_title(f"{variant}, {count_layers(learned.depth)}, seed {learned.seed}", loc="left")
         if learned.is_finite:
             page.colorbar(_weights(left, learned.weights), ax=left, label="weight")
             _sums(right, learned.matrix)

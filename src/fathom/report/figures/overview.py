@@ -28,8 +28,8 @@ FACTORS = {
 BESIDE = 3
 """Studies in a row."""
 
-METRICS = {"loss_final": "final loss (nats)", "gain_final": "final log10 gain"}
-"""The published metrics that are drawn, with the labels of their axes."""
+METRICS = {"loss_final": "final loss", "gain_final": "final log10 gain"}
+"""The published metrics that are drawn, with the labels of their axes, but for the loss's unit."""
 
 
 @figure
@@ -151,6 +151,7 @@ def published(published: pd.DataFrame) -> Figure:
             _beside(ax, values, platforms)
             if metric == "loss_final":
                 style.log_if_wide(ax)
+                label = panels.with_loss_unit(label, values)
             else:
                 style.as_constant(ax)
             ax.set_ylabel(label)

@@ -13,6 +13,7 @@ import pandas as pd
 from fathom import tasks
 from fathom.metrics import POSITIVE
 from fathom.report.figures import frames, style
+from fathom.report.formatting import count_layers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,15 +25,25 @@ WIDE = 16
 """Depths of this ratio or more are drawn on a logarithmic axis: else the small ones overlap."""
 
 
-def step_label(metric: str) -> str:
-    """The axis label of a step metric, with its unit, perhaps in two lines."""
-    return tasks.step_metrics()[metric].label
+def step_label(metric: str, rows: pd.DataFrame) -> str:
+    """The axis label of a step metric, with its unit, perhaps in two lines.
+
+    `rows`: of the study or the run that is drawn, whose task has a unit of the loss.
+    """
+    label = tasks.step_metrics()[metric].label
+    return with_loss_unit(label, rows) if metric == "loss" else label
 
 
-def run_label(metric: str) -> str:
+def with_loss_unit(label: str, rows: pd.DataFrame) -> str:
+    """A label with the unit of the rows' loss, where they tell it: `frames.with_loss_unit`."""
+    units = rows["loss_unit"].unique() if "loss_unit" in rows else ()
+    return f"{label} ({units[0]})" if len(units) == 1 else label
+
+
+def run_label(metric: str, rows: pd.DataFrame) -> str:
     """The axis label of a run metric: what it is of, and how it is derived from it."""
     entry = tasks.run_metrics()[metric]
-    return entry.label or f"{step_label(entry.of)}:\n{entry.definition}"
+    return entry.label or f"{step_label(entry.of, rows)}:\n{entry.definition}"
 
 
 def score_label(score: Score) -> str:
@@ -48,7 +59,7 @@ def in_words(label: str) -> str:
 def at_depth(title: str, depths: Sequence[int]) -> str:
     """A title, perhaps of several lines, whose first one names the depth if there is only one."""
     first, *rest = title.split("\n")
-    return "\n".join([f"{first}, {depths[0]} layers", *rest]) if len(depths) == 1 else title
+    return "\n".join([f"{first}, {count_layers(depths[0])}", *rest]) if len(depths) == 1 else title
 
 
 def is_log(metric: str) -> bool:
@@ -86,11 +97,47 @@ def against_step(
     ]
     for position, (ax, depth) in enumerate(zip(axes, depths, strict=True)):
         row = position - position % style.BESIDE  # it shares its axis; its titles are at one height
-        ax.set_ylabel("" if position > row else label or entry.label)
+        ax.set_ylabel("" if position > row else label or step_label(metric, steps))
         if len(depths) > 1:
             above = max(marks[row : row + style.BESIDE])
-            ax.set_title(f"{depth} layers", pad=6 + 24 * above)
+            ax.set_title(count_layers(depth), pad=6 + 24 * above)
     handles = style.legend_handles(having["variant"].unique())
+    return style.finish(page, at_depth(title, depths), handles)
+
+
+def along(profiles: pd.DataFrame, metric: str, title: str, *, exact: str = "") -> Figure:
+    """A panel for each depth: a profile along its axis, a line for each variant.
+
+    `exact`: a profile that is the same in every run, drawn dotted.
+    """
+    entry = tasks.step_metrics()[metric]
+    own = profiles[profiles["metric"] == metric]
+    if own.empty:
+        return style.placeholder(f"{title}\nno run has a {in_words(entry.label)}")
+    depths = sorted(own["depth"].unique())
+    same = profiles[profiles["metric"] == exact].drop_duplicates("at")
+    theory = same["at"].astype(float), same["value"].astype(float)
+    page, axes = style.panels(len(depths), sharey=True)
+    for position, (ax, depth) in enumerate(zip(axes, depths, strict=True)):
+        course = frames.along(own[own["depth"] == depth], geometric=entry.log)
+        style.bands(ax, course, "at")
+        if exact:
+            ax.plot(*theory, color=style.GREY, ls=":", zorder=1)
+        if entry.log:
+            style.log_if_wide(ax)
+        places = course["at"]
+        if places.min() > 0 and places.max() >= WIDE * places.min():
+            ax.set_xscale("log")
+        elif (places % 1 == 0).all():
+            style.whole_ticks(ax)
+        ax.set_xlabel(entry.along)
+        ax.set_ylabel("" if position % style.BESIDE else entry.label)
+        if len(depths) > 1:
+            ax.set_title(count_layers(depth))
+    handles = style.legend_handles(own["variant"].unique())
+    if exact:
+        looks = {"color": style.GREY, "ls": ":"}
+        handles.append(style.legend_handle(in_words(tasks.step_metrics()[exact].label), **looks))
     return style.finish(page, at_depth(title, depths), handles)
 
 
@@ -109,7 +156,7 @@ def side_by_side(
     kept = [metric for metric in metrics if not having[metric].empty]
     for metric in metrics:
         if metric not in kept:
-            title += f"\nno variant has a {in_words(step_label(metric))}"
+            title += f"\nno variant has a {in_words(step_label(metric, steps))}"
     if not kept:
         return style.placeholder(title)
     whole = pd.concat(having.values())
@@ -120,7 +167,7 @@ def side_by_side(
             rows = having[metric][having[metric]["depth"] == depth]
             marks = curves(ax, rows, metric, levels={"chance": (chance or {}).get(metric)})
             if len(depths) > 1:
-                ax.set_title(f"{depth} layers", pad=6 + 24 * marks)
+                ax.set_title(count_layers(depth), pad=6 + 24 * marks)
     variants = [v for v in steps["variant"].unique() if v in set(whole["variant"])]
     same = frames.coinciding(frames.with_all(steps, kept), kept)
     title = at_depth(title, depths) + coincide(same)
@@ -160,7 +207,8 @@ def curves(
     style.curves(ax, course, failures, int(rows["step"].max()), log=log)
     if entry.whole:
         style.counts(ax)
-    ax.set_ylabel(entry.label + (f",\nmean of {window} steps" if window > 1 else ""))
+    label = step_label(metric, rows)
+    ax.set_ylabel(label + (f",\nmean of {window} steps" if window > 1 else ""))
     return len(failures)
 
 
@@ -194,7 +242,7 @@ def values_of(
         lower, log = score.better == "lower", is_log(score.metric)
         return Values(groups, score_label(score), levels_of(summary, score), lower, log)
     groups = frames.groups_of_seeds(summary, metric, start)
-    return Values(groups, run_label(metric), {}, lower_is_better=True, log=is_log(metric))
+    return Values(groups, run_label(metric, summary), {}, lower_is_better=True, log=is_log(metric))
 
 
 def points(ax: Axes, values: Values, variants: Sequence[str]) -> None:

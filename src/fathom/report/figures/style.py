@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 COLOURS = {
     "baseline": "#000000", "hc": "#D55E00", "mhc": "#0072B2",
-    "resnet": "#000000", "hc_causal": "#D55E00", "mhc_causal": "#0072B2",
+    "resnet": "#000000", "resgcn": "#000000", "hc_causal": "#D55E00", "mhc_causal": "#0072B2",
     "hc_static": "#E69F00", "mhc_static": "#56B4E9",
     "hc_dynamic": "#CC79A7", "mhc_dynamic": "#009E73", "hc_paper_static": "#7F7F7F",
     "hc_paper": "#CC79A7", "mhc_paper": "#009E73", "mhc_identity": "#56B4E9", "mhc_lite": "#E69F00",
-    "krom_hc": "#8C564B", "circulant_mhc": "#6A3D9A",
+    "krom_hc": "#8C564B", "circulant_mhc": "#6A3D9A", "mhc_cycle_static": "#B2A100",
     "v1": "#D55E00", "v1_20": "#8C564B", "v1_noise": "#E69F00", "v2": "#CC79A7",
     "v3": "#0072B2", "v4a": "#56B4E9", "v4b": "#6A3D9A", "v4c": "#009E73", "v4d": "#B2A100",
     "v4d_50": "#7F7F7F",
@@ -128,13 +128,7 @@ def curves(ax: Axes, course: pd.DataFrame, failures: pd.DataFrame, last: int, *,
 
     `course` and `failures` as `frames` makes them, `last`: the last step of the axis.
     """
-    # Many bands on each other hide what is below them.
-    opacity = 0.2 if course["variant"].nunique() <= 5 else 0.08
-    for variant, points in course.groupby("variant", sort=False):
-        colour, x = colour_of(variant), points["step"].astype(int)
-        low, high = points["low"].astype(float), points["high"].astype(float)
-        ax.fill_between(x, low, high, color=colour, alpha=opacity, lw=0)
-        ax.plot(x, points["mean"], color=colour, marker="o" if len(points) == 1 else None)
+    bands(ax, course, "step")
     if not ax.has_data() and len(ax.get_shared_y_axes().get_siblings(ax)) == 1:
         ax.set_yticks([])  # numbers on it would say something
     elif log:
@@ -154,6 +148,17 @@ def curves(ax: Axes, course: pd.DataFrame, failures: pd.DataFrame, last: int, *,
             xytext=(shift, 0), textcoords="offset points", color=colour, va="center", ha=side,
             fontsize=12, annotation_clip=False,
         )  # fmt: skip
+
+
+def bands(ax: Axes, course: pd.DataFrame, axis: str) -> None:
+    """Draw a line and a band for each variant, against the column `axis`."""
+    # Many bands on each other hide what is below them.
+    opacity = 0.2 if course["variant"].nunique() <= 5 else 0.08
+    for variant, points in course.groupby("variant", sort=False):
+        colour, x = colour_of(variant), points[axis].astype(float)
+        low, high = points["low"].astype(float), points["high"].astype(float)
+        ax.fill_between(x, low, high, color=colour, alpha=opacity, lw=0)
+        ax.plot(x, points["mean"], color=colour, marker="o" if len(points) == 1 else None)
 
 
 CROSS: dict[str, Any] = {"marker": "x", "ms": 11, "mew": 3}

@@ -10,6 +10,7 @@ import pandas as pd
 
 from fathom.models.connections.components import LearnedGate
 from fathom.report.figures import figure, frames, panels, style
+from fathom.report.formatting import count_layers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -66,7 +67,7 @@ def final_bits(steps: pd.DataFrame, title: str) -> Figure:
                 ax.plot(bits, [y] * len(bits), "o", ms=8, color=colour, alpha=0.6)
         ax.set_yticks(range(len(variants)), variants if ax is axes[0] else [])
         ax.set_ylim(len(variants) - 0.5, -0.5)
-        ax.set_title(f"{depth} layers")
+        ax.set_title(count_layers(depth))
         style.vertical_levels(ax, near)
         ax.set_xlabel(label)
     return style.finish(page, title)
@@ -117,12 +118,12 @@ def trade_off(steps: pd.DataFrame, title: str) -> Figure:
             ax.plot(runs["base_row_error"], runs[kind], marker, ms=9, alpha=0.7, color=colour)
         ax.set_xscale("log")
         ax.locator_params(axis="x", numticks=6)
-        ax.set_xlabel(panels.step_label("base_row_error"))
-        ax.set_ylabel(panels.step_label(kind))
+        ax.set_xlabel(panels.step_label("base_row_error", last))
+        ax.set_ylabel(panels.step_label(kind, last))
         ax.margins(0.08)
     handles = style.legend_handles(variants, marker="o", ls="", alpha=0.7)
     if len(depths) > 1:
-        handles += style.marker_handles([f"{depth} layers" for depth in depths])
+        handles += style.marker_handles([count_layers(depth) for depth in depths])
     same = panels.coincide(frames.coinciding(last, ["base_row_error", *kinds]))
     return style.finish(page, title + same, handles)
 

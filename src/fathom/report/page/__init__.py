@@ -10,8 +10,9 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from fathom.analysis.tables import read_table
+from fathom.analysis.tables import loss_units, read_table
 from fathom.config import Config
+from fathom.report.figures.frames import with_loss_unit
 from fathom.report.page.curves import MOST_STEPS, Curves, curves_of
 from fathom.report.render import check_numbers, environment_of, fill
 from fathom.settings import ConfigError
@@ -68,6 +69,7 @@ def reports_in(config: Config, folder: Path) -> list[str]:
 def plots_of(config: Config, tables: Path) -> dict[str, Curves]:
     """The curves of every study with a run that counts, in the order of the config."""
     steps, summary = (read_table(tables / name) for name in ("steps.csv.gz", "summary.csv"))
+    steps = with_loss_unit(steps, loss_units(config))
     return {
         name: curves_of(name, study.labels, rows, summary)
         for name, study in config.studies.items()

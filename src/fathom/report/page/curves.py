@@ -16,6 +16,7 @@ from markupsafe import Markup
 from fathom import tasks
 from fathom.analysis.platforms import Platform
 from fathom.report.figures.frames import constant, first_nonfinite
+from fathom.report.figures.panels import step_label
 from fathom.report.figures.style import colour_of
 
 MOST_STEPS = 100
@@ -76,8 +77,8 @@ def _metrics_in(steps: pd.DataFrame) -> list[dict[str, Any]]:
     return [
         {
             "name": name,
-            "label": " ".join(metric.label.split()),
-            "title": metric.label.replace("\n", "<br>"),
+            "label": " ".join(step_label(name, steps).split()),
+            "title": step_label(name, steps).replace("\n", "<br>"),
             "log": metric.log,
             "sparse": metric.when == "evaluations",
         }

@@ -1,0 +1,218 @@
+"""What depth is worth: how deep a plain network has to be to end where another network ends.
+
+Definitions: docs/definitions.md, "Effective depth".
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from fathom.analysis.effects import ROUNDING
+from fathom.analysis.tables import (
+    MIN_SEEDS,
+    counted,
+    is_ratio,
+    read_table,
+    save_tables,
+    scores_of,
+    t_interval,
+)
+from fathom.config import CONTROL_DEPTHS, Config
+from fathom.metrics import Score
+
+AT, BELOW, BEYOND = "at", "below", "beyond"
+"""Of an answer: at a depth; below the shallowest plain network; beyond every one that was tried."""
+
+COLUMNS = [
+    "study", "platform", "depth", "variant", "against", "by", "seeds", "diverged", "answer",
+    "effective_depth", "low", "high", "low_open", "high_open", "shallowest", "deepest",
+    "plain_best", "plain_depths", "plain_diverged",
+]  # fmt: skip
+
+
+def write_effective_depth(config: Config, folder: Path) -> None:
+    """Write effective_depth.csv beside the table of cells."""
+    cells = read_table(folder / "cells.csv")
+    save_tables({"effective_depth.csv": effective_depth_table(config, cells)}, folder)
+
+
+def effective_depth_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
+    """A row per variant, depth and platform of the studies that have a plain network to read from.
+
+    `against` is the plain network, `plain_depths` are the depths of it that count, `plain_best` is
+    that of its best mean score, and at those in `plain_diverged` a run of it diverged. `seeds`
+    count, beside `diverged` ones of the variant. `effective_depth` is the shallowest or the
+    deepest plain depth where the `answer` is BELOW or BEYOND. `low` and `high` are the ends of its
+    interval, NaN below MIN_SEEDS seeds; `low_open`: it reaches below the shallowest plain network,
+    `high_open`: beyond the deepest.
+    """
+    valid, scores, rows = counted(cells), scores_of(config), []
+    for name, study in config.studies.items():
+        control = config.depth_control(name)
+        if control is None:
+            continue
+        alike = [label for label in study.labels if not study.changes_plain(label)]
+        alike.remove(control)
+        for platform, runs in valid[valid["study"] == name].groupby("platform", sort=False):
+            of = {key: seeds.set_index("seed") for key, seeds in runs.groupby(["variant", "depth"])}
+            plain = {depth: group for (variant, depth), group in of.items() if variant == control}
+            for depth, variant in itertools.product(sorted(runs["depth"].unique()), alike):
+                if (variant, depth) not in of:
+                    continue
+                found = _row(of[variant, depth], plain, scores[name])
+                labels = {"study": name, "platform": platform, "depth": depth, "variant": variant}
+                rows += [{**labels, "against": control, **row} for row in found]
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _row(
+    ours: pd.DataFrame, plain: Mapping[int, pd.DataFrame], score: Score
+) -> Iterator[dict[str, Any]]:
+    """The rest of a row; none where no seed of the variant is finite, or too few depths count."""
+    values = _finite(ours)
+    if values.empty:
+        return
+    counts = {
+        depth: runs.loc[values.index]
+        for depth, runs in plain.items()
+        if set(values.index) <= set(runs.index) and "not scored" not in set(runs["outcome"])
+    }
+    if len(counts) < CONTROL_DEPTHS:
+        return
+    finite = {depth: _finite(runs) for depth, runs in counts.items()}
+    whole = {depth: found for depth, found in finite.items() if len(found) == len(values)}
+    if not whole:
+        return
+    ratio = is_ratio(score.metric) and all((v > 0).all() for v in [values, *whole.values()])
+    sign = 1 if score.better == "lower" else -1
+    curve = [
+        Point(depth, *_worse_by(whole[depth], values, sign, ratio=ratio))
+        if depth in whole
+        else Point(depth, math.inf, math.inf, math.inf)
+        for depth in sorted(counts)
+    ]
+    depths = [point.depth for point in curve]
+    yield {
+        "by": "ratio" if ratio else "difference",
+        "seeds": len(values),
+        "diverged": int((ours["outcome"] == "diverged").sum()),
+        **read_depth(curve, interval=len(values) >= MIN_SEEDS)._asdict(),
+        "shallowest": depths[0],
+        "deepest": depths[-1],
+        "plain_best": min(curve, key=lambda point: point.mean).depth,
+        "plain_depths": " ".join(map(str, depths)),
+        "plain_diverged": " ".join(str(depth) for depth in depths if depth not in whole),
+    }
+
+
+def _finite(runs: pd.DataFrame) -> pd.Series:
+    """The scores of the runs that did not diverge, by seed."""
+    scores = pd.to_numeric(runs["score"]).where(runs["outcome"] != "diverged")
+    return scores.dropna()
+
+
+def _worse_by(
+    theirs: pd.Series, ours: pd.Series, sign: int, *, ratio: bool
+) -> tuple[float, float, float]:
+    """How much worse a plain network ends, mean over seeds: (mean, low, high).
+
+    Positive: worse. Below MIN_SEEDS seeds the interval is the mean alone.
+    """
+    difference = theirs - ours
+    if difference.abs().max() < ROUNDING:
+        return 0.0, 0.0, 0.0
+    if ratio:
+        difference = np.log10(theirs) - np.log10(ours)
+    found = t_interval(sign * difference)
+    half = 0.0 if math.isnan(found["ci95_half"]) else found["ci95_half"]
+    return found["mean"], found["mean"] - half, found["mean"] + half
+
+
+# --- reading a depth from a curve -----------------------------------------------------------------
+
+
+class Point(NamedTuple):
+    """How much worse than a variant the plain network ends at a depth; below 0: better."""
+
+    depth: int
+    mean: float
+    low: float
+    """Of its interval, as `high`. All three are infinite where a run diverged."""
+    high: float
+
+
+class Reading(NamedTuple):
+    """What a curve says: see `effective_depth_table`."""
+
+    answer: Literal["at", "below", "beyond"]
+    effective_depth: float
+    low: float = math.nan
+    high: float = math.nan
+    low_open: bool = False
+    high_open: bool = False
+
+
+def read_depth(curve: Sequence[Point], *, interval: bool) -> Reading:
+    """The depth at which the plain network ends where the variant does, and its interval.
+
+    `curve`: by ascending depth; between depths its three lines are straight over log depth.
+    `interval`: whether low and high are those of an interval over seeds.
+    """
+    shallowest, deepest = float(curve[0].depth), float(curve[-1].depth)
+    alike = [point for point in curve if point.low <= 0]
+    if curve[0].high < 0:
+        return Reading(BELOW, shallowest)
+    if not alike:
+        return Reading(BEYOND, deepest)
+    # Where the mean never gets there, the depth that comes nearest does, as far as seeds can tell.
+    nearest = min(alike, key=lambda point: point.mean)
+    depth = _first(curve, "mean", _reached) or float(nearest.depth)
+    if not interval:
+        return Reading(AT, depth)
+    # From there on, until the two can be told apart again, whichever of them is better.
+    ends = _first(curve, "high", _better, depth), _first(curve, "low", _worse, depth)
+    high = min((max(end, depth) for end in ends if end is not None), default=None)
+    return Reading(
+        AT,
+        depth,
+        _first(curve, "low", _reached) or depth,
+        deepest if high is None else high,
+        low_open=curve[0].low <= 0,
+        high_open=high is None,
+    )
+
+
+def _reached(value: float) -> bool:
+    return value <= 0
+
+
+def _better(value: float) -> bool:
+    return value < 0
+
+
+def _worse(value: float) -> bool:
+    return value > 0
+
+
+def _first(
+    curve: Sequence[Point], line: str, holds: Callable[[float], bool], after: float = 0
+) -> float | None:
+    """The first depth, not before `after`, at which a line of the curve passes 0 and it holds.
+
+    Next to a depth at which a run diverged, nothing is known in between: it is the deeper end.
+    """
+    if after <= curve[0].depth and holds(getattr(curve[0], line)):
+        return float(curve[0].depth)
+    for a, b in itertools.pairwise(curve):
+        start, end = getattr(a, line), getattr(b, line)
+        if b.depth > after and holds(end):
+            share = start / (start - end) if math.isfinite(start - end) else 1.0
+            return a.depth * (b.depth / a.depth) ** share
+    return None

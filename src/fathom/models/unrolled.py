@@ -1,0 +1,137 @@
+"""The unrolled cell: one function with one set of weights, applied once for every token.
+
+The layers that the connection joins are the time steps, so a study's depth is T, the length of a
+sequence. Formulas: docs/definitions.md, "Task unrolled".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+from fathom.models.connections.connection import Connection, ConnectionContext
+from fathom.models.connections.schemes import Scheme
+from fathom.models.init import Normal, Parameter
+from fathom.models.network import Network, Output, norm_parameters, through_layers
+from fathom.models.ops import Array, Ops
+from fathom.models.recipes import Recipe
+from fathom.settings import ConfigError, Registry
+
+NAMES = Registry({"baseline": "plain", "hc": "hc_demo", "mhc": "mhc_demo"})
+"""What short names of variants stand for on this network, as on the transformer."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of a cell."""
+
+    width: int
+    """D, channels of the state."""
+    hidden: int
+    """F, channels between the cell's two layers."""
+    tokens: int
+    """Distinct tokens that go in."""
+    classes: int
+    """V, distinct answers."""
+    least_steps: int
+    """The shortest sequence that its task has."""
+
+
+@dataclass(frozen=True)
+class Unrolled(Network):
+    """Tokens [B, T] → logits [B, V] of one answer, read from the last state."""
+
+    names = NAMES
+
+    sizes: Sizes
+    depth: int
+    recipe: Recipe
+    scheme: Scheme
+
+    @cached_property
+    def connection(self) -> Connection:
+        """Around every time step; dynamic coefficients are one set per sequence and step.
+
+        Raises ConfigError for sequences that are too short for the task.
+        """
+        if self.depth < self.sizes.least_steps:
+            raise ConfigError(
+                f"depth {self.depth} is the number of time steps, of which this task needs at "
+                f"least {self.sizes.least_steps}"
+            )
+        context = ConnectionContext(
+            layers=self.depth,
+            width=self.sizes.width,
+            pooled_axes=0,
+            has_residual=False,
+            optional_norms=True,
+        )
+        return self.scheme.at(context)
+
+    def parameters(self) -> dict[str, Parameter]:
+        """Those of the cell are not stacked: all time steps share them."""
+        sizes, recipe = self.sizes, self.recipe
+        D, F = sizes.width, sizes.hidden
+        unit = Normal(1.0 if recipe.embedding == "unit" else D**-0.5)
+        head = Normal(0.001) if recipe.head == "small" else recipe.weights(D)
+
+        def norm(name: str) -> dict[str, Parameter]:
+            return {} if self.connection.reads_normed else norm_parameters(name, (D,))
+
+        return {
+            "embedding.token": Parameter((sizes.tokens, D), unit, is_matrix=True),
+            "state.start": Parameter((D,), unit),
+            **norm("cell.norm"),
+            "cell.state.weight": Parameter((F, D), recipe.weights(D), is_matrix=True),
+            "cell.input.weight": Parameter((F, D), recipe.weights(D), is_matrix=True),
+            "cell.input.bias": Parameter((F,), recipe.biases(D)),
+            "cell.out.weight": Parameter(
+                (D, F), recipe.output_weights(F, self.depth), is_matrix=True
+            ),
+            "cell.out.bias": Parameter((D,), recipe.biases(F)),
+            **norm("norm"),
+            "head.weight": Parameter((sizes.classes, D), head, is_matrix=True),
+            **self.connection.parameters(),
+        }
+
+    def forward(
+        self,
+        ops: Ops,
+        params: dict[str, Array],
+        inputs: Mapping[str, Array],
+        block_inputs: list[Array] | None = None,
+    ) -> Output:
+        """Inputs: `tokens`, int32 [B, T]."""
+        tokens = inputs["tokens"]
+        # What each token adds inside the cell: a product per distinct token, not per time step.
+        added = ops.linear(
+            params["embedding.token"], params["cell.input.weight"], params["cell.input.bias"]
+        )
+        by_time = ops.unstack(ops.embedding(added, ops.transpose(tokens, (1, 0))))
+        is_normed = self.connection.reads_normed
+        cell_ = partial(cell, ops, params, is_normed)
+        layers = [partial(cell_, token) for token in by_time]
+        start = params["state.start"]
+        state = ops.broadcast(start, (tokens.shape[0], start.shape[0]))
+        noise = inputs.get("noise")
+        state, mixed = through_layers(
+            ops, self.connection, params, state, layers, noise, block_inputs
+        )
+        if not is_normed:
+            state = ops.layer_norm(state, params["norm.weight"], params["norm.bias"])
+        return Output(ops.linear(state, params["head.weight"]), mixed)
+
+    def forward_flops(self, batch_size: int) -> float:
+        sizes = self.sizes
+        D, F = sizes.width, sizes.hidden
+        of_states = batch_size * (self.depth * 2 * D * F + D * sizes.classes)
+        return 2 * (of_states + sizes.tokens * D * F)
+
+
+def cell(ops: Ops, params: dict[str, Array], is_normed: bool, token: Array, state: Array) -> Array:
+    """What a time step adds to the state [B, D], from it and what its token adds inside [B, F]."""
+    if not is_normed:
+        state = ops.layer_norm(state, params["cell.norm.weight"], params["cell.norm.bias"])
+    hidden = ops.tanh(ops.linear(state, params["cell.state.weight"]) + token)
+    return ops.linear(hidden, params["cell.out.weight"], params["cell.out.bias"])

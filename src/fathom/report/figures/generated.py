@@ -1,0 +1,67 @@
+"""The figures of networks that generate points."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from fathom.report.figures import figure, panels, style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from fathom.report.samples import Drawn
+
+
+@figure
+def samples(samples: list[Drawn], title: str) -> Figure:
+    """Points that networks generate, and as many of the density that they should follow.
+
+    One run of each variant and depth, its first seed, drawn anew from its weights. All start from
+    the same noise, evenly spread. What lies outside of the panels is counted in their titles.
+    """
+    if not samples:
+        return style.placeholder(f"{title}\nno run keeps its weights: weights: true in its study")
+    page, axes = style.panels(1 + len(samples), height=3, sharey=True)
+    true = samples[0].samples.true
+    limit = 1.2 * np.abs(true).max()
+    _points(axes[0], true, "the density", style.GREY, limit)
+    for ax, drawn in zip(axes[1:], samples, strict=True):
+        label = f"{drawn.variant}, {drawn.depth} layers"
+        _points(ax, drawn.samples.generated, label, style.colour_of(drawn.variant), limit)
+    for ax in axes[:: style.BESIDE]:
+        ax.set_ylabel("y")
+    return style.finish(page, title)
+
+
+@figure
+def distance_by_steps(profiles: pd.DataFrame, title: str) -> Figure:
+    """Energy distance of generated points from the density against the number of Euler steps.
+
+    A line is the geometric mean over seeds, a band their range. Dotted: the exact velocity.
+    """
+    return panels.along(
+        profiles, "energy_distance_by_steps", title, exact="exact_energy_distance_by_steps"
+    )
+
+
+@figure
+def drift(profiles: pd.DataFrame, title: str) -> Figure:
+    """Mean norm of points while the flow is repeated, each time from where it has led.
+
+    They begin as noise. A line is the geometric mean over seeds, a band their range. Dotted: the
+    exact velocity.
+    """
+    return panels.along(profiles, "norm_by_time", title, exact="exact_norm_by_time")
+
+
+def _points(ax: Axes, points: np.ndarray, label: str, colour: str, limit: float) -> None:
+    """A panel of points [N, 2] within ±limit."""
+    outside = int((~(np.abs(points) <= limit).all(axis=1)).sum())
+    # As pixels: a vector for each point would make a page of them too large.
+    ax.plot(*points.T, ".", ms=3, mew=0, color=colour, alpha=0.6, rasterized=True)
+    ax.set(xlim=(-limit, limit), ylim=(-limit, limit), aspect="equal", xlabel="x")
+    ax.set_title(f"{label}\n{outside} outside" if outside else label)

@@ -1,0 +1,40 @@
+"""The figures of a study of graphs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from fathom.report.figures import figure, panels, style
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from fathom.metrics import Score
+
+ROUNDS = "bayes_accuracy_by_round"
+
+
+@figure
+def depth_and_rounds(
+    summary: pd.DataFrame, profiles: pd.DataFrame, score: Score, title: str
+) -> Figure:
+    """The score against depth, with the 95 % interval over seeds. Grey: belief propagation.
+
+    A network of L layers sees what is L links away, as L rounds of belief propagation do. Dotted:
+    the score at chance, and of belief propagation in the end. A cross: a run diverged.
+    """
+    values = panels.values_of(summary, "score", score)
+    depths, variants = sorted(summary["depth"].unique()), list(summary["variant"].unique())
+    page, (ax,) = style.panels(1)
+    panels.lines(ax, values, "depth", "variant")
+    rounds = profiles[profiles["metric"] == ROUNDS].groupby("at")["value"]
+    reached = rounds.mean().loc[depths[0] : depths[-1]]
+    ax.plot(reached.index, reached, color=style.GREY, ls="--", marker=".")
+    ax.set_xscale("log", base=2)
+    ax.xaxis.minorticks_off()
+    ax.set_xticks(depths, [str(depth) for depth in depths])
+    ax.set_xlabel("layers; rounds of belief propagation")
+    rounds_handle = style.legend_handle("belief propagation", color=style.GREY, ls="--", marker=".")
+    return style.finish(page, title, [*style.legend_handles(variants), rounds_handle])

@@ -1,0 +1,56 @@
+"""The figures of a study of a group's word problem."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from fathom import tasks
+from fathom.report.figures import figure, frames, style
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PROFILE = "state_accuracy_by_position"
+
+
+MOST_NUMBERS = 24
+"""With more positions numbers would not fit into their cells."""
+
+DARK = 0.6
+"""Below this share a cell is dark."""
+
+
+@figure
+def accuracy_by_position(profiles: pd.DataFrame, title: str) -> Figure:
+    """Held-out accuracy at each position of a word, for every variant and depth.
+
+    A number is the mean over seeds, in hundredths.
+    """
+    own = profiles[profiles["metric"] == PROFILE]
+    entry = tasks.step_metrics()[PROFILE]
+    if own.empty:
+        return style.placeholder(f"{title}\nno run has a {entry.label}")
+    shares = frames.means_along(own)
+    page, ((ax,),) = style.grid(1, 1, (style.WIDTH, 1.8 + 0.38 * len(shares)))
+    first, last = shares.columns[0], shares.columns[-1]
+    image = ax.imshow(
+        shares, cmap="viridis", vmin=0, vmax=1, aspect="auto", interpolation="nearest",
+        extent=(first - 0.5, last + 0.5, len(shares) - 0.5, -0.5),
+    )  # fmt: skip
+    if shares.shape[1] <= MOST_NUMBERS:
+        for row, line in enumerate(shares.to_numpy()):
+            for place, share in zip(shares.columns, line, strict=True):
+                colour = "white" if share < DARK else "black"
+                ax.text(
+                    place, row, f"{100 * share:.0f}", color=colour, fontsize=12,
+                    ha="center", va="center",
+                )  # fmt: skip
+    ax.set_yticks(range(len(shares)), [f"{variant}, {depth}" for variant, depth in shares.index])
+    ax.set_ylabel("variant, layers")
+    style.whole_ticks(ax)
+    ax.grid(visible=False)
+    ax.set_xlabel(entry.along)
+    page.colorbar(image, ax=ax, label=entry.label, fraction=0.05, pad=0.02)
+    return style.finish(page, title)

@@ -1,0 +1,210 @@
+"""The state task: the product of all elements of a finite group so far, its word problem.
+
+Definition: docs/definitions.md, "Task state".
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from functools import cache
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from fathom.metrics import POSITIVE, SHARE, Oracle, Score, StepMetric
+from fathom.models.transformer import Transformer, TransformerParts, sizes
+from fathom.settings import Registry
+from fathom.spec import Spec
+from fathom.tasks import Batch, Presentation, Table, Task, Trained
+
+# Keep the sequences' random numbers apart from those of the initial parameters, and held-out
+# sequences apart from those of every training.
+STREAM = 0x7374617465
+HELD_OUT_STREAM = 0x68656C64
+
+HELD_OUT = 2048
+"""Held-out sequences, the same for every run of a group and a length."""
+
+EVALUATION_BATCH = 256
+"""Sequences of an evaluation that go through the network at once."""
+
+TRACKED = 0.9
+"""A position with a larger accuracy is tracked, if all before it are."""
+
+COUNT = (0.0, 2.0**53)
+"""Bounds of a count whose mean is no geometric one."""
+
+
+class Model(TransformerParts):
+    """Sizes and parts of the transformer, and the group."""
+
+    group: Literal["S3", "A4", "S4", "A5"] = Field(
+        "S3",
+        description="all permutations of 3 or 4 things, or the even ones of 4 or 5; V, the number "
+        "of distinct tokens, is that of its elements",
+    )
+
+    @property
+    def vocab(self) -> int:
+        """V."""
+        return len(products(self.group))
+
+
+@cache
+def products(group: str) -> np.ndarray:
+    """The multiplication table [V, V] of a group: (g h)(i) = g(h(i)).
+
+    Elements are numbered in lexicographic order, so 0 is the identity.
+    """
+    degree = int(group[1:])
+    permutations = list(itertools.permutations(range(degree)))
+    elements = [p for p in permutations if group.startswith("S") or is_even(p)]
+    number = {element: i for i, element in enumerate(elements)}
+    table = [[number[tuple(g[i] for i in h)] for h in elements] for g in elements]
+    return np.array(table, np.int32)
+
+
+def is_even(permutation: tuple[int, ...]) -> bool:
+    """Whether an even number of pairs is out of order."""
+    return sum(a > b for a, b in itertools.combinations(permutation, 2)) % 2 == 0
+
+
+def word_problem(group: str, words: np.ndarray) -> Batch:
+    """Words [N, T] of elements, and after each element the product g_1 … g_t so far."""
+    table, states = products(group), np.empty_like(words)
+    states[:, 0] = words[:, 0]
+    for t in range(1, words.shape[1]):
+        states[:, t] = table[states[:, t - 1], words[:, t]]
+    return Batch({"tokens": words}, states)
+
+
+def draw_words(model: Model, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Words, int32 [N, T], of uniformly random elements."""
+    return rng.integers(0, model.vocab, (count, model.length), dtype=np.int32)
+
+
+def held_out(spec: Spec) -> Iterator[Batch]:
+    """The held-out words, in the batches of an evaluation."""
+    words = draw_words(spec.model, HELD_OUT, np.random.default_rng([0, HELD_OUT_STREAM]))
+    for first in range(0, HELD_OUT, EVALUATION_BATCH):
+        yield word_problem(spec.model.group, words[first : first + EVALUATION_BATCH])
+
+
+# --- metrics ------------------------------------------------------------------------------------
+
+
+def state_loss(trained: Trained) -> float:
+    """Mean cross-entropy over all positions of the held-out words, in nats per token."""
+    return trained.mean_loss(held_out(trained.problem.spec))
+
+
+def state_accuracy(trained: Trained) -> float:
+    """The share of all held-out products that are named rightly."""
+    return trained.accuracy(held_out(trained.problem.spec))
+
+
+def accuracies(trained: Trained) -> np.ndarray:
+    """The share of held-out words whose product is named rightly, at each of T positions."""
+    right = [named(trained, batch) == batch.targets for batch in held_out(trained.problem.spec)]
+    return np.concatenate(right).mean(axis=0)
+
+
+def named(trained: Trained, batch: Batch) -> np.ndarray:
+    """The element of the largest logit [N, T]; −1 where logits are not finite."""
+    logits = trained.logits(batch.inputs)
+    return np.where(np.isfinite(logits).all(axis=-1), logits.argmax(axis=-1), -1)
+
+
+def state_accuracy_by_position(trained: Trained) -> dict[int, float]:
+    """The same by position, from 1: the number of factors."""
+    return {t: float(share) for t, share in enumerate(accuracies(trained), start=1)}
+
+
+def states_tracked(trained: Trained) -> int:
+    """The longest prefix at all of whose positions the accuracy passes TRACKED."""
+    return tracked(accuracies(trained))
+
+
+def tracked(shares: np.ndarray) -> int:
+    """How many of the first shares pass TRACKED, before one does not."""
+    return int(np.cumprod(shares > TRACKED).sum())
+
+
+STEP_METRICS = Registry(
+    {
+        "state_loss": StepMetric(
+            "held-out loss (nats)",
+            "mean cross-entropy on the held-out words of a group, all positions alike, in nats",
+            state_loss,
+            when="evaluations",
+            shown="held-out loss {:.4g}",
+            bounds=POSITIVE,
+        ),
+        "state_accuracy": StepMetric(
+            "held-out accuracy",
+            "share of the products along the held-out words that are named right; logits that are "
+            "not finite name none",
+            state_accuracy,
+            when="evaluations",
+            bounds=SHARE,
+            finite=True,
+        ),
+        "state_accuracy_by_position": StepMetric(
+            "held-out accuracy",
+            "share of the held-out words whose product is named right at each position",
+            state_accuracy_by_position,
+            when="last step",
+            along="position in the sequence",
+            bounds=SHARE,
+            finite=True,
+        ),
+        "states_tracked": StepMetric(
+            "states tracked",
+            f"the longest prefix of positions whose accuracies all pass {TRACKED}",
+            states_tracked,
+            when="last step",
+            whole=True,
+            bounds=COUNT,
+        ),
+    }
+)
+
+
+class State(Task):
+    """Keep track of the product of all elements so far."""
+
+    Model = Model
+    Network = Transformer
+    step_metrics = STEP_METRICS
+
+    def batch(self, spec: Spec, step: int) -> Batch:
+        """Words of uniformly random elements."""
+        rng = np.random.default_rng([spec.seed, STREAM, step])
+        return word_problem(spec.model.group, draw_words(spec.model, spec.batch_size, rng))
+
+    def classes(self, model: Model) -> int:
+        return model.vocab
+
+
+SCORE = Score(
+    metric="state_loss",
+    label="held-out loss",
+    unit="nats per token",
+    chance=lambda spec: math.log(spec.model.vocab),
+    oracle=Oracle("the rule itself", 0.0),
+)
+
+PRESENTATION = Presentation(
+    unit="token",
+    sizes=lambda model: f"{model.group}, {sizes(model)}",
+    tables=(
+        Table("States tracked", ("states_tracked", "state_accuracy")),
+        Table("Gradient norm", ("grad_norm_final", "grad_norm_max")),
+        Table("Time", ("seconds",)),
+    ),
+    figures=("score", "accuracy_by_position", "states_tracked", "loss", "grad_norm"),
+    compared=("states_tracked",),
+)

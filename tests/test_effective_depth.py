@@ -1,0 +1,225 @@
+"""Effective depth: how deep a plain network has to be to end where a variant ends."""
+
+import math
+
+import numpy as np
+import pytest
+
+from fathom.analysis.effective_depth import Point, effective_depth_table, read_depth
+from fathom.config import check_config
+from run_helpers import config_with
+from tables_helpers import T975, frame, run
+
+PLAIN, OURS = "baseline", "mhc"
+
+
+def config_of(depths=(1, 2, 4, 8), **changes):
+    data = config_with(studies=("a",)).model_dump(mode="json")
+    data["studies"]["a"] |= {"variants": [PLAIN, OURS], "depths": list(depths), **changes}
+    return check_config(data)
+
+
+def runs(variant, depth, scores):
+    """A run of each seed; NaN: it diverged."""
+    return [
+        run(variant=variant, depth=depth, seed=seed, score=score,
+            outcome="diverged" if math.isnan(score) else "learned")
+        for seed, score in enumerate(scores)
+    ]  # fmt: skip
+
+
+def read(plain, ours, depth=8, **changes):
+    """The row of a variant with these scores, of plain networks with these, by depth."""
+    cells = runs(OURS, depth, ours)
+    for at, scores in plain.items():
+        cells += runs(PLAIN, at, scores)
+    table = effective_depth_table(config_of(tuple(plain), **changes), frame(cells))
+    rows = table[(table["variant"] == OURS) & (table["depth"] == depth)].to_dict("records")
+    assert len(rows) <= 1
+    return rows[0] if rows else None
+
+
+def test_between_two_depths_it_is_read_on_log_depth_and_log_score():
+    # The loss falls by half from 2 to 8 layers. A quarter of that way, in logarithms, is √2 layers
+    # on: 2·4^¼.
+    plain = {2: [4.0] * 3, 8: [2.0] * 3, 16: [1.0] * 3}
+    found = read(plain, [4.0 * 2**-0.25] * 3)
+    assert found["effective_depth"] == pytest.approx(2 * math.sqrt(2))
+    assert (found["answer"], found["by"], found["seeds"]) == ("at", "ratio", 3)
+    # Seeds that agree leave no doubt.
+    assert (found["low"], found["high"]) == pytest.approx((2 * math.sqrt(2),) * 2)
+    assert not (found["low_open"] or found["high_open"])
+
+
+def test_a_share_is_read_linearly_and_the_higher_one_is_better():
+    images = {"task": "fashion", "variants": ["resnet", OURS], "model": {"width": 8}}
+    cells = runs(OURS, 8, [0.65] * 3)
+    for depth, score in {2: 0.5, 8: 0.7, 32: 0.9}.items():
+        cells += runs("resnet", depth, [score] * 3)
+    (row,) = effective_depth_table(config_of((2, 8, 32), **images), frame(cells)).to_dict("records")
+    assert row["by"] == "difference"
+    assert row["effective_depth"] == pytest.approx(2 * 4**0.75)  # (0.65 − 0.5) / 0.2 of the way
+
+
+def test_a_network_that_ends_as_the_plain_one_of_its_depth_has_its_depth():
+    plain = {1: [4.0, 5.0, 6.0], 4: [2.0, 3.0, 2.5], 8: [1.0, 1.5, 1.2]}
+    found = read(plain, plain[4])
+    assert found["effective_depth"] == 4
+    # The same runs: nothing is left to chance at that depth, whatever seeds do.
+    assert found["low"] == found["high"] == 4
+
+
+def test_the_interval_is_that_of_students_t_on_paired_seeds():
+    # In log10, plain less ours, by seed: at 1 layer 0.3 ± 0.1, at 4 layers −0.5 ± 0.1, then −0.9.
+    noise = np.array([-0.1, 0.0, 0.1])
+    ours = np.array([0.2, 0.5, 0.1])  # common to both sides: it drops out
+    plain = {
+        depth: list(10 ** (ours + gap + noise)) for depth, gap in ((1, 0.3), (4, -0.5), (16, -0.9))
+    }
+    found = read(plain, list(10**ours))
+    half = T975[2] * 0.1 / math.sqrt(3)
+    assert found["effective_depth"] == pytest.approx(4 ** (0.3 / 0.8))
+    assert found["low"] == pytest.approx(4 ** ((0.3 - half) / 0.8))
+    assert found["high"] == pytest.approx(4 ** ((0.3 + half) / 0.8))
+
+
+def test_worse_than_the_shallowest_is_below_it_and_better_than_all_is_beyond():
+    plain = {1: [4.0, 4.1, 3.9], 4: [2.0, 2.1, 1.9], 8: [1.0, 1.1, 0.9]}
+    below, beyond = read(plain, [8.0, 8.1, 7.9]), read(plain, [0.5, 0.6, 0.4])
+    assert (below["answer"], below["effective_depth"]) == ("below", 1)
+    assert (beyond["answer"], beyond["effective_depth"]) == ("beyond", 8)
+    assert math.isnan(below["low"]) and math.isnan(beyond["high"])
+    assert below["plain_best"] == 8
+
+
+COUNTING = {1: 0.00034, 2: 0.00048, 3: 0.00059, 6: 0.00097, 12: 0.002, 24: 0.024, 48: 0.22}
+"""Plain networks that more layers make worse, as on the counting task."""
+
+
+def spread(mean, share=0.05):
+    return [mean * (1 - share), mean, mean * (1 + share)]
+
+
+@pytest.mark.parametrize("ends", [0.00036, 0.00034, 0.00033])
+def test_where_layers_do_harm_a_network_that_ends_where_one_layer_ends_has_depth_one(ends):
+    plain = {depth: [mean * f for f in (1.0, 0.97, 1.04)] for depth, mean in COUNTING.items()}
+    found = read(plain, spread(ends, 0.1), depth=48)
+    assert (found["answer"], found["effective_depth"], found["plain_best"]) == ("at", 1, 1)
+    assert found["low_open"] and not found["high_open"]
+    assert 1 <= found["high"] < 2  # two layers are worse, and that is established
+
+
+def test_where_layers_do_harm_only_what_no_depth_reaches_is_beyond():
+    plain = {depth: spread(mean) for depth, mean in COUNTING.items()}
+    assert read(plain, spread(0.0001), depth=48)["answer"] == "beyond"
+    # It ends where 12 layers end, but one does better, and that is established.
+    assert read(plain, spread(0.002), depth=48)["answer"] == "below"
+
+
+def test_of_a_curve_that_turns_the_shallowest_crossing_counts():
+    plain = {1: [4.0] * 3, 2: [1.0] * 3, 4: [4.0] * 3, 8: [1.0] * 3}
+    found = read(plain, [2.0] * 3)
+    assert found["effective_depth"] == pytest.approx(math.sqrt(2))
+    assert found["high"] == pytest.approx(math.sqrt(2))
+
+
+def test_a_plain_run_that_diverged_is_worse_than_any_score():
+    nan = math.nan
+    plain = {1: [4.0] * 3, 2: [1.0, nan, 1.0], 4: [1.0] * 3, 8: [nan] * 3}
+    found = read(plain, [2.0] * 3)
+    # Between a depth that diverges and one that is good nothing is known: it is the deeper one.
+    assert (found["answer"], found["effective_depth"]) == ("at", 4)
+    assert (found["plain_depths"], found["plain_diverged"]) == ("1 2 4 8", "2 8")
+
+
+def test_seeds_of_the_variant_that_diverged_are_counted_apart():
+    plain = {1: [4.0] * 4, 2: [2.0] * 4, 4: [1.0] * 4}
+    found = read(plain, [2.0, math.nan, 2.0, 2.0])
+    assert (found["seeds"], found["diverged"], found["effective_depth"]) == (3, 1, 2)
+    assert read(plain, [math.nan] * 4) is None
+
+
+def test_below_three_seeds_there_is_no_interval():
+    plain = {1: [4.0, 3.0], 2: [2.0, 1.5], 4: [1.0, 0.8]}
+    found = read(plain, [2.0, 1.5])
+    assert found["effective_depth"] == 2
+    assert math.isnan(found["low"]) and math.isnan(found["high"])
+    assert read(plain, [5.0, 5.0])["answer"] == "below"
+
+
+def test_a_depth_counts_if_the_plain_network_was_run_there_with_every_seed():
+    plain = {1: [4.0] * 3, 2: [1.0], 4: [2.0] * 3, 8: [1.0] * 3}
+    found = read(plain, [2.0] * 3)
+    assert (found["plain_depths"], found["effective_depth"]) == ("1 4 8", 4)
+    assert read({1: [4.0] * 3, 2: [1.0], 4: [2.0] * 3}, [2.0] * 3) is None  # two are left
+
+
+def test_scores_of_zero_are_read_linearly():
+    plain = {1: [1.0] * 3, 2: [0.5] * 3, 4: [0.0] * 3}
+    found = read(plain, [0.25] * 3)
+    assert found["by"] == "difference"
+    assert found["effective_depth"] == pytest.approx(2 * math.sqrt(2))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"depths": [1, 2]},
+        {"variants": [OURS, "hc"]},
+        {"variants": [PLAIN]},
+        {"variants": [{"slow": {"connection": "plain", "optimizer": {"lr": 0.0001}}}, OURS]},
+        {"exclude": [{"variant": PLAIN, "depth": [4, 8]}]},
+    ],
+)
+def test_a_study_without_a_plain_curve_has_none(changes):
+    config = config_of(**changes)
+    assert config.depth_control("a") is None
+    cells = frame(runs(OURS, 8, [1.0] * 3), *(runs(PLAIN, d, [1.0] * 3) for d in (1, 2, 4)))
+    assert effective_depth_table(config, cells).empty
+
+
+def test_the_plain_network_is_found_by_its_connection_and_not_by_its_name():
+    variants = [
+        {"slow": {"connection": "plain", "optimizer": {"lr": 0.0001}}},
+        {"ordinary": {"kind": "plain"}},
+        OURS,
+        {"longer": {"connection": "mhc", "steps": 4}},
+    ]
+    config = config_of(variants=variants)
+    assert config.depth_control("a") == "ordinary"
+    cells = [runs("ordinary", depth, [8.0 / depth] * 3) for depth in (1, 2, 4)]
+    cells += [runs(label, 8, [4.0] * 3) for label in ("slow", OURS, "longer")]
+    table = effective_depth_table(config, frame(*cells))
+    # What is trained otherwise than the plain network is not set beside it.
+    assert table[["variant", "against", "effective_depth"]].values.tolist() == [
+        [OURS, "ordinary", 2]
+    ]
+
+
+def test_what_differs_by_rounding_alone_ends_at_the_same_depth():
+    plain = {1: [4.0] * 3, 4: [2.000005, 2.000006, 2.000007], 8: [3.0] * 3}
+    found = read(plain, [2.0] * 3)
+    assert (found["answer"], found["effective_depth"]) == ("at", 4)
+
+
+def test_the_nearest_depth_is_one_that_cannot_be_told_apart():
+    curve = [Point(1, 1.0, -0.5, 2.5), Point(4, 0.5, 0.4, 0.6)]
+    assert read_depth(curve, interval=True).effective_depth == 1
+
+
+def test_the_interval_holds_the_depth_whatever_the_curve():
+    rng = np.random.default_rng(0)
+    for _ in range(500):
+        means = rng.normal(size=5)
+        halves = rng.exponential(0.5, size=5)
+        curve = [
+            Point(2**i, mean, mean - half, mean + half)
+            for i, (mean, half) in enumerate(zip(means, halves, strict=True))
+        ]
+        found = read_depth(curve, interval=True)
+        assert 1 <= found.effective_depth <= 16
+        if found.answer == "at":
+            assert found.low <= found.effective_depth <= found.high
+        else:
+            told_apart = [p.high < 0 for p in curve[:1]] + [all(p.low > 0 for p in curve)]
+            assert any(told_apart)

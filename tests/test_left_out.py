@@ -1,0 +1,135 @@
+"""A network without one of its blocks, and how many of them matter."""
+
+import copy
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from fathom.backends.numpy import NumpyOps
+from fathom.models.network import without_block
+from fathom.tasks import Problem, Trained
+from fathom.train import train
+
+NETWORKS = {
+    "transformer, whole blocks": {"wrap": "block"},
+    "transformer, sub-layers": {"wrap": "sublayer"},
+    "convnet": {"task": "fashion"},
+}
+LAST = ("attention_out", "down", "conv2")
+"""What the functions of a block end with, as `block.NAME.weight` and `.bias`."""
+
+
+@pytest.fixture
+def trained_of(make_spec, parameters_off_symmetry, first_batch):
+    """A function from a spec's settings to (problem, parameters, inputs), in float64."""
+
+    def make(**settings):
+        spec = make_spec(**{"depth": 3, "batch_size": 2, **settings})
+        params = {n: np.asarray(p, float) for n, p in parameters_off_symmetry(spec).items()}
+        inputs = {n: v for n, v in first_batch(spec).inputs.items() if n != "keep"}
+        return Problem(spec), params, inputs
+
+    return make
+
+
+def logits(network, params, inputs):
+    return network.forward(NumpyOps(), params, inputs).logits
+
+
+def without_output(params, block):
+    """The parameters with those that the functions of a block end with at zero."""
+    found = copy.deepcopy(params)
+    for name in found:
+        if name.split(".")[0] == "block" and name.split(".")[1] in LAST:
+            found[name][block] = 0
+    return found
+
+
+@pytest.mark.parametrize("variant", ["plain", "mhc", "hc_paper", "mhc_causal", "altup"])
+@pytest.mark.parametrize("network", NETWORKS)
+def test_leaving_a_block_out_is_zeroing_what_its_functions_end_with(trained_of, network, variant):
+    problem, params, inputs = trained_of(**NETWORKS[network], variant=variant)
+    whole = logits(problem.network, params, inputs)
+    for block in range(3):
+        found = logits(without_block(problem.network, block), params, inputs)
+        zeroed = without_output(params, block)
+        assert found == pytest.approx(logits(problem.network, zeroed, inputs), abs=1e-12)
+        assert np.abs(found - whole).max() > 1e-6
+        # What adds nothing is not missed.
+        again = logits(without_block(problem.network, block), zeroed, inputs)
+        assert again == pytest.approx(found, abs=1e-12)
+    assert logits(problem.network, params, inputs).tolist() == whole.tolist()  # it is as it was
+
+
+def rows_of(spec, backend):
+    """(rows of a training, its parameters in float64)."""
+    *_, chunk = train(Problem(spec), backend)
+    return chunk.rows, {n: p.astype(float) for n, p in chunk.trainer.parameters().items()}
+
+
+def exact_loss(spec, params):
+    """Over every sequence that there is: the one from start counts up, modulo V."""
+    model = spec.model
+    counted = (np.arange(model.vocab)[:, None] + np.arange(model.length + 1)) % model.vocab
+    found = logits(Problem(spec).network, params, {"tokens": counted[:, :-1]})
+    found = found - np.log(np.exp(found).sum(axis=-1, keepdims=True))
+    return -np.take_along_axis(found, counted[:, 1:, None], axis=-1).mean()
+
+
+def test_a_run_has_the_score_without_each_block_if_its_study_asks(make_spec, backend):
+    settings = {"backend": backend.device.framework, "steps": 12, "lr": 0.01}
+    spec = make_spec(leave_out_blocks=True, **settings)
+    rows, params = rows_of(spec, backend)
+    last = rows[-1]
+    found = {name: value for name, value in last.items() if name.startswith("score_without_block")}
+    assert list(found) == [f"score_without_block[{block}]" for block in (1, 2, 3)]
+    expected = [exact_loss(spec, without_output(params, block)) for block in range(3)]
+    assert list(found.values()) == pytest.approx(expected, rel=1e-5)
+    border = 0.01 * (math.log(spec.model.vocab) - last["exact_loss"])
+    assert last["layers_that_matter"] == sum(
+        score > last["exact_loss"] + border for score in expected
+    )
+    # Nothing else is another; a study that does not ask has none, and the hash that it had.
+    others, _ = rows_of(make_spec(**settings), backend)
+    assert "layers_that_matter" not in others[-1]
+    assert [row["loss"] for row in others] == [row["loss"] for row in rows]
+
+
+def test_the_spec_of_a_study_that_does_not_ask_is_what_it_was(make_spec):
+    assert "leave_out_blocks" not in make_spec().json()
+    assert make_spec().hash() != make_spec(leave_out_blocks=True).hash()
+
+
+class Measured(Trained):
+    """A network with these scores: whole, and without each block."""
+
+    def __init__(self, spec, whole, parts):
+        object.__setattr__(self, "problem", Problem(spec))
+        vars(self)["scores_without_block"] = dict(enumerate(parts, start=1))
+        vars(self)["whole"] = whole
+
+    def score(self):
+        return self.whole
+
+
+def test_a_block_matters_from_a_hundredth_of_the_way_to_chance(make_spec):
+    spec = make_spec(vocab=16)
+    whole, chance = 1.0, math.log(16)
+    one = 0.01 * (chance - whole)
+    parts = [whole + 1.01 * one, whole + 0.99 * one, whole - 9 * one, math.nan, math.inf]
+    assert Measured(spec, whole, parts).layers_that_matter == 3
+    assert Measured(spec, math.nan, parts).layers_that_matter is None
+    # Of a share the lower one is worse; chance is a tenth.
+    images = make_spec(task="fashion")
+    assert Measured(images, 0.9, [0.891, 0.893, 0.95]).layers_that_matter == 1
+
+
+def test_the_score_is_on_its_own_scale(make_spec, monkeypatch):
+    """That of text is in bits, and what an evaluation measures in nats."""
+    problem = Problem(make_spec(task="text"))
+    entry = problem.task.step_metrics["validation_loss"]
+    metrics = {"validation_loss": dataclasses.replace(entry, compute=lambda trained: math.log(8))}
+    monkeypatch.setattr(type(problem.task), "step_metrics", metrics)
+    assert Trained(problem, NumpyOps(), None).score() == pytest.approx(3)

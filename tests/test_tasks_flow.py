@@ -1,0 +1,353 @@
+"""The flow task: its densities, exact velocities, batches, loss and measures; and its network."""
+
+import math
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import naive
+from fathom import tasks
+from fathom.backends.numpy import NumpyOps
+from fathom.config import ConfigError
+from fathom.metrics import outcome
+from fathom.report.figures import draw_figures, find, panels
+from fathom.report.samples import draw_samples
+from fathom.tasks import flow
+from gradients import assert_gradients, first_step
+from run_helpers import check_config, metric_rows, write_run
+
+task = tasks.load("flow")
+
+
+@pytest.fixture
+def spec_of(make_spec):
+    """A small spec of the task; any number can be changed by its name."""
+    return partial(make_spec, task="flow", variant="baseline")
+
+
+def at(field, *points, time):
+    """A field at points, all at one time."""
+    return field(np.array(points, float), np.full((len(points), 1), float(time)))
+
+
+def oracle(spec, params):
+    """The trained network of these parameters, in float64."""
+    ops = NumpyOps()
+    exact = {name: ops.asarray(value) for name, value in params.items()}
+    return tasks.Trained(tasks.Problem(spec), ops, lambda function, x: function(exact, x))
+
+
+# --- densities and their velocities --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "centres"), [("two_moons", 64), ("eight_gaussians", 8),
+                                              ("checkerboard", 8 * 36)])  # fmt: skip
+def test_a_density_has_mean_zero_and_the_size_of_the_noise(name, centres):
+    density = flow.density_of(name)
+    assert density.centres.shape == (centres, 2)
+    assert density.centres.mean(axis=0) == pytest.approx([0, 0], abs=1e-12)
+    # E|x|² of a mixture: that of its centres, and s² for each coordinate.
+    size = (density.centres**2).sum(axis=1).mean() + 2 * density.deviation**2
+    assert size == pytest.approx(2)
+
+
+def test_two_moons_are_two_half_circles_by_hand():
+    """Before they are standardised: (0, 1) tops the upper one, (1, −1/2) ends the lower one."""
+    density = flow.density_of("two_moons")
+    size = 0.1 / density.deviation
+    upper, lower = np.split(density.centres * size + [0.5, 0.25], 2)
+    assert np.hypot(*upper.T) == pytest.approx(np.ones(32))
+    assert np.hypot(*(lower - [1, 0.5]).T) == pytest.approx(np.ones(32))
+    assert upper[:, 1].min() > 0
+    assert lower[:, 1].max() < 0.5
+
+
+def by_quadrature(density, point, time):
+    """E[x_1 − x_0 | x_t] by a sum over a fine grid of x_1, with x_0 = (x_t − t x_1) / (1 − t)."""
+    line = np.linspace(-3.5, 3.5, 351)
+    ends = np.stack(np.meshgrid(line, line), axis=-1).reshape(-1, 2)
+    starts = (point - time * ends) / (1 - time)
+    weights = np.zeros(len(ends))
+    for centre in density.centres:
+        weights += np.exp(-((ends - centre) ** 2).sum(axis=1) / (2 * density.deviation**2))
+    weights *= np.exp(-(starts**2).sum(axis=1) / 2)
+    return (weights[:, None] * (ends - starts)).sum(axis=0) / weights.sum()
+
+
+@pytest.mark.parametrize(("point", "time"), [((0.3, -0.8), 0.35), ((1.1, 0.4), 0.9)])
+def test_the_exact_velocity_is_the_mean_over_all_ways_through_a_point(point, time):
+    density = flow.density_of("eight_gaussians")
+    (found,) = at(density.velocity, point, time=time)
+    expected = by_quadrature(density, np.array(point), time)
+    assert found == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", flow.DENSITIES)
+def test_the_exact_velocity_at_both_ends(name):
+    """At 0 the end is not known, its mean is zero: −x. At 1 the start is not, likewise: x."""
+    points = [(0.5, -1.0), (2.0, 0.25)]
+    velocity = flow.density_of(name).velocity
+    assert at(velocity, *points, time=0) == pytest.approx(-np.array(points))
+    assert at(velocity, *points, time=1) == pytest.approx(np.array(points))
+
+
+def test_no_field_comes_nearer_than_the_exact_velocity():
+    """Whatever is left of x_1 − x_0 is orthogonal to functions of x_t and t."""
+    density, rng = flow.density_of("two_moons"), np.random.default_rng(3)
+    times = rng.random((100_000, 1))
+    points, velocities = flow.on_the_way(density, times, rng)
+    left = velocities - density.velocity(points, times)
+    for direction in (np.ones_like(points), points, np.sin(3 * points), times * points):
+        products = (left * direction).sum(axis=1)
+        assert abs(products.mean()) < 4.5 * products.std() / math.sqrt(len(products))
+
+
+def test_spread_points_have_the_noise_s_share_in_every_circle():
+    points = flow.spread_normal(400)
+    radii = np.sort(np.hypot(*points.T))
+    assert 1 - np.exp(-(radii**2) / 2) == pytest.approx((np.arange(400) + 0.5) / 400)
+    assert points.mean(axis=0) == pytest.approx([0, 0], abs=0.01)  # by chance it would be 0.05
+    assert np.cov(points.T) == pytest.approx(np.eye(2), abs=0.02)
+
+
+def test_spread_points_of_a_density_belong_to_its_centres_alike():
+    density = flow.density_of("eight_gaussians")
+    points = density.spread(100)
+    assert points.shape == (8 * 13, 2)
+    means = points.reshape(8, 13, 2).mean(axis=1)
+    assert means == pytest.approx(density.centres, abs=density.deviation / 4)
+
+
+# --- batches and the loss ------------------------------------------------------------------------
+
+
+def test_a_batch_lies_on_lines_from_noise_to_the_density(spec_of):
+    spec = spec_of(density="eight_gaussians", batch_size=512)
+    batch = task.batch(spec, 0)
+    points, times = batch.inputs["points"], batch.inputs["times"]
+    assert {x.dtype for x in (points, times, batch.targets)} == {np.dtype("float32")}
+    assert (points.shape, times.shape, batch.targets.shape) == ((512, 2), (512, 1), (512, 2))
+    density = flow.density_of("eight_gaussians")
+    ends, starts = points + (1 - times) * batch.targets, points - times * batch.targets
+    apart = np.linalg.norm(ends[:, None] - density.centres, axis=2).min(axis=1)
+    assert apart.max() < 6 * density.deviation
+    # 512 numbers each: five standard errors.
+    assert starts.mean(axis=0) == pytest.approx([0, 0], abs=5 / math.sqrt(512))
+    assert starts.std(axis=0) == pytest.approx([1, 1], abs=5 / math.sqrt(2 * 512))
+    assert (times.min() >= 0) & (times.max() < 1)
+
+
+def test_a_batch_depends_on_seed_and_step_alone(spec_of):
+    first = task.batch(spec_of(seed=4), 17)
+    task.batch(spec_of(), 3)  # whatever was drawn before
+    again = task.batch(spec_of(seed=4, variant="hc", depth=9, backend="mlx"), 17)
+    for name, value in first.inputs.items():
+        assert (value == again.inputs[name]).all()
+    assert (first.targets == again.targets).all()
+    for other in (task.batch(spec_of(seed=5), 17), task.batch(spec_of(seed=4), 18)):
+        assert (first.targets != other.targets).all()
+
+
+def test_the_loss_is_the_mean_squared_distance_by_hand():
+    output = tasks.Output(np.array([[1.0, 2.0], [0.0, 0.0]]), None)
+    batch = tasks.Batch({}, np.array([[1.0, 0.0], [3.0, 4.0]]))
+    assert task.loss(NumpyOps(), output, batch) == (4 + 25) / 2
+
+
+def test_what_has_learned_nothing_does_not_move(spec_of):
+    """The chance loss is that of a zero velocity, and the score's chance level its excess."""
+    spec = spec_of(batch_size=100_000)
+    targets = task.batch(spec, 0).targets
+    # E|x_1 − x_0|² = 4; its standard error here is 0.01.
+    assert task.chance_loss(spec) == pytest.approx((targets**2).sum(axis=1).mean(), abs=0.05)
+    params = tasks.Problem(spec).initial_parameters()
+    still = {n: v * 0 if n.startswith("head.") else v for n, v in params.items()}
+    found = flow.excess_loss(oracle(spec, still))
+    assert found == pytest.approx(flow.SCORE.chance(spec))
+    assert outcome(False, flow.SCORE, found, flow.SCORE.chance(spec)) == "at chance"
+
+
+def test_the_loss_in_another_unit_than_nats(spec_of):
+    assert tasks.score_of("flow", "training_loss").unit == "squared distance per point"
+    assert tasks.score_of("tokens", "training_loss").unit == "nats per token"
+    for name, unit in (("flow", "squared distance"), ("text", "nats")):
+        rows = pd.DataFrame({"loss_unit": [tasks.presentation(name).loss_unit] * 2})
+        assert panels.step_label("loss", rows) == f"loss ({unit})"
+        assert panels.run_label("loss_min", rows).startswith(f"loss ({unit}):")
+        assert unit not in panels.step_label("grad_norm", rows)
+    assert not math.isfinite(rows_diverge(spec_of()))
+
+
+def rows_diverge(spec):
+    """The last loss of a run that the task calls diverged."""
+    rows = [{"loss": 3.0}, {"loss": math.inf}]
+    assert task.diverged(rows)
+    assert not task.diverged(rows[:1])
+    return rows[-1]["loss"]
+
+
+def test_an_unknown_density_is_refused_in_one_line():
+    study = {
+        "task": "flow", "recipe": "unit-variance", "variants": ["baseline"], "depths": [1],
+        "backends": ["torch"], "seeds": [0], "steps": 1, "batch_size": 1,
+        "model": {"density": "two_moon", "width": 4, "hidden": 4}, "optimizer": {"lr": 0.1},
+    }  # fmt: skip
+    with pytest.raises(ConfigError, match="did you mean 'two_moons'") as caught:
+        check_config({"studies": {"s": study}})
+    assert "\n" not in str(caught.value)
+
+
+# --- measures ------------------------------------------------------------------------------------
+
+
+def test_euler_steps_by_hand():
+    """dx/dt = x from 1 is (1 + 1/N)^N after N steps; dx/dt = t is 0 + 1/4 + 1/2 + 3/4, over 4."""
+    start = np.ones((1, 2))
+    for steps in (1, 2, 10):
+        found = flow.integrate(lambda x, t: x, start, steps)
+        assert found == pytest.approx(start * (1 + 1 / steps) ** steps)
+    assert flow.integrate(lambda x, t: t + 0 * x, 0 * start, 4) == pytest.approx(start * 3 / 8)
+
+
+def test_the_energy_distance_by_loops(monkeypatch):
+    rng = np.random.default_rng(5)
+    xs, ys = rng.standard_normal((7, 2)), rng.standard_normal((5, 2)) + 1
+    monkeypatch.setattr(flow, "reference", lambda name: (ys, flow.mean_distance(ys, ys)))
+    monkeypatch.setattr(flow, "start_points", lambda count: xs - 2)
+    found = flow.energy_distance_after(lambda x, t: 2 + 0 * x, "two_moons", steps=3)
+
+    def mean(a, b):
+        return sum(math.dist(x, y) for x in a for y in b) / (len(a) * len(b))
+
+    assert found == pytest.approx(2 * mean(xs, ys) - mean(xs, xs) - mean(ys, ys))
+    assert math.isnan(flow.energy_distance_after(lambda x, t: math.nan * x, "two_moons", steps=1))
+
+
+def test_the_exact_velocity_leads_to_the_density_in_many_steps():
+    """In one step it leads to the mean, as nothing is known of the end at time 0."""
+    velocity = flow.density_of("two_moons").velocity
+    after = {n: flow.energy_distance_after(velocity, "two_moons", n) for n in (1, 5, 50)}
+    truth, apart = flow.reference("two_moons")
+    collapsed = 2 * flow.mean_distance(np.zeros((1, 2)), truth) - apart
+    assert after[1] == pytest.approx(collapsed)
+    assert after[50] < 1e-3 < after[5] < after[1]
+    # Two sets of samples by chance, as many, are not so near: (1/512 + 1/1024) E|y − y'| = 0.005.
+    assert after[50] < 0.2 * apart * (1 / 512 + 1 / 1024)
+
+
+def test_norms_of_a_repeated_flow_by_hand():
+    """dx/dt = x: each of ten units stretches by (1 + 1/20)^20."""
+    found = flow.mean_norms(lambda x, t: x)
+    assert list(found) == list(range(11))
+    first = found[0]
+    assert first == pytest.approx(math.sqrt(math.pi / 2), rel=1e-3)  # E|x| of N(0, I)
+    expected = [first * 1.05 ** (20 * time) for time in range(11)]
+    assert list(found.values()) == pytest.approx(expected, rel=1e-5)  # points are float32
+
+
+def test_what_is_measured_of_a_network_is_along_the_documented_places(
+    spec_of, parameters_off_symmetry
+):
+    spec = spec_of(depth=1, width=4, hidden=4)
+    trained = oracle(spec, parameters_off_symmetry(spec))
+    by_steps = flow.energy_distance_by_steps(trained)
+    assert list(by_steps) == [1, 2, 5, 10, 20, 50, 100]
+    assert by_steps[20] == flow.energy_distance(trained)
+    assert list(flow.norm_by_time(trained)) == list(range(11))
+
+
+# --- the network ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["plain", "hc_demo", "mhc_paper", "mhc_causal", "qwen4_exp"])
+def test_a_step_of_both_backends_equals_the_oracle_and_the_oracle_the_textbook(
+    spec_of, parameters_off_symmetry, oracle_forward, oracle_loss, backends_here, start, scheme
+):
+    spec = spec_of(variant=scheme, beta1=0.0, depth=3, batch_size=3)
+    params, batch = parameters_off_symmetry(spec), task.batch(spec, 0)
+    expected = naive.velocity_mlp(scheme, spec, params, **batch.inputs)
+    found = oracle_forward(spec, params, batch.inputs).logits
+    assert found == pytest.approx(expected, abs=1e-11 * np.abs(expected).max())
+    loss = np.mean([math.dist(v, u) ** 2 for v, u in zip(expected, batch.targets, strict=True)])
+    assert oracle_loss(spec, params, batch) == pytest.approx(loss, rel=1e-11)
+    gradients = {}
+    for name, backend in backends_here.items():
+        measured, gradients[name] = first_step(start(backend, spec, params), spec, batch)
+        assert measured["loss"] == pytest.approx(loss, rel=1e-5)
+    assert_gradients(lambda p: oracle_loss(spec, p, batch), params, gradients, rel=1e-4, floor=1e-6)
+
+
+def test_operations_are_those_of_the_matrix_products(spec_of):
+    network = tasks.Problem(spec_of(depth=5, width=6, hidden=10)).network
+    per_point = 3 * 6 + 5 * (6 * 10 + 10 * 6) + 6 * 2
+    assert network.forward_flops(7) == 2 * 7 * per_point
+
+
+# --- samples, and their figure -------------------------------------------------------------------
+
+
+@pytest.fixture
+def kept(tmp_path):
+    """(cells, folder) of runs with weights: two seeds of two depths."""
+    study = {
+        "task": "flow", "recipe": "unit-variance", "variants": ["baseline"], "depths": [1, 2],
+        "backends": ["torch"], "seeds": [1, 0], "steps": 1, "batch_size": 2, "weights": True,
+        "model": {"width": 4, "hidden": 4}, "optimizer": {"lr": 0.1},
+    }  # fmt: skip
+    config = check_config({"studies": {"s": study}})
+    for cell in config.cells():
+        rows = [{k: v for k, v in row.items() if not k.startswith(("activation", "overflow"))}
+                for row in metric_rows([3.0])]  # fmt: skip
+        write_run(tmp_path / cell.path(), config.spec(cell), rows)
+    return config, tmp_path
+
+
+def test_samples_are_drawn_from_the_weights_of_the_first_seed(kept):
+    config, folder = kept
+    drawn = draw_samples(config.cells(), folder)
+    assert [(one.depth, one.seed) for one in drawn] == [(1, 0), (2, 0)]
+    (cell,) = (c for c in config.cells() if (c.depth, c.seed) == (2, 0))
+    problem = tasks.Problem(config.spec(cell))
+    field = flow.learned_field(oracle(problem.spec, problem.initial_parameters()))
+    expected = flow.integrate(field, flow.start_points(1024), 20)
+    assert drawn[1].samples.generated == pytest.approx(expected)
+    assert drawn[1].samples.true.shape == (1024, 2)
+
+
+def test_the_picture_has_a_panel_of_the_density_and_one_of_every_run(kept):
+    config, folder = kept
+    drawn = draw_samples(config.cells(), folder)
+    page = draw_figures([find("samples")], "s on torch", samples=drawn)["samples"]
+    shown = [ax.get_title().split("\n")[0] for ax in page.axes]
+    assert shown == ["the density", "baseline, 1 layers", "baseline, 2 layers"]
+    for ax, one in zip(page.axes[1:], drawn, strict=True):
+        (points,) = ax.lines
+        assert (points.get_xydata() == one.samples.generated).all()
+    (empty,) = draw_figures([find("samples")], "s on torch", samples=[]).values()
+    assert "keeps its weights" in empty.axes[0].texts[0].get_text()
+
+
+def test_weights_that_cannot_be_read_are_refused_with_their_file(kept):
+    config, folder = kept
+    cell = min(config.cells())
+    file = folder / cell.path() / "weights.safetensors"
+    file.write_bytes(b"no tensors")
+    with pytest.raises(ConfigError, match="train its cell again") as caught:
+        draw_samples(config.cells(), folder)
+    assert str(file) in str(caught.value)
+
+
+def test_the_exact_velocity_is_drawn_once_in_every_panel():
+    rows = [
+        {"variant": v, "depth": 2, "seed": seed, "metric": metric, "at": at, "value": value}
+        for v, seed in (("hc", 0), ("hc", 1), ("mhc", 0))
+        for metric, values in (("norm_by_time", (1.0, 3.0)), ("exact_norm_by_time", (1.0, 2.0)))
+        for at, value in enumerate(values)
+    ]
+    (page,) = draw_figures([find("drift")], "s", profiles=pd.DataFrame(rows)).values()
+    (ax,) = page.axes
+    dotted = [line for line in ax.lines if line.get_linestyle() == ":"]
+    assert [line.get_xydata().tolist() for line in dotted] == [[[0, 1], [1, 2]]]
+    assert len(ax.lines) == 1 + 2

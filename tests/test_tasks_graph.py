@@ -1,0 +1,430 @@
+"""The graph task: its graphs, belief propagation, its network, and what it measures."""
+
+import itertools
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import naive
+from fathom import tasks
+from fathom.backends.numpy import NumpyOps
+from fathom.config import ConfigError
+from fathom.models.belief_propagation import log_marginals
+from fathom.report.figures import draw_figures, find
+from fathom.settings import validate
+from fathom.tasks import graph as module
+from fathom.train import train
+from gradients import assert_gradients, first_step
+from param_helpers import parameters_of
+
+task = tasks.load("graph")
+
+
+@pytest.fixture
+def spec_on(make_spec):
+    """A function to a small spec of graphs."""
+    return lambda **changes: make_spec(task="graph", **{"variant": "resgcn", **changes})
+
+
+@pytest.fixture
+def model_of(spec_on):
+    """A function to the settings of small graphs."""
+    return lambda **changes: spec_on(**changes).model
+
+
+# --- belief propagation --------------------------------------------------------------------------
+
+
+def enumerated(links, log_fields, linked, apart):
+    """Exact marginals [n, q] of one graph: every assignment by itself.
+
+    `linked`, `apart`: [q, q], what a pair of nodes with a link, and without, weighs.
+    """
+    n, q = log_fields.shape
+    found = np.zeros((n, q))
+    pairs = list(itertools.combinations(range(n), 2))
+    for assigned in itertools.product(range(q), repeat=n):
+        log_weight = sum(log_fields[i, s] for i, s in enumerate(assigned))
+        if log_weight == -math.inf:
+            continue
+        weight = math.exp(log_weight)
+        for i, j in pairs:
+            table = linked if links[i, j] else apart
+            weight *= table[assigned[i], assigned[j]]
+        for i, s in enumerate(assigned):
+            found[i, s] += weight
+    return found / found.sum(axis=1, keepdims=True)
+
+
+def random_tree(n, rng):
+    """Links of a tree: every node but the first with one before it."""
+    links = np.zeros((n, n), bool)
+    for node in range(1, n):
+        other = rng.integers(0, node)
+        links[node, other] = links[other, node] = True
+    return links
+
+
+def distances(links):
+    """How many links lie between nodes [n, n]; n where there is no way."""
+    n = len(links)
+    found = np.where(np.eye(n, dtype=bool), 0, n)
+    for steps in range(1, n):
+        reached = links.astype(int) @ (found == steps - 1) > 0
+        found = np.where(reached & (found == n), steps, found)
+    return found
+
+
+def random_fields(n, q, rng):
+    """Log-fields; one node is labelled."""
+    fields = rng.standard_normal((n, q))
+    fields[2, 1:] = -np.inf
+    return fields
+
+
+def test_belief_propagation_is_exact_on_trees_and_after_few_rounds_on_what_is_near():
+    rng, n, q = np.random.default_rng(1), 7, 3
+    affinity = rng.uniform(0.2, 3, (q, q))
+    affinity += affinity.T
+    trees = np.stack([random_tree(n, rng) for _ in range(2)])
+    fields = np.stack([random_fields(n, q, rng) for _ in range(2)])
+    found = np.exp(log_marginals(trees, fields, affinity, rounds=n, absence_counts=False))
+    for links, field, beliefs in zip(trees, fields, np.moveaxis(found, 1, 0), strict=True):
+        apart = np.ones((q, q))
+        exact = enumerated(links, field, affinity, apart)
+        np.testing.assert_allclose(beliefs[-1], exact, rtol=0, atol=1e-10)
+        for rounds, node in ((0, 0), (1, 3), (2, 5)):
+            near = np.flatnonzero(distances(links)[node] <= rounds)
+            part = enumerated(links[np.ix_(near, near)], field[near], affinity, apart)
+            own = part[list(near).index(node)]
+            np.testing.assert_allclose(beliefs[rounds, node], own, rtol=0, atol=1e-10)
+
+
+def test_belief_propagation_is_close_to_enumeration_on_graphs_with_loops(model_of):
+    model = model_of(nodes=11, degree=2, edge_signal=0.7, labelled=0.2)
+    graphs = module.draw(model, 4, np.random.default_rng(5))
+    assert graphs.links.sum(axis=(1, 2)).max() / 2 >= 13  # a tree has 10 links
+    fields, chance = module.log_fields(model, graphs), model.affinity / model.nodes
+
+    def error(*, absence_counts, apart):
+        options = {"rounds": 40, "absence_counts": absence_counts}
+        found = np.exp(log_marginals(graphs.links, fields, model.affinity, **options)[-1])
+        pairs = zip(graphs.links, fields, strict=True)
+        exact = np.stack([enumerated(links, field, chance, apart) for links, field in pairs])
+        return np.abs(found - exact)
+
+    of_loops = error(absence_counts=False, apart=np.ones((2, 2)))
+    assert of_loops.mean() < 0.005
+    assert of_loops.max() < 0.06
+    # What absent links tell is exact up to 1/n, here a tenth.
+    of_both = error(absence_counts=True, apart=1 - chance)
+    assert of_both.max() < 0.15
+    assert error(absence_counts=False, apart=1 - chance).max() > 0.3
+
+
+# --- graphs --------------------------------------------------------------------------------------
+
+
+def test_affinities_by_hand(model_of):
+    two = model_of(degree=4, edge_signal=1.5).affinity
+    np.testing.assert_allclose(two, [[7, 1], [1, 7]])  # d ± λ√d
+    three = model_of(communities=3, nodes=20, degree=4, edge_signal=-0.5).affinity
+    np.testing.assert_allclose(three, np.full((3, 3), 5) - 3 * np.eye(3))
+    assert three.mean() == pytest.approx(4)  # the degree
+    inside, outside = three[0, 0], three[0, 1]
+    signal = (inside - outside) ** 2 / (3 * (inside + 2 * outside))  # Kesten and Stigum
+    assert signal == pytest.approx(0.5**2)
+
+
+def test_graphs_have_the_links_and_features_that_are_asked_for(model_of):
+    sizes = {"nodes": 60, "communities": 3, "degree": 4, "edge_signal": 1.2, "features": 5}
+    model = model_of(**sizes, feature_signal=6, labelled=0.1)
+    graphs = module.draw(model, 200, np.random.default_rng(3))
+    assert (graphs.links == graphs.links.swapaxes(1, 2)).all()
+    assert not graphs.links[:, np.arange(60), np.arange(60)].any()
+    assert (graphs.labelled.sum(axis=1) == 6).all()
+    assert graphs.labelled.mean(axis=0).min() > 0  # any node may be labelled
+    shares = np.bincount(graphs.communities.ravel(), minlength=3) / graphs.communities.size
+    assert shares == pytest.approx(1 / 3, abs=0.02)
+    pairs = ~np.eye(60, dtype=bool)
+    same = graphs.communities[:, :, None] == graphs.communities[:, None, :]
+    # Of 700 000 pairs, half of them the same twice: errors near 0.0004.
+    inside, outside = (graphs.links[where & pairs].mean() for where in (same, ~same))
+    assert inside == pytest.approx((4 + 2 * 1.2 * 2) / 60, abs=0.003)
+    assert outside == pytest.approx((4 - 1.2 * 2) / 60, abs=0.002)
+    means = np.stack([graphs.features[graphs.communities == s].mean(axis=0) for s in range(3)])
+    # |mean|² = μ p / n, at 120° to each other; 4000 nodes each.
+    assert means @ means.T == pytest.approx(0.5 * (1.5 * np.eye(3) - 0.5), abs=0.05)
+    noise = graphs.features - means[graphs.communities]
+    assert noise.var(axis=(0, 1)) == pytest.approx(1, abs=0.05)
+
+
+def test_links_are_normalised_as_by_kipf_and_welling():
+    path = np.array([[[0, 1, 0], [1, 0, 1], [0, 1, 0]]], bool)
+    half, sixth = 1 / 2, 1 / math.sqrt(6)
+    expected = [[half, sixth, 0], [sixth, 1 / 3, sixth], [0, sixth, half]]
+    np.testing.assert_allclose(module.normalised(path)[0], expected, atol=1e-7)
+
+
+def test_fresh_graphs_show_some_labels_and_ask_for_the_others(spec_on):
+    spec = spec_on(seed=4, batch_size=6)
+    batch, other = task.batch(spec, 17), task.batch(spec, 18)
+    alike = spec_on(seed=4, batch_size=6, depth=9, variant="hc_paper", backend="mlx")
+    again = task.batch(alike, 17)
+    assert all((batch.inputs[name] == again.inputs[name]).all() for name in batch.inputs)
+    assert (batch.inputs["links"] != other.inputs["links"]).any()
+    features, labels = np.split(batch.inputs["nodes"], [3], axis=-1)
+    assert features.std() > 0.5
+    named = labels.sum(axis=-1) == 1
+    assert (named.sum(axis=1) == 3).all()
+    assert (labels.argmax(axis=-1) == batch.targets)[named].all()
+    assert (labels[~named] == 0).all()
+    assert (batch.weights == ~named).all()
+
+
+def test_held_out_graphs_are_the_same_for_every_seed_and_no_training_has_them(spec_on):
+    first, second = (list(module.held_out_batches(spec_on(seed=s))) for s in (0, 1))
+    assert [b.targets.shape for b in first] == [(5, 12)]
+    assert (first[0].inputs["nodes"] == second[0].inputs["nodes"]).all()
+    for step in range(3):
+        trained = task.batch(spec_on(batch_size=5), step).inputs["nodes"]
+        assert (trained != first[0].inputs["nodes"]).any(axis=(1, 2)).all()
+
+
+def test_evaluations_take_all_held_out_graphs_a_few_at_once(spec_on, monkeypatch):
+    whole = list(module.held_out_batches(spec_on()))
+    monkeypatch.setattr(module, "EVALUATION_BATCH", 2)
+    parts = list(module.held_out_batches(spec_on()))
+    assert [len(part.targets) for part in parts] == [2, 2, 1]
+    joined = np.concatenate([part.inputs["links"] for part in parts])
+    assert (joined == whole[0].inputs["links"]).all()
+
+
+def test_fixed_graphs_train_on_labels_and_hold_out_the_other_nodes_of_the_same(spec_on):
+    spec = spec_on(graphs="fixed", batch_size=2)
+    first, later = task.batch(spec, 0), task.batch(spec, 9)
+    (held_out,) = module.held_out_batches(spec)
+    for batch in (later, held_out):
+        assert all((first.inputs[name] == batch.inputs[name]).all() for name in first.inputs)
+        assert (first.targets == batch.targets).all()
+    assert first.inputs["nodes"].shape == (2, 12, 3)  # no labels among the inputs
+    assert (first.weights + held_out.weights == 1).all()
+    assert (first.weights.sum(axis=1) == 3).all()
+    assert (task.batch(spec_on(graphs="fixed", seed=1), 0).targets != first.targets[:1]).any()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"edge_signal": 2}, "edge_signal 2 asks for negative probabilities"),
+        ({"edge_signal": -1.6}, "it must lie between -1.581 and 1.581"),
+        ({"degree": 9, "nodes": 10}, "degree 9 asks for probabilities above 1"),
+        ({"features": 1}, "features 1 must be at least communities, 2"),
+        ({"labelled": 0.01}, "labelled 0.01 is 0 of 12 nodes"),
+        ({"communities": 1}, "communities: "),
+    ],
+)
+def test_graphs_that_there_are_not_are_refused_in_one_line(model_of, changes, message):
+    settings = {**model_of().model_dump(), **changes}
+    with pytest.raises(ConfigError) as refused:
+        validate(module.Model, settings)
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+# --- the network ---------------------------------------------------------------------------------
+
+
+def layer_norm(x, p, name):
+    centred = x - x.mean(axis=1, keepdims=True)
+    return (
+        centred / np.sqrt(x.var(axis=1, keepdims=True) + 1e-5) * p[f"{name}.weight"]
+        + (p[f"{name}.bias"])
+    )
+
+
+def textbook(scheme, spec, params, nodes, links):
+    """Logits [B, n, q], a graph at a time; links as they are normalised."""
+    p = {key: value.astype(np.float64) for key, value in params.items()}
+    is_normed = scheme == "qwen4_exp"  # what functions and the head read
+
+    def convolution(layer, links, x):
+        x = x[:, 0] if is_normed else layer_norm(x[:, 0], layer, "norm")
+        summed = np.stack([sum(w * row for w, row in zip(ws, x, strict=True)) for ws in links])
+        hidden = np.maximum(summed @ layer["up.weight"].T + layer["up.bias"], 0)
+        return (hidden @ layer["down.weight"].T + layer["down.bias"])[:, None]
+
+    def logits(nodes, links):
+        x = nodes.astype(np.float64) @ p["embedding.weight"].T
+        blocks = [
+            lambda x, layer=layer: convolution(layer, links.astype(np.float64), x)
+            for layer in naive.layers_of(p, spec.depth)
+        ]
+        streams = getattr(spec.connection, "streams", 1)
+        connection = naive.connection_of(p)
+        x = naive.through(scheme, connection, x[:, None], blocks, streams, has_residual=False)[:, 0]
+        return (x if is_normed else layer_norm(x, p, "norm")) @ p["head.weight"].T
+
+    return np.stack([logits(*graph) for graph in zip(nodes, links, strict=True)])
+
+
+@pytest.mark.parametrize("scheme", ["plain", "hc_paper", "mhc_paper", "qwen4_exp", "hc_causal"])
+def test_the_network_equals_the_textbook(
+    spec_on, parameters_off_symmetry, oracle_forward, oracle_loss, scheme
+):
+    spec = spec_on(variant="own", connection={"connection": scheme}, batch_size=2)
+    params, batch = parameters_off_symmetry(spec), task.batch(spec, 0)
+    expected = textbook(scheme, spec, params, batch.inputs["nodes"], batch.inputs["links"])
+    found = oracle_forward(spec, params, batch.inputs).logits
+    # Both are float64: only the order of their sums differs.
+    assert found == pytest.approx(expected, abs=1e-11 * np.abs(expected).max())
+    asked = batch.weights == 1
+    loss = naive.cross_entropy(expected[asked], batch.targets[asked])
+    assert oracle_loss(spec, params, batch) == pytest.approx(loss, rel=1e-11)
+
+
+@pytest.mark.parametrize("variant", ["resgcn", "mhc_paper"])
+def test_the_first_step_on_each_backend_equals_the_oracle(
+    spec_on, parameters_off_symmetry, oracle_loss, backends_here, start, variant
+):
+    spec = spec_on(variant=variant, beta1=0.0, batch_size=2)
+    params, batch, found = parameters_off_symmetry(spec), task.batch(spec, 0), {}
+    expected = oracle_loss(spec, params, batch)
+    for name, backend in backends_here.items():
+        measured, found[name] = first_step(start(backend, spec, params), spec, batch)
+        assert measured["loss"] == pytest.approx(expected, rel=1e-6), name
+    assert_gradients(lambda p: oracle_loss(spec, p, batch), params, found, rel=3e-5, floor=1e-6)
+
+
+@pytest.mark.parametrize("variant", ["resgcn", "mhc_paper"])
+def test_a_network_of_two_layers_sees_two_links_far(
+    spec_on, parameters_off_symmetry, oracle_forward, variant
+):
+    spec = spec_on(variant=variant, depth=2, batch_size=1)
+    params = parameters_off_symmetry(spec)
+    path = np.eye(12, k=1, dtype=bool)
+    inputs = {**task.batch(spec, 0).inputs, "links": module.normalised((path | path.T)[None])}
+    changed = {**inputs, "nodes": inputs["nodes"].copy()}
+    changed["nodes"][0, 5] += 1
+    before, after = (oracle_forward(spec, params, x).logits[0] for x in (inputs, changed))
+    moved = np.abs(after - before).max(axis=1) > 1e-9
+    assert np.flatnonzero(moved).tolist() == [3, 4, 5, 6, 7]
+
+
+# --- what is measured ----------------------------------------------------------------------------
+
+
+def trained_on(spec, params):
+    """The end of a training, as the oracle sees it."""
+    ops = NumpyOps()
+    exact = {name: ops.asarray(value) for name, value in params.items()}
+    return tasks.Trained(
+        tasks.Problem(spec),
+        ops,
+        lambda function, x: function(exact, {n: ops.asarray(v) for n, v in x.items()}),
+    )
+
+
+def test_dirichlet_energy_is_the_sum_over_links():
+    rng = np.random.default_rng(2)
+    links = np.stack([random_tree(6, rng) for _ in range(2)])
+    links[0, 0, 5] = links[0, 5, 0] = True
+    x = rng.standard_normal((2, 6, 3))
+    scaled = x / np.sqrt(1 + links.sum(axis=2))[..., None]
+    energy = sum(
+        ((scaled[g, i] - scaled[g, j]) ** 2).sum()
+        for g, i, j in itertools.product(range(2), range(6), range(6))
+        if i < j and links[g, i, j]
+    )
+    exact = module.normalised(links).astype(np.float64)
+    assert module.dirichlet_energy(x, exact) == pytest.approx(energy / (x**2).sum(), rel=1e-6)
+    smoothest = np.sqrt(1 + links.sum(axis=2))[..., None] * [1.0, -2.0, 0.5]
+    assert module.dirichlet_energy(smoothest, exact) == pytest.approx(0, abs=1e-6)
+    assert math.isnan(module.dirichlet_energy(x * math.inf, exact))
+
+
+def test_energies_begin_with_the_embedding_and_end_with_what_the_head_reads(
+    spec_on, parameters_off_symmetry
+):
+    spec = spec_on(depth=2)
+    params = parameters_off_symmetry(spec)
+    params["block.down.weight"][1] = params["block.down.bias"][1] = 0  # the last block adds nothing
+    (batch,) = module.held_out_batches(spec)
+    embedded = batch.inputs["nodes"].astype(float) @ params["embedding.weight"].astype(float).T
+    first = module.dirichlet_energy(embedded, batch.inputs["links"].astype(float))
+    trained = trained_on(spec, params)
+    found = task.step_metrics["dirichlet_energy_by_block"].compute(trained)
+    assert list(found) == [0, 1, 2]
+    assert found[0] == pytest.approx(first, rel=1e-9)
+    assert found[1] == found[2] != found[0]
+    assert task.step_metrics["dirichlet_energy"].compute(trained) == found[2]
+
+
+def test_accuracy_and_loss_are_of_the_held_out_nodes_without_a_label(spec_on):
+    spec = spec_on()
+    params = parameters_of(spec)
+    params["norm.weight"][:], params["norm.bias"][:] = 0, 1
+    params["head.weight"][0], params["head.weight"][1] = 0, math.log(3) / 8
+    (batch,) = module.held_out_batches(spec)
+    asked = batch.targets[batch.weights == 1]
+    assert len(asked) == 5 * 9
+    trained = trained_on(spec, params)  # whatever it sees, it says the second: by 3 to 1
+    assert module.node_accuracy(trained) == pytest.approx((asked == 1).mean())
+    loss = np.where(asked == 1, math.log(4 / 3), math.log(4)).mean()
+    assert module.node_loss(trained) == pytest.approx(loss, rel=1e-6)
+
+
+def test_where_links_tell_nothing_the_optimum_is_that_of_features_alone(spec_on):
+    spec = spec_on(nodes=32, edge_signal=0, features=4, feature_signal=4.5, held_out=300)
+    start = tasks.Untrained(tasks.Problem(spec), NumpyOps(), {})
+    found = {name: task.step_metrics[name].compute(start) for name in task.step_metrics if
+             name.startswith("bayes")}  # fmt: skip
+    separation = math.sqrt(4.5 * 4 / 32)
+    expected = (1 + math.erf(separation / math.sqrt(2))) / 2
+    # Of 7200 nodes: an error of 0.005.
+    assert found["bayes_accuracy"] == pytest.approx(expected, abs=0.015)
+    assert set(found["bayes_accuracy_by_round"].values()) == {found["bayes_accuracy"]}
+    assert list(found["bayes_accuracy_by_round"]) == list(range(module.ROUNDS + 1))
+    rng = np.random.default_rng(0)
+    shown = separation + rng.standard_normal(100_000)  # of a node, along the centroids
+    loss = np.log1p(np.exp(-2 * separation * shown)).mean()
+    assert found["bayes_loss"] == pytest.approx(loss, abs=0.02)
+
+
+def test_it_learns_from_links_and_stays_below_the_optimum(spec_on, connect_cpu):
+    sizes = {"nodes": 48, "degree": 4, "width": 16, "hidden": 32, "held_out": 40}
+    spec = spec_on(**sizes, depth=3, steps=60, batch_size=8, edge_signal=1.9)
+    *_, chunk = train(tasks.Problem(spec), connect_cpu("torch"))
+    optimum = module.optimum(spec)
+    accuracy = chunk.rows[-1]["node_accuracy"]
+    assert optimum.accuracies[0] + 0.1 < accuracy < optimum.accuracies[-1]
+    assert chunk.rows[-1]["node_loss"] > optimum.loss
+
+
+# --- the figure ----------------------------------------------------------------------------------
+
+
+def test_the_figure_has_layers_beside_as_many_rounds():
+    group = {"variant": "resgcn", "connection": "plain", "lr": 0.01, "n": 3, "score_n": 3}
+    group |= {"diverged": 0, "score_chance": 0.5, "bayes_accuracy_mean": 0.9}
+    scores = {2: 0.6, 4: 0.7}
+    summary = pd.DataFrame(
+        {**group, "depth": depth, "score_mean": mean, "score_low": mean, "score_high": mean}
+        for depth, mean in scores.items()
+    )
+    reached = {0: 0.5, 1: 0.6, 2: 0.7, 3: 0.8, 4: 0.85, 5: 0.9}
+    profiles = pd.DataFrame(
+        {"metric": "bayes_accuracy_by_round", "at": float(at), "value": value, "seed": seed}
+        for at, value in reached.items()
+        for seed in (0, 1)
+    )
+    data = {"summary": summary, "profiles": profiles, "score": tasks.score_of("graph")}
+    page = draw_figures([find("depth_and_rounds")], "a title", **data)["depth_and_rounds"]
+    (ax,) = page.axes
+    curves = [line.get_xydata().tolist() for line in ax.get_lines()]
+    assert [[2, 0.6], [4, 0.7]] in curves
+    assert [[2, 0.7], [3, pytest.approx(0.8)], [4, 0.85]] in curves
+    levels = [line.get_ydata()[0] for line in ax.get_lines() if line.get_linestyle() == ":"]
+    assert sorted(levels) == [0.5, 0.9]  # chance, and belief propagation in the end

@@ -1,0 +1,168 @@
+"""The recall task: its sequences read pair by pair, and what is measured of answers."""
+
+import math
+
+import numpy as np
+import pytest
+
+from fathom import tasks
+from fathom.backends.numpy import NumpyOps
+from fathom.config import ConfigError, check_config
+from fathom.tasks import recall as module
+from gradients import assert_gradients, first_step
+from param_helpers import parameters_of
+
+recall = tasks.load("recall")
+
+V, K = 16, 5  # a blank, the keys 1 to 7, the values 8 to 15
+
+
+@pytest.fixture
+def small(make_spec):
+    """A function that makes a spec of the task."""
+
+    def make(**changes):
+        return make_spec(task="recall", **{"vocab": V, "length": 3 * K, **changes})
+
+    return make
+
+
+def check_sequence(tokens, targets, weights, pairs):
+    """One sequence is read from left to right, as the definition says it."""
+    known = dict(zip(tokens[: 2 * pairs : 2], tokens[1 : 2 * pairs : 2], strict=True))
+    assert len(known) == len(set(known.values())) == pairs
+    assert all(1 <= key < V // 2 <= value < V for key, value in known.items())
+    queries = tokens[2 * pairs : 3 * pairs]
+    assert sorted(queries) == sorted(known)  # every key once
+    assert targets[2 * pairs : 3 * pairs] == [known[query] for query in queries]
+    assert not any(tokens[3 * pairs :])  # blanks
+    asked = range(2 * pairs, 3 * pairs)
+    assert weights == [float(place in asked) for place in range(len(tokens))]
+
+
+def test_sequences_are_pairs_then_queries_then_blanks(small):
+    batch = recall.batch(small(batch_size=200), 0)
+    tokens, numbers = batch.inputs["tokens"], []
+    assert tokens.dtype == batch.targets.dtype == np.int32
+    assert batch.weights.dtype == np.float32
+    for sequence in zip(tokens, batch.targets, batch.weights, strict=True):
+        rows = [row.tolist() for row in sequence]
+        numbers.append(int(sum(rows[2])))
+        check_sequence(*rows, numbers[-1])
+    # 40 of each number are expected; 6 standard deviations away would be 6 or 74.
+    counts = np.bincount(numbers, minlength=K + 1)
+    assert counts[0] == 0
+    assert all(6 < count < 74 for count in counts[1:])
+
+
+def test_held_out_sequences_show_the_pairs_that_are_asked_for(small):
+    for pairs in (1, 3, K):
+        batches = module.held_out(small(seed=3), pairs)
+        again = module.held_out(small(seed=9, variant="hc", batch_size=1), pairs)
+        assert sum(len(batch.targets) for batch in batches) == module.HELD_OUT
+        assert (batches[0].inputs["tokens"] != batches[1].inputs["tokens"]).any()
+        for batch, same in zip(batches, again, strict=True):
+            assert (batch.inputs["tokens"] == same.inputs["tokens"]).all()
+            for sequence in zip(batch.inputs["tokens"], batch.targets, batch.weights, strict=True):
+                check_sequence(*(row.tolist() for row in sequence), pairs)
+
+
+def test_a_query_may_come_at_any_place_and_ask_for_any_pair(small):
+    (batch, *_) = module.held_out(small(), K)
+    keys, queries = batch.inputs["tokens"][:, : 2 * K : 2], batch.inputs["tokens"][:, 2 * K :]
+    place = (keys[:, :, None] == queries[:, None, :]).argmax(axis=2)
+    for pair in range(K):  # 51 of 256 are expected, 6 standard deviations are 38
+        assert (np.abs(np.bincount(place[:, pair], minlength=K) - 256 / K) < 38).all()
+    for tokens, first, size in ((keys, 1, 7), (batch.targets[:, 2 * K :], 8, 8)):
+        expected = 256 * K / size
+        counts = np.bincount(tokens.ravel(), minlength=first + size)[first:]
+        assert (np.abs(counts - expected) < 6 * math.sqrt(expected)).all()
+
+
+def test_a_batch_depends_on_seed_and_step_alone(small):
+    def tokens(step, **changes):
+        return recall.batch(small(**{"seed": 4, **changes}), step).inputs["tokens"]
+
+    first = tokens(17)
+    tokens(3)  # whatever was drawn before
+    assert (tokens(17, backend="mlx", variant="hc", depth=9) == first).all()
+    assert (tokens(18) != first).any()
+    assert (tokens(17, seed=5) != first).any()
+
+
+# --- what is measured ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pairs", "numbers"), [(1, [1]), (2, [1, 2]), (4, [1, 2, 4]), (5, [1, 2, 4, 5])]
+)
+def test_numbers_of_pairs(small, pairs, numbers):
+    assert module.numbers_of_pairs(small(length=3 * pairs).model) == numbers
+
+
+def name_the_last_value(tokens):
+    """Logits [N, T, V] that name the value of the last pair, whatever is asked."""
+    pairs = (tokens >= V // 2).sum(axis=1)
+    last = np.take_along_axis(tokens, 2 * pairs[:, None] - 1, axis=1)
+    return np.eye(V)[np.broadcast_to(last, tokens.shape)]
+
+
+def test_who_names_one_value_is_right_once_in_each_sequence(small):
+    guess = tasks.Trained(
+        tasks.Problem(small()), NumpyOps(), lambda _, inputs: name_the_last_value(inputs["tokens"])
+    )
+    assert module.recall_accuracy(guess) == pytest.approx(1 / K)
+    found = module.recall_accuracy_by_pairs(guess)
+    assert found == pytest.approx({1: 1, 2: 1 / 2, 4: 1 / 4, 5: 1 / 5})
+
+
+def test_the_loss_is_that_of_answers_alone(small, monkeypatch):
+    """A network that gives every value the same probability, and no other token any."""
+    spec, ops = small(variant="baseline"), NumpyOps()
+    params = {n: ops.asarray(value) for n, value in parameters_of(spec).items()}
+    forward = type(tasks.Problem(spec).network).forward
+
+    def knows_values(self, *arguments, **options):
+        output = forward(self, *arguments, **options)
+        return output._replace(logits=0 * output.logits + np.where(np.arange(V) < V // 2, -99, 0))
+
+    monkeypatch.setattr(type(tasks.Problem(spec).network), "forward", knows_values)
+    end = tasks.Trained(tasks.Problem(spec), ops, lambda f, arrays: f(params, arrays))
+    assert module.recall_loss(end) == pytest.approx(math.log(8))
+    assert tasks.score_of("recall").chance(spec) == pytest.approx(math.log(8))
+
+
+# --- the network and its settings ----------------------------------------------------------------
+
+
+def test_both_backends_equal_the_oracle(
+    small, parameters_off_symmetry, oracle_loss, backends_here, start
+):
+    spec = small(variant="hc", beta1=0.0, depth=1, batch_size=2, length=6)
+    params, batch = parameters_off_symmetry(spec), recall.batch(spec, 0)
+    assert 0 < batch.weight < batch.weights.size
+    expected, found = oracle_loss(spec, params, batch), {}
+    for name, backend in backends_here.items():
+        measured, found[name] = first_step(start(backend, spec, params), spec, batch)
+        assert measured["loss"] == pytest.approx(expected, rel=1e-6)
+    assert_gradients(lambda p: oracle_loss(spec, p, batch), params, found, rel=3e-5, floor=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"length": 16}, "make it a multiple of 3"),
+        ({"vocab": 15}, "make it even, and 12 or more"),
+        ({"vocab": 10}, "half a blank and at least 5 keys"),
+    ],
+)
+def test_sizes_without_room_are_refused(model, message):
+    sizes = {"vocab": 12, "length": 15, "width": 8, "heads": 2, "hidden": 8}
+    study = {
+        "task": "recall", "recipe": "torch-defaults", "depths": [1], "backends": ["torch"],
+        "seeds": [0], "variants": ["baseline"], "steps": 2, "batch_size": 2, "model": sizes,
+        "optimizer": {"lr": 0.01},
+    }  # fmt: skip
+    check_config({"studies": {"s": study}})
+    with pytest.raises(ConfigError, match=message):
+        check_config({"studies": {"s": {**study, "model": {**sizes, **model}}}})

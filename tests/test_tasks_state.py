@@ -1,0 +1,210 @@
+"""The state task: its groups against their axioms, its words against products of matrices."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+import naive
+from fathom import tasks
+from fathom.backends.numpy import NumpyOps
+from fathom.config import ConfigError, check_config, parse_spec
+from fathom.tasks import state as module
+from gradients import assert_gradients, first_step
+from param_helpers import parameters_of
+
+state = tasks.load("state")
+
+
+@pytest.fixture
+def small(make_spec):
+    """A function that makes a spec of the task."""
+    return lambda **changes: make_spec(task="state", **changes)
+
+
+# --- groups --------------------------------------------------------------------------------------
+
+# How many elements have each order: of these sizes, no other group has the same.
+ORDERS = {
+    "S3": {1: 1, 2: 3, 3: 2},
+    "A4": {1: 1, 2: 3, 3: 8},
+    "S4": {1: 1, 2: 9, 3: 8, 4: 6},
+    "A5": {1: 1, 2: 15, 3: 20, 5: 24},
+}
+
+
+@pytest.mark.parametrize("group", ORDERS)
+def test_a_table_is_that_of_the_group(group):
+    table = module.products(group)
+    every = np.arange(len(table))
+    assert (table[0] == every).all()  # 0 is the identity
+    assert (table[:, 0] == every).all()
+    assert (table[table] == table[:, table]).all()  # (g h) k = g (h k)
+    found: dict[int, int] = {}
+    for g in every:
+        power, order = g, 1
+        while power != 0:
+            power, order = table[power, g], order + 1
+        found[order] = found.get(order, 0) + 1
+    assert found == ORDERS[group]
+
+
+def test_the_right_factor_acts_first():
+    # In lexicographic order 1 swaps the last two of three things, 2 the first two, and 4 sends 0 to
+    # 2, 1 to 0, 2 to 1: that is what 2 and then 1 do.
+    assert module.products("S3")[1, 2] == 4
+    assert module.products("S3")[2, 1] == 3
+
+
+def matrices(group):
+    """The permutation matrices of a group, in lexicographic order of their permutations."""
+    degree = int(group[1])
+    every = [np.eye(degree)[:, list(p)] for p in itertools.permutations(range(degree))]
+    return [m for m in every if group[0] == "S" or np.linalg.det(m) > 0]
+
+
+@pytest.mark.parametrize("group", ORDERS)
+def test_targets_are_products_of_all_elements_so_far(small, group):
+    spec = small(group=group, batch_size=5, length=7)
+    batch, elements = state.batch(spec, 3), matrices(group)
+    words = batch.inputs["tokens"]
+    assert words.shape == batch.targets.shape == (5, 7)
+    assert words.dtype == batch.targets.dtype == np.int32
+    assert batch.weights is None
+    for word, targets in zip(words, batch.targets, strict=True):
+        product = np.eye(int(group[1]))
+        for g, target in zip(word, targets, strict=True):
+            product = product @ elements[g]
+            assert (product == elements[target]).all()
+
+
+# --- batches and held-out words ------------------------------------------------------------------
+
+
+def test_a_batch_depends_on_seed_and_step_alone(small):
+    def words(step, **changes):
+        return state.batch(small(seed=4, **changes), step).inputs["tokens"]
+
+    first = words(17)
+    words(3)  # whatever was drawn before
+    assert (words(17, backend="mlx", variant="hc", depth=9) == first).all()
+    for other in (words(18), state.batch(small(seed=5), 17).inputs["tokens"]):
+        assert (other != first).any()
+
+
+def test_elements_are_uniform(small):
+    spec = small(group="A4", batch_size=500)
+    counts = np.bincount(state.batch(spec, 0).inputs["tokens"].ravel(), minlength=12)
+    expected = counts.sum() / 12
+    # 11 degrees of freedom: six standard deviations above the mean is 39.
+    assert ((counts - expected) ** 2 / expected).sum() < 11 + 6 * math.sqrt(2 * 11)
+
+
+def test_held_out_words_are_the_same_for_every_run_and_no_training_has_them(small):
+    def held_out(**changes):
+        batches = list(module.held_out(small(group="S4", length=8, **changes)))
+        return np.concatenate([batch.inputs["tokens"] for batch in batches])
+
+    found = held_out()
+    assert found.shape == (module.HELD_OUT, 8)
+    assert (held_out(seed=9, variant="hc", depth=2, batch_size=1) == found).all()
+    # Of 24⁸ words, a thousand drawn ones would be among these once in 50 000 times.
+    known = set(map(tuple, found))
+    spec = small(group="S4", length=8, batch_size=4)
+    for step in range(250):
+        assert not known & set(map(tuple, state.batch(spec, step).inputs["tokens"]))
+
+
+# --- what is measured ----------------------------------------------------------------------------
+
+
+def trained(spec, logits_of):
+    """A network that gives these logits for words."""
+    return tasks.Trained(
+        tasks.Problem(spec), NumpyOps(), lambda _, inputs: logits_of(inputs["tokens"])
+    )
+
+
+def names(group, shares):
+    """Logits that name the product at position t for this share of words, else another element."""
+
+    def logits(words):
+        products = module.word_problem(group, words).targets
+        wrong = np.arange(len(words))[:, None] >= np.array(shares) * len(words)
+        size = len(module.products(group))
+        return np.eye(size)[(products + wrong) % size]
+
+    return logits
+
+
+def test_accuracies_of_a_network_that_follows_for_a_while(small):
+    shares = [1, 0.9375, 0.90625, 0.875, 1, 0.5]  # shares of an evaluation's 256 words
+    known = trained(small(group="S4", length=6), names("S4", shares))
+    assert module.state_accuracy_by_position(known) == dict(zip(range(1, 7), shares, strict=True))
+    assert module.states_tracked(known) == 3
+    assert module.state_accuracy(known) == pytest.approx(np.mean(shares))
+
+
+def test_logits_that_are_not_finite_name_no_element(small):
+    lost = trained(small(length=2), lambda words: np.full((*words.shape, 6), math.nan))
+    assert module.state_accuracy_by_position(lost) == {1: 0, 2: 0}
+    assert (module.states_tracked(lost), module.state_accuracy(lost)) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("shares", "expected"), [([1, 1, 1], 3), ([0.91, 0.9, 1], 1), ([0.5, 1, 1], 0)]
+)
+def test_tracked_by_hand(shares, expected):
+    assert module.tracked(np.array(shares)) == expected
+
+
+def test_the_loss_of_a_network_that_knows_nothing_is_the_chance_level(small, monkeypatch):
+    monkeypatch.setattr(module, "HELD_OUT", 8)
+    spec, ops = small(group="A5", variant="baseline"), NumpyOps()
+    params = {n: ops.asarray(value) for n, value in parameters_of(spec).items()}
+    params["head.weight"] *= 0
+    end = tasks.Trained(tasks.Problem(spec), ops, lambda f, arrays: f(params, arrays))
+    assert module.state_loss(end) == pytest.approx(math.log(60))
+    assert tasks.score_of("state").chance(spec) == pytest.approx(math.log(60))
+
+
+# --- the network and its settings ----------------------------------------------------------------
+
+
+def test_both_backends_equal_the_oracle(
+    small, parameters_off_symmetry, oracle_loss, backends_here, start
+):
+    spec = small(variant="mhc_paper", wrap="sublayer", beta1=0.0, depth=1, length=4)
+    params, batch = parameters_off_symmetry(spec), state.batch(spec, 0)
+    expected, found = oracle_loss(spec, params, batch), {}
+    logits = naive.NETWORKS["state"]("mhc_paper", spec, params, batch.inputs["tokens"])
+    assert expected == pytest.approx(naive.cross_entropy(logits, batch.targets), rel=1e-11)
+    for name, backend in backends_here.items():
+        measured, found[name] = first_step(start(backend, spec, params), spec, batch)
+        assert measured["loss"] == pytest.approx(expected, rel=1e-6)
+    assert_gradients(lambda p: oracle_loss(spec, p, batch), params, found, rel=3e-5, floor=1e-6)
+
+
+STUDY = {
+    "task": "state", "recipe": "torch-defaults", "depths": [1], "backends": ["torch"], "seeds": [0],
+    "variants": ["baseline"], "steps": 2, "batch_size": 2, "optimizer": {"lr": 0.01},
+    "model": {"length": 4, "width": 8, "heads": 2, "hidden": 8},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [({"vocab": 6}, "unknown key 'vocab'"), ({"group": "S5"}, "group: input should be 'S3', 'A4'")],
+)
+def test_settings_that_no_group_has_are_refused(model, message):
+    with pytest.raises(ConfigError, match=message):
+        check_config({"studies": {"s": {**STUDY, "model": {**STUDY["model"], **model}}}})
+
+
+def test_v_follows_from_the_group_of_each_variant():
+    variants = ["baseline", {"larger": {"connection": "baseline", "model": {"group": "A5"}}}]
+    config = check_config({"studies": {"s": {**STUDY, "variants": variants}}})
+    specs = [config.spec(cell) for cell in config.cells()]
+    assert [spec.model.vocab for spec in specs] == [6, 60]
+    assert parse_spec(specs[1].model_dump(), "spec").model.vocab == 60

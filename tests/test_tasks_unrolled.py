@@ -1,0 +1,275 @@
+"""The unrolled task: its three kinds of sequence, its cell, and the gradient of its first state."""
+
+import math
+
+import numpy as np
+import pytest
+
+import naive
+from fathom import tasks
+from fathom.backends.numpy import NumpyOps
+from fathom.config import ConfigError
+from fathom.tasks import unrolled
+from fathom.train import step_rows
+from gradients import assert_gradients, first_step
+
+task = tasks.load("unrolled")
+
+
+@pytest.fixture
+def spec_of(make_spec):
+    return lambda **changes: make_spec(task="unrolled", **{"variant": "baseline", **changes})
+
+
+def drawn(spec, steps=20):
+    """(tokens [N, T], answers [N]) of many batches."""
+    batches = [task.batch(spec, step) for step in range(steps)]
+    for batch in batches:
+        assert batch.inputs["tokens"].dtype == batch.targets.dtype == np.int32
+    tokens = np.concatenate([batch.inputs["tokens"] for batch in batches])
+    return tokens, np.concatenate([batch.targets for batch in batches])
+
+
+# --- sequences ----------------------------------------------------------------------------------
+
+
+def test_a_copy_is_a_symbol_then_blanks_and_the_answer_is_the_symbol(spec_of):
+    tokens, answers = drawn(spec_of(symbols=5, depth=7, batch_size=8))
+    assert tokens.shape == (160, 7)
+    assert (tokens[:, 0] == answers).all()
+    assert (tokens[:, 1:] == 5).all()
+    assert set(answers.tolist()) == set(range(5))
+
+
+def test_the_gap_of_a_copy_may_hold_other_symbols(spec_of):
+    tokens, answers = drawn(spec_of(symbols=5, depth=7, batch_size=8, gap="symbols"))
+    assert (tokens[:, 0] == answers).all()
+    # 960 draws among five: each is near 192, standard deviation 12.
+    assert np.bincount(tokens[:, 1:].ravel(), minlength=5) == pytest.approx(192, abs=70)
+    # Were they the answer more often than one time in five, the first need not be kept.
+    assert (tokens[:, 1:] == answers[:, None]).mean() == pytest.approx(0.2, abs=0.07)
+
+
+def test_what_is_recalled_is_the_value_behind_the_key_that_is_asked(spec_of):
+    tokens, answers = drawn(spec_of(kind="recall", symbols=6, pairs=3, depth=10, batch_size=8))
+    asked = set()
+    for row, answer in zip(tokens.tolist(), answers.tolist(), strict=True):
+        *shown, key = row
+        pairs = {shown[i]: shown[i + 1] for i in (0, 2, 4)}
+        assert len(pairs) == 3
+        assert set(pairs) <= set(range(6))
+        assert set(pairs.values()) <= set(range(6, 12))
+        assert shown[6:] == [12] * 3
+        assert pairs[key] == 6 + answer
+        asked.add(shown.index(key))
+    assert asked == {0, 2, 4}
+
+
+NAMES = [*map(str, range(10)), "MAX", "MIN", "MED", "SM", "]", "blank"]
+
+
+def value_of(names):
+    """What an expression is worth, by a stack of open brackets."""
+    stack = [[]]
+    for name in names:
+        if name.isdigit():
+            stack[-1].append(int(name))
+        elif name == "]":
+            operator, *values = stack.pop()
+            values.sort()
+            middle = (values[(len(values) - 1) // 2] + values[len(values) // 2]) // 2
+            assert 2 <= len(values) <= 5
+            stack[-1].append(
+                {
+                    "MAX": values[-1],
+                    "MIN": values[0],
+                    "MED": middle,
+                    "SM": int(str(sum(values))[-1]),
+                }[operator]
+            )
+        else:
+            stack.append([name])
+    ((value,),) = stack
+    return value
+
+
+def test_a_value_by_hand():
+    assert value_of(["MAX", "2", "9", "MIN", "4", "7", "]", "0", "]"]) == 9
+    assert value_of(["SM", "8", "MED", "1", "4", "]", "9", "]"]) == 9  # 8 + 2 + 9
+
+
+def test_the_answer_to_an_expression_is_its_value(spec_of):
+    tokens, answers = drawn(spec_of(kind="listops", depth=40, batch_size=16))
+    operators, lengths = set(), []
+    for row, answer in zip(tokens.tolist(), answers.tolist(), strict=True):
+        names = [NAMES[token] for token in row]
+        blanks = names.count("blank")
+        assert "blank" not in names[blanks:]
+        assert value_of(names[blanks:]) == answer
+        operators.add(names[blanks])
+        lengths.append(len(names) - blanks)
+    assert operators == {"MAX", "MIN", "MED", "SM"}
+    assert min(lengths) == 4
+    assert 30 < max(lengths) <= 40
+
+
+def test_a_quarter_of_all_arguments_is_an_expression():
+    rng = np.random.default_rng(3)
+    drawn = [unrolled.draw_expression(rng)[0] for _ in range(400)]
+    flat = np.concatenate(drawn)
+    expressions, digits = (flat == 14).sum(), (flat < 10).sum()
+    nested = expressions - len(drawn)
+    # Some 10 000 arguments, a share of which has a standard deviation of 0.005.
+    assert nested / (nested + digits) == pytest.approx(0.25, abs=0.025)
+    assert (nested + digits) / expressions == pytest.approx(3.5, abs=0.15)
+
+
+@pytest.mark.parametrize("kind", ["copy", "recall", "listops"])
+def test_a_batch_depends_on_seed_and_step_alone(spec_of, kind):
+    sizes = {"kind": kind, "depth": 12, "batch_size": 8}
+    spec = spec_of(seed=4, **sizes)
+    tokens, answers = drawn(spec, 2)
+    again = drawn(spec_of(seed=4, backend="mlx", variant="hc_causal", **sizes), 2)
+    assert (tokens == again[0]).all()
+    assert (answers == again[1]).all()
+    assert (tokens[:8] != tokens[8:]).any()
+    assert (drawn(spec_of(seed=5, **sizes), 2)[0] != tokens).any()
+
+
+def test_what_is_held_out_is_the_same_for_every_seed(spec_of):
+    blank = unrolled.held_out(spec_of(symbols=5, depth=4).model, 4)
+    assert blank.inputs["tokens"].tolist() == [[symbol, 5, 5, 5] for symbol in range(5)]
+    spec = spec_of(kind="recall", depth=10, held_out=30)
+    (batch,) = unrolled.evaluation_batches(spec)
+    (again,) = unrolled.evaluation_batches(spec_of(kind="recall", depth=10, held_out=30, seed=7))
+    assert batch.inputs["tokens"].shape == (30, 10)
+    assert (batch.inputs["tokens"] == again.inputs["tokens"]).all()
+    sizes = [len(part.targets) for part in unrolled.evaluation_batches(spec_of(gap="symbols"))]
+    assert sizes == [256, 256]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"kind": "listops", "symbols": 8}, "symbols: listops has its 10 digits; leave symbols"),
+        ({"kind": "recall", "pairs": 11}, "pairs is 11, but keys are distinct and there are 10"),
+        (
+            {"kind": "recall", "depth": 8},
+            "variants.baseline: depth 8 is the number of time steps, of ",
+        ),
+        ({"kind": "listops", "depth": 3}, "which this task needs at least 4"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_line(spec_of, changes, message):
+    with pytest.raises(ConfigError) as refused:
+        spec_of(**changes)
+    assert message in str(refused.value)
+    assert len(str(refused.value).splitlines()) == 1
+
+
+# --- the cell -------------------------------------------------------------------------------------
+
+
+def expected_logits(name, spec, params, tokens):
+    """The definition, sequence by sequence and step by step."""
+    p = {key: value.astype(np.float64) for key, value in params.items()}
+
+    def normed(x, of):
+        x = (x - x.mean()) / math.sqrt(x.var() + 1e-5)
+        return p[f"{of}.weight"] * x + p[f"{of}.bias"]
+
+    def step(token):
+        inside = p["cell.input.weight"] @ p["embedding.token"][token] + p["cell.input.bias"]
+
+        def f(state):
+            found = np.tanh(p["cell.state.weight"] @ normed(state[0, 0], "cell.norm") + inside)
+            return (p["cell.out.weight"] @ found + p["cell.out.bias"])[None, None]
+
+        return f
+
+    S = getattr(spec.connection, "streams", 1)
+    rows = []
+    for row in tokens:
+        state, steps = p["state.start"][None, None], [step(token) for token in row]
+        state = naive.through(name, naive.connection_of(p), state, steps, S, has_residual=False)
+        rows.append(p["head.weight"] @ normed(state[0, 0], "norm"))
+    return np.array(rows)
+
+
+SCHEMES = ("plain", "hc_paper_static", "mhc_paper", "hc_causal", "mhc_causal")
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_oracle_equals_the_definition(
+    spec_of, parameters_off_symmetry, first_batch, oracle_forward, scheme
+):
+    spec = spec_of(variant=scheme, depth=5)
+    params, batch = parameters_off_symmetry(spec), first_batch(spec)
+    tokens = batch.inputs["tokens"]
+    expected = expected_logits(scheme, spec, params, tokens)
+    found = oracle_forward(spec, params, batch.inputs).logits
+    assert found == pytest.approx(expected, abs=1e-11 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_first_step_on_each_backend_equals_the_oracle(
+    spec_of, parameters_off_symmetry, first_batch, oracle_loss, backends_here, start, scheme
+):
+    spec = spec_of(variant=scheme, kind="recall", pairs=2, depth=6, beta1=0.0)
+    params, batch = parameters_off_symmetry(spec), first_batch(spec)
+    found, expected = {}, oracle_loss(spec, params, batch)
+    for name, backend in backends_here.items():
+        measured, found[name] = first_step(start(backend, spec, params), spec, batch)
+        assert measured["loss"] == pytest.approx(expected, rel=1e-6), name
+        (row,) = step_rows(tasks.Problem(spec), {k: v[None] for k, v in measured.items()})
+        # The metric is the length of this parameter's gradient, which is held against slopes below.
+        length = np.linalg.norm(found[name]["state.start"])
+        assert row["grad_norm_start"] == pytest.approx(length, rel=1e-5), name
+    # Relative rounding, plus what cancellation leaves of order-one terms.
+    assert_gradients(lambda p: oracle_loss(spec, p, batch), params, found, rel=2e-5, floor=1e-6)
+
+
+def test_time_steps_share_the_cell_and_connections_have_parameters_of_each(spec_of):
+    shapes = {
+        (variant, T): {
+            name: p.shape
+            for name, p in tasks.Problem(spec_of(variant=variant, depth=T))
+            .network.parameters()
+            .items()
+        }
+        for variant in ("baseline", "hc_paper_static", "hc_causal")
+        for T in (4, 9)
+    }
+    assert shapes["baseline", 4] == shapes["baseline", 9]
+    for T in (4, 9):
+        plain = shapes["baseline", T]
+        own = {
+            v: {n: s for n, s in shapes[v, T].items() if n not in plain}
+            for v in ("hc_paper_static", "hc_causal")
+        }
+        assert {shape[0] for shape in own["hc_paper_static"].values()} == {T}
+        assert own["hc_causal"] == {"connection.mixing": (T, T)}
+
+
+def test_the_cell_reads_tokens_in_their_order(spec_of, parameters_off_symmetry, oracle_forward):
+    spec = spec_of(gap="symbols", depth=6)
+    params, tokens = parameters_off_symmetry(spec), task.batch(spec, 0).inputs["tokens"]
+    first, again = (
+        oracle_forward(spec, params, {"tokens": t}).logits for t in (tokens, tokens[:, ::-1])
+    )
+    assert np.abs(first - again).max() > 1e-3
+
+
+# --- metrics --------------------------------------------------------------------------------------
+
+
+def test_metrics_of_a_network_that_always_says_the_same(spec_of):
+    spec = spec_of(symbols=4, depth=3)
+    problem, ops = tasks.Problem(spec), NumpyOps()
+    params = {k: v.astype(float) for k, v in problem.initial_parameters().items()}
+    params["norm.weight"][:], params["norm.bias"][:] = 0, 1  # whatever the state is
+    params["head.weight"][:] = np.log([0.5, 0.25, 0.125, 0.125])[:, None] / 8
+    trained = tasks.Trained(problem, ops, lambda function, x: function(params, x))
+    # −(ln ½ + ln ¼ + 2 ln ⅛)/4 = 9 ln 2 / 4
+    assert unrolled.answer_loss(trained) == pytest.approx(9 / 4 * math.log(2))
+    assert unrolled.answer_accuracy(trained) == 0.25
