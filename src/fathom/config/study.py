@@ -197,6 +197,11 @@ class Study(Settings):
     )
     streams: Positive = Field(4, description="S, residual streams of variants that have streams")
     depths: Annotated[list[Depth], Unique] = Field(description="L, layers")
+    plain_depths: tuple[Depth, ...] = Field(
+        (),
+        exclude_if=not_,
+        description="further depths, of the first plain network alone: a scale to read depths by",
+    )
     backends: Annotated[list[Backend], Unique] = Field(description="frameworks to train on")
     seeds: Annotated[list[NonNegative], Unique] = Field(
         description="of initial parameters and batches; three or more give intervals"
@@ -253,7 +258,7 @@ class Study(Settings):
             for label in labels:
                 if label not in self.labels:
                     raise ValueError(f"{key}: {unknown('variant', label, self.labels)}")
-        for depth in self.depths:
+        for depth in self.values("depths"):
             self.batch_size_at(depth)
         for label in self.labels:
             study = self.of(label)
@@ -278,6 +283,8 @@ class Study(Settings):
 
     def values(self, axis: str) -> list[Any]:
         """The study's values on one of AXES."""
+        if axis == "depths":
+            return list(dict.fromkeys([*self.plain_depths, *self.depths]))
         return self.labels if axis == "variants" else getattr(self, axis)
 
     def excludes(self, cell: Cell) -> bool:
@@ -488,8 +495,8 @@ class Config(Settings):
         # Each of these relies on what the ones before have checked.
         for find in (
             self._misnamed,
-            self._too_many,
             self._unconnected,
+            self._too_many,
             self._unfit,
             self._too_large,
         ):
@@ -546,15 +553,15 @@ class Config(Settings):
     def _too_large(self, source: str) -> Iterator[str]:
         """Batches that the data set cannot fill, and networks too large for any machine."""
         for name, study in self.studies.items():
-            labels, depths, *_ = self._axes(study)
+            sizes = dict.fromkeys((cell.depth, cell.variant) for cell in self._grid(name))
             examples = datasets.training_examples(study.dataset) if study.dataset else math.inf
-            largest = max(map(study.batch_size_at, depths), default=0)
+            largest = max((study.batch_size_at(depth) for depth, _ in sizes), default=0)
             if largest > examples:
                 yield (
                     f"{source}: studies.{name}.batch_size: {largest} is more than the {examples} "
                     f"examples of {study.dataset}"
                 )
-            for depth, label in itertools.product(depths, labels):
+            for depth, label in sizes:
                 own, scheme = study.of(label), self.connection(name, label)
                 network = tasks.load(study.task).network(
                     own.model, depth, own.recipe_settings, scheme
@@ -629,11 +636,12 @@ class Config(Settings):
 
     def _grid(self, name: str) -> Iterator[Cell]:
         """The cells of one study."""
-        study = self.studies[name]
+        study, plain = self.studies[name], self.plain(name)
         variants, depths, backends, seeds = self._axes(study)
         for depth, variant, backend, seed in itertools.product(depths, variants, backends, seeds):
             cell = Cell(name, depth, variant, backend, seed)
-            if not study.excludes(cell):
+            is_planned = depth in study.depths or variant == plain
+            if is_planned and not study.excludes(cell):
                 yield cell
 
     def select_cells(self, patterns: Sequence[str]) -> list[Cell]:
