@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from fathom.analysis.effects import ROUNDING
+from fathom.analysis.established import ROUNDING
 from fathom.analysis.tables import (
     MIN_SEEDS,
     counted,

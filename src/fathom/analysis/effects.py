@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from fathom import tasks
+from fathom.analysis.established import ROUNDING
 from fathom.analysis.tables import (
     MIN_SEEDS,
     counted,
@@ -38,9 +39,6 @@ HIGHER, LOWER, ALIKE, NO_EFFECT = "higher", "lower", "the same", "not distinguis
 
 AGAINST_PLAIN = "Does it end better than the plain residual network?"
 """What is asked of every variant of a study that has no contrasts of its own."""
-
-ROUNDING = 1e-5
-"""Differences that stay below, at every seed, are what other orders of float32 sums make."""
 
 COLUMNS = [
     "study", "platform", "depth", "question", "variant", "against", "against_plain", "differs_in",

@@ -28,7 +28,7 @@ from pydantic import Field, model_validator
 from scipy.special import stdtrit  # of scipy.stats what few tests need is loaded where it is
 
 from fathom import tasks
-from fathom.analysis.effects import ROUNDING
+from fathom.analysis.established import ROUNDING
 from fathom.analysis.platforms import Platform
 from fathom.analysis.tables import (
     CELL,

@@ -1,0 +1,60 @@
+"""When a difference between two scores counts: it is told from none, and it is large enough.
+
+Definitions: docs/definitions.md, "Effects".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from scipy.special import stdtr  # scipy.stats takes longer to load than a small report
+
+from fathom.metrics import Score
+
+SMALLEST = 0.01
+"""The smallest effect that matters, as a share of the distance from chance to a perfect score."""
+
+ROUNDING = 1e-5
+"""Differences that stay below, at every seed, are what other orders of float32 sums make."""
+
+
+def smallest_effect(score: Score, chance: float) -> float:
+    """The smallest difference of two scores that matters, in the score's unit."""
+    return SMALLEST * abs(score.perfect - chance)
+
+
+def share_of_chance(effect: float, against: float, score: Score, chance: float, by: str) -> float:
+    """A difference to a score `against`, as a share of the distance from chance to perfect.
+
+    `effect` is the difference itself, or of log10 where scores are compared `by` ratio.
+    """
+    difference = against * (10**effect - 1) if by == "ratio" else effect
+    return difference / abs(score.perfect - chance)
+
+
+def p_value(estimate: Mapping[str, float]) -> float:
+    """Of a mean of zero, two-sided, by Student's t; `estimate` is as of `t_interval`.
+
+    NaN where there is no interval. Equal values have no spread: 0, or 1 if all of them are zero.
+    """
+    if math.isnan(estimate["ci95_half"]):
+        return math.nan
+    n, mean, sd = (estimate[name] for name in ("n", "mean", "sd"))
+    if sd == 0:
+        return float(mean == 0)
+    return float(2 * stdtr(n - 1, -abs(mean) * math.sqrt(n) / sd))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p-values corrected for their number, in the same order (Holm 1979); NaN counts as none.
+
+    Where those below a level are taken for effects, the chance that any of them is none stays below
+    the level, however the tests depend on each other.
+    """
+    order = sorted((p, i) for i, p in enumerate(p_values) if not math.isnan(p))
+    found, largest = [math.nan] * len(p_values), 0.0
+    for rank, (p, i) in enumerate(order):
+        largest = max(largest, min(1.0, (len(order) - rank) * p))
+        found[i] = largest
+    return found
