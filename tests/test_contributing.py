@@ -197,7 +197,7 @@ def project(kept, tmp_path_factory):
         apply(section, folder)
     project = Project(folder)
     shutil.copytree(kept[0] / "runs", project.results / "runs")
-    tiny = {name: {**TINY, "model": TINY_MODEL} for name in STUDIES}
+    tiny = {name: {**TINY, "plain_depths": [], "model": TINY_MODEL} for name in STUDIES}
     # Three seeds, for an interval, and enough steps to learn; the second takes longer than that.
     seeds = [0, 1, 2]
     tiny["communities"] |= {"seeds": seeds, "steps": 40, "batch_size": 8, "model": {"width": 16}}

@@ -3,11 +3,13 @@
 import math
 
 import pytest
+from scipy import stats
 
 from fathom.analysis.effects import differing_settings, effects_table
+from fathom.analysis.established import seeds_to_tell
 from fathom.config import check_config
 from run_helpers import config_with
-from tables_helpers import T975, TOLD, frame, half_width, run, seeds
+from tables_helpers import CHANCE, T975, TOLD, frame, half_width, run, seeds
 
 QUESTION = "Does it matter?"
 
@@ -48,7 +50,7 @@ def test_an_effect_on_a_positive_score_is_the_mean_log_ratio_over_common_seeds()
     [
         ([0.7, 0.71, 0.72], "higher", True),
         ([0.5, 0.51, 0.52], "lower", False),
-        ([0.6, 0.7, 0.52], "not distinguishable", ""),
+        ([0.6, 0.7, 0.52], "cannot be told", ""),
     ],
 )
 def test_a_share_is_compared_by_its_difference_and_the_higher_one_is_better(ours, verdict, better):
@@ -90,15 +92,17 @@ def test_the_spread_is_that_of_the_second_variant():
     [
         ([1.0, 1.1, 0.9], "higher"),
         ([-0.5, -0.55, -0.45], "lower"),
-        ([1.0, -0.5, 0.25], "not distinguishable"),
-        ([5.0, 5.0], "not distinguishable"),  # two seeds have no interval
+        ([1.0, -0.5, 0.25], "cannot be told"),
+        ([5.0, 5.0], "cannot be told"),  # two seeds have no interval
         ([0.0, 0.0, 0.0], "the same"),
         ([9e-6, 9.1e-6, 8.9e-6], "the same"),  # its interval excludes zero: it is rounding
-        ([9e-6, 1.1e-5, 1e-5], "higher"),
-        ([0.0, 0.0], "not distinguishable"),
+        ([9e-6, 1.1e-5, 1e-5], "too small to matter"),
+        ([0.0, 0.0], "cannot be told"),
     ],
 )
-def test_an_effect_is_established_where_its_interval_excludes_zero(differences, expected):
+def test_an_effect_is_established_where_its_interval_excludes_zero_and_it_matters(
+    differences, expected
+):
     found = effect_of(
         seeds("score", [1 + d for d in differences], variant="mhc"),
         seeds("score", [1.0] * len(differences), variant="hc"),
@@ -109,7 +113,7 @@ def test_an_effect_is_established_where_its_interval_excludes_zero(differences, 
 def test_the_border_is_the_interval_itself():
     # Logarithms m ± 1 around m: sd 1, so the half-width is t/√3.
     half = T975[2] / math.sqrt(3)
-    for mean, expected in ((half * 1.01, "higher"), (half * 0.99, "not distinguishable")):
+    for mean, expected in ((half * 1.01, "higher"), (half * 0.99, "cannot be told")):
         found = effect_of(
             seeds("score", [10 ** (mean + d) for d in (-1, 0, 1)], variant="mhc"),
             seeds("score", [1.0, 1.0, 1.0], variant="hc"),
@@ -178,3 +182,96 @@ def test_the_settings_that_two_sides_differ_in_are_named(tmp_path, variant, agai
     config = config_with(tmp_path, variants=None, a={"variants": variants})
     keys = {cell.variant: cell.path() for cell in config.cells()}
     assert differing_settings(config, [keys[variant], keys[against]]) == settings
+
+
+# --- what matters, what depends on the steps, what many contrasts cost --------------------------
+
+
+def test_an_effect_is_a_share_of_the_distance_to_chance():
+    # Twice a loss of 0.5 nats is 0.5 more; to be perfect is CHANCE away from chance.
+    found = effect_of(
+        seeds("score", [1.0, 1.0, 1.0], variant="mhc"),
+        seeds("score", [0.5, 0.5, 0.5], variant="hc"),
+    )
+    assert found["of_chance"] == pytest.approx(0.5 / CHANCE)
+    assert (found["verdict"], found["better"], found["seeds_needed"]) == ("higher", False, 3)
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"), [(0.0101, "higher"), (-0.0101, "lower"), (0.0099, "too small to matter")]
+)
+def test_an_effect_matters_from_a_hundredth_of_that_distance_on(share, expected):
+    found = effect_of(
+        seeds("score", [1 + share * CHANCE] * 3, variant="mhc"),
+        seeds("score", [1.0, 1.0, 1.0], variant="hc"),
+    )
+    assert found["verdict"] == expected
+
+
+def test_a_small_effect_with_a_wide_interval_is_not_said_to_be_small():
+    found = effect_of(
+        seeds("score", [1.0, 1.05, 0.96], variant="mhc"),
+        seeds("score", [1.0, 1.0, 1.0], variant="hc"),
+    )
+    assert abs(found["of_chance"]) < 0.01 < found["of_chance_high"]
+    assert found["verdict"] == "cannot be told"
+    assert found["visible"] == pytest.approx(
+        (10 ** half_width([math.log10(x) for x in (1.0, 1.05, 0.96)]) - 1) / CHANCE, rel=TOLD
+    )
+
+
+@pytest.mark.parametrize(
+    ("midway", "expected"),
+    [
+        ([2.0, 2.1, 1.9], "depends on the steps"),
+        ([0.5, 0.52, 0.48], "lower"),  # the same sign
+        ([2.0, 0.4, 1.9], "lower"),  # the other sign, but it is not told from none
+        ([math.nan] * 3, "lower"),  # not evaluated then
+    ],
+)
+def test_an_order_that_turns_in_the_last_half_depends_on_the_steps(midway, expected):
+    ours = [
+        run(variant="mhc", seed=i, score=0.5 + i / 100, score_midway=midway[i]) for i in range(3)
+    ]
+    theirs = [run(variant="hc", seed=i, score=1.0, score_midway=1.0) for i in range(3)]
+    found = effect_of(ours, theirs)
+    assert found["verdict"] == expected
+    if expected == "depends on the steps":
+        assert found["midway"] == pytest.approx(sum(map(math.log10, midway)) / 3)
+
+
+def test_of_many_contrasts_each_takes_stronger_evidence():
+    """Holm: a p of 0.03 is enough for one question, and not for two beside a p of 0.04."""
+    half = T975[2] / math.sqrt(3)
+
+    def table(pairs):
+        cells = frame(
+            *(
+                seeds("score", [10 ** (half * 1.2 + d) for d in (-1, 0, 1)], variant=variant)
+                for variant in ("mhc", "baseline")
+            ),
+            seeds("score", [1.0, 1.0, 1.0], variant="hc"),
+        )
+        found = effects_table(config_of(pairs), cells)
+        return found[found["metric"] == "score"].to_dict("records")
+
+    (alone,) = table([["mhc", "hc"]])
+    assert alone["p"] == alone["p_holm"] < 0.05
+    assert alone["verdict"] == "higher"
+    both = table([["mhc", "hc"], ["baseline", "hc"]])
+    assert [row["p"] for row in both] == [alone["p"]] * 2
+    assert [row["p_holm"] for row in both] == pytest.approx([2 * alone["p"]] * 2)
+    assert [row["verdict"] for row in both] == ["cannot be told"] * 2
+    assert both[0]["visible"] > alone["visible"]
+
+
+def test_how_many_seeds_would_tell():
+    """By the formula: the first n whose quantile times sd / √n is below the mean."""
+    sd, mean = 0.1, 0.08
+    expected = next(
+        n for n in range(3, 100) if stats.t.ppf(0.975, n - 1) * sd / math.sqrt(n) < mean
+    )
+    assert seeds_to_tell(mean, sd, 0.05, 1) == expected
+    assert seeds_to_tell(mean, sd, 0.05, 10) > expected
+    assert seeds_to_tell(1e-6, 1.0, 1e-3, 1) is None
+    assert seeds_to_tell(0.0, 0.001, 0.05, 1) == 3  # enough to show that it is below what matters

@@ -5,14 +5,25 @@ Definitions: docs/definitions.md, "Effects".
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from fathom import tasks
-from fathom.analysis.established import ROUNDING
+from fathom.analysis.established import (
+    LEVEL,
+    ROUNDING,
+    SMALLEST,
+    holm,
+    p_value,
+    quantile,
+    seeds_to_tell,
+    share_of_chance,
+)
 from fathom.analysis.tables import (
     MIN_SEEDS,
     counted,
@@ -35,14 +46,24 @@ METRICS = (
 )
 """What is compared: the score by its own scale, the others by their difference."""
 
-HIGHER, LOWER, ALIKE, NO_EFFECT = "higher", "lower", "the same", "not distinguishable"
+HIGHER, LOWER = "higher", "lower"
+"""Verdicts of effects that are established."""
+ALIKE, SMALL, TURNS, UNTOLD = (
+    "the same",
+    "too small to matter",
+    "depends on the steps",
+    "cannot be told",
+)
+"""The other verdicts."""
 
 AGAINST_PLAIN = "Does it end better than the plain residual network?"
 """What is asked of every variant of a study that has no contrasts of its own."""
 
 COLUMNS = [
     "study", "platform", "depth", "question", "variant", "against", "against_plain", "differs_in",
-    "metric", "by", "seeds", "effect", "ci95_half", "against_mean", "seed_sd", "verdict", "better",
+    "metric", "by", "seeds", "effect", "ci95_half", "against_mean", "seed_sd", "p", "p_holm",
+    "of_chance", "of_chance_low", "of_chance_high", "visible", "midway", "midway_ci95_half",
+    "verdict", "better", "seeds_needed",
 ]  # fmt: skip
 
 
@@ -57,17 +78,22 @@ def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
 
     `effect` is `variant` less `against`, with half its interval; `against_mean` and `seed_sd` are
     the mean of `against` and its standard deviation over seeds. Where a metric is compared `by`
-    ratio, effect, interval and deviation are of log10 and the mean is the geometric one. The
-    verdict is `higher` or `lower` where the interval excludes zero, `the same` where no seed
-    differs by more than rounding, else `not distinguishable`. `better` says whether a higher or a
-    lower score is the better one; it is empty for any other verdict or metric. A seed counts where
-    both sides are there, and finite. `against_plain`: whether that one is a plain residual network.
-    `differs_in`: the settings that the two differ in, as `differing_settings` names them.
+    ratio, effect, interval and deviation are of log10 and the mean is the geometric one. A seed
+    counts where both sides are there, and finite. `p` is that of no effect, and `p_holm` the same
+    corrected for the study's contrasts on the platform, metric by metric. `against_plain`: whether
+    that one is a plain residual network. `differs_in`: the settings that the two differ in, as
+    `differing_settings` names them.
+
+    Of the score alone: `of_chance` with the ends of its interval, the difference as a share of the
+    distance from chance to perfect; `visible`, the smallest such share that would be established;
+    `midway`, the effect when half of the steps were done, with half its interval; `better`, whether
+    an established effect is to the better; `seeds_needed`, at which it could be told.
     """
     valid, scores = counted(cells), scores_of(config)
     rows = []
     for name in config.studies:
         runs = valid[valid["study"] == name]
+        found = []
         for (platform, depth), group in runs.groupby(["platform", "depth"], sort=False):
             by_variant = {v: seeds.set_index("seed") for v, seeds in group.groupby("variant")}
             for contrast in contrasts_of(config, name):
@@ -86,8 +112,20 @@ def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
                         "differs_in": ", ".join(differing_settings(config, sides)),
                     }
                     values = by_variant[variant], by_variant[against]
-                    rows += [{**labels, **found} for found in _effects(*values, scores[name])]
+                    found += [{**labels, **one} for one in _effects(*values, scores[name])]
+        rows += _judge_together(found, scores[name])
     return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def undecided(folder: Path, studies: Collection[str]) -> pd.DataFrame:
+    """The contrasts of scores in a folder of tables that cannot be told, those of few seeds first.
+
+    Empty without a table. Raises UserError if it cannot be read.
+    """
+    file = folder / "effects.csv"
+    table = read_table(file) if file.exists() else pd.DataFrame(columns=COLUMNS)
+    rows = table[(table["metric"] == "score") & (table["verdict"] == UNTOLD)]
+    return rows[rows["study"].isin(studies)].sort_values("seeds_needed", kind="stable")
 
 
 def contrasts_of(config: Config, study: str) -> tuple[Contrast, ...]:
@@ -131,7 +169,7 @@ def _differing(one: Mapping[str, Any], other: Mapping[str, Any], place: str = ""
 
 
 def _effects(ours: pd.DataFrame, theirs: pd.DataFrame, score: Score) -> Iterator[dict[str, Any]]:
-    """The rest of a row, for each metric that both sides have at a common seed."""
+    """What one comparison alone tells, for each metric that both sides have at a common seed."""
     for metric in METRICS:
         ratio = metric == "score" and is_ratio(score.metric)
         values = [pd.to_numeric(side[metric]) for side in (ours, theirs)]
@@ -141,9 +179,7 @@ def _effects(ours: pd.DataFrame, theirs: pd.DataFrame, score: Score) -> Iterator
         a, b = (to_scale(side, ratio=ratio) for side in values)
         effect = t_interval(a - b)
         bounds = tasks.bounds_of(score.metric if metric == "score" else metric)
-        verdict = _verdict(difference, effect)
-        judged = metric == "score" and verdict in (HIGHER, LOWER)
-        yield {
+        row = {
             "metric": metric,
             "by": "ratio" if ratio else "difference",
             "seeds": effect["n"],
@@ -151,14 +187,64 @@ def _effects(ours: pd.DataFrame, theirs: pd.DataFrame, score: Score) -> Iterator
             "ci95_half": effect["ci95_half"],
             "against_mean": mean_with_ci(values[1], bounds)["mean"],
             "seed_sd": t_interval(b)["sd"],
-            "verdict": verdict,
-            "better": verdict == {"higher": HIGHER, "lower": LOWER}[score.better] if judged else "",
+            "p": p_value(effect),
+            "effect_sd": effect["sd"],
+            "is_rounding": effect["n"] >= MIN_SEEDS and difference.abs().max() < ROUNDING,
         }
+        if metric == "score":
+            midway = [to_scale(side["score_midway"], ratio=ratio) for side in (ours, theirs)]
+            then = t_interval(midway[0] - midway[1])
+            row |= {"midway": then["mean"], "midway_ci95_half": then["ci95_half"]}
+            row["chance"] = float(ours.iloc[0]["score_chance"])
+        yield row
 
 
-def _verdict(difference: pd.Series, effect: dict[str, float]) -> str:
-    if effect["n"] >= MIN_SEEDS and difference.abs().max() < ROUNDING:
+def _judge_together(rows: list[dict[str, Any]], score: Score) -> Iterator[dict[str, Any]]:
+    """The rows of a study with their verdicts: what can be told of one depends on their number."""
+    families: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        families[row["platform"], row["metric"]].append(row)
+    for family in families.values():
+        for row, p in zip(family, holm([row["p"] for row in family]), strict=True):
+            row["p_holm"] = p
+            if row["metric"] == "score":
+                row |= _beside_chance(row, score, len(family))
+            row["verdict"] = _verdict(row)
+            judged = row["metric"] == "score" and row["verdict"] in (HIGHER, LOWER)
+            row["better"] = row["verdict"] == score.better if judged else ""
+    yield from rows
+
+
+def _beside_chance(row: Mapping[str, Any], score: Score, tests: int) -> dict[str, Any]:
+    """A comparison of scores as shares of the distance from chance to perfect."""
+
+    def share(effect: float) -> float:
+        return share_of_chance(effect, row["against_mean"], score, row["chance"], row["by"])
+
+    mean, half, n, sd = (row[name] for name in ("effect", "ci95_half", "seeds", "effect_sd"))
+    found: dict[str, Any] = {"of_chance": share(mean)}
+    if n >= MIN_SEEDS:
+        error = sd / math.sqrt(n)
+        found["of_chance_low"], found["of_chance_high"] = share(mean - half), share(mean + half)
+        found["visible"] = max(SMALLEST, abs(share(quantile(n, tests) * error)))
+        slope = abs(share(mean) / mean) if mean else abs(share(1e-3)) / 1e-3
+        found["seeds_needed"] = seeds_to_tell(mean, sd, SMALLEST / slope, tests)
+    return found
+
+
+def _verdict(row: Mapping[str, Any]) -> str:
+    """What a comparison tells: docs/definitions.md, "Effects"."""
+    if row["is_rounding"]:
         return ALIKE
-    if effect["n"] < MIN_SEEDS or abs(effect["mean"]) <= effect["ci95_half"]:
-        return NO_EFFECT
-    return HIGHER if effect["mean"] > 0 else LOWER
+    told = row["p_holm"] < LEVEL
+    if row["metric"] == "score":
+        ends = row.get("of_chance_low", -math.inf), row.get("of_chance_high", math.inf)
+        if max(map(abs, ends)) < SMALLEST:
+            return SMALL
+        turned = row["effect"] * row["midway"] < 0 and abs(row["midway"]) > row["midway_ci95_half"]
+        if told and turned:
+            return TURNS
+        told = told and abs(row["of_chance"]) >= SMALLEST
+    if not told:
+        return UNTOLD
+    return HIGHER if row["effect"] > 0 else LOWER

@@ -8,12 +8,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from scipy.special import stdtr  # scipy.stats takes longer to load than a small report
+from scipy.special import stdtr, stdtrit  # scipy.stats takes longer to load than a small report
 
 from fathom.metrics import Score
 
 SMALLEST = 0.01
 """The smallest effect that matters, as a share of the distance from chance to a perfect score."""
+
+LEVEL = 0.05
+"""Of false discoveries: the chance that any of a study's effects is established where none is."""
+
+MOST_SEEDS = 100
+"""So many seeds and more are not said to be needed: no one would train them."""
 
 ROUNDING = 1e-5
 """Differences that stay below, at every seed, are what other orders of float32 sums make."""
@@ -58,3 +64,23 @@ def holm(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(order) - rank) * p))
         found[i] = largest
     return found
+
+
+def seeds_to_tell(mean: float, sd: float, smallest: float, tests: int) -> int | None:
+    """The fewest seeds at which a difference could be told, if its mean and deviation stayed.
+
+    Told means established against `tests` other contrasts, or shown to be below `smallest`; both
+    mean and deviation are in its unit. None if MOST_SEEDS are not enough.
+    """
+    for n in range(3, MOST_SEEDS + 1):
+        error = sd / math.sqrt(n)
+        if abs(mean) >= smallest and abs(mean) > quantile(n, tests) * error:
+            return n
+        if abs(mean) + quantile(n, 1) * error < smallest:
+            return n
+    return None
+
+
+def quantile(n: int, tests: int) -> float:
+    """Of Student's t for a mean of n values, two-sided, at LEVEL shared by so many tests."""
+    return float(stdtrit(n - 1, 1 - LEVEL / tests / 2))

@@ -28,6 +28,7 @@ from fathom.metrics import (
     UNBOUNDED,
     Row,
     Score,
+    score_midway,
     significant,
     split_place,
     summarise,
@@ -261,7 +262,7 @@ def _cell_row(config: Config, run: Run, rows: Sequence[Row] | None) -> dict[str,
     }
 
 
-FIRST = ("outcome", "score_metric", "score", "score_chance")
+FIRST = ("outcome", "score_metric", "score", "score_midway", "score_chance")
 LAST = ("chance_loss", "steps")
 
 
@@ -273,6 +274,7 @@ def run_metrics(spec: Spec, rows: Sequence[Row], judged_by: tasks.JUDGED_BY) -> 
         "outcome": outcome,
         "score_metric": score.metric,
         "score": value if value is not None and math.isfinite(value) else None,
+        "score_midway": score_midway(rows, tasks.run_metrics()[score.metric]),
         "score_chance": significant(score.chance(spec)),
         **summarise(rows, tasks.run_metrics()),
         "chance_loss": significant(tasks.load(spec.task).chance_loss(spec)),

@@ -65,9 +65,11 @@ def status(
 ) -> None:
     """Show what is trained, what is left, and how long that takes.
 
-    Prints a line for each study; for named studies, every cell.
+    Prints a line for each study; for named studies, every cell. Then the contrasts that cannot be
+    told yet, and how many more seeds would be expected to decide them.
     """
-    from fathom.report.terminal import print_status
+    from fathom.analysis.effects import undecided
+    from fathom.report.terminal import print_status, print_undecided
     from fathom.runs.status import status_of
 
     settings = read_config(config, override)
@@ -77,6 +79,8 @@ def status(
         print(json.dumps(found.as_json(), indent=2))
     else:
         print_status(found, every_cell=every_cell or bool(studies))
+        folder = Path(settings.report_folder) / "tables"
+        print_undecided(undecided(folder, studies or settings.studies))
 
 
 @app.command(epilog=example("fathom verify"))

@@ -30,6 +30,11 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.005 else "<0.5 %"
 
 
+def change(share: float) -> str:
+    """A signed share as a percentage, as in '−1.3 %'; empty where it is not known."""
+    return "" if math.isnan(share) else f"{number(100 * share, 2)} %"
+
+
 def ratio(log10: float, half: float, seeds: float) -> str:
     """A ratio and its interval, given as logarithm ± half, as in '0.18 (0.16 to 0.22)'."""
     low, high = (10.0 ** min(log10 + side * half, 300.0) for side in (-1, 1))

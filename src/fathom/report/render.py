@@ -25,6 +25,7 @@ from fathom.metrics import LEARNED
 from fathom.report import schemes
 from fathom.report.figures import figures_of, figures_of_study
 from fathom.report.formatting import (
+    change,
     count_layers,
     factor,
     largest,
@@ -142,7 +143,7 @@ def environment_of(templates: Path, **options: Any) -> jinja2.Environment:  # no
     )
     environment.filters |= {
         "number": number, "largest": largest, "percent": percent, "list_words": list_words,
-        "paragraphs": split_paragraphs, "prose": as_prose, "layers": count_layers,
+        "paragraphs": split_paragraphs, "prose": as_prose, "layers": count_layers, "change": change,
     }  # fmt: skip
     return environment
 

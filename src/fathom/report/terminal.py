@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
+from fathom.report.formatting import count_layers
 from fathom.runs.run import STATUSES, Run, group_of
 from fathom.runs.status import Status, count_statuses
 from fathom.system.text import format_duration
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LOOKS = {
     "measured": ("●", "green"),
@@ -50,6 +55,26 @@ def print_status(status: Status, *, every_cell: bool = False) -> None:
         console.print(f"… and {len(reasons) - len(shown)} more lines like these")
     if not every_cell:
         console.print("Every cell: fathom status --all, or fathom status STUDY")
+
+
+def print_undecided(effects: pd.DataFrame) -> None:
+    """The contrasts that cannot be told, and at how many seeds they would be expected to be."""
+    if effects.empty:
+        return
+    console = Console()
+    console.print(f"\n{len(effects)} contrasts cannot be told yet:")
+    for row in effects.head(MOST_REASONS).to_dict("records"):
+        needed = row["seeds_needed"]
+        more = (
+            f"about {needed - row['seeds']:.0f} more would tell"
+            if needed > row["seeds"]
+            else "its sides vary too much for any number that could be trained"
+        )
+        where = f"{row['study']}, {count_layers(row['depth'])}, {row['platform']}"
+        text = f"{where}: {row['variant']} against {row['against']}: {row['seeds']} seeds; {more}"
+        console.print(text, soft_wrap=True, markup=False)
+    if len(effects) > MOST_REASONS:
+        console.print("… and more: effects.csv, where the verdict is “cannot be told”")
 
 
 def _left(status: Status) -> str:
