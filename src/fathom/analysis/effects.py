@@ -120,10 +120,12 @@ def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
 def undecided(folder: Path, studies: Collection[str]) -> pd.DataFrame:
     """The contrasts of scores in a folder of tables that cannot be told, those of few seeds first.
 
-    Empty without a table. Raises UserError if it cannot be read.
+    Empty without a table, or with one of an older version. Raises UserError if it cannot be read.
     """
     file = folder / "effects.csv"
-    table = read_table(file) if file.exists() else pd.DataFrame(columns=COLUMNS)
+    table = read_table(file) if file.exists() else pd.DataFrame()
+    if not {*COLUMNS} <= {*table}:
+        return pd.DataFrame(columns=COLUMNS)
     rows = table[(table["metric"] == "score") & (table["verdict"] == UNTOLD)]
     return rows[rows["study"].isin(studies)].sort_values("seeds_needed", kind="stable")
 
