@@ -5,9 +5,11 @@ import math
 import pytest
 from scipy import stats
 
-from fathom.analysis.effects import differing_settings, effects_table
+from fathom.analysis.effects import differing_settings, effects_table, undecided
 from fathom.analysis.established import seeds_to_tell
+from fathom.analysis.tables import save_tables
 from fathom.config import check_config
+from fathom.report.terminal import print_undecided
 from run_helpers import config_with
 from tables_helpers import CHANCE, T975, TOLD, frame, half_width, run, seeds
 
@@ -275,3 +277,21 @@ def test_how_many_seeds_would_tell():
     assert seeds_to_tell(mean, sd, 0.05, 10) > expected
     assert seeds_to_tell(1e-6, 1.0, 1e-3, 1) is None
     assert seeds_to_tell(0.0, 0.001, 0.05, 1) == 3  # enough to show that it is below what matters
+
+
+def test_what_cannot_be_told_is_listed_with_the_seeds_that_would_tell(tmp_path, capsys):
+    cells = frame(
+        seeds("score", [1.0, 0.5, 2.0], variant="mhc"),
+        seeds("score", [0.9, 1.3, 1.0], variant="baseline"),
+        seeds("score", [1.0, 1.0, 1.0], variant="hc"),
+    )
+    table = effects_table(config_of([["mhc", "hc"], ["baseline", "hc"]]), cells)
+    save_tables({"effects.csv": table}, tmp_path)
+    rows = undecided(tmp_path / "effects.csv", ["a"])
+    assert rows["variant"].tolist() == ["baseline", "mhc"]  # the mean of the second is zero
+    needed = int(rows.iloc[0]["seeds_needed"])
+    print_undecided(rows)
+    first, second = capsys.readouterr().out.split("told yet:\n")[1].splitlines()
+    assert first.endswith(f"baseline against hc: 3 seeds; about {needed - 3} more would tell")
+    assert "vary too much" in second
+    assert undecided(tmp_path / "effects.csv", ["b"]).empty

@@ -683,8 +683,8 @@ def test_contrasts_are_told_question_by_question(quick, tmp_path):
         r"\nDifference of `stream_similarity_final`, of the last step \(", page(folder, "contrast")
     )
     (first, second) = (s for s in short(folder, "contrast") if s.startswith("Does"))
-    assert "hc is not distinguishable from baseline (ratio [" in first
-    assert second.startswith("Does that? On torch, hc is not distinguishable from mhc (ratio [")
+    assert "hc cannot be told from baseline (ratio [" in first
+    assert second.startswith("Does that? On torch, hc cannot be told from mhc (ratio [")
 
 
 def test_many_comparisons_are_told_by_their_number_and_their_ends(say):

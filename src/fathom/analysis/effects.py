@@ -117,13 +117,12 @@ def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def undecided(folder: Path, studies: Collection[str]) -> pd.DataFrame:
-    """The contrasts of scores in a folder of tables that cannot be told, those of few seeds first.
+def undecided(file: Path, studies: Collection[str]) -> pd.DataFrame:
+    """The contrasts of scores in effects.csv that cannot be told, those of few seeds first.
 
-    Empty without a table, or with one of an older version. Raises UserError if it cannot be read.
+    None of a table of an older version. Raises UserError if it cannot be read.
     """
-    file = folder / "effects.csv"
-    table = read_table(file) if file.exists() else pd.DataFrame()
+    table = read_table(file)
     if not {*COLUMNS} <= {*table}:
         return pd.DataFrame(columns=COLUMNS)
     rows = table[(table["metric"] == "score") & (table["verdict"] == UNTOLD)]

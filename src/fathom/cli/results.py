@@ -68,7 +68,6 @@ def status(
     Prints a line for each study; for named studies, every cell. Then the contrasts that cannot be
     told yet, and how many more seeds would be expected to decide them.
     """
-    from fathom.analysis.effects import undecided
     from fathom.report.terminal import print_status, print_undecided
     from fathom.runs.status import status_of
 
@@ -79,8 +78,11 @@ def status(
         print(json.dumps(found.as_json(), indent=2))
     else:
         print_status(found, every_cell=every_cell or bool(studies))
-        folder = Path(settings.report_folder) / "tables"
-        print_undecided(undecided(folder, studies or settings.studies))
+        effects = Path(settings.report_folder) / "tables/effects.csv"
+        if effects.exists():  # where only training is installed there is none, and no pandas
+            from fathom.analysis.effects import undecided
+
+            print_undecided(undecided(effects, studies or settings.studies))
 
 
 @app.command(epilog=example("fathom verify"))
