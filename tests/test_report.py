@@ -1,6 +1,7 @@
 """Reports: what templates may say, numbers as text, links to rows, and sentences that follow."""
 
 import csv
+import itertools
 import math
 import os
 import re
@@ -13,7 +14,6 @@ import pytest
 from fathom import tasks
 from fathom.analysis.attribution import diverged_cells, variance_summary, variance_table
 from fathom.analysis.claims import load_published
-from fathom.analysis.effects import effects_table
 from fathom.analysis.tables import TableError, summary_table
 from fathom.config import check_config
 from fathom.report.figures import figures_of
@@ -105,15 +105,9 @@ def is_sentence(text):
 
 
 def answer(folder):
-    """The numbered sentences of the answer."""
-    lines = section(read(folder), "## The answer").strip().partition("\n\n")[0].splitlines()
-    found = []
-    for position, line in enumerate(lines, start=1):
-        prefix, _, sentence = line.partition(". ")
-        assert prefix == str(position)
-        assert is_sentence(sentence), sentence
-        found.append(sentence)
-    return found
+    """(question, answer, evidence) of every row of the answer; none where nothing is asked."""
+    found = tables_in(section(read(folder), "## The answer"))
+    return [tuple(row) for row in found[0][2:]] if found else []
 
 
 def short(folder, study):
@@ -365,42 +359,6 @@ def test_contradictions_inside_the_sources_are_named(world, shipped):
 # --- the answer ------------------------------------------------------------------------------
 
 
-def beside_plain(study, depth, seeds):
-    """Runs of the plain network at 1.0, 1.1, 1.2, …, and of mhc beside it."""
-    plain = [run(study=study, depth=depth, variant="baseline", seed=i, loss_final=1 + i / 10)
-             for i in range(len(seeds))]  # fmt: skip
-    return plain + [
-        run(study=study, depth=depth, variant="mhc", seed=i, loss_final=1 + i / 10 + more)
-        for i, more in enumerate(seeds)
-    ]
-
-
-LOWER, HIGHER, ALIKE, UNTOLD = (
-    (-0.2, -0.2, -0.21), (0.2, 0.2, 0.21), (0.0, 0.0, 0.0), (-0.1, 0.1, 0.0),
-)  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("differences", "begins", "first", "second"),
-    [
-        ((LOWER, HIGHER), "It depends on", "a better score", "a worse score"),
-        ((LOWER, UNTOLD), "Nothing here speaks against it", "a better score", "not disting"),
-        ((HIGHER, ALIKE), "Nothing here speaks for it", "a worse score", "the same score"),
-    ],
-)
-def test_whether_to_use_mhc_is_told_from_the_effects(
-    say, tmp_path, differences, begins, first, second
-):
-    config = study_config(tmp_path, depths=[12, 24], variants=["baseline", "mhc"])
-    depths = zip((12, 24), differences, strict=True)
-    cells = frame(*(beside_plain("depth-mlx", depth, seeds) for depth, seeds in depths))
-    studies = present(config, cells, effects=effects_table(config, cells))
-    told = say("parts/demos.j2", "headline", studies[:1])
-    assert told.startswith(f"Should I use mHC? {begins}")
-    assert "In 2 comparisons with the plain residual network" in told
-    assert re.search(rf"{first}[^(]* in 1 \(.*{second}[^(]* in 1 \(", told)
-
-
 def by_backend(cell):
     return vary(cell, {"torch": 0.01, "mlx": 1.0}[cell.backend])
 
@@ -460,12 +418,13 @@ def test_what_decides_is_told_from_the_shares(say, tmp_path, loss_of, changes, s
 
 
 def test_what_decides_stands_in_the_answer_and_beside_its_shares(world):
-    (decides,) = [sentence for sentence in answer(world) if "decides" in sentence]
-    assert decides in read(world, "COMPARISON.md")
+    (decides,) = [row for row in answer(world) if row[0].startswith("Framework or recipe")]
+    assert decides[1] == "**the recipe**"
+    assert "The recipe decides, not the platform" in read(world, "COMPARISON.md")
 
 
 def test_the_demos_are_told_with_their_numbers(world):
-    found = [*answer(world), *short(world, "depth-mlx"), *short(world, "depth-torch")]
+    found = [*short(world, "depth-mlx"), *short(world, "depth-torch")]
     (overflow,) = [s for s in short(world, "depth-mlx") if s.startswith("In depth-mlx, hc ")]
     assert overflow.startswith("In depth-mlx, hc does not learn in 6 of 6 runs at 48 layers")
     assert "layer norm of block 30" in overflow
@@ -491,26 +450,12 @@ def test_a_study_of_the_demos_says_nothing_of_what_it_does_not_have(quick, tmp_p
         return NAN if cell.backend == "torch" else 0.01
 
     folder = write_world(config, *quick, fails_on_torch)
-    found = [*answer(folder), *short(folder, "depth-mlx")]
+    found = short(folder, "depth-mlx")
     assert not any("hc does not learn" in s.replace("mhc", "") for s in found)
     assert not any("depth-torch" in sentence for sentence in found)
-    (depth, _) = [s for s in found if s.startswith("With recipe mlx-defaults")]
+    (depth,) = [s for s in found if s.startswith("With recipe mlx-defaults")]
     assert "of NaN / 0.01 at 48 layers, where 1 of 2 runs at 48 layers do not learn" in depth
     assert "\nNot run here.\n" in page(folder, "depth-torch")
-
-
-RECIPE = {"embedding": "unit", "attention": "linear", "bias_correction": True}
-
-
-def test_studies_of_one_recipe_are_told_together_and_a_written_one_by_its_settings(say, tmp_path):
-    own = {"recipe": RECIPE}
-    config = small_config(tmp_path, **{"depth-mlx": own, "depth-torch": own})
-    cells, _ = rows_of(config, lambda cell: vary(cell, 0.5))
-    assert (
-        "With recipe embedding unit, attention linear, bias_correction True, linear uniform, "
-        "outputs linear, head linear (depth-mlx), mhc ends at a loss over all sequences of 0.5 "
-        "at 48 layers; in depth-torch of 0.5 at 48 layers"
-    ) in say("parts/demos.j2", "answer", present(config, frame(cells)))
 
 
 def test_without_any_run_a_report_says_so(quick, tmp_path):
@@ -592,18 +537,22 @@ def test_two_studies_of_one_task_and_another_task_have_a_sentence_each(quick, tm
         *prose_runs("verse", "mhc", (3.5, 3.5, 3.5)),
     ]
     folder = write_all(config, *quick, rows, [])
-    pictures, on_prose = (s for s in answer(folder) if s.startswith("On "))
+    (pictures,) = (s for s in short(folder, "pictures") if s.startswith("On "))
+    on_prose, on_verse = (short(folder, name)[0] for name in ("prose", "verse"))
     assert pictures == (
         "On pictures (task fashion), after 3 steps, the highest test accuracy of 2 variants is "
-        "[0.75 ± 0.12](tables/summary.csv#L3) at 4 layers (mhc_causal); chance is 0.1."
+        "[0.75 ± 0.12](../tables/summary.csv#L3) at 4 layers (mhc_causal); chance is 0.1."
     )
     assert on_prose == (
         "On prose (task text), after 3 steps, the lowest held-out loss (bits per character) of 2 "
-        "variants is [2.10 ± 0.26](tables/summary.csv#L4) at 2 layers (baseline); chance is 6.392. "
-        "The level to beat is 2.9 (a trigram model, which only counts): the best variant is "
-        "better. On verse (task text), after 3 steps, the lowest held-out loss (bits per "
-        "character) of 1 variant is [3.5 ± 0](tables/summary.csv#L6) at 2 layers (mhc); chance is "
-        "6.392. The level to beat is 2.9 (a trigram model, which only counts): no variant is "
+        "variants is [2.10 ± 0.26](../tables/summary.csv#L4) at 2 layers (baseline); chance is "
+        "6.392. The level to beat is 2.9 (a trigram model, which only counts): the best variant is "
+        "better."
+    )
+    assert on_verse == (
+        "On verse (task text), after 3 steps, the lowest held-out loss (bits per "
+        "character) of 1 variant is [3.5 ± 0](../tables/summary.csv#L6) at 2 layers (mhc); chance "
+        "is 6.392. The level to beat is 2.9 (a trigram model, which only counts): no variant is "
         "better."
     )
     # A stranger's project is not introduced as ours.
@@ -622,10 +571,10 @@ def test_a_study_of_ones_own_is_answered_and_speaks_of_no_claim(shipped, tmp_pat
         for s in range(3)
     ]
     folder = write_all(config, published, shipped[1], rows, [])
-    best, effect = answer(folder)
-    assert best.startswith("On own (task tokens), after 3 steps, the lowest")
-    assert effect.startswith("Does it end better than the plain residual network? mine ends lower ")
-    assert "own compares the" in effect
+    (effect,) = answer(folder)
+    assert effect[0] == "own: Does it end better than the plain residual network?"
+    assert effect[1] == "**better**"
+    assert effect[2].startswith("[mine against baseline, 12 layers: loss over all sequences −22 %]")
     text = read(folder)
     assert "## Scorecard" not in text
     assert "## What could not be judged" not in text
@@ -670,13 +619,9 @@ def test_contrasts_are_told_question_by_question(quick, tmp_path):
         for s, loss in enumerate(found)
     ]
     folder = write_all(config, *quick, rows, [])
-    (told,) = [s for s in answer(folder) if "Does it help?" in s]
-    assert re.match(
-        r"Does it help\? mhc ends lower than baseline "
-        r"\(ratio \[0\.1.*\]\(tables/effects\.csv#L2\)\)\. "
-        r"No difference is established in contrast for: Does that\?",
-        told,
-    )
+    helps, that = answer(folder)
+    assert helps[:2] == ("contrast: Does it help?", "**mixed**")
+    assert that[:2] == ("contrast: Does that?", "**untold**")
     assert not re.findall(r".*\bof the of\b.*", page(folder, "contrast"))
     assert "\nRatio of the loss" in page(folder, "contrast")
     assert re.search(
@@ -685,22 +630,6 @@ def test_contrasts_are_told_question_by_question(quick, tmp_path):
     (first, second) = (s for s in short(folder, "contrast") if s.startswith("Does"))
     assert "hc cannot be told from baseline (ratio [" in first
     assert second.startswith("Does that? On torch, hc cannot be told from mhc (ratio [")
-
-
-def test_many_comparisons_are_told_by_their_number_and_their_ends(say):
-    rows = [
-        {"variant": v, "against": "base", "effect": effect, "line": line, "verdict": verdict,
-         "by": "ratio", "ci95_half": NAN, "seeds": 3}
-        for line, (v, effect, verdict) in enumerate(
-            [("a", -0.5, "lower"), ("b", -3.0, "lower"), ("c", -1.0, "lower"), ("d", 2.0, "higher"),
-             ("e", 0.0, "not distinguishable"), ("f", 0.0, "the same")]
-        )
-    ]  # fmt: skip
-    assert say("sentences.j2", "count_effects", rows) == (
-        "In 3 of 6 comparisons the score ends lower ([0.001](tables/effects.csv#L1) times, b "
-        "against base, to [0.316](tables/effects.csv#L0) times, a against base). In 1 of 6 "
-        "comparisons the score ends higher ([100](tables/effects.csv#L3) times, d against base)."
-    )
 
 
 # --- effective depth ------------------------------------------------------------------------------
@@ -849,7 +778,8 @@ def test_what_belongs_to_the_optimiser_is_told(arms):
         "Of 1 claims about the arms that text-arms and text-arms-adamw both test, 1 holds in "
         "text-arms alone."
     )
-    (row,) = [r for r in tables_in(read(folder))[0] if r[0].startswith("[text-static-stable]")]
+    rows = itertools.chain(*tables_in(read(folder)))
+    (row,) = [r for r in rows if r[0].startswith("[text-static-stable]")]
     assert row[3] == "**reproduced**, at another scale"
     assert "(control): " in page(folder, "text-arms")
 

@@ -444,6 +444,9 @@ class Config(Settings):
     connections: dict[Label, NameOrSettings] = Field(
         {}, description="connections of your own, by name: settings laid over another connection's"
     )
+    labels: dict[Label, OneLine] = Field(
+        {}, exclude_if=not_, description="what people read for the name of a variant"
+    )
     studies: Annotated[dict[StudyName, Study], Field(min_length=1), DROP_NULL] = Field(
         description="experiments, by name; in an overlay null drops one"
     )

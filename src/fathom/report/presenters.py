@@ -87,8 +87,6 @@ class StudyPresenter:
         self.task = tasks.presentation(study.task)
         self.template = f"parts/{study.part}.j2" if study.part else ""
         """The file with its own part of the report; empty if it has none."""
-        self.family = study.task, self.template
-        """Studies of one task that have the same part of the report are told together."""
         self.score = tasks.score_of(study.task, study.score)
         """What its runs are judged by."""
         unit = f" ({self.score.unit})" if self.score.unit else ""
@@ -308,18 +306,6 @@ class StudyPresenter:
         """The settings in which the two variants of each contrast differ."""
         rows = itertools.chain(*self.effects(SCORE).values())
         return {(row["variant"], row["against"]): row["differs_in"].split(", ") for row in rows}
-
-    def against_plain(self, connections: Collection[str]) -> list[Record]:
-        """The effects of some connections on the score, against a plain network.
-
-        Those of the first platform alone: platforms share seeds and are not two witnesses.
-        """
-        rows = itertools.chain(*self.effects(SCORE, self.platforms[0]).values())
-        return [
-            row
-            for row in rows
-            if row["against_plain"] and self.study.connection_name(row["variant"]) in connections
-        ]
 
     # --- effective depth ---
 

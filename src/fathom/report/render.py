@@ -44,6 +44,7 @@ from fathom.report.presenters import (
     group_uncounted,
     records,
 )
+from fathom.report.questions import Results, answer_all, headline, questions_of
 from fathom.report.reports import VERDICTS_AND_TESTS, reports_of
 from fathom.runs.bundle import refused_bundles
 from fathom.settings import ConfigError
@@ -94,20 +95,27 @@ def build_context(
         for name, study in config.studies.items()
     ]
     variance = tables["variance"]
+    shares = records(tables["variance_summary"]) if len(variance) else []
+    measured = [study for study in studies if study.is_measured]
+    verdicts = VerdictsPresenter(tables["verdicts"], tables["claims"], config.studies)
+    results = Results({study.name: study for study in measured}, verdicts, shares, config.labels)
+    answers = answer_all(questions_of(published, results), results)
     refused = [escape_markdown(line) for line in refused_bundles(Path(config.results))]
     return {
         "studies": studies,
-        "measured": [study for study in studies if study.is_measured],
+        "measured": measured,
+        "answers": answers,
+        "headline": headline(published.headline, answers),
         "overview": list(figures_of("overview").values()),
         "platforms": records(tables["platforms"].astype(object).fillna("")),
         "uncounted": group_uncounted(tables["cells"]),
         "sources": published.sources,
         "notes": published.notes,
         "publishes": bool(published.values),
-        "verdicts": VerdictsPresenter(tables["verdicts"], tables["claims"], config.studies),
+        "verdicts": verdicts,
         "attribution": {
             "variance": records(variance),
-            "summary": records(tables["variance_summary"]) if len(variance) else [],
+            "summary": shares,
             "diverged": diverged_cells(config, counted(tables["cells"]), variance),
         },
         "deviations": count_deviations(tables["published"]),

@@ -14,6 +14,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import BeforeValidator, Field, model_validator
 
 from fathom import tasks
+from fathom.analysis.claims.questions import AnyQuestion, Headline, OfClaim
 from fathom.analysis.claims.rules import RULES, MinimumScale, Rule
 from fathom.config import BACKENDS, Config, Optimizer, read_yaml
 from fathom.models.connections.schemes import SCHEMES
@@ -179,6 +180,22 @@ class Published(Settings):
     values: list[Figures]
     thresholds: Annotated[list[Threshold], Field(default_factory=list)]
     claims: list[Claim]
+    questions: Annotated[list[AnyQuestion], Field(default_factory=list)]
+    """What the first screen answers, in this order."""
+    headline: Headline | None = None
+
+    @model_validator(mode="after")
+    def _headline_is_asked(self) -> Published:
+        asked = [question.question for question in self.questions]
+        if self.headline and self.headline.decided_by not in asked:
+            raise ValueError(
+                f"headline.decided_by: {unknown('question', self.headline.decided_by, asked)}"
+            )
+        for i, question in enumerate(self.questions):
+            ids = [claim.id for claim in self.claims]
+            if isinstance(question, OfClaim) and question.claim not in ids:
+                raise ValueError(f"questions.{i}.claim: {unknown('claim', question.claim, ids)}")
+        return self
 
 
 def load_published(file: Path, config: Config) -> Published:
@@ -208,6 +225,7 @@ def _touched(published: Published, studies: set[str]) -> Published:
 
     keys = ("values", "thresholds", "claims", "notes")
     kept = {key: list(filter(stays, getattr(published, key))) for key in keys}
+    kept["questions"] = [q for q in published.questions if q.studies <= studies]
     sources = {name: source for name, source in published.sources.items() if name not in gone}
     return published.model_copy(update={**kept, "sources": sources})
 

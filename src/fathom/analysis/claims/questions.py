@@ -1,0 +1,96 @@
+"""The models of the questions in report/published.yaml, which the first screen answers."""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import or_
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from fathom.analysis.claims.rules import CONTRADICTED, NOT_REPRODUCED, REPRODUCED
+from fathom.settings import OneLine, Settings, unknown
+
+
+class Question(Settings):
+    """What people ask, and what is answered to each outcome."""
+
+    outcomes: ClassVar[tuple[str, ...]]
+    """What there is to answer; an outcome without an answer of its own is told by this name."""
+
+    question: OneLine
+    answers: Annotated[dict[str, OneLine], Field(default_factory=dict)]
+    """By outcome, in a few words."""
+
+    @model_validator(mode="after")
+    def _answers_what_may_come_out(self) -> Question:
+        for outcome in self.answers:
+            if outcome not in self.outcomes:
+                raise ValueError(f"answers: {unknown('outcome', outcome, self.outcomes)}")
+        return self
+
+    @property
+    def studies(self) -> set[str]:
+        """The studies that it is about."""
+        return {self.study} if "study" in type(self).model_fields else set()
+
+
+class OfClaim(Question):
+    """What became of a claim."""
+
+    outcomes = (REPRODUCED, NOT_REPRODUCED, CONTRADICTED)
+    kind: Literal["claim"]
+    claim: str
+
+
+class Limit(Question):
+    """At how many of the depths that were tried every run of a variant learns."""
+
+    outcomes = ("all", "some", "none")
+    kind: Literal["limit"]
+    study: str
+    variant: str
+
+
+class EffectiveDepth(Question):
+    """Whether the deepest networks of a variant are worth as many plain layers as they have."""
+
+    outcomes = ("less", "as many", "more", "not told")
+    kind: Literal["effective_depth"]
+    study: str
+    variant: str
+
+
+class Effects(Question):
+    """What contrasts of a study show of its score, at its deepest networks or a given depth."""
+
+    outcomes = ("better", "worse", "no difference", "untold", "turns", "mixed")
+    kind: Literal["effects"]
+    study: str
+    pairs: Annotated[list[tuple[str, str]], Field(min_length=1)]
+    depth: int | None = None
+
+
+class Shares(Question):
+    """Whether recipe, platform or seed decides how runs end."""
+
+    outcomes = ("recipe", "platform", "seed", "none")
+    kind: Literal["shares"]
+
+
+KINDS = (OfClaim, Limit, EffectiveDepth, Effects, Shares)
+AnyQuestion = Annotated[reduce(or_, KINDS), Field(discriminator="kind")]
+
+
+class Headline(Settings):
+    """What stands above all questions: it follows from the outcome of one of them."""
+
+    decided_by: OneLine
+    """The question, as it is asked below."""
+    asks: OneLine
+    title: dict[str, OneLine]
+    """By outcome."""
+    answer: dict[str, OneLine]
+    """By outcome, in at most two sentences."""
+    tested: OneLine
+    """What was tested, and what was not."""

@@ -1,0 +1,238 @@
+"""The first screen: what people ask, each with an answer of a few words and one line of evidence.
+
+`report/published.yaml` says what is asked, of which study or claim, and what is answered to each
+outcome. Which outcome it is follows from the tables alone. A question whose study was not run is
+not asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fathom.analysis.claims.questions import (
+    EffectiveDepth,
+    Effects,
+    Headline,
+    Limit,
+    OfClaim,
+    Question,
+    Shares,
+)
+from fathom.analysis.claims.rules import NOT_MEASURED
+from fathom.analysis.effective_depth import BELOW, BEYOND
+from fathom.analysis.effects import HIGHER, LOWER, TURNS, UNTOLD
+from fathom.report.formatting import change, count_layers, number, percent
+
+if TYPE_CHECKING:
+    from fathom.analysis.claims.published import Published
+    from fathom.report.presenters import Record, StudyPresenter, VerdictsPresenter
+
+MOST_ANSWERS = 12
+"""So many questions stand on the first screen; all are on the pages of their studies."""
+
+MOST_ROWS = 2
+"""So many pieces of evidence stand beside an answer."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What an answer rests on: a few words, and the line of a table that they come from."""
+
+    text: str
+    link: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A question, with its answer in a few words."""
+
+    question: str
+    outcome: str
+    """One of the outcomes of its kind: docs/definitions.md, "The first screen"."""
+    answer: str
+    evidence: list[Evidence]
+
+
+@dataclass(frozen=True)
+class Results:
+    """What questions are asked of."""
+
+    studies: Mapping[str, StudyPresenter]
+    """Those that were run, by name."""
+    verdicts: VerdictsPresenter
+    shares: list[Record]
+    """Of recipe, platform and seed in the variance, as in variance_summary.csv."""
+    labels: Mapping[str, str]
+    """What people read for the name of a variant."""
+
+    def name(self, variant: str) -> str:
+        """What people read for a variant."""
+        return self.labels.get(variant, variant)
+
+
+Found = tuple[str, list[Evidence]] | None
+"""An outcome, and what it rests on; None where nothing was run."""
+
+
+def answer_all(questions: list[Question], results: Results) -> list[Answer]:
+    """The questions that can be answered, in their order."""
+    found: list[Answer] = []
+    for question in questions:
+        outcome = KINDS[type(question)](question, results)
+        if outcome:
+            name, evidence = outcome
+            answer = question.answers.get(name, name)
+            found.append(Answer(question.question, name, answer, evidence[:MOST_ROWS]))
+    return found[:MOST_ANSWERS]
+
+
+def questions_of(published: Published, results: Results) -> list[Question]:
+    """Those of published.yaml; where no study of theirs was run, first what contrasts ask."""
+    asked = published.questions
+    if any(question.studies & results.studies.keys() for question in asked):
+        return asked
+    own = []
+    for name, study in results.studies.items():
+        for question, rows in study.effects("score").items():
+            pairs = list(dict.fromkeys((row["variant"], row["against"]) for row in rows))
+            text = f"{name}: {question}"
+            own.append(Effects(kind="effects", question=text, study=name, pairs=pairs))
+    return [*own, *asked]
+
+
+def headline(headline: Headline | None, answers: list[Answer]) -> dict[str, str] | None:
+    """What stands above the answers: `title`, `asks`, `answer` and `tested`.
+
+    None where what decides it was not asked.
+    """
+    outcomes = {answer.question: answer.outcome for answer in answers}
+    outcome = outcomes.get(headline.decided_by) if headline else None
+    if headline is None or outcome is None:
+        return None
+    return {
+        "title": headline.title[outcome],
+        "asks": headline.asks,
+        "answer": headline.answer[outcome],
+        "tested": headline.tested,
+    }
+
+
+def of_claim(question: OfClaim, results: Results) -> Found:
+    """The verdict of a claim; its evidence is the test that decides."""
+    row = next((r for r in results.verdicts.rows if r["claim"] == question.claim), None)
+    if row is None or row["verdict"] == NOT_MEASURED:
+        return None
+    test = results.verdicts.deciding(row)
+    evidence = [Evidence(test["reason"], f"tables/claims.csv#L{test['line']}")] if test else []
+    return row["verdict"], evidence
+
+
+def of_limit(question: Limit, results: Results) -> Found:
+    """Whether a variant trains at every depth that was tried: `all`, `some` or `none`."""
+    study = results.studies.get(question.study)
+    if study is None or question.variant not in study.variants:
+        return None
+    deepest, failed = study.limit(question.variant)
+    at = failed or deepest
+    row = study.rows_of(question.variant, at)[0]
+    lost, n = study.failed(question.variant, at)
+    trained = f"every run learns at {count_layers(deepest)}" if deepest else ""
+    fails = f"{lost} of {n} fail at {count_layers(failed)}" if failed else "the deepest tried"
+    text = ", ".join(filter(None, (trained, fails)))
+    outcome = "all" if not failed else "some" if deepest else "none"
+    return outcome, [Evidence(text, f"tables/summary.csv#L{row['line']}")]
+
+
+def of_depth(question: EffectiveDepth, results: Results) -> Found:
+    """What the deepest networks of a variant are worth in layers of the plain one.
+
+    `less` or `more` than they have, where the whole interval is; else `as many`.
+    """
+    study = results.studies.get(question.study)
+    table = study.effective_depths() if study else None
+    cells = [cell for row in (table["rows"] if table else ()) for cell in row["cells"] if cell]
+    rows = [cell for cell in cells if cell["variant"] == question.variant]
+    if not rows:
+        return None
+    row = max(rows, key=lambda row: row["depth"])
+    own, low, high = row["depth"], row["low"], row["high"]
+    if row["answer"] == BEYOND:
+        text, outcome = f"more than {row['deepest']}", "more"
+        if row["deepest"] < own or row["plain_best"] < row["deepest"]:
+            outcome = "not told"  # no plain network is as deep, or depth does not help it
+    elif row["answer"] == BELOW:
+        text, outcome = f"less than {row['shallowest']}", "less"
+    else:
+        text = number(row["effective_depth"], 2)
+        has_interval = low == low
+        if has_interval:
+            text += f" ({number(low, 2)} to {number(high, 2)})"
+        is_less, is_more = high < own and not row["high_open"], low > own
+        outcome = "less" if is_less else "more" if is_more else "as many"
+        outcome = outcome if has_interval else "not told"
+    text = f"{count_layers(own)} of {results.name(question.variant)} are worth {text} plain ones"
+    return outcome, [Evidence(text, f"tables/effective_depth.csv#L{row['line']}")]
+
+
+def of_effects(question: Effects, results: Results) -> Found:
+    """What pairs of variants show of the score, at the deepest networks of a study.
+
+    `better`, `worse`, `no difference`, `untold` or `turns`, where all pairs agree; else `mixed`.
+    """
+    study = results.studies.get(question.study)
+    if study is None:
+        return None
+    rows = [
+        row
+        for found in study.effects("score", study.platforms[0]).values()
+        for row in found
+        if (row["variant"], row["against"]) in question.pairs
+        and (question.depth is None or row["depth"] == question.depth)
+    ]
+    deepest = max((row["depth"] for row in rows), default=0)
+    rows = [row for row in rows if row["depth"] == deepest]
+    if not rows:
+        return None
+    outcomes = {_outcome(row) for row in rows}
+    outcome = outcomes.pop() if len(outcomes) == 1 else "mixed"
+    rows.sort(key=lambda row: (_outcome(row) == "untold", -abs(row["of_chance"])))
+    return outcome, [_evidence(row, study, results) for row in rows]
+
+
+def _outcome(row: Record) -> str:
+    if row["verdict"] in (HIGHER, LOWER):
+        return "better" if row["better"] is True or row["better"] == "True" else "worse"
+    return {UNTOLD: "untold", TURNS: "turns"}.get(row["verdict"], "no difference")
+
+
+def _evidence(row: Record, study: StudyPresenter, results: Results) -> Evidence:
+    sides = f"{results.name(row['variant'])} against {results.name(row['against'])}"
+    text = f"{sides}, {count_layers(row['depth'])}: {study.score.label} {change(row['of_chance'])}"
+    if row["verdict"] == UNTOLD:
+        text += f", seen from {change(row['visible'])}"
+    return Evidence(text, f"tables/effects.csv#L{row['line']}")
+
+
+def of_shares(question: Shares, results: Results) -> Found:
+    """Whether recipe, platform or seed decides how a run ends; `none` if no single one does."""
+    if not results.shares:
+        return None
+    decides = [row for row in results.shares if row["decides"]]
+    first = decides[0] if decides else max(results.shares, key=lambda row: row["median"])
+    text = ", ".join(f"{row['factor']} {percent(row['median'])}" for row in results.shares)
+    evidence = Evidence(
+        f"of the variance in the median cell: {text}",
+        f"tables/variance_summary.csv#L{first['line']}",
+    )
+    return decides[0]["factor"] if decides else "none", [evidence]
+
+
+KINDS: dict[type[Question], Callable[[Any, Results], Found]] = {
+    OfClaim: of_claim,
+    Limit: of_limit,
+    EffectiveDepth: of_depth,
+    Effects: of_effects,
+    Shares: of_shares,
+}

@@ -1,0 +1,214 @@
+"""The first screen: which outcome follows from the tables, and what is said of it."""
+
+import math
+import re
+
+import pandas as pd
+import pytest
+
+from fathom.analysis.claims import load_published
+from fathom.analysis.claims.questions import EffectiveDepth, Effects, Headline, Limit, OfClaim
+from fathom.analysis.effective_depth import effective_depth_table
+from fathom.analysis.effects import effects_table
+from fathom.analysis.tables import summary_table
+from fathom.config import check_config
+from fathom.report.presenters import StudyPresenter, VerdictsPresenter
+from fathom.report.questions import Results, answer_all, headline
+from fathom.settings import ConfigError
+from run_helpers import config_with
+from tables_helpers import CHANCE, frame, run, seeds
+
+PUBLISHED = "report/published.yaml"
+LABELS = {"baseline": "plain", "mhc": "the demo's mHC"}
+ASKED = {"question": "Does it?", "study": "a"}
+
+
+def config_of(**changes):
+    """A study `a` of the plain network, hc and mhc."""
+    data = config_with(studies=("a",)).model_dump(mode="json")
+    data["studies"]["a"] |= {"variants": ["baseline", "hc", "mhc"], **changes}
+    return check_config(data)
+
+
+def results_of(config, cells, verdicts=(), claims=()):
+    """What questions are asked of, with these runs."""
+    tables = {
+        "summary": summary_table(cells),
+        "effects": effects_table(config, cells),
+        "effective_depth": effective_depth_table(config, cells),
+    }
+    study = StudyPresenter("a", config.studies["a"], tables)
+    columns = ["claim", "verdict", "studies", "control_study"]
+    tests = ["claim", "verdict", "reason", "decides", "confidence", "scale"]
+    judged = VerdictsPresenter(
+        pd.DataFrame(verdicts, columns=columns), pd.DataFrame(claims, columns=tests)
+    )
+    return Results({"a": study}, judged, [], LABELS)
+
+
+def ask(question, results):
+    """The only answer."""
+    (answer,) = answer_all([question], results)
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("ours", "also", "outcome"),
+    [
+        ((0.5, 0.51, 0.52), (0.5, 0.51, 0.52), "better"),
+        ((2.0, 2.1, 2.2), (2.0, 2.1, 2.2), "worse"),
+        ((1.0, 1.0001, 1.0), (1.0, 1.0, 1.0), "no difference"),
+        ((0.2, 1.0, 3.0), (0.2, 1.0, 3.0), "untold"),
+        ((0.5, 0.51, 0.52), (2.0, 2.1, 2.2), "mixed"),
+    ],
+)
+def test_contrasts_are_answered_together(ours, also, outcome):
+    pairs = [["mhc", "baseline"], ["hc", "baseline"]]
+    cells = frame(
+        seeds("score", (1.0, 1.0, 1.0), variant="baseline"),
+        seeds("score", ours, variant="mhc"),
+        seeds("score", also, variant="hc"),
+    )
+    results = results_of(config_of(), cells)
+    question = Effects(kind="effects", pairs=pairs, answers={outcome: "so it is"}, **ASKED)
+    answer = ask(question, results)
+    assert (answer.outcome, answer.answer) == (outcome, "so it is")
+    assert all(re.fullmatch(r"tables/effects\.csv#L\d", one.link) for one in answer.evidence)
+    if outcome == "worse":
+        share = 100 * (10 ** (sum(map(math.log10, ours)) / 3) - 1) / CHANCE
+        assert [one.text for one in answer.evidence] == [
+            f"{name} against plain, 8 layers: loss over all sequences {share:.2g} %"
+            for name in ("hc", "the demo's mHC")
+        ]
+
+
+def test_the_deepest_networks_answer_or_those_that_are_asked_for():
+    cells = frame(
+        *(
+            seeds("score", values, variant=variant, depth=depth)
+            for depth, ours in ((8, (0.5, 0.5, 0.5)), (16, (2.0, 2.0, 2.0)))
+            for variant, values in (("mhc", ours), ("baseline", (1.0, 1.0, 1.0)))
+        )
+    )
+    results = results_of(config_of(depths=[8, 16]), cells)
+    question = Effects(kind="effects", pairs=[["mhc", "baseline"]], **ASKED)
+    assert ask(question, results).outcome == "worse"
+    at_8 = question.model_copy(update={"depth": 8})
+    assert ask(at_8, results).outcome == "better"
+    assert answer_all([question.model_copy(update={"study": "b"})], results) == []
+
+
+@pytest.mark.parametrize(
+    ("ours", "outcome", "words"),
+    [
+        ((1.5, 1.5, 1.5), "less", "8 layers of the demo's mHC are worth 2.7"),
+        ((0.5, 0.5, 0.5), "as many", "8 layers of the demo's mHC are worth 8"),
+        ((9.0, 9.0, 9.0), "less", "8 layers of the demo's mHC are worth less than 1 plain ones"),
+        ((0.1, 0.1, 0.1), "more", "8 layers of the demo's mHC are worth more than 8 plain ones"),
+    ],
+)
+def test_depth_is_used_where_as_many_plain_layers_are_needed(ours, outcome, words):
+    plain = {1: 4.0, 2: 2.0, 4: 1.0, 8: 0.5}
+    cells = frame(
+        seeds("score", ours, variant="mhc"),
+        *(seeds("score", [loss] * 3, variant="baseline", depth=d) for d, loss in plain.items()),
+    )
+    results = results_of(config_of(depths=[1, 2, 4, 8]), cells)
+    answer = ask(EffectiveDepth(kind="effective_depth", variant="mhc", **ASKED), results)
+    assert answer.outcome == outcome
+    assert answer.evidence[0].text.startswith(words)
+
+
+def test_without_a_plain_network_as_deep_more_cannot_be_told():
+    plain = {1: 4.0, 2: 2.0, 4: 1.0}
+    cells = frame(
+        seeds("score", [0.1] * 3, variant="mhc"),
+        *(seeds("score", [loss] * 3, variant="baseline", depth=d) for d, loss in plain.items()),
+    )
+    results = results_of(config_of(depths=[1, 2, 4, 8]), cells)
+    answer = ask(EffectiveDepth(kind="effective_depth", variant="mhc", **ASKED), results)
+    assert answer.outcome == "not told"
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "outcome", "words"),
+    [
+        (["learned", "learned"], "all", "every run learns at 16 layers, the deepest tried"),
+        (["learned", "diverged"], "some", "every run learns at 8 layers, 1 of 1 fail at 16 layers"),
+        (["at chance", "learned"], "none", "1 of 1 fail at 8 layers"),
+    ],
+)
+def test_a_limit_is_the_first_depth_at_which_a_run_fails(outcomes, outcome, words):
+    depths = zip((8, 16), outcomes, strict=True)
+    cells = frame(*(run(depth=depth, score=1.0, outcome=found) for depth, found in depths))
+    results = results_of(config_of(depths=[8, 16]), cells)
+    answer = ask(Limit(kind="limit", variant="mhc", **ASKED), results)
+    assert (answer.outcome, answer.evidence[0].text) == (outcome, words)
+
+
+def test_a_claim_answers_with_the_test_that_decides():
+    verdicts = [("one", "contradicted", "a", ""), ("two", "not measured", "a", "")]
+    claims = [
+        ("one", "reproduced", "it holds here", True, math.nan, ""),
+        ("one", "contradicted", "and not there", True, math.nan, ""),
+    ]
+    results = results_of(config_of(), frame(run(score=1.0)), verdicts, claims)
+    question = OfClaim(kind="claim", claim="one", question="Is it so?")
+    answer = ask(question, results)
+    assert (answer.answer, answer.evidence[0].text) == ("contradicted", "and not there")
+    assert answer.evidence[0].link == "tables/claims.csv#L3"
+    assert answer_all([question.model_copy(update={"claim": "two"})], results) == []
+
+
+def test_the_title_follows_from_the_question_that_decides():
+    above = Headline(
+        decided_by="Does it?",
+        asks="Should I?",
+        title={"better": "It does", "worse": "It does not"},
+        answer={"better": "Yes.", "worse": "No."},
+        tested="Little.",
+    )
+    cells = frame(
+        seeds("score", (1.0, 1.0, 1.0), variant="baseline"),
+        seeds("score", (2.0, 2.1, 2.2), variant="mhc"),
+    )
+    question = Effects(kind="effects", pairs=[["mhc", "baseline"]], **ASKED)
+    answers = answer_all([question], results_of(config_of(), cells))
+    found = headline(above, answers)
+    assert (found["title"], found["answer"]) == ("It does not", "No.")
+    assert headline(above, []) is None
+
+
+# --- the questions that are shipped ---------------------------------------------------------------
+
+
+def test_every_answer_is_short_and_every_outcome_has_one(default_config, pytestconfig):
+    published = load_published(pytestconfig.rootpath / PUBLISHED, default_config)
+    for question in published.questions:
+        assert set(question.answers) >= set(question.outcomes) - {"mixed", "turns"}
+        assert all(len(words.split()) <= 6 for words in question.answers.values())
+    above = published.headline
+    (decides,) = [q for q in published.questions if q.question == above.decided_by]
+    assert set(above.title) == set(above.answer) == set(decides.outcomes)
+    for text in above.answer.values():
+        sentences = re.split(r"(?<=[.]) ", text)
+        assert len(sentences) <= 2
+        assert all(len(sentence.split()) <= 25 for sentence in sentences)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("    claim: gain-hc-exponential", "    claim: gain-hc", "unknown claim 'gain-hc'"),
+        ("      worse: no, it ends", "      wrose: no, it ends", "unknown outcome 'wrose'"),
+        ("  decided_by: Does the", "  decided_by: Did the", "unknown question"),
+    ],
+)
+def test_a_wrong_question_is_refused_by_name(
+    tmp_path, pytestconfig, default_config, old, new, said
+):
+    text = (pytestconfig.rootpath / PUBLISHED).read_text(encoding="utf-8")
+    assert old in text
+    (tmp_path / "published.yaml").write_text(text.replace(old, new, 1), encoding="utf-8")
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        load_published(tmp_path / "published.yaml", default_config)
