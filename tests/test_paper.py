@@ -168,13 +168,6 @@ def test_the_paper_says_what_the_tables_hold(source, published):
     text = source(published=published)
     # As in the reports: the logarithms of 0.9, 1 and 1/0.9.
     assert "[0.010 (0.0077 to 0.013)]" in text
-    # Both studies and both backends, three seeds.
-    assert "At 48 layers hc does not learn in 12 of 12 runs." in text
-    assert "mhc does not learn" not in text
-    best = (
-        "In depth-mlx, with recipe mlx-defaults, the best mean score is that of mhc at 12, 24 and"
-    )
-    assert best in text
     assert "On torch 3 runs are not finite and 0 at chance; on mlx 0 runs are not finite" in text
     assert "activations reach 1020.2" in text  # raised
     assert "Yes, as reported. Over 12, 24 and 48 layers the gain of hc grows by 0.58000 ±" in text
@@ -219,7 +212,6 @@ def test_the_answer_on_the_gain_of_hc_is_that_of_its_test(source, monkeypatch, g
     text = source(variants=["hc"], backends=["mlx"], **{"depth-torch": {"depths": [12]}})
     assert said in text
     assert "the gain of hc changes by" in text
-    assert "mixing matrices, changes by" in text
 
 
 SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"></svg>'
@@ -259,7 +251,6 @@ def test_a_backend_that_was_not_run_is_named_and_texts_of_run_folders_do_nothing
 
 def test_runs_that_all_diverge_and_have_no_figures_are_told(source):
     text = source(lambda cell: NAN, **SMALL)
-    assert "At 48 layers mhc does not learn in 12 of 12 runs." in text
     assert "[NaN (3 of 3)]" in text
     # Nor is any figure drawn of them.
     assert "_The figure depth scaling of depth-mlx, torch is not drawn here._" in text
@@ -289,7 +280,7 @@ def test_every_kind_of_study_has_a_section(few, folder_of_paper, tmp_path):
     write_source(config, few, folder_of_paper, folder, folder / "figures", root)
     text = shown_in((root / "paper.typ").read_text(encoding="utf-8"))
     assert "[mhc against baseline], [torch], [10 ± 0 times], [10], [higher]" in text
-    assert "In a study of single components (parts), 1 of 1 effect on the loss over all" in text
+    assert "On torch, 1 of 1 difference is established" in text
     assert "[images], [mhc_causal], [torch], [0.75], [0.9], [–]" in text
     # A study without a part is told by its score alone.
     assert "== The study pictures" in text

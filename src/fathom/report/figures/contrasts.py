@@ -19,7 +19,7 @@ BESIDE_SCORE = ("stream_similarity_final", "amax_backward_log10_final")
 """Run metrics that are drawn beside the score, of studies whose variants have them."""
 
 NEUTRAL, APART = "#555555", "#0072B2"
-"""Colours of effects that are not distinguishable from none, and of those that are."""
+"""Colours of effects that are not established, and of those that are."""
 
 
 @figure
@@ -27,8 +27,8 @@ def effects(effects: pd.DataFrame, score: Score, title: str) -> Figure:
     """What each contrast does to the score, mean over seeds and 95 % interval.
 
     A positive score is compared by its logarithm: at −1 the first variant's is a tenth of the
-    second's. The grey bar is the standard deviation over seeds of the second's. Blue: the interval
-    excludes zero.
+    second's. The grey bar is the standard deviation over seeds of the second's. Blue: the effect is
+    established, beside all others of the study.
     """
     from fathom.analysis.effects import HIGHER, LOWER  # it loads SciPy
 
