@@ -81,15 +81,17 @@ def test_only_what_stands_between_marks_is_replaced(few):
 
 @pytest.fixture
 def files(pytestconfig, tmp_path):
-    """Copies of definitions, of the schema of config.yaml and of the page of schemes."""
+    """Copies of definitions, of the schema of config.yaml, the page of schemes and README."""
     names = ("docs/definitions.md", "workflow/schemas/config.schema.json", "docs/schemes.md")
+    names += ("README.md",)
     return [Path(shutil.copy(pytestconfig.rootpath / name, tmp_path)) for name in names]
 
 
 @pytest.fixture
 def schema(files, capsys):
     """A function that runs `fathom schema` on the copies: (exit status, its errors)."""
-    options = zip(("--definitions", "--out", "--schemes"), map(str, files), strict=True)
+    names = ("--definitions", "--out", "--schemes", "--readme")
+    options = zip(names, map(str, files), strict=True)
     command = ["schema", *itertools.chain(*options)]
 
     def run(*arguments):
@@ -145,10 +147,12 @@ def test_an_added_measure_is_missed_and_then_written(
     assert [x for x in after if x != line] == before
 
 
-@pytest.mark.parametrize("position", [0, 1, 2], ids=["definitions", "schema", "schemes"])
+@pytest.mark.parametrize(
+    "position", [0, 1, 2, 3], ids=["definitions", "schema", "schemes", "readme"]
+)
 def test_a_line_altered_by_hand_is_missed(position, files, schema):
     text = files[position].read_text(encoding="utf-8")
-    old = ("smallest finite loss", "description", "column means")[position]
+    old = ("smallest finite loss", "description", "column means", "Framework or")[position]
     files[position].write_text(text.replace(old, "something else", 1), encoding="utf-8")
     status, said = schema("--check")
     assert (status, f"{files[position]} is out of date" in said) == (1, True)

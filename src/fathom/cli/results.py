@@ -40,6 +40,7 @@ app = typer.Typer()
 SCHEMA = Path("workflow/schemas/config.schema.json")
 DEFINITIONS = Path("docs/definitions.md")
 SCHEMES = Path("docs/schemes.md")
+README = Path("README.md")
 PICTURES = Path("docs/images/explained")
 
 
@@ -255,14 +256,18 @@ def schema(
     out: Annotated[Path, output_file(help="The schema.")] = SCHEMA,
     definitions: Annotated[Path, output_file(help="The document of definitions.")] = DEFINITIONS,
     schemes: Annotated[Path, output_file(help="The document of schemes.")] = SCHEMES,
+    readme: Annotated[Path, output_file(help="The document of the kept result.")] = README,
     check: Annotated[bool, typer.Option("--check", help="Only check whether all are current.")] = (
         False
     ),
 ) -> None:
-    """Write the JSON schema of config.yaml and the tables of metrics and schemes, from the code."""
+    """Write the JSON schema of config.yaml, and the tables of documents.
+
+    Those of metrics and schemes come from the code, README's from the kept result.
+    """
     from fathom.report.definitions import with_tables
 
-    documents = {file: file.read_text(encoding="utf-8") for file in (definitions, schemes)}
+    documents = {file: file.read_text(encoding="utf-8") for file in (definitions, schemes, readme)}
     texts = {
         out: json.dumps(Config.model_json_schema(), indent=2) + "\n",
         **{file: with_tables(text) for file, text in documents.items()},

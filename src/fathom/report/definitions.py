@@ -1,26 +1,39 @@
-"""Tables in documents, from the registries that define what they list: metrics and schemes."""
+"""Tables in documents: of metrics and schemes, from the registries that define what they list.
+
+README has those of the kept result: what it answers, and its verdicts.
+"""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
+
+import pandas as pd
+import yaml
 
 from fathom import tasks
+from fathom.analysis.claims.rules import VERDICTS
 from fathom.report.schemes import components_tables, schemes_table
 
-MARKED = re.compile(
-    r"(<!-- (step metrics|run metrics|schemes|components) -->\n).*?(<!-- end -->)", re.DOTALL
-)
+MARKED = re.compile(r"(<!-- ([a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+REFERENCE, PUBLISHED = Path("results/reference"), Path("report/published.yaml")
 
 
 def with_tables(text: str) -> str:
-    """The document with what stands between its marks replaced by today's tables."""
+    """The document with what stands between its marks replaced by today's tables.
+
+    What comes from the kept result stays as it is in a project without one.
+    """
     tables = {
         "step metrics": step_table,
         "run metrics": run_table,
         "schemes": schemes_table,
         "components": components_tables,
     }
-    return MARKED.sub(lambda m: f"{m[1]}{tables[m[2]]()}{m[3]}", text)
+    if (REFERENCE / "RESULTS.md").exists():
+        tables |= {"answers": answers, "scorecard": scorecard}
+    return MARKED.sub(lambda m: f"{m[1]}{tables[m[2]]()}{m[3]}" if m[2] in tables else m[0], text)
 
 
 def step_table() -> str:
@@ -41,6 +54,27 @@ def run_table() -> str:
         meaning = f"{metric.definition} (from {' times the last '.join(sources)})"
         rows.setdefault(meaning, []).append(name)
     return _table("column", rows)
+
+
+def answers() -> str:
+    """The first screen of the kept result: its title, its advice, and every question."""
+    text = (REFERENCE / "RESULTS.md").read_text(encoding="utf-8")
+    title = text.partition("\n")[0].removeprefix("# ")
+    advice = "".join(re.findall(r"^(\*\*.*\*\*)$", text, re.MULTILINE)[:1])
+    rows = re.findall(r"^\|.*\|$", text.partition("## The answer")[2].partition("\n## ")[0], re.M)
+    rooted = "\n".join(rows).replace("](tables/", f"]({REFERENCE}/tables/")
+    return f"### {title}\n\n{advice}\n\n{rooted}\n"
+
+
+def scorecard() -> str:
+    """How many claims of each source have each verdict in the kept result."""
+    sources = yaml.safe_load(PUBLISHED.read_text(encoding="utf-8"))["sources"]
+    table = pd.read_csv(REFERENCE / "tables/verdicts.csv")
+    rows = [f"| source | {' | '.join(VERDICTS)} |", f"|---|{'---:|' * len(VERDICTS)}"]
+    for source, claims in table.groupby("source", sort=False):
+        counts = [str((claims["verdict"] == verdict).sum()) for verdict in VERDICTS]
+        rows.append(f"| {sources[source]['title']} | {' | '.join(counts)} |")
+    return "\n".join(rows) + "\n"
 
 
 def _table(head: str, rows: dict[str, list[str]]) -> str:
