@@ -42,16 +42,13 @@ def data_of(results, backend, **changes):
 class Carried:
     """Runs that were really trained, in the folder of imported runs, and the commands on them."""
 
-    def __init__(self, home, backend, capsys, age=True, **changes):
+    def __init__(self, home, backend, capsys, trained, age=True, **changes):
         self.folder, self.capsys = home, capsys
         self.config = check_config(data_of(home / "results", backend, **changes))
         self.write_config(self.config)
         for cell in self.config.cells():
-            made = home / "made"
-            run_cell(self.config.spec(cell), made, Compute(device="cpu"))
-            target = self.place_of(made, cell)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.move(made, target)
+            made = trained(self.config.spec(cell))
+            shutil.copytree(made, self.place_of(made, cell))
         if age:
             self.age()
 
@@ -120,13 +117,27 @@ class Carried:
         return read_table(folder / f"{name}.csv")
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A function that gives the folder of a run of a spec, which is trained once."""
+    home = tmp_path_factory.mktemp("trained")
+
+    def run_of(spec):
+        made = home / spec.hash()
+        if not made.exists():
+            run_cell(spec, made, Compute(device="cpu"))
+        return made
+
+    return run_of
+
+
 @pytest.fixture
-def carry(tmp_path, capsys, connect_cpu):
+def carry(tmp_path, capsys, connect_cpu, trained):
     """A function that trains a study's cells and carries them, as made by other code."""
 
     def make(backend="torch", **changes):
         connect_cpu(backend)
-        return Carried(tmp_path, backend, capsys, **changes)
+        return Carried(tmp_path, backend, capsys, trained, **changes)
 
     return make
 
