@@ -242,7 +242,8 @@ def test_these_options_write():
         "bench --figure", "bench --out", "bundle create --out", "cell-figures --out",
         "compare --out", "contribute --out", "explain --out", "export --crate", "export --zenodo",
         "fetch --record", "figures --out", "job --out", "overview-figures --out",
-        "schema --definitions", "schema --out", "schema --schemes", "train --out", "verify --json",
+        "schema --definitions", "schema --out", "schema --readme", "schema --schemes",
+        "train --out", "verify --json",
     ]  # fmt: skip
 
 

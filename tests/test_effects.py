@@ -5,11 +5,16 @@ import math
 import pytest
 from scipy import stats
 
-from fathom.analysis.effects import differing_settings, effects_table, undecided
+from fathom.analysis.effects import (
+    differing_settings,
+    effects_table,
+    pairs_of_several_settings,
+    undecided,
+)
 from fathom.analysis.established import seeds_to_tell
 from fathom.analysis.tables import save_tables
 from fathom.config import check_config
-from fathom.report.terminal import print_undecided
+from fathom.report.terminal import print_pairs, print_undecided
 from run_helpers import config_with
 from tables_helpers import CHANCE, T975, TOLD, frame, half_width, run, seeds
 
@@ -295,3 +300,19 @@ def test_what_cannot_be_told_is_listed_with_the_seeds_that_would_tell(tmp_path, 
     assert first.endswith(f"baseline against hc: 3 seeds; about {needed - 3} more would tell")
     assert "vary too much" in second
     assert undecided(tmp_path / "effects.csv", ["b"]).empty
+
+
+def test_pairs_that_differ_in_several_settings_are_named_from_the_config_alone(capsys):
+    config = config_of([["mhc", "hc"], ["mhc", "baseline"]])
+    data = config.model_dump(mode="json")
+    lower = {"connection": "mhc", "steps": 2, "optimizer": {"lr": 0.001}}
+    data["studies"]["a"]["variants"] += [{"lower": lower}]
+    data["studies"]["a"]["contrasts"] = [
+        {"question": QUESTION, "pairs": [["lower", "mhc"], ["mhc", "baseline"]]}
+    ]
+    pairs = pairs_of_several_settings(check_config(data), "a")
+    assert pairs == {("lower", "mhc"): ["optimizer.lr", "steps"]}
+    print_pairs("a", pairs)
+    assert capsys.readouterr().out == (
+        "a: lower and mhc differ in several settings: optimizer.lr, steps\n"
+    )

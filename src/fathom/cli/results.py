@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -67,9 +68,10 @@ def status(
     """Show what is trained, what is left, and how long that takes.
 
     Prints a line for each study; for named studies, every cell. Then the contrasts that cannot be
-    told yet, and how many more seeds would be expected to decide them.
+    told yet, and how many more seeds would be expected to decide them. Of named studies also the
+    contrasts whose sides differ in more than one setting.
     """
-    from fathom.report.terminal import print_status, print_undecided
+    from fathom.report.terminal import print_pairs, print_status, print_undecided
     from fathom.runs.status import status_of
 
     settings = read_config(config, override)
@@ -79,10 +81,14 @@ def status(
         print(json.dumps(found.as_json(), indent=2))
     else:
         print_status(found, every_cell=every_cell or bool(studies))
-        effects = Path(settings.report_folder) / "tables/effects.csv"
-        if effects.exists():  # where only training is installed there is none, and no pandas
-            from fathom.analysis.effects import undecided
+        if not find_spec("pandas"):  # where only training is installed there are no tables
+            return
+        from fathom.analysis.effects import pairs_of_several_settings, undecided
 
+        for study in studies or ():
+            print_pairs(study, pairs_of_several_settings(settings, study))
+        effects = Path(settings.report_folder) / "tables/effects.csv"
+        if effects.exists():
             print_undecided(undecided(effects, studies or settings.studies))
 
 
