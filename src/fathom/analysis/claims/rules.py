@@ -46,7 +46,7 @@ from fathom.analysis.tables import (
 from fathom.config import Config
 from fathom.metrics import Score, tail_mean
 from fathom.models.recipes import RECIPES
-from fathom.settings import Positive, Registry, Settings, join_values, one_of, unknown
+from fathom.settings import Positive, Registry, Settings, join_values, one_of, short_repr, unknown
 
 REPRODUCED, NOT_REPRODUCED = "reproduced", "not reproduced"
 CONTRADICTED, NOT_MEASURED = "contradicted", "not measured"
@@ -72,10 +72,15 @@ Least = float | dict[str, float]
 
 
 def _as_minimum(value: object) -> object:
-    """The value. Raises ValueError for a recipe that there is not."""
-    for recipe in value if isinstance(value, dict) else ():
+    """The value. Raises ValueError for anything else, and for a recipe that there is not."""
+    by_recipe = value if isinstance(value, dict) else {next(iter(RECIPES)): value}
+    for recipe, least in by_recipe.items():
         if recipe not in RECIPES:
             raise ValueError(unknown("recipe", recipe, RECIPES))
+        if not isinstance(least, int | float) or isinstance(least, bool):
+            raise ValueError(f"must be a number, but is {short_repr(least)}")
+    if not by_recipe:
+        raise ValueError("must be a number, or one for each recipe")
     return value
 
 

@@ -1,6 +1,6 @@
 """What no test can tell: runs that are one run, and quantities that cannot move.
 
-Definitions: docs/definitions.md, "What cannot be tested this way".
+Definitions: docs/definitions.md, "Verdicts".
 """
 
 from __future__ import annotations
