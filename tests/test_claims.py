@@ -1425,7 +1425,10 @@ def test_what_cannot_move_is_not_graded(metric):
     thresholds = [{**THRESHOLD, "metric": metric}]
     table = thresholds_table(frame(rows), published_with(thresholds=thresholds))
     graded = table[["variant", "n"]].to_numpy().tolist()
-    # A gate that is the same at every seed was never learned; an error may be the same.
+    # A gate that is the same at every seed was never learned, unless it is shut or open; an error
+    # may be the same.
+    rows = seeds(metric, [1.0] * 3)
+    assert len(thresholds_table(frame(rows), published_with(thresholds=thresholds))) == 1
     assert graded == ([["mhc", 2], ["hc", 3], ["baseline", 3]] if metric in EXACT else [["hc", 3]])
 
 

@@ -289,7 +289,8 @@ def test_every_kind_of_study_has_a_section(few, folder_of_paper, tmp_path):
     write_source(config, few, folder_of_paper, folder, folder / "figures", root)
     text = shown_in((root / "paper.typ").read_text(encoding="utf-8"))
     assert "[mhc against baseline], [torch], [10 ± 0 times], [10], [higher]" in text
-    assert "In a study of single components (parts), 1 of 1 effect on the loss over all" in text
+    assert "In a study of single components (parts), the largest effect on the loss" in text
+    assert " is 10 ± 0 times (mhc against baseline)." in text
     assert "[images], [mhc_causal], [torch], [0.75], [0.9], [–]" in text
     # A study without a part is told by its score alone.
     assert "== The study pictures" in text

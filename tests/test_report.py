@@ -397,8 +397,10 @@ def test_whether_to_use_mhc_is_told_from_the_effects(
     studies = present(config, cells, effects=effects_table(config, cells))
     told = say("parts/demos.j2", "headline", studies[:1])
     assert told.startswith(f"Should I use mHC? {begins}")
-    assert "In 2 comparisons with the plain residual network" in told
-    assert re.search(rf"{first}[^(]* in 1 \(.*{second}[^(]* in 1 \(", told)
+    where = r"\(\[(12|24) layers\]\(tables/effects\.csv#L[0-9]+\)\)"
+    ends = f"{first}[^(]* {where} and [^(]*{second}[^(]* {where}"
+    assert re.search(rf"it ends in depth-mlx at {ends}\.$", told)
+    assert not re.search(r"\b[0-9]+ (of|comparisons)\b| in [0-9]+ \(", told)
 
 
 def by_backend(cell):
@@ -687,7 +689,7 @@ def test_contrasts_are_told_question_by_question(quick, tmp_path):
     assert second.startswith("Does that? On torch, hc is not distinguishable from mhc (ratio [")
 
 
-def test_many_comparisons_are_told_by_their_number_and_their_ends(say):
+def test_of_many_comparisons_the_established_are_named_and_none_are_counted(say):
     rows = [
         {"variant": v, "against": "base", "effect": effect, "line": line, "verdict": verdict,
          "by": "ratio", "ci95_half": NAN, "seeds": 3}
@@ -696,10 +698,11 @@ def test_many_comparisons_are_told_by_their_number_and_their_ends(say):
              ("e", 0.0, "not distinguishable"), ("f", 0.0, "the same")]
         )
     ]  # fmt: skip
-    assert say("sentences.j2", "count_effects", rows) == (
-        "In 3 of 6 comparisons the score ends lower ([0.001](tables/effects.csv#L1) times, b "
-        "against base, to [0.316](tables/effects.csv#L0) times, a against base). In 1 of 6 "
-        "comparisons the score ends higher ([100](tables/effects.csv#L3) times, d against base)."
+    assert say("sentences.j2", "name_effects", rows) == (
+        "The score ends lower with b against base ([0.001](tables/effects.csv#L1) times), c "
+        "against base ([0.1](tables/effects.csv#L2) times), a against base "
+        "([0.316](tables/effects.csv#L0) times). The score ends higher with d against base "
+        "([100](tables/effects.csv#L3) times)."
     )
 
 
@@ -812,6 +815,7 @@ def test_an_arm_stands_beside_its_source(arms):
     one = arm("v1", 3.0, 3.0, 3.0)
     for row, similarity in zip(one, (0.1, 0.15, 0.9), strict=True):
         row["stream_embedding_similarity_final"] = similarity
+        row["gate_first_final"] += similarity / 10
     folder = arms(one, arm("v4c", 3.0, 3.0, 3.0, similarity=0.5, gate=1.0))
     limits, (head, _, *rows) = tables_in(section(page(folder, "text-arms"), "## Arms"))
     assert limits[2] == ["`stream_embedding_similarity_final`", "below 0.2", "above 0.4"]

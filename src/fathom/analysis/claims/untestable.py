@@ -114,8 +114,13 @@ def cannot_move(cells: pd.DataFrame, metrics: Iterable[str]) -> pd.Series:
 
 
 def never_moved(seeds: pd.DataFrame, metric: str) -> bool:
-    """Whether a metric is a gate that is the same number at every seed: none has learned it."""
-    return metric in GATES and len(seeds) > 1 and seeds[metric].nunique() == 1
+    """Whether a metric is a gate that is the same number at every seed: none has learned it.
+
+    One that is shut, or open, may be so at every seed.
+    """
+    if metric not in GATES or len(seeds) == 1:
+        return False
+    return seeds[metric].nunique() == 1 and 0 < seeds[metric].iloc[0] < 1
 
 
 def is_timed(metrics: Iterable[str]) -> bool:
