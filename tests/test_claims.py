@@ -663,14 +663,14 @@ STREAMS = {"stream_difference_max": 0.03, "amax_forward_log10_final": 0.001}
 """Copies of each other, under rows that sum to one."""
 
 
-def of_streams(ours, theirs, other="hc", **changes):
+def of_streams(ours, theirs, other="hc", config=None, **changes):
     """The test that mhc is below another variant, its runs with these metrics of streams."""
     rows = [
         run(variant=variant, seed=seed, score=score + seed / 100, gain_final=score, **metrics)
         for variant, score, metrics in (("mhc", 0.5, ours), (other, 1.0, theirs))
         for seed in range(3)
     ]
-    return judge({**ABOVE_HC, "higher": [other], **changes}, rows)
+    return judge({**ABOVE_HC, "higher": [other], **changes}, rows, config=config)
 
 
 @pytest.mark.parametrize(
@@ -701,6 +701,17 @@ def test_H_res_of_streams_that_are_copies_orders_nothing(ours, theirs, is_told):
 
 def test_variants_that_differ_in_more_than_H_res_can_be_ordered():
     check(of_streams(STREAMS, STREAMS, other="baseline"), REPRODUCED)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [({}, NOT_MEASURED), ({"close": "sum"}, REPRODUCED), ({"steps": 4}, REPRODUCED)],
+    ids=str,
+)
+def test_every_setting_is_looked_at(changes, expected):
+    five = {"five": {"connection": "mhc", "H_res": {"iterations": 5}, **changes}}
+    config = config_with(a={"variants": ["mhc", five]})
+    check(of_streams(STREAMS, STREAMS, other="five", config=config), expected)
 
 
 def test_what_is_no_score_is_compared_whatever_the_streams_do():
@@ -824,7 +835,7 @@ def test_equal_runs_are_equal_at_one_seed_depth_study_and_platform():
 
 def test_runs_that_are_equal_count_once():
     cells, steps = ran(mhc=[3.0, 0.5], hc=[3.0, 0.5], baseline=[3.0, 1.0])
-    shuffled = steps[::-1]  # steps are taken in order
+    shuffled = steps[:2][::-1] + steps[2:]  # steps are taken in order
     three = ["mhc", "hc", "baseline"]
     row = judge({**NO_EVENTS, "variants": three}, cells, steps=[shuffled])
     assert row["reason"] == "0 events in 18 steps of 6 runs"
@@ -843,6 +854,8 @@ def test_a_variant_that_is_equal_at_some_seeds_keeps_all_of_its_own():
     row = judge(NO_EVENTS, cells, steps=[steps])
     check(row, REPRODUCED, seeds=3)
     assert row["reason"] == "0 events in 18 steps of 6 runs"
+    for other in (ABOVE_HC, {**NOT_BELOW, "metric": "loss_final"}):
+        assert verdict(other, cells, steps=[steps]) != NOT_MEASURED
 
 
 @pytest.mark.parametrize("metric", ["seconds", "seconds_per_step"])
@@ -892,20 +905,24 @@ def test_steps_of_another_device_do_not_count_either():
 
 
 @pytest.mark.parametrize(
-    ("beside", "machine", "expected"),
+    ("other", "machine", "said"),
     [
-        (None, "", REPRODUCED), ("metal", METAL, REPRODUCED), ("metal", "", NOT_MEASURED),
-        ("cuda", METAL, NOT_MEASURED),
+        ({}, "", ""),
+        ({"other_device": "metal"}, METAL, ""),
+        ({"other_device": "metal"}, "", " on Metal"),
+        ({"other_device": "cuda"}, METAL, " on CUDA"),
+        ({"other_backend": "mlx", "other_device": "metal"}, METAL, ""),
+        ({"other_backend": "torch", "other_device": "metal"}, METAL, " on torch on Metal"),
+        ({"other_backend": "torch"}, METAL, " on torch"),
     ],
-)  # fmt: skip
-def test_the_other_platform_has_the_device_that_is_asked_for(beside, machine, expected):
-    claim = {"tests": [{"studies": ["a"], **AGREE, "beside": beside}], "device": "cuda"}
+)
+def test_the_other_platform_is_what_is_asked_for(other, machine, said):
+    claim = {"tests": [{"studies": ["a"], **AGREE, **other}], "device": "cuda"}
     here = scores({8: THREE}, machine=GPU_PLATFORM)
     away = scores({8: THREE}, backend="mlx", machine=machine)
     (row,) = claims_of(published_with(claim), frame(here, away)).to_dict("records")
-    check(row, expected)
-    if expected == NOT_MEASURED:
-        assert row["reason"] == f"no run of a on {'Metal' if beside == 'metal' else 'CUDA'}"
+    check(row, NOT_MEASURED if said else REPRODUCED)
+    assert not said or row["reason"] == f"no run of a{said}"
 
 
 # --- relations -----------------------------------------------------------------------------------
@@ -1294,6 +1311,7 @@ def test_below_its_minimum_scale_a_claim_is_not_measured(minimum, of_test, scale
         ("torch-defaults", {"mlx-defaults": 3, "torch-defaults": 4}, "steps 3 cannot speak for 4"),
         # A recipe without a number has the largest.
         ("mlx-defaults", {"torch-defaults": 4}, "steps 3 cannot speak for 4"),
+        ("nanochat", {"mlx-defaults": 3, "torch-defaults": 4}, "steps 3 cannot speak for 4"),
     ],
 )
 def test_how_many_steps_it_takes_may_depend_on_the_recipe(recipe, steps, reason):
@@ -1817,7 +1835,7 @@ def world(test, backend, device, *, holds):
         for cell in [*cells]:
             axes = {name: cell[name] for name in ("study", "variant", "depth", "seed")}
             axes |= {"backend": "torch" if backend == "mlx" else "mlx"}
-            axes |= {"machine": MACHINES[test.beside]}
+            axes |= {"machine": MACHINES[test.other_device]}
             score = cell["score"] * (1 if holds else 9)
             cells.append(run(**axes, score_chance=AT_CHANCE, score=score))
     return frame(cells), frame(steps)

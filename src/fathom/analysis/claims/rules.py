@@ -43,7 +43,7 @@ from fathom.analysis.tables import (
     t_interval,
     to_scale,
 )
-from fathom.config import Config
+from fathom.config import BACKENDS, Config
 from fathom.metrics import Score, tail_mean
 from fathom.models.recipes import RECIPES
 from fathom.settings import Positive, Registry, Settings, join_values, one_of, short_repr, unknown
@@ -84,9 +84,7 @@ def _as_minimum(value: object) -> object:
     return value
 
 
-def _steps_alone_by_recipe(
-    minimum: dict[str, float | dict[str, float]],
-) -> dict[str, float | dict[str, float]]:
+def _steps_alone_by_recipe(minimum: dict[str, Least]) -> dict[str, Least]:
     for name, value in minimum.items():
         if name != "steps" and isinstance(value, dict):
             raise ValueError(f"{name} must be one number: steps alone may differ by recipe")
@@ -1076,16 +1074,21 @@ class PlatformsAgree(Rule):
     kind: Literal["platforms_agree"]
     studies: Annotated[list[str], Field(min_length=1)]
     variants: list[str]
-    beside: Annotated[str, one_of("device", DEVICES)] | None = Field(
-        None, description="the device of the other platform; None: any"
+    other_backend: Annotated[str, one_of("backend", BACKENDS)] | None = Field(
+        None, description="that of the other platform; None: any"
+    )
+    other_device: Annotated[str, one_of("device", DEVICES)] | None = Field(
+        None, description="likewise"
     )
 
     def judge(self, evidence: Evidence) -> Judgement:
         runs = self._find_all(evidence.cells)
         results = []
         for platform, theirs in evidence.on_others(runs):
-            if self.beside:
-                theirs = theirs[theirs["machine"].map(device_of) == self.beside]
+            if self.other_backend not in (None, platform.backend):
+                continue
+            if self.other_device:
+                theirs = theirs[theirs["machine"].map(device_of) == self.other_device]
             try:
                 theirs = self._find_all(theirs)
             except NotMeasured:
@@ -1102,8 +1105,10 @@ class PlatformsAgree(Rule):
                     result = unless_small(result, there, score, chance, self.seeds, ratio=ratio)
                 results.append(result)
         if not results:
-            where = f"on {DEVICES[self.beside]}" if self.beside else "on another platform"
-            raise NotMeasured(f"no run of {join_values(self.studies)} {where}")
+            where = f" on {self.other_backend}" if self.other_backend else ""
+            where += f" on {DEVICES[self.other_device]}" if self.other_device else ""
+            where = where or " on another platform"
+            raise NotMeasured(f"no run of {join_values(self.studies)}{where}")
         alike = sum(result.verdict == REPRODUCED for result in results)
         text = f"alike, within the spread over seeds, in {alike} of {len(results)} cells; widest:"
         return combine_results(
