@@ -593,9 +593,21 @@ def test_a_machine_agrees_with_itself_whatever_bundles_say():
     [
         # The distance from a loss of zero to chance is 4.159, of which 1 % is 0.0416.
         (0.043, REPRODUCED, "mhc below hc at 8 layers; "),
-        (0.041, NOT_REPRODUCED, "hc at 8 layers too small to matter: 0.99 % of the distance"),
-        (0.004, NOT_REPRODUCED, "hc at 8 layers too small to matter: 0.096 % of the distance"),
-        (-0.041, NOT_REPRODUCED, "hc at 8 layers too small to matter: 0.99 % of the distance"),
+        (
+            0.041,
+            NOT_REPRODUCED,
+            "too small to matter: hc at 8 layers (0.99 % of the distance to chance); ",
+        ),
+        (
+            0.004,
+            NOT_REPRODUCED,
+            "too small to matter: hc at 8 layers (0.096 % of the distance to chance); ",
+        ),
+        (
+            -0.041,
+            NOT_REPRODUCED,
+            "too small to matter: hc at 8 layers (0.99 % of the distance to chance); ",
+        ),
         (-0.043, CONTRADICTED, "mhc above hc at 8 layers; "),
     ],
 )
@@ -610,11 +622,14 @@ def test_of_one_difference_that_matters_and_one_that_does_not_both_are_told():
     rows = sides(mhc=[0.5] * 3, hc=[0.51] * 3, baseline=[0.9] * 3)
     row = judge(ORDERED, rows)
     check(row, NOT_REPRODUCED, math.log10(0.5 / 0.51))
-    assert row["reason"].startswith("mhc below baseline at 8 layers; hc at 8 layers too small to")
+    told = "mhc below baseline at 8 layers; too small to matter: hc at 8 layers (0.24 % of the "
+    assert row["reason"].startswith(told)
     assert verdict(ORDERED, sides(mhc=[0.5] * 3, hc=[0.51] * 3, baseline=[0.3] * 3)) == CONTRADICTED
     # One seed: what is small is not known to be, whatever the spread of other seeds.
     one = sides(mhc=[0.5], hc=[0.51]) + sides(depth=4, mhc=[0.5] * 3, hc=[0.5] * 3)
-    assert verdict(ABOVE_HC, one) == NOT_MEASURED
+    row = judge(ABOVE_HC, one)
+    check(row, NOT_MEASURED)
+    assert row["reason"].startswith("one seed: no verdict; too small to matter: hc at 8 layers (")
 
 
 @pytest.mark.parametrize(("more", "expected"), [(0.0089, NOT_REPRODUCED), (0.0091, REPRODUCED)])

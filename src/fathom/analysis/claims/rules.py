@@ -103,6 +103,8 @@ MinimumScale = Annotated[
 MIN_EFFECT_IN_SD = 10
 """Without an interval a difference must be so many times the largest standard deviation."""
 
+TOO_SMALL = "too small to matter"
+
 MIN_RUNS_FOR_SPREAD = 8
 """So many runs of two variants together can differ in their spread by more than chance."""
 
@@ -204,8 +206,8 @@ class GroupResult:
     seeds: int
     counted: bool = False
     """Whether the verdict is of runs one by one, and of no interval."""
-    why: str = ""
-    """Why it is none, or not what its interval would give."""
+    small: str = ""
+    """Of a difference that is too small to matter: how small."""
 
 
 def combine_results(
@@ -222,8 +224,7 @@ def combine_results(
     verdict = combine_verdicts(result.verdict for result in results)
     decide = [result for result in results if result.verdict == verdict]
     seeds = min(result.seeds for result in decide)
-    lack_seeds = verdict == NOT_MEASURED and not all(result.why for result in decide)
-    reason = f"{too_few(seeds)}; " if lack_seeds else ""
+    reason = f"{too_few(seeds)}; " if verdict == NOT_MEASURED else ""
     reason += describe(worst)
     counted = RUNS if all(result.counted for result in decide) else ""
     mean, half = worst.estimate["mean"], worst.estimate["ci95_half"]
@@ -755,8 +756,8 @@ def unless_small(
     if math.isinf(result.margin) or not share < SMALLEST:
         return result
     verdict = NOT_REPRODUCED if result.seeds >= seeds else NOT_MEASURED
-    why = f"too small to matter: {100 * share:.2g} % of the distance to chance"
-    return replace(result, verdict=verdict, why=why)
+    small = f"{100 * share:.2g} % of the distance to chance"
+    return replace(result, verdict=verdict, small=small)
 
 
 def pairs_at_depths(
@@ -800,9 +801,10 @@ def combine_pairs(
         return Judgement(NOT_REPRODUCED, why, seeds=seeds, rests_on=RUNS)
     reasons = []
     for verdict, word in words.items():
-        there = [r.name for r in results if r.verdict == verdict and not r.why]
+        there = [r.name for r in results if r.verdict == verdict and not r.small]
         reasons += [f"{word} {', '.join(there)}"] if there else []
-    reasons += [f"{result.name} {result.why}" for result in results if result.why]
+    small = [f"{result.name} ({result.small})" for result in results if result.small]
+    reasons += [f"{TOO_SMALL}: {', '.join(small)}"] if small else []
     reasons += [f"not compared, diverged: {names}"] if skipped else []
     return combine_results(results, lambda w: "; ".join([*reasons, describe(w)]), published)
 
@@ -1234,7 +1236,7 @@ def _nan_to_inf(value: float) -> float:
 
 
 def _because(result: GroupResult) -> str:
-    return f", {result.why}" if result.why else ""
+    return f", {TOO_SMALL}: {result.small}" if result.small else ""
 
 
 def _pm(found: dict[str, float]) -> str:
