@@ -741,6 +741,7 @@ def test_an_arm_stands_beside_its_source(arms):
     one = arm("v1", 3.0, 3.0, 3.0)
     for row, similarity in zip(one, (0.1, 0.15, 0.9), strict=True):
         row["stream_embedding_similarity_final"] = similarity
+        row["gate_first_final"] += similarity / 10
     folder = arms(one, arm("v4c", 3.0, 3.0, 3.0, similarity=0.5, gate=1.0))
     limits, (head, _, *rows) = tables_in(section(page(folder, "text-arms"), "## Arms"))
     assert limits[2] == ["`stream_embedding_similarity_final`", "below 0.2", "above 0.4"]

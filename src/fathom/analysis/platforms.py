@@ -5,6 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+DEVICES = {"cpu": "a CPU", "cuda": "CUDA", "metal": "Metal"}
+"""What a claim may ask for, with its name in a sentence."""
+
+
+def device_of(machine: str) -> str:
+    """The device of a machine as it names itself: `cuda` of `cuda-nvidia-h100-linux`.
+
+    PyTorch calls Metal `mps`. MLX calls every GPU `gpu`: on Apple's systems that is Metal.
+    """
+    kind = machine.partition("-")[0]
+    if kind in ("gpu", "mps"):
+        return "metal" if machine.endswith("-darwin") else "cuda"
+    return kind
+
 
 @dataclass(frozen=True)
 class Platform:

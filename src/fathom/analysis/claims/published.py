@@ -16,6 +16,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from fathom import tasks
 from fathom.analysis.claims.questions import AnyQuestion, Headline, OfClaim
 from fathom.analysis.claims.rules import RULES, MinimumScale, Rule
+from fathom.analysis.platforms import DEVICES
 from fathom.config import BACKENDS, Config, Optimizer, read_yaml
 from fathom.models.connections.schemes import SCHEMES
 from fathom.settings import ConfigError, OneLine, Settings, one_of, short_repr, unknown, validate
@@ -149,6 +150,9 @@ class Claim(Entry):
     scale: Annotated[Scale, Field(default_factory=dict)]
     minimum_scale: MinimumScale
     """The least sizes of a study that can speak for the claim; of a depth, of the networks."""
+    device: Annotated[str, one_of("device", DEVICES)] | None = Field(
+        None, description="what it speaks of; None: it says nothing of a device"
+    )
     tests: Annotated[list[AnyRule], Field(default_factory=list)]
     untested: OneLine = Field(
         "what it needs is not part of this project yet", description="why there are no tests"
@@ -161,9 +165,16 @@ class Claim(Entry):
     def named_studies(self) -> set[str]:
         return {study for test in self.tests for study in test.studies}
 
-    def minimum_scale_of(self, test: Rule) -> dict[str, float]:
-        """The claim's, under that of the test where it has one."""
-        return {**self.minimum_scale, **test.minimum_scale}
+    def minimum_scale_of(self, test: Rule, recipe: str = "") -> dict[str, float]:
+        """The claim's, under that of the test where it has one.
+
+        One that depends on the recipe is that of `recipe`, or the largest where it has none.
+        """
+        least = {**self.minimum_scale, **test.minimum_scale}
+        return {
+            name: value.get(recipe, max(value.values())) if isinstance(value, dict) else value
+            for name, value in least.items()
+        }
 
 
 class Note(Entry):

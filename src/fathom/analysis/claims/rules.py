@@ -24,12 +24,13 @@ from typing import Annotated, ClassVar, Literal, get_args
 
 import numpy as np
 import pandas as pd
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from scipy.special import stdtrit  # of scipy.stats what few tests need is loaded where it is
 
 from fathom import tasks
-from fathom.analysis.established import ROUNDING
-from fathom.analysis.platforms import Platform
+from fathom.analysis.claims import untestable
+from fathom.analysis.established import ROUNDING, SMALLEST, share_of_chance
+from fathom.analysis.platforms import DEVICES, Platform, device_of
 from fathom.analysis.tables import (
     CELL,
     CONFIDENCE,
@@ -42,8 +43,10 @@ from fathom.analysis.tables import (
     t_interval,
     to_scale,
 )
+from fathom.config import BACKENDS, Config
 from fathom.metrics import Score, tail_mean
-from fathom.settings import Positive, Registry, Settings, join_values, one_of
+from fathom.models.recipes import RECIPES
+from fathom.settings import Positive, Registry, Settings, join_values, one_of, short_repr, unknown
 
 REPRODUCED, NOT_REPRODUCED = "reproduced", "not reproduced"
 CONTRADICTED, NOT_MEASURED = "contradicted", "not measured"
@@ -63,13 +66,44 @@ EveryStepMetric = Annotated[
 ]
 
 MINIMUM_SETTINGS = ("depth", "steps", "width", "streams", "batch_size", "tokens_per_step")
+
+Least = float | dict[str, float]
+"""One number, or one for each recipe."""
+
+
+def _as_minimum(value: object) -> object:
+    """The value. Raises ValueError for anything else, and for a recipe that there is not."""
+    by_recipe = value if isinstance(value, dict) else {next(iter(RECIPES)): value}
+    for recipe, least in by_recipe.items():
+        if recipe not in RECIPES:
+            raise ValueError(unknown("recipe", recipe, RECIPES))
+        if not isinstance(least, int | float) or isinstance(least, bool):
+            raise ValueError(f"must be a number, but is {short_repr(least)}")
+    if not by_recipe:
+        raise ValueError("must be a number, or one for each recipe")
+    return value
+
+
+def _steps_alone_by_recipe(minimum: dict[str, Least]) -> dict[str, Least]:
+    for name, value in minimum.items():
+        if name != "steps" and isinstance(value, dict):
+            raise ValueError(f"{name} must be one number: steps alone may differ by recipe")
+    return minimum
+
+
 MinimumScale = Annotated[
-    dict[Annotated[str, one_of("minimum setting", MINIMUM_SETTINGS)], float],
+    dict[
+        Annotated[str, one_of("minimum setting", MINIMUM_SETTINGS)],
+        Annotated[Least, BeforeValidator(_as_minimum)],
+    ],
     Field(default_factory=dict),
+    AfterValidator(_steps_alone_by_recipe),
 ]
 
 MIN_EFFECT_IN_SD = 10
 """Without an interval a difference must be so many times the largest standard deviation."""
+
+TOO_SMALL = "too small to matter"
 
 MIN_RUNS_FOR_SPREAD = 8
 """So many runs of two variants together can differ in their spread by more than chance."""
@@ -98,13 +132,14 @@ class Evidence:
     """The runs that count, on one platform."""
 
     cells: pd.DataFrame
-    """A row per run, as in cells.csv."""
+    """A row per run, as in cells.csv, with the column `untestable.SAME_AS`."""
     steps: pd.DataFrame
     """A row per step of these runs, as in steps.csv.gz."""
     everywhere: pd.DataFrame
     """A row per run on any platform."""
     scores: Mapping[str, Score]
     """What each study's results are judged by."""
+    config: Config
 
     def without(self, studies: Collection[str], below: float) -> Evidence:
         """The same without these studies and without networks of fewer than `below` layers."""
@@ -114,7 +149,15 @@ class Evidence:
             table[~table["study"].isin(studies) & (table["depth"] >= below)]
             for table in (self.cells, self.steps, self.everywhere)
         )
-        return Evidence(*tables, self.scores)
+        return Evidence(*tables, self.scores, self.config)
+
+    def on(self, device: str) -> Evidence:
+        """The same without what ran here on another device."""
+        cells = self.cells[self.cells["machine"].map(device_of) == device]
+        axes = [*CELL, "seed"]
+        ran = pd.MultiIndex.from_frame(cells[axes])
+        steps = self.steps[pd.MultiIndex.from_frame(self.steps[axes]).isin(ran)]
+        return replace(self, cells=cells, steps=steps)
 
     def on_others(self, runs: pd.DataFrame) -> Iterator[tuple[Platform, pd.DataFrame]]:
         """For every backend or machine but that of `runs`, all of its runs."""
@@ -163,6 +206,8 @@ class GroupResult:
     seeds: int
     counted: bool = False
     """Whether the verdict is of runs one by one, and of no interval."""
+    small: str = ""
+    """Of a difference that is too small to matter: how small."""
 
 
 def combine_results(
@@ -228,6 +273,11 @@ class Rule(Settings):
         found = [getattr(self, field, []) for field in fields]
         return [name for names in found for name in ([names] if isinstance(names, str) else names)]
 
+    @property
+    def named_metrics(self) -> list[str]:
+        """Every run metric that its settings name, but for what decides nothing."""
+        return [*getattr(self, "metrics", []), *filter(None, [getattr(self, "metric", None)])]
+
     def find(self, table: pd.DataFrame, *metrics: str) -> pd.DataFrame:
         """Its rows of a table that have these metrics; a score that is not finite is one.
 
@@ -245,6 +295,10 @@ class Rule(Settings):
                 where = f" at {join_values(lacking)} layers" if lacking else ""
                 raise NotMeasured(f"no run of {variant}{where}{with_metrics}")
         return rows
+
+    def find_once(self, cells: pd.DataFrame, *metrics: str) -> pd.DataFrame:
+        """Likewise of cells, of which those that are the same runs are there once."""
+        return untestable.each_once(self.find(cells, *metrics))
 
     def fewest_seeds(self, runs: pd.DataFrame, *, any_will_do: bool = False) -> int:
         """Of any cell. Raises NotMeasured for fewer than a verdict takes, if any will not do."""
@@ -432,7 +486,7 @@ class BesideChance(Level):
         return replace(result, estimate={**found, "ci95_half": found["high"] - found["mean"]})
 
     def judge(self, evidence: Evidence) -> Judgement:
-        runs, score = self.find(evidence.cells, SCORE), evidence.scores[self.studies[0]]
+        runs, score = self.find_once(evidence.cells, SCORE), evidence.scores[self.studies[0]]
         results = self.judge_cells(runs, evidence)
         limit = score.perfect + self.fraction * (runs["score_chance"].iloc[0] - score.perfect)
         sides = ["below", "above"]
@@ -477,7 +531,7 @@ class Falls(Level):
         return self.judge_group(name, estimate, margin, len(runs), seed_sd)
 
     def judge(self, evidence: Evidence) -> Judgement:
-        results = self.judge_cells(self.find(evidence.cells), evidence)
+        results = self.judge_cells(self.find_once(evidence.cells), evidence)
         what = "least favourable: log10 of end to start of"
         return combine_results(results, lambda w: f"{what} {w.name} {_pm(w.estimate)}")
 
@@ -534,7 +588,7 @@ class NoEvents(Count):
     variants: list[str]
 
     def judge(self, evidence: Evidence) -> Judgement:
-        runs = self.find(evidence.cells)
+        runs = self.find_once(evidence.cells)
         events = int(runs["nonfinite_total"].sum())
         seeds = self.fewest_seeds(runs, any_will_do=events > 0)
         reason = f"{events} events in {int(runs['steps'].sum())} steps of {len(runs)} runs"
@@ -660,6 +714,51 @@ class Pair(Rule):
         ratio = self.compares_ratios(evidence)
         return lambda runs: to_scale(runs[self.metric], ratio=ratio)
 
+    def tells_nothing(self, evidence: Evidence, one: pd.DataFrame, other: pd.DataFrame) -> str:
+        """Why the runs of two variants, by seed, cannot be told apart by the metric; else empty."""
+        if untestable.are_same(one, other):
+            return untestable.EQUAL
+        if self.metric == SCORE and untestable.compares_nothing(evidence.config, one, other):
+            return untestable.INERT
+        return ""
+
+    def unless_small(
+        self, result: GroupResult, other: pd.DataFrame, evidence: Evidence
+    ) -> GroupResult:
+        """The result, or none established where two scores differ by too little to matter.
+
+        Its mean is of the difference to `other`, whose column `value` has what is compared.
+        """
+        if self.metric != SCORE or result.verdict not in (REPRODUCED, CONTRADICTED):
+            return result
+        score, chance = evidence.scores[self.studies[0]], other["score_chance"].iloc[0]
+        ratio = self.compares_ratios(evidence)
+        return unless_small(result, other["value"], score, chance, self.seeds, ratio=ratio)
+
+
+def unless_small(
+    result: GroupResult,
+    others: pd.Series,
+    score: Score,
+    chance: float,
+    seeds: int,
+    *,
+    ratio: bool,
+) -> GroupResult:
+    """The result, or none established where its mean is too small a difference to `others`.
+
+    Both are on the scale on which scores are compared. A side that diverged is far off. With fewer
+    than `seeds` nothing is known to be small.
+    """
+    mean, against = result.estimate["mean"], t_interval(others)["mean"]
+    against, by = (10**against, "ratio") if ratio else (against, "difference")
+    share = abs(share_of_chance(mean, against, score, chance, by))
+    if math.isinf(result.margin) or not share < SMALLEST:
+        return result
+    verdict = NOT_REPRODUCED if result.seeds >= seeds else NOT_MEASURED
+    small = f"{100 * share:.2g} % of the distance to chance"
+    return replace(result, verdict=verdict, small=small)
+
 
 def pairs_at_depths(
     runs: pd.DataFrame, one: str, others: Sequence[str], depths: Sequence[int] | None = None
@@ -702,8 +801,10 @@ def combine_pairs(
         return Judgement(NOT_REPRODUCED, why, seeds=seeds, rests_on=RUNS)
     reasons = []
     for verdict, word in words.items():
-        there = [result.name for result in results if result.verdict == verdict]
+        there = [r.name for r in results if r.verdict == verdict and not r.small]
         reasons += [f"{word} {', '.join(there)}"] if there else []
+    small = [f"{result.name} ({result.small})" for result in results if result.small]
+    reasons += [f"{TOO_SMALL}: {', '.join(small)}"] if small else []
     reasons += [f"not compared, diverged: {names}"] if skipped else []
     return combine_results(results, lambda w: "; ".join([*reasons, describe(w)]), published)
 
@@ -721,7 +822,9 @@ class Ordered(Pair):
     that of the mean difference. Reproduced: it is below zero in every comparison. Contradicted: it
     is above zero in some, or, by the score, every seed of the side that should be better diverged
     and none of the other. Else a side that diverged is not compared. Differences no larger than
-    rounding are none.
+    rounding are none, and those of scores that are too small to matter establish nothing. A
+    comparison that can tell nothing is not measured: of two variants that ran the same, or whose
+    H_res, in which alone they differ, does nothing.
     """
 
     kind: Literal["ordered"]
@@ -734,13 +837,21 @@ class Ordered(Pair):
             runs = runs[runs["outcome"] != NOT_SCORED]
         scale = self.scale(evidence)
         seed_sd = evidence.seed_sd(self, scale)
-        results, skipped = [], {}
+        results, skipped, ran, again, untold = [], {}, set(), [], {}
         values = runs.assign(value=scale)
         for depth, other, *sides in pairs_at_depths(values, self.lower, self.higher, self.depths):
             name, common = f"{other} at {depth} layers", sides[0].index.intersection(sides[1].index)
             if common.empty:
                 raise NotMeasured(f"no run of {self.lower} and {other} at {depth} layers")
             lower, higher = (side.loc[common] for side in sides)
+            runs_of_other = (depth, *higher[untestable.SAME_AS])
+            if runs_of_other in ran:
+                again.append(name)
+                continue
+            ran.add(runs_of_other)
+            if why := self.tells_nothing(evidence, lower, higher):
+                untold.setdefault(why, []).append(name)
+                continue
             difference = lower["value"] - higher["value"]
             fails = self.metric == SCORE and self._better_diverged(lower, higher, evidence=evidence)
             if difference.isna().any() and not fails:
@@ -752,7 +863,13 @@ class Ordered(Pair):
             if (lower[self.metric] - higher[self.metric]).abs().max() < ROUNDING:
                 enough = estimate["n"] >= self.seeds
                 result = replace(result, verdict=NOT_REPRODUCED if enough else NOT_MEASURED)
+            else:
+                result = self.unless_small(result, higher, evidence)
             results.append(result)
+        notes = [untestable.cannot(why, self.lower, *names) for why, names in untold.items()]
+        if not (results or skipped):
+            raise NotMeasured("; ".join(notes))
+        notes += [f"the same run as another, and counted once: {', '.join(again)}"] if again else []
         words = {REPRODUCED: "below", CONTRADICTED: "above", NOT_REPRODUCED: "not apart from"}
         words = {verdict: f"{self.lower} {word}" for verdict, word in words.items()}
         what = "log10 ratio" if self.compares_ratios(evidence) else "difference"
@@ -763,7 +880,10 @@ class Ordered(Pair):
                 text += f", effect {worst.estimate['mean'] / worst.estimate['sd']:.2g} sd"
             return text
 
-        return combine_pairs(self, results, skipped, words, describe)
+        judged = combine_pairs(self, results, skipped, words, describe)
+        # Where a part cannot be told, the others speak against the claim, or for a part of it.
+        verdict = combine_verdicts([judged.verdict, *([NOT_MEASURED] if untold else [])])
+        return replace(judged, verdict=verdict, reason="; ".join([judged.reason, *notes]))
 
     def _better_diverged(self, *sides: pd.DataFrame, evidence: Evidence) -> bool:
         """Whether all of the side that should be better diverged, and none of the other."""
@@ -782,19 +902,30 @@ class VariantThan(Pair):
         """The runs that have a finite value to compare."""
         return runs.assign(value=self.scale(evidence)).dropna(subset="value")
 
-    def by_depth(self, evidence: Evidence) -> Iterator[tuple[str, pd.Series, pd.Series]]:
-        """(where, values of both by seed), for every depth that both have."""
+    def by_depth(self, evidence: Evidence) -> Iterator[tuple[str, pd.DataFrame, pd.DataFrame]]:
+        """(where, the runs of both by seed), for every depth where they can be told apart.
+
+        Raises NotMeasured where there is none.
+        """
         runs = self.values(self.find(evidence.cells, self.metric), evidence)
-        for depth, _, one, other in pairs_at_depths(runs, self.variant, [self.than]):
-            yield f"at {depth} layers", one["value"], other["value"]
+        why = ""
+        pairs = []
+        for depth, _, *sides in pairs_at_depths(runs, self.variant, [self.than]):
+            if nothing := self.tells_nothing(evidence, *sides):
+                why = untestable.cannot(nothing, self.variant, self.than)
+            else:
+                pairs.append((f"at {depth} layers", *sides))
+        if not pairs:
+            raise NotMeasured(why)
+        yield from pairs
 
 
 class NotBelow(VariantThan):
     """A variant has no less of a metric than another one, at every depth that both have.
 
     Seeds are compared pair by pair: the interval is that of the mean difference. Contradicted: it
-    is below zero at some depth. Reproduced: it is below zero at none. With fewer common seeds than
-    an interval takes, nothing is measured.
+    is below zero at some depth, of a score by as much as matters. Reproduced: it is below zero at
+    none. With fewer common seeds than an interval takes, nothing is measured.
     """
 
     kind: Literal["not_below"]
@@ -802,16 +933,19 @@ class NotBelow(VariantThan):
     def judge(self, evidence: Evidence) -> Judgement:
         results = []
         for name, one, other in self.by_depth(evidence):
-            found = t_interval(one - other)
+            found = t_interval(one["value"] - other["value"])
             if found["n"] < MIN_SEEDS:
                 both = f"{self.variant} and {self.than}"
                 raise NotMeasured(f"no run of {both} with {MIN_SEEDS} common seeds")
             margin = -(found["mean"] + found["ci95_half"])
             verdict = CONTRADICTED if margin > 0 else REPRODUCED
-            results.append(GroupResult(name, found, verdict, margin, found["n"]))
+            result = GroupResult(name, found, verdict, margin, found["n"])
+            if verdict == CONTRADICTED:
+                result = self.unless_small(result, other, evidence)
+            results.append(result)
         what = f"{self.variant} less {self.than}"
         return combine_results(
-            results, lambda w: f"least favourable {w.name}: {what} {_pm(w.estimate)}"
+            results, lambda w: f"least favourable {w.name}: {what} {_pm(w.estimate)}{_because(w)}"
         )
 
 
@@ -830,7 +964,8 @@ class VariesMore(VariantThan):
 
     def judge(self, evidence: Evidence) -> Judgement:
         both, results = f"{self.variant} and {self.than}", []
-        for name, one, other in self.by_depth(evidence):
+        for name, *sides in self.by_depth(evidence):
+            one, other = (side["value"] for side in sides)
             seeds = min(len(one), len(other))
             if seeds < MIN_SEEDS or len(one) + len(other) < MIN_RUNS_FOR_SPREAD:
                 raise NotMeasured(
@@ -875,14 +1010,14 @@ class RisesWithDepth(VariantThan):
             raise NotMeasured(f"no run of {self.variant} at {self.deep} layers or more")
         if not shallowest < self.deep:
             raise NotMeasured(f"no run of {self.than} at fewer than {self.deep} layers")
-        high = high.loc[high["depth"] == deepest, "value"]
-        low = low.loc[low["depth"] == shallowest, "value"]
+        high, low = high[high["depth"] == deepest], low[low["depth"] == shallowest]
         if (seeds := min(len(high), len(low))) < MIN_SEEDS:
             raise NotMeasured(too_few(seeds), seeds)
-        found = welch(high, low)
+        found = welch(high["value"], low["value"])
         sides = f"{self.variant} at {deepest} layers less {self.than} at {shallowest}"
         result = self.judge_group(sides, found, -found["mean"], seeds)
-        return combine_results([result], lambda _: f"{sides}: {_pm(found)}")
+        result = self.unless_small(result, low, evidence)
+        return combine_results([result], lambda w: f"{sides}: {_pm(found)}{_because(w)}")
 
 
 class SameAtEqualSteps(Rule):
@@ -933,18 +1068,29 @@ class PlatformsAgree(Rule):
 
     Seeds are compared pair by pair. In every cell the mean difference, of log10 where the score is
     compared by its ratio, is held against the standard deviation over the seeds of one platform.
-    Reproduced: its interval is within that. Contradicted: its interval is outside in some cell, or
-    one side alone diverged. The other platform is another backend or machine, and has all cells.
+    Reproduced: its interval is within that. Contradicted: its interval is outside in some cell, by
+    as much as matters, or one side alone diverged. The other platform is another backend or
+    machine, and has all cells.
     """
 
     kind: Literal["platforms_agree"]
     studies: Annotated[list[str], Field(min_length=1)]
     variants: list[str]
+    other_backend: Annotated[str, one_of("backend", BACKENDS)] | None = Field(
+        None, description="that of the other platform; None: any"
+    )
+    other_device: Annotated[str, one_of("device", DEVICES)] | None = Field(
+        None, description="likewise"
+    )
 
     def judge(self, evidence: Evidence) -> Judgement:
         runs = self._find_all(evidence.cells)
         results = []
         for platform, theirs in evidence.on_others(runs):
+            if self.other_backend not in (None, platform.backend):
+                continue
+            if self.other_device:
+                theirs = theirs[theirs["machine"].map(device_of) == self.other_device]
             try:
                 theirs = self._find_all(theirs)
             except NotMeasured:
@@ -952,18 +1098,30 @@ class PlatformsAgree(Rule):
             common = theirs.merge(runs, on=[*CELL, "seed"], suffixes=("_there", "_here"))
             for (study, depth, variant), seeds in common.groupby(CELL, sort=False):
                 name = f"{variant} at {depth} layers in {study}, beside {platform.label}"
-                ratio = is_ratio(evidence.scores[study].metric)
+                score = evidence.scores[study]
+                ratio, chance = is_ratio(score.metric), seeds["score_chance_here"].iloc[0]
                 a, b = seeds[f"{SCORE}_here"], seeds[f"{SCORE}_there"]
-                results.append(self._compare(name, a, b, ratio=ratio))
+                result = self._compare(name, a, b, ratio=ratio)
+                if result.verdict == CONTRADICTED:
+                    there = to_scale(b, ratio=ratio)
+                    result = unless_small(result, there, score, chance, self.seeds, ratio=ratio)
+                results.append(result)
         if not results:
-            raise NotMeasured(f"no run of {join_values(self.studies)} on another platform")
+            where = f" on {self.other_backend}" if self.other_backend else ""
+            where += f" on {DEVICES[self.other_device]}" if self.other_device else ""
+            where = where or " on another platform"
+            raise NotMeasured(f"no run of {join_values(self.studies)}{where}")
         alike = sum(result.verdict == REPRODUCED for result in results)
         text = f"alike, within the spread over seeds, in {alike} of {len(results)} cells; widest:"
-        return combine_results(results, lambda w: f"{text} {w.name}, {_pm(w.estimate)}", 0.0)
+        return combine_results(
+            results, lambda w: f"{text} {w.name}, {_pm(w.estimate)}{_because(w)}", 0.0
+        )
 
     def _find_all(self, runs: pd.DataFrame) -> pd.DataFrame:
         """The runs of all studies. Raises NotMeasured if one of them lacks a cell."""
-        return pd.concat([self.find(runs[runs["study"] == name], SCORE) for name in self.studies])
+        return pd.concat(
+            [self.find_once(runs[runs["study"] == name], SCORE) for name in self.studies]
+        )
 
     def _compare(self, name: str, a: pd.Series, b: pd.Series, *, ratio: bool) -> GroupResult:
         # The logarithm of the ratio: two that are nearly equal would lose its digits.
@@ -1052,7 +1210,7 @@ class Correlates(Relation):
     at_least: float
 
     def judge(self, evidence: Evidence) -> Judgement:
-        runs = self.find(evidence.cells, *self.metrics)
+        runs = self.find_once(evidence.cells, *self.metrics)
         one, other = (runs[name] for name in self.metrics)
         # Fisher's interval takes four points.
         if len(runs) < 4 or min(one.nunique(), other.nunique()) == 1:
@@ -1075,6 +1233,10 @@ def _first_finite(runs: pd.DataFrame, metrics: Sequence[str]) -> pd.Series:
 def _nan_to_inf(value: float) -> float:
     """What is not a number is farther than any number."""
     return math.inf if math.isnan(value) else value
+
+
+def _because(result: GroupResult) -> str:
+    return f", {TOO_SMALL}: {result.small}" if result.small else ""
 
 
 def _pm(found: dict[str, float]) -> str:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from fathom import tasks
+from fathom.analysis.claims import untestable
 from fathom.analysis.claims.published import ANY, Claim, Published, Threshold, Value, rounding
 from fathom.analysis.claims.rules import (
     NO_INTERVAL,
@@ -26,7 +27,7 @@ from fathom.analysis.claims.rules import (
     Rule,
     combine_verdicts,
 )
-from fathom.analysis.platforms import Platform
+from fathom.analysis.platforms import DEVICES, Platform
 from fathom.analysis.tables import (
     CELL,
     CONFIDENCE,
@@ -39,6 +40,7 @@ from fathom.analysis.tables import (
     read_with_times,
     save_tables,
     scores_of,
+    select,
 )
 from fathom.config import Config, Study
 from fathom.settings import join_values
@@ -70,9 +72,10 @@ def claims_table(
     `rests_on` says what the verdict rests on; `confidence` is that of its interval, if it has one.
     """
     valid = counted(cells).copy()  # of whose blocks every test takes rows: one for each type
+    valid[untestable.SAME_AS] = untestable.first_of_same(valid, steps)
     scores = scores_of(config)
     evidence = {
-        name: Evidence(cells, steps[steps["platform"] == name], valid, scores)
+        name: Evidence(cells, steps[steps["platform"] == name], valid, scores, config)
         for name, cells in valid.groupby("platform", sort=False)
     }
     rows = []
@@ -108,7 +111,7 @@ def _test_rows(
     made = {name: found for name, found in judged.items() if found.verdict != NOT_MEASURED}
     if not homes & made.keys():
         gaps = [found for name, found in judged.items() if name in homes]
-        made[""] = gaps[0] if gaps else _no_run_of(test)
+        made[""] = gaps[0] if gaps else _no_run_of(test, claim.device)
     ran = {study for found in evidence.values() for study in found.cells["study"]}
     for platform, found in made.items():
         # A verdict stands for the studies that ran; a gap names what the test would need.
@@ -128,26 +131,38 @@ def _test_rows(
 
 
 def judge(config: Config, claim: Claim, test: Rule, evidence: Evidence) -> Judgement:
-    """The judgement of one test on one platform, without studies and networks that are too small.
+    """The judgement of one test on one platform, from the runs that can speak for the claim.
 
-    Where that leaves too little to make the test, the reason is what is too small.
+    They are on its device and large enough, and what is looked at can move. Where that leaves too
+    little to make the test, the reason says so.
     """
     studies = [name for name in test.studies if name in config.studies]
     sizes = {name: too_small(claim, test, config.studies[name]) for name in studies}
     barred = {name: why for name, why in sizes.items() if why}
     least = claim.minimum_scale_of(test).get("depth", 0)
+    if claim.device:
+        evidence = evidence.on(claim.device)
     if not barred and not evidence.cells["study"].isin(test.studies).any():
-        return _no_run_of(test)
+        return _no_run_of(test, claim.device)
+    if untestable.is_timed(test.named_metrics):
+        return Judgement(NOT_MEASURED, untestable.TIMED)
+    still = untestable.cannot_move(evidence.cells, test.named_metrics)
+    found = select(evidence.cells[still], test.studies, test.named_variants, test.depths)
+    evidence = replace(evidence, cells=evidence.cells[~still])
     try:
         return test.judge(evidence.without(barred, least))
     except NotMeasured as gap:
         if barred:
             return Judgement(NOT_MEASURED, "; ".join(dict.fromkeys(barred.values())))
+        if len(found):
+            reason = untestable.cannot(untestable.IDENTITY, *found["variant"].unique())
+            return Judgement(NOT_MEASURED, reason)
         return Judgement(NOT_MEASURED, str(gap), seeds=gap.seeds)
 
 
-def _no_run_of(test: Rule) -> Judgement:
-    return Judgement(NOT_MEASURED, f"no run of {join_values(test.studies)}")
+def _no_run_of(test: Rule, device: str | None = None) -> Judgement:
+    where = f" on {DEVICES[device]}" if device else ""
+    return Judgement(NOT_MEASURED, f"no run of {join_values(test.studies)}{where}")
 
 
 def too_small(claim: Claim, test: Rule, study: Study) -> str:
@@ -156,7 +171,7 @@ def too_small(claim: Claim, test: Rule, study: Study) -> str:
     Empty if none is.
     """
     ours, found = _sizes(study, study.labels[0], study.depths), []
-    for name, least in claim.minimum_scale_of(test).items():
+    for name, least in claim.minimum_scale_of(test, study.recipe_name).items():
         if name in ours and (size := max(ours[name])) < least:
             what = f"{size:g} layers" if name == "depth" else f"{name} {size:g}"
             published = claim.scale.get(name)
@@ -318,13 +333,17 @@ def thresholds_table(cells: pd.DataFrame, published: Published) -> pd.DataFrame:
     """A row per threshold and group of seeds that has its metric, with what the source calls it.
 
     `grade` is that of the mean over seeds; `good` and `bad` are how many of the `n` runs are so.
+    What cannot move in a run is not graded.
     """
     valid = counted(cells)
     rows = []
     for threshold in (t for t in published.thresholds if t.metric in valid):
         runs = valid[valid["study"].isin(threshold.studies)]
         runs = runs[runs[threshold.metric].notna()]
+        runs = runs[~untestable.cannot_move(runs, [threshold.metric])]
         for group, seeds in runs.groupby(GROUP, sort=False):
+            if untestable.never_moved(seeds, threshold.metric):
+                continue
             values = mean_with_ci(seeds[threshold.metric], tasks.bounds_of(threshold.metric))
             grades = [_grade(threshold, value) for value in seeds[threshold.metric]]
             rows.append(

@@ -1,0 +1,128 @@
+"""What no test can tell: runs that are one run, and quantities that cannot move.
+
+Definitions: docs/definitions.md, "Verdicts".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pandas as pd
+
+from fathom import tasks
+from fathom.analysis.effects import differing_settings
+from fathom.analysis.tables import GROUP
+from fathom.config import Config
+
+EQUAL = "{} are one run: equal at every step to the last bit"
+INERT = "{} differ in H_res alone, where streams are copies of each other"
+IDENTITY = "H_res of {} is exactly the identity"
+"""Why a test cannot be made; in braces: of which variants."""
+
+TIMED = "runs do not record whether they had their machine to themselves"
+"""Why no test of a time can be made."""
+
+SAME_AS = "same_as"
+"""A column of cells: the first variant whose run is the same as this one."""
+
+ONE_RUN = ["study", "depth", "seed", "platform"]
+"""Where two variants may have run the same."""
+
+COPIES = 0.05
+"""Streams that differ by less, of the largest entry, are copies."""
+
+ROWS_OF_ONE = 0.004
+"""Of log10: a composite's row sums that are nearer to one than this, a hundredth, are one."""
+
+SAME_SIZE = 0.3
+"""Of log10: a composite that changes the size of a signal by less, a factor of two, keeps it."""
+
+GATES = ("gate_first_final", "gate_mean_final", "gate_largest_final")
+SINKHORN_ERRORS = ("base_row_error_final", "base_column_error_final")
+
+
+def cannot(why: str, *variants: str) -> str:
+    """The reason of a test that cannot be made this way."""
+    *most, last = variants
+    named = f"{', '.join(most)} and {last}" if most else last
+    return f"cannot be tested this way: {why.format(named)}"
+
+
+def first_of_same(cells: pd.DataFrame, steps: pd.DataFrame) -> pd.Series:
+    """For each run the first variant whose losses are its own, to the last bit, at every step.
+
+    The first loss comes before the first update, so that it takes two that are finite.
+    """
+    first: dict[tuple[object, ...], str] = {}
+    same: dict[tuple[object, ...], str] = {}
+    ordered = steps[[*ONE_RUN, "variant", "step", "loss"]].sort_values("step", kind="stable")
+    for (*run, variant), rows in ordered.groupby([*ONE_RUN, "variant"], sort=False):
+        losses = rows["loss"].to_numpy(float)
+        if np.isfinite(losses).sum() > 1:
+            same[*run, variant] = first.setdefault((*run, losses.tobytes()), variant)
+    runs = zip(*(cells[name] for name in (*ONE_RUN, "variant")), strict=True)
+    return pd.Series([same.get(run, run[-1]) for run in runs], cells.index, dtype=object)
+
+
+def each_once(runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs without cells of which every run is also that of an earlier variant."""
+    again = runs.duplicated([*ONE_RUN, SAME_AS])
+    if not again.any():
+        return runs
+    return runs[~again.groupby([runs[name] for name in GROUP]).transform("all")]
+
+
+def are_same(one: pd.DataFrame, other: pd.DataFrame) -> bool:
+    """Whether two variants, their runs by seed, ran the same at every seed that both have."""
+    common = one.index.intersection(other.index)
+    ran, again = (side.loc[common, SAME_AS] for side in (one, other))
+    return len(common) > 0 and bool((ran == again).all())
+
+
+def compares_nothing(config: Config, one: pd.DataFrame, other: pd.DataFrame) -> bool:
+    """Whether two variants differ in H_res alone, where H_res can change no score.
+
+    Streams that are copies of each other stay what they are under rows that sum to one. So it is
+    where one side is like that, and H_res of the other keeps the size of a signal.
+    """
+    sides = (one, other)
+    if not any(map(_does_nothing, sides)) or not all(map(_keeps_size, sides)):
+        return False
+    differs = differing_settings(config, [side.iloc[0]["key"] for side in sides])
+    return bool(differs) and all(name.startswith("connection.H_res") for name in differs)
+
+
+def _does_nothing(runs: pd.DataFrame) -> bool:
+    rows_of_one = runs["amax_forward_log10_final"].abs() <= ROWS_OF_ONE
+    return bool((rows_of_one & (runs["stream_difference_max"] <= COPIES)).all())
+
+
+def _keeps_size(runs: pd.DataFrame) -> bool:
+    return bool((runs["amax_forward_log10_final"].abs() <= SAME_SIZE).all())
+
+
+def cannot_move(cells: pd.DataFrame, metrics: Iterable[str]) -> pd.Series:
+    """Of which runs one of the metrics is a gate or a Sinkhorn error that has nothing to act on.
+
+    So it is where H_res, before the gate, is the identity to the last bit.
+    """
+    if not {*metrics} & {*GATES, *SINKHORN_ERRORS}:
+        return pd.Series(data=False, index=cells.index)
+    exact = (cells[name] == 0 for name in SINKHORN_ERRORS)
+    return (cells["base_diagonal_final"] == 1) & np.logical_and.reduce([*exact])
+
+
+def never_moved(seeds: pd.DataFrame, metric: str) -> bool:
+    """Whether a metric is a gate that is the same number at every seed: none has learned it.
+
+    One that is shut, or open, may be so at every seed.
+    """
+    if metric not in GATES or len(seeds) == 1:
+        return False
+    return seeds[metric].nunique() == 1 and 0 < seeds[metric].iloc[0] < 1
+
+
+def is_timed(metrics: Iterable[str]) -> bool:
+    """Whether one of the metrics comes from a clock."""
+    return not {*tasks.times()}.isdisjoint(metrics)
