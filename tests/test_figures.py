@@ -709,3 +709,29 @@ def test_the_same_numbers_make_the_same_bytes_without_date_or_version(tmp_path):
         assert content == (tmp_path / "two" / one.name).read_bytes(), one.name
         for word in (b"tEXt", b"tIME", b"dc:date", matplotlib.__version__.encode()):
             assert word not in content, one.name
+
+
+def test_effects_stand_below_their_question_in_percent_and_those_of_several_settings_are_hollow():
+    base = dict.fromkeys(EFFECTS, "") | {"metric": "score", "study": "a", "depth": 8}
+    rows = [
+        {**base, "question": "One?", "variant": "mhc", "against": "baseline", "differs_in": "H_res",
+         "of_chance": 0.04, "of_chance_low": 0.03, "of_chance_high": 0.06, "verdict": LOWER},
+        {**base, "question": "Two?", "variant": "hc", "against": "mhc", "differs_in": "lr, steps",
+         "of_chance": -0.001, "of_chance_low": NAN, "of_chance_high": NAN, "verdict": "untold"},
+    ]  # fmt: skip
+    score = tasks.score_of("tokens")
+    labels = {"baseline": "plain", "mhc": "the demo's mHC"}
+    data = {"effects": pd.DataFrame(rows), "score": score}
+    (drawn,) = draw_figures([find("effects")], "a", labels, **data).values()
+    (ax,) = drawn.axes
+    names = [text.get_text() for text in ax.get_yticklabels()]
+    assert names == ["One?", "the demo's mHC − plain", "Two?", "hc − the demo's mHC"]
+    first, second = (container.lines[0] for container in ax.containers)
+    assert [(line.get_xdata()[0], line.get_ydata()[0]) for line in (first, second)] == [
+        (4.0, 1),
+        (pytest.approx(-0.1), 3),
+    ]
+    assert first.get_markerfacecolor() == first.get_color() != second.get_color()
+    assert second.get_markerfacecolor() == "white"
+    (band,) = ax.patches
+    assert (band.get_x(), band.get_width()) == (-1, 2)

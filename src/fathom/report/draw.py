@@ -86,6 +86,7 @@ def draw_study(
     figures = draw_figures(
         declared,
         title,
+        config.labels,
         steps=own,
         summary=with_loss_unit(_rows_of(summary, study, platform), units),
         effects=_rows_of(effects, study, platform),
@@ -102,7 +103,8 @@ def draw_overview(config: Config, cells: Path, variance: Path, published: Path, 
     files = {"cells": cells, "variance": variance, "published": published}
     data = {name: read_table(file) for name, file in files.items()}
     data["published"] = with_loss_unit(data["published"], loss_units(config))
-    figures = draw_figures(figures_of("overview").values(), scores=scores_of(config), **data)
+    overview = figures_of("overview").values()
+    figures = draw_figures(overview, labels=config.labels, scores=scores_of(config), **data)
     keep(figures, out, "overview", tuple(files.values()))
 
 

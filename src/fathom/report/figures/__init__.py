@@ -37,7 +37,7 @@ import functools
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -237,11 +237,13 @@ def figures_of_study(config: Config, study: str) -> list[Declaration]:
 def draw_figures(
     declared: Iterable[Declaration],
     title: str = "",
+    labels: Mapping[str, str] | None = None,
     **data: Any,  # noqa: ANN401
 ) -> dict[str, Figure]:
-    """The figures, by name; `data` is what they read."""
+    """The figures, by name; `data` is what they read, `labels` what variants are called."""
     data["title"] = title
-    return {one.name: one.draw(**{read: data[read] for read in one.reads}) for one in declared}
+    with style.labelled(labels or {}):
+        return {one.name: one.draw(**{read: data[read] for read in one.reads}) for one in declared}
 
 
 def files_of(folder: Path, name: str, only: Iterable[str] = ()) -> list[Path]:

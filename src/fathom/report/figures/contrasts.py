@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from fathom.report.figures import figure, panels, style
+from fathom.report.formatting import count_layers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,38 +23,62 @@ BESIDE_SCORE = ("stream_similarity_final", "amax_backward_log10_final")
 NEUTRAL, APART = "#555555", "#0072B2"
 """Colours of effects that are not established, and of those that are."""
 
+LINEAR = 2
+"""Up to so many percent the axis of effects is linear, and logarithmic beyond."""
+TICKS = [side * x for side in (-1, 1) for x in (1, 3, 10, 30, 100)] + [0]
+
 
 @figure
 def effects(effects: pd.DataFrame, score: Score, title: str) -> Figure:
-    """What each contrast does to the score, mean over seeds and 95 % interval.
+    """What each contrast does to the score, by question: mean over seeds and 95 % interval.
 
-    A positive score is compared by its logarithm: at −1 the first variant's is a tenth of the
-    second's. The grey bar is the standard deviation over seeds of the second's. Blue: the effect is
-    established, beside all others of the study.
+    As a share of the distance from chance to perfect. Shaded: too small to matter. Blue: the effect
+    is established, beside all others of the study. Hollow: the sides differ in several settings.
     """
     from fathom.analysis.effects import HIGHER, LOWER  # it loads SciPy
+    from fathom.analysis.established import SMALLEST
 
     rows = effects[effects["metric"] == "score"]
     if rows.empty:
         return style.placeholder(f"{title}\nno contrast was measured")
-    page, ((ax,),) = style.grid(1, 1, (style.WIDTH, 1.5 + 0.32 * len(rows)))
-    heights = np.arange(len(rows))[::-1]
-    for y, row in zip(heights, rows.to_dict("records"), strict=True):
-        ax.barh(y, 2 * row["seed_sd"], left=-row["seed_sd"], height=0.7, color="0.87", zorder=1)
+    lines = [line for question in rows["question"].unique() for line in _lines(rows, question)]
+    page, ((ax,),) = style.grid(1, 1, (style.WIDTH, 1.6 + 0.34 * len(lines)))
+    ax.axvspan(-100 * SMALLEST, 100 * SMALLEST, color="0.9", zorder=0)
+    ax.axvline(0, color="black", lw=1)
+    for y, (_, row) in enumerate(lines):
+        if row is None:
+            continue
+        mean, *ends = (100 * row[f"of_chance{end}"] for end in ("", "_low", "_high"))
         colour = APART if row["verdict"] in (HIGHER, LOWER) else NEUTRAL
         ax.errorbar(
-            row["effect"], y, xerr=row["ci95_half"],
-            color=colour, marker="o", markersize=8, capsize=5, zorder=3,
+            mean, y, xerr=style.error_bars(mean, *ends), color=colour, marker="o", markersize=8,
+            markerfacecolor="white" if "," in str(row["differs_in"]) else colour, capsize=5,
         )  # fmt: skip
-    ax.axvline(0, color="black", lw=1)
-    ax.set_ylim(-0.6, len(rows) - 0.4)
-    ax.set_yticks(heights, [f"{r.variant} − {r.against}" for r in rows.itertuples()], fontsize=13)
-    scale = f"log10 of the {score.label}" if panels.is_log(score.metric) else (
-        f"the {panels.score_label(score)}"
-    )  # fmt: skip
+    ax.set_ylim(len(lines) - 0.5, -0.5)
+    ticks = ax.set_yticks(range(len(lines)), [name for name, _ in lines], fontsize=13)
+    for tick, (_, row) in zip(ticks, lines, strict=True):
+        tick.label1.set_fontweight("bold" if row is None else "normal")
+    ax.set_xscale("symlog", linthresh=LINEAR)
+    widest = 1.3 * max(LINEAR, *np.abs(ax.dataLim.intervalx))
+    ax.set_xlim(-widest, widest)
+    ax.set_xticks([x for x in TICKS if abs(x) <= widest], minor=False)
+    ax.xaxis.set_major_formatter("{x:g}")
+    ax.xaxis.minorticks_off()
     better = "left" if score.better == "lower" else "right"
-    ax.set_xlabel(f"difference of {scale}; {better}: the first is better")
+    ax.set_xlabel(
+        f"difference of the {score.label},\n% of the distance from chance to perfect\n"
+        f"({better}: the first is better)"
+    )
     return style.finish(page, title)
+
+
+def _lines(rows: pd.DataFrame, question: str) -> Iterator[tuple[str, dict[str, Any] | None]]:
+    """The name of each line of the figure and its effect, none for the question itself."""
+    yield textwrap.fill(question, 44), None
+    several = rows["depth"].nunique() > 1
+    for row in rows[rows["question"] == question].to_dict("records"):
+        name = " − ".join(style.label_of(row[side]) for side in ("variant", "against"))
+        yield f"{name}, {count_layers(row['depth'])}" if several else name, row
 
 
 @figure

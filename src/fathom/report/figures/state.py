@@ -47,7 +47,8 @@ def accuracy_by_position(profiles: pd.DataFrame, title: str) -> Figure:
                     place, row, f"{100 * share:.0f}", color=colour, fontsize=12,
                     ha="center", va="center",
                 )  # fmt: skip
-    ax.set_yticks(range(len(shares)), [f"{variant}, {depth}" for variant, depth in shares.index])
+    names = [f"{style.label_of(variant)}, {depth}" for variant, depth in shares.index]
+    ax.set_yticks(range(len(shares)), names)
     ax.set_ylabel("variant, layers")
     style.whole_ticks(ax)
     ax.grid(visible=False)

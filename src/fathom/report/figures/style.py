@@ -11,8 +11,10 @@ Importing this loads no matplotlib: the first figure does.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -63,6 +65,24 @@ def in_style() -> AbstractContextManager[None]:
     import matplotlib as mpl
 
     return mpl.rc_context(STYLE)
+
+
+_LABELS: ContextVar[Mapping[str, str]] = ContextVar("labels", default=MappingProxyType({}))
+
+
+@contextmanager
+def labelled(labels: Mapping[str, str]) -> Iterator[None]:
+    """A context in which figures have these labels in place of the names of variants."""
+    token = _LABELS.set(labels)
+    try:
+        yield
+    finally:
+        _LABELS.reset(token)
+
+
+def label_of(variant: str) -> str:
+    """What people read for a variant; its name where it has no label."""
+    return _LABELS.get().get(variant, variant)
 
 
 def colour_of(variant: str) -> str:
@@ -202,7 +222,7 @@ def vertical_levels(ax: Axes, levels: Mapping[str, float]) -> None:
 
 def rows_of_variants(ax: Axes, variants: Sequence[str]) -> None:
     """A row for each variant, from above, and few numbers below."""
-    ax.set_yticks(range(len(variants)), variants)
+    ax.set_yticks(range(len(variants)), [label_of(variant) for variant in variants])
     ax.set_ylim(len(variants) - 0.5, -0.5)
     ax.margins(x=0.05)
     as_constant(ax, "x")
@@ -284,7 +304,7 @@ def legend_handle(label: str, **looks: Any) -> Line2D:  # noqa: ANN401, as Line2
 
 def legend_handles(variants: Iterable[str], **looks: Any) -> list[Line2D]:  # noqa: ANN401, likewise
     """Entries of a legend: every variant in its colour."""
-    return [legend_handle(variant, color=colour_of(variant), **looks) for variant in variants]
+    return [legend_handle(label_of(v), color=colour_of(v), **looks) for v in variants]
 
 
 def marker_handles(labels: Iterable[str], **looks: Any) -> list[Line2D]:  # noqa: ANN401, likewise

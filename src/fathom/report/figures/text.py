@@ -65,7 +65,8 @@ def final_bits(steps: pd.DataFrame, title: str) -> Figure:
                 mean = frames.mean(bits, geometric=True)
                 ax.plot([mean, mean], [y - 0.32, y + 0.32], color=colour, lw=3)
                 ax.plot(bits, [y] * len(bits), "o", ms=8, color=colour, alpha=0.6)
-        ax.set_yticks(range(len(variants)), variants if ax is axes[0] else [])
+        names = [style.label_of(variant) for variant in variants]
+        ax.set_yticks(range(len(variants)), names if ax is axes[0] else [])
         ax.set_ylim(len(variants) - 0.5, -0.5)
         ax.set_title(count_layers(depth))
         style.vertical_levels(ax, near)
