@@ -480,6 +480,15 @@ class VerdictsPresenter:
         }
         """A letter for each way in which tests differ in scale from what was published."""
 
+    def by_source(self) -> list[Record]:
+        """The claims, source by source, those with the same verdict together."""
+        sources = list(dict.fromkeys(row["source"] for row in self.rows))
+
+        def place(row: Record) -> tuple[int, int]:
+            return sources.index(row["source"]), VERDICTS.index(row["verdict"])
+
+        return sorted(self.rows, key=place)
+
     def named(self, verdict: str) -> list[Record]:
         """The claims with that verdict."""
         return [row for row in self.rows if row["verdict"] == verdict]
