@@ -156,12 +156,62 @@ def test_a_figure_enlarges_and_closes(page):
     assert not dialog.is_displayed()
 
 
+# --- evidence -----------------------------------------------------------------------------------
+
+ROW = "main a[href='tables/summary.csv#L2']"
+
+
+def test_a_link_to_a_row_opens_it_in_place(page, results):
+    address = page.current_url
+    find(page, ROW)[0].click()
+    (dialog,) = find(page, "dialog[open]")
+    with (results / "tables/summary.csv").open(newline="") as file:
+        head, row, *_ = csv.reader(file)
+    values = dict(zip(head, row, strict=True))
+    shown = page.execute_script(
+        "return [...document.querySelectorAll('dialog[open] tbody tr')]"
+        ".map(row => [...row.cells].map(cell => cell.textContent))"
+    )
+    assert shown == [[name, value] for name, value in values.items() if value]
+    title = f"summary.csv: a, {values['platform']}, depth {values['depth']}, {values['variant']}"
+    assert find(page, "dialog[open] h2")[0].text == title
+    empty = sum(not value for value in row)
+    assert find(page, "dialog[open] p")[0].text == (
+        f"Line 2 of tables/summary.csv, without the {empty} columns that are empty there."
+    )
+    assert page.current_url == address
+    find(page, "dialog[open] button")[0].click()
+    assert not dialog.is_displayed()
+
+
+def test_evidence_opens_and_closes_by_keyboard(page):
+    link = find(page, ROW)[0]
+    link.send_keys("\ue007")
+    (dialog,) = find(page, "dialog[open]")
+    assert page.switch_to.active_element.text == "Close"
+    page.switch_to.active_element.send_keys("\ue00c")  # Escape
+    until(lambda: not dialog.is_displayed())
+    assert page.switch_to.active_element == link
+
+
+def test_a_link_to_a_row_that_the_page_does_not_have_leads_to_the_file(page):
+    script = (
+        "const link = document.querySelector(arguments[0]);"
+        "link.setAttribute('href', 'tables/summary.csv#L999');"
+        "let prevented; addEventListener('click', e => {"
+        "  prevented = e.defaultPrevented; e.preventDefault() }, {once: true});"
+        "link.click(); return prevented"
+    )
+    assert page.execute_script(script, ROW) is False
+    assert not find(page, "dialog[open]")
+
+
 # --- tables -------------------------------------------------------------------------------------
 
 
 def column(page, number):
     return page.execute_script(
-        "return [...document.querySelectorAll('tbody tr')]"
+        "return [...document.querySelectorAll('main tbody tr')]"
         ".map(row => row.cells[arguments[0]].innerText)",
         number,
     )
@@ -179,9 +229,9 @@ SORTED = {
 
 @pytest.mark.parametrize("number", SORTED)
 def test_a_click_sorts_a_column(page, number):
-    heads = find(page, "th")
+    heads = find(page, "main th")
     written = column(page, number)
-    button = find(page, "th button")[number]
+    button = find(page, "main th button")[number]
     button.click()
     assert column(page, number) == SORTED[number]
     assert heads[number].get_attribute("aria-sort") == "ascending"
@@ -199,7 +249,7 @@ def test_a_click_sorts_a_column(page, number):
 
 @pytest.mark.parametrize("key", ["\ue007", " "], ids=["enter", "space"])
 def test_the_keyboard_sorts_too(page, key):
-    button = find(page, "th button")[2]
+    button = find(page, "main th button")[2]
     button.send_keys(key)
     assert column(page, 2) == UP
 

@@ -1,6 +1,7 @@
 """The page: what Markdown becomes, what curves hold, and that nothing is loaded from elsewhere."""
 
 import base64
+import csv
 import json
 import math
 import re
@@ -20,6 +21,7 @@ from fathom.cli import main
 from fathom.report.figures.style import COLOURS
 from fathom.report.page import write_page
 from fathom.report.page.curves import MOST_STEPS, curves_of, encoded
+from fathom.report.page.evidence import evidence_of
 from fathom.report.render import write_reports
 from fathom.report.verify import verify
 from fathom.settings import ConfigError
@@ -51,6 +53,13 @@ def page(results):
         return Page(text), text
 
     return make
+
+
+def json_in(text):
+    """The data of the page: of evidence, then of the curves of every study."""
+    found = re.findall(r'<script type="application/json">(.*?)</script>', text, re.DOTALL)
+    *curves, evidence = map(json.loads, found)
+    return [evidence, *curves]
 
 
 def main_part(text):
@@ -123,6 +132,47 @@ def test_other_html_is_shown_as_text(page, text):
 def test_a_link_that_would_run_something_is_none(page, href):
     found, _ = page({"RESULTS.md": f"# Results\n\n[x]({href})\n"})
     assert all(link.startswith("#") for link in found.all("a", "href"))
+
+
+# --- evidence -----------------------------------------------------------------------------------
+
+
+def rows_in(file):
+    with file.open(encoding="utf-8", newline="") as opened:
+        return list(csv.reader(opened))
+
+
+def test_every_row_that_a_link_leads_to_is_there_once_as_in_the_csv(page, results):
+    links = "[a](tables/summary.csv#L2) [b](tables/summary.csv#L3) [c](tables/summary.csv#L2)"
+    runs = [trained(THREE), trained(THREE, "hc"), trained(THREE, "baseline")]
+    reports = {"RESULTS.md": f"# R\n\n{links}\n", "studies/a.md": f"# a\n\n{links}\n"}
+    for name in reports:
+        reports[name] = reports[name].replace("(tables", "(../tables" if "/" in name else "(tables")
+    found, text = page(reports, runs)
+    (table,) = json_in(text)[0].values()
+    head, *rows = rows_in(results / "tables/summary.csv")
+    assert len(rows) == 3
+    assert table["columns"] == head
+    assert table["rows"] == {"2": rows[0], "3": rows[1]}
+    assert table["naming"] == ["study", "platform", "depth", "variant"]
+    assert found.all("a", "href").count("tables/summary.csv#L2") == 4  # they stay what they are
+
+
+def test_values_of_evidence_stay_text(results, tmp_path):
+    (tmp_path / "x.csv").write_text('claim,b\n"a, </script><b>",0.10\n"é",\n', encoding="utf-8")
+    data = evidence_of(['<a href="tables/x.csv#L2">', '<a href="tables/x.csv#L3">'], tmp_path)
+    assert "<" not in data
+    assert json.loads(data)["x.csv"]["rows"] == {"2": ["a, </script><b>", "0.10"], "3": ["é", ""]}
+
+
+@pytest.mark.parametrize(
+    "href",
+    ["tables/x.csv", "tables/x.csv#L1", "tables/x.csv#L3", "tables/x.csv#L02", "tables/gone.csv#L2",
+     "tables/../x.csv#L2", "../tables/x.csv#L2", "tables/x.csv#top"],
+)  # fmt: skip
+def test_a_link_that_leads_to_no_row_has_none(tmp_path, href):
+    (tmp_path / "x.csv").write_text("a\n1\n", encoding="utf-8")
+    assert evidence_of([f'<a href="{href}">'], tmp_path) == "{}"
 
 
 # --- figures ------------------------------------------------------------------------------------
@@ -290,8 +340,9 @@ def test_the_page_of_any_world_is_well_formed(page, world):
     assert found.all("figure", "data-study") == (["a"] if WORLDS[world] else [])
     assert "The figure loss is not drawn here." in found.text
     assert not re.findall(r"\b(nan|None|True|False|Undefined)\b", found.text)
-    for data in re.findall(r'<script type="application/json">(.*?)</script>', text, re.S):
-        assert len(json.loads(data)["runs"]) == len(WORLDS[world])
+    evidence, *curves = json_in(text)
+    assert evidence == {}
+    assert [len(data["runs"]) for data in curves] == ([len(WORLDS[world])] if WORLDS[world] else [])
 
 
 # --- verify ---------------------------------------------------------------------------------------

@@ -88,7 +88,7 @@ function setUpTable(table) {
 // --- figures ------------------------------------------------------------------------------------
 
 function setUpFigures() {
-  const dialog = document.querySelector("dialog");
+  const dialog = document.querySelector("dialog.enlarged");
   const [image, caption] = [dialog.querySelector("img"), dialog.querySelector("p")];
   for (const small of document.querySelectorAll("main img")) {
     const button = document.createElement("button");
@@ -104,9 +104,68 @@ function setUpFigures() {
       dialog.showModal();
     });
   }
+  closeOutside(dialog);
+}
+
+/** A click beside a dialog closes it; Escape and its button do without a script. */
+function closeOutside(dialog) {
   dialog.addEventListener("click", (event) => {
     if (event.target === dialog) dialog.close();
   });
+}
+
+// --- evidence -----------------------------------------------------------------------------------
+
+/** An element with a text. */
+function element(tag, text) {
+  const made = document.createElement(tag);
+  made.textContent = text;
+  return made;
+}
+
+/** A link to a line of a table opens that row here: no browser shows a line of a CSV. */
+function setUpEvidence() {
+  const dialog = document.querySelector("dialog.evidence");
+  const [title, words, body] = ["h2", "p", "tbody"].map((name) => dialog.querySelector(name));
+  let tables; // read when it is first asked for
+  const show = (name, line) => {
+    tables ??= JSON.parse(dialog.querySelector("script").textContent);
+    const table = tables[name];
+    const row = table?.rows[line];
+    if (!row) return false;
+    const all = table.columns.map((column, i) => [column, row[i]]);
+    const filled = all.filter(([, value]) => value !== "");
+    const of = table.naming
+      .map((column) => [column, row[table.columns.indexOf(column)]])
+      .filter(([, value]) => value !== "");
+    // A number alone would not say of what.
+    const said = of.map(([column, value]) => (/^\d/.test(value) ? `${column} ${value}` : value));
+    title.textContent = `${name}: ${said.join(", ")}`;
+    const empty = all.length - filled.length;
+    words.textContent =
+      `Line ${line} of tables/${name}` +
+      (empty ? `, without the ${empty} columns that are empty there.` : ".");
+    body.replaceChildren(
+      ...filled.map(([column, value]) => {
+        const line = document.createElement("tr");
+        const head = element("th", column);
+        head.scope = "row";
+        line.append(head, element("td", value));
+        return line;
+      }),
+    );
+    dialog.showModal();
+    dialog.scrollTop = 0;
+    return true;
+  };
+  document.querySelector("main").addEventListener("click", (event) => {
+    const href = event.target.closest("a")?.getAttribute("href");
+    const [, name, line] = /^tables\/([\w-]+\.csv)#L(\d+)$/.exec(href) ?? [];
+    // With a key held, the reader asks for the file in a tab of its own.
+    if (!name || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
+    if (show(name, line)) event.preventDefault();
+  });
+  closeOutside(dialog);
 }
 
 // --- curves -------------------------------------------------------------------------------------
@@ -315,6 +374,7 @@ function setUpCurves() {
 }
 
 setUpContents();
-document.querySelectorAll("table").forEach(setUpTable);
+document.querySelectorAll("main table").forEach(setUpTable);
 setUpFigures();
+setUpEvidence();
 setUpCurves();

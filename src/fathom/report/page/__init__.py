@@ -14,6 +14,7 @@ from fathom.analysis.tables import loss_units, read_table
 from fathom.config import Config
 from fathom.report.figures.frames import with_loss_unit
 from fathom.report.page.curves import MOST_STEPS, Curves, curves_of
+from fathom.report.page.evidence import evidence_of
 from fathom.report.render import check_numbers, environment_of, fill
 from fathom.settings import ConfigError
 from fathom.system.files import write_text
@@ -51,6 +52,10 @@ def write_page(config: Config, templates: Path, folder: Path, figures: Path) -> 
         sections=sections,
         plots=plots,
         most_steps=MOST_STEPS,
+        evidence=evidence_of(
+            (text for section in sections for text in (section.introduction, section.parts)),
+            folder / "tables",
+        ),
         plots_apart=[plot for study, plot in plots.items() if study not in named],
         style=_own(templates / STYLE),
         plotly=Markup(get_plotlyjs()),  # noqa: S704, it is meant to be run

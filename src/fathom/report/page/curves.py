@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from fathom.analysis.platforms import Platform
 from fathom.report.figures.frames import constant, first_nonfinite
 from fathom.report.figures.panels import step_label
 from fathom.report.figures.style import colour_of
+from fathom.report.page.evidence import as_json
 
 MOST_STEPS = 100
 """How many steps of a run are drawn, but for evaluations, of which there are few."""
@@ -61,14 +61,13 @@ def curves_of(
             for _, rows in steps.groupby(["platform", "depth", "variant", "seed"], sort=False)
         ],
     }
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return Curves(
         study,
         variants,
         metrics,
         [Platform.parse(name).label for name in steps["platform"].unique()],
         sorted(map(int, steps["depth"].unique())),
-        Markup(text.replace("<", "\\u003c")),  # noqa: S704, no element can end in it
+        as_json(data),
     )
 
 
