@@ -70,7 +70,7 @@ def results(tmp_path_factory):
     (folder / "figures/overview").mkdir(parents=True)
     (folder / "figures/overview/x.svg").write_bytes(FIGURE)
     Image.new("RGB", (800, 300)).save(folder / "figures/overview/x.png")
-    make_page(config)
+    make_page(config.model_copy(update={"labels": {"mhc": "the demo's mHC"}}))
     return folder
 
 
@@ -96,6 +96,7 @@ def page(browser, results):
     browser.get("about:blank")
     browser.get((results / "index.html").as_uri())
     until(lambda: browser.execute_script("return document.readyState === 'complete'"))
+    browser.execute_cdp_cmd("Page.resetNavigationHistory", {})  # chromium keeps fifty steps
     yield browser
     browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
@@ -283,7 +284,8 @@ def traces(page):
     """The lines that are drawn, but for the chance level."""
     return page.execute_script(
         "return document.querySelector('.plot').data.filter(t => t.name)"
-        ".map(t => ({name: t.name, x: t.x, y: t.y, colour: t.line.color}))"
+        ".map(t => ({name: t.name, x: t.x, y: t.y, look: [t.line.color, t.line.dash],"
+        "            words: t.hovertemplate}))"
     )
 
 
@@ -295,7 +297,10 @@ def rows(results, **where):
 def test_a_line_for_every_variant_and_seed_with_the_numbers_of_the_table(page, plot, results):
     drawn = traces(page)
     assert [line["name"] for line in drawn] == ["baseline"] * 2 + ["hc"] * 2 + ["mhc"] * 2
-    assert [line["colour"] for line in drawn[::2]] == ["#000000", "#D55E00", "#0072B2"]
+    colours = ["#000000", "#D55E00", "#0072B2"]
+    assert [line["look"] for line in drawn[::2]] == [[colour, "solid"] for colour in colours]
+    assert "baseline, seed 0" in drawn[0]["words"]
+    assert "the demo's mHC, seed 1" in drawn[-1]["words"]
     found = rows(results, variant="hc", depth=8, seed=1, backend="torch")
     exact = {int(row["step"]): float(row["loss"]) for row in found}
     line = drawn[3]
@@ -346,6 +351,140 @@ def test_a_variant_is_switched_off_as_a_whole(page, plot):
     assert len(traces(page)) == 6
 
 
+def test_a_variant_goes_by_its_label_and_its_name_is_the_tooltip(page, plot):
+    entries = [(e.text, e.get_attribute("title")) for e in find(page, ".legend label")]
+    assert entries == [("baseline", "baseline"), ("hc", "hc"), ("the demo's mHC", "mhc")]
+    choose(page, "depth", "32")
+    assert find(page, ".notes li")[-1].text == "Not run here: baseline, the demo's mHC"
+
+
+def test_a_double_click_shows_a_variant_alone_and_is_one_step(page, plot):
+    from selenium.webdriver import ActionChains
+
+    before = page.current_url
+    ActionChains(page).double_click(find(page, ".legend label")[1]).perform()
+    assert {line["name"] for line in traces(page)} == {"hc"}
+    page.back()
+    until(lambda: {line["name"] for line in traces(page)} == {"baseline", "hc", "mhc"})
+    assert page.current_url == before
+
+
+@pytest.mark.parametrize("key", ["\ue007", " "], ids=["enter", "space"])
+def test_the_keyboard_shows_a_variant_alone(page, plot, key):
+    find(page, ".legend input[name=mhc]")[0].send_keys("\t")
+    button = page.switch_to.active_element
+    assert button.get_attribute("aria-label") == "only the demo's mHC"
+    until(lambda: button.value_of_css_property("opacity") == "1")
+    button.send_keys(key)
+    assert {line["name"] for line in traces(page)} == {"mhc"}
+
+
+# --- the address --------------------------------------------------------------------------------
+
+
+def shown(page):
+    """What the curves show, as their controls and lines have it."""
+    controls = page.execute_script(
+        "const form = document.querySelector('.controls');"
+        "return ['metric', 'depth', 'platform', 'axis'].map(name => form[name].value)"
+    )
+    return controls, sorted({line["name"] for line in traces(page)})
+
+
+def go(page, steps):
+    """As a reader's buttons do, which skip what no click has led to."""
+    page.execute_script("history.go(arguments[0])", steps)
+
+
+def settle(page, url):
+    page.get("about:blank")
+    page.get(url)
+    until(lambda: find(page, ".plot .scatterlayer .trace"))
+
+
+def test_a_copied_address_shows_the_same(page, plot):
+    first = shown(page)
+    choose(page, "depth", "16")
+    choose(page, "platform", "mlx")
+    choose(page, "axis", "linear")
+    find(page, ".legend input[name=mhc]")[0].click()
+    now = shown(page)
+    assert now == (["loss", "16", "mlx", "linear"], ["baseline"])
+    assert now != first
+    settle(page, page.current_url)
+    assert shown(page) == now
+    assert not find(page, ".legend input[name=mhc]")[0].is_selected()
+    assert find(page, ".legend input[name=hc]")[0].is_selected()
+
+
+def test_back_and_forward_go_through_what_was_shown(page, plot):
+    states = [shown(page)]
+    for name, option in (("depth", "16"), ("platform", "mlx"), ("axis", "linear")):
+        choose(page, name, option)
+        states.append(shown(page))
+    for state in reversed(states[:-1]):
+        go(page, -1)
+        until(lambda state=state: shown(page) == state)
+    for state in states[1:]:
+        go(page, 1)
+        until(lambda state=state: shown(page) == state)
+
+
+def test_what_is_shown_at_first_is_not_in_the_address(page, plot):
+    choose(page, "depth", "32")
+    assert "?" not in page.current_url
+
+
+@pytest.mark.parametrize("state", ["", "?a.depth=16"])
+def test_an_address_of_an_anchor_leads_to_it(page, results, state):
+    on_a_phone(page)  # where the page is long enough
+    page.get("about:blank")
+    page.get((results / "index.html").as_uri() + f"#curves--a{state}")
+    top = "return document.querySelector('#curves--a').getBoundingClientRect().top"
+    until(lambda: 0 <= page.execute_script(top) < 400)
+    until(lambda: find(page, ".plot .scatterlayer .trace"))
+    assert shown(page)[0][1] == ("16" if state else "32")
+
+
+def test_a_link_keeps_what_curves_show(page, plot):
+    choose(page, "depth", "16")
+    page.execute_script("document.querySelector('nav a[href=\"#comparison\"]').click()")
+    assert page.current_url.endswith("#comparison?a.depth=16")
+    go(page, -1)
+    until(lambda: not page.current_url.endswith("#comparison?a.depth=16"))
+    go(page, -1)
+    until(lambda: shown(page)[0][1] == "8")
+
+
+def test_reading_on_changes_the_address_and_adds_no_step(page):
+    on_a_phone(page, height=300)
+    steps = page.execute_script("return history.length")
+    page.execute_script("document.querySelector('#curves--a').scrollIntoView()")
+    until(lambda: page.current_url.endswith(("#curves", "#curves--a")))
+    page.execute_script("scrollTo(0, 0)")
+    until(lambda: page.current_url.endswith("#results"))
+    assert page.execute_script("return history.length") == steps
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        "#%?a.depth=%",
+        "#nowhere?a.depth=7&a.metric=x&a.axis=&a.platform=9&a.hidden=x",
+        "#?b.depth=8",
+    ],
+)
+def test_an_address_that_makes_no_sense_shows_what_is_there_at_first(page, results, state):
+    page.get("about:blank")
+    page.get((results / "index.html").as_uri() + state)
+    page.execute_script("document.querySelector('.curves').scrollIntoView()")
+    until(lambda: find(page, ".plot .scatterlayer .trace"))
+    assert shown(page) == (["loss", "32", "torch", "log"], ["hc"])
+
+
+# --- axes and marks -----------------------------------------------------------------------------
+
+
 def test_the_axis_is_switched_between_linear_and_logarithmic(page, plot):
     kind = "return document.querySelector('.plot')._fullLayout.yaxis.type"
     assert page.execute_script(kind) == "log"  # as figures have the loss
@@ -378,8 +517,8 @@ def test_a_point_that_no_line_reaches_is_a_dot(page, plot):
 # --- screens ------------------------------------------------------------------------------------
 
 
-def on_a_phone(page):
-    size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+def on_a_phone(page, height=844):
+    size = {"width": 390, "height": height, "deviceScaleFactor": 1, "mobile": True}
     page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
 

@@ -2,6 +2,7 @@
 
 import base64
 import csv
+import gzip
 import json
 import math
 import re
@@ -18,9 +19,9 @@ from hypothesis import strategies as st
 from fathom.analysis.claims import load_published
 from fathom.analysis.tables import summary_table
 from fathom.cli import main
-from fathom.report.figures.style import COLOURS
+from fathom.report.figures.style import COLOURS, colour_of
 from fathom.report.page import write_page
-from fathom.report.page.curves import MOST_STEPS, curves_of, encoded
+from fathom.report.page.curves import MOST_STEPS, curves_of, encoded, looks_of
 from fathom.report.page.evidence import evidence_of
 from fathom.report.render import write_reports
 from fathom.report.verify import verify
@@ -55,11 +56,15 @@ def page(results):
     return make
 
 
+def unpacked(text):
+    return gzip.decompress(base64.b64decode(text)).decode()
+
+
 def json_in(text):
     """The data of the page: of evidence, then of the curves of every study."""
-    found = re.findall(r'<script type="application/json">(.*?)</script>', text, re.DOTALL)
-    *curves, evidence = map(json.loads, found)
-    return [evidence, *curves]
+    (evidence,) = re.findall(r'<script type="application/json">(.*?)</script>', text, re.DOTALL)
+    curves = re.findall(r'<script type="application/gzip">(.*?)</script>', text)
+    return [json.loads(data) for data in (evidence, *map(unpacked, curves))]
 
 
 def main_part(text):
@@ -230,6 +235,8 @@ def values_of(encoded_values):
     """The numbers, unpacked without NumPy."""
     raw = base64.b64decode(encoded_values["bytes"])
     letter, size = {"f4": ("f", 4), "f8": ("d", 8)}[encoded_values["dtype"]]
+    count = len(raw) // size
+    raw = bytes(raw[place * count + i] for i in range(count) for place in range(size))
     return list(struct.unpack(f"<{len(raw) // size}{letter}", raw))
 
 
@@ -241,10 +248,10 @@ def test_numbers_stay_what_they_are_and_gaps_are_nan(numbers):
         assert found == number if math.isfinite(number) else math.isnan(found)
 
 
-def study_curves(rows, labels=("baseline", "hc", "mhc")):
+def study_curves(rows, names=("baseline", "hc", "mhc"), labels=None):
     """The curves of study a, and what their script reads."""
-    curves = curves_of("a", labels, frame(rows), summary_table(frame(run())))
-    return curves, json.loads(curves.data)
+    curves = curves_of("a", names, frame(rows), summary_table(frame(run())), labels or {})
+    return curves, json.loads(unpacked(curves.data))
 
 
 def test_a_run_has_its_place_and_its_values():
@@ -252,7 +259,8 @@ def test_a_run_has_its_place_and_its_values():
     curves, data = study_curves(rows)
     assert curves.platforms == ["torch", "mlx"]
     assert curves.depths == [8, 16]
-    assert curves.variants == {"hc": COLOURS["hc"], "mhc": COLOURS["mhc"]}
+    assert list(data["variants"]) == ["hc", "mhc"]
+    assert data["variants"]["mhc"] == {"label": "mhc", "colour": COLOURS["mhc"], "dash": "none"}
     assert data["chance"] == {"loss": CHANCE}
     first, second = data["runs"]
     assert {k: first[k] for k in ("platform", "depth", "variant", "seed", "broken", "steps")} == {
@@ -298,6 +306,25 @@ def test_evaluations_are_all_drawn():
     assert [m["sparse"] for m in data["metrics"].values()] == [False, True]
 
 
+@given(st.lists(st.sampled_from([*COLOURS, *"abcdefghij"]), unique=True, max_size=40))
+def test_no_two_variants_of_a_study_look_the_same(names):
+    looks = looks_of(names, {})
+    assert list(looks) == names
+    assert len({(look.colour, look.dash) for look in looks.values()}) == len(names)
+    for name, look in looks.items():
+        assert look.colour == colour_of(name)  # as figures have it
+    solid = [look.colour for look in looks.values() if look.dash == "none"]
+    assert sorted(solid) == sorted({look.colour for look in looks.values()})
+
+
+def test_a_variant_goes_by_its_label_and_by_its_name_too_where_others_have_that_label():
+    labels = {"baseline": "plain", "resnet": "plain", "hc": "the demo's HC"}
+    looks = looks_of(["baseline", "resnet", "hc", "mhc"], labels)
+    called = ["plain (baseline)", "plain (resnet)", "the demo's HC", "mhc"]
+    assert [look.label for look in looks.values()] == called
+    assert looks_of(["baseline", "hc"], labels)["baseline"].label == "plain"
+
+
 def test_data_cannot_leave_their_element():
     curves, data = study_curves(curve(THREE, variant="</script><b>"), ("</script><b>",))
     assert "<" not in curves.data
@@ -309,7 +336,8 @@ def test_curves_stand_in_the_report_of_their_study_or_in_a_section_of_their_own(
     reports = {"RESULTS.md": "# R\n", "studies/a.md": "# a\n\nWords.\n\n## Losses\n\nMore.\n"}
     found, text = page(reports, runs, studies=("a", "never", "b"))
     assert found.all("figure", "data-study") == ["a", "b"]
-    assert text.count("* plotly.js v") == 1
+    (plotly,) = re.findall(r'id="plotly">(.*?)</script>', text)
+    assert "* plotly.js v" in unpacked(plotly)
     order = ["Words.", 'data-study="a"', "More.", 'id="curves"', 'data-study="b"']
     assert [text.index(word) for word in order] == sorted(text.index(word) for word in order)
     assert "#curves--b" in found.all("a", "href")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable
@@ -11,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
+
+from fathom.report.page.inline import as_json
 
 LINK = re.compile(r'href="tables/([\w-]+\.csv)#L([1-9]\d*)"')
 """A link to a line of a table, as the page has it."""
@@ -36,12 +37,6 @@ def evidence_of(texts: Iterable[str], tables: Path) -> Markup:
         if (file := tables / name).is_file() and (table := _rows_of(file, lines[name]))["rows"]
     }
     return as_json(found)
-
-
-def as_json(data: Any) -> Markup:  # noqa: ANN401, whatever JSON takes
-    """JSON that can stand in a script element: nothing in it ends one."""
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
-    return Markup(text.replace("<", "\\u003c"))  # noqa: S704
 
 
 def _rows_of(file: Path, wanted: set[int]) -> dict[str, Any]:
