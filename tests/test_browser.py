@@ -40,6 +40,13 @@ See [the other](COMPARISON.md#here), [a row](tables/summary.csv#L2) and [a part]
 *What it shows.*
 """.format(wide="some_words_without_a_space " * 6)
 
+VERDICTS = """
+| claim | source | what it says | seeds | verdict |
+|---|---|---|---:|---|
+| one | {wide} | {wide} | 3 | **reproduced**, at another scale |
+| two | {wide} | {wide} | | **contradicted** |
+""".format(wide="some words " * 9)
+
 FIGURE = (
     b'<svg xmlns="http://www.w3.org/2000/svg" width="800" height="300">'
     b'<rect width="800" height="300" fill="#eee"/></svg>'
@@ -65,7 +72,8 @@ def results(tmp_path_factory):
     broken = losses(4.0)[:20] + [math.nan] * 130
     runs += [trained(broken, "hc", 16, seed) for seed in (0, 1)]
     runs += [trained([4.0] + [math.nan] * 149, "hc", 32)]
-    reports = {"RESULTS.md": REPORT, "COMPARISON.md": '# Comparison\n\n<a id="here"></a>\nHere.\n'}
+    comparison = f'# Comparison\n\n<a id="here"></a>\nHere.\n\n{VERDICTS}'
+    reports = {"RESULTS.md": REPORT, "COMPARISON.md": comparison}
     config = write_results(folder, runs, reports)
     (folder / "figures/overview").mkdir(parents=True)
     (folder / "figures/overview/x.svg").write_bytes(FIGURE)
@@ -212,7 +220,7 @@ def test_a_link_to_a_row_that_the_page_does_not_have_leads_to_the_file(page):
 
 def column(page, number):
     return page.execute_script(
-        "return [...document.querySelectorAll('main tbody tr')]"
+        "return [...document.querySelectorAll('#results tbody tr')]"
         ".map(row => row.cells[arguments[0]].innerText)",
         number,
     )
@@ -230,9 +238,9 @@ SORTED = {
 
 @pytest.mark.parametrize("number", SORTED)
 def test_a_click_sorts_a_column(page, number):
-    heads = find(page, "main th")
+    heads = find(page, "#results th")
     written = column(page, number)
-    button = find(page, "main th button")[number]
+    button = find(page, "#results th button")[number]
     button.click()
     assert column(page, number) == SORTED[number]
     assert heads[number].get_attribute("aria-sort") == "ascending"
@@ -250,7 +258,7 @@ def test_a_click_sorts_a_column(page, number):
 
 @pytest.mark.parametrize("key", ["\ue007", " "], ids=["enter", "space"])
 def test_the_keyboard_sorts_too(page, key):
-    button = find(page, "main th button")[2]
+    button = find(page, "#results th button")[2]
     button.send_keys(key)
     assert column(page, 2) == UP
 
@@ -535,6 +543,35 @@ def test_nothing_scrolls_sideways_on_a_phone(page, results):
         True,
         True,
     ]
+
+
+def test_on_a_phone_verdicts_are_seen_without_scrolling_sideways(page):
+    on_a_phone(page)
+    cells = find(page, "#comparison tbody tr:first-child td")
+    shown = sorted((cell.rect["y"], cell.text) for cell in cells)
+    # The name of a row first, then its verdict.
+    assert [text for _, text in shown][:2] == ["one", "reproduced, at another scale"]
+    for cell in cells:
+        assert 0 <= cell.rect["x"] < cell.rect["x"] + cell.rect["width"] <= 390
+    title = "return getComputedStyle(arguments[0], '::before').content"
+    assert page.execute_script(title, cells[4]) == '"verdict: "'
+    empty = find(page, "#comparison tbody tr:last-child td")[3]
+    assert not empty.is_displayed()
+
+
+def test_on_a_phone_the_first_column_of_numbers_stays(page):
+    on_a_phone(page)
+    (box,) = find(page, "#results .table")
+    page.execute_script("arguments[0].scrollLeft = 200", box)
+    first, second = find(page, "#results tbody tr:first-child td")[:2]
+    x = "return arguments[0].getBoundingClientRect().x"
+    assert page.execute_script(x, first) == page.execute_script(x, box)
+    assert page.execute_script(x, second) < 0
+
+
+def test_on_a_large_screen_a_table_is_a_table(page):
+    first, second = find(page, "#comparison tbody tr:first-child td")[:2]
+    assert first.rect["y"] == second.rect["y"]
 
 
 def test_on_a_phone_the_contents_open_lead_and_close(page):

@@ -139,6 +139,22 @@ function sorted(rows, column, direction) {
   return keyed.sort(compare).map((key) => key.row);
 }
 
+/** On a phone a table of words becomes cards, a row each, with the verdict right below its name;
+ * one of numbers scrolls, and its first column stays. Style sheets know the rest. */
+function setUpCards(table) {
+  const heads = [...(table.tHead?.rows[0].cells ?? [])];
+  const titles = heads.map((head) => head.textContent.trim());
+  const isOfWords = heads.every((head) => head.style.textAlign !== "right");
+  const isWide = heads.length > 2;
+  if (!(titles.includes("verdict") || (isOfWords && isWide))) return;
+  table.classList.add("cards");
+  for (const row of table.tBodies[0]?.rows ?? []) {
+    [...row.cells].forEach((cell, i) => {
+      cell.dataset.title = titles[i];
+    });
+  }
+}
+
 /** A click on a head sorts upwards, the next one downwards, the third as written. */
 function setUpTable(table) {
   const body = table.tBodies[0];
@@ -548,7 +564,10 @@ function setUpCurves() {
 }
 
 setUpContents();
-document.querySelectorAll("main table").forEach(setUpTable);
+for (const table of document.querySelectorAll("main table")) {
+  setUpCards(table);
+  setUpTable(table);
+}
 setUpFigures();
 setUpEvidence();
 setUpAddress(setUpCurves());
