@@ -146,7 +146,8 @@ function setUpCards(table) {
   const titles = heads.map((head) => head.textContent.trim());
   const isOfWords = heads.every((head) => head.style.textAlign !== "right");
   const isWide = heads.length > 2;
-  if (!(titles.includes("verdict") || (isOfWords && isWide))) return;
+  const judges = titles.some((title) => title.includes("verdict"));
+  if (!judges && !(isOfWords && isWide)) return;
   table.classList.add("cards");
   for (const row of table.tBodies[0]?.rows ?? []) {
     [...row.cells].forEach((cell, i) => {
