@@ -40,6 +40,13 @@ See [the other](COMPARISON.md#here), [a row](tables/summary.csv#L2) and [a part]
 *What it shows.*
 """.format(wide="some_words_without_a_space " * 6)
 
+VERDICTS = """
+| claim | source | what it says | seeds | verdict |
+|---|---|---|---:|---|
+| one | {wide} | {wide} | 3 | **reproduced**, at another scale |
+| two | {wide} | {wide} | | **contradicted** |
+""".format(wide="some words " * 9)
+
 FIGURE = (
     b'<svg xmlns="http://www.w3.org/2000/svg" width="800" height="300">'
     b'<rect width="800" height="300" fill="#eee"/></svg>'
@@ -65,12 +72,13 @@ def results(tmp_path_factory):
     broken = losses(4.0)[:20] + [math.nan] * 130
     runs += [trained(broken, "hc", 16, seed) for seed in (0, 1)]
     runs += [trained([4.0] + [math.nan] * 149, "hc", 32)]
-    reports = {"RESULTS.md": REPORT, "COMPARISON.md": '# Comparison\n\n<a id="here"></a>\nHere.\n'}
+    comparison = f'# Comparison\n\n<a id="here"></a>\nHere.\n\n{VERDICTS}'
+    reports = {"RESULTS.md": REPORT, "COMPARISON.md": comparison}
     config = write_results(folder, runs, reports)
     (folder / "figures/overview").mkdir(parents=True)
     (folder / "figures/overview/x.svg").write_bytes(FIGURE)
     Image.new("RGB", (800, 300)).save(folder / "figures/overview/x.png")
-    make_page(config)
+    make_page(config.model_copy(update={"labels": {"mhc": "the demo's mHC"}}))
     return folder
 
 
@@ -96,6 +104,7 @@ def page(browser, results):
     browser.get("about:blank")
     browser.get((results / "index.html").as_uri())
     until(lambda: browser.execute_script("return document.readyState === 'complete'"))
+    browser.execute_cdp_cmd("Page.resetNavigationHistory", {})  # chromium keeps fifty steps
     yield browser
     browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
@@ -156,12 +165,62 @@ def test_a_figure_enlarges_and_closes(page):
     assert not dialog.is_displayed()
 
 
+# --- evidence -----------------------------------------------------------------------------------
+
+ROW = "main a[href='tables/summary.csv#L2']"
+
+
+def test_a_link_to_a_row_opens_it_in_place(page, results):
+    address = page.current_url
+    find(page, ROW)[0].click()
+    (dialog,) = find(page, "dialog[open]")
+    with (results / "tables/summary.csv").open(newline="") as file:
+        head, row, *_ = csv.reader(file)
+    values = dict(zip(head, row, strict=True))
+    shown = page.execute_script(
+        "return [...document.querySelectorAll('dialog[open] tbody tr')]"
+        ".map(row => [...row.cells].map(cell => cell.textContent))"
+    )
+    assert shown == [[name, value] for name, value in values.items() if value]
+    title = f"summary.csv: a, {values['platform']}, depth {values['depth']}, {values['variant']}"
+    assert find(page, "dialog[open] h2")[0].text == title
+    empty = sum(not value for value in row)
+    assert find(page, "dialog[open] p")[0].text == (
+        f"Line 2 of tables/summary.csv, without the {empty} columns that are empty there."
+    )
+    assert page.current_url == address
+    find(page, "dialog[open] button")[0].click()
+    assert not dialog.is_displayed()
+
+
+def test_evidence_opens_and_closes_by_keyboard(page):
+    link = find(page, ROW)[0]
+    link.send_keys("\ue007")
+    (dialog,) = find(page, "dialog[open]")
+    assert page.switch_to.active_element.text == "Close"
+    page.switch_to.active_element.send_keys("\ue00c")  # Escape
+    until(lambda: not dialog.is_displayed())
+    assert page.switch_to.active_element == link
+
+
+def test_a_link_to_a_row_that_the_page_does_not_have_leads_to_the_file(page):
+    script = (
+        "const link = document.querySelector(arguments[0]);"
+        "link.setAttribute('href', 'tables/summary.csv#L999');"
+        "let prevented; addEventListener('click', e => {"
+        "  prevented = e.defaultPrevented; e.preventDefault() }, {once: true});"
+        "link.click(); return prevented"
+    )
+    assert page.execute_script(script, ROW) is False
+    assert not find(page, "dialog[open]")
+
+
 # --- tables -------------------------------------------------------------------------------------
 
 
 def column(page, number):
     return page.execute_script(
-        "return [...document.querySelectorAll('tbody tr')]"
+        "return [...document.querySelectorAll('#results tbody tr')]"
         ".map(row => row.cells[arguments[0]].innerText)",
         number,
     )
@@ -179,9 +238,9 @@ SORTED = {
 
 @pytest.mark.parametrize("number", SORTED)
 def test_a_click_sorts_a_column(page, number):
-    heads = find(page, "th")
+    heads = find(page, "#results th")
     written = column(page, number)
-    button = find(page, "th button")[number]
+    button = find(page, "#results th button")[number]
     button.click()
     assert column(page, number) == SORTED[number]
     assert heads[number].get_attribute("aria-sort") == "ascending"
@@ -199,7 +258,7 @@ def test_a_click_sorts_a_column(page, number):
 
 @pytest.mark.parametrize("key", ["\ue007", " "], ids=["enter", "space"])
 def test_the_keyboard_sorts_too(page, key):
-    button = find(page, "th button")[2]
+    button = find(page, "#results th button")[2]
     button.send_keys(key)
     assert column(page, 2) == UP
 
@@ -233,7 +292,8 @@ def traces(page):
     """The lines that are drawn, but for the chance level."""
     return page.execute_script(
         "return document.querySelector('.plot').data.filter(t => t.name)"
-        ".map(t => ({name: t.name, x: t.x, y: t.y, colour: t.line.color}))"
+        ".map(t => ({name: t.name, x: t.x, y: t.y, look: [t.line.color, t.line.dash],"
+        "            words: t.hovertemplate}))"
     )
 
 
@@ -245,7 +305,10 @@ def rows(results, **where):
 def test_a_line_for_every_variant_and_seed_with_the_numbers_of_the_table(page, plot, results):
     drawn = traces(page)
     assert [line["name"] for line in drawn] == ["baseline"] * 2 + ["hc"] * 2 + ["mhc"] * 2
-    assert [line["colour"] for line in drawn[::2]] == ["#000000", "#D55E00", "#0072B2"]
+    colours = ["#000000", "#D55E00", "#0072B2"]
+    assert [line["look"] for line in drawn[::2]] == [[colour, "solid"] for colour in colours]
+    assert "baseline, seed 0" in drawn[0]["words"]
+    assert "the demo's mHC, seed 1" in drawn[-1]["words"]
     found = rows(results, variant="hc", depth=8, seed=1, backend="torch")
     exact = {int(row["step"]): float(row["loss"]) for row in found}
     line = drawn[3]
@@ -296,6 +359,140 @@ def test_a_variant_is_switched_off_as_a_whole(page, plot):
     assert len(traces(page)) == 6
 
 
+def test_a_variant_goes_by_its_label_and_its_name_is_the_tooltip(page, plot):
+    entries = [(e.text, e.get_attribute("title")) for e in find(page, ".legend label")]
+    assert entries == [("baseline", "baseline"), ("hc", "hc"), ("the demo's mHC", "mhc")]
+    choose(page, "depth", "32")
+    assert find(page, ".notes li")[-1].text == "Not run here: baseline, the demo's mHC"
+
+
+def test_a_double_click_shows_a_variant_alone_and_is_one_step(page, plot):
+    from selenium.webdriver import ActionChains
+
+    before = page.current_url
+    ActionChains(page).double_click(find(page, ".legend label")[1]).perform()
+    assert {line["name"] for line in traces(page)} == {"hc"}
+    page.back()
+    until(lambda: {line["name"] for line in traces(page)} == {"baseline", "hc", "mhc"})
+    assert page.current_url == before
+
+
+@pytest.mark.parametrize("key", ["\ue007", " "], ids=["enter", "space"])
+def test_the_keyboard_shows_a_variant_alone(page, plot, key):
+    find(page, ".legend input[name=mhc]")[0].send_keys("\t")
+    button = page.switch_to.active_element
+    assert button.get_attribute("aria-label") == "only the demo's mHC"
+    until(lambda: button.value_of_css_property("opacity") == "1")
+    button.send_keys(key)
+    assert {line["name"] for line in traces(page)} == {"mhc"}
+
+
+# --- the address --------------------------------------------------------------------------------
+
+
+def shown(page):
+    """What the curves show, as their controls and lines have it."""
+    controls = page.execute_script(
+        "const form = document.querySelector('.controls');"
+        "return ['metric', 'depth', 'platform', 'axis'].map(name => form[name].value)"
+    )
+    return controls, sorted({line["name"] for line in traces(page)})
+
+
+def go(page, steps):
+    """As a reader's buttons do, which skip what no click has led to."""
+    page.execute_script("history.go(arguments[0])", steps)
+
+
+def settle(page, url):
+    page.get("about:blank")
+    page.get(url)
+    until(lambda: find(page, ".plot .scatterlayer .trace"))
+
+
+def test_a_copied_address_shows_the_same(page, plot):
+    first = shown(page)
+    choose(page, "depth", "16")
+    choose(page, "platform", "mlx")
+    choose(page, "axis", "linear")
+    find(page, ".legend input[name=mhc]")[0].click()
+    now = shown(page)
+    assert now == (["loss", "16", "mlx", "linear"], ["baseline"])
+    assert now != first
+    settle(page, page.current_url)
+    assert shown(page) == now
+    assert not find(page, ".legend input[name=mhc]")[0].is_selected()
+    assert find(page, ".legend input[name=hc]")[0].is_selected()
+
+
+def test_back_and_forward_go_through_what_was_shown(page, plot):
+    states = [shown(page)]
+    for name, option in (("depth", "16"), ("platform", "mlx"), ("axis", "linear")):
+        choose(page, name, option)
+        states.append(shown(page))
+    for state in reversed(states[:-1]):
+        go(page, -1)
+        until(lambda state=state: shown(page) == state)
+    for state in states[1:]:
+        go(page, 1)
+        until(lambda state=state: shown(page) == state)
+
+
+def test_what_is_shown_at_first_is_not_in_the_address(page, plot):
+    choose(page, "depth", "32")
+    assert "?" not in page.current_url
+
+
+@pytest.mark.parametrize("state", ["", "?a.depth=16"])
+def test_an_address_of_an_anchor_leads_to_it(page, results, state):
+    on_a_phone(page)  # where the page is long enough
+    page.get("about:blank")
+    page.get((results / "index.html").as_uri() + f"#curves--a{state}")
+    top = "return document.querySelector('#curves--a').getBoundingClientRect().top"
+    until(lambda: 0 <= page.execute_script(top) < 400)
+    until(lambda: find(page, ".plot .scatterlayer .trace"))
+    assert shown(page)[0][1] == ("16" if state else "32")
+
+
+def test_a_link_keeps_what_curves_show(page, plot):
+    choose(page, "depth", "16")
+    page.execute_script("document.querySelector('nav a[href=\"#comparison\"]').click()")
+    assert page.current_url.endswith("#comparison?a.depth=16")
+    go(page, -1)
+    until(lambda: not page.current_url.endswith("#comparison?a.depth=16"))
+    go(page, -1)
+    until(lambda: shown(page)[0][1] == "8")
+
+
+def test_reading_on_changes_the_address_and_adds_no_step(page):
+    on_a_phone(page, height=300)
+    steps = page.execute_script("return history.length")
+    page.execute_script("document.querySelector('#curves--a').scrollIntoView()")
+    until(lambda: page.current_url.endswith(("#curves", "#curves--a")))
+    page.execute_script("scrollTo(0, 0)")
+    until(lambda: page.current_url.endswith("#results"))
+    assert page.execute_script("return history.length") == steps
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        "#%?a.depth=%",
+        "#nowhere?a.depth=7&a.metric=x&a.axis=&a.platform=9&a.hidden=x",
+        "#?b.depth=8",
+    ],
+)
+def test_an_address_that_makes_no_sense_shows_what_is_there_at_first(page, results, state):
+    page.get("about:blank")
+    page.get((results / "index.html").as_uri() + state)
+    page.execute_script("document.querySelector('.curves').scrollIntoView()")
+    until(lambda: find(page, ".plot .scatterlayer .trace"))
+    assert shown(page) == (["loss", "32", "torch", "log"], ["hc"])
+
+
+# --- axes and marks -----------------------------------------------------------------------------
+
+
 def test_the_axis_is_switched_between_linear_and_logarithmic(page, plot):
     kind = "return document.querySelector('.plot')._fullLayout.yaxis.type"
     assert page.execute_script(kind) == "log"  # as figures have the loss
@@ -328,8 +525,8 @@ def test_a_point_that_no_line_reaches_is_a_dot(page, plot):
 # --- screens ------------------------------------------------------------------------------------
 
 
-def on_a_phone(page):
-    size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+def on_a_phone(page, height=844):
+    size = {"width": 390, "height": height, "deviceScaleFactor": 1, "mobile": True}
     page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
 
@@ -346,6 +543,35 @@ def test_nothing_scrolls_sideways_on_a_phone(page, results):
         True,
         True,
     ]
+
+
+def test_on_a_phone_verdicts_are_seen_without_scrolling_sideways(page):
+    on_a_phone(page)
+    cells = find(page, "#comparison tbody tr:first-child td")
+    shown = sorted((cell.rect["y"], cell.text) for cell in cells)
+    # The name of a row first, then its verdict.
+    assert [text for _, text in shown][:2] == ["one", "reproduced, at another scale"]
+    for cell in cells:
+        assert 0 <= cell.rect["x"] < cell.rect["x"] + cell.rect["width"] <= 390
+    title = "return getComputedStyle(arguments[0], '::before').content"
+    assert page.execute_script(title, cells[4]) == '"verdict: "'
+    empty = find(page, "#comparison tbody tr:last-child td")[3]
+    assert not empty.is_displayed()
+
+
+def test_on_a_phone_the_first_column_of_numbers_stays(page):
+    on_a_phone(page)
+    (box,) = find(page, "#results .table")
+    page.execute_script("arguments[0].scrollLeft = 200", box)
+    first, second = find(page, "#results tbody tr:first-child td")[:2]
+    x = "return arguments[0].getBoundingClientRect().x"
+    assert page.execute_script(x, first) == page.execute_script(x, box)
+    assert page.execute_script(x, second) < 0
+
+
+def test_on_a_large_screen_a_table_is_a_table(page):
+    first, second = find(page, "#comparison tbody tr:first-child td")[:2]
+    assert first.rect["y"] == second.rect["y"]
 
 
 def test_on_a_phone_the_contents_open_lead_and_close(page):

@@ -1,6 +1,8 @@
 """The page: what Markdown becomes, what curves hold, and that nothing is loaded from elsewhere."""
 
 import base64
+import csv
+import gzip
 import json
 import math
 import re
@@ -17,9 +19,10 @@ from hypothesis import strategies as st
 from fathom.analysis.claims import load_published
 from fathom.analysis.tables import summary_table
 from fathom.cli import main
-from fathom.report.figures.style import COLOURS
+from fathom.report.figures.style import COLOURS, colour_of
 from fathom.report.page import write_page
-from fathom.report.page.curves import MOST_STEPS, curves_of, encoded
+from fathom.report.page.curves import MOST_STEPS, curves_of, encoded, looks_of
+from fathom.report.page.evidence import evidence_of
 from fathom.report.render import write_reports
 from fathom.report.verify import verify
 from fathom.settings import ConfigError
@@ -51,6 +54,17 @@ def page(results):
         return Page(text), text
 
     return make
+
+
+def unpacked(text):
+    return gzip.decompress(base64.b64decode(text)).decode()
+
+
+def json_in(text):
+    """The data of the page: of evidence, then of the curves of every study."""
+    (evidence,) = re.findall(r'<script type="application/json">(.*?)</script>', text, re.DOTALL)
+    curves = re.findall(r'<script type="application/gzip">(.*?)</script>', text)
+    return [json.loads(data) for data in (evidence, *map(unpacked, curves))]
 
 
 def main_part(text):
@@ -125,6 +139,47 @@ def test_a_link_that_would_run_something_is_none(page, href):
     assert all(link.startswith("#") for link in found.all("a", "href"))
 
 
+# --- evidence -----------------------------------------------------------------------------------
+
+
+def rows_in(file):
+    with file.open(encoding="utf-8", newline="") as opened:
+        return list(csv.reader(opened))
+
+
+def test_every_row_that_a_link_leads_to_is_there_once_as_in_the_csv(page, results):
+    links = "[a](tables/summary.csv#L2) [b](tables/summary.csv#L3) [c](tables/summary.csv#L2)"
+    runs = [trained(THREE), trained(THREE, "hc"), trained(THREE, "baseline")]
+    reports = {"RESULTS.md": f"# R\n\n{links}\n", "studies/a.md": f"# a\n\n{links}\n"}
+    for name in reports:
+        reports[name] = reports[name].replace("(tables", "(../tables" if "/" in name else "(tables")
+    found, text = page(reports, runs)
+    (table,) = json_in(text)[0].values()
+    head, *rows = rows_in(results / "tables/summary.csv")
+    assert len(rows) == 3
+    assert table["columns"] == head
+    assert table["rows"] == {"2": rows[0], "3": rows[1]}
+    assert table["naming"] == ["study", "platform", "depth", "variant"]
+    assert found.all("a", "href").count("tables/summary.csv#L2") == 4  # they stay what they are
+
+
+def test_values_of_evidence_stay_text(results, tmp_path):
+    (tmp_path / "x.csv").write_text('claim,b\n"a, </script><b>",0.10\n"é",\n', encoding="utf-8")
+    data = evidence_of(['<a href="tables/x.csv#L2">', '<a href="tables/x.csv#L3">'], tmp_path)
+    assert "<" not in data
+    assert json.loads(data)["x.csv"]["rows"] == {"2": ["a, </script><b>", "0.10"], "3": ["é", ""]}
+
+
+@pytest.mark.parametrize(
+    "href",
+    ["tables/x.csv", "tables/x.csv#L1", "tables/x.csv#L3", "tables/x.csv#L02", "tables/gone.csv#L2",
+     "tables/../x.csv#L2", "../tables/x.csv#L2", "tables/x.csv#top"],
+)  # fmt: skip
+def test_a_link_that_leads_to_no_row_has_none(tmp_path, href):
+    (tmp_path / "x.csv").write_text("a\n1\n", encoding="utf-8")
+    assert evidence_of([f'<a href="{href}">'], tmp_path) == "{}"
+
+
 # --- figures ------------------------------------------------------------------------------------
 
 SVG = b'<svg xmlns="http://www.w3.org/2000/svg" fill="#123">\n<g id="50%"/></svg>'
@@ -180,6 +235,8 @@ def values_of(encoded_values):
     """The numbers, unpacked without NumPy."""
     raw = base64.b64decode(encoded_values["bytes"])
     letter, size = {"f4": ("f", 4), "f8": ("d", 8)}[encoded_values["dtype"]]
+    count = len(raw) // size
+    raw = bytes(raw[place * count + i] for i in range(count) for place in range(size))
     return list(struct.unpack(f"<{len(raw) // size}{letter}", raw))
 
 
@@ -191,10 +248,10 @@ def test_numbers_stay_what_they_are_and_gaps_are_nan(numbers):
         assert found == number if math.isfinite(number) else math.isnan(found)
 
 
-def study_curves(rows, labels=("baseline", "hc", "mhc")):
+def study_curves(rows, names=("baseline", "hc", "mhc"), labels=None):
     """The curves of study a, and what their script reads."""
-    curves = curves_of("a", labels, frame(rows), summary_table(frame(run())))
-    return curves, json.loads(curves.data)
+    curves = curves_of("a", names, frame(rows), summary_table(frame(run())), labels or {})
+    return curves, json.loads(unpacked(curves.data))
 
 
 def test_a_run_has_its_place_and_its_values():
@@ -202,7 +259,8 @@ def test_a_run_has_its_place_and_its_values():
     curves, data = study_curves(rows)
     assert curves.platforms == ["torch", "mlx"]
     assert curves.depths == [8, 16]
-    assert curves.variants == {"hc": COLOURS["hc"], "mhc": COLOURS["mhc"]}
+    assert list(data["variants"]) == ["hc", "mhc"]
+    assert data["variants"]["mhc"] == {"label": "mhc", "colour": COLOURS["mhc"], "dash": "none"}
     assert data["chance"] == {"loss": CHANCE}
     first, second = data["runs"]
     assert {k: first[k] for k in ("platform", "depth", "variant", "seed", "broken", "steps")} == {
@@ -248,6 +306,25 @@ def test_evaluations_are_all_drawn():
     assert [m["sparse"] for m in data["metrics"].values()] == [False, True]
 
 
+@given(st.lists(st.sampled_from([*COLOURS, *"abcdefghij"]), unique=True, max_size=40))
+def test_no_two_variants_of_a_study_look_the_same(names):
+    looks = looks_of(names, {})
+    assert list(looks) == names
+    assert len({(look.colour, look.dash) for look in looks.values()}) == len(names)
+    for name, look in looks.items():
+        assert look.colour == colour_of(name)  # as figures have it
+    solid = [look.colour for look in looks.values() if look.dash == "none"]
+    assert sorted(solid) == sorted({look.colour for look in looks.values()})
+
+
+def test_a_variant_goes_by_its_label_and_by_its_name_too_where_others_have_that_label():
+    labels = {"baseline": "plain", "resnet": "plain", "hc": "the demo's HC"}
+    looks = looks_of(["baseline", "resnet", "hc", "mhc"], labels)
+    called = ["plain (baseline)", "plain (resnet)", "the demo's HC", "mhc"]
+    assert [look.label for look in looks.values()] == called
+    assert looks_of(["baseline", "hc"], labels)["baseline"].label == "plain"
+
+
 def test_data_cannot_leave_their_element():
     curves, data = study_curves(curve(THREE, variant="</script><b>"), ("</script><b>",))
     assert "<" not in curves.data
@@ -259,7 +336,8 @@ def test_curves_stand_in_the_report_of_their_study_or_in_a_section_of_their_own(
     reports = {"RESULTS.md": "# R\n", "studies/a.md": "# a\n\nWords.\n\n## Losses\n\nMore.\n"}
     found, text = page(reports, runs, studies=("a", "never", "b"))
     assert found.all("figure", "data-study") == ["a", "b"]
-    assert text.count("* plotly.js v") == 1
+    (plotly,) = re.findall(r'id="plotly">(.*?)</script>', text)
+    assert "* plotly.js v" in unpacked(plotly)
     order = ["Words.", 'data-study="a"', "More.", 'id="curves"', 'data-study="b"']
     assert [text.index(word) for word in order] == sorted(text.index(word) for word in order)
     assert "#curves--b" in found.all("a", "href")
@@ -290,8 +368,9 @@ def test_the_page_of_any_world_is_well_formed(page, world):
     assert found.all("figure", "data-study") == (["a"] if WORLDS[world] else [])
     assert "The figure loss is not drawn here." in found.text
     assert not re.findall(r"\b(nan|None|True|False|Undefined)\b", found.text)
-    for data in re.findall(r'<script type="application/json">(.*?)</script>', text, re.S):
-        assert len(json.loads(data)["runs"]) == len(WORLDS[world])
+    evidence, *curves = json_in(text)
+    assert evidence == {}
+    assert [len(data["runs"]) for data in curves] == ([len(WORLDS[world])] if WORLDS[world] else [])
 
 
 # --- verify ---------------------------------------------------------------------------------------

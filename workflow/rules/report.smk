@@ -52,8 +52,7 @@ rule page:
         FIGURES,
         replayed_figures,
         config=f"{RESULTS}/config.json",
-        steps=f"{RESULTS}/tables/steps.csv.gz",
-        summary=f"{RESULTS}/tables/summary.csv",
+        tables=[*TABLES, *TIMES],
         templates=files_in("report/page", "*.*"),
     output:
         report(

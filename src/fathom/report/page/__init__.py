@@ -13,7 +13,9 @@ from markupsafe import Markup
 from fathom.analysis.tables import loss_units, read_table
 from fathom.config import Config
 from fathom.report.figures.frames import with_loss_unit
-from fathom.report.page.curves import MOST_STEPS, Curves, curves_of
+from fathom.report.page.curves import MOST_STEPS, SWATCH, Curves, curves_of
+from fathom.report.page.evidence import evidence_of
+from fathom.report.page.inline import packed
 from fathom.report.render import check_numbers, environment_of, fill
 from fathom.settings import ConfigError
 from fathom.system.files import write_text
@@ -51,9 +53,14 @@ def write_page(config: Config, templates: Path, folder: Path, figures: Path) -> 
         sections=sections,
         plots=plots,
         most_steps=MOST_STEPS,
+        swatch=SWATCH,
+        evidence=evidence_of(
+            (text for section in sections for text in (section.introduction, section.parts)),
+            folder / "tables",
+        ),
         plots_apart=[plot for study, plot in plots.items() if study not in named],
         style=_own(templates / STYLE),
-        plotly=Markup(get_plotlyjs()),  # noqa: S704, it is meant to be run
+        plotly=packed(get_plotlyjs()),
         script=_own(templates / SCRIPT),
     )
     write_text(folder / PAGE, text)
@@ -71,7 +78,7 @@ def plots_of(config: Config, tables: Path) -> dict[str, Curves]:
     steps, summary = (read_table(tables / name) for name in ("steps.csv.gz", "summary.csv"))
     steps = with_loss_unit(steps, loss_units(config))
     return {
-        name: curves_of(name, study.labels, rows, summary)
+        name: curves_of(name, study.labels, rows, summary, config.labels)
         for name, study in config.studies.items()
         if not (rows := steps[steps["study"] == name]).empty
     }

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import base64
-import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from fathom.analysis.platforms import Platform
 from fathom.report.figures.frames import constant, first_nonfinite
 from fathom.report.figures.panels import step_label
 from fathom.report.figures.style import colour_of
+from fathom.report.page.inline import as_json, packed
 
 MOST_STEPS = 100
 """How many steps of a run are drawn, but for evaluations, of which there are few."""
@@ -30,30 +31,53 @@ NOT_DRAWN = ("step", "step_seconds", "elapsed_seconds")
 
 ALWAYS = "loss"
 
+DASHES = ("none", "8px,3px", "2px,3px", "8px,3px,2px,3px", "16px,4px", "16px,4px,2px,4px")
+"""Of the first variant of a colour, of the second …; further ones are ever longer."""
+
+SWATCH = "M2 6H38"
+"""The line of a variant in a legend, as SVG has it."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a variant is called, and how its lines look: no two of a study look the same."""
+
+    label: str
+    colour: str
+    dash: str
+
 
 @dataclass(frozen=True)
 class Curves:
     """What there is to draw of a study."""
 
     study: str
-    variants: dict[str, str]
-    """The colour of every variant, in the order of the config."""
+    variants: dict[str, Look]
+    """Every variant, in the order of the config."""
     metrics: list[dict[str, Any]]
     platforms: list[str]
     depths: list[int]
     data: Markup
-    """With the runs: JSON that can stand in a script element."""
+    """With the runs: packed JSON."""
 
 
 def curves_of(
-    study: str, labels: Sequence[str], steps: pd.DataFrame, summary: pd.DataFrame
+    study: str,
+    names: Sequence[str],
+    steps: pd.DataFrame,
+    summary: pd.DataFrame,
+    labels: Mapping[str, str],
 ) -> Curves:
-    """The curves of one study: `steps` are its rows, `labels` its variants in order."""
+    """The curves of one study: `steps` are its rows, `names` its variants in order.
+
+    `labels`: what people read for the name of a variant.
+    """
     metrics = _metrics_in(steps)
-    variants = {label: colour_of(label) for label in labels if label in set(steps["variant"])}
+    there = set(steps["variant"])
+    variants = looks_of([name for name in names if name in there], labels)
     chance = constant(summary[summary["study"] == study], "chance_loss")
     data = {
-        "variants": variants,
+        "variants": {name: asdict(look) for name, look in variants.items()},
         "metrics": {metric["name"]: metric for metric in metrics},
         "chance": {} if chance is None else {ALWAYS: chance},
         "runs": [
@@ -61,15 +85,31 @@ def curves_of(
             for _, rows in steps.groupby(["platform", "depth", "variant", "seed"], sort=False)
         ],
     }
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return Curves(
         study,
         variants,
         metrics,
         [Platform.parse(name).label for name in steps["platform"].unique()],
         sorted(map(int, steps["depth"].unique())),
-        Markup(text.replace("<", "\\u003c")),  # noqa: S704, no element can end in it
+        packed(as_json(data)),
     )
+
+
+def looks_of(names: Sequence[str], labels: Mapping[str, str]) -> dict[str, Look]:
+    """How the variants of a study look. A dash tells those apart that share a colour.
+
+    A label that two of them share has the name beside it.
+    """
+    called = Counter(labels.get(name, name) for name in names)
+    drawn: Counter[str] = Counter()
+    looks = {}
+    for name in names:
+        label, colour = labels.get(name, name), colour_of(name)
+        earlier = drawn[colour]
+        dash = DASHES[earlier] if earlier < len(DASHES) else f"{4 * earlier}px,3px"
+        drawn[colour] += 1
+        looks[name] = Look(label if called[label] == 1 else f"{label} ({name})", colour, dash)
+    return looks
 
 
 def _metrics_in(steps: pd.DataFrame) -> list[dict[str, Any]]:
@@ -121,11 +161,13 @@ def _thinned(count: int) -> np.ndarray:
 def encoded(values: np.ndarray) -> dict[str, str]:
     """Numbers as bytes in base64, in single precision where that changes none of them.
 
-    What is not finite becomes NaN: a gap.
+    What is not finite becomes NaN: a gap. The first bytes of all numbers stand before the second
+    ones: so they are alike, and take less room when packed.
     """
     gaps = np.where(np.isfinite(values), values, np.nan)
     with np.errstate(over="ignore"):
         single = gaps.astype("<f4")
     is_exact = np.array_equal(single.astype(float), gaps, equal_nan=True)
     kept = single if is_exact else gaps.astype("<f8")
-    return {"dtype": kept.dtype.str[1:], "bytes": base64.b64encode(kept.tobytes()).decode()}
+    columns = kept.view(np.uint8).reshape(-1, kept.itemsize).T.tobytes()
+    return {"dtype": kept.dtype.str[1:], "bytes": base64.b64encode(columns).decode()}
