@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from fathom.analysis.platforms import Platform
+from fathom.config import CONTROL_DEPTHS
 
 RUN = ["variant", "depth", "seed"]
 
@@ -201,14 +202,21 @@ def constant(table: pd.DataFrame, column: str) -> float | None:
 
 
 def sweeps(cells: pd.DataFrame) -> list[pd.DataFrame]:
-    """The runs of each study over depth: half of its variants or more were run at several.
+    """The runs of each study over depth.
+
+    Half of its variants or more were run at several depths, or one, as a control, at
+    CONTROL_DEPTHS or more.
 
     A study of one depth may continue one of them: it then has its recipe, its chance level, some
     of its variants, and a depth of its own.
     """
-    at_several = cells.groupby(["study", "variant"])["depth"].nunique() > 1
+    depths = cells.groupby(["study", "variant"])["depth"].nunique()
     studies = dict(list(cells.groupby("study", sort=False)))
-    found = [study for name, study in studies.items() if at_several[name].mean() >= 0.5]
+    found = [
+        study
+        for name, study in studies.items()
+        if (depths[name] > 1).mean() >= 0.5 or depths[name].max() >= CONTROL_DEPTHS
+    ]
     for study in studies.values():
         for i, sweep in enumerate(found):
             if study["depth"].nunique() == 1 and _continues(study, sweep):

@@ -303,8 +303,9 @@ def legend_handle(label: str, **looks: Any) -> Line2D:  # noqa: ANN401, as Line2
 
 
 def legend_handles(variants: Iterable[str], **looks: Any) -> list[Line2D]:  # noqa: ANN401, likewise
-    """Entries of a legend: every variant in its colour."""
-    return [legend_handle(label_of(v), color=colour_of(v), **looks) for v in variants]
+    """Entries of a legend: every variant in its colour, those that look alike once."""
+    alike = {(label_of(variant), colour_of(variant)): None for variant in variants}
+    return [legend_handle(label, color=colour, **looks) for label, colour in alike]
 
 
 def marker_handles(labels: Iterable[str], **looks: Any) -> list[Line2D]:  # noqa: ANN401, likewise
