@@ -58,7 +58,7 @@ def drawn(monkeypatch):
     """What was given to be drawn: (names, title, data), and how it was kept."""
     found = []
 
-    def draw_figures(declared, title="", **data):
+    def draw_figures(declared, title="", labels=None, **data):
         found.append(([figure.name for figure in declared], title, data))
         return {"one": "a figure"}
 

@@ -514,6 +514,7 @@ def data_of(task, losses=(4.0, 2.0, 1.0), depths=(4, 8), count=3, value=None):
                                  lr=0.001 * (1 + i)))  # fmt: skip
     effect = dict.fromkeys(EFFECTS, 0.5) | {
         "variant": variants[1], "against": variants[0], "metric": "score", "verdict": LOWER,
+        "question": "Does it help?", "depth": depths[0], "differs_in": "",
     }  # fmt: skip
     return {
         "steps": frame(steps),
