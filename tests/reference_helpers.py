@@ -16,8 +16,7 @@ PARTS = ("src", "workflow", "report", "envs", "config.yaml", "Makefile")
 """Of the project, what rendering needs."""
 
 MAX_BYTES = 60 * 10**6
-"""Of all of the reference: what a clone has to fetch. 40 MB held the results on counting; those that
-need their depth may add 20."""
+"""Of all of the reference, which a clone has to fetch: results on counting took 40."""
 
 LEVELS = 40
 """Of 255: a pixel of a picture differs if a channel does by more."""
