@@ -153,7 +153,7 @@ EDITS = {
         set(), FIGURES | {"reports"} | PAGES | PAPERS,
     ),
     "a template": (
-        "report/templates/RESULTS.md.j2", "# Results\n", "# All results\n",
+        "report/templates/RESULTS.md.j2", "## The sources\n", "## All sources\n",
         set(), {"reports"} | PAGES,
     ),
     "an ingredient": (

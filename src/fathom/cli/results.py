@@ -273,7 +273,8 @@ def schema(
     """
     from fathom.report.definitions import with_tables
 
-    documents = {file: file.read_text(encoding="utf-8") for file in (definitions, schemes, readme)}
+    files = [definitions, schemes, *([readme] if readme.exists() else [])]
+    documents = {file: file.read_text(encoding="utf-8") for file in files}
     texts = {
         out: json.dumps(Config.model_json_schema(), indent=2) + "\n",
         **{file: with_tables(text) for file, text in documents.items()},
