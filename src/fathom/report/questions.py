@@ -102,20 +102,22 @@ def questions_of(published: Published, results: Results) -> list[Question]:
     return [*own, *asked]
 
 
-def headline(headline: Headline | None, answers: list[Answer]) -> dict[str, str] | None:
+def headline(above: Headline | None, answers: list[Answer]) -> dict[str, str] | None:
     """What stands above the answers: `title`, `asks`, `answer` and `tested`.
 
     None where what decides it was not asked.
     """
+    if above is None:
+        return None
     outcomes = {answer.question: answer.outcome for answer in answers}
-    outcome = outcomes.get(headline.decided_by) if headline else None
-    if headline is None or outcome is None:
+    outcome = outcomes.get(above.decided_by)
+    if outcome is None:
         return None
     return {
-        "title": headline.title[outcome],
-        "asks": headline.asks,
-        "answer": headline.answer[outcome],
-        "tested": headline.tested,
+        "title": above.title[outcome],
+        "asks": above.asks,
+        "answer": above.answer[outcome],
+        "tested": above.tested,
     }
 
 
