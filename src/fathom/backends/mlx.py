@@ -133,6 +133,7 @@ class MlxOps:
     abs = staticmethod(mx.abs)
     tril = staticmethod(mx.tril)
     max = staticmethod(mx.max)
+    largest = staticmethod(partial(mx.max, keepdims=True))
     maximum = staticmethod(mx.maximum)
     sum = staticmethod(mx.sum)
     mean = staticmethod(mx.mean)
@@ -180,16 +181,21 @@ class MlxOps:
     def add_product(self, a: array, b: array, c: array) -> array:
         return a + b * c
 
-    def rows(self, x: array) -> array:
-        return x
-
     def sum_of_products(self, a: array, b: array) -> array:
-        return mx.sum(a * b[:, None], axis=0)
+        return mx.sum(a * b, axis=1)
+
+    def sum_of_outer_products(self, a: Sequence[array], b: Sequence[array]) -> array:
+        return mx.sum(mx.stack(a)[:, :, None] * mx.stack(b)[:, None], axis=0)
 
     def weighted_sum(self, weights: array, x: array) -> array:
         return (weights[:, None] @ x)[:, 0]
 
-    def custom_vjp(self, function: CustomVJP, *xs: array) -> tuple[array, ...]:
+    def row_products(self, row: array, x: array) -> array:
+        return (row[:, None] @ x.swapaxes(1, 2))[:, 0]
+
+    def custom_vjp(
+        self, function: CustomVJP, *xs: array, is_small: bool = False
+    ) -> tuple[array, ...]:
         outputs = 0
 
         @mx.custom_function
