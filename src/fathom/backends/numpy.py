@@ -75,9 +75,9 @@ class NumpyOps:
         return np.einsum("rsn,sn->rn", a, b)
 
     def sum_of_outer_products(self, a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> np.ndarray:
-        # One row at a time, which takes two thirds of the time.
-        rows, b = np.stack(a, axis=1), np.stack(b)
-        return np.stack([np.einsum("tn,tsn->sn", row, b) for row in rows])
+        # By rows, and not stacked: both take less time.
+        a, b = (np.concatenate(x).reshape(len(x), *x[0].shape) for x in (a, b))
+        return np.stack([np.einsum("tn,tsn->sn", a[:, r], b) for r in range(a.shape[1])])
 
     def weighted_sum(self, weights: np.ndarray, x: np.ndarray) -> np.ndarray:
         return np.einsum("ns,nsm->nm", weights, x)
