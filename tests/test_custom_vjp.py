@@ -11,7 +11,12 @@ from fathom.models.connections.custom_vjp import (
     NormedProduct,
     WeightedSum,
 )
-from fathom.models.connections.sinkhorn import Passes, alternating_sides
+from fathom.models.connections.sinkhorn import (
+    BoundedExp,
+    Passes,
+    Softmax,
+    alternating_sides,
+)
 
 N, M = 5, 3
 
@@ -46,8 +51,9 @@ def mixing_and_sum(A, x, y):
     return found[:-1], found[-1]
 
 
-def sinkhorn(sides, floor, added):
+def sinkhorn(sides, floor, added, start=lambda Z: Z):
     def function(K):
+        K = start(K)
         for side in sides:
             axis = 2 if side == "rows" else 1
             K = K / (K.sum(dim=axis, keepdim=True).clamp_min(floor) + added)
@@ -87,6 +93,13 @@ def sinkhorns():
                 K = np.exp(arrays((N, S, S))[0])
                 settings = (sides, floor, added)
                 yield pytest.param(settings, sinkhorn(*settings), [K], id=name)
+    sides, logits = alternating_sides(3, "columns"), arrays((N, 3, 3))
+    for name, start, plain in (
+        ("exp", BoundedExp(), lambda Z: Z.exp()),
+        ("softmax", Softmax(0.05), lambda Z: Z.softmax(dim=-1) + 0.05),
+    ):
+        settings = (sides, 1e-12, 0.02)
+        yield pytest.param((*settings, start), sinkhorn(*settings, plain), logits, id=name)
 
 
 CASES = [pytest.param(*case, id=name) for name, *case in cases()]
@@ -145,6 +158,9 @@ def test_sinkhorn_is_the_plain_formula(connect_cpu, settings, plain, inputs):
 
     assert_plain_in_float64(torch, lambda K: (normalize(torch_ops, K, passes),), plain, inputs)
     assert_plain_on_mlx(torch, mx, lambda K: (normalize(mlx_ops, K, passes),), plain, inputs)
+    # On the CPU that was NumPy; these are the frameworks' own operations, as on a GPU.
+    assert_plain_in_float64(torch, lambda K: torch_ops.custom_vjp(passes, K), plain, inputs)
+    assert_plain_on_mlx(torch, mx, lambda K: mlx_ops.custom_vjp(passes, K), plain, inputs)
 
 
 ALSO_SINKHORN = pytest.param(
