@@ -136,11 +136,9 @@ class Passes:
             down = ops.sum_of_products(turned[(k + 1) % 2], of_inverse)
             if len(of_inverses) == 1:
                 down = down + other
-        # A pass leaves the product of a column and a row in the gradient of K.
-        pairs = list(zip(reversed(of_inverses), scales, strict=False))
-        columns, rows = zip(
-            *(pair[:: 1 - 2 * (k % 2)] for k, pair in enumerate(pairs)), strict=True
-        )
+        # A pass adds the product of a column and a row to the gradient of K: all at once.
+        columns, rows = list(reversed(of_inverses)), list(scales[:-1])
+        columns[1::2], rows[1::2] = rows[1::2], columns[1::2]
         of_K = g * u[:, None] * v + ops.sum_of_outer_products(columns, rows)
         of_Z = self.start.backward(ops, started, self.by_first_side(ops, of_K))
         return (ops.contiguous(ops.transpose(of_Z, TO_FIRST)),)
