@@ -115,7 +115,9 @@ class JaxOps:
     def add_product(self, a: Array, b: Array, c: Array) -> Array:
         return a + b * c
 
-    def custom_vjp(self, function: CustomVJP, *xs: Array) -> tuple[Array, ...]:
+    def custom_vjp(
+        self, function: CustomVJP, *xs: Array, is_small: bool = False
+    ) -> tuple[Array, ...]:
         own = jax.custom_vjp(lambda *xs: function.forward(self, *xs)[0])
         own.defvjp(
             lambda *xs: function.forward(self, *xs),
@@ -123,14 +125,20 @@ class JaxOps:
         )
         return own(*xs)
 
-    def rows(self, x: Array) -> Array:
-        return x
-
     def sum_of_products(self, a: Array, b: Array) -> Array:
-        return (a * b[:, None]).sum(axis=0)
+        return (a * b).sum(axis=1)
+
+    def sum_of_outer_products(self, a: Sequence[Array], b: Sequence[Array]) -> Array:
+        return (jnp.stack(a)[:, :, None] * jnp.stack(b)[:, None]).sum(axis=0)
 
     def weighted_sum(self, weights: Array, x: Array) -> Array:
         return (weights[:, :, None] * x).sum(axis=1)
+
+    def row_products(self, row: Array, x: Array) -> Array:
+        return (row[:, None] * x).sum(axis=2)
+
+    def largest(self, x: Array, axis: int) -> Array:
+        return x.max(axis=axis, keepdims=True)
 
     def tensordot(self, a: Array, b: Array) -> Array:
         return jnp.tensordot(a, b, axes=1)

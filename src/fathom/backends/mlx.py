@@ -19,6 +19,7 @@ from fathom.backends import (
     Trainer,
     choose_device,
 )
+from fathom.backends.numpy import NumpyOps
 from fathom.models.ops import CustomVJP
 from fathom.optimizers import OptimizerConfig, ParamGroup, ScheduledValues, clip_coefficient, muon
 from fathom.system import blas
@@ -133,6 +134,7 @@ class MlxOps:
     abs = staticmethod(mx.abs)
     tril = staticmethod(mx.tril)
     max = staticmethod(mx.max)
+    largest = staticmethod(partial(mx.max, keepdims=True))
     maximum = staticmethod(mx.maximum)
     sum = staticmethod(mx.sum)
     mean = staticmethod(mx.mean)
@@ -145,9 +147,19 @@ class MlxOps:
     layer_norm = staticmethod(exact_layer_norm)
     to_numpy = staticmethod(np.array)
 
-    def __init__(self, values_one_by_one: bool = False, dtype: mx.Dtype = mx.float32) -> None:
-        """`values_one_by_one`: whether MLX computes erf without vector instructions."""
+    def __init__(
+        self,
+        values_one_by_one: bool = False,
+        dtype: mx.Dtype = mx.float32,
+        on_host: bool = False,
+    ) -> None:
+        """`values_one_by_one`: whether MLX computes erf without vector instructions.
+
+        `on_host`: whether arrays are in NumPy's reach, with a value as soon as it asks for one: on
+        the CPU, in a step that is not compiled.
+        """
         self.values_one_by_one = values_one_by_one
+        self.on_host = on_host
         self.dtype = dtype
 
     def asarray(self, x: np.ndarray) -> array:
@@ -180,16 +192,23 @@ class MlxOps:
     def add_product(self, a: array, b: array, c: array) -> array:
         return a + b * c
 
-    def rows(self, x: array) -> array:
-        return x
-
     def sum_of_products(self, a: array, b: array) -> array:
-        return mx.sum(a * b[:, None], axis=0)
+        return mx.sum(a * b, axis=1)
+
+    def sum_of_outer_products(self, a: Sequence[array], b: Sequence[array]) -> array:
+        return mx.sum(mx.stack(a)[:, :, None] * mx.stack(b)[:, None], axis=0)
 
     def weighted_sum(self, weights: array, x: array) -> array:
         return (weights[:, None] @ x)[:, 0]
 
-    def custom_vjp(self, function: CustomVJP, *xs: array) -> tuple[array, ...]:
+    def row_products(self, row: array, x: array) -> array:
+        return (row[:, None] @ x.swapaxes(1, 2))[:, 0]
+
+    def custom_vjp(
+        self, function: CustomVJP, *xs: array, is_small: bool = False
+    ) -> tuple[array, ...]:
+        if is_small and self.on_host and all(x.dtype == mx.float32 for x in xs):
+            return self._host_vjp(function, *xs)
         outputs = 0
 
         @mx.custom_function
@@ -206,6 +225,25 @@ class MlxOps:
             return function.backward(self, tuple(results[outputs:]), tuple(cotangents[:outputs]))
 
         return tuple(whole(*xs)[:outputs])
+
+    def _host_vjp(self, function: CustomVJP, *xs: array) -> tuple[array, ...]:
+        """As `custom_vjp`, in NumPy: its sums take a tenth of the time that MLX's take."""
+        saved: tuple[np.ndarray, ...] = ()
+
+        @mx.custom_function
+        def whole(*xs: array) -> tuple[array, ...]:
+            nonlocal saved
+            found, saved = function.forward(HOST_OPS, *map(np.asarray, xs))
+            return tuple(map(mx.array, found))
+
+        @whole.vjp
+        def gradient(
+            primals: object, cotangents: array | Sequence[array], results: object
+        ) -> tuple[array, ...]:
+            found = function.backward(HOST_OPS, saved, tuple(map(np.asarray, cotangents)))
+            return tuple(map(mx.array, found))
+
+        return tuple(whole(*xs))
 
     def embedding(self, table: array, ids: array) -> array:
         return table[ids]
@@ -254,6 +292,8 @@ class MlxOps:
     def all_finite(self, x: array) -> array:
         return mx.all(mx.isfinite(x))
 
+
+HOST_OPS = NumpyOps()
 
 SPLIT_AT_ONCE = 64
 """Every part of a split holds all the others: time and memory grow with the square of their number.
@@ -392,7 +432,7 @@ class MlxBackend(Backend):
 
     def __init__(self, kind: str) -> None:
         gpu = kind == "gpu"
-        self.ops = MlxOps(values_one_by_one=not gpu and sys.platform == "linux")
+        self.ops = MlxOps(values_one_by_one=not gpu and sys.platform == "linux", on_host=not gpu)
         info = mx.device_info() if gpu else {}
         self.device = Device(
             framework="mlx",

@@ -16,9 +16,6 @@ Array = Any
 
 Arrays = tuple[Array, ...]
 
-Rows = Any
-"""An array, in the form in which a backend reads its rows."""
-
 Layers = Sequence[Callable[[Array], Array]]
 """What a network hands to its connection: functions […, C] → […, C]."""
 
@@ -87,7 +84,10 @@ class Ops(Protocol):
     def max(self, x: Array) -> Array:
         """The largest entry, a scalar."""
 
-    def maximum(self, x: Array, floor: float) -> Array: ...
+    def largest(self, x: Array, axis: int) -> Array:
+        """The largest entries along an axis, which is kept with size 1."""
+
+    def maximum(self, x: Array, floor: float | Array) -> Array: ...
 
     def sum(self, x: Array, axis: int, keepdims: bool = False) -> Array: ...
 
@@ -114,17 +114,24 @@ class Ops(Protocol):
     def add_product(self, a: Array, b: Array, c: Array) -> Array:
         """a + b·c, entry by entry, with broadcasting."""
 
-    def rows(self, x: Array) -> Rows:
-        """`x` [S, …] as `sum_of_products` takes it: made once for several sums."""
+    def sum_of_products(self, a: Array, b: Array) -> Array:
+        """Σ_s a_rs·b_s for each n: [R, S, N] and [S, N] → [R, N]."""
 
-    def sum_of_products(self, a: Rows, b: Rows) -> Array:
-        """Σ_s a_s·b_s over the first axis: rows of [S, R, N] and of [S, N] → [R, N]."""
+    def sum_of_outer_products(self, a: Sequence[Array], b: Sequence[Array]) -> Array:
+        """Σ_t a_t b_tᵀ for each n: arrays [R, N] and as many [S, N] → [R, S, N]."""
 
     def weighted_sum(self, weights: Array, x: Array) -> Array:
-        """Σ_s w_s x_s for each n: [N, S] and [N, S, M] → [N, M]."""
+        """Σ_s w_s x_s for each n: [N, S] and [N, S, M] → [N, M]. For a `CustomVJP` alone."""
 
-    def custom_vjp(self, function: CustomVJP, *xs: Array) -> Arrays:
-        """The function's outputs, differentiated with its `backward`."""
+    def row_products(self, row: Array, x: Array) -> Array:
+        """Σ_m r_m x_sm for each n: [N, M] and [N, S, M] → [N, S]. For a `CustomVJP` alone."""
+
+    def custom_vjp(self, function: CustomVJP, *xs: Array, is_small: bool = False) -> Arrays:
+        """The function's outputs, differentiated with its `backward`.
+
+        `is_small`: it has many operations on arrays so small that to call one takes longer than
+        what it computes.
+        """
 
     def tensordot(self, a: Array, b: Array) -> Array:
         """Contract the last axis of `a` with the first of `b`."""

@@ -103,6 +103,7 @@ class Manifest(Settings):
     python: PlainText = ""
     numpy: PlainText = ""
     threads: NonNegative = 1
+    rounding: NonNegative = 1  # of the code that made the run: training.ROUNDING
     started: PlainText = ""
     ended: PlainText = ""
     seconds: Annotated[Number, Field(ge=0)] | None = None

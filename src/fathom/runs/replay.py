@@ -183,7 +183,7 @@ def compare_rows(
                 limit = "to the last digit" if exactly else f"to {allowed:g}"
                 why = f"{name} of step {step} was {old!r} and is {new!r}, not equal {limit}"
                 return Comparison("differs", why, shown)
-    how = "to the last digit" if exactly else "within the tolerance of another platform"
+    how = "to the last digit" if exactly else "within the tolerance of another platform or order of operations"
     return Comparison("agrees", how, shown)
 
 
@@ -199,6 +199,6 @@ def difference(name: str, old: float | None, new: float | None) -> float:
 
 
 def tolerance(name: str, step: int) -> float:
-    """The largest difference of a metric that another platform explains."""
+    """The largest difference of a metric that another order of additions explains."""
     at_first, later = TOLERANCES.get(name, TOLERANCES_OF_GAINS)
     return later if step else at_first

@@ -29,6 +29,9 @@ from fathom.system.text import printable
 from fathom.tasks import Problem, Trained
 from fathom.train import Chunk, take_step, train, trainer_for
 
+ROUNDING = 2
+"""Raised by a change of our operations that alters last digits alone. 2: Sinkhorn runs in NumPy."""
+
 TIMED_STEPS = 6
 TIMING_SECONDS = 5.0
 
@@ -108,12 +111,13 @@ def environment(backend: Backend, threads: int) -> dict[str, Any]:
             name: value and printable(value) for name, value in asdict(backend.device).items()
         },
         "threads": threads,
+        "rounding": ROUNDING,
     }
 
 
 def digits_of(environment: Mapping[str, Any]) -> dict[str, Any]:
     """The part of an environment, or of a manifest, that last digits depend on."""
-    return {name: environment[name] for name in ("cpu", "device", "numpy", "threads")}
+    return {name: environment[name] for name in ("cpu", "device", "numpy", "threads", "rounding")}
 
 
 def connect(spec: Spec, compute: Compute) -> Backend:

@@ -15,7 +15,15 @@ import numpy as np
 from pydantic import Field
 
 from fathom.models.connections.component_types import MatrixStart, VectorStart, one_of_registry
-from fathom.models.connections.sinkhorn import Passes, Side, alternating_sides
+from fathom.models.connections.sinkhorn import (
+    TO_FIRST,
+    TO_LAST,
+    BoundedExp,
+    Passes,
+    Side,
+    Softmax,
+    alternating_sides,
+)
 from fathom.models.newton_schulz import newton_schulz
 from fathom.settings import Number, Positive, Registry, Settings
 
@@ -76,12 +84,6 @@ class Exp(OfLogits):
 
 # --- Sinkhorn -----------------------------------------------------------------------------------
 
-LARGEST = 16.0
-"""Sums of at most exp(16) and entries of at least `sinkhorn.SMALLEST` overflow no float32."""
-
-TO_LAST, TO_FIRST = (1, 2, 0), (2, 0, 1)
-"""Axes that move the index of the matrix to the end, and back."""
-
 
 class Sinkhorn(OfLogits):
     """Sinkhorn(exp(logits / τ)): rows and columns alternately divided by their sums."""
@@ -96,10 +98,9 @@ class Sinkhorn(OfLogits):
 
     def matrix(self, ops: Ops, logits: Array, S: int, layers: int) -> Array:
         bounded = logits if self.clip is None else ops.clip(logits, self.clip)
-        K = exp_of(ops, bounded / self.tau if self.tau != 1 else bounded)
-        return normalize(
-            ops, K, alternating_sides(self.iterations, self.last), self.floor, self.added
-        )
+        sides = alternating_sides(self.iterations, self.last)
+        scaled = bounded / self.tau if self.tau != 1 else bounded
+        return normalize(ops, scaled, Passes(sides, self.floor, self.added, BoundedExp()))
 
 
 class LogSinkhorn(OfLogits):
@@ -133,29 +134,19 @@ class KernelSinkhorn(OfLogits):
 
     def matrix(self, ops: Ops, logits: Array, S: int, layers: int) -> Array:
         sides = alternating_sides(self.iterations, "columns")[1:]
-        found = normalize(ops, ops.softmax(logits) + self.eps, sides, 0.0, self.eps)
+        found = normalize(ops, logits, Passes(sides, 0.0, self.eps, Softmax(self.eps)))
         return ops.transpose(found, (0, 2, 1))
 
 
-def exp_of(ops: Ops, logits: Array) -> Array:
-    """exp of logits [N, S, S], each matrix divided by what keeps its sum at exp(LARGEST).
-
-    A common factor has no effect on the normalised matrix, but for `floor` and `added`. A matrix
-    with a smaller sum stays as it is, to the last digit.
-    """
-    flat = ops.reshape(ops.stop_gradient(logits), (logits.shape[0], -1))
-    excess = ops.maximum(ops.logsumexp(flat, axis=-1) - LARGEST, 0.0)
-    return ops.exp(logits - excess[:, None])
-
-
-def normalize(ops: Ops, K: Array, sides: tuple[Side, ...], floor: float, added: float) -> Array:
-    """Divide rows and columns of positive K [N, S, S] by their sums, as `Passes` defines."""
-    if K.shape[-1] == 1:
-        # x / x is exactly one; u x v would be one only up to rounding.
-        for _ in sides:
-            K = K / (ops.maximum(K, floor) + added)
-        return K
-    return ops.custom_vjp(Passes(sides, floor, added), K)[0]
+def normalize(ops: Ops, Z: Array, passes: Passes) -> Array:
+    """The matrices [N, S, S] that the passes make of Z [N, S, S]."""
+    if Z.shape[-1] > 1:
+        return ops.custom_vjp(passes, Z, is_small=True)[0]
+    # x / x is exactly one; u x v would be one only up to rounding.
+    K = ops.transpose(passes.start.values(ops, ops.transpose(Z, TO_LAST)), TO_FIRST)
+    for _ in passes.sides:
+        K = K / (ops.maximum(K, passes.floor) + passes.added)
+    return K
 
 
 # --- constants ----------------------------------------------------------------------------------

@@ -47,10 +47,8 @@ class WeightedSum:
         of_sum, of_x = gradients
         N, S, M = x.shape
         row = ops.reshape(of_sum, (N, 1, M))
-        # A row times xᵀ is faster than x times a column.
-        of_weights = ops.matmul(row, ops.transpose(x, (0, 2, 1)))
         of_x = ops.add_product(of_x, ops.reshape(weights, (N, S, 1)), row)
-        return ops.reshape(of_weights, (N, S)), of_x
+        return ops.row_products(of_sum, x), of_x
 
 
 class Mixing:
@@ -66,11 +64,9 @@ class Mixing:
     def backward(self, ops: Ops, saved: Arrays, gradients: Arrays) -> Arrays:
         H, weights, x, y = saved
         (g,) = gradients
-        N, S, M = x.shape
-        across = ops.transpose(g, (0, 2, 1))
         return (
             ops.matmul(g, ops.transpose(x, (0, 2, 1))),
-            ops.reshape(ops.matmul(ops.reshape(y, (N, 1, M)), across), (N, S)),
+            ops.row_products(y, g),
             ops.matmul(ops.transpose(H, (0, 2, 1)), g),
             ops.weighted_sum(weights, g),
         )
@@ -79,20 +75,18 @@ class Mixing:
 class Adding:
     """Weights [N, S], streams [N, S, M], y [N, M] → (x + w y [N, S, M],).
 
-    `Mixing` by the identity to the last digit, at a third of its time.
+    `Mixing` by the identity, at a third of its time.
     """
 
     def forward(self, ops: Ops, weights: Array, x: Array, y: Array) -> tuple[Arrays, Arrays]:
         N, S, M = x.shape
-        written = ops.reshape(weights, (N, S, 1)) * ops.reshape(y, (N, 1, M))
-        return (written + x,), (weights, y)
+        found = ops.add_product(x, ops.reshape(weights, (N, S, 1)), ops.reshape(y, (N, 1, M)))
+        return (found,), (weights, y)
 
     def backward(self, ops: Ops, saved: Arrays, gradients: Arrays) -> Arrays:
         weights, y = saved
         (g,) = gradients
-        N, S, M = g.shape
-        of_weights = ops.matmul(ops.reshape(y, (N, 1, M)), ops.transpose(g, (0, 2, 1)))
-        return ops.reshape(of_weights, (N, S)), g, ops.weighted_sum(weights, g)
+        return ops.row_products(y, g), g, ops.weighted_sum(weights, g)
 
 
 class MixingAndSum:

@@ -1,11 +1,13 @@
 """Sinkhorn normalisation with a custom VJP: docs/definitions.md, "Sinkhorn".
 
 A matrix K whose rows and columns are alternately divided by their sums keeps the form u_i K_ij v_j,
-so a pass updates only u or v. The index of the matrix is the last axis, for vectorisation.
+so a pass updates only u or v: without `floor` and `added`, u ← 1/(K v). The index of the matrix is
+the last axis, for vectorisation.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -18,80 +20,128 @@ Side = Literal["rows", "columns"]
 SMALLEST = 1e-30
 """Smaller entries are raised to this: the scale of a row of zeros would overflow float32."""
 
-OTHER: dict[Side, Side] = {"rows": "columns", "columns": "rows"}
+TO_LAST, TO_FIRST = (1, 2, 0), (2, 0, 1)
+"""Axes that move the index of the matrix to the end, and back."""
+
+LARGEST = 16.0
+"""Sums of at most exp(16) and entries of at least SMALLEST overflow no float32."""
+
+
+class Start:
+    """A map of Z [S, S, N] to positive matrices K, and its derivative; here Z itself."""
+
+    def values(self, ops: Ops, Z: Array) -> Array:
+        """K."""
+        return Z
+
+    def backward(self, ops: Ops, K: Array, of_K: Array) -> Array:
+        """The gradient of Z."""
+        return of_K
+
+
+START = Start()
+
+
+class BoundedExp(Start):
+    """exp of logits, each matrix divided by what keeps its sum at exp(LARGEST).
+
+    A common factor has no effect on the normalised matrix, but for `floor` and `added`. A matrix
+    with a smaller sum stays as it is, to the last digit.
+    """
+
+    def values(self, ops: Ops, Z: Array) -> Array:
+        largest = ops.largest(ops.largest(ops.stop_gradient(Z), axis=0), axis=1)
+        K = ops.exp(Z - ops.maximum(largest - LARGEST, 0.0))
+        sums = ops.sum(ops.sum(ops.stop_gradient(K), axis=0, keepdims=True), axis=1, keepdims=True)
+        return K / ops.maximum(sums * math.exp(-LARGEST), 1.0)
+
+    def backward(self, ops: Ops, K: Array, of_K: Array) -> Array:
+        return of_K * K
+
+
+@dataclass(frozen=True)
+class Softmax(Start):
+    """Softmax of each row, plus a number."""
+
+    added: float
+
+    def values(self, ops: Ops, Z: Array) -> Array:
+        K = ops.exp(Z - ops.largest(ops.stop_gradient(Z), axis=1))
+        return K / ops.sum(K, axis=1, keepdims=True) + self.added
+
+    def backward(self, ops: Ops, K: Array, of_K: Array) -> Array:
+        of_logs = of_K * (K - self.added)
+        return of_logs - (K - self.added) * ops.sum(of_logs, axis=1, keepdims=True)
 
 
 @dataclass(frozen=True)
 class Passes:
-    """Positive K [N, S, S] → (the normalised matrices [N, S, S],).
+    """Z [N, S, S], from which `start` makes positive matrices K → (these normalised [N, S, S],).
 
-    Each pass divides by `max(sum, floor) + added`.
+    Each pass divides by `max(sum, floor) + added`. Below, rows are what the first pass divides: it
+    updates the scales of rows, the next one those of columns, and so on.
     """
 
     sides: Sequence[Side]
-    """The side that each pass divides, in order."""
+    """The side that each pass divides, in order: rows and columns in turn."""
     floor: float
     added: float
+    start: Start = START
+    """What makes K of Z."""
 
-    def forward(self, ops: Ops, K: Array) -> tuple[Arrays, Arrays]:
-        K = ops.maximum(K, SMALLEST)
-        by_row = ops.contiguous(ops.transpose(K, (1, 2, 0)))
-        by_column = ops.contiguous(ops.transpose(K, (2, 1, 0)))
-        # Sums run over the first axis: for a column over rows, for a row over columns.
-        summed = {"columns": ops.rows(by_row), "rows": ops.rows(by_column)}
-        ones = 0 * by_row[0] + 1
-        scales = {"rows": ones, "columns": ones}
-        before = []
-        for side in self.sides:
-            before.append(scales[side])
-            sums = ops.sum_of_products(summed[side], ops.rows(scales[OTHER[side]]))
-            scales[side] = self.divide(ops, scales[side], sums)
-        u, v = scales["rows"], scales["columns"]
-        found = ops.contiguous(ops.transpose(u[:, None] * by_row * v, (2, 0, 1)))
-        return (found,), (by_row, by_column, u, v, *before)
+    def forward(self, ops: Ops, Z: Array) -> tuple[Arrays, Arrays]:
+        started = self.start.values(ops, ops.contiguous(ops.transpose(Z, TO_LAST)))
+        K = self.by_first_side(ops, ops.maximum(started, SMALLEST))
+        turned = (K, ops.transpose(K, (1, 0, 2)))
+        ones = 0 * K[0] + 1
+        # Pass k finds scales[k + 1] from that of the other side, scales[k].
+        scales, inverses = [ones], [ones, ones]
+        for k in range(len(self.sides)):
+            inverse = ops.sum_of_products(turned[k % 2], scales[k])
+            if self.floor:
+                inverse = ops.maximum(inverse, self.floor * inverses[k])
+            if self.added:
+                inverse = inverse + self.added * inverses[k]
+            inverses.append(inverse)
+            scales.append(1 / inverse)
+        u, v = self.rows_and_columns(scales[-1], scales[-2])
+        found = self.by_first_side(ops, u[:, None] * K * v)
+        return (ops.contiguous(ops.transpose(found, TO_FIRST)),), (started, K, *scales)
 
-    def divide(self, ops: Ops, scale: Array, product: Array) -> Array:
-        """Divide a scale [S, N] by the sums `scale · product` that it gives."""
-        sums = ops.maximum(scale * product, self.floor)
-        return scale / (sums + self.added if self.added else sums)
+    def by_first_side(self, ops: Ops, x: Array) -> Array:
+        """[S, S, N], transposed if columns are divided first; or back from that."""
+        return x if self.sides[0] == "rows" else ops.transpose(x, (1, 0, 2))
+
+    def rows_and_columns(self, last: Array, other: Array) -> tuple[Array, Array]:
+        """What belongs to the side of the last pass and to the other, or from these back to it."""
+        return (last, other) if len(self.sides) % 2 else (other, last)
 
     def backward(self, ops: Ops, saved: Arrays, gradients: Arrays) -> Arrays:
-        by_row, by_column, u, v, *before = saved
-        g = ops.contiguous(ops.transpose(gradients[0], (1, 2, 0)))
-        of_K = g * u[:, None] * v
-        # `down` are gradients times −1, so that no pass has a sign to change.
-        down_K = -g * by_row
-        down = {
-            "rows": ops.sum(down_K * v, axis=1),
-            "columns": ops.sum_of_products(ops.rows(down_K), ops.rows(u)),
-        }
-        summed = {"columns": ops.rows(-by_row), "rows": ops.rows(-by_column)}
-        scales = {"rows": u, "columns": v}
-        for side, scale in zip(reversed(self.sides), reversed(before), strict=True):
-            other = OTHER[side]
-            down_scale, of_sums = self.divide_backward(scale, scales[side], down[side])
-            scales[side] = scale
-            if side == "rows":
-                of_K = ops.add_product(of_K, of_sums[:, None], scales[other])
-            else:
-                of_K = ops.add_product(of_K, scales[other][:, None], of_sums)
-            down_other = ops.sum_of_products(summed[other], ops.rows(of_sums))
-            down[other] = down_other if down[other] is None else down[other] + down_other
-            down[side] = down_scale
-        return (ops.transpose(of_K, (2, 0, 1)),)
-
-    def divide_backward(
-        self, scale: Array, divided: Array, down: Array
-    ) -> tuple[Array | None, Array]:
-        """Gradients of `divide`'s arguments if no sum was below the floor.
-
-        (That of `scale`, times −1 as `down` is, or None for zeros; that of `product`.)
-        """
-        of_product = down * divided * divided
-        if not self.added:
-            return None, of_product
-        share = divided / scale
-        return down * share * share * self.added, of_product
+        """The gradient if no sum was below the floor."""
+        started, K, *scales = saved
+        u, v = self.rows_and_columns(scales[-1], scales[-2])
+        g = self.by_first_side(ops, ops.contiguous(ops.transpose(gradients[0], TO_LAST)))
+        # `down` are gradients of scales times −1, so that no pass has a sign to change.
+        down_K = -g * K
+        down_u = ops.sum_of_products(down_K, v)
+        down_v = ops.sum_of_products(ops.transpose(down_K, (1, 0, 2)), u)
+        down, other = self.rows_and_columns(down_u, down_v)
+        turned = (-K, ops.transpose(-K, (1, 0, 2)))
+        of_inverses: list[Array] = []  # from the last pass to the first
+        for k in reversed(range(len(self.sides))):
+            of_inverse = down * scales[k + 1] * scales[k + 1]
+            if self.added and len(of_inverses) > 1:
+                of_inverse = of_inverse + self.added * of_inverses[-2]
+            of_inverses.append(of_inverse)
+            down = ops.sum_of_products(turned[(k + 1) % 2], of_inverse)
+            if len(of_inverses) == 1:
+                down = down + other
+        # A pass adds the product of a column and a row to the gradient of K: all at once.
+        columns, rows = list(reversed(of_inverses)), list(scales[:-1])
+        columns[1::2], rows[1::2] = rows[1::2], columns[1::2]
+        of_K = g * u[:, None] * v + ops.sum_of_outer_products(columns, rows)
+        of_Z = self.start.backward(ops, started, self.by_first_side(ops, of_K))
+        return (ops.contiguous(ops.transpose(of_Z, TO_FIRST)),)
 
 
 def alternating_sides(iterations: int, last: Side) -> tuple[Side, ...]:
