@@ -7,13 +7,21 @@ import pandas as pd
 import pytest
 
 from fathom.analysis.claims import load_published
-from fathom.analysis.claims.questions import EffectiveDepth, Effects, Headline, Limit, OfClaim
+from fathom.analysis.claims.questions import (
+    Best,
+    Deciding,
+    EffectiveDepth,
+    Effects,
+    Headline,
+    Limit,
+    OfClaim,
+)
 from fathom.analysis.effective_depth import effective_depth_table
 from fathom.analysis.effects import effects_table
 from fathom.analysis.tables import summary_table
 from fathom.config import check_config
 from fathom.report.presenters import StudyPresenter, VerdictsPresenter
-from fathom.report.questions import Results, answer_all, headline
+from fathom.report.questions import MOST_ANSWERS, Results, answer_all, headline
 from fathom.settings import ConfigError
 from run_helpers import config_with
 from tables_helpers import CHANCE, frame, run, seeds
@@ -114,7 +122,7 @@ def test_depth_is_used_where_as_many_plain_layers_are_needed(ours, outcome, word
         *(seeds("score", [loss] * 3, variant="baseline", depth=d) for d, loss in plain.items()),
     )
     results = results_of(config_of(depths=[1, 2, 4, 8]), cells)
-    answer = ask(EffectiveDepth(kind="effective_depth", variant="mhc", **ASKED), results)
+    answer = ask(EffectiveDepth(kind="effective_depth", variants=["mhc"], **ASKED), results)
     assert answer.outcome == outcome
     assert answer.evidence[0].text.startswith(words)
 
@@ -126,7 +134,7 @@ def test_without_a_plain_network_as_deep_more_cannot_be_told():
         *(seeds("score", [loss] * 3, variant="baseline", depth=d) for d, loss in plain.items()),
     )
     results = results_of(config_of(depths=[1, 2, 4, 8]), cells)
-    answer = ask(EffectiveDepth(kind="effective_depth", variant="mhc", **ASKED), results)
+    answer = ask(EffectiveDepth(kind="effective_depth", variants=["mhc"], **ASKED), results)
     assert answer.outcome == "not told"
 
 
@@ -160,12 +168,58 @@ def test_a_claim_answers_with_the_test_that_decides():
     assert answer_all([question.model_copy(update={"claim": "two"})], results) == []
 
 
-def test_the_title_follows_from_the_question_that_decides():
+def test_variants_that_use_their_depth_differently_are_answered_together():
+    plain = {1: 4.0, 2: 2.0, 4: 1.0, 8: 0.5}
+    cells = frame(
+        seeds("score", [1.5] * 3, variant="mhc"),
+        seeds("score", [0.5] * 3, variant="hc"),
+        *(seeds("score", [loss] * 3, variant="baseline", depth=d) for d, loss in plain.items()),
+    )
+    results = results_of(config_of(depths=[1, 2, 4, 8]), cells)
+    asked = EffectiveDepth(kind="effective_depth", variants=["hc", "mhc"], **ASKED)
+    answer = ask(asked, results)
+    assert answer.outcome == "mixed"
+    assert [one.text.rpartition(" (")[0] or one.text for one in answer.evidence] == [
+        "8 layers of hc are worth 8",
+        "8 layers of the demo's mHC are worth 2.7",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("mhc", "hc", "outcome", "best"),
+    [
+        ((0.5, 0.51, 0.52), (0.4, 0.41, 0.42), "better", "hc"),
+        ((0.5, 0.51, 0.52), (0.1, 1.0, 3.0), "better", "the demo's mHC"),  # hc cannot be told
+        ((2.0, 2.1, 2.2), (0.2, 1.0, 3.0), "untold", "hc"),
+        ((2.0, 2.1, 2.2), (3.0, 3.1, 3.2), "worse", "the demo's mHC"),
+    ],
+)
+def test_the_best_is_the_one_that_is_established_to_gain_most(mhc, hc, outcome, best):
+    cells = frame(
+        seeds("score", (1.0, 1.0, 1.0), variant="baseline"),
+        seeds("score", mhc, variant="mhc"),
+        seeds("score", hc, variant="hc"),
+    )
+    question = Best(
+        kind="best",
+        variants=["mhc", "hc"],
+        against="baseline",
+        answers={outcome: "it is {best}"},
+        **ASKED,
+    )
+    answer = ask(question, results_of(config_of(), cells))
+    assert (answer.outcome, answer.answer) == (outcome, f"it is {best}")
+    assert answer.evidence[0].text.startswith(f"{best} against plain")
+
+
+def test_title_and_answer_follow_from_the_questions_that_decide():
     above = Headline(
-        decided_by="Does it?",
         asks="Should I?",
-        title={"better": "It does", "worse": "It does not"},
-        answer={"better": "Yes.", "worse": "No."},
+        title=Deciding(decided_by="Does it?", words={"better": "It does", "worse": "It does not"}),
+        answer=[
+            Deciding(decided_by="Does it?", words={"better": "Yes.", "worse": "No."}),
+            Deciding(decided_by="Elsewhere?", words={"worse": "Nor elsewhere."}),
+        ],
         tested="Little.",
     )
     cells = frame(
@@ -173,9 +227,13 @@ def test_the_title_follows_from_the_question_that_decides():
         seeds("score", (2.0, 2.1, 2.2), variant="mhc"),
     )
     question = Effects(kind="effects", pairs=[["mhc", "baseline"]], **ASKED)
-    answers = answer_all([question], results_of(config_of(), cells))
-    found = headline(above, answers)
+    elsewhere = question.model_copy(update={"question": "Elsewhere?"})
+    results = results_of(config_of(), cells)
+    found = headline(above, answer_all([question], results))
     assert (found["title"], found["answer"]) == ("It does not", "No.")
+    found = headline(above, answer_all([question, elsewhere], results))
+    assert found["answer"] == "No. Nor elsewhere."
+    assert headline(above, answer_all([elsewhere], results)) is None
     assert headline(above, []) is None
 
 
@@ -184,16 +242,18 @@ def test_the_title_follows_from_the_question_that_decides():
 
 def test_every_answer_is_short_and_every_outcome_has_one(default_config, pytestconfig):
     published = load_published(pytestconfig.rootpath / PUBLISHED, default_config)
+    assert len(published.questions) <= MOST_ANSWERS
     for question in published.questions:
         assert set(question.answers) >= set(question.outcomes) - {"mixed", "turns"}
         assert all(len(words.split()) <= 6 for words in question.answers.values())
     above = published.headline
-    (decides,) = [q for q in published.questions if q.question == above.decided_by]
-    assert set(above.title) == set(above.answer) == set(decides.outcomes)
-    for text in above.answer.values():
-        sentences = re.split(r"(?<=[.]) ", text)
-        assert len(sentences) <= 2
-        assert all(len(sentence.split()) <= 25 for sentence in sentences)
+    asked = {question.question: question for question in published.questions}
+    for deciding in (above.title, *above.answer):
+        assert set(deciding.words) == set(asked[deciding.decided_by].outcomes)
+        for text in deciding.words.values():
+            assert len(text.split()) <= 25
+    assert len(above.answer) <= 2
+    assert all(text.count(".") == 1 for one in above.answer for text in one.words.values())
 
 
 @pytest.mark.parametrize(
@@ -201,7 +261,7 @@ def test_every_answer_is_short_and_every_outcome_has_one(default_config, pytestc
     [
         ("    claim: gain-hc-exponential", "    claim: gain-hc", "unknown claim 'gain-hc'"),
         ("      worse: no, it ends", "      wrose: no, it ends", "unknown outcome 'wrose'"),
-        ("  decided_by: Does the", "  decided_by: Did the", "unknown question"),
+        ("decided_by: &needed Does", "decided_by: &needed Did", "unknown question"),
     ],
 )
 def test_a_wrong_question_is_refused_by_name(

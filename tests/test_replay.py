@@ -294,7 +294,9 @@ def test_on_another_platform_the_tolerance_counts(carry):
     carried.shift(step=1, by=5e-3, name="gain_proxy_log10_max_entry")  # which is about −0.6
     (line, _) = carried.replay()
     repeats = "today's code repeats 3 steps of seed 0"
-    assert line.endswith(f"{repeats}: within the tolerance of another platform or order of operations")
+    assert line.endswith(
+        f"{repeats}: within the tolerance of another platform or order of operations"
+    )
     assert carried.statuses == [("imported", "agrees")]
 
     carried.shift(step=1, by=1e-3)

@@ -7,11 +7,13 @@ not asked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fathom.analysis.claims.questions import (
+    Best,
+    Deciding,
     EffectiveDepth,
     Effects,
     Headline,
@@ -29,8 +31,11 @@ if TYPE_CHECKING:
     from fathom.analysis.claims.published import Published
     from fathom.report.presenters import Record, StudyPresenter, VerdictsPresenter
 
-MOST_ANSWERS = 12
+MOST_ANSWERS = 10
 """So many questions stand on the first screen; all are on the pages of their studies."""
+
+BEST_FIRST = ("better", "turns", "no difference", "untold", "worse")
+"""Outcomes of contrasts, from what answers "which is best" to what does not."""
 
 MOST_ROWS = 2
 """So many pieces of evidence stand beside an answer."""
@@ -72,20 +77,25 @@ class Results:
         return self.labels.get(variant, variant)
 
 
-Found = tuple[str, list[Evidence]] | None
-"""An outcome, and what it rests on; None where nothing was run."""
+class Found(NamedTuple):
+    """An outcome, and what it rests on."""
+
+    outcome: str
+    evidence: list[Evidence]
+    best: str = ""
+    """What people read for the variant that answers; it fills `{best}` in the words."""
 
 
 def answer_all(questions: list[Question], results: Results) -> list[Answer]:
     """The questions that can be answered, in their order."""
-    found: list[Answer] = []
+    answers: list[Answer] = []
     for question in questions:
-        outcome = KINDS[type(question)](question, results)
-        if outcome:
-            name, evidence = outcome
-            answer = question.answers.get(name, name)
-            found.append(Answer(question.question, name, answer, evidence[:MOST_ROWS]))
-    return found[:MOST_ANSWERS]
+        found: Found | None = KINDS[type(question)](question, results)
+        if found:
+            words = question.answers.get(found.outcome, found.outcome).replace("{best}", found.best)
+            evidence = found.evidence[:MOST_ROWS]
+            answers.append(Answer(question.question, found.outcome, words, evidence))
+    return answers[:MOST_ANSWERS]
 
 
 def questions_of(published: Published, results: Results) -> list[Question]:
@@ -105,33 +115,33 @@ def questions_of(published: Published, results: Results) -> list[Question]:
 def headline(above: Headline | None, answers: list[Answer]) -> dict[str, str] | None:
     """What stands above the answers: `title`, `asks`, `answer` and `tested`.
 
-    None where what decides it was not asked.
+    None where what decides the title was not asked, or nothing of the answer was.
     """
+    outcomes = {answer.question: answer.outcome for answer in answers}
+
+    def words(deciding: Deciding) -> str:
+        return deciding.words.get(outcomes.get(deciding.decided_by, ""), "")
+
     if above is None:
         return None
-    outcomes = {answer.question: answer.outcome for answer in answers}
-    outcome = outcomes.get(above.decided_by)
-    if outcome is None:
+    title = words(above.title)
+    answer = " ".join(filter(None, map(words, above.answer)))
+    if not (title and answer):
         return None
-    return {
-        "title": above.title[outcome],
-        "asks": above.asks,
-        "answer": above.answer[outcome],
-        "tested": above.tested,
-    }
+    return {"title": title, "asks": above.asks, "answer": answer, "tested": above.tested}
 
 
-def of_claim(question: OfClaim, results: Results) -> Found:
+def of_claim(question: OfClaim, results: Results) -> Found | None:
     """The verdict of a claim; its evidence is the test that decides."""
     row = next((r for r in results.verdicts.rows if r["claim"] == question.claim), None)
     if row is None or row["verdict"] == NOT_MEASURED:
         return None
     test = results.verdicts.deciding(row)
     evidence = [Evidence(test["reason"], f"tables/claims.csv#L{test['line']}")] if test else []
-    return row["verdict"], evidence
+    return Found(row["verdict"], evidence)
 
 
-def of_limit(question: Limit, results: Results) -> Found:
+def of_limit(question: Limit, results: Results) -> Found | None:
     """Whether a variant trains at every depth that was tried: `all`, `some` or `none`."""
     study = results.studies.get(question.study)
     if study is None or question.variant not in study.variants:
@@ -144,21 +154,31 @@ def of_limit(question: Limit, results: Results) -> Found:
     fails = f"{lost} of {n} fail at {count_layers(failed)}" if failed else "the deepest tried"
     text = ", ".join(filter(None, (trained, fails)))
     outcome = "all" if not failed else "some" if deepest else "none"
-    return outcome, [Evidence(text, f"tables/summary.csv#L{row['line']}")]
+    return Found(outcome, [Evidence(text, f"tables/summary.csv#L{row['line']}")])
 
 
-def of_depth(question: EffectiveDepth, results: Results) -> Found:
-    """What the deepest networks of a variant are worth in layers of the plain one.
+def of_depth(question: EffectiveDepth, results: Results) -> Found | None:
+    """What the deepest networks of variants are worth in layers of the plain one.
 
-    `less` or `more` than they have, where the whole interval is; else `as many`.
+    `less` or `more` than they have, where the whole interval is; else `as many`. Where variants
+    do not agree: `mixed`.
     """
     study = results.studies.get(question.study)
     table = study.effective_depths() if study else None
     cells = [cell for row in (table["rows"] if table else ()) for cell in row["cells"] if cell]
-    rows = [cell for cell in cells if cell["variant"] == question.variant]
-    if not rows:
+    found = []
+    for variant in question.variants:
+        rows = [cell for cell in cells if cell["variant"] == variant]
+        if rows:
+            found.append(_worth(max(rows, key=lambda row: row["depth"]), results.name(variant)))
+    if not found:
         return None
-    row = max(rows, key=lambda row: row["depth"])
+    outcomes, evidence = zip(*found, strict=True)
+    return Found(_common(outcomes), list(evidence))
+
+
+def _worth(row: Record, name: str) -> tuple[str, Evidence]:
+    """The outcome of one effective depth."""
     own, low, high = row["depth"], row["low"], row["high"]
     if row["answer"] == BEYOND:
         text, outcome = f"more than {row['deepest']}", "more"
@@ -174,33 +194,54 @@ def of_depth(question: EffectiveDepth, results: Results) -> Found:
         is_less, is_more = high < own and not row["high_open"], low > own
         outcome = "less" if is_less else "more" if is_more else "as many"
         outcome = outcome if has_interval else "not told"
-    text = f"{count_layers(own)} of {results.name(question.variant)} are worth {text} plain ones"
-    return outcome, [Evidence(text, f"tables/effective_depth.csv#L{row['line']}")]
+    text = f"{count_layers(own)} of {name} are worth {text} plain ones"
+    return outcome, Evidence(text, f"tables/effective_depth.csv#L{row['line']}")
 
 
-def of_effects(question: Effects, results: Results) -> Found:
+def _common(outcomes: Sequence[str]) -> str:
+    """The outcome, if it is everywhere the same."""
+    return outcomes[0] if len(set(outcomes)) == 1 else "mixed"
+
+
+def of_effects(question: Effects, results: Results) -> Found | None:
     """What pairs of variants show of the score, at the deepest networks of a study.
 
     `better`, `worse`, `no difference`, `untold` or `turns`, where all pairs agree; else `mixed`.
     """
     study = results.studies.get(question.study)
-    if study is None:
+    rows = _contrasts(study, question.pairs, question.depth) if study else []
+    if study is None or not rows:
         return None
+    rows.sort(key=lambda row: (_outcome(row) == "untold", -abs(row["of_chance"])))
+    outcome = _common([_outcome(row) for row in rows])
+    return Found(outcome, [_evidence(row, study, results) for row in rows])
+
+
+def of_best(question: Best, results: Results) -> Found | None:
+    """The variant that differs most for the better; the outcome of the best one if none does."""
+    study = results.studies.get(question.study)
+    pairs = [(variant, question.against) for variant in question.variants]
+    rows = _contrasts(study, pairs, None) if study else []
+    if study is None or not rows:
+        return None
+    sign = 1 if study.score.better == "lower" else -1
+    rows.sort(key=lambda row: (BEST_FIRST.index(_outcome(row)), sign * row["of_chance"]))
+    evidence = [_evidence(row, study, results) for row in rows]
+    return Found(_outcome(rows[0]), evidence, results.name(rows[0]["variant"]))
+
+
+def _contrasts(
+    study: StudyPresenter, pairs: Sequence[tuple[str, str]], depth: int | None
+) -> list[Record]:
+    """What the first platform shows of these pairs' score, at one depth or the deepest."""
     rows = [
         row
         for found in study.effects("score", study.platforms[0]).values()
         for row in found
-        if (row["variant"], row["against"]) in question.pairs
-        and (question.depth is None or row["depth"] == question.depth)
+        if (row["variant"], row["against"]) in pairs and depth in (None, row["depth"])
     ]
     deepest = max((row["depth"] for row in rows), default=0)
-    rows = [row for row in rows if row["depth"] == deepest]
-    if not rows:
-        return None
-    outcomes = {_outcome(row) for row in rows}
-    outcome = outcomes.pop() if len(outcomes) == 1 else "mixed"
-    rows.sort(key=lambda row: (_outcome(row) == "untold", -abs(row["of_chance"])))
-    return outcome, [_evidence(row, study, results) for row in rows]
+    return [row for row in rows if row["depth"] == deepest]
 
 
 def _outcome(row: Record) -> str:
@@ -217,7 +258,7 @@ def _evidence(row: Record, study: StudyPresenter, results: Results) -> Evidence:
     return Evidence(text, f"tables/effects.csv#L{row['line']}")
 
 
-def of_shares(question: Shares, results: Results) -> Found:
+def of_shares(question: Shares, results: Results) -> Found | None:
     """Whether recipe, platform or seed decides how a run ends; `none` if no single one does."""
     if not results.shares:
         return None
@@ -228,13 +269,14 @@ def of_shares(question: Shares, results: Results) -> Found:
         f"of the variance in the median cell: {text}",
         f"tables/variance_summary.csv#L{first['line']}",
     )
-    return decides[0]["factor"] if decides else "none", [evidence]
+    return Found(decides[0]["factor"] if decides else "none", [evidence])
 
 
-KINDS: dict[type[Question], Callable[[Any, Results], Found]] = {
+KINDS: dict[type[Question], Callable[[Any, Results], Found | None]] = {
     OfClaim: of_claim,
     Limit: of_limit,
     EffectiveDepth: of_depth,
     Effects: of_effects,
+    Best: of_best,
     Shares: of_shares,
 }

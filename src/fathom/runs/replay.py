@@ -183,7 +183,8 @@ def compare_rows(
                 limit = "to the last digit" if exactly else f"to {allowed:g}"
                 why = f"{name} of step {step} was {old!r} and is {new!r}, not equal {limit}"
                 return Comparison("differs", why, shown)
-    how = "to the last digit" if exactly else "within the tolerance of another platform or order of operations"
+    elsewhere = "within the tolerance of another platform or order of operations"
+    how = "to the last digit" if exactly else elsewhere
     return Comparison("agrees", how, shown)
 
 

@@ -198,10 +198,12 @@ class Published(Settings):
     @model_validator(mode="after")
     def _headline_is_asked(self) -> Published:
         asked = [question.question for question in self.questions]
-        if self.headline and self.headline.decided_by not in asked:
-            raise ValueError(
-                f"headline.decided_by: {unknown('question', self.headline.decided_by, asked)}"
-            )
+        above = [self.headline.title, *self.headline.answer] if self.headline else []
+        for deciding in above:
+            if deciding.decided_by not in asked:
+                raise ValueError(
+                    f"headline.decided_by: {unknown('question', deciding.decided_by, asked)}"
+                )
         for i, question in enumerate(self.questions):
             ids = [claim.id for claim in self.claims]
             if isinstance(question, OfClaim) and question.claim not in ids:

@@ -53,12 +53,12 @@ class Limit(Question):
 
 
 class EffectiveDepth(Question):
-    """Whether the deepest networks of a variant are worth as many plain layers as they have."""
+    """Whether the deepest networks of variants are worth as many plain layers as they have."""
 
-    outcomes = ("less", "as many", "more", "not told")
+    outcomes = ("less", "as many", "more", "not told", "mixed")
     kind: Literal["effective_depth"]
     study: str
-    variant: str
+    variants: Annotated[list[str], Field(min_length=1)]
 
 
 class Effects(Question):
@@ -71,6 +71,16 @@ class Effects(Question):
     depth: int | None = None
 
 
+class Best(Question):
+    """Which variant of a study differs most for the better from another; `{best}` is its label."""
+
+    outcomes = ("better", "no difference", "untold", "worse", "turns")
+    kind: Literal["best"]
+    study: str
+    variants: Annotated[list[str], Field(min_length=1)]
+    against: str
+
+
 class Shares(Question):
     """Whether recipe, platform or seed decides how runs end."""
 
@@ -78,19 +88,25 @@ class Shares(Question):
     kind: Literal["shares"]
 
 
-KINDS = (OfClaim, Limit, EffectiveDepth, Effects, Shares)
+KINDS = (OfClaim, Limit, EffectiveDepth, Effects, Best, Shares)
 AnyQuestion = Annotated[reduce(or_, KINDS), Field(discriminator="kind")]
 
 
-class Headline(Settings):
-    """What stands above all questions: it follows from the outcome of one of them."""
+class Deciding(Settings):
+    """Words that follow from the outcome of a question."""
 
     decided_by: OneLine
     """The question, as it is asked below."""
-    asks: OneLine
-    title: dict[str, OneLine]
+    words: dict[str, OneLine]
     """By outcome."""
-    answer: dict[str, OneLine]
-    """By outcome, in at most two sentences."""
+
+
+class Headline(Settings):
+    """What stands above all questions."""
+
+    title: Deciding
+    asks: OneLine
+    answer: Annotated[list[Deciding], Field(min_length=1, max_length=2)]
+    """A sentence each."""
     tested: OneLine
     """What was tested, and what was not."""
