@@ -183,6 +183,19 @@ def test_the_paper_says_what_the_tables_hold(source, published):
     assert "Not measured here: no study of images was run." in text
 
 
+def test_without_a_claim_the_paper_begins_with_its_own_studies(source, few):
+    own = few.model_copy(update={"claims": [], "headline": None, "questions": []})
+    own_studies = {
+        "depth-mlx": {"part": None, "description": "Two connections."},
+        "depth-torch": {"part": None, "description": "The same again."},
+    }
+    text = source(published=own, **SMALL, **own_studies)
+    opening = text.partition("= Results")[0]
+    assert "In depth-mlx we compare hc and mhc. Two connections." in opening
+    assert "demonstrations" not in opening
+    assert "The first network" not in opening
+
+
 def test_without_any_run_the_paper_says_so(source, published):
     text = source(lambda cell: None, published, **SMALL)
     assert "Nothing was run here, so nothing can be said." in text
