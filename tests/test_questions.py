@@ -261,7 +261,7 @@ def test_every_answer_is_short_and_every_outcome_has_one(default_config, pytestc
     [
         ("    claim: gain-hc-exponential", "    claim: gain-hc", "unknown claim 'gain-hc'"),
         ("      worse: no, it ends", "      wrose: no, it ends", "unknown outcome 'wrose'"),
-        ("  - question: *needed", "  - question: Is it?", "unknown question 'Does mHC beat"),
+        ("  - question: *as-long", "  - question: Is it?", "unknown question 'Does mHC beat"),
     ],
 )
 def test_a_wrong_question_is_refused_by_name(
