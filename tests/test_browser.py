@@ -495,7 +495,7 @@ def test_a_name_of_a_variant_says_what_it_is(page):
     told = {name.get_attribute("textContent"): name.get_attribute("title") for name in names}
     assert told == {"hc": "scheme hc_demo", "mhc": "the demo's mHC; scheme mhc_demo"}
     assert "hc-like" not in told
-    (words,) = find(page, "#studies-a > p:last-of-type")
+    words = find(page, "#studies-a > p")[0]
     assert words.text == "In words, mhc ends below hc; hc-like is no name."
     assert {name.text for name in find(page, "#results td:first-child abbr")} >= {"hc", "mhc"}
 
@@ -553,7 +553,11 @@ def test_a_variant_is_switched_off_as_a_whole(page, plot):
 
 def test_a_variant_goes_by_its_label_and_its_name_is_the_tooltip(page, plot):
     entries = [(e.text, e.get_attribute("title")) for e in find(page, ".legend label")]
-    assert entries == [("baseline", "baseline"), ("hc", "hc"), ("the demo's mHC", "mhc")]
+    assert entries == [
+        ("baseline", "baseline: scheme plain"),
+        ("hc", "hc: scheme hc_demo"),
+        ("the demo's mHC", "mhc: the demo's mHC; scheme mhc_demo"),
+    ]
     choose(page, "depth", "32")
     assert find(page, ".notes li")[-1].text == "Not run here: baseline, the demo's mHC"
 

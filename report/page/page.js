@@ -690,9 +690,9 @@ function offer(select, options) {
 }
 
 /** The entry of a variant in the legend. */
-function entryOf([name, { label, colour, dash }], swatch) {
+function entryOf([name, { label, colour, dash }], card, swatch) {
   const entry = swatch.content.firstElementChild.cloneNode(true);
-  entry.querySelector("label").title = name;
+  entry.querySelector("label").title = `${name}: ${toldOf(card).join("; ")}`;
   entry.querySelector("label").append(label);
   entry.querySelector("input").name = name;
   entry.querySelector("path").setAttribute("stroke", colour);
@@ -785,9 +785,14 @@ class Explorer {
     this.choose("study", this.controls.study.options[0].value);
     const name = this.controls.study.value;
     try {
-      const [study] = await Promise.all([this.load(name), loadPlotly()]);
+      const [study, { studies }] = await Promise.all([
+        this.load(name),
+        variantCards(),
+        loadPlotly(),
+      ]);
       if (name !== this.controls.study.value) return; // asked for another one meanwhile
       this.study = study;
+      this.cards = studies[name];
       this.fill();
       this.draw();
     } catch (error) {
@@ -832,7 +837,8 @@ class Explorer {
     const entries = this.section.querySelector(".entries");
     if (this.boxes.map(({ name }) => name).join() === Object.keys(variants).join()) return;
     const swatch = this.section.querySelector("template");
-    entries.replaceChildren(...Object.entries(variants).map((one) => entryOf(one, swatch)));
+    const all = Object.entries(variants);
+    entries.replaceChildren(...all.map((one) => entryOf(one, this.cards[one[0]], swatch)));
   }
 
   /** Offer the runs that are shown. */
