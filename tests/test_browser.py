@@ -205,6 +205,9 @@ def test_a_link_to_a_row_opens_it_in_place(page, results):
         f"Line 2 of tables/summary.csv, without the {empty} columns that are empty there."
     )
     assert page.current_url == address
+    names = until(lambda: find(page, "dialog[open] td abbr"))
+    told = {(name.text, name.get_attribute("title")) for name in names}
+    assert told == {(values["variant"], "scheme plain")}
     find(page, "dialog[open] button")[0].click()
     assert not dialog.is_displayed()
 

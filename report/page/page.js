@@ -272,6 +272,8 @@ function setUpEvidence() {
       `Line ${line} of tables/${name}` +
       (empty ? `, without the ${empty} columns that are empty there.` : ".");
     openRows(`${name}: ${said.join(", ")}`, words, filled);
+    const titles = await commonTitles();
+    for (const part of ["h2", "tbody"]) entitle(dialog.querySelector(part), titles);
     return true;
   };
   document.querySelector("main").addEventListener("click", (event) => {
@@ -354,14 +356,18 @@ function setUpVariantTable(section) {
   }
 }
 
-async function setUpVariants() {
+/** The titles of names outside the report of a study. */
+async function commonTitles() {
   const { studies } = await variantCards();
-  const common = titlesOf(Object.values(studies));
+  return titlesOf(Object.values(studies));
+}
+
+async function setUpVariants() {
+  const [{ studies }, common] = await Promise.all([variantCards(), commonTitles()]);
   for (const section of document.querySelectorAll("main > section:not(.explorer)")) {
     const { study } = section.dataset;
     if (study) setUpVariantTable(section);
-    const titles = study in studies ? titlesOf([studies[study]]) : common;
-    if (titles.size) entitle(section, titles);
+    entitle(section, study in studies ? titlesOf([studies[study]]) : common);
   }
 }
 
