@@ -70,9 +70,8 @@ def packed_study(
     against_depth = _run_metrics(ends, score)
     grid = thinned(int(steps["step"].max()) + 1)
     drawn = [_drawn(rows, grid, against_step) for rows in runs.values()]
-    grids: dict[tuple[int, ...], int] = {}
-    for rows in drawn:
-        grids.setdefault(tuple(map(int, rows["step"])), len(grids))
+    shown = [tuple(map(int, rows["step"])) for rows in drawn]
+    grids = list(dict.fromkeys(shown))  # most runs share one
     for metric in against_step:
         has = [np.isfinite(rows[metric["name"]].to_numpy(float)).any() for rows in runs.values()]
         metric["runs"] = np.flatnonzero(has).tolist()
@@ -86,10 +85,10 @@ def packed_study(
             "step": {ALWAYS: constant(ends, "chance_loss")},
             "depth": {SCORE: constant(ends, "score_chance")},
         },
-        "grids": list(grids),
+        "grids": grids,
         "runs": [
-            _described(rows, reason) | {"grid": grids[tuple(map(int, shown["step"]))]}
-            for rows, shown, reason in zip(runs.values(), drawn, ends["reason"], strict=True)
+            _described(rows, reason) | {"grid": grids.index(own)}
+            for rows, own, reason in zip(runs.values(), shown, ends["reason"], strict=True)
         ],
     }
     numbers = [drawn[run][metric["name"]] for metric in against_step for run in metric["runs"]]
