@@ -57,14 +57,17 @@ def trained(losses, variant="mhc", depth=8, seed=0, backend="torch", study="a"):
     return run(**axes, loss_final=losses[-1]), curve(losses, **axes)
 
 
-def write_results(folder, runs, reports, studies=("a",)):
-    """Tables of these runs and reports of these texts in `folder`; returns their config."""
-    config = config_with(folder, studies)
-    cells, steps = zip(*runs, strict=True) if runs else ((), ())
-    none = ({**run(), "status": "missing"}, curve([CHANCE]))
-    table = frame(*steps) if steps else frame(none[1]).iloc[:0]
-    summary = summary_table(frame(*cells) if cells else frame(none[0]))
-    save_tables({"steps.csv.gz": table, "summary.csv": summary}, folder / "tables")
+def write_results(folder, runs, reports, studies=("a",), **changes):
+    """Tables of these runs and reports of these texts in `folder`; returns their config.
+
+    `changes`: of the studies, as `config_with` takes them.
+    """
+    config = config_with(folder, studies, **changes)
+    ends, steps = zip(*runs, strict=True) if runs else ((), ())
+    table = frame(*steps) if steps else frame(curve([CHANCE])).iloc[:0]
+    cells = frame(*ends) if ends else frame({**run(), "status": "missing"})
+    tables = {"steps.csv.gz": table, "cells.csv": cells, "summary.csv": summary_table(cells)}
+    save_tables(tables, folder / "tables")
     for name, text in reports.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")

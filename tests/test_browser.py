@@ -47,10 +47,23 @@ VERDICTS = """
 | two | {wide} | {wide} | | **contradicted** |
 """.format(wide="some words " * 9)
 
+STUDY = """# a
+
+| variant | scheme | differs from the scheme in |
+|---|---|---|
+| hc | hc_demo | – |
+| mhc | mhc_demo | – |
+
+In words, mhc ends below hc; hc-like is no name.
+"""
+
 FIGURE = (
     b'<svg xmlns="http://www.w3.org/2000/svg" width="800" height="300">'
     b'<rect width="800" height="300" fill="#eee"/></svg>'
 )
+
+
+LABELS = {"mhc": "the demo's mHC", "b": "Does it end well?"}
 
 
 def losses(start, steps=150):
@@ -72,13 +85,15 @@ def results(tmp_path_factory):
     broken = losses(4.0)[:20] + [math.nan] * 130
     runs += [trained(broken, "hc", 16, seed) for seed in (0, 1)]
     runs += [trained([4.0] + [math.nan] * 149, "hc", 32)]
+    runs += [trained([4.0, 2.0, 1.0], "mhc", study="b", seed=seed) for seed in (0, 1)]
     comparison = f'# Comparison\n\n<a id="here"></a>\nHere.\n\n{VERDICTS}'
-    reports = {"RESULTS.md": REPORT, "COMPARISON.md": comparison}
-    config = write_results(folder, runs, reports)
+    reports = {"RESULTS.md": REPORT, "COMPARISON.md": comparison, "studies/a.md": STUDY}
+    reports["studies/b.md"] = "# b\n\nWords.\n"
+    config = write_results(folder, runs, reports, ("a", "b"))
     (folder / "figures/overview").mkdir(parents=True)
     (folder / "figures/overview/x.svg").write_bytes(FIGURE)
     Image.new("RGB", (800, 300)).save(folder / "figures/overview/x.png")
-    make_page(config.model_copy(update={"labels": {"mhc": "the demo's mHC"}}))
+    make_page(config.model_copy(update={"labels": LABELS}))
     return folder
 
 
@@ -134,7 +149,7 @@ def test_every_link_leads_somewhere(page, results):
     assert "tables/summary.csv#L2" in links
     assert "#comparison--here" in links
     for link in links:
-        path, _, anchor = link.partition("#")
+        path, _, anchor = link.partition("?")[0].partition("#")
         if path:
             assert (results / path).is_file(), link
         else:
@@ -146,10 +161,11 @@ def test_every_link_leads_somewhere(page, results):
 
 
 def test_every_image_is_shown_and_nothing_was_loaded(page):
-    sizes = page.execute_script(
+    page.execute_script("document.querySelector('main img').scrollIntoView()")
+    sizes = (
         "return [...document.querySelectorAll('main img')].map(i => [i.complete, i.naturalWidth])"
     )
-    assert sizes == [[True, 800]]
+    until(lambda: page.execute_script(sizes) == [[True, 800]])
     loaded = page.execute_script("return performance.getEntriesByType('resource').map(e => e.name)")
     assert [name for name in loaded if not name.startswith("data:")] == []
 
@@ -173,7 +189,7 @@ ROW = "main a[href='tables/summary.csv#L2']"
 def test_a_link_to_a_row_opens_it_in_place(page, results):
     address = page.current_url
     find(page, ROW)[0].click()
-    (dialog,) = find(page, "dialog[open]")
+    (dialog,) = until(lambda: find(page, "dialog[open]"))
     with (results / "tables/summary.csv").open(newline="") as file:
         head, row, *_ = csv.reader(file)
     values = dict(zip(head, row, strict=True))
@@ -189,6 +205,9 @@ def test_a_link_to_a_row_opens_it_in_place(page, results):
         f"Line 2 of tables/summary.csv, without the {empty} columns that are empty there."
     )
     assert page.current_url == address
+    names = until(lambda: find(page, "dialog[open] td abbr"))
+    told = {(name.text, name.get_attribute("title")) for name in names}
+    assert told == {(values["variant"], "scheme plain")}
     find(page, "dialog[open] button")[0].click()
     assert not dialog.is_displayed()
 
@@ -196,7 +215,7 @@ def test_a_link_to_a_row_opens_it_in_place(page, results):
 def test_evidence_opens_and_closes_by_keyboard(page):
     link = find(page, ROW)[0]
     link.send_keys("\ue007")
-    (dialog,) = find(page, "dialog[open]")
+    (dialog,) = until(lambda: find(page, "dialog[open]"))
     assert page.switch_to.active_element.text == "Close"
     page.switch_to.active_element.send_keys("\ue00c")  # Escape
     until(lambda: not dialog.is_displayed())
@@ -207,11 +226,13 @@ def test_a_link_to_a_row_that_the_page_does_not_have_leads_to_the_file(page):
     script = (
         "const link = document.querySelector(arguments[0]);"
         "link.setAttribute('href', 'tables/summary.csv#L999');"
-        "let prevented; addEventListener('click', e => {"
-        "  prevented = e.defaultPrevented; e.preventDefault() }, {once: true});"
-        "link.click(); return prevented"
+        "navigation.addEventListener('navigate', e => {"
+        "  window.led = e.destination.url; e.preventDefault() }, {once: true});"
+        "link.click()"
     )
-    assert page.execute_script(script, ROW) is False
+    page.execute_script(script, ROW)
+    led = until(lambda: page.execute_script("return window.led"))
+    assert led.endswith("/tables/summary.csv#L999")
     assert not find(page, "dialog[open]")
 
 
@@ -263,33 +284,34 @@ def test_the_keyboard_sorts_too(page, key):
     assert column(page, 2) == UP
 
 
-# --- curves -------------------------------------------------------------------------------------
+# --- explorer -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def plot(page):
-    """The figure of curves, drawn."""
-    (figure,) = find(page, ".curves")
+    """The explorer, drawn, at eight layers."""
+    (section,) = find(page, ".explorer")
     assert not find(page, ".plot svg")  # nothing is drawn before it can be seen
-    page.execute_script("arguments[0].scrollIntoView({block: 'center'})", figure)
+    page.execute_script("document.querySelector('.plot').scrollIntoView({block: 'center'})")
     until(lambda: find(page, ".plot .scatterlayer .trace"))
     assert find(page, ".controls [name=depth]")[0].get_attribute("value") == "32"  # the deepest
     choose(page, "depth", "8")
-    return figure
+    return section
 
 
 def choose(page, name, option):
-    (control,) = find(page, f".controls [name={name}]")
+    (control,) = find(page, f".explorer [name={name}]")
     page.execute_script(
         "arguments[0].value = arguments[1];"
         "arguments[0].dispatchEvent(new Event('change', {bubbles: true}))",
         control,
         option,
     )
+    until(lambda: control.get_attribute("value") == option)
 
 
 def traces(page):
-    """The lines that are drawn, but for the chance level."""
+    """The lines that are drawn, but for levels and areas."""
     return page.execute_script(
         "return document.querySelector('.plot').data.filter(t => t.name)"
         ".map(t => ({name: t.name, x: t.x, y: t.y, look: [t.line.color, t.line.dash],"
@@ -297,9 +319,24 @@ def traces(page):
     )
 
 
+def points(line):
+    return dict(zip(line["x"], line["y"], strict=True))
+
+
+def near(number):
+    """A number as the page has it: in single precision."""
+    return pytest.approx(number, rel=1e-6)
+
+
 def rows(results, **where):
     with gzip.open(results / "tables/steps.csv.gz", "rt", newline="") as file:
         return [r for r in csv.DictReader(file) if all(r[k] == str(v) for k, v in where.items())]
+
+
+def losses_of(results, depth=8, backend="torch", **where):
+    """The losses of one run, by step."""
+    found = rows(results, study="a", depth=depth, backend=backend, **where)
+    return {int(row["step"]): float(row["loss"]) for row in found}
 
 
 def test_a_line_for_every_variant_and_seed_with_the_numbers_of_the_table(page, plot, results):
@@ -309,33 +346,191 @@ def test_a_line_for_every_variant_and_seed_with_the_numbers_of_the_table(page, p
     assert [line["look"] for line in drawn[::2]] == [[colour, "solid"] for colour in colours]
     assert "baseline, seed 0" in drawn[0]["words"]
     assert "the demo's mHC, seed 1" in drawn[-1]["words"]
-    found = rows(results, variant="hc", depth=8, seed=1, backend="torch")
-    exact = {int(row["step"]): float(row["loss"]) for row in found}
+    exact = losses_of(results, variant="hc", seed=1)
     line = drawn[3]
     assert (line["x"][0], line["x"][-1]) == (0, 149)
-    assert 50 < len(line["x"]) < 150
-    assert line["y"] == [exact[step] for step in line["x"]]
+    assert 40 < len(line["x"]) < 100
+    assert line["y"] == [near(exact[step]) for step in line["x"]]
 
 
 def test_other_depths_and_platforms_are_other_runs(page, plot, results):
     choose(page, "depth", "16")
     choose(page, "platform", "mlx")
-    assert [line["name"] for line in traces(page)] == ["baseline"] * 2 + ["mhc"] * 2
+    until(lambda: [line["name"] for line in traces(page)] == ["baseline"] * 2 + ["mhc"] * 2)
     assert find(page, ".notes li")[0].text == "Not run here: hc"
+
+
+def test_a_band_is_the_geometric_mean_and_the_range_of_the_seeds(page, plot, results):
+    choose(page, "seeds", "band")
+    lines = {line["name"]: points(line) for line in traces(page)}
+    assert list(lines) == ["baseline", "hc", "mhc"]
+    one, two = (losses_of(results, variant="hc", seed=seed)[50] for seed in (0, 1))
+    assert lines["hc"][50] == near(math.sqrt(one * two))
+    area = page.execute_script("return document.querySelector('.plot').data[1]")
+    assert area["fill"] == "toself"
+    corners = [y for x, y in zip(area["x"], area["y"], strict=True) if x == 50]
+    assert sorted(corners) == [near(one), near(two)]
+
+
+def test_with_a_seed_that_is_not_finite_there_is_no_mean(page, plot):
+    choose(page, "depth", "16")
+    choose(page, "seeds", "band")
+    (line,) = (line for line in traces(page) if line["name"] == "hc")
+    assert {x for x, y in points(line).items() if y is None} == {x for x in line["x"] if x >= 20}
+
+
+def test_against_depth_a_dot_is_the_score_of_a_run(page, plot, results):
+    choose(page, "against", "depth")
+    assert not find(page, ".controls [name=depth]")[0].is_displayed()
+    baseline = points(traces(page)[0])
+    last = [losses_of(results, variant="baseline", seed=0, depth=d)[149] for d in (8, 16)]
+    assert list(baseline.items()) == [(8, near(last[0])), (16, near(last[1]))]
+    choose(page, "seeds", "band")
+    both = [losses_of(results, variant="mhc", seed=seed)[149] for seed in (0, 1)]
+    (mhc,) = (points(line) for line in traces(page) if line["name"] == "mhc")
+    assert mhc[8] == near(math.sqrt(both[0] * both[1]))
+    (hc,) = (points(line) for line in traces(page) if line["name"] == "hc")
+    assert (hc[16], hc[32]) == (None, None)  # not finite, so no mean of the rest
+    assert "hc at 32 layers" in find(page, ".notes")[0].text
+
+
+def test_against_plain_is_a_run_beside_the_plain_run_of_its_seed(page, plot, results):
+    choose(page, "values", "ratio")
+    own, plain = (losses_of(results, variant=name, seed=1) for name in ("hc", "baseline"))
+    lines = [points(line) for line in traces(page)]
+    assert lines[3] == {step: near(own[step] / plain[step]) for step in lines[3]}
+    assert len(lines[3]) > 40
+    assert set(lines[0].values()) == {1}
+    choose(page, "values", "difference")
+    (axis,) = find(page, ".controls [name=axis]")
+    assert (axis.get_attribute("value"), axis.is_enabled()) == ("linear", False)
+    assert points(traces(page)[3])[50] == pytest.approx(own[50] - plain[50], abs=1e-5)
+    find(page, ".legend input[name=baseline]")[0].click()  # others are still compared with it
+    assert points(traces(page)[1])[50] == pytest.approx(own[50] - plain[50], abs=1e-5)
+
+
+def test_another_study_has_its_own_controls(page, plot):
+    choose(page, "values", "ratio")
+    choose(page, "study", "b")
+    until(lambda: [line["y"] for line in traces(page)] == [[4, 2, 1]] * 2)
+    assert not find(page, ".controls [name=values]")[0].is_enabled()  # it has no plain network
+    assert [box.get_attribute("name") for box in find(page, ".legend input")] == ["mhc"]
+    (chosen,) = find(page, ".controls [name=study] option:checked")
+    assert chosen.text == "Does it end well?"
+
+
+def test_a_link_of_a_study_leads_to_its_curves(page):
+    (link,) = find(page, "#studies-b a[href='#explorer?study=b']")
+    page.execute_script("arguments[0].click()", link)
+    until(lambda: find(page, ".plot .scatterlayer .trace"))
+    assert [line["y"] for line in traces(page)] == [[4, 2, 1]] * 2
+    top = "return document.querySelector('#explorer').getBoundingClientRect().top"
+    assert 0 <= page.execute_script(top) < 400
+    assert page.current_url.endswith("#explorer?study=b")
+
+
+@pytest.mark.parametrize("seeds", ["each", "band"])
+@pytest.mark.parametrize("against", ["step", "depth"])
+def test_the_csv_has_what_is_shown(page, plot, tmp_path, against, seeds):
+    page.execute_cdp_cmd(
+        "Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)}
+    )
+    choose(page, "against", against)
+    choose(page, "seeds", seeds)
+    find(page, ".legend input[name=baseline]")[0].click()
+    drawn = traces(page)
+    find(page, "[data-csv]")[0].click()
+    (file,) = until(lambda: list(tmp_path.glob("a-*.csv")))
+    with file.open(newline="") as opened:
+        found = list(csv.DictReader(opened))
+    shown = [
+        (line["name"], x, y) for line in drawn for x, y in points(line).items() if y is not None
+    ]
+    across, value = against, "value" if seeds == "each" else "mean"
+    assert [(row["variant"], int(row[across])) for row in found] == [(v, x) for v, x, _ in shown]
+    assert [float(row[value]) for row in found] == [near(y) for _, _, y in shown]
+    assert {(row["study"], row["platform"], row["values"]) for row in found} == {
+        ("a", "torch", "as measured")
+    }
+
+
+def test_beside_a_curve_stands_the_command_of_its_run(page, plot, results):
+    (command,) = find(page, ".run code")
+    axes = "--depth 8 --variant {} --backend torch --seed {}"
+    config = f"--config {results / 'config.json'}"
+    assert command.text == f"fathom train a {axes.format('baseline', 0)} {config}"
+    choose(page, "run", "8/mhc/1")
+    assert command.text == f"fathom train a {axes.format('mhc', 1)} {config}"
+    settle(page, page.current_url)
+    (command,) = find(page, ".run code")
+    assert axes.format("mhc", 1) in command.text
+    find(page, ".run [data-card]")[0].click()
+    until(lambda: find(page, "dialog[open]"))
+    assert find(page, "dialog[open] h2")[0].text == "mhc: the demo's mHC"
+
+
+def test_the_keyboard_reaches_and_uses_every_control(page, plot):
+    page.execute_script("document.querySelector('.controls [name=study]').focus()")
+    reached = []
+    for _ in range(40):
+        focused = page.switch_to.active_element
+        reached.append(
+            focused.get_attribute("name") or focused.text or focused.get_attribute("aria-label")
+        )
+        if reached[-1] == "its settings":
+            break
+        focused.send_keys("\t")
+    wanted = ["study", "against", "metric", "depth", "platform", "seeds", "values", "axis"]
+    assert reached[: len(wanted)] == wanted
+    assert {"baseline", "hc", "mhc", "all", "none", "run"} <= set(reached)
+    assert "Download these numbers as CSV" in reached
+    (against,) = find(page, ".controls [name=against]")
+    against.send_keys("d")  # as in depth
+    until(lambda: "against=depth" in page.current_url)
+    assert traces(page)[0]["x"] == [8, 16]
+
+
+# --- variants -----------------------------------------------------------------------------------
+
+
+def test_a_name_of_a_variant_says_what_it_is(page):
+    names = until(lambda: find(page, "#studies-a abbr"))
+    told = {name.get_attribute("textContent"): name.get_attribute("title") for name in names}
+    assert told == {"hc": "scheme hc_demo", "mhc": "the demo's mHC; scheme mhc_demo"}
+    assert "hc-like" not in told
+    words = find(page, "#studies-a > p")[0]
+    assert words.text == "In words, mhc ends below hc; hc-like is no name."
+    assert {name.text for name in find(page, "#results td:first-child abbr")} >= {"hc", "mhc"}
+
+
+@pytest.mark.parametrize("column", [0, 1])
+def test_a_variant_in_the_table_of_its_study_opens_its_card(page, column):
+    buttons = until(lambda: find(page, "#studies-a button.card"))
+    assert len(buttons) == 4
+    buttons[2 + column].send_keys("\ue007")
+    (dialog,) = until(lambda: find(page, "dialog[open]"))
+    assert find(page, "dialog[open] h2")[0].text == "mhc: the demo's mHC"
+    shown = {
+        row.find_element("css selector", "th").text: row.find_element("css selector", "td").text
+        for row in find(page, "dialog[open] tbody tr")
+    }
+    assert shown["scheme"] == "mhc_demo"
+    assert {"formula", "source", "H_res", "parameters of the deepest network"} <= set(shown)
+    page.switch_to.active_element.send_keys("\ue00c")  # Escape
+    until(lambda: not dialog.is_displayed())
 
 
 def test_pointing_at_a_line_shows_the_number_of_the_table(page, plot, results):
     """The pointer is put where a step of a run must stand, by the axes that plotly drew."""
     from selenium.webdriver import ActionChains
 
-    found = rows(results, variant="baseline", depth=8, seed=0, backend="torch", step=50)
-    loss = found[0]["loss"]
+    loss = losses_of(results, variant="baseline", seed=0)[50]
     x, y = page.execute_script(
         "const plot = document.querySelector('.plot'), layout = plot._fullLayout;"
         "const box = plot.getBoundingClientRect();"
         "return [box.x + layout.xaxis._offset + layout.xaxis.d2p(50),"
         "        box.y + layout.yaxis._offset + layout.yaxis.d2p(arguments[0])]",
-        float(loss),
+        loss,
     )
     pointer = ActionChains(page)
     pointer.w3c_actions.pointer_action.move_to_location(int(x) - 30, int(y) - 30)
@@ -343,7 +538,7 @@ def test_pointing_at_a_line_shows_the_number_of_the_table(page, plot, results):
     pointer.perform()
     until(lambda: find(page, ".plot .hovertext"))
     lines = [line.text for line in find(page, ".plot .hovertext tspan")]
-    assert lines == ["step 50", loss]
+    assert lines == ["step 50", str(float(f"{loss:.7g}"))]
     assert find(page, ".plot .hovertext .name")[0].text == "baseline, seed 0"
 
 
@@ -361,7 +556,11 @@ def test_a_variant_is_switched_off_as_a_whole(page, plot):
 
 def test_a_variant_goes_by_its_label_and_its_name_is_the_tooltip(page, plot):
     entries = [(e.text, e.get_attribute("title")) for e in find(page, ".legend label")]
-    assert entries == [("baseline", "baseline"), ("hc", "hc"), ("the demo's mHC", "mhc")]
+    assert entries == [
+        ("baseline", "baseline: scheme plain"),
+        ("hc", "hc: scheme hc_demo"),
+        ("the demo's mHC", "mhc: the demo's mHC; scheme mhc_demo"),
+    ]
     choose(page, "depth", "32")
     assert find(page, ".notes li")[-1].text == "Not run here: baseline, the demo's mHC"
 
@@ -393,7 +592,7 @@ def test_the_keyboard_shows_a_variant_alone(page, plot, key):
 def shown(page):
     """What the curves show, as their controls and lines have it."""
     controls = page.execute_script(
-        "const form = document.querySelector('.controls');"
+        "const form = document.querySelector('.controls').elements;"
         "return ['metric', 'depth', 'platform', 'axis'].map(name => form[name].value)"
     )
     return controls, sorted({line["name"] for line in traces(page)})
@@ -443,32 +642,31 @@ def test_what_is_shown_at_first_is_not_in_the_address(page, plot):
     assert "?" not in page.current_url
 
 
-@pytest.mark.parametrize("state", ["", "?a.depth=16"])
+@pytest.mark.parametrize("state", ["", "?depth=16"])
 def test_an_address_of_an_anchor_leads_to_it(page, results, state):
     on_a_phone(page)  # where the page is long enough
     page.get("about:blank")
-    page.get((results / "index.html").as_uri() + f"#curves--a{state}")
-    top = "return document.querySelector('#curves--a').getBoundingClientRect().top"
+    page.get((results / "index.html").as_uri() + f"#explorer{state}")
+    top = "return document.querySelector('#explorer').getBoundingClientRect().top"
     until(lambda: 0 <= page.execute_script(top) < 400)
     until(lambda: find(page, ".plot .scatterlayer .trace"))
     assert shown(page)[0][1] == ("16" if state else "32")
 
 
-def test_a_link_keeps_what_curves_show(page, plot):
-    choose(page, "depth", "16")
+def test_a_link_keeps_what_the_explorer_shows(page, plot):
     page.execute_script("document.querySelector('nav a[href=\"#comparison\"]').click()")
-    assert page.current_url.endswith("#comparison?a.depth=16")
+    assert page.current_url.endswith("#comparison?depth=8")
     go(page, -1)
-    until(lambda: not page.current_url.endswith("#comparison?a.depth=16"))
+    until(lambda: not page.current_url.endswith("#comparison?depth=8"))
     go(page, -1)
-    until(lambda: shown(page)[0][1] == "8")
+    until(lambda: shown(page)[0][1] == "32")
 
 
 def test_reading_on_changes_the_address_and_adds_no_step(page):
     on_a_phone(page, height=300)
     steps = page.execute_script("return history.length")
-    page.execute_script("document.querySelector('#curves--a').scrollIntoView()")
-    until(lambda: page.current_url.endswith(("#curves", "#curves--a")))
+    page.execute_script("document.querySelector('#explorer').scrollIntoView()")
+    until(lambda: page.current_url.endswith("#explorer"))
     page.execute_script("scrollTo(0, 0)")
     until(lambda: page.current_url.endswith("#results"))
     assert page.execute_script("return history.length") == steps
@@ -477,15 +675,15 @@ def test_reading_on_changes_the_address_and_adds_no_step(page):
 @pytest.mark.parametrize(
     "state",
     [
-        "#%?a.depth=%",
-        "#nowhere?a.depth=7&a.metric=x&a.axis=&a.platform=9&a.hidden=x",
-        "#?b.depth=8",
+        "#%?depth=%",
+        "#nowhere?study=x&depth=7&metric=x&axis=&platform=9&hidden=x&seeds=y&against=z",
+        "#?a.depth=8",
     ],
 )
 def test_an_address_that_makes_no_sense_shows_what_is_there_at_first(page, results, state):
     page.get("about:blank")
     page.get((results / "index.html").as_uri() + state)
-    page.execute_script("document.querySelector('.curves').scrollIntoView()")
+    page.execute_script("document.querySelector('.plot').scrollIntoView()")
     until(lambda: find(page, ".plot .scatterlayer .trace"))
     assert shown(page) == (["loss", "32", "torch", "log"], ["hc"])
 
@@ -532,7 +730,7 @@ def on_a_phone(page, height=844):
 
 def test_nothing_scrolls_sideways_on_a_phone(page, results):
     on_a_phone(page)
-    (figure,) = find(page, ".curves")
+    (figure,) = find(page, ".plot")
     page.execute_script("arguments[0].scrollIntoView({block: 'center'})", figure)
     until(lambda: find(page, ".plot .scatterlayer .trace"))
     width = "return [document.scrollingElement.scrollWidth, innerWidth]"

@@ -3,6 +3,7 @@
 import base64
 import csv
 import gzip
+import io
 import json
 import math
 import re
@@ -15,14 +16,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
+from fathom import tasks
 from fathom.analysis.claims import load_published
-from fathom.analysis.tables import summary_table
 from fathom.cli import main
 from fathom.report.figures.style import COLOURS, colour_of
 from fathom.report.page import write_page
-from fathom.report.page.curves import MOST_STEPS, curves_of, encoded, looks_of
+from fathom.report.page.cards import cards_of
 from fathom.report.page.evidence import evidence_of
+from fathom.report.page.explorer import EARLY, EVENLY, encoded, looks_of, packed_study
 from fathom.report.render import write_reports
 from fathom.report.verify import verify
 from fathom.settings import ConfigError
@@ -30,7 +33,7 @@ from fathom.system.files import write_json
 from page_helpers import TEMPLATES, Page, make_page, trained, write_results
 from report_helpers import analyze_runs
 from run_helpers import config_with
-from tables_helpers import CHANCE, curve, frame, run
+from tables_helpers import CHANCE, frame
 
 pytest.importorskip("plotly", reason="plotly is not installed")
 pytest.importorskip("markdown_it", reason="markdown-it-py is not installed")
@@ -57,14 +60,43 @@ def page(results):
 
 
 def unpacked(text):
-    return gzip.decompress(base64.b64decode(text)).decode()
+    return gzip.decompress(base64.b64decode(text))
 
 
-def json_in(text):
-    """The data of the page: of evidence, then of the curves of every study."""
-    (evidence,) = re.findall(r'<script type="application/json">(.*?)</script>', text, re.DOTALL)
-    curves = re.findall(r'<script type="application/gzip">(.*?)</script>', text)
-    return [json.loads(data) for data in (evidence, *map(unpacked, curves))]
+def evidence_in(text):
+    """The rows of tables that the page has."""
+    (evidence,) = re.findall(r'<script type="application/gzip">(.*?)</script>', text)
+    return json.loads(unpacked(evidence))
+
+
+def studies_in(text):
+    """What the explorer has, by study: see `read_study`."""
+    packed = re.findall(r'<script type="application/gzip" data-study="(.*?)">(.*?)</script>', text)
+    return {study: read_study(data) for study, data in packed}
+
+
+def numbers_in(columns):
+    """The numbers, unpacked without NumPy."""
+    count = len(columns) // 4
+    raw = bytes(columns[place * count + i] for i in range(count) for place in range(4))
+    return list(struct.unpack(f"<{count}f", raw))
+
+
+def read_study(data):
+    """What is said of a study; its runs, each with its values by metric, of steps and of itself."""
+    line, _, columns = unpacked(data).partition(b"\n")
+    study, numbers = json.loads(line), iter(numbers_in(columns))
+    for run_ in study["runs"]:
+        run_ |= {"steps": study["grids"][run_["grid"]], "values": {}, "ends": {}}
+    for metric in study["metrics"]["step"]:
+        for i in metric["runs"]:
+            found = [next(numbers) for _ in study["runs"][i]["steps"]]
+            study["runs"][i]["values"][metric["name"]] = found
+    for metric in study["metrics"]["depth"]:
+        for run_ in study["runs"]:
+            run_["ends"][metric["name"]] = next(numbers)
+    assert not list(numbers)
+    return study
 
 
 def main_part(text):
@@ -92,8 +124,8 @@ def test_reports_are_sections_in_order_and_links_between_them_stay_inside(page):
         studies=("b", "a"),
     )
     sections = [attrs["id"] for tag, attrs in found.elements if tag == "section"]
-    assert sections == ["results", "studies-b", "studies-a", "comparison", "zulu"]
-    inside = found.all("a", "href")[-9:]
+    assert sections == ["results", "explorer", "studies-b", "studies-a", "comparison", "zulu"]
+    inside = [href for href in found.all("a", "href") if "?" not in href][-9:]
     assert inside == [
         "#studies-b", "#comparison--here", "#results--one-part", "tables/summary.csv#L2",
         "../docs/definitions.md", "https://example.org/x#y",
@@ -106,11 +138,29 @@ def test_reports_are_sections_in_order_and_links_between_them_stay_inside(page):
 def test_only_the_first_report_has_a_heading_of_the_first_level(page):
     again = "## Same\n\n## Same\n\n###### Deep\n"
     _, text = page({"RESULTS.md": f"# Results\n\n{again}", "COMPARISON.md": "# C\n\n## Same\n"})
-    assert re.findall(r'<(h\d) id="([^"]+)">', text) == [
+    assert re.findall(r'<(h\d) id="([^"]+)">', main_part(text)) == [
         ("h1", "results--results"), ("h2", "results--same"), ("h2", "results--same-1"),
         ("h6", "results--deep"), ("h2", "comparison--c"), ("h3", "comparison--same"),
-        ("h3", "curves--a"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("labels", "described", "title"),
+    [
+        ({"a": "How deep <can> it be?"}, "Words.", "How deep &lt;can&gt; it be?"),
+        ({}, "What it asks.", "What it asks"),
+        ({}, "", "a"),
+    ],
+)
+def test_a_study_is_headed_by_what_it_asks_and_named_once(results, labels, described, title):
+    reports = {"RESULTS.md": "# R\n\n[to it](studies/a.md#a)\n", "studies/a.md": "# a\n"}
+    config = write_results(results, [trained(THREE)], reports, a={"description": described})
+    text = make_page(config.model_copy(update={"labels": labels}))
+    (heading,) = re.findall(r'<h2 id="studies-a--a">(.*)</h2>', text)
+    named = "" if title == "a" else " <small><code>a</code></small>"
+    assert heading == title + named
+    assert f'<a href="#studies-a">{title}</a>' in text
+    assert f'<option value="a">{title}</option>' in text
 
 
 @pytest.mark.parametrize(
@@ -154,7 +204,7 @@ def test_every_row_that_a_link_leads_to_is_there_once_as_in_the_csv(page, result
     for name in reports:
         reports[name] = reports[name].replace("(tables", "(../tables" if "/" in name else "(tables")
     found, text = page(reports, runs)
-    (table,) = json_in(text)[0].values()
+    (table,) = evidence_in(text).values()
     head, *rows = rows_in(results / "tables/summary.csv")
     assert len(rows) == 3
     assert table["columns"] == head
@@ -167,7 +217,10 @@ def test_values_of_evidence_stay_text(results, tmp_path):
     (tmp_path / "x.csv").write_text('claim,b\n"a, </script><b>",0.10\n"é",\n', encoding="utf-8")
     data = evidence_of(['<a href="tables/x.csv#L2">', '<a href="tables/x.csv#L3">'], tmp_path)
     assert "<" not in data
-    assert json.loads(data)["x.csv"]["rows"] == {"2": ["a, </script><b>", "0.10"], "3": ["é", ""]}
+    assert json.loads(unpacked(data))["x.csv"]["rows"] == {
+        "2": ["a, </script><b>", "0.10"],
+        "3": ["é", ""],
+    }
 
 
 @pytest.mark.parametrize(
@@ -177,7 +230,7 @@ def test_values_of_evidence_stay_text(results, tmp_path):
 )  # fmt: skip
 def test_a_link_that_leads_to_no_row_has_none(tmp_path, href):
     (tmp_path / "x.csv").write_text("a\n1\n", encoding="utf-8")
-    assert evidence_of([f'<a href="{href}">'], tmp_path) == "{}"
+    assert unpacked(evidence_of([f'<a href="{href}">'], tmp_path)) == b"{}"
 
 
 # --- figures ------------------------------------------------------------------------------------
@@ -199,24 +252,33 @@ def drawn(results):
     return put
 
 
-@pytest.mark.parametrize(
-    ("png", "svg", "kind", "shown"),
-    [
-        (bytes(40), SVG, "svg+xml", SVG.replace(b"\n", b" ")),  # half as long
-        (bytes(range(256)), SVG * 100, "png;base64", bytes(range(256))),
-    ],
-)
-def test_a_figure_is_put_into_the_page_as_svg_unless_that_is_bulky(
-    drawn, page, png, svg, kind, shown
-):
-    drawn(png=png, svg=svg)
+def picture(size=(40, 30)):
+    """A PNG with a palette, as figures are saved, in which no two rows are alike."""
+    image, file = Image.effect_noise(size, 60).convert("P"), io.BytesIO()
+    image.save(file, format="PNG")
+    return file.getvalue(), image.convert("RGB")
+
+
+def test_a_bulky_figure_is_put_into_the_page_pixel_by_pixel(drawn, page):
+    png, pixels = picture()
+    drawn(png=png, svg=SVG * 1000)
     found, text = page({"RESULTS.md": REPORT})
     (source,) = found.all("img", "src")  # the image of the dialog has none yet
     head, _, data = source.partition(",")
-    assert head == f"data:image/{kind}"
-    assert (base64.b64decode(data) if "64" in kind else unquote_to_bytes(data)) == shown
+    assert head == "data:image/webp;base64"
+    with Image.open(io.BytesIO(base64.b64decode(data))) as shown:
+        assert shown.convert("RGB").tobytes() == pixels.tobytes()
+    assert (found.all("img", "width"), found.all("img", "height")) == (["40"], ["30"])
     assert "<figcaption>Its <code>caption</code> &amp; more.</figcaption>" in text
     assert found.all("img", "alt")[0] == "a <b>"
+
+
+def test_a_figure_whose_svg_is_shorter_is_put_into_the_page_as_that(drawn, page):
+    drawn(png=picture()[0], svg=SVG)
+    (source,) = page({"RESULTS.md": REPORT})[0].all("img", "src")
+    head, _, data = source.partition(",")
+    assert head == "data:image/svg+xml"
+    assert unquote_to_bytes(data) == SVG.replace(b"\n", b" ")
 
 
 @pytest.mark.parametrize("source", ["figures/overview/x.png", "x.png", ".", "figures", "/etc/hosts",
@@ -228,82 +290,114 @@ def test_a_figure_that_is_not_there_is_named_and_nothing_is_loaded(page, results
     assert "The figure loss is not drawn here." in found.text
 
 
-# --- curves -------------------------------------------------------------------------------------
-
-
-def values_of(encoded_values):
-    """The numbers, unpacked without NumPy."""
-    raw = base64.b64decode(encoded_values["bytes"])
-    letter, size = {"f4": ("f", 4), "f8": ("d", 8)}[encoded_values["dtype"]]
-    count = len(raw) // size
-    raw = bytes(raw[place * count + i] for i in range(count) for place in range(size))
-    return list(struct.unpack(f"<{len(raw) // size}{letter}", raw))
+# --- explorer -----------------------------------------------------------------------------------
 
 
 @given(st.lists(st.floats() | st.floats(width=32), max_size=20))
-def test_numbers_stay_what_they_are_and_gaps_are_nan(numbers):
-    back = values_of(encoded(np.array(numbers, dtype=float)))
+def test_numbers_keep_seven_digits_and_gaps_are_nan(numbers):
+    back = numbers_in(encoded(np.array(numbers, dtype=float)))
+    largest, smallest = 3.4e38, 1.2e-38  # of single precision
     assert len(back) == len(numbers)
     for number, found in zip(numbers, back, strict=True):
-        assert found == number if math.isfinite(number) else math.isnan(found)
+        if smallest < abs(number) < largest:
+            assert found == pytest.approx(number, rel=6e-8)
+        else:
+            assert found == pytest.approx(number, abs=smallest) or math.isnan(found)
+        assert math.isfinite(number) or math.isnan(found)
 
 
-def study_curves(rows, names=("baseline", "hc", "mhc"), labels=None):
-    """The curves of study a, and what their script reads."""
-    curves = curves_of("a", names, frame(rows), summary_table(frame(run())), labels or {})
-    return curves, json.loads(unpacked(curves.data))
+def study_of(runs, names=("baseline", "hc", "mhc"), labels=None, plain="baseline"):
+    """What the explorer reads of these runs: (row of cells, rows of steps) each."""
+    cells, steps = zip(*runs, strict=True)
+    score = tasks.score_of("tokens", "held_out")
+    packed = packed_study(names, plain, frame(*steps), frame(*cells), score, labels or {})
+    return read_study(packed)
 
 
 def test_a_run_has_its_place_and_its_values():
-    rows = [*curve(THREE), *curve([4.0, NAN, INF], "hc", 16, 2, backend="mlx")]
-    curves, data = study_curves(rows)
-    assert curves.platforms == ["torch", "mlx"]
-    assert curves.depths == [8, 16]
-    assert list(data["variants"]) == ["hc", "mhc"]
-    assert data["variants"]["mhc"] == {"label": "mhc", "colour": COLOURS["mhc"], "dash": "none"}
-    assert data["chance"] == {"loss": CHANCE}
-    first, second = data["runs"]
+    study = study_of([trained(THREE), trained([4.0, NAN, INF], "hc", 16, 2, backend="mlx")])
+    assert list(study["variants"]) == ["hc", "mhc"]
+    assert study["variants"]["mhc"] == {"label": "mhc", "colour": COLOURS["mhc"], "dash": "none"}
+    assert study["chance"]["step"] == {"loss": CHANCE}
+    first, second = study["runs"]
     assert {k: first[k] for k in ("platform", "depth", "variant", "seed", "broken", "steps")} == {
         "platform": "torch", "depth": 8, "variant": "mhc", "seed": 0, "broken": None,
         "steps": [0, 1, 2],
     }  # fmt: skip
-    assert values_of(first["values"]["loss"]) == THREE
+    assert (second["platform"], second["depth"], second["seed"]) == ("mlx", 16, 2)
+    assert first["values"]["loss"] == THREE
     assert second["broken"] == {"step": 1, "what": "loss"}
-    assert str(values_of(second["values"]["loss"])) == "[4.0, nan, nan]"
+    assert str(second["values"]["loss"]) == "[4.0, nan, nan]"
+
+
+def test_what_others_are_compared_with_must_have_been_run():
+    assert study_of([trained(THREE), trained(THREE, "baseline")])["plain"] == "baseline"
+    assert study_of([trained(THREE)])["plain"] is None
+
+
+def test_against_depth_stand_the_score_and_what_else_is_one_number_of_a_run():
+    """Whatever the order of the rows of cells.csv."""
+    (one, a), (two, b) = trained([4.0, 2.5]), trained([4.0, 1.5], depth=16)
+    two |= {"grad_norm_max": 7.0}
+    one |= {"grad_norm_max": 6.0}
+    cells, steps = frame(two, one), frame(a, b)
+    score = tasks.score_of("tokens", "held_out")
+    study = read_study(packed_study(("mhc",), None, steps, cells, score, {}))
+    assert [run_["depth"] for run_ in study["runs"]] == [8, 16]
+    assert [run_["ends"]["score"] for run_ in study["runs"]] == [2.5, 1.5]
+    assert [run_["ends"]["grad_norm_max"] for run_ in study["runs"]] == [6.0, 7.0]
+    names = [metric["name"] for metric in study["metrics"]["depth"]]
+    assert names[0] == "score"
+    assert "loss_first" not in names  # never measured here
 
 
 def test_a_measure_that_is_one_number_has_no_curve():
     """The gradient norm is 1 throughout; the clock, and what is measured once, have none either."""
-    rows = [
-        {**row, "step_seconds": row["step"], "test_accuracy": row["step"]} for row in curve(THREE)
-    ]
-    assert list(study_curves(rows)[1]["metrics"]) == ["loss"]
+    cell, rows = trained(THREE)
+    rows = [{**row, "step_seconds": row["step"], "test_accuracy": row["step"]} for row in rows]
+    metrics = study_of([(cell, rows)])["metrics"]["step"]
+    assert [metric["name"] for metric in metrics] == ["loss"]
 
 
 def test_a_run_that_was_never_finite_has_no_line_and_is_marked():
-    (only,) = study_curves(curve([NAN, NAN]))[1]["runs"]
+    (only,) = study_of([trained([NAN, NAN])])["runs"]
     assert "loss" not in only["values"]
     assert only["broken"] == {"step": 0, "what": "loss"}
 
 
-@pytest.mark.parametrize("steps", [1, 2, 99, 100, 101, 150, 300, 2000])
+@pytest.mark.parametrize("steps", [1, 2, 39, 40, 41, 60, 150, 2000])
 def test_of_a_long_run_some_steps_are_drawn_with_the_first_and_the_last(steps):
-    (only,) = study_curves(curve([1.0 + i for i in range(steps)]))[1]["runs"]
+    (only,) = study_of([trained([1.0 + i for i in range(steps)])])["runs"]
     drawn = only["steps"]
     assert (drawn[0], drawn[-1]) == (0, steps - 1)
-    assert min(steps, MOST_STEPS // 2) <= len(drawn) <= MOST_STEPS
-    assert values_of(only["values"]["loss"]) == [1.0 + step for step in drawn]
+    assert min(steps, EVENLY) <= len(drawn) <= EVENLY + EARLY
+    assert only["values"]["loss"] == [1.0 + step for step in drawn]
+
+
+def test_extremes_of_a_run_are_drawn_and_its_beginning_is_drawn_closely():
+    losses = [2.0] * 1000
+    losses[777], losses[888], losses[600] = 50.0, 0.25, NAN
+    (only,) = study_of([trained(losses)])["runs"]
+    values = dict(zip(only["steps"], only["values"]["loss"], strict=True))
+    assert (values[777], values[888]) == (50.0, 0.25)
+    assert {0, 1, 2, 3} <= set(only["steps"])
+
+
+def test_runs_of_a_study_have_the_same_steps_so_that_they_compare():
+    falling = [5.0 - 0.001 * i for i in range(1000)]
+    whole, broken = study_of([trained(falling), trained(falling[:400], "hc")])["runs"]
+    assert set(broken["steps"]) - {399} == {step for step in whole["steps"] if step < 399}
 
 
 def test_evaluations_are_all_drawn():
-    rows = curve([1.0 + i for i in range(1000)])
+    cell, rows = trained([1.0 + i for i in range(1000)])
     for row in rows:
         row["validation_loss"] = 0.5 * row["step"] if row["step"] in (7, 333, 334) else NAN
-    _, data = study_curves(rows)
-    (only,) = data["runs"]
-    kept = dict(zip(only["steps"], values_of(only["values"]["validation_loss"]), strict=True))
+    study = study_of([(cell, rows)])
+    (only,) = study["runs"]
+    kept = dict(zip(only["steps"], only["values"]["validation_loss"], strict=True))
     assert {s: v for s, v in kept.items() if not math.isnan(v)} == {7: 3.5, 333: 166.5, 334: 167.0}
-    assert [m["sparse"] for m in data["metrics"].values()] == [False, True]
+    assert [m["sparse"] for m in study["metrics"]["step"]] == [False, True]
 
 
 @given(st.lists(st.sampled_from([*COLOURS, *"abcdefghij"]), unique=True, max_size=40))
@@ -325,22 +419,34 @@ def test_a_variant_goes_by_its_label_and_by_its_name_too_where_others_have_that_
     assert looks_of(["baseline", "hc"], labels)["baseline"].label == "plain"
 
 
-def test_data_cannot_leave_their_element():
-    curves, data = study_curves(curve(THREE, variant="</script><b>"), ("</script><b>",))
-    assert "<" not in curves.data
-    assert data["runs"][0]["variant"] == "</script><b>"
-
-
-def test_curves_stand_in_the_report_of_their_study_or_in_a_section_of_their_own(page):
+def test_the_explorer_stands_after_the_first_report_and_studies_lead_into_it(page):
     runs = [trained(THREE, study=study) for study in ("a", "b")]
     reports = {"RESULTS.md": "# R\n", "studies/a.md": "# a\n\nWords.\n\n## Losses\n\nMore.\n"}
     found, text = page(reports, runs, studies=("a", "never", "b"))
-    assert found.all("figure", "data-study") == ["a", "b"]
+    assert list(studies_in(text)) == found.all("option", "value")[:2] == ["a", "b"]
     (plotly,) = re.findall(r'id="plotly">(.*?)</script>', text)
-    assert "* plotly.js v" in unpacked(plotly)
-    order = ["Words.", 'data-study="a"', "More.", 'id="curves"', 'data-study="b"']
+    assert b"* plotly.js v" in unpacked(plotly)
+    order = ['id="results"', 'id="explorer"', "Words.", 'href="#explorer?study=a"', "More."]
     assert [text.index(word) for word in order] == sorted(text.index(word) for word in order)
-    assert "#curves--b" in found.all("a", "href")
+
+
+# --- cards --------------------------------------------------------------------------------------
+
+
+def test_a_card_says_what_a_variant_is_from_whom_and_what_it_costs(tmp_path):
+    costs = tmp_path / "schemes.csv"
+    costs.write_text("part,variant,backend,value,low,high\nschemes,mhc_paper,torch,1.75,1.5,2\n")
+    own = {"own": {"connection": "mhc_paper", "H_res": {"iterations": 3}, "steps": 2}}
+    config = config_with(variants=["baseline", own]).model_copy(update={"labels": {"own": "mine"}})
+    card = cards_of(config, costs)["a"]["own"]
+    assert (card["label"], card["scheme"]) == ("mine", "mhc_paper")
+    assert card["differs from the scheme in"] == "H_res sinkhorn (iterations 3)"
+    assert card["differs from the study in"] == "steps 2"
+    assert card["cost, torch"] == "1.75 (1.50 to 2.00)"
+    assert "Sinkhorn" in card["formula"] and "2512.24880" in card["source"]
+    assert "iterations 3" in card["H_res"]
+    assert all(card.values())
+    assert "label" not in cards_of(config, tmp_path / "none")["a"]["baseline"]
 
 
 # --- worlds of runs -----------------------------------------------------------------------------
@@ -364,13 +470,12 @@ def test_the_page_of_any_world_is_well_formed(page, world):
     found, text = page({"RESULTS.md": RESULTS, "COMPARISON.md": "# Comparison\n"}, WORLDS[world])
     assert len(found.ids) == len(set(found.ids))
     for href in found.all("a", "href"):
-        assert not href.startswith("#") or href[1:] in found.ids
-    assert found.all("figure", "data-study") == (["a"] if WORLDS[world] else [])
+        assert not href.startswith("#") or href[1:].partition("?")[0] in found.ids
     assert "The figure loss is not drawn here." in found.text
     assert not re.findall(r"\b(nan|None|True|False|Undefined)\b", found.text)
-    evidence, *curves = json_in(text)
-    assert evidence == {}
-    assert [len(data["runs"]) for data in curves] == ([len(WORLDS[world])] if WORLDS[world] else [])
+    assert evidence_in(text) == {}
+    told = {study: len(data["runs"]) for study, data in studies_in(text).items()}
+    assert told == ({"a": len(WORLDS[world])} if WORLDS[world] else {})
 
 
 # --- verify ---------------------------------------------------------------------------------------
@@ -414,7 +519,7 @@ def test_the_same_results_make_the_same_bytes(results):
 
 
 def test_nothing_is_loaded_from_elsewhere(page, drawn):
-    drawn(png=b"x")
+    drawn(png=picture()[0])
     found, text = page({"RESULTS.md": REPORT})
     loaded = [*found.all("img", "src"), *found.all("script", "src"), *found.all("link", "href")]
     assert loaded

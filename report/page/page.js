@@ -18,7 +18,7 @@ function isSpecial(event) {
   return event.ctrlKey || event.metaKey || event.shiftKey || event.altKey;
 }
 
-/** The fragment: #anchor, or #anchor?study.depth=…&study.hidden=… where curves show other things
+/** The fragment: #anchor, or #anchor?study=…&depth=…&hidden=… where the explorer shows other things
  * than at first. It is read anew each time: the reader may have gone back meanwhile. */
 const address = {
   get anchor() {
@@ -43,21 +43,38 @@ const address = {
   },
 };
 
-function setUpAddress(plots) {
+function setUpAddress(show) {
   address.go();
   window.addEventListener("hashchange", () => {
-    for (const plot of plots) plot.show();
+    show();
     // Where the reader went back, the browser has scrolled; this one was typed.
     if (!history.state?.isOurs) address.go();
   });
-  // A link to a place of the page would drop what curves show.
+  // A link to a place of the page would drop what the explorer shows, and none leads into that.
   document.addEventListener("click", (event) => {
     const link = event.target.closest("a[href^='#']");
-    if (!link || isSpecial(event) || !location.hash.includes("?")) return;
+    if (!link || isSpecial(event)) return;
+    const [anchor, query] = link.hash.slice(1).split("?");
+    if (!query && !location.hash.includes("?")) return;
     event.preventDefault();
-    address.write({ anchor: link.hash.slice(1), isStep: true });
-    address.go();
+    const settings = query ? new URLSearchParams(query) : address.settings;
+    address.write({ anchor, settings, isStep: true });
+    placeOf(anchor)?.scrollIntoView();
+    if (query) show();
   });
+}
+
+// --- what is packed -----------------------------------------------------------------------------
+
+/** The bytes of an element that were packed: compressed, in base64. */
+async function unpacked(element) {
+  const compressed = Uint8Array.from(atob(element.textContent), (c) => c.charCodeAt(0));
+  const stream = new Blob([compressed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}
+
+function textOf(bytes) {
+  return new TextDecoder().decode(bytes);
 }
 
 // --- contents -----------------------------------------------------------------------------------
@@ -216,14 +233,31 @@ function element(tag, text) {
   return made;
 }
 
+/** The dialog with names and their values. */
+function openRows(title, words, rows) {
+  const dialog = document.querySelector("dialog.evidence");
+  dialog.querySelector("h2").textContent = title;
+  dialog.querySelector("p").textContent = words;
+  dialog.querySelector("tbody").replaceChildren(
+    ...rows.map(([name, value]) => {
+      const row = document.createElement("tr");
+      const head = element("th", name);
+      head.scope = "row";
+      row.append(head, element("td", value));
+      return row;
+    }),
+  );
+  dialog.showModal();
+  dialog.scrollTop = 0;
+}
+
 /** A link to a line of a table opens that row here: no browser shows a line of a CSV. */
 function setUpEvidence() {
   const dialog = document.querySelector("dialog.evidence");
-  const [title, words, body] = ["h2", "p", "tbody"].map((name) => dialog.querySelector(name));
   let tables; // read when it is first asked for
-  const show = (name, line) => {
-    tables ??= JSON.parse(dialog.querySelector("script").textContent);
-    const table = tables[name];
+  const show = async (name, line) => {
+    tables ??= unpacked(dialog.querySelector("script")).then(textOf).then(JSON.parse);
+    const table = (await tables)[name];
     const row = table?.rows[line];
     if (!row) return false;
     const all = table.columns.map((column, i) => [column, row[i]]);
@@ -233,101 +267,327 @@ function setUpEvidence() {
       .filter(([, value]) => value !== "");
     // A number alone would not say of what.
     const said = of.map(([column, value]) => (/^\d/.test(value) ? `${column} ${value}` : value));
-    title.textContent = `${name}: ${said.join(", ")}`;
     const empty = all.length - filled.length;
-    words.textContent =
+    const words =
       `Line ${line} of tables/${name}` +
       (empty ? `, without the ${empty} columns that are empty there.` : ".");
-    body.replaceChildren(
-      ...filled.map(([column, value]) => {
-        const line = document.createElement("tr");
-        const head = element("th", column);
-        head.scope = "row";
-        line.append(head, element("td", value));
-        return line;
-      }),
-    );
-    dialog.showModal();
-    dialog.scrollTop = 0;
+    openRows(`${name}: ${said.join(", ")}`, words, filled);
+    const titles = await commonTitles();
+    for (const part of ["h2", "tbody"]) entitle(dialog.querySelector(part), titles);
     return true;
   };
   document.querySelector("main").addEventListener("click", (event) => {
-    const href = event.target.closest("a")?.getAttribute("href");
-    const [, name, line] = /^tables\/([\w-]+\.csv)#L(\d+)$/.exec(href) ?? [];
+    const link = event.target.closest("a");
+    const [, name, line] = /^tables\/([\w-]+\.csv)#L(\d+)$/.exec(link?.getAttribute("href")) ?? [];
     // With a key held, the reader asks for the file in a tab of its own.
     if (!name || isSpecial(event)) return;
-    if (show(name, line)) event.preventDefault();
+    event.preventDefault();
+    const follow = () => location.assign(link.href);
+    show(name, line).then((isShown) => isShown || follow(), follow);
   });
   closeOutside(dialog);
 }
 
-// --- curves -------------------------------------------------------------------------------------
+// --- variants -----------------------------------------------------------------------------------
 
-const [INK, CHANCE, GRID] = ["#1d2126", "#555555", "#e6e8eb"];
-const [CROSS, DOT] = [15, 7];
-const DOUBLE_CLICK = 500;
-const ARRAYS = { f4: Float32Array, f8: Float64Array };
-
-/** The bytes of base64. */
-function bytesOf(text) {
-  return Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+/** What is told of a variant where its name is pointed at, in parts. */
+function toldOf(card) {
+  const own = ["differs from the scheme in", "differs from the study in"].map((key) => card[key]);
+  return [card.label, card.scheme && `scheme ${card.scheme}`, ...own].filter(Boolean);
 }
 
-/** The text of an element that was packed: compressed, in base64. */
-function unpacked(element) {
-  const packed = new Blob([bytesOf(element.textContent)]).stream();
-  return new Response(packed.pipeThrough(new DecompressionStream("gzip"))).text();
+/** By name, what all these studies' variants of that name have in common. */
+function titlesOf(studies) {
+  const told = new Map();
+  for (const [name, card] of studies.flatMap(Object.entries)) {
+    const parts = toldOf(card);
+    told.set(name, told.get(name)?.filter((part) => parts.includes(part)) ?? parts);
+  }
+  return new Map([...told].map(([name, parts]) => [name, parts.join("; ")]));
 }
 
-/** Numbers that were written in base64: first bytes first, then second ones. NaN is a gap. */
-function decoded({ dtype, bytes }) {
-  const [columns, size] = [bytesOf(bytes), ARRAYS[dtype].BYTES_PER_ELEMENT];
-  const count = columns.length / size;
+/** Give every name in a section its title. */
+function entitle(section, titles) {
+  const longestFirst = [...titles.keys()].sort((a, b) => b.length - a.length);
+  const names = new RegExp(`(?<![\\w-])(${longestFirst.join("|")})(?![\\w-])`);
+  const walker = document.createTreeWalker(section, NodeFilter.SHOW_TEXT);
+  const texts = [];
+  while (walker.nextNode()) if (names.test(walker.currentNode.data)) texts.push(walker.currentNode);
+  for (const text of texts) {
+    const pieces = text.data.split(names).map((piece, i) => {
+      if (i % 2 === 0 || !titles.get(piece)) return piece;
+      const name = element("abbr", piece);
+      name.title = titles.get(piece);
+      return name;
+    });
+    text.replaceWith(...pieces);
+  }
+}
+
+/** The dialog with the card of a variant. */
+async function openCard(study, variant) {
+  const { words, studies } = await variantCards();
+  const { label, ...rest } = studies[study][variant];
+  openRows(label ? `${variant}: ${label}` : variant, words, Object.entries(rest));
+}
+
+/** What is known of every variant, read once. */
+function variantCards() {
+  variantCards.read ??= unpacked(document.querySelector("#cards")).then(textOf).then(JSON.parse);
+  return variantCards.read;
+}
+
+/** In the table of a study's variants, a name and a scheme open the card. */
+function setUpVariantTable(section) {
+  const table = section.querySelector("table");
+  const heads = [...(table?.tHead?.rows[0].cells ?? [])].map((head) => head.textContent);
+  if (heads[0] !== "variant" || heads[1] !== "scheme") return;
+  for (const row of table.tBodies[0].rows) {
+    const variant = row.cells[0].textContent;
+    for (const cell of [...row.cells].slice(0, 2)) {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.className = "card";
+      button.setAttribute("aria-haspopup", "dialog");
+      button.append(...cell.childNodes);
+      button.addEventListener("click", () => openCard(section.dataset.study, variant));
+      cell.append(button);
+    }
+  }
+}
+
+/** The titles of names outside the report of a study. */
+async function commonTitles() {
+  const { studies } = await variantCards();
+  return titlesOf(Object.values(studies));
+}
+
+async function setUpVariants() {
+  const [{ studies }, common] = await Promise.all([variantCards(), commonTitles()]);
+  for (const section of document.querySelectorAll("main > section:not(.explorer)")) {
+    const { study } = section.dataset;
+    if (study) setUpVariantTable(section);
+    entitle(section, study in studies ? titlesOf([studies[study]]) : common);
+  }
+}
+
+// --- explorer: numbers --------------------------------------------------------------------------
+
+const DIGITS = 7; // of single precision
+
+/** Numbers in single precision whose first bytes stand before their second ones. NaN is a gap. */
+function floatsOf(columns) {
+  const count = columns.length / Float32Array.BYTES_PER_ELEMENT;
   const raw = new Uint8Array(columns.length);
   columns.forEach((byte, i) => {
-    raw[(i % count) * size + Math.floor(i / count)] = byte;
+    raw[(i % count) * Float32Array.BYTES_PER_ELEMENT + Math.floor(i / count)] = byte;
   });
-  return [...new ARRAYS[dtype](raw.buffer)];
+  return new Float32Array(raw.buffer);
 }
+
+/** A study as it was packed: a line of JSON, then all numbers, metric by metric. */
+function studyOf(bytes) {
+  const end = bytes.indexOf("\n".charCodeAt());
+  const study = JSON.parse(textOf(bytes.subarray(0, end)));
+  const numbers = floatsOf(bytes.subarray(end + 1));
+  let taken = 0;
+  const take = (count) => numbers.subarray(taken, (taken += count));
+  for (const run of study.runs) run.steps = study.grids[run.grid];
+  for (const metric of study.metrics.step) {
+    metric.values = new Map(metric.runs.map((i) => [i, take(study.runs[i].steps.length)]));
+  }
+  for (const metric of study.metrics.depth) metric.values = take(study.runs.length);
+  return study;
+}
+
+/** The points of one run in a metric: one against depth, else one for each step. */
+function pointsOf(run, i, metric, against) {
+  if (against === "depth") return [{ x: run.depth, y: metric.values[i], run }];
+  const points = [...(metric.values.get(i) ?? [])].map((y, at) => ({ x: run.steps[at], y, run }));
+  return metric.sparse ? points.filter(({ y }) => !Number.isNaN(y)) : points;
+}
+
+/** Whether a run is on the platform that is shown, and at the depth, if there is only one. */
+function isHere(run, { platform, against, depth }) {
+  return run.platform === platform && (against === "depth" || run.depth === Number(depth));
+}
+
+/** A curve for each variant and seed: its points by step or depth. */
+function curvesOf(study, view) {
+  const found = new Map();
+  study.runs.forEach((run, i) => {
+    if (!isHere(run, view)) return;
+    const key = `${run.variant} ${run.seed}`;
+    if (!found.has(key)) found.set(key, { ...run, points: [] });
+    found.get(key).points.push(...pointsOf(run, i, view.metric, view.against));
+  });
+  const order = Object.keys(study.variants);
+  const curves = [...found.values()];
+  for (const { points } of curves) points.sort((a, b) => a.x - b.x);
+  return curves.sort((a, b) => order.indexOf(a.variant) - order.indexOf(b.variant));
+}
+
+/** Curves in relation to the plain network's of the same seed, where that has a point too. */
+function compared(curves, plain, relation) {
+  const plains = new Map(
+    curves
+      .filter(({ variant }) => variant === plain)
+      .map(({ seed, points }) => [seed, new Map(points.map(({ x, y }) => [x, y]))]),
+  );
+  const relate = relation === "ratio" ? (a, b) => a / b : (a, b) => a - b;
+  return curves.map((curve) => {
+    const other = plains.get(curve.seed) ?? new Map();
+    const both = curve.points.filter(({ x }) => other.has(x));
+    const points = both.map((point) => {
+      const y = relate(point.y, other.get(point.x));
+      return { ...point, y: Number.isFinite(y) ? y : NaN };
+    });
+    return { ...curve, points };
+  });
+}
+
+/** Of numbers, the mean: of their logarithms, if asked for and all are positive. */
+function meanOf(numbers, isGeometric) {
+  const sum = (terms) => terms.reduce((a, b) => a + b, 0) / terms.length;
+  if (!isGeometric || numbers.some((number) => number <= 0)) return sum(numbers);
+  return Math.exp(sum(numbers.map(Math.log)));
+}
+
+/** Mean and range over the seeds of each variant. Against step a point needs every seed: others
+ * may have been left out. With a seed that is not finite it is a gap: a mean would flatter. */
+function bandsOf(curves, against, isGeometric) {
+  return Object.values(Object.groupBy(curves, ({ variant }) => variant)).map((seeds) => {
+    const at = Map.groupBy(
+      seeds.flatMap(({ points }) => points),
+      ({ x }) => x,
+    );
+    const points = [...at]
+      .filter(([, same]) => against === "depth" || same.length === seeds.length)
+      .sort(([a], [b]) => a - b)
+      .map(([x, same]) => {
+        const [ys, run] = [same.map(({ y }) => y), same[0].run];
+        // One that is NaN makes all of them NaN.
+        const [low, high] = [Math.min(...ys), Math.max(...ys)];
+        return { x, y: meanOf(ys, isGeometric), low, high, n: ys.length, run };
+      });
+    return { ...seeds[0], seed: null, points };
+  });
+}
+
+/** What is drawn: a curve for each seed, or a band for each variant. */
+function linesOf(study, view) {
+  const { metric, values, seeds, against, hidden } = view;
+  const own = curvesOf(study, view);
+  const all = values === "own" ? own : compared(own, study.plain, values);
+  const shown = all.filter(({ variant }) => !hidden.has(variant));
+  const isGeometric = metric.log && values !== "difference";
+  return seeds === "band" ? bandsOf(shown, against, isGeometric) : shown;
+}
+
+function inDigits(number) {
+  return String(Number(number.toPrecision(DIGITS)));
+}
+
+/** A field of a CSV. */
+function field(text) {
+  return /[",\n]/.test(text) ? `"${String(text).replaceAll('"', '""')}"` : String(text);
+}
+
+/** The numbers of the lines as CSV; gaps are left out. */
+function csvOf(lines, { study, against, metric, values, seeds, platform }, plain) {
+  const isBand = seeds === "band";
+  const related = values === "own" ? "as measured" : `${values} to ${plain}`;
+  const numbers = isBand ? ["seeds", "mean", "low", "high"] : ["seed", "value"];
+  const head = ["study", "platform", "metric", "values", "variant", "depth"];
+  const rows = lines.flatMap(({ variant, seed, points }) =>
+    points
+      .filter(({ y }) => !Number.isNaN(y))
+      .map(({ x, y, low, high, n, run }) => [
+        ...[study, platform, metric.name, related, variant, run.depth],
+        ...(against === "step" ? [x] : []),
+        ...(isBand ? [n, ...[y, low, high].map(inDigits)] : [seed, inDigits(y)]),
+      ]),
+  );
+  const all = [[...head, ...(against === "step" ? ["step"] : []), ...numbers], ...rows];
+  return all.map((row) => `${row.map(field).join(",")}\n`).join("");
+}
+
+// --- explorer: drawing --------------------------------------------------------------------------
+
+const [INK, QUIET, GRID] = ["#1d2126", "#555555", "#e6e8eb"];
+const [CROSS, DOT] = [15, 7];
+const [OPACITY, FAINT] = ["33", "14"]; // of a band, in hexadecimal: fainter where there are many
+const MANY = 6;
+const WIDE = 16; // depths of this ratio or more are drawn on a logarithmic axis
 
 /** How plotly calls the line that SVG calls so. */
 function dashOf({ dash }) {
   return dash === "none" ? "solid" : dash;
 }
 
-/** The line of one run. A point between gaps, which no line reaches, is a dot. */
-function lineOf(run, metric, look) {
-  let points = decoded(run.values[metric.name]).map((value, i) => ({ step: run.steps[i], value }));
-  if (metric.sparse) points = points.filter(({ value }) => !Number.isNaN(value));
-  const isGap = (i) => Number.isNaN(points[i]?.value ?? NaN);
+/** What pointing at a point says of its number. */
+function numberAt({ y, low, high, n }) {
+  if (n === undefined) return inDigits(y);
+  return `mean ${inDigits(y)} of ${n}, ${inDigits(low)} to ${inDigits(high)}`;
+}
+
+/** One line. A point between gaps, which no line reaches, is a dot. */
+function traceOf({ variant, seed, points }, look, { metric, against }) {
+  const isGap = (i) => Number.isNaN(points[i]?.y ?? NaN);
+  const isDotted = against === "depth" || metric.sparse;
+  const seedWords = seed === null ? "" : `, seed ${seed}`;
   return {
-    x: points.map(({ step }) => step),
-    y: points.map(({ value }) => (Number.isNaN(value) ? null : value)),
-    text: points.map(({ value }) => String(value)),
-    name: run.variant,
+    x: points.map(({ x }) => x),
+    y: points.map(({ y }) => (Number.isNaN(y) ? null : y)),
+    text: points.map(numberAt),
+    customdata: points.map(({ run }) => keyOf(run)),
+    name: variant,
     mode: "lines+markers",
     line: { color: look.colour, dash: dashOf(look), width: 1.6 },
     marker: {
       color: look.colour,
       opacity: 1,
       line: { width: 0 },
-      size: points.map((_, i) => (metric.sparse || (isGap(i - 1) && isGap(i + 1)) ? DOT : 0)),
+      size: points.map((_, i) => (isDotted || (isGap(i - 1) && isGap(i + 1)) ? DOT : 0)),
     },
     connectgaps: false,
-    hovertemplate: `step %{x}<br>%{text}<extra>${look.label}, seed ${run.seed}</extra>`,
+    hovertemplate: `${against} %{x}<br>%{text}<extra>${look.label}${seedWords}</extra>`,
   };
 }
 
-/** A dotted line over all steps, named at its end. */
-function lineAtChance(level, last) {
+/** The range over seeds: a polygon for each stretch without a gap. */
+function areaOf({ points }, { colour }, isOneOfMany) {
+  const stretches = [[]];
+  for (const point of points) {
+    if (Number.isNaN(point.y)) stretches.push([]);
+    else stretches.at(-1).push(point);
+  }
+  const corners = stretches.flatMap((stretch) => [
+    ...stretch.map(({ x, high }) => [x, high]),
+    ...stretch.toReversed().map(({ x, low }) => [x, low]),
+    [null, null],
+  ]);
   return {
-    x: [0, last],
+    x: corners.map(([x]) => x),
+    y: corners.map(([, y]) => y),
+    mode: "lines",
+    line: { width: 0 },
+    fill: "toself",
+    fillcolor: colour + (isOneOfMany ? FAINT : OPACITY),
+    hoverinfo: "skip",
+  };
+}
+
+/** A dotted line over the whole axis, named at its end. */
+function levelOf(level, words, [first, last]) {
+  return {
+    x: [first, last],
     y: [level, level],
-    text: ["", "chance level"],
+    text: ["", words],
     mode: "lines+text",
     textposition: "top left",
-    textfont: { color: CHANCE },
-    line: { color: CHANCE, dash: "dot", width: 1.5 },
+    textfont: { color: QUIET },
+    line: { color: QUIET, dash: "dot", width: 1.5 },
     hoverinfo: "skip",
   };
 }
@@ -339,12 +599,26 @@ function ticksOf(traces) {
   return { tickformat: "~g", ...(decades > 0.5 && decades < 3 ? { dtick: "D2" } : {}) };
 }
 
-/** Where runs stopped being finite: one entry for each variant, step and reason, with its seeds. */
-function breakdowns(runs, looks) {
+/** The axis of steps, or of depths, which are marked one by one. */
+function acrossOf(against, depths, last) {
+  const common = { gridcolor: GRID, zeroline: false };
+  const title = (text) => ({ text, font: { size: 13 }, standoff: 8 });
+  if (against === "step") {
+    return { ...common, title: title("step"), type: "linear", range: [-0.02 * last, 1.02 * last] };
+  }
+  const type = depths.at(-1) >= WIDE * depths[0] ? "log" : "linear";
+  return { ...common, title: title("layers"), type, tickvals: depths, ticktext: depths.map(String) };
+}
+
+/** Where runs stopped being finite: one entry for each variant, place and reason, with its seeds. */
+function breakdowns(runs, looks, against) {
   const found = new Map();
-  for (const { variant, seed, broken } of runs.filter((run) => run.broken)) {
-    const key = `${looks[variant].label}: ${broken.what} not finite from step ${broken.step}`;
-    if (!found.has(key)) found.set(key, { variant, step: broken.step, seeds: [] });
+  for (const { variant, seed, depth, broken } of runs.filter((run) => run.broken)) {
+    const where = against === "depth" ? ` at ${depth} layers` : "";
+    const what = `${broken.what} not finite from step ${broken.step}`;
+    const key = `${looks[variant].label}${where}: ${what}`;
+    const x = against === "depth" ? depth : broken.step;
+    if (!found.has(key)) found.set(key, { variant, x, seeds: [] });
     found.get(key).seeds.push(seed);
   }
   return [...found].map(([key, entry]) => ({
@@ -353,14 +627,14 @@ function breakdowns(runs, looks) {
   }));
 }
 
-/** A cross above the panel. Crosses at the same step stand above each other. */
-function crosses(broken, looks) {
+/** A cross above the panel. Crosses at the same place stand above each other. */
+function crosses(broken, looks, { type }) {
   const heights = new Map();
-  return broken.map(({ variant, step, words }) => {
-    const height = heights.get(step) ?? 0;
-    heights.set(step, height + 1);
+  return broken.map(({ variant, x, words }) => {
+    const height = heights.get(x) ?? 0;
+    heights.set(x, height + 1);
     return {
-      x: step,
+      x: type === "log" ? Math.log10(x) : x, // plotly wants it so
       y: 1,
       yref: "paper",
       yanchor: "bottom",
@@ -373,29 +647,97 @@ function crosses(broken, looks) {
   });
 }
 
-class Plot {
-  constructor(figure, data) {
-    this.figure = figure;
-    this.data = data;
-    this.form = figure.querySelector("form");
-    this.boxes = [...figure.querySelectorAll(".legend input")];
-    this.first = { depth: this.form.depth.value, platform: this.form.platform.value };
-    this.first.metric = this.form.metric.value;
-    this.form.addEventListener("change", (event) => {
-      if (event.target.name === "metric") this.form.axis.value = this.usualAxis;
-      this.draw();
-      this.remember();
+function layoutOf(across, upright, annotations) {
+  const above = Math.max(0, ...annotations.map((cross) => cross.yshift + CROSS));
+  return {
+    margin: { l: 70, r: 20, t: 24 + above, b: 50 },
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    font: { family: "system-ui, sans-serif", size: 13, color: INK },
+    autosize: true,
+    hovermode: "closest",
+    showlegend: false,
+    // On a touch screen a finger scrolls the page.
+    dragmode: window.matchMedia("(pointer: coarse)").matches ? false : "zoom",
+    xaxis: across,
+    yaxis: { ...upright, gridcolor: GRID, zeroline: false, automargin: true },
+    annotations,
+  };
+}
+
+// --- explorer: controls -------------------------------------------------------------------------
+
+const DOUBLE_CLICK = 500;
+
+/** What is as at first again when the reader changes something else. */
+const RESET = {
+  study: ["metric", "depth", "platform", "axis", "hidden", "run"],
+  against: ["metric", "depth", "axis", "run"],
+  metric: ["axis"],
+  values: ["axis"],
+};
+
+/** What names a run within its study, on its platform. */
+function keyOf({ depth, variant, seed }) {
+  return `${depth}/${variant}/${seed}`;
+}
+
+function optionOf([value, words]) {
+  const option = element("option", words);
+  option.value = value;
+  return option;
+}
+
+/** What may be chosen; what stood there before stays if it is the same. */
+function offer(select, options) {
+  const now = [...select.options].map((option) => [option.value, option.text]);
+  if (JSON.stringify(now) === JSON.stringify(options)) return;
+  select.replaceChildren(...options.map(optionOf));
+}
+
+/** The entry of a variant in the legend. */
+function entryOf([name, { label, colour, dash }], card, swatch) {
+  const entry = swatch.content.firstElementChild.cloneNode(true);
+  entry.querySelector("label").title = `${name}: ${toldOf(card).join("; ")}`;
+  entry.querySelector("label").append(label);
+  entry.querySelector("input").name = name;
+  entry.querySelector("path").setAttribute("stroke", colour);
+  entry.querySelector("path").setAttribute("stroke-dasharray", dash);
+  const only = entry.querySelector("button");
+  only.dataset.only = name;
+  only.setAttribute("aria-label", `only ${label}`);
+  return entry;
+}
+
+/** The address says what is shown; a reader's choice is written there, and shown from there. */
+class Explorer {
+  constructor(section) {
+    this.section = section;
+    this.form = section.querySelector("form");
+    this.run = section.querySelector("[name=run]");
+    this.plot = section.querySelector(".plot");
+    this.controls = Object.fromEntries([...this.form.elements].map((one) => [one.name, one]));
+    this.controls.run = this.run;
+    this.studies = new Map();
+    for (const control of Object.values(this.controls)) {
+      control.addEventListener("change", () => {
+        this.remember({ reset: RESET[control.name] });
+        this.show();
+      });
+    }
+    section.querySelector("[data-csv]").addEventListener("click", () => this.download());
+    section.querySelector("[data-card]").addEventListener("click", () => {
+      openCard(this.view.study, this.chosen.variant);
     });
     this.setUpLegend();
-    this.show();
   }
 
   setUpLegend() {
-    const legend = this.figure.querySelector(".legend");
+    const legend = this.section.querySelector(".legend");
     const choose = (isChecked, isStep = true) => {
       for (const box of this.boxes) box.checked = isChecked(box);
-      this.draw();
-      this.remember(isStep);
+      this.remember({ isStep });
+      this.show();
     };
     let last = {};
     legend.addEventListener("change", ({ target, timeStamp }) => {
@@ -415,153 +757,232 @@ class Plot {
     });
   }
 
-  get metric() {
-    return this.data.metrics[this.form.metric.value];
+  get boxes() {
+    return [...this.section.querySelectorAll(".legend input")];
   }
 
-  /** A metric comes with the axis that the figures have for it. */
-  get usualAxis() {
-    return this.metric.log ? "log" : "linear";
+  /** What is shown, as the controls have it. */
+  get view() {
+    const chosen = Object.entries(this.controls).map(([name, { value }]) => [name, value]);
+    const off = this.boxes.filter((box) => !box.checked).map(({ name }) => name);
+    const view = { ...Object.fromEntries(chosen), hidden: new Set(off) };
+    const metrics = this.study.metrics[view.against];
+    return { ...view, metric: metrics.find(({ name }) => name === view.metric) };
   }
 
-  key(name) {
-    return `${this.figure.dataset.study}.${name}`;
+  /** The run whose command is told; undefined where none is shown. */
+  get chosen() {
+    const { platform } = this.view;
+    const runs = this.study.runs.filter((run) => run.platform === platform);
+    return runs.find((run) => keyOf(run) === this.run.value);
   }
 
-  /** What the address asks for. What it does not name, or names wrongly, is as at first. */
-  show() {
-    const choose = (name, usual) => {
-      const [control, wanted] = [this.form[name], address.settings.get(this.key(name))];
-      const isThere = [...control.options].some((option) => option.value === wanted);
-      control.value = isThere ? wanted : usual;
-    };
-    for (const [name, usual] of Object.entries(this.first)) choose(name, usual);
-    choose("axis", this.usualAxis);
-    const hidden = new Set(address.settings.getAll(this.key("hidden")));
+  /** A study's numbers, read once. */
+  load(name) {
+    if (!this.studies.has(name)) {
+      const data = this.section.querySelector(`script[data-study="${name}"]`);
+      this.studies.set(name, unpacked(data).then(studyOf));
+    }
+    return this.studies.get(name);
+  }
+
+  /** Show what the address asks for. What it does not name, or names wrongly, is as at first. */
+  async show() {
+    this.choose("study", this.controls.study.options[0].value);
+    const name = this.controls.study.value;
+    try {
+      const [study, { studies }] = await Promise.all([
+        this.load(name),
+        variantCards(),
+        loadPlotly(),
+      ]);
+      if (name !== this.controls.study.value) return; // asked for another one meanwhile
+      this.study = study;
+      this.cards = studies[name];
+      this.fill();
+      this.draw();
+    } catch (error) {
+      this.plot.textContent = `Curves cannot be drawn here: ${error.message}`;
+    }
+  }
+
+  /** Set a control to what the address asks for, if it has that. */
+  choose(name, usual) {
+    const [control, wanted] = [this.controls[name], address.settings.get(name)];
+    const isThere = [...control.options].some((option) => option.value === wanted);
+    control.value = isThere && !control.disabled ? wanted : usual;
+    control.dataset.usual = usual;
+  }
+
+  /** Offer what the study has, and choose from it. */
+  fill() {
+    const { metrics, runs, variants, plain } = this.study;
+    const { against, metric, depth, platform, values, axis } = this.controls;
+    this.choose("against", "step");
+    offer(metric, metrics[against.value].map(({ name, label }) => [name, label]));
+    this.choose("metric", metrics[against.value][0].name);
+    const depths = [...new Set(runs.map((run) => run.depth))].sort((a, b) => a - b);
+    offer(depth, depths.map((layers) => [String(layers), String(layers)]));
+    this.choose("depth", String(depths.at(-1)));
+    depth.parentElement.hidden = against.value === "depth";
+    offer(platform, [...new Set(runs.map((run) => run.platform))].map((name) => [name, name]));
+    this.choose("platform", runs[0].platform);
+    this.choose("seeds", "each");
+    values.disabled = plain === null;
+    this.choose("values", "own");
+    axis.disabled = values.value === "difference"; // which may be negative
+    const { log } = metrics[against.value].find(({ name }) => name === metric.value);
+    this.choose("axis", log && !axis.disabled ? "log" : "linear");
+    this.fillLegend(variants);
+    const hidden = new Set(address.settings.getAll("hidden"));
     for (const box of this.boxes) box.checked = !hidden.has(box.name);
-    this.draw();
+    this.fillRuns();
   }
 
-  /** Write what is shown into the address, if it is not what is shown at first. */
-  remember(isStep = true) {
-    const usual = { ...this.first, axis: this.usualAxis };
-    const own = [...Object.keys(usual), "hidden"].map((name) => this.key(name));
-    const others = [...address.settings].filter(([key]) => !own.includes(key));
-    const settings = new URLSearchParams(others);
-    for (const [name, value] of Object.entries(usual)) {
-      if (this.form[name].value !== value) settings.append(this.key(name), this.form[name].value);
+  fillLegend(variants) {
+    const entries = this.section.querySelector(".entries");
+    if (this.boxes.map(({ name }) => name).join() === Object.keys(variants).join()) return;
+    const swatch = this.section.querySelector("template");
+    const all = Object.entries(variants);
+    entries.replaceChildren(...all.map((one) => entryOf(one, this.cards[one[0]], swatch)));
+  }
+
+  /** Offer the runs that are shown. */
+  fillRuns() {
+    const { view } = this;
+    const shown = this.study.runs.filter((run) => isHere(run, view) && !view.hidden.has(run.variant));
+    const called = ({ variant, depth, seed }) =>
+      `${this.study.variants[variant].label}, ${depth} layers, seed ${seed}`;
+    offer(this.run, shown.map((run) => [keyOf(run), called(run)]));
+    this.choose("run", this.run.options[0]?.value ?? "");
+    this.section.querySelector(".run").hidden = !shown.length;
+  }
+
+  /** Write what is shown into the address, but for what is as at first, or is `reset`. */
+  remember({ reset = [], isStep = true }) {
+    const settings = new URLSearchParams();
+    for (const [name, { value, dataset }] of Object.entries(this.controls)) {
+      if (value !== dataset.usual && !reset.includes(name)) settings.append(name, value);
     }
-    for (const { name } of this.boxes.filter((box) => !box.checked)) {
-      settings.append(this.key("hidden"), name);
-    }
+    const off = reset.includes("hidden") ? [] : this.boxes.filter((box) => !box.checked);
+    for (const { name } of off) settings.append("hidden", name);
     address.write({ settings, isStep });
   }
 
   draw() {
-    const { depth, platform, axis } = this.form;
-    const metric = this.metric;
-    const on = new Set(this.boxes.filter((box) => box.checked).map((box) => box.name));
-    const here = this.data.runs.filter(
-      (run) => run.depth === Number(depth.value) && run.platform === platform.value,
-    );
-    const shown = here.filter((run) => on.has(run.variant));
-    const drawn = shown.filter((run) => metric.name in run.values);
-    const traces = drawn.map((run) => lineOf(run, metric, this.data.variants[run.variant]));
-    const level = this.data.chance[metric.name];
-    const last = Math.max(1, ...shown.flatMap((run) => run.steps.slice(-1)));
-    if (level !== undefined) traces.push(lineAtChance(level, last));
-    const broken = breakdowns(shown, this.data.variants);
-    this.note(here, drawn, shown, broken);
-    const annotations = crosses(broken, this.data.variants);
-    const above = Math.max(0, ...annotations.map((cross) => cross.yshift + CROSS));
-    Plotly.react(
-      this.figure.querySelector(".plot"),
-      traces,
-      {
-        margin: { l: 70, r: 20, t: 24 + above, b: 50 },
-        paper_bgcolor: "rgba(0,0,0,0)",
-        plot_bgcolor: "rgba(0,0,0,0)",
-        font: { family: "system-ui, sans-serif", size: 13, color: INK },
-        autosize: true,
-        hovermode: "closest",
-        showlegend: false,
-        // On a touch screen a finger scrolls the page.
-        dragmode: window.matchMedia("(pointer: coarse)").matches ? false : "zoom",
-        xaxis: {
-          title: { text: "step", font: { size: 13 }, standoff: 8 },
-          range: [-0.02 * last, 1.02 * last],
-          gridcolor: GRID,
-          zeroline: false,
-        },
-        yaxis: {
-          title: { text: metric.title, font: { size: 13 } },
-          type: axis.value,
-          ...(axis.value === "log" ? ticksOf(traces) : { exponentformat: "power" }),
-          gridcolor: GRID,
-          zeroline: false,
-          automargin: true,
-        },
-        annotations,
-      },
-      { responsive: true, displaylogo: false, displayModeBar: false },
-    );
+    const { study, view } = this;
+    const { metric, against, axis, values } = view;
+    const lines = linesOf(study, view);
+    const looks = study.variants;
+    const bands = view.seeds === "band" ? lines : [];
+    const isMany = bands.length >= MANY;
+    const areas = bands.map((line) => areaOf(line, looks[line.variant], isMany));
+    const own = lines.map((line) => traceOf(line, looks[line.variant], view));
+    const here = study.runs.filter((run) => isHere(run, view));
+    const shown = here.filter(({ variant }) => !view.hidden.has(variant));
+    const last = Math.max(1, ...shown.map(({ steps }) => steps.at(-1)));
+    const depths = [...new Set(here.map(({ depth }) => depth))].sort((a, b) => a - b);
+    const across = acrossOf(against, depths, last);
+    const [level, words] = this.levelIn(view);
+    const ends = against === "step" ? [0, last] : [depths[0], depths.at(-1)];
+    const levels = level === null ? [] : [levelOf(level, words, ends)];
+    const traces = [...areas, ...own, ...levels];
+    const broken = breakdowns(shown, looks, against);
+    const related = values === "own" ? "" : `<br>${values} to ${looks[study.plain].label}`;
+    const upright = {
+      title: { text: metric.title + related, font: { size: 13 } },
+      type: axis,
+      ...(axis === "log" ? ticksOf(traces) : { exponentformat: "power" }),
+    };
+    const layout = layoutOf(across, upright, crosses(broken, looks, across));
+    const options = { responsive: true, displaylogo: false, displayModeBar: false };
+    Plotly.react(this.plot, traces, layout, options);
+    this.plot.removeAllListeners("plotly_click");
+    this.plot.on("plotly_click", ({ points: [{ customdata }] }) => this.choosePoint(customdata));
+    this.plot.setAttribute("aria-label", `${metric.label} against ${against}: ${own.length} curves`);
+    this.note(here, lines, shown, broken);
+    this.tellRun();
+  }
+
+  /** The level that lines are read against, and what it is; null without one. */
+  levelIn({ values, against, metric }) {
+    if (values !== "own") return [values === "ratio" ? 1 : 0, "plain"];
+    return [this.study.chance[against][metric.name] ?? null, "chance level"];
+  }
+
+  choosePoint(run) {
+    if (run === undefined) return;
+    this.run.value = run;
+    this.remember({});
+    this.tellRun();
   }
 
   /** What the lines cannot say: who has none, and why. */
-  note(here, drawn, shown, broken) {
-    const without = (runs, others) => {
-      const having = new Set(runs.map((run) => run.variant));
-      return [...new Set(others)].filter((variant) => !having.has(variant));
+  note(here, lines, shown, broken) {
+    const without = (having, others) => {
+      const has = new Set(having.map(({ variant }) => variant));
+      return [...new Set(others)].filter((variant) => !has.has(variant));
     };
-    const called = (names) => names.map((name) => this.data.variants[name].label).join(", ");
-    const lines = broken.map(({ words }) => `✕ ${words}`);
-    const absent = without(here, Object.keys(this.data.variants));
-    if (absent.length) lines.push(`Not run here: ${called(absent)}`);
+    const called = (names) => names.map((name) => this.study.variants[name].label).join(", ");
+    const notes = broken.map(({ words }) => `✕ ${words}`);
+    const absent = without(here, Object.keys(this.study.variants));
+    if (absent.length) notes.push(`Not run here: ${called(absent)}`);
+    const drawn = lines.filter(({ points }) => points.some(({ y }) => !Number.isNaN(y)));
     const broke = shown.filter((run) => run.broken);
-    const lacking = without([...drawn, ...broke], shown.map((run) => run.variant));
-    if (lacking.length) lines.push(`Without this metric: ${called(lacking)}`);
-    this.figure.querySelector(".notes").replaceChildren(
-      ...lines.map((line) => {
-        const item = document.createElement("li");
-        item.textContent = line;
-        return item;
-      }),
-    );
+    const lacking = without([...drawn, ...broke], shown.map(({ variant }) => variant));
+    if (lacking.length) notes.push(`Without these values: ${called(lacking)}`);
+    const list = this.section.querySelector(".notes");
+    list.replaceChildren(...notes.map((words) => element("li", words)));
+  }
+
+  /** The command that makes the chosen run, and what is known of how it was made. */
+  tellRun() {
+    const { chosen } = this;
+    if (!chosen) return;
+    const { config, trains } = this.form.dataset;
+    const axes = ["depth", "variant", "backend", "seed"].map((axis) => `--${axis} ${chosen[axis]}`);
+    const more = trains === undefined ? " --set train=true" : "";
+    const command = `fathom train ${this.view.study} ${axes.join(" ")} --config ${config}${more}`;
+    this.section.querySelector(".run code").textContent = command;
+    this.section.querySelector(".reason").textContent = chosen.reason;
+  }
+
+  download() {
+    const { study, view } = this;
+    const text = csvOf(linesOf(study, view), view, study.plain);
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
+    link.download = `${view.study}-${view.metric.name}-${view.against}.csv`;
+    link.click();
+    URL.revokeObjectURL(link.href);
   }
 }
 
 /** Plotly, run once, when it is first needed. */
 function loadPlotly() {
-  loadPlotly.done ??= unpacked(document.querySelector("#plotly")).then((text) => {
-    document.head.append(element("script", text));
+  loadPlotly.done ??= unpacked(document.querySelector("#plotly")).then((bytes) => {
+    document.head.append(element("script", textOf(bytes)));
   });
   return loadPlotly.done;
 }
 
-async function drawCurves(figure, plots) {
-  try {
-    const packed = figure.querySelector("script");
-    const [text] = await Promise.all([unpacked(packed), loadPlotly()]);
-    plots.push(new Plot(figure, JSON.parse(text)));
-  } catch (error) {
-    figure.querySelector(".plot").textContent = `Curves cannot be drawn here: ${error.message}`;
-  }
-}
-
-/** Curves are drawn when they are about to be seen: a page may have dozens. Gives those drawn. */
-function setUpCurves() {
-  const plots = [];
+/** The explorer reads and draws when it is about to be seen. Gives a function that shows what the
+ * address asks for. */
+function setUpExplorer() {
+  const section = document.querySelector(".explorer");
+  if (!section) return () => {};
+  let explorer;
   const seen = new IntersectionObserver(
     (entries) => {
-      for (const { target } of entries.filter((entry) => entry.isIntersecting)) {
-        seen.unobserve(target);
-        drawCurves(target, plots);
-      }
+      if (!entries.some((entry) => entry.isIntersecting)) return;
+      seen.disconnect();
+      explorer = new Explorer(section);
+      explorer.show();
     },
     { rootMargin: "400px" },
   );
-  for (const figure of document.querySelectorAll(".curves")) seen.observe(figure);
-  return plots;
+  seen.observe(section);
+  return () => explorer?.show();
 }
 
 setUpContents();
@@ -571,4 +992,6 @@ for (const table of document.querySelectorAll("main table")) {
 }
 setUpFigures();
 setUpEvidence();
-setUpAddress(setUpCurves());
+setUpAddress(setUpExplorer());
+// Not before the page is seen.
+requestAnimationFrame(() => setTimeout(setUpVariants));

@@ -3,6 +3,7 @@
 # Each template NAME.SUFFIX.j2 makes a report, and studies/STUDY.SUFFIX.j2 one for each study.
 
 from fathom.report.reports import VERDICTS_AND_TESTS, reports_of
+from fathom.report.schemes import COSTS
 
 TEMPLATES = files_in("report/templates", "*.j2")
 REPORTS = [f"{RESULTS}/{report.name}" for report in reports_of(CONFIG, Path(TEMPLATES[0]).parent)]
@@ -53,6 +54,7 @@ rule page:
         replayed_figures,
         config=f"{RESULTS}/config.json",
         tables=[*TABLES, *TIMES],
+        costs=[str(COSTS)] if COSTS.is_file() else [],
         templates=files_in("report/page", "*.*"),
     output:
         report(

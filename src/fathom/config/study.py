@@ -142,6 +142,7 @@ StudyName = Annotated[Text, AfterValidator(_check_study_name)]
 NameOrSettings = Annotated[either(str, dict[str, Any]), BeforeValidator(_parse_words)]
 VariantEntry = Annotated[dict[Label, NameOrSettings], BeforeValidator(_parse_variant)]
 PartName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$"), QUOTED]
+Named = Annotated[str, Field(pattern=r"^[a-z0-9_-]+$", max_length=64), QUOTED]
 Pair = Annotated[list[Label], Field(min_length=2, max_length=2)]
 Values = BeforeValidator(_parse_values)
 
@@ -444,8 +445,8 @@ class Config(Settings):
     connections: dict[Label, NameOrSettings] = Field(
         {}, description="connections of your own, by name: settings laid over another connection's"
     )
-    labels: dict[Label, OneLine] = Field(
-        {}, exclude_if=not_, description="what people read for the name of a variant"
+    labels: dict[Named, OneLine] = Field(
+        {}, exclude_if=not_, description="what people read for the name of a variant or a study"
     )
     studies: Annotated[dict[StudyName, Study], Field(min_length=1), DROP_NULL] = Field(
         description="experiments, by name; in an overlay null drops one"

@@ -1,28 +1,32 @@
 """Reports, figures and steps → index.html: one page that opens from disk and loads nothing.
 
 Its words are those of the Markdown reports; report/page has only the frame: index.html.j2, page.css
-and page.js. The script of plotly, which draws the curves, is in the page too.
+and page.js. The script of plotly, which draws for the explorer, is in the page too.
 """
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from markupsafe import Markup
 
-from fathom.analysis.tables import loss_units, read_table
+from fathom.analysis.tables import loss_units, read_table, scores_of
 from fathom.config import Config
 from fathom.report.figures.frames import with_loss_unit
-from fathom.report.page.curves import MOST_STEPS, SWATCH, Curves, curves_of
+from fathom.report.page.cards import packed_cards
 from fathom.report.page.evidence import evidence_of
+from fathom.report.page.explorer import EARLY, EVENLY, SWATCH, packed_study
 from fathom.report.page.inline import packed
 from fathom.report.render import check_numbers, environment_of, fill
+from fathom.report.schemes import COSTS
 from fathom.settings import ConfigError
 from fathom.system.files import write_text
 
 PAGE = "index.html"
 TEMPLATE, STYLE, SCRIPT = "index.html.j2", "page.css", "page.js"
 FIRST = "RESULTS.md"
+CONFIG = "config.json"
 
 
 def page_of(templates: Path) -> Path:
@@ -44,21 +48,23 @@ def write_page(config: Config, templates: Path, folder: Path, figures: Path) -> 
     files = reports_in(config, folder)
     if not files:
         raise ConfigError(f"{folder}: has no report to make a page of; run: snakemake report")
-    sections = read_sections(files, folder, figures)
-    plots = plots_of(config, folder / "tables")
-    named = {section.name for section in sections}
+    titles = titles_of(config)
+    sections = read_sections(files, folder, figures, titles)
     text = fill(
         environment_of(templates, autoescape=True),
         TEMPLATE,
         sections=sections,
-        plots=plots,
-        most_steps=MOST_STEPS,
+        titles=titles,
+        explored=explored(config, folder / "tables"),
+        about_steps=EVENLY + EARLY,
         swatch=SWATCH,
+        config=shlex.quote(f"{config.report_folder}/{CONFIG}"),
+        trains=config.train,
+        cards=packed_cards(config, COSTS),
         evidence=evidence_of(
             (text for section in sections for text in (section.introduction, section.parts)),
             folder / "tables",
         ),
-        plots_apart=[plot for study, plot in plots.items() if study not in named],
         style=_own(templates / STYLE),
         plotly=packed(get_plotlyjs()),
         script=_own(templates / SCRIPT),
@@ -73,12 +79,29 @@ def reports_in(config: Config, folder: Path) -> list[str]:
     return [*(name for name in known if (folder / name).is_file()), *others]
 
 
-def plots_of(config: Config, tables: Path) -> dict[str, Curves]:
-    """The curves of every study with a run that counts, in the order of the config."""
-    steps, summary = (read_table(tables / name) for name in ("steps.csv.gz", "summary.csv"))
-    steps = with_loss_unit(steps, loss_units(config))
+def titles_of(config: Config) -> dict[str, str]:
+    """What people read for the name of each study: its label, or what it is about."""
     return {
-        name: curves_of(name, study.labels, rows, summary, config.labels)
+        name: config.labels.get(name) or study.description.removesuffix(".") or name
+        for name, study in config.studies.items()
+    }
+
+
+def explored(config: Config, tables: Path) -> dict[str, Markup]:
+    """What there is to draw of every study with a run that counts, in the order of the config."""
+    units, scores = loss_units(config), scores_of(config)
+    steps, cells = (
+        with_loss_unit(read_table(tables / name), units) for name in ("steps.csv.gz", "cells.csv")
+    )
+    return {
+        name: packed_study(
+            study.labels,
+            config.plain(name),
+            rows,
+            cells[cells["study"] == name],
+            scores[name],
+            config.labels,
+        )
         for name, study in config.studies.items()
         if not (rows := steps[steps["study"] == name]).empty
     }

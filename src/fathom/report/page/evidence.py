@@ -11,7 +11,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from fathom.report.page.inline import as_json
+from fathom.report.page.inline import as_json, packed
 
 LINK = re.compile(r'href="tables/([\w-]+\.csv)#L([1-9]\d*)"')
 """A link to a line of a table, as the page has it."""
@@ -23,7 +23,7 @@ NAMING = (
 
 
 def evidence_of(texts: Iterable[str], tables: Path) -> Markup:
-    """JSON that can stand in a script element: of every table its columns and its linked rows.
+    """Packed JSON: of every table its columns and its linked rows.
 
     Values are those of the CSV, letter by letter. A link to what is not there has no row.
     """
@@ -36,7 +36,7 @@ def evidence_of(texts: Iterable[str], tables: Path) -> Markup:
         for name in sorted(lines)
         if (file := tables / name).is_file() and (table := _rows_of(file, lines[name]))["rows"]
     }
-    return as_json(found)
+    return packed(as_json(found))
 
 
 def _rows_of(file: Path, wanted: set[int]) -> dict[str, Any]:

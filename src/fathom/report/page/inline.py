@@ -16,10 +16,10 @@ def as_json(data: Any) -> Markup:  # noqa: ANN401, whatever JSON takes
     return Markup(text.replace("<", "\\u003c"))  # noqa: S704
 
 
-def packed(text: str) -> Markup:
-    """A text that is needed later: compressed, in base64; the page's script unpacks it.
+def packed(data: str | bytes) -> Markup:
+    """What is needed later: compressed, in base64; the page's script unpacks it.
 
-    A browser reads neither plotly nor numbers before the first curves are about to be seen.
+    A browser reads neither plotly nor numbers nor rows before a reader asks for them.
     """
-    data = gzip.compress(text.encode(), mtime=0)
-    return Markup(base64.b64encode(data).decode())  # noqa: S704, letters and digits
+    compressed = gzip.compress(data.encode() if isinstance(data, str) else data, mtime=0)
+    return Markup(base64.b64encode(compressed).decode())  # noqa: S704, letters and digits
