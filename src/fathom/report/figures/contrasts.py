@@ -143,13 +143,13 @@ def score_against_rate(
     if groups.empty:
         return style.placeholder(f"{title}\nno variant has a {score.label}")
     page, (ax,) = style.panels(1)
+    ax.set_title(count_layers(depth), loc="left")
     panels.lines(ax, values, "lr", "connection")
     ax.set_xscale("log")
     rates = sorted(groups["lr"].unique())
     ax.set_xticks(rates, [f"{rate:g}" for rate in rates])
     ax.xaxis.minorticks_off()
     ax.set_xlabel("learning rate")
-    ax.set_title(count_layers(depth), loc="left")
     return style.finish(page, title, style.legend_handles(groups["connection"].unique()))
 
 

@@ -64,8 +64,7 @@ def _weights(ax: Axes, weights: np.ndarray) -> AxesImage:
     ax.set_xlabel("state read")
     ax.set_ylabel("layer")
     ax.grid(visible=False)
-    style.whole_ticks(ax)
-    style.whole_ticks(ax, "y")
+    ax.locator_params(nbins=3, integer=True)
     return image
 
 

@@ -156,7 +156,7 @@ def curves(ax: Axes, course: pd.DataFrame, failures: pd.DataFrame, last: int, *,
         log_if_wide(ax)
     else:
         as_constant(ax)
-    ax.set_xlim(-0.02 * last, 1.02 * last or 1)
+    ax.set_xlim(-0.02 * last, (1.02 + BESIDE_END * course["variant"].nunique()) * last or 1)
     ax.set_xlabel("step")
     whole_ticks(ax)
     # Above the panel, so that a mark never covers a curve.
@@ -177,6 +177,9 @@ MOST_BANDS = 2
 FEW_PLACES = 16
 """So many bars fit beside each other along a line."""
 
+BESIDE_END = 0.012
+"""How far bars after the end of all lines are apart, as a share of the axis."""
+
 
 def bands(ax: Axes, course: pd.DataFrame, axis: str) -> None:
     """Draw a line for each variant against the column `axis`, and the range over its seeds.
@@ -192,13 +195,14 @@ def bands(ax: Axes, course: pd.DataFrame, axis: str) -> None:
         if count <= MOST_BANDS:
             ax.fill_between(x, points["low"], points["high"], color=colour, alpha=0.2, lw=0)
             continue
-        few = len(points) <= FEW_PLACES
-        at = points if few else points.tail(1)
-        shift = 4 * aside(position, count, 1) if few else 5 + 4 * position
-        ax.vlines(
-            at[axis], at["low"], at["high"], color=colour, lw=2, transform=shifted(ax, shift),
-            clip_on=False,
-        )  # fmt: skip
+        if len(points) <= FEW_PLACES:
+            at, x = points, shifted(ax, 2.5 * aside(position, count, 1))
+            ax.vlines(at[axis], at["low"], at["high"], color=colour, lw=2, transform=x)
+        else:
+            at = points.tail(1)
+            beyond = at[axis] * (1.02 + BESIDE_END * position)
+            ax.vlines(beyond, at["low"], at["high"], color=colour, lw=2)
+    ax.autoscale_view()
 
 
 def shifted(ax: Axes, points: float) -> Transform:
