@@ -115,7 +115,9 @@ def compared(monkeypatch, tmp_path, capsys):
 def test_runs_figures_and_numbers_are_left(compared):
     folder, record, printed = compared
     drawn = {file.name for file in folder.glob("*.png")}
-    assert drawn == {"comparison.png", "mixing_matrix.png"}
+    assert drawn == {
+        "grad_norm_stem.png", "loss_comparison.png", "mixing_matrix.png", "score.png",
+    }  # fmt: skip
     for variant in LOSSES:
         run = folder / f"runs/compare/3L/{variant}/torch/seed42"
         assert (run / "manifest.json").is_file()

@@ -28,7 +28,7 @@ PLATFORMS = {
 }
 
 
-DEPTHS = "effective_depth.csv"
+DEPTHS, CELLS = "effective_depth.csv", "cells.csv"
 
 
 @pytest.fixture
@@ -48,8 +48,9 @@ def tables(tmp_path):
         ),
         "effects.csv": pd.DataFrame(columns=COLUMNS),
     }
-    depths = {DEPTHS: pd.DataFrame(columns=effective_depth.COLUMNS)}
-    save_tables(found | depths, tmp_path)
+    others = {DEPTHS: pd.DataFrame(columns=effective_depth.COLUMNS),
+              CELLS: frame(*(run(**axes) for axes in PLATFORMS.values()))}  # fmt: skip
+    save_tables(found | others, tmp_path)
     return tuple(tmp_path / name for name in found)
 
 
@@ -87,7 +88,8 @@ def test_a_study_is_drawn_from_the_rows_of_one_platform(
     assert data["summary"]["loss_final_mean"].tolist() == [value]
     assert data["score"].metric == "exact_loss"
     assert data["mixing"] == {}  # none of its figures reads it, and no run need be there
-    assert kept == ({"one": "a figure"}, tmp_path / "figures", title, (*tables, tmp_path / DEPTHS))
+    others = (tmp_path / DEPTHS, tmp_path / CELLS)
+    assert kept == ({"one": "a figure"}, tmp_path / "figures", title, (*tables, *others))
 
 
 def test_a_study_is_judged_by_what_its_config_says(tables, drawn, tmp_path):

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib
@@ -25,11 +26,13 @@ from fathom.config import Cell
 from fathom.metrics import LARGEST_VALUE, RunMetric, Score, StepMetric, last
 from fathom.report import figures
 from fathom.report.figures import (
+    contrasts,
     draw_figures,
     figures_of,
     figures_of_study,
     find,
     frames,
+    left_out,
     panels,
     save,
     style,
@@ -131,7 +134,7 @@ def test_a_figure_is_declared_by_its_function_alone(tmp_path):
         figures.figure(everywhere=True)(a_new_one)
         declared = find("a_new_one")
         study = config_with(tmp_path, a=IMAGES)
-        assert [d.name for d in figures_of_study(study, "a")][3:] == ["a_new_one"]
+        assert [d.name for d in figures_of_study(study, "a")][-1] == "a_new_one"
         assert (declared.reads, declared.label) == (("summary", "steps", "title"), "a new one")
         assert declared.caption == "Shows it. In two paragraphs."
         assert draw_figures([declared], "t", steps=1, summary=2, cells=3) == {
@@ -186,19 +189,21 @@ def test_a_metric_of_a_task_has_a_figure_without_a_function():
     assert find("reward").caption.startswith("reward against step, for every depth: points of")
     cells = frame(seeds("gain_final", [1.0], depth=4), seeds("gain_final", [2.0], depth=8))
     names = {f"gain_final_{part}": f"best_{part}" for part in ("n", "mean", "sd", "low", "high")}
-    summary = summary_table(cells).rename(columns=names)
-    (ax,) = draw_figures([find("best")], "a study", summary=summary, score=LOSS)["best"].axes
+    data = {"summary": summary_table(cells).rename(columns=names), "score": LOSS,
+            "cells": cells.assign(best=cells["gain_final"])}  # fmt: skip
+    (ax,) = draw_figures([find("best")], "a study", **data)["best"].axes
     assert ax.get_ylabel() == "reward (points):\npoints at the end"
     label = panels.run_label("validation_bpc", pd.DataFrame({"loss_unit": ["nats"]}))
     assert label.endswith("(bits per character)")  # not in nats
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["4", "8"]
 
 
-CURVES = ["loss_comparison", "grad_norm_comparison", "gain_comparison", "depth_scaling",
-          "deepest_comparison"]  # fmt: skip
+CURVES = ["loss_comparison", "score", "grad_norm_comparison", "depth_scaling"]
+PICTURES = ["loss_comparison", "score", "grad_norm_stem"]
 DEPTH = "effective_depth"
 PAIRS = [{"question": "Does it matter?", "pairs": [["hc", "mhc"]]}]
 IMAGES = {"task": "fashion", "variants": ["resnet", "mhc_causal"], "model": {"width": 8}}
+MANY = [*({f"m{i}": {"connection": "mhc"}} for i in range(13))]
 FAST = [*({f"m{i}": {"connection": "mhc", "optimizer": {"lr": 0.01 * (i + 1)}}} for i in range(13))]
 
 
@@ -208,20 +213,57 @@ FAST = [*({f"m{i}": {"connection": "mhc", "optimizer": {"lr": 0.01 * (i + 1)}}} 
         ({}, [*CURVES, DEPTH]),
         ({"depths": [4, 8]}, CURVES),  # of two depths no curve
         ({"contrasts": PAIRS}, ["effects", "variants", *CURVES, DEPTH]),
-        ({"variants": ["mhc", FAST[4]]}, ["score_against_rate", *CURVES]),
-        ({"variants": FAST}, ["score_against_rate", "effects", "variants"]),
-        (IMAGES, ["comparison", "mixing_matrix", DEPTH]),
-        ({**IMAGES, "exclude": [{"variant": "mhc_causal"}]}, ["comparison"]),
+        # A doubly stochastic matrix has the same gain at every depth; the rate says all of a study.
+        ({"variants": ["mhc", FAST[4]]}, ["score_against_rate", *CURVES[:3]]),
+        ({"variants": FAST}, ["score_against_rate"]),
+        ({"variants": MANY}, ["effects", "variants"]),
+        ({"depths": [4]}, CURVES[:3]),
+        ({"depths": [4], "plain_depths": [], "variants": ["hc"]}, [CURVES[0], CURVES[2]]),
+        ({"variants": ["baseline", "hc", "mhc", "hc_paper"]}, ["frontier", *CURVES, DEPTH]),
+        (IMAGES, [*PICTURES, "mixing_matrix", DEPTH]),
+        ({**IMAGES, "exclude": [{"variant": "mhc_causal"}]}, PICTURES),
         ({**IMAGES, "variants": ["resnet", {"mine": "mhc_causal"}]},
-         ["comparison", "mixing_matrix", DEPTH]),
-        ({**IMAGES, "variants": ["resnet", "mhc_static"]}, ["comparison", DEPTH]),
+         [*PICTURES, "mixing_matrix", DEPTH]),
+        ({**IMAGES, "variants": ["resnet", "mhc_static"]}, [*PICTURES, DEPTH]),
     ],
-    ids=["task", "two depths", "contrasts", "rates", "more variants than colours", "causal",
-         "left out", "by another name", "not causal"],
+    ids=["task", "two depths", "contrasts", "rates", "many rates", "more variants than colours",
+         "one depth", "one point", "four connections", "causal", "left out", "by another name",
+         "not causal"],
 )  # fmt: skip
 def test_figures_of_a_study(tmp_path, study, names):
     config = config_with(tmp_path, a=study)
     assert [declared.name for declared in figures_of_study(config, "a")] == names
+
+
+def test_a_study_says_which_figures_would_show_nothing_of_it(tmp_path):
+    one = {"depths": [4], "plain_depths": [], "variants": ["hc"]}
+    config = config_with(tmp_path, ("a", "b"), a=one)
+    assert left_out(config, "a") == {
+        "score": "there is one variant at one depth", "depth scaling": "there is one depth",
+    }  # fmt: skip
+    assert left_out(config, "b") == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "question", "caption"),
+    [
+        ("Is it so? A line says it.", "Is it so?", "A line says it."),
+        ("A line says it. Is it so? Yes.", "", "A line says it. Is it so? Yes."),
+        ("A line says it.", "", "A line says it."),
+    ],
+)
+def test_a_docstring_begins_with_the_question_that_is_the_title(words, question, caption):
+    def shown(title):
+        """To be replaced."""
+
+    shown.__doc__ = words
+    try:
+        figures.figure(shown)
+        assert (find("shown").question, find("shown").caption) == (question, caption)
+        shown_title = draw_figures([replace(find("shown"), draw=lambda title: title)], "a")["shown"]
+        assert shown_title == (f"{question}\na" if question else "a")
+    finally:
+        del figures._groups["study"]["shown"]
 
 
 # --- against step ---------------------------------------------------------------------------------
@@ -349,6 +391,76 @@ def test_groups_of_seeds_by_hand():
 
 def diverged(variant="hc", depth=8, seed=0, **values):
     return run(variant, depth, seed, outcome="diverged", **values)
+
+
+def test_runs_are_those_of_the_groups_that_did_not_diverge():
+    cells = frame(run(depth=4, score=0.5), run(depth=4, seed=1, score=0.7),
+                  diverged(depth=4, seed=2), run(depth=8, score=0.9),
+                  run(depth=8, seed=1, score=INF))  # fmt: skip
+    groups = frames.groups_of_seeds(summary_table(cells), "score")
+    assert frames.runs_of(cells, "score", groups)["value"].tolist() == [0.5, 0.7, 0.9]
+    four = groups[groups["depth"] == 4]
+    assert frames.runs_of(cells, "score", four)["value"].tolist() == [0.5, 0.7]
+
+
+@pytest.mark.parametrize(
+    ("values", "relative", "varies"),
+    [
+        ([0.0, 4e-7], False, False),  # rounding of a logarithm of one
+        ([1e-7, 4e-7], True, True),  # losses that small are known well
+        ([0.25, 0.2500001], True, False),
+        ([-0.602, 27.0], False, True),
+        ([3.0], False, False),
+        ([3.0, NAN, INF], True, False),
+        ([], True, False),
+    ],
+)
+def test_what_differs_by_rounding_alone_is_the_same(values, relative, varies):
+    assert frames.varies(pd.Series(values, dtype=float), relative=relative) is varies
+
+
+def test_a_level_far_from_all_values_is_left_out():
+    levels = {"chance": 6.0, "bigram": 3.5}
+    assert frames.near(levels, pd.Series([3.6, 3.7, NAN])) == {"bigram": 3.5}
+    assert frames.near(levels, pd.Series([3.6, 3.6])) == {}
+    assert frames.near(levels, pd.Series([3.6, 3.6]), least=0.1) == {"bigram": 3.5}
+    assert frames.near(levels, pd.Series([NAN])) == levels
+
+
+@pytest.mark.parametrize(("lower", "best"), [(True, ["a", "c"]), (False, ["b", "d"])])
+def test_on_the_frontier_nothing_is_both_cheaper_and_better(lower, best):
+    rows = [("b", 1, 5.0), ("a", 1, 3.0), ("c", 2, 1.0), ("d", 3, 6.0), ("e", 2, NAN)]
+    points = pd.DataFrame(rows, columns=["variant", "cost", "mean"])
+    assert frames.frontier(points, "cost", lower=lower) == best
+
+
+def test_costs_are_beside_those_of_the_plain_network_at_the_depth_of_most():
+    cells = frame(*(run(variant, depth, score=0.5 + i, connection=variant)
+                    for i, (variant, depth) in enumerate(
+                        [("baseline", 4), ("mhc", 4), ("hc", 4), ("baseline", 8)])),
+                  diverged("hc", 4))  # fmt: skip
+    times = summary_table(cells).assign(seconds_per_step_mean=[0.2, 0.6, 0.9, 9.0])
+    parameters = {("baseline", 4): 1000, ("mhc", 4): 1500}
+    found = contrasts.costs(times, cells, parameters, LOSS)
+    assert found[["variant", "mean", "parameters"]].to_numpy().tolist() == [
+        ["baseline", 0.5, 1.0], ["mhc", 1.5, 1.5],
+    ]  # fmt: skip
+    assert found["time"].tolist() == pytest.approx([1, 3])
+    assert found.attrs == {"unit": "baseline", "depth": 4}
+
+
+@pytest.mark.parametrize(
+    ("heights", "spread"),
+    [
+        ([0.0, 1.0], [0.0, 1.0]),
+        ([0.5, 0.5], [0.45, 0.55]),
+        ([0.5, 0.5, 0.58], [0.4267, 0.5267, 0.6267]),
+        ([0.0, 0.0, 0.14], [-0.0533, 0.0467, 0.1467]),  # both moved by the third
+        ([], []),
+    ],
+)
+def test_names_keep_a_distance_and_stand_around_where_they_belong(heights, spread):
+    assert style.spread(heights, 0.1) == pytest.approx(spread, abs=1e-4)
 
 
 def test_a_group_with_a_run_that_failed_has_no_mean_of_the_others():
@@ -536,6 +648,8 @@ def data_of(task, losses=(4.0, 2.0, 1.0), depths=(4, 8), count=3, value=None):
         "score": score,
         "mixing": {variants[1]: Mixing(2, 5, MATRIX, WEIGHTS),
                    variants[0]: Mixing(2, 5, MATRIX * NAN, WEIGHTS)},
+        "times": summary_table(frame(cells)).assign(seconds_per_step_mean=0.5),
+        "parameters": {(variant, depth): 1000 for variant in variants for depth in depths},
         "samples": [Drawn(variants[0], 4, 0, Samples(np.array([[0.0, 1.0], [NAN, INF]]),
                                                      np.eye(2)))],
         "cells": frame(cells),
@@ -646,8 +760,8 @@ def test_a_variant_has_one_colour_in_all_figures(pages):
                    for line in pages["tokens"]["loss_comparison"].axes[0].lines)  # fmt: skip
 
 
-@pytest.mark.parametrize(("score", "height"), [(LOSS, 0.9), (ACCURACY, 0.1)])
-def test_a_run_that_diverged_is_marked_at_the_worse_edge(score, height):
+@pytest.mark.parametrize("score", [LOSS, ACCURACY])
+def test_a_run_that_diverged_is_marked_where_no_value_is(score):
     cells = frame(run(depth=4, score=0.5), run(depth=8, score=0.5), diverged(depth=4),
                   diverged(depth=8))  # fmt: skip
     page = panels.against_depth(summary_table(cells), score.metric, "a", score=score)
@@ -657,7 +771,7 @@ def test_a_run_that_diverged_is_marked_at_the_worse_edge(score, height):
     at = [ax.transAxes.inverted().transform(m.get_transform().transform(m.get_xydata()))[0, 1]
           for m in marks if len(m.get_xdata())]  # fmt: skip
     assert len(at) == 2
-    assert all(y > height if score is LOSS else y < height for y in at)
+    assert all(y > 1 for y in at)
     assert "a run diverged" in [text.get_text() for text in page.legends[0].get_texts()]
 
 

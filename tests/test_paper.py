@@ -240,8 +240,10 @@ def test_a_study_that_was_not_run_is_named_and_figures_are_vectors_where_there_a
     folder = tmp_path / "results/figures/depth-torch/torch"
     folder.mkdir(parents=True)
     (folder / "depth_scaling.svg").write_text(SVG)
-    for name in ("depth_scaling", "loss_comparison"):
-        (folder / f"{name}.png").write_bytes(PNG)
+    overview = tmp_path / "results/figures/overview"
+    overview.mkdir()
+    for file in (folder / "depth_scaling.png", overview / "score_against_depth.png"):
+        file.write_bytes(PNG)
     ran = {"seeds": [0], **SMALL}
     text = source(lambda cell: by_recipe(cell) if cell.study == "depth-torch" else None, **ran)
     assert "The study depth-mlx was not run." in text
@@ -250,7 +252,7 @@ def test_a_study_that_was_not_run_is_named_and_figures_are_vectors_where_there_a
     assert "Without intervals, for want of seeds: depth-torch." in text
     assert "[1]" in text  # of mhc
     assert '#drawing("figures/depth-torch/torch/depth_scaling.svg"' in text
-    assert '#drawing("figures/depth-torch/torch/loss_comparison.png"' in text
+    assert '#drawing("figures/overview/score_against_depth.png"' in text
     assert "@fig-gain" in text
 
 

@@ -620,8 +620,8 @@ FIGURE_DAMAGES = {
     f"{TORCH}/depth_scaling.svg": (truncate, MODIFIED),
     f"{TORCH}/loss_comparison.png": (append, MODIFIED),
     f"{TORCH}/loss_comparison.svg": (replace_by_junk, MODIFIED),
-    f"{TORCH}/gain_comparison.png": (replace_by_a_folder, MISSING),
-    f"{TORCH}/gain_comparison.svg": (replace_by_a_dangling_link, MISSING),
+    f"{TORCH}/score.png": (replace_by_a_folder, MISSING),
+    f"{TORCH}/score.svg": (replace_by_a_dangling_link, MISSING),
     "figures/overview/variance.png": (remove, MISSING),
 }
 

@@ -5,7 +5,7 @@
 FIGURES = figures_at(MEASURED) + figure_files(f"{RESULTS}/figures/overview", OVERVIEW)
 
 # Tables that only some figures read, by the name that they go by there.
-FIGURE_TABLES = ("profiles", "effective_depth")
+FIGURE_TABLES = ("profiles", "effective_depth", "cells")
 
 # A rule for each study: Snakemake's outputs depend on no wildcard, and studies have other figures.
 for name in STUDIES:

@@ -118,16 +118,20 @@ def draw(
     steps = [
         pd.DataFrame(rows[spec.variant]).assign(**_axes(spec), loss_unit=unit) for spec in specs
     ]
-    cells = [{**_axes(spec), **dict.fromkeys(TRAINED), "status": "measured",
-              **measured[spec.variant]} for spec in specs]  # fmt: skip
+    cells = pd.DataFrame(
+        [{**_axes(spec), **dict.fromkeys(TRAINED), "status": "measured",
+          **measured[spec.variant]} for spec in specs]
+    )  # fmt: skip
     data = {
         "steps": pd.concat(steps, ignore_index=True),
-        "summary": summary_table(pd.DataFrame(cells)),
+        "summary": summary_table(cells),
+        "cells": cells,
         "mixing": mixing_matrices((spec.cell for spec in specs), platform.runs(out)),
         "score": tasks.score_of(first.task),
     }
     names = tasks.presentation(first.task).figures
-    declared = figures_for(names, (spec.connection for spec in specs))
+    schemes = {spec.variant: spec.connection for spec in specs}
+    declared = figures_for(names, schemes, {(spec.variant, spec.depth) for spec in specs})
     title = f"{first.depth} layers, width {first.model.width}, {first.steps} steps"
     save(draw_figures(declared, title, **data), out)
 

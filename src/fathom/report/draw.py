@@ -27,6 +27,7 @@ from fathom.report.figures import draw_figures, figures_of, figures_of_study, fi
 from fathom.report.figures.frames import with_loss_unit
 from fathom.report.mixing import mixing_matrices
 from fathom.report.samples import draw_samples
+from fathom.report.schemes import count_parameters
 from fathom.runs.folder import METRICS, read_rows, read_spec
 from fathom.settings import ConfigError, unknown
 
@@ -37,6 +38,7 @@ TABLES_OF = {
     "times": TIMES["summary.csv"][0],
     "profiles": PROFILES,
     "effective_depth": "effective_depth.csv",
+    "cells": "cells.csv",
 }
 """What only some figures read, and its table, which lies beside that of groups of seeds."""
 
@@ -73,12 +75,15 @@ def draw_study(
         raise ConfigError(f"{tables[0]}: {unknown('study and platform', title, titles)}")
     axes = own[AXES].drop_duplicates().astype(object).itertuples(index=False)
     cells, runs = [Cell(*row) for row in axes], platform.runs(config.results)
-    mixing, samples = {}, []
+    mixing, samples, parameters = {}, [], {}
     reads = {read for figure in declared for read in figure.reads}
     if "mixing" in reads:
         mixing = mixing_matrices(cells, runs)
     if "samples" in reads:
         samples = draw_samples(cells, runs)
+    if "parameters" in reads:
+        networks = {(cell.variant, cell.depth): cell for cell in cells}
+        parameters = {of: count_parameters(config.spec(cell)) for of, cell in networks.items()}
     others = {read: tables[1].with_name(TABLES_OF[read]) for read in TABLES_OF if read in reads}
     data = {read: read_table(file) for read, file in others.items() if read != "times"}
     if "times" in others:
@@ -93,6 +98,7 @@ def draw_study(
         score=scores_of(config)[study],
         mixing=mixing,
         samples=samples,
+        parameters=parameters,
         **{read: _rows_of(table, study, platform) for read, table in data.items()},
     )
     keep(figures, out, title, (*tables, *others.values()))

@@ -68,7 +68,7 @@ def write_source(
     environment.filters |= {"literal": as_literal, "code": Markup}
     environment.globals |= build_context(config, published, folder) | {
         "find_figure": partial(find_figure, figures, root),
-        "hashes": hash_tables(folder / "tables"),
+        "hashes_of_tables": hash_tables(folder / "tables"),
         "fathom_version": __version__,
         "passes": Sinkhorn.model_fields["iterations"].default,
         "initial_slope": lambda streams: math.log10(math.e + (streams - 1) / math.e),
@@ -129,7 +129,10 @@ def find_figure(figures: Path, root: Path, *path: str) -> str:
     return ""
 
 
-def hash_tables(tables: Path) -> dict[str, str]:
-    """SHA-256 of what every table of the workflow holds, by the file's name."""
+def hash_tables(tables: Path) -> str:
+    """SHA-256 of what all tables of the workflow hold, unpacked and in the order of their names."""
     names = sorted([*(f"{table}.csv" for table in TABLES), "steps.csv.gz"])
-    return {name: hashlib.sha256(content(tables / name)).hexdigest() for name in names}
+    found = hashlib.sha256()
+    for name in names:
+        found.update(content(tables / name))
+    return found.hexdigest()

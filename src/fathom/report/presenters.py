@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from string import ascii_uppercase
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -71,7 +72,8 @@ def count_deviations(published: pd.DataFrame) -> tuple[int, int]:
 class StudyPresenter:
     """What a template may ask about one study.
 
-    `figures` are those that the workflow draws of it, on every platform.
+    `figures` are those that the workflow draws of it, on every platform; `left_out` says by label
+    why others would show nothing.
     """
 
     def __init__(
@@ -80,10 +82,12 @@ class StudyPresenter:
         study: Study,
         tables: Mapping[str, pd.DataFrame],
         figures: Sequence[Declaration] = (),
+        left_out: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.name = name
         self.study = study
         self.figures = figures
+        self.left_out = left_out
         self.task = tasks.presentation(study.task)
         self.template = f"parts/{study.part}.j2" if study.part else ""
         """The file with its own part of the report; empty if it has none."""

@@ -23,7 +23,7 @@ from fathom.analysis.tables import CONFIDENCE, MIN_SEEDS, counted, read_table, r
 from fathom.config import Config
 from fathom.metrics import LEARNED
 from fathom.report import schemes
-from fathom.report.figures import figures_of, figures_of_study
+from fathom.report.figures import figures_of, figures_of_study, left_out
 from fathom.report.formatting import (
     change,
     count_layers,
@@ -91,7 +91,7 @@ def build_context(
     if times:
         tables["summary"] = read_with_times(folder / "tables" / "summary.csv")
     studies = [
-        StudyPresenter(name, study, tables, figures_of_study(config, name))
+        StudyPresenter(name, study, tables, figures_of_study(config, name), left_out(config, name))
         for name, study in config.studies.items()
     ]
     variance = tables["variance"]

@@ -91,15 +91,15 @@ def variant_rows(config: Config, study_name: str) -> Iterator[dict[str, str]]:
         base = _named(name, streams=study.streams) if name in SCHEMES else None
         words = list_settings(scheme, base), list_settings(study.changes(label))
         settings, training = (text.replace("|", r"\|") for text in words)
-        count = _count(config.spec(deepest[label])) if label in deepest else ""
+        count = str(count_parameters(config.spec(deepest[label]))) if label in deepest else ""
         words = {"scheme": name, "settings": settings, "training": training}
         yield {"variant": label, **words, "parameters": count}
 
 
-def _count(spec: Spec) -> str:
+def count_parameters(spec: Spec) -> int:
     """How many numbers a network learns."""
     parameters = Problem(spec).network.parameters().values()
-    return str(sum(math.prod(parameter.shape) for parameter in parameters))
+    return sum(math.prod(parameter.shape) for parameter in parameters)
 
 
 # --- the schemes that have a name ---------------------------------------------------------------

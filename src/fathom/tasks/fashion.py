@@ -320,7 +320,7 @@ PRESENTATION = Presentation(
         ),
         Table("Time", ("seconds",)),
     ),
-    figures=("comparison", "mixing_matrix"),
+    figures=("loss_comparison", "score", "grad_norm_stem", "mixing_matrix"),
     compared=("test_accuracy",),
     # The source's first experiment.
     comparison={

@@ -257,6 +257,6 @@ PRESENTATION = Presentation(
         Table("Streams", ("stream_similarity_final", "H_res_distance_final")),
         Table("Time", ("seconds",)),
     ),
-    figures=("validation", "final_bits", "similarity", "gates", "matrices", "trade_off"),
+    figures=("validation", "final_bits", "similarity", "gates", "trade_off"),
     compared=("validation_bpc",),
 )

@@ -148,12 +148,6 @@ PRESENTATION = Presentation(
             ),
         ),
     ),
-    figures=(
-        "loss_comparison",
-        "grad_norm_comparison",
-        "gain_comparison",
-        "depth_scaling",
-        "deepest_comparison",
-    ),
+    figures=("loss_comparison", "score", "grad_norm_comparison", "depth_scaling"),
     compared=("gain_final",),
 )

@@ -2,19 +2,22 @@
 
     @figure
     def loss_comparison(steps: pd.DataFrame, title: str) -> Figure:
-        '''Training loss against step for every depth.'''
+        '''Does the loss fall at every depth? Training loss against step.'''
 
 This is its declaration: the function's name is that of the file, its parameters are what it reads
-(READS), its docstring is the caption. The outputs and inputs of the workflow, the
-figures of the reports and what `fathom verify` expects follow from it.
+(READS). Its docstring begins with the question that it answers, which is its title; the rest is the
+caption. The outputs and inputs of the workflow, the figures of the reports and what `fathom verify`
+expects follow from it.
 
 A task's `Presentation.figures` names such functions, or metrics. A metric needs no function: a step
 metric is drawn against step, a profile along its axis, a run metric against depth.
-`@figure(everywhere=True)` declares a figure that every study has.
+`@figure(everywhere=True)` declares a figure that every study has. `needs`, `depths` and `schemes`
+say what a study must have for the figure to show anything: without it the figure is not made.
 
 What others use:
 
     figures_of_study(config, study)    the declarations of a study, the same on every platform
+    left_out(config, study)            those that would show nothing of it, and why
     figures_of("overview")             also "cell", "bench", "explained": by name
     Declaration.name .reads .caption .label .module
     files_of(folder, name)             the files of a figure, one for each format
@@ -37,9 +40,10 @@ import functools
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import UnionType
 from typing import TYPE_CHECKING, Any
 
 from fathom import tasks
@@ -73,7 +77,8 @@ READS = {
     "samples": "what networks generate, by run (`fathom.report.samples.Drawn`)",
     "variance": "variance.csv",
     "published": "published.csv",
-    "cells": "cells.csv",
+    "cells": "cells.csv; of a study's figures the same rows",
+    "parameters": "how many numbers the network of each variant learns, by (variant, depth)",
     "scores": "the score of every study, by its name",
     "bench": "bench.csv",
     "explained": "networks before their first step (`fathom.report.explained.Explained`)",
@@ -105,8 +110,16 @@ class Declaration:
     """From what it reads, by name."""
     module: str
     """The module with the code of the figure."""
-    needs: type[Settings] = Settings
+    question: str = ""
+    """What it answers: the first line of its title."""
+    needs: type[Settings] | UnionType = Settings
     """A kind of connection, or an ingredient of one, without which there is nothing to draw."""
+    depths: int = 1
+    """So many depths, with fewer of which it would show points without a course."""
+    points: int = 1
+    """So many points, each a variant at a depth, with fewer of which it would compare nothing."""
+    schemes: int = 1
+    """So many different connections at one depth, or the study is of something else."""
     everywhere: bool = False
     """Whether every study has it."""
 
@@ -122,26 +135,40 @@ _groups: dict[str, Registry[Declaration]] = {}
 def figure(
     draw: Callable[..., Figure] | None = None,
     *,
-    needs: type[Settings] = Settings,
+    needs: type[Settings] | UnionType = Settings,
+    depths: int = 1,
+    points: int = 1,
+    schemes: int = 1,
     everywhere: bool = False,
 ) -> Callable[..., Any]:
-    """Declare a figure: `@figure`, or `@figure(…)`.
+    """Declare a figure: `@figure`, or `@figure(…)`, with fields of `Declaration`.
 
-    `needs`: a kind of connection, or an ingredient of one, without which there is nothing to draw.
-    `everywhere`: every study has it, whatever its task names. Raises TypeError for an unknown
-    parameter of the function.
+    Raises TypeError for an unknown parameter of the function.
     """
     if draw is None:
-        return functools.partial(figure, needs=needs, everywhere=everywhere)
+        return functools.partial(
+            figure, needs=needs, depths=depths, points=points, schemes=schemes,
+            everywhere=everywhere,
+        )  # fmt: skip
     name, group = draw.__name__, draw.__module__.rpartition(".")[2]
     reads = tuple(inspect.signature(draw).parameters)
     for read in reads:
         if read not in READS:
             raise TypeError(f"figure {name}: nothing is called '{read}'; there are {list(READS)}")
-    caption = " ".join((draw.__doc__ or "").split())
-    declared = Declaration(name, reads, caption, draw, draw.__module__, needs, everywhere)
+    question, caption = _question_and_caption(draw.__doc__ or "")
+    declared = Declaration(
+        name, reads, caption, draw, draw.__module__, question, needs, depths, points, schemes,
+        everywhere,
+    )  # fmt: skip
     _groups.setdefault(group if group in OTHERS else STUDY, Registry())[name] = declared
     return draw
+
+
+def _question_and_caption(words: str) -> tuple[str, str]:
+    """The question that a docstring begins with, and the rest; without one, all is the rest."""
+    text = " ".join(words.split())
+    sentence, mark, rest = text.partition("? ")
+    return (f"{sentence}?", rest) if mark and "." not in sentence else ("", text)
 
 
 def figures_of(group: str) -> Registry[Declaration]:
@@ -182,17 +209,21 @@ def _figure_of_metric(name: str) -> Declaration | None:
         reads, draw = ("steps", "title"), functools.partial(panels.against_step, metric=name)
         caption = f"{name} against step, for every depth: {step.definition}."
     elif run and run.averaged:
-        reads = ("summary", "score", "title")
+        reads = ("summary", "cells", "score", "title")
         draw = functools.partial(panels.against_depth, metric=name)
+        points = "A dot is a seed, a marker the mean"
         if name in tasks.times():
             reads, draw = ("times", "score", "title"), functools.partial(_of_times, metric=name)
-        caption = (
-            f"{name} against depth: {run.definition}. A point is the mean over seeds, with its "
-            "95 % interval; a cross: a run diverged."
-        )
+            points = "A marker is the mean over seeds, with its 95 % interval"
+        caption = f"{name} against depth: {run.definition}. {points}; a cross: a run diverged."
     else:
         return None
-    return Declaration(name, reads, caption, draw, panels.__name__)
+    axis = step.along if step else ""
+    over = f"along the {axis}" if axis else "in training" if step else "with depth"
+    label = panels.in_words((step or run).label or name.replace("_", " "))
+    return Declaration(
+        name, reads, caption, draw, panels.__name__, f"How does the {label} change {over}?"
+    )
 
 
 def _of_times(times: pd.DataFrame, **others: Any) -> Figure:  # noqa: ANN401
@@ -202,36 +233,90 @@ def _of_times(times: pd.DataFrame, **others: Any) -> Figure:  # noqa: ANN401
     return panels.against_depth(times, **others)
 
 
-def figures_for(names: Iterable[str], connections: Iterable[Scheme]) -> list[Declaration]:
-    """The figures with these names that networks with these connections have."""
-    parts = [part for connection in connections for part in settings_of(connection)]
-    declared = [find(name) for name in names]
-    return [one for one in declared if any(isinstance(part, one.needs) for part in parts)]
-
-
 def figures_of_study(config: Config, study: str) -> list[Declaration]:
     """The figures of a study, the same at every platform.
 
     Those that its task names, those that are everywhere, effective depth where its plain network
     has a curve over depth, and scores without a block where it asks for them, unless it has more
     than MOST_LINES variants; before them the score against the learning rate where rates differ,
-    and contrasts where it has some, or too many variants.
+    which then says all, or contrasts where it has some, or too many variants. A figure that would
+    show nothing of the study is not among them.
     """
+    return [declared for declared, why in _considered(config, study) if not why]
+
+
+def left_out(config: Config, study: str) -> dict[str, str]:
+    """Why figures would show nothing of a study, by their labels."""
+    return {declared.label: why for declared, why in _considered(config, study) if why}
+
+
+def figures_for(
+    names: Iterable[str], schemes: Mapping[str, Scheme], points: Collection[tuple[str, int]]
+) -> list[Declaration]:
+    """The figures with these names that show something of variants with these connections.
+
+    `points`: (variant, depth).
+    """
+    return [declared for declared, why in _judge(names, schemes, points) if not why]
+
+
+def _considered(config: Config, study: str) -> list[tuple[Declaration, str]]:
+    """Every figure that a study could have, and why it would show nothing; empty if it would."""
+    cells = [cell for cell in config.cells() if cell.study == study]
+    schemes = {cell.variant: config.connection(study, cell.variant) for cell in cells}
+    points = {(cell.variant, cell.depth) for cell in cells}
+    return _judge(_named(config, study, len(schemes)), schemes, points)
+
+
+def _judge(
+    names: Iterable[str], schemes: Mapping[str, Scheme], points: Collection[tuple[str, int]]
+) -> list[tuple[Declaration, str]]:
+    """The figures about parts that these connections have, and why each would show nothing."""
+    parts = [part for scheme in schemes.values() for part in settings_of(scheme)]
+    depths = {depth for _, depth in points}
+    beside = max((_count_schemes(depth, points, schemes) for depth in depths), default=0)
+    return [
+        (declared, _why_nothing(declared, len(depths), len(points)))
+        for declared in map(find, names)
+        if any(isinstance(part, declared.needs) for part in parts) and beside >= declared.schemes
+    ]
+
+
+def _count_schemes(
+    depth: int, points: Iterable[tuple[str, int]], schemes: Mapping[str, Scheme]
+) -> int:
+    """How many different connections there are at a depth."""
+    found: list[Scheme] = []
+    for scheme in (schemes[variant] for variant, at in points if at == depth):
+        if scheme not in found:
+            found.append(scheme)
+    return len(found)
+
+
+def _why_nothing(declared: Declaration, depths: int, points: int) -> str:
+    """Why a figure would show nothing of so many depths and points; empty if it would."""
+    if depths < declared.depths:
+        return "there is one depth" if depths == 1 else f"there are {depths} depths"
+    if points < declared.points:
+        return "there is one variant at one depth"
+    return ""
+
+
+def _named(config: Config, study: str, variants: int) -> Iterator[str]:
+    """The names of the figures that a study of so many variants could have."""
     settings = config.studies[study]
-    variants = dict.fromkeys(cell.variant for cell in config.cells() if cell.study == study)
-    names: list[str] = []
     if len({settings.of(label).optimizer.lr for label in settings.labels}) > 1:
-        names.append("score_against_rate")
-    if settings.contrasts or len(variants) > MOST_LINES:
-        names += ["effects", "variants"]
-    if len(variants) <= MOST_LINES:
-        names += tasks.presentation(settings.task).figures
+        yield "score_against_rate"
+    elif settings.contrasts or variants > MOST_LINES:
+        yield from ("effects", "variants")
+    yield "frontier"
+    if variants <= MOST_LINES:
+        yield from tasks.presentation(settings.task).figures
         if config.depth_control(study):
-            names.append("effective_depth")
+            yield "effective_depth"
         if settings.leave_out_blocks:
-            names.append("score_without_block")
-        names += [name for name, one in figures_of(STUDY).items() if one.everywhere]
-    return figures_for(names, (config.connection(study, variant) for variant in variants))
+            yield "score_without_block"
+        yield from (name for name, one in figures_of(STUDY).items() if one.everywhere)
 
 
 def draw_figures(
@@ -241,9 +326,12 @@ def draw_figures(
     **data: Any,  # noqa: ANN401
 ) -> dict[str, Figure]:
     """The figures, by name; `data` is what they read, `labels` what variants are called."""
-    data["title"] = title
+    found = {}
     with style.labelled(labels or {}):
-        return {one.name: one.draw(**{read: data[read] for read in one.reads}) for one in declared}
+        for one in declared:
+            data["title"] = "\n".join(line for line in (one.question, title) if line)
+            found[one.name] = one.draw(**{read: data[read] for read in one.reads})
+    return found
 
 
 def files_of(folder: Path, name: str, only: Iterable[str] = ()) -> list[Path]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from fathom.report.figures import figure, panels, style
+from fathom.report.figures import figure, frames, panels, style
 from fathom.report.formatting import count_layers
 
 if TYPE_CHECKING:
@@ -20,20 +21,24 @@ if TYPE_CHECKING:
 BESIDE_SCORE = ("stream_similarity_final", "amax_backward_log10_final")
 """Run metrics that are drawn beside the score, of studies whose variants have them."""
 
-NEUTRAL, APART = "#555555", "#0072B2"
-"""Colours of effects that are not established, and of those that are."""
+PLAIN = ("baseline", "resnet", "resgcn")
+"""Connections of plain networks, beside which times are set."""
+
+NEUTRAL, APART = "#8C8C8C", "black"
+"""Colours of effects that are not established, and of those that are: no variant's."""
 
 LINEAR = 2
 """Up to so many percent the axis of effects is linear, and logarithmic beyond."""
-TICKS = [side * x for side in (-1, 1) for x in (1, 3, 10, 30, 100)] + [0]
+TICKS = [side * x for side in (-1, 1) for x in (1, 10, 100)] + [0]
 
 
 @figure
 def effects(effects: pd.DataFrame, score: Score, title: str) -> Figure:
-    """What each contrast does to the score, by question: mean over seeds and 95 % interval.
+    """Which single change matters? The difference of the score, seed by seed.
 
-    As a share of the distance from chance to perfect. Shaded: too small to matter. Blue: the effect
-    is established, beside all others of the study. Hollow: the sides differ in several settings.
+    Mean over seeds and 95 % interval, as a share of the distance from chance to perfect. Shaded:
+    too small to matter. Black: the effect is established, beside all others of the study. Hollow:
+    the sides differ in several settings.
     """
     from fathom.analysis.effects import HIGHER, LOWER  # it loads SciPy
     from fathom.analysis.established import SMALLEST
@@ -43,7 +48,7 @@ def effects(effects: pd.DataFrame, score: Score, title: str) -> Figure:
         return style.placeholder(f"{title}\nno contrast was measured")
     lines = [line for question in rows["question"].unique() for line in _lines(rows, question)]
     page, ((ax,),) = style.grid(1, 1, (style.WIDTH, 1.6 + 0.34 * len(lines)))
-    ax.axvspan(-100 * SMALLEST, 100 * SMALLEST, color="0.9", zorder=0)
+    ax.axvspan(-100 * SMALLEST, 100 * SMALLEST, color="0.93", zorder=0)
     ax.axvline(0, color="black", lw=1)
     for y, (_, row) in enumerate(lines):
         if row is None:
@@ -82,16 +87,21 @@ def _lines(rows: pd.DataFrame, question: str) -> Iterator[tuple[str, dict[str, A
 
 
 @figure
-def variants(summary: pd.DataFrame, score: Score, title: str) -> Figure:
-    """Every variant at the largest depth: score, similarity of its streams, and backward Amax gain.
+def variants(summary: pd.DataFrame, cells: pd.DataFrame, score: Score, title: str) -> Figure:
+    """Where does every variant end? Its score, the similarity of its streams, its backward gain.
 
-    A point is a mean over seeds, with its 95 % interval; a cross: a run diverged. A panel has the
-    variants that have its metric. Dotted: the score at chance.
+    At the depth that most variants have. A dot is a run, a line their mean. A panel has the
+    variants that have its metric, and there is none where all have the same. Dotted: the score at
+    chance.
     """
-    deepest = summary[summary["depth"] == summary["depth"].max()]
-    drawn = [panels.values_of(deepest, name, score) for name in ("score", *BESIDE_SCORE)]
-    drawn = [values for values in drawn if not values.groups.empty]
-    if not drawn:
+    own, depth = at_common_depth(summary)
+    cells = cells[cells["depth"] == depth]
+    drawn = [panels.values_of(own, name, score, cells=cells) for name in ("score", *BESIDE_SCORE)]
+    drawn = [
+        values for position, values in enumerate(drawn)
+        if position == 0 or frames.varies(values.groups["mean"], relative=False)
+    ]  # fmt: skip
+    if drawn[0].groups.empty:
         return style.placeholder(f"{title}\nno variant has a {score.label}")
     names = list(dict.fromkeys(pd.concat(values.groups for values in drawn)["variant"]))
     page, (axes,) = style.grid(1, len(drawn), (style.WIDTH, 2.3 + 0.4 * len(names)))
@@ -101,27 +111,124 @@ def variants(summary: pd.DataFrame, score: Score, title: str) -> Figure:
         ax.set_xlabel("\n".join(textwrap.fill(line, 28) for line in values.label.split("\n")))
         if ax is not axes[0]:
             ax.set_yticklabels([])
+    axes[0].set_title(count_layers(depth), loc="left", pad=22)
     return style.finish(page, title)
 
 
-@figure
-def score_against_rate(summary: pd.DataFrame, score: Score, title: str) -> Figure:
-    """The score against the learning rate, for each connection, at the largest depth.
+def at_common_depth(summary: pd.DataFrame) -> tuple[pd.DataFrame, int]:
+    """The rows of the depth that most variants have, the largest of several, and that depth.
 
-    A point is a mean over seeds, with its 95 % interval; a cross at the edge that is worse: a run
-    diverged. Dotted: the score at chance.
+    Of no rows the depth is zero.
     """
-    deepest = summary[summary["depth"] == summary["depth"].max()]
-    values = panels.values_of(deepest, "score", score)
+    if summary.empty:
+        return summary, 0
+    variants = summary.groupby("depth")["variant"].nunique()
+    depth = int(variants[variants == variants.max()].index.max())
+    return summary[summary["depth"] == depth], depth
+
+
+@figure
+def score_against_rate(
+    summary: pd.DataFrame, cells: pd.DataFrame, score: Score, title: str
+) -> Figure:
+    """Which connection needs which learning rate? The score against it.
+
+    At the depth that most variants have. A dot is a run, a marker the mean. A cross above the
+    panel: a run diverged. Dotted: the score at chance.
+    """
+    own, depth = at_common_depth(summary)
+    cells = cells[cells["depth"] == depth]
+    values = panels.values_of(own, "score", score, cells=cells)
     groups = values.groups
     if groups.empty:
         return style.placeholder(f"{title}\nno variant has a {score.label}")
     page, (ax,) = style.panels(1)
+    ax.set_title(count_layers(depth), loc="left")
     panels.lines(ax, values, "lr", "connection")
     ax.set_xscale("log")
     rates = sorted(groups["lr"].unique())
     ax.set_xticks(rates, [f"{rate:g}" for rate in rates])
     ax.xaxis.minorticks_off()
     ax.set_xlabel("learning rate")
-    title = panels.at_depth(title, deepest["depth"].unique())
     return style.finish(page, title, style.legend_handles(groups["connection"].unique()))
+
+
+MOST_NAMED = 8
+"""Of more variants only those on a frontier are named, and the plain network."""
+
+FEWEST = 4
+"""Of fewer variants there is no frontier."""
+
+
+@figure(schemes=FEWEST)
+def frontier(
+    times: pd.DataFrame,
+    cells: pd.DataFrame,
+    parameters: Mapping[tuple[str, int], int],
+    score: Score,
+    title: str,
+) -> Figure:
+    """Which design costs least for its score? Against parameters, and against time per step.
+
+    At the depth that most variants have. A marker is the mean over seeds, a bar their range. Time
+    is relative to the plain network of the study, or to the fastest variant. Filled, on the grey
+    line: the frontier, of variants than which no other is both cheaper and better.
+    """
+    own = costs(times, cells, parameters, score)
+    if len(own) < FEWEST:
+        return style.placeholder(f"{title}\nfewer than four variants have a score at one depth")
+    page, axes = style.grid(1, 2, (style.WIDTH, 4.6), sharey=True)
+    unit, depth = own.attrs["unit"], own.attrs["depth"]
+    labels = {
+        "parameters": "parameters (thousands)",
+        "time": f"time of a step, × {style.label_of(unit)}",
+    }
+    for ax, (cost, label) in zip(axes[0], labels.items(), strict=True):
+        best = frames.frontier(own, cost, lower=score.better == "lower")
+        steps = own.set_index("variant").loc[best]
+        ax.plot(steps[cost], steps["mean"], color=style.PALE, lw=3, drawstyle="steps-post")
+        for row in own.dropna(subset=cost).to_dict("records"):
+            colour, x = style.colour_of(row["variant"]), row[cost]
+            ax.vlines(x, row["low"], row["high"], color=colour, alpha=0.4)
+            is_best = row["variant"] in best
+            ax.plot(x, row["mean"], "o", ms=8, color=colour, mfc=None if is_best else "white")
+        ax.set_xlabel(label)
+        style.few_ticks(ax)
+    axes[0, 0].set_ylabel(panels.score_label(score))
+    axes[0, 0].set_title(count_layers(depth), loc="left")
+    if panels.is_log(score.metric):
+        style.log_if_wide(axes[0, 0])
+    for ax, cost in zip(axes[0], labels, strict=True):
+        named = {*frames.frontier(own, cost, lower=score.better == "lower"), unit}
+        rows = own.dropna(subset=cost).itertuples()
+        ends = [(getattr(row, cost), row.mean, row.variant) for row in rows]
+        style.direct_labels(ax, [end for end in ends if len(own) <= MOST_NAMED or end[2] in named])
+    return style.finish(page, title)
+
+
+def costs(
+    times: pd.DataFrame,
+    cells: pd.DataFrame,
+    parameters: Mapping[tuple[str, int], int],
+    score: Score,
+) -> pd.DataFrame:
+    """Variants at the depth that most have: variant, mean, low, high, parameters, time.
+
+    Without those of which a run diverged. `low` and `high` are the range over seeds, parameters are
+    in thousands. `time`: of a step, relative to that of the plain network, or else of the fastest.
+    attrs has this `unit`, and the `depth`.
+    """
+    rows, depth = at_common_depth(times[times["diverged"] == 0])
+    found = frames.final_scores(
+        cells[cells["depth"] == depth], geometric=panels.is_log(score.metric)
+    )
+    found = found.dropna(subset="mean").merge(
+        rows[["variant", "connection", "seconds_per_step_mean"]], on="variant"
+    )
+    found["parameters"] = [parameters[variant, depth] / 1000 for variant in found["variant"]]
+    seconds = found.set_index("variant")["seconds_per_step_mean"]
+    plain = found.loc[found["connection"].isin(PLAIN), "variant"]
+    unit = plain.iloc[0] if len(plain) else seconds.idxmin() if seconds.notna().any() else ""
+    found["time"] = (seconds / seconds.get(unit, math.nan)).to_numpy()
+    found.attrs = {"unit": unit, "depth": depth}
+    return found

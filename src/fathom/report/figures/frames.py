@@ -185,6 +185,60 @@ def groups_of_seeds(summary: pd.DataFrame, metric: str, start: str = "") -> pd.D
     return found[kept & ~(failed & (summary["diverged"] == 0) & (summary[f"{metric}_n"] == 0))]
 
 
+def runs_of(cells: pd.DataFrame, metric: str, groups: pd.DataFrame) -> pd.DataFrame:
+    """A metric of each run that has it: variant, connection, depth, lr, value.
+
+    `groups`: of seeds; only their runs, without those that diverged.
+    """
+    keys = ["variant", "connection", "depth", "lr"]
+    kept = cells[(cells["outcome"] != "diverged") & cells[metric].notna()]
+    found = kept[keys].assign(value=kept[metric].astype(float))
+    found = found[np.isfinite(found["value"])]
+    return found.merge(groups[["variant", "depth"]].drop_duplicates(), on=["variant", "depth"])
+
+
+ROUNDING = 1e-4
+"""Values that differ by less are the same, but for rounding."""
+
+
+def varies(values: pd.Series, *, relative: bool) -> bool:
+    """Whether finite values differ by more than rounding: else there is nothing to see.
+
+    `relative`: to the largest of them, as of a loss, which may be small and still be known well.
+    """
+    finite = pd.to_numeric(values).replace([np.inf, -np.inf], np.nan).dropna()
+    if finite.empty:
+        return False
+    size = finite.abs().max() if relative else max(1.0, finite.abs().max())
+    return bool(finite.max() - finite.min() > ROUNDING * size)
+
+
+def near(levels: Mapping[str, float], values: pd.Series, least: float = 0) -> dict[str, float]:
+    """The levels that are no farther from finite values than these are from each other.
+
+    One that is would press the values together. `least`: how far may always be.
+    """
+    finite = pd.to_numeric(values).replace([np.inf, -np.inf], np.nan).dropna()
+    reach = max(finite.max() - finite.min(), least) if len(finite) else math.inf
+    low, high = finite.min() - reach, finite.max() + reach
+    return {name: x for name, x in levels.items() if not (x < low or x > high)}
+
+
+def frontier(points: pd.DataFrame, cost: str, *, lower: bool) -> list[str]:
+    """The variants than which no other is both cheaper and better, the cheapest first.
+
+    `points`: a row for each variant, with its `mean` and its cost; of a tie the first counts.
+    """
+    sign = 1 if lower else -1
+    best, found = math.inf, []
+    ordered = points.assign(worse=sign * points["mean"]).sort_values([cost, "worse"], kind="stable")
+    for row in ordered.dropna(subset=[cost, "worse"]).to_dict("records"):
+        if row["worse"] < best:
+            best = row["worse"]
+            found.append(row["variant"])
+    return found
+
+
 def mean(values: pd.Series, *, geometric: bool) -> float:
     """The mean; the geometric one, if asked for, of values that are all positive."""
     if geometric and (values > 0).all():

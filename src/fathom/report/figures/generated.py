@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from fathom.report.figures import figure, panels, style
+from fathom.report.formatting import count_layers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 @figure
 def samples(samples: list[Drawn], title: str) -> Figure:
-    """Points that networks generate, and as many of the density that they should follow.
+    """Do generated points follow the density? As many of both.
 
     One run of each variant and depth, its first seed, drawn anew from its weights. All start from
     the same noise, evenly spread. What lies outside of the panels is counted in their titles.
@@ -30,7 +31,7 @@ def samples(samples: list[Drawn], title: str) -> Figure:
     limit = 1.2 * np.abs(true).max()
     _points(axes[0], true, "the density", style.GREY, limit)
     for ax, drawn in zip(axes[1:], samples, strict=True):
-        label = f"{drawn.variant}, {drawn.depth} layers"
+        label = f"{style.label_of(drawn.variant)}, {count_layers(drawn.depth)}"
         _points(ax, drawn.samples.generated, label, style.colour_of(drawn.variant), limit)
     for ax in axes[:: style.BESIDE]:
         ax.set_ylabel("y")
@@ -39,9 +40,10 @@ def samples(samples: list[Drawn], title: str) -> Figure:
 
 @figure
 def distance_by_steps(profiles: pd.DataFrame, title: str) -> Figure:
-    """Energy distance of generated points from the density against the number of Euler steps.
+    """How many Euler steps are enough? Energy distance of generated points from the density.
 
-    A line is the geometric mean over seeds, a band their range. Dotted: the exact velocity.
+    A line is the geometric mean over seeds, a band or a bar their range. Dotted: the exact
+    velocity.
     """
     return panels.along(
         profiles, "energy_distance_by_steps", title, exact="exact_energy_distance_by_steps"
@@ -50,10 +52,10 @@ def distance_by_steps(profiles: pd.DataFrame, title: str) -> Figure:
 
 @figure
 def drift(profiles: pd.DataFrame, title: str) -> Figure:
-    """Mean norm of points while the flow is repeated, each time from where it has led.
+    """Where does the flow lead when it is repeated? Mean norm of points, each time from the last.
 
-    They begin as noise. A line is the geometric mean over seeds, a band their range. Dotted: the
-    exact velocity.
+    They begin as noise. A line is the geometric mean over seeds, a band or a bar their range.
+    Dotted: the exact velocity.
     """
     return panels.along(profiles, "norm_by_time", title, exact="exact_norm_by_time")
 

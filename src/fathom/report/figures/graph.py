@@ -18,14 +18,19 @@ ROUNDS = "bayes_accuracy_by_round"
 
 @figure
 def depth_and_rounds(
-    summary: pd.DataFrame, profiles: pd.DataFrame, score: Score, title: str
+    summary: pd.DataFrame,
+    cells: pd.DataFrame,
+    profiles: pd.DataFrame,
+    score: Score,
+    title: str,
 ) -> Figure:
-    """The score against depth, with the 95 % interval over seeds. Grey: belief propagation.
+    """Does a network of L layers use L rounds of belief propagation? The score against depth.
 
-    A network of L layers sees what is L links away, as L rounds of belief propagation do. Dotted:
-    the score at chance, and of belief propagation in the end. A cross: a run diverged.
+    A network of L layers sees what is L links away, as L rounds of belief propagation do. A dot is
+    a run, a marker the mean. Grey: belief propagation; dotted: the score at chance, and of belief
+    propagation in the end. A cross: a run diverged.
     """
-    values = panels.values_of(summary, "score", score)
+    values = panels.values_of(summary, "score", score, cells=cells)
     depths, variants = sorted(summary["depth"].unique()), list(summary["variant"].unique())
     page, (ax,) = style.panels(1)
     panels.lines(ax, values, "depth", "variant")

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from fathom.models.connections.causal import Causal
-from fathom.report.figures import figure, frames, panels, style
+from fathom.report.figures import figure, style
 from fathom.report.formatting import count_layers
 
 if TYPE_CHECKING:
@@ -16,64 +15,41 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
-    from fathom.metrics import Score
     from fathom.report.mixing import Mixing
-
-ROWS, COLUMNS = "#0072B2", "#D55E00"
 
 MANY = 32
 """Layers from which on an even weight, 1 / layers, would be as dark as none."""
 
 
-@figure
-def comparison(steps: pd.DataFrame, summary: pd.DataFrame, score: Score, title: str) -> Figure:
-    """Loss against step, the score, and the gradient norm of the first weight.
-
-    A point of the score is the mean over seeds, with its 95 % interval. Dotted: at chance.
-    """
-    depths = sorted(steps["depth"].unique())
-    page, axes = style.grid(len(depths), 3, (style.WIDTH, 1 + 3.8 * len(depths)))
-    for (left, middle, right), depth in zip(axes, depths, strict=True):
-        rows, groups = steps[steps["depth"] == depth], summary[summary["depth"] == depth]
-        # Batches of pictures differ much in difficulty: single steps would hide the course.
-        window = max(1, rows["step"].nunique() // 16)
-        levels = {"chance": frames.constant(groups, "chance_loss")}
-        marks = [
-            panels.curves(left, rows, "loss", window, log=True, levels=levels),
-            # A first weight that nothing reaches has a norm of zero, which has no logarithm.
-            panels.curves(right, rows, "grad_norm_stem", window, log=False),
-        ]
-        variants = list(groups["variant"].unique())
-        panels.points(middle, panels.values_of(groups, "score", score), variants)
-        if len(depths) > 1:
-            left.set_title(count_layers(depth), loc="left", pad=6 + 24 * max(marks))
-    handles = style.legend_handles(steps["variant"].unique())
-    return style.finish(page, panels.at_depth(title, depths), handles)
-
-
 @figure(needs=Causal)
 def mixing_matrix(mixing: dict[str, Mixing], title: str) -> Figure:
-    """Learned mixing over depth, of one run of each variant: its first seed at the largest depth.
+    """What do layers read after training? Weights over depth, of one run of each variant.
 
-    Left: the weights that layers read with, each row of which sums to one; of many layers on a
-    logarithmic scale, from a tenth of an even weight on. Right: the sums of the rows and columns of
-    the whole matrix, whose rows are cut off at the layer itself and normalised to make those
-    weights; with a doubly stochastic matrix they are one.
+    It is the first seed at the largest depth. A row has the weights with which a layer reads, which
+    sum to one; of many layers on a logarithmic scale, from a tenth of an even weight on. Last: the
+    sums of the rows and columns of the whole matrix, whose rows are cut off at the layer itself and
+    normalised to make those weights; with a doubly stochastic matrix they are one.
     """
-    if not mixing:
-        return style.placeholder(f"{title}: no variant mixes over depth")
-    page, axes = style.grid(len(mixing), 2, (style.WIDTH, 1 + 3.8 * len(mixing)))
-    for (left, right), (variant, learned) in zip(axes, mixing.items(), strict=True):
-        if right is not axes[0, 1]:  # one scale for all, so that they can be compared
-            right.sharey(axes[0, 1])
-        left.set_title(f"{variant}, {count_layers(learned.depth)}, seed {learned.seed}", loc="left")
-        if learned.is_finite:
-            page.colorbar(_weights(left, learned.weights), ax=left, label="weight")
-            _sums(right, learned.matrix)
-        else:
-            style.say(left, "not finite")
-            right.set_axis_off()
-    return style.finish(page, title)
+    finite = {variant: learned for variant, learned in mixing.items() if learned.is_finite}
+    if not finite:
+        return style.placeholder(f"{title}\nno mixing over depth is finite")
+    page, axes = style.panels(len(finite) + 1, beside=3, height=3.6)
+    for ax, (variant, learned) in zip(axes, finite.items(), strict=False):
+        label = style.label_of(variant)
+        ax.set_title(f"{label}, {count_layers(learned.depth)}, seed {learned.seed}", loc="left")
+        page.colorbar(_weights(ax, learned.weights), ax=ax, label="weight")
+        _sums(axes[-1], learned.matrix, style.colour_of(variant))
+    axes[-1].axhline(1, color=style.GREY, lw=1, zorder=1)
+    axes[-1].set_xlabel("row or column")
+    axes[-1].set_ylabel("sum of the whole matrix")
+    style.log_if_wide(axes[-1])
+    style.whole_ticks(axes[-1])
+    grey = {"color": style.GREY}
+    handles = [
+        *style.legend_handles(finite), style.legend_handle("row", lw=4, alpha=0.4, **grey),
+        style.legend_handle("column", ls=":", **grey),
+    ]  # fmt: skip
+    return style.finish(page, title, handles)
 
 
 def _weights(ax: Axes, weights: np.ndarray) -> AxesImage:
@@ -88,19 +64,12 @@ def _weights(ax: Axes, weights: np.ndarray) -> AxesImage:
     ax.set_xlabel("state read")
     ax.set_ylabel("layer")
     ax.grid(visible=False)
-    style.whole_ticks(ax)
-    style.whole_ticks(ax, "y")
+    ax.locator_params(nbins=3, integer=True)
     return image
 
 
-def _sums(ax: Axes, matrix: np.ndarray) -> None:
+def _sums(ax: Axes, matrix: np.ndarray, colour: str) -> None:
     """The sums of the rows and of the columns of a matrix [L, L]."""
     positions = np.arange(len(matrix))
-    ax.axhline(1, color=style.GREY, lw=1)
-    ax.plot(positions, matrix.sum(axis=1), color=ROWS, marker="o", label="row")
-    ax.plot(positions, matrix.sum(axis=0), color=COLUMNS, marker="s", ls="--", label="column")
-    ax.set_xlabel("row or column")
-    ax.set_ylabel("sum of the whole matrix")
-    ax.legend(frameon=False)
-    style.log_if_wide(ax)
-    style.whole_ticks(ax)
+    ax.plot(positions, matrix.sum(axis=1), color=colour, lw=4, alpha=0.4)
+    ax.plot(positions, matrix.sum(axis=0), color=colour, ls=":")

@@ -10,6 +10,7 @@ import pandas as pd
 
 from fathom.analysis.platforms import Platform
 from fathom.report.figures import figure, frames, panels, style
+from fathom.report.formatting import count_layers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,15 +19,15 @@ if TYPE_CHECKING:
     from fathom.metrics import Score
 
 FACTORS = {
-    "recipe_share": ("recipe", "#0072B2"),
-    "platform_share": ("platform", "#D55E00"),
-    "seed_share": ("seed", "#999999"),
+    "recipe_share": ("recipe", "#1A1A1A"),
+    "platform_share": ("platform", "#6B6B6B"),
+    "seed_share": ("seed", "#ABABAB"),
     "other_share": ("interactions", "#E5E5E5"),
 }
-"""Label and colour by column of the table."""
+"""Label and grey by column of the table: colours are of variants."""
 
-BESIDE = 3
-"""Studies in a row."""
+BESIDE = 2
+"""Panels in a row: beside each stand the names of its lines."""
 
 METRICS = {"loss_final": "final loss", "gain_final": "final log10 gain"}
 """The published metrics that are drawn, with the labels of their axes, but for the loss's unit."""
@@ -34,11 +35,11 @@ METRICS = {"loss_final": "final loss", "gain_final": "final log10 gain"}
 
 @figure
 def score_against_depth(cells: pd.DataFrame, scores: Mapping[str, Score]) -> Figure:
-    """The score against depth by variant, a panel for every study over depth, with its recipe.
+    """Which networks learn at which depth? The score against depth, a panel for every study.
 
     A point is the mean over seeds (geometric, if the score is positive), a bar their range. Hollow:
-    a seed ended at chance. A cross, at the edge that is worse: a seed diverged, and there is no
-    mean. Dotted: the score at chance. A depth whose runs are of another length says so.
+    a seed ended at chance. A cross above the panel: a seed diverged, and there is no mean. Dotted:
+    the score at chance, where it is near. Runs of another length say so, and no line leads to them.
     """
     from fathom.analysis.tables import counted  # it loads SciPy
 
@@ -51,19 +52,19 @@ def score_against_depth(cells: pd.DataFrame, scores: Mapping[str, Score]) -> Fig
     first_of: dict[tuple[object, ...], Axes] = {}
     for ax, sweep in zip(axes, sweeps, strict=True):
         score = scores[sweep["study"].iloc[0]]
-        chance = frames.constant(sweep, "score_chance")
-        first = first_of.setdefault((score.label, score.unit, chance), ax)
+        first = first_of.setdefault(
+            (score.label, score.unit, frames.constant(sweep, "score_chance")), ax
+        )
         if first is not ax:  # of the same task: values can be compared
             ax.sharey(first)
-    for position, (ax, sweep) in enumerate(zip(axes, sweeps, strict=True)):
-        score = scores[sweep["study"].iloc[0]]
-        _sweep(ax, sweep, platforms, score)
-        label = panels.score_label(score)
-        if position % BESIDE == 0 or label != axes[position - 1].get_ylabel():
-            ax.set_ylabel(label)
+    ends = [
+        _sweep(ax, sweep, platforms, scores[sweep["study"].iloc[0]])
+        for ax, sweep in zip(axes, sweeps, strict=True)
+    ]
+    for ax, own in zip(axes, ends, strict=True):  # when panels that share an axis have its limits
+        style.direct_labels(ax, own)
     grey = {"color": style.GREY, "ms": 7}
-    handles = style.legend_handles(every["variant"].unique(), lw=5)
-    handles += [
+    handles = [
         style.legend_handle(label, marker=style.marker_of(i), ls=style.line_of(i), **grey)
         for i, label in enumerate(platforms)
     ]
@@ -73,50 +74,67 @@ def score_against_depth(cells: pd.DataFrame, scores: Mapping[str, Score]) -> Fig
         for word, look in looks.items()
         if word in set(every["outcome"])
     ]
-    return style.finish(page, handles=handles)
+    return style.finish(page, "Which networks learn at which depth?", handles)
 
 
-def _sweep(ax: Axes, sweep: pd.DataFrame, platforms: list[str], score: Score) -> None:
-    """One panel: a line for each variant and platform."""
+def _sweep(
+    ax: Axes, sweep: pd.DataFrame, platforms: list[str], score: Score
+) -> list[tuple[float, float, str]]:
+    """One panel: a line for each variant and platform; where that of each variant ends."""
     log = panels.is_log(score.metric)
     table = frames.final_scores(sweep, geometric=log)
     depths, variants = sorted(table["depth"].unique()), list(table["variant"].unique())
+    steps = sweep.groupby("depth")["steps"].first()
     groups = [(v, p) for v in variants for p in platforms]
+    ends = {}
     for (variant, platform), points in table.groupby(["variant", "platform"], sort=False):
         colour, position = style.colour_of(variant), platforms.index(platform)
         aside = style.aside(groups.index((variant, platform)), len(groups), 0.045)
         points = points.assign(x=[depths.index(depth) + aside for depth in points["depth"]])
-        ax.plot(points["x"], points["mean"], style.line_of(position), color=colour, lw=1.8)
+        for _, alike in points.groupby(points["depth"].map(steps)):
+            ax.plot(alike["x"], alike["mean"], style.line_of(position), color=colour, lw=1.8)
         for outcome, some in points.groupby("outcome"):
             ax.errorbar(
                 some["x"], some["mean"], color=colour, capsize=2, ms=7, mew=1.8, ls="",
                 yerr=style.error_bars(some["mean"], some["low"], some["high"]),
                 marker=style.marker_of(position), mfc="white" if outcome == "at chance" else None,
             )  # fmt: skip
-        diverged = points.loc[points["outcome"] == "diverged", "x"]
-        style.crosses(ax, diverged, [colour] * len(diverged), at_top=score.better == "lower")
-    panels.value_axis(ax, panels.levels_of(sweep, score), log=log)
+        known = points.dropna(subset="mean")
+        if len(known):
+            ends.setdefault(variant, (known["x"].iloc[-1], known["mean"].iloc[-1], variant))
+    levels = frames.near(panels.levels_of(sweep, score), table[["low", "high"]].stack())
+    panels.value_axis(ax, levels, log=log)
     ax.margins(y=0.1)  # room for the name of the line, below the title
     usual = sweep["steps"].mode().iloc[0]
-    steps = {depth: rows["steps"].iloc[0] for depth, rows in sweep.groupby("depth")}
     ax.set_xticks(
         range(len(depths)),
         [str(d) if steps[d] == usual else f"{d}\n{steps[d]:g} steps" for d in depths],
     )
     ax.set_xlim(-0.4, len(depths) - 0.6)
     ax.set_xlabel("layers")
+    ax.set_ylabel(panels.score_label(score))
     studies = ", ".join(sweep["study"].unique())
-    ax.set_title(f"{studies}\nrecipe {sweep['recipe'].iloc[0]}", loc="left")
+    ax.set_title(f"{studies}, recipe {sweep['recipe'].iloc[0]}", loc="left")
+    diverged = table[table["outcome"] == "diverged"].drop_duplicates(["variant", "depth"])
+    style.crosses(
+        ax, [depths.index(depth) for depth in diverged["depth"]],
+        [style.colour_of(variant) for variant in diverged["variant"]],
+    )  # fmt: skip
+    return list(ends.values())
 
 
 @figure
 def variance(variance: pd.DataFrame) -> Figure:
-    """Shares of the variance of log10 loss by recipe, platform, seed and their interactions."""
+    """What explains the final loss? Shares of the variance of its logarithm.
+
+    By recipe, platform, seed and their interactions.
+    """
     if variance.empty:
         return style.placeholder("nothing to decompose")
     page, (ax,) = style.panels(1)
     names = [
-        f"{v}, {d} layers" for d, v in zip(variance["depth"], variance["variant"], strict=True)
+        f"{style.label_of(v)}, {count_layers(d)}"
+        for d, v in zip(variance["depth"], variance["variant"], strict=True)
     ]
     left = np.zeros(len(variance))
     for column, (_, colour) in FACTORS.items():
@@ -126,35 +144,35 @@ def variance(variance: pd.DataFrame) -> Figure:
     ax.set_xlim(0, 100)
     ax.set_xlabel("share of the variance of log10 loss (%)")
     handles = [style.legend_handle(label, color=c, lw=8) for label, c in FACTORS.values()]
-    return style.finish(page, "What explains the final loss", handles)
+    return style.finish(page, "What explains the final loss?", handles)
 
 
 @figure
 def published(published: pd.DataFrame) -> Figure:
-    """Published values, hollow, beside ours, filled, with the 95 % interval over seeds.
+    """How far are published values from ours? Hollow: published; filled: ours.
 
-    A cross: not finite.
+    With the 95 % interval over seeds. A cross: not finite. What is the same everywhere is not
+    drawn.
     """
     measured = published["metric"].isin(METRICS) & (published["platform"] != "")
     table = frames.labelled(published[measured])
-    studies, platforms = list(table["study"].unique()), list(table["platform"].unique())
-    if not studies:
+    platforms = list(table["platform"].unique())
+    shown = [
+        values for _, values in table.groupby(["study", "metric"], sort=False)
+        if frames.varies(values[["published", "mean"]].stack(), relative=False)
+    ]  # fmt: skip
+    if not shown:
         return style.placeholder("no published value was repeated")
-    page, axes = style.grid(len(studies), 2, (style.WIDTH, 1 + 2.9 * len(studies)))
-    for row, study in zip(axes, studies, strict=True):
-        row[0].set_title(study, loc="left")
-        for ax, (metric, label) in zip(row, METRICS.items(), strict=True):
-            values = table[(table["study"] == study) & (table["metric"] == metric)]
-            if values.empty:
-                style.say(ax, f"no {metric.partition('_')[0]} was published")
-                continue
-            _beside(ax, values, platforms)
-            if metric == "loss_final":
-                style.log_if_wide(ax)
-                label = panels.with_loss_unit(label, values)
-            else:
-                style.as_constant(ax)
-            ax.set_ylabel(label)
+    page, axes = style.panels(len(shown), beside=2, height=2.9, above=1)
+    for ax, values in zip(axes, shown, strict=True):
+        study, metric = values["study"].iloc[0], values["metric"].iloc[0]
+        ax.set_title(study, loc="left")
+        _beside(ax, values, platforms)
+        label = METRICS[metric]
+        if metric == "loss_final":
+            style.log_if_wide(ax)
+            label = panels.with_loss_unit(label, values)
+        ax.set_ylabel(label)
     grey = {"color": style.GREY, "ls": "", "ms": 9}
     handles = [
         *style.legend_handles(table["variant"].unique(), lw=6),
@@ -162,7 +180,7 @@ def published(published: pd.DataFrame) -> Figure:
         *style.marker_handles([f"ours, {label}" for label in platforms], ms=8),
         style.legend_handle("not finite", marker="x", mew=3, **grey),
     ]
-    return style.finish(page, handles=handles)
+    return style.finish(page, "How far are published values from ours?", handles)
 
 
 def _beside(ax: Axes, table: pd.DataFrame, platforms: list[str]) -> None:
@@ -177,7 +195,7 @@ def _beside(ax: Axes, table: pd.DataFrame, platforms: list[str]) -> None:
         _point(ax, x, row["mean"], style.marker_of(slot), colour, hollow=False)
         bars = style.error_bars(row["mean"], row["low"], row["high"])
         ax.errorbar(x, row["mean"], yerr=bars, color=colour, capsize=3)
-    ax.set_xticks(range(len(depths)), [f"{d} layers" for d in depths])
+    ax.set_xticks(range(len(depths)), [count_layers(d) for d in depths])
     low, high = ax.get_xlim()
     ax.set_xlim(min(low, -0.6), max(high, len(depths) - 0.4))  # one depth stands in the middle
     ax.margins(y=0.12)

@@ -6,7 +6,7 @@ import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from fathom.metrics import Score
+
+SMOOTH = 50
+"""A curve of every step has so many means: single batches differ in difficulty, which hides it."""
 
 WIDE = 16
 """Depths of this ratio or more are drawn on a logarithmic axis: else the small ones overlap."""
@@ -54,12 +57,6 @@ def score_label(score: Score) -> str:
 def in_words(label: str) -> str:
     """A label within a sentence: in one line, without its unit, and how it was derived."""
     return re.split(r" \(|:", " ".join(label.split()))[0]
-
-
-def at_depth(title: str, depths: Sequence[int]) -> str:
-    """A title, perhaps of several lines, whose first one names the depth if there is only one."""
-    first, *rest = title.split("\n")
-    return "\n".join([f"{first}, {count_layers(depths[0])}", *rest]) if len(depths) == 1 else title
 
 
 def is_log(metric: str) -> bool:
@@ -97,12 +94,12 @@ def against_step(
     ]
     for position, (ax, depth) in enumerate(zip(axes, depths, strict=True)):
         row = position - position % style.BESIDE  # it shares its axis; its titles are at one height
-        ax.set_ylabel("" if position > row else label or step_label(metric, steps))
-        if len(depths) > 1:
-            above = max(marks[row : row + style.BESIDE])
-            ax.set_title(count_layers(depth), pad=6 + 24 * above)
-    handles = style.legend_handles(having["variant"].unique())
-    return style.finish(page, at_depth(title, depths), handles)
+        if position > row:
+            ax.set_ylabel("")
+        elif label:
+            ax.set_ylabel(label)
+        ax.set_title(count_layers(depth), pad=6 + 24 * max(marks[row : row + style.BESIDE]))
+    return style.finish(page, title, style.legend_handles(having["variant"].unique()))
 
 
 def along(profiles: pd.DataFrame, metric: str, title: str, *, exact: str = "") -> Figure:
@@ -132,25 +129,18 @@ def along(profiles: pd.DataFrame, metric: str, title: str, *, exact: str = "") -
             style.whole_ticks(ax)
         ax.set_xlabel(entry.along)
         ax.set_ylabel("" if position % style.BESIDE else entry.label)
-        if len(depths) > 1:
-            ax.set_title(count_layers(depth))
+        ax.set_title(count_layers(depth))
     handles = style.legend_handles(own["variant"].unique())
     if exact:
         looks = {"color": style.GREY, "ls": ":"}
         handles.append(style.legend_handle(in_words(tasks.step_metrics()[exact].label), **looks))
-    return style.finish(page, at_depth(title, depths), handles)
+    return style.finish(page, title, handles)
 
 
-def side_by_side(
-    steps: pd.DataFrame,
-    metrics: Sequence[str],
-    title: str,
-    chance: Mapping[str, float | None] | None = None,
-) -> Figure:
+def side_by_side(steps: pd.DataFrame, metrics: Sequence[str], title: str) -> Figure:
     """Step metrics in columns, depths in rows; the title names variants whose curves coincide.
 
     Variants and whole columns without a metric are left out; the title says so of a column.
-    `chance`: the levels of metrics at chance.
     """
     having = {metric: frames.with_all(steps, [metric]) for metric in metrics}
     kept = [metric for metric in metrics if not having[metric].empty]
@@ -165,18 +155,16 @@ def side_by_side(
     for row, depth in zip(axes, depths, strict=True):
         for ax, metric in zip(row, kept, strict=True):
             rows = having[metric][having[metric]["depth"] == depth]
-            marks = curves(ax, rows, metric, levels={"chance": (chance or {}).get(metric)})
-            if len(depths) > 1:
-                ax.set_title(count_layers(depth), pad=6 + 24 * marks)
+            marks = curves(ax, rows, metric)
+            ax.set_title(count_layers(depth), pad=6 + 24 * marks)
     variants = [v for v in steps["variant"].unique() if v in set(whole["variant"])]
     same = frames.coinciding(frames.with_all(steps, kept), kept)
-    title = at_depth(title, depths) + coincide(same)
-    return style.finish(page, title, style.legend_handles(variants))
+    return style.finish(page, title + coincide(same), style.legend_handles(variants))
 
 
 def coincide(groups: Sequence[Sequence[str]]) -> str:
     """A line of a title that names variants whose curves coincide; empty without any."""
-    named = "; ".join(", ".join(group) for group in groups)
+    named = "; ".join(", ".join(map(style.label_of, group)) for group in groups)
     return f"\nthese coincide: {named}" if groups else ""
 
 
@@ -184,15 +172,14 @@ def curves(
     ax: Axes,
     rows: pd.DataFrame,
     metric: str,
-    window: int = 1,
     *,
     log: bool | None = None,
     levels: Mapping[str, float | None] | None = None,
 ) -> int:
     """Draw a step metric of one depth; return how many marks stand above the panel.
 
-    Without anything to draw, the panel says so. `log`, `levels`: see `against_step`. `window`: see
-    `frames.course`.
+    Without anything to draw, the panel says so. `log`, `levels`: see `against_step`. What every
+    step has is smoothed: a point is a mean of the last steps.
     """
     entry = tasks.step_metrics()[metric]
     failures = frames.failures(rows, metric if entry.when == "evaluations" else "")
@@ -203,6 +190,8 @@ def curves(
     for name, value in (levels or {}).items():  # before the curves: they count for the axis
         if value is not None:
             style.level(ax, name, value)
+    has_all = entry.when == "every step" and not entry.whole
+    window = max(1, rows["step"].nunique() // SMOOTH) if has_all else 1
     course = frames.course(rows, metric, window, geometric=log)
     style.curves(ax, course, failures, int(rows["step"].max()), log=log)
     if entry.whole:
@@ -220,73 +209,107 @@ class Values(NamedTuple):
 
     groups: pd.DataFrame
     """As `frames.groups_of_seeds` makes them."""
+    runs: pd.DataFrame | None
+    """Each of them, as `frames.runs_of` makes them: drawn in place of intervals."""
     label: str
     """Of its axis."""
     levels: dict[str, float]
     """Lines to draw, by name."""
-    lower_is_better: bool
-    """Whether a run that diverged stands at the upper end."""
     log: bool
     """Whether the axis is logarithmic where values span more than a decade."""
 
 
 def values_of(
-    summary: pd.DataFrame, metric: str, score: Score | None = None, start: str = ""
+    summary: pd.DataFrame,
+    metric: str,
+    score: Score | None = None,
+    start: str = "",
+    cells: pd.DataFrame | None = None,
 ) -> Values:
     """The values of a run metric, or with `score` or its metric as `metric`, of the score.
 
-    `summary`: rows of one study on one platform. `start`: see `against_depth`.
+    `summary`, `cells`: rows of one study on one platform. `start`: see `against_depth`.
     """
     if score is not None and metric in ("score", score.metric):
-        groups = frames.groups_of_seeds(summary, "score")
-        lower, log = score.better == "lower", is_log(score.metric)
-        return Values(groups, score_label(score), levels_of(summary, score), lower, log)
+        metric, label, levels = "score", score_label(score), levels_of(summary, score)
+        log = is_log(score.metric)
+    else:
+        label, levels, log = run_label(metric, summary), {}, is_log(metric)
     groups = frames.groups_of_seeds(summary, metric, start)
-    return Values(groups, run_label(metric, summary), {}, lower_is_better=True, log=is_log(metric))
+    runs = None if cells is None else frames.runs_of(cells, metric, groups)
+    values = groups["mean"] if runs is None else runs["value"]
+    levels = frames.near(levels, values)
+    return Values(groups, runs, label, levels, log)
+
+
+DOT: dict[str, Any] = {"marker": "o", "ms": 6, "alpha": 0.5, "mew": 0, "ls": ""}
+"""How one run is drawn."""
 
 
 def points(ax: Axes, values: Values, variants: Sequence[str]) -> None:
-    """Draw values of one depth: a point and its interval for each variant, from above.
+    """Draw values of one depth: a row for each variant, from above, with a dot for every run.
 
-    A variant without values has an empty line. A cross where a run diverged: without a mean it
-    stands at the edge that is worse.
+    A line across them is their mean. A variant without values has an empty row; one of which a run
+    diverged says so where no value is, or has a cross at its start.
     """
     for row in values.groups.to_dict("records"):
         colour, y = style.colour_of(row["variant"]), variants.index(row["variant"])
+        if values.runs is not None:
+            own = values.runs.loc[values.runs["variant"] == row["variant"], "value"]
+            ax.plot(own, [y] * len(own), color=colour, **DOT)
         if not row["failed"]:
             bars = style.error_bars(row["mean"], row["low"], row["high"])
-            ax.errorbar(row["mean"], y, xerr=bars, color=colour, marker="o", ms=8, capsize=5)
+            ax.errorbar(
+                row["mean"], y, xerr=bars if values.runs is None else None, color=colour,
+                marker="|", ms=16, mew=3, capsize=5,
+            )  # fmt: skip
         elif math.isfinite(row["mean"]):
             ax.plot(row["mean"], y, color=colour, clip_on=False, **style.CROSS)
         else:
-            x, across = 0.97 if values.lower_is_better else 0.03, ax.get_yaxis_transform()
-            ax.plot(x, y, color=colour, transform=across, **style.CROSS)
-    style.rows_of_variants(ax, variants)
+            ax.text(
+                0.98, y, "not finite", color=colour, transform=ax.get_yaxis_transform(),
+                ha="right", va="center",
+            )  # fmt: skip
     style.vertical_levels(ax, values.levels)
+    if values.log:
+        style.log_if_wide(ax, "x")
+    style.rows_of_variants(ax, variants)
     ax.set_xlabel(values.label)
 
 
 def lines(ax: Axes, values: Values, axis: str, of: str) -> None:
-    """Draw values against the column `axis`: a line with intervals for each value of `of`.
+    """Draw values against the column `axis`: a line of means for each value of `of`.
 
-    A line to a cross is dashed.
+    Beside each other, so that those of the same place do not cover each other. A line to a cross
+    is dashed.
     """
     groups = values.groups.sort_values(axis, kind="stable")
+    names = list(groups[of].unique())
     for position, (name, group) in enumerate(groups.groupby(of, sort=False)):
         colour, known = style.colour_of(name), group.dropna(subset="mean").to_dict("records")
+        beside = {
+            "color": colour, "transform": style.shifted(ax, style.aside(position, len(names), 5)),
+        }  # fmt: skip
         for a, b in itertools.pairwise(known):
             line = "--" if a["failed"] or b["failed"] else "-"
-            ax.plot([a[axis], b[axis]], [a["mean"], b["mean"]], line, color=colour)
+            ax.plot([a[axis], b[axis]], [a["mean"], b["mean"]], line, **beside)
         whole, failed = group[~group["failed"]], group[group["failed"] & group["mean"].notna()]
+        bars = style.error_bars(whole["mean"], whole["low"], whole["high"])
         ax.errorbar(
-            whole[axis], whole["mean"], color=colour, ls="", ms=8, capsize=5,
-            yerr=style.error_bars(whole["mean"], whole["low"], whole["high"]),
-            marker=style.marker_of(position),
+            whole[axis], whole["mean"], ls="", ms=8, capsize=5, marker=style.marker_of(position),
+            yerr=bars if values.runs is None else None, **beside,
         )  # fmt: skip
-        ax.plot(failed[axis], failed["mean"], color=colour, ls="", **style.CROSS)
+        if values.runs is not None:
+            own = values.runs[values.runs[of] == name]
+            ax.plot(own[axis], own["value"], **DOT, **beside)
+            ax.update_datalim(own[[axis, "value"]].to_numpy(float))
+        ax.plot(failed[axis], failed["mean"], ls="", **style.CROSS, **beside)
+        for column in ("mean", "low", "high") if values.runs is None else ("mean",):
+            # Matplotlib does not count what is shifted.
+            ax.update_datalim(group[[axis, column]].dropna().to_numpy(float))
+    ax.autoscale_view()
     lost = groups[groups["failed"] & groups["mean"].isna()]
-    colours = [style.colour_of(name) for name in lost[of]]
-    style.crosses(ax, lost[axis], colours, at_top=values.lower_is_better)
+    style.crosses(ax, lost[axis], [style.colour_of(name) for name in lost[of]])
     ax.set_ylabel(values.label)
     value_axis(ax, values.levels, log=values.log)
 
@@ -300,15 +323,22 @@ def value_axis(ax: Axes, levels: Mapping[str, float], *, log: bool) -> None:
 
 
 def against_depth(
-    summary: pd.DataFrame, metric: str, title: str, *, score: Score | None = None, start: str = ""
+    summary: pd.DataFrame,
+    metric: str,
+    title: str,
+    *,
+    cells: pd.DataFrame | None = None,
+    score: Score | None = None,
+    start: str = "",
 ) -> Figure:
-    """A run metric against depth: a line for each variant, with the interval over seeds.
+    """A run metric against depth: a line for each variant, and the runs of `cells` as dots.
 
-    A cross: a run diverged. It stands at the mean of the run metric `start`, if given, else at the
-    edge that is worse. With one depth: a point for each variant. `score`: of the study; where the
-    metric is that of the score, the lines at chance and of the oracle are drawn.
+    Without `cells`, intervals over seeds. A cross: a run diverged. It stands at the mean of the run
+    metric `start`, if given, else above the panel. With one depth: a row for each variant. `score`:
+    of the study; where the metric is that of the score, the lines at chance and of the oracle are
+    drawn.
     """
-    values = values_of(summary, metric, score, start)
+    values = values_of(summary, metric, score, start, cells)
     groups = values.groups
     if groups.empty:
         return style.placeholder(f"{title}\nno run has a {in_words(values.label)}")
@@ -318,9 +348,10 @@ def against_depth(
     handles = [style.legend_handle(where, **looks)] if groups["failed"].any() else []
     if len(depths) == 1:
         page, ((ax,),) = style.grid(1, 1, (style.WIDTH, 2.3 + 0.4 * len(variants)))
+        ax.set_title(count_layers(depths[0]))
         points(ax, values, variants)
         ax.set_xlabel(" ".join(values.label.split()))
-        return style.finish(page, at_depth(title, depths), handles)
+        return style.finish(page, title, handles if groups["mean"][groups["failed"]].any() else [])
     page, (ax,) = style.panels(1)
     lines(ax, values, "depth", "variant")
     if depths[-1] >= WIDE * depths[0]:

@@ -24,7 +24,7 @@ DARK = 0.6
 
 @figure
 def accuracy_by_position(profiles: pd.DataFrame, title: str) -> Figure:
-    """Held-out accuracy at each position of a word, for every variant and depth.
+    """How far into a word is the state tracked? Held-out accuracy at each position.
 
     A number is the mean over seeds, in hundredths.
     """

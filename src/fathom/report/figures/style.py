@@ -1,9 +1,9 @@
 """How figures look: colours, labels, panels, curves. The only module that touches matplotlib.
 
 The same variant has the same colour everywhere (Okabe and Ito's palette, which colour-blind people
-can tell apart). A line is the mean over seeds, a band their range. A cross above the panel marks
-the step at which a run stopped being finite, and says what was not. An axis of positive values is
-logarithmic where they span more than a decade.
+can tell apart), and what is no variant is grey. A line is the mean over seeds, a band or a bar
+their range. A run that stopped being finite has a cross above the panel, where no value is. An
+axis of positive values is logarithmic where they span more than a decade.
 
 Importing this loads no matplotlib: the first figure does.
 """
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
+    from matplotlib.transforms import Transform
 
 COLOURS = {
     "baseline": "#000000", "hc": "#D55E00", "mhc": "#0072B2",
@@ -56,8 +57,8 @@ STYLE = {
     "svg.hashsalt": "fathom",
 }
 
-GREY = "#555555"
-"""Of legend entries that stand for no variant, and of lines that stand for no run."""
+GREY, PALE = "#555555", "#B5B5B5"
+"""Of what stands for no variant: legend entries, levels, and what counts for less beside them."""
 
 
 def in_style() -> AbstractContextManager[None]:
@@ -155,7 +156,7 @@ def curves(ax: Axes, course: pd.DataFrame, failures: pd.DataFrame, last: int, *,
         log_if_wide(ax)
     else:
         as_constant(ax)
-    ax.set_xlim(-0.02 * last, 1.02 * last or 1)
+    ax.set_xlim(-0.02 * last, (1.02 + BESIDE_END * course["variant"].nunique()) * last or 1)
     ax.set_xlabel("step")
     whole_ticks(ax)
     # Above the panel, so that a mark never covers a curve.
@@ -170,32 +171,102 @@ def curves(ax: Axes, course: pd.DataFrame, failures: pd.DataFrame, last: int, *,
         )  # fmt: skip
 
 
+MOST_BANDS = 2
+"""More bands on each other mix their colours to one that stands for nothing."""
+
+FEW_PLACES = 16
+"""So many bars fit beside each other along a line."""
+
+BESIDE_END = 0.012
+"""How far bars after the end of all lines are apart, as a share of the axis."""
+
+
 def bands(ax: Axes, course: pd.DataFrame, axis: str) -> None:
-    """Draw a line and a band for each variant, against the column `axis`."""
-    # Many bands on each other hide what is below them.
-    opacity = 0.2 if course["variant"].nunique() <= 5 else 0.08
-    for variant, points in course.groupby("variant", sort=False):
-        colour, x = colour_of(variant), points[axis].astype(float)
-        low, high = points["low"].astype(float), points["high"].astype(float)
-        ax.fill_between(x, low, high, color=colour, alpha=opacity, lw=0)
+    """Draw a line for each variant against the column `axis`, and the range over its seeds.
+
+    A band, or with more variants than MOST_BANDS a bar, beside those of the others: at each of a
+    few places, else at the end of the line.
+    """
+    count = course["variant"].nunique()
+    for position, (variant, points) in enumerate(course.groupby("variant", sort=False)):
+        points = points.astype({axis: float, "mean": float, "low": float, "high": float})
+        colour, x = colour_of(variant), points[axis]
         ax.plot(x, points["mean"], color=colour, marker="o" if len(points) == 1 else None)
+        if count <= MOST_BANDS:
+            ax.fill_between(x, points["low"], points["high"], color=colour, alpha=0.2, lw=0)
+            continue
+        if len(points) <= FEW_PLACES:
+            at, x = points, shifted(ax, 2.5 * aside(position, count, 1))
+            ax.vlines(at[axis], at["low"], at["high"], color=colour, lw=2, transform=x)
+        else:
+            at = points.tail(1)
+            beyond = at[axis] * (1.02 + BESIDE_END * position)
+            ax.vlines(beyond, at["low"], at["high"], color=colour, lw=2)
+    ax.autoscale_view()
+
+
+def shifted(ax: Axes, points: float) -> Transform:
+    """The place of data, so many points further to the right whatever the axis."""
+    from matplotlib.transforms import ScaledTranslation
+
+    return ax.transData + ScaledTranslation(points / 72, 0, ax.figure.dpi_scale_trans)
 
 
 CROSS: dict[str, Any] = {"marker": "x", "ms": 11, "mew": 3}
 """The mark of a run that diverged."""
 
 
-def crosses(ax: Axes, x: Sequence[float], colours: Sequence[str], *, at_top: bool) -> None:
-    """Crosses at the edge of a panel that is the worse one, for groups that have no mean.
+def crosses(ax: Axes, x: Sequence[float], colours: Sequence[str]) -> None:
+    """Crosses above a panel, for groups that have no mean: none of its values is theirs.
 
     Those at the same x stand in a column.
     """
     stacked: dict[float, int] = {}
     for value, colour in zip(x, colours, strict=True):
-        inside = 0.04 + 0.08 * stacked.get(value, 0)
-        stacked[value] = stacked.get(value, 0) + 1
-        height, across = 1 - inside if at_top else inside, ax.get_xaxis_transform()
-        ax.plot(value, height, color=colour, ls="", transform=across, clip_on=False, **CROSS)
+        above = stacked[value] = stacked.get(value, 0) + 1
+        across = ax.get_xaxis_transform()
+        ax.plot(
+            value, 0.98 + 0.07 * above, color=colour, ls="", transform=across, clip_on=False,
+            **CROSS,
+        )  # fmt: skip
+    if stacked and ax.get_title(loc="left"):
+        ax.set_title(ax.get_title(loc="left"), loc="left", pad=8 + 16 * max(stacked.values()))
+
+
+def direct_labels(ax: Axes, ends: Sequence[tuple[float, float, str]]) -> None:
+    """Name lines at the right of a panel: (x, y, variant) is where each ends.
+
+    Names keep a distance; a thin line leads to each.
+    """
+    ax.get_xlim(), ax.get_ylim()  # which makes them
+    gap = 15 / (72 * ax.get_position().height * ax.figure.get_figheight())
+    across = ax.transData + ax.transAxes.inverted()
+    at = [(across.transform((x, y)), variant) for x, y, variant in ends]
+    at.sort(key=lambda end: end[0][1])
+    heights = spread([height for (_, height), _ in at], gap)
+    for ((x, y), variant), height in zip(at, heights, strict=True):
+        ax.annotate(
+            label_of(variant), (x, y), (1.03, height), xycoords="axes fraction",
+            textcoords="axes fraction", color=colour_of(variant), va="center", fontsize=11,
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": colour_of(variant), "lw": 0.6, "shrinkA": 0},
+        )  # fmt: skip
+
+
+def spread(heights: Sequence[float], gap: float) -> list[float]:
+    """Ascending heights, moved as little as a distance of `gap` between them takes.
+
+    Those that are too near stand around their mean.
+    """
+    groups: list[list[float]] = []  # [sum of wished middles, members]
+    for height in heights:
+        groups.append([height, 1])
+        while len(groups) > 1:
+            (a, m), (b, n) = groups[-2:]
+            if b / n - a / m >= gap * (m + n) / 2:
+                break
+            groups[-2:] = [[a + b, m + n]]
+    return [total / n + gap * (i - (n - 1) / 2) for total, n in groups for i in range(int(n))]
 
 
 def level(ax: Axes, name: str, value: float, *, side: Literal["left", "right"] = "right") -> None:
@@ -225,10 +296,8 @@ def rows_of_variants(ax: Axes, variants: Sequence[str]) -> None:
     ax.set_yticks(range(len(variants)), [label_of(variant) for variant in variants])
     ax.set_ylim(len(variants) - 0.5, -0.5)
     ax.margins(x=0.05)
-    as_constant(ax, "x")
-    ax.locator_params(axis="x", nbins=5, steps=[1, 2, 5, 10])  # numbers with many digits fit
-    if np.abs(ax.dataLim.intervalx).max() < 1e-4:  # else their power of ten stands on the label
-        ax.xaxis.set_major_formatter("{x:g}")
+    if ax.get_xscale() == "linear":
+        ax.locator_params(axis="x", nbins=4, steps=[1, 2, 5, 10])  # numbers with many digits fit
 
 
 def aside(position: int, count: int, width: float) -> float:
@@ -245,20 +314,23 @@ def say(ax: Axes, text: str) -> None:
 # --- axes ---------------------------------------------------------------------------------------
 
 
-def log_if_wide(ax: Axes) -> None:
+def log_if_wide(ax: Axes, axis: Literal["x", "y"] = "y") -> None:
     """A logarithmic axis where what stands on it spans more than a decade, else a linear one.
 
     Panels that share their axis count together.
     """
     from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator
 
-    limits = [other.dataLim for other in ax.get_shared_y_axes().get_siblings(ax)]
-    low, high = min(limit.minposy for limit in limits), max(limit.y1 for limit in limits)
-    ax.set_yscale("log" if high > 10 * low else "linear")
+    siblings = getattr(ax, f"get_shared_{axis}_axes")().get_siblings(ax)
+    low = min(getattr(other.dataLim, f"minpos{axis}") for other in siblings)
+    high = max(getattr(other.dataLim, f"interval{axis}")[1] for other in siblings)
+    ax.set(**{f"{axis}scale": "log" if high > 10 * low else "linear"})
     if 10 * low < high < 1000 * low:  # powers of ten alone would be too few to read from
-        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        ax.yaxis.set_major_formatter(FormatStrFormatter("%g"))
-        ax.yaxis.set_minor_locator(NullLocator())
+        numbers = getattr(ax, f"{axis}axis")
+        between = (1, 2, 5) if axis == "y" else (1,) if high > 100 * low else (1, 3)
+        numbers.set_major_locator(LogLocator(subs=between))
+        numbers.set_major_formatter(FormatStrFormatter("%g"))
+        numbers.set_minor_locator(NullLocator())
 
 
 def as_constant(ax: Axes, axis: Literal["x", "y"] = "y") -> None:
@@ -269,6 +341,13 @@ def as_constant(ax: Axes, axis: Literal["x", "y"] = "y") -> None:
     size = max(abs(low), abs(high))
     if high - low < 1e-4 * size < np.inf:
         ax.set(**{f"{axis}lim": (low - 0.05 * size, high + 0.05 * size)})
+
+
+def few_ticks(ax: Axes) -> None:
+    """Few numbers on the x axis of a narrow panel, which then do not collide."""
+    from matplotlib.ticker import MaxNLocator
+
+    ax.xaxis.set_major_locator(MaxNLocator(4))
 
 
 def counts(ax: Axes) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from fathom.models.connections.constraints import Exp, Raw
 from fathom.report.figures import figure, frames, panels, style
 from fathom.report.formatting import count_layers
 
@@ -14,18 +15,16 @@ if TYPE_CHECKING:
 
     from fathom.metrics import Score
 
-GAIN = "gain_proxy_log10_max_entry"
-
 EDGE = 1.4
 """Times the depths at its ends an axis of depths reaches, so that marks fit there."""
 
 
 @figure
 def loss_comparison(steps: pd.DataFrame, summary: pd.DataFrame, title: str) -> Figure:
-    """Training loss against step for every depth.
+    """How does the loss fall at each depth? Training loss against step.
 
-    A line is the geometric mean over seeds, a band their range, a cross the step at which a run
-    stopped being finite. Dotted: the loss at chance.
+    A line is the geometric mean over seeds, a band or a bar their range, a cross the step at which
+    a run stopped being finite. Dotted: the loss at chance.
     """
     levels = {"chance": frames.constant(summary, "chance_loss")}
     return panels.against_step(steps, "loss", title, levels=levels)
@@ -33,38 +32,38 @@ def loss_comparison(steps: pd.DataFrame, summary: pd.DataFrame, title: str) -> F
 
 @figure
 def grad_norm_comparison(steps: pd.DataFrame, title: str) -> Figure:
-    """L2 norm of all gradients against step for every depth."""
+    """How large are the gradients at each depth? L2 norm of all gradients against step."""
     return panels.against_step(steps, "grad_norm", title)
 
 
-@figure
-def gain_comparison(steps: pd.DataFrame, title: str) -> Figure:
-    """log10 of the largest entry of the product of all mixing matrices, against step."""
-    return panels.against_step(steps, GAIN, title)
+@figure(points=2)
+def score(summary: pd.DataFrame, cells: pd.DataFrame, score: Score, title: str) -> Figure:
+    """Which variant ends better, and at which depth? The score against depth.
 
-
-@figure
-def score(summary: pd.DataFrame, score: Score, title: str) -> Figure:
-    """The score against depth, with the 95 % interval over seeds. With one depth: by variant.
-
-    A cross, at the edge that is worse: a run diverged. Dotted: the score at chance.
+    With one depth: by variant. A dot is a run, a marker the mean. A cross above the panel: a run
+    diverged. Dotted: the score at chance.
     """
-    return panels.against_depth(summary, score.metric, title, score=score)
+    return panels.against_depth(summary, score.metric, title, cells=cells, score=score)
 
 
 @figure
 def effective_depth(effective_depth: pd.DataFrame, title: str) -> Figure:
-    """How deep a plain network has to be to end where a variant does, against the variant's depth.
+    """How deep would a plain network have to be? Against the depth of the variant that it equals.
 
     A point has its 95 % interval over seeds; a white triangle: it reaches farther. A filled one:
     it ends worse than the shallowest plain network, or better than every one. Dotted: as deep as it
-    is.
+    is. A variant whose interval is open at both ends is not drawn.
     """
     from fathom.analysis.effective_depth import AT, BELOW, BEYOND  # it loads SciPy
 
-    rows = effective_depth
+    known = effective_depth["answer"].isin([BELOW, BEYOND])
+    known |= ~(effective_depth["low_open"] & effective_depth["high_open"]).astype(bool)
+    rows = effective_depth[known]
     if rows.empty:
-        return style.placeholder(f"{title}\ntoo few plain networks were measured")
+        return style.placeholder(f"{title}\nno effective depth is known: every interval is open")
+    for answer, words in {BELOW: "worse than the shallowest", BEYOND: "better than every"}.items():
+        if (rows["answer"] == answer).all():
+            return style.placeholder(f"{title}\nevery variant ends {words} plain network")
     page, (ax,) = style.panels(1)
     variants, depths = list(rows["variant"].unique()), sorted(rows["depth"].unique())
     plain = sorted({int(depth) for found in rows["plain_depths"] for depth in found.split()})
@@ -100,12 +99,12 @@ def effective_depth(effective_depth: pd.DataFrame, title: str) -> Figure:
 def score_without_block(
     profiles: pd.DataFrame, summary: pd.DataFrame, score: Score, title: str
 ) -> Figure:
-    """The score of the trained network without one of its blocks, for each block and depth.
+    """Which blocks can a trained network do without? Its score without each of them.
 
-    A line is the mean over seeds, a band their range. Dotted: the score of the whole network, and
-    that at chance.
+    A line is the mean over seeds, a band or a bar their range. Dotted: the score of the whole
+    network, and that at chance. A network of one block is not drawn.
     """
-    own = profiles[profiles["metric"] == "score_without_block"]
+    own = profiles[(profiles["metric"] == "score_without_block") & (profiles["depth"] > 1)]
     if own.empty:
         return style.placeholder(f"{title}\nno run was measured without its blocks")
     log, depths = panels.is_log(score.metric), sorted(own["depth"].unique())
@@ -119,24 +118,25 @@ def score_without_block(
         style.whole_ticks(ax)
         ax.set_xlabel("block left out")
         ax.set_ylabel("" if position % style.BESIDE else panels.score_label(score))
-        if len(depths) > 1:
-            ax.set_title(count_layers(depth))
-    handles = style.legend_handles(own["variant"].unique())
-    return style.finish(page, panels.at_depth(title, depths), handles)
+        ax.set_title(count_layers(depth))
+    return style.finish(page, title, style.legend_handles(own["variant"].unique()))
 
 
-@figure
-def depth_scaling(summary: pd.DataFrame, title: str) -> Figure:
-    """Gain at the last step against depth, with the 95 % interval over seeds.
+@figure(needs=Exp | Raw, depths=2)
+def depth_scaling(summary: pd.DataFrame, cells: pd.DataFrame, title: str) -> Figure:
+    """Does the gain of unconstrained mixing grow with depth? Gain at the last step against depth.
 
-    A cross is the gain at the first step of runs that diverged. With one depth: by variant.
+    A dot is a run, a marker the mean. A cross is the gain at the first step of runs that diverged.
+    The title names variants whose gain is the same everywhere.
     """
-    return panels.against_depth(summary, "gain_final", title, start="gain_first")
-
-
-@figure
-def deepest_comparison(steps: pd.DataFrame, summary: pd.DataFrame, title: str) -> Figure:
-    """Loss and gain against step at the largest depth. Dotted: the loss at chance."""
-    deepest = steps[steps["depth"] == steps["depth"].max()]
-    chance = frames.constant(summary, "chance_loss")
-    return panels.side_by_side(deepest, ("loss", GAIN), title, {"loss": chance})
+    gains = pd.concat(
+        [
+            summary[["variant"]].assign(gain=summary[f"gain_{when}_mean"])
+            for when in ("first", "final")
+        ]
+    ).groupby("variant", sort=False)["gain"]
+    same = [variant for variant, gain in gains if not frames.varies(gain, relative=False)]
+    if same:
+        title += f"\nthe same at every depth: {', '.join(map(style.label_of, same))}"
+    others = summary[~summary["variant"].isin(same)]
+    return panels.against_depth(others, "gain_final", title, cells=cells, start="gain_first")

@@ -21,19 +21,20 @@ NGRAMS = ("unigram", "bigram", "trigram")
 SIMILARITIES = ("stream_embedding_similarity", "stream_similarity")
 """Of a parameter, which is what the source publishes, and of activations."""
 
-SMALLEST_ERROR = 1e-9
-"""An error of zero is drawn here, since a logarithmic axis cannot hold zero."""
+SMALLEST_ERROR = 1e-6
+"""Smaller errors are rounding of float32, and are drawn here: their own size says nothing."""
 
 
 @figure
 def validation(steps: pd.DataFrame, title: str) -> Figure:
-    """Bits per character of the held-out windows against step, for every depth.
+    """How fast do variants learn the text? Bits per character of held-out windows against step.
 
-    A line is the mean over seeds, a band their range. Dotted: models that only count.
+    A line is the mean over seeds, a band or a bar their range. Dotted: models that only count,
+    where they are near.
     """
     found = in_bits(steps)
     title += panels.coincide(frames.coinciding(found, ["validation_loss"]))
-    label, levels = "validation\n(bits per character)", ngrams(steps)
+    label, levels = "validation\n(bits per character)", near_ngrams(steps, found["validation_loss"])
     return panels.against_step(
         found, "validation_loss", title, label=label, log=False, levels=levels
     )
@@ -41,9 +42,9 @@ def validation(steps: pd.DataFrame, title: str) -> Figure:
 
 @figure
 def final_bits(steps: pd.DataFrame, title: str) -> Figure:
-    """Bits per character at the end, a point for every seed and a bar for their mean.
+    """Which variant predicts the text best? Bits per character at the end.
 
-    Dotted: models that only count, where they are near.
+    A dot is a run, a bar their mean. Dotted: models that only count, where they are near.
     """
     finite = in_bits(steps).replace([np.inf, -np.inf], np.nan).dropna(subset="validation_loss")
     last = frames.last_rows(finite)
@@ -51,10 +52,8 @@ def final_bits(steps: pd.DataFrame, title: str) -> Figure:
         return style.placeholder(f"{title}\nnothing was evaluated")
     depths, variants = sorted(last["depth"].unique()), list(last["variant"].unique())
     page, (axes,) = style.grid(1, len(depths), (style.WIDTH, 2.3 + 0.42 * len(variants)))
-    low, high = last["validation_loss"].min(), last["validation_loss"].max()
-    reach = max(high - low, 0.1)
     label = "bits per character" if len(depths) <= style.BESIDE else "bits per\ncharacter"
-    near = {n: x for n, x in ngrams(steps).items() if low - reach <= x <= high + reach}
+    levels = near_ngrams(steps, last["validation_loss"])
     for ax, depth in zip(axes, depths, strict=True):
         if ax is not axes[0]:  # one scale for all depths, so that they can be compared
             ax.sharex(axes[0])
@@ -69,42 +68,34 @@ def final_bits(steps: pd.DataFrame, title: str) -> Figure:
         ax.set_yticks(range(len(variants)), names if ax is axes[0] else [])
         ax.set_ylim(len(variants) - 0.5, -0.5)
         ax.set_title(count_layers(depth))
-        style.vertical_levels(ax, near)
+        style.vertical_levels(ax, levels)
+        style.few_ticks(ax)
         ax.set_xlabel(label)
     return style.finish(page, title)
 
 
 @figure
 def similarity(steps: pd.DataFrame, title: str) -> Figure:
-    """Similarity of streams against step: of the stream embedding, and of the activations.
+    """Do the streams stay alike? Similarity of the stream embedding, and of the activations.
 
     The first is a parameter, and what the source publishes. A line is the mean over seeds, a band
-    their range.
+    or a bar their range.
     """
     return panels.side_by_side(steps, SIMILARITIES, title)
 
 
 @figure(needs=LearnedGate)
 def gates(steps: pd.DataFrame, title: str) -> Figure:
-    """The gate of the first layer, and the mean over layers, against step."""
+    """Do the gates open? The gate of the first layer, and the mean over layers, against step."""
     return panels.side_by_side(steps, ("gate_first", "gate_mean"), title)
 
 
-@figure
-def matrices(steps: pd.DataFrame, title: str) -> Figure:
-    """Row error and mean diagonal of the matrices that the learned logits make, against step.
-
-    An error of zero is drawn at the lower edge.
-    """
-    return panels.side_by_side(visible(steps), ("base_row_error", "base_diagonal"), title)
-
-
-@figure
+@figure(needs=LearnedGate)
 def trade_off(steps: pd.DataFrame, title: str) -> Figure:
-    """Similarity of streams against the row error of the learned matrices: a point for every run.
+    """Can streams differ and rows sum to one? Similarity against the row error: a dot for a run.
 
-    At the last step. The source says that only one of the two can be low. An error of zero stands
-    at the left edge.
+    At the last step. The source says that only one of the two can be low. An error that is rounding
+    stands at the left edge.
     """
     found = frames.with_all(visible(steps), ["base_row_error"])
     kinds = [kind for kind in SIMILARITIES if not frames.with_all(found, [kind]).empty]
@@ -147,8 +138,13 @@ def ngrams(steps: pd.DataFrame) -> dict[str, float]:
     return {name: level for name, level in found.items() if level is not None}
 
 
+def near_ngrams(steps: pd.DataFrame, bits: pd.Series) -> dict[str, float]:
+    """Those that are near these values."""
+    return frames.near(ngrams(steps), bits, least=0.1)
+
+
 def visible(steps: pd.DataFrame) -> pd.DataFrame:
-    """With errors of zero as the smallest that can be drawn."""
+    """With errors that are rounding as the smallest that is drawn."""
     if "base_row_error" not in steps:
         return steps
     return steps.assign(base_row_error=steps["base_row_error"].clip(lower=SMALLEST_ERROR))
