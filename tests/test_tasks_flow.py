@@ -321,7 +321,7 @@ def test_the_picture_has_a_panel_of_the_density_and_one_of_every_run(kept):
     drawn = draw_samples(config.cells(), folder)
     page = draw_figures([find("samples")], "s on torch", samples=drawn)["samples"]
     shown = [ax.get_title().split("\n")[0] for ax in page.axes]
-    assert shown == ["the density", "baseline, 1 layers", "baseline, 2 layers"]
+    assert shown == ["the density", "baseline, 1 layer", "baseline, 2 layers"]
     for ax, one in zip(page.axes[1:], drawn, strict=True):
         (points,) = ax.lines
         assert (points.get_xydata() == one.samples.generated).all()

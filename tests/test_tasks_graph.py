@@ -420,7 +420,13 @@ def test_the_figure_has_layers_beside_as_many_rounds():
         for at, value in reached.items()
         for seed in (0, 1)
     )
-    data = {"summary": summary, "profiles": profiles, "score": tasks.score_of("graph")}
+    cells = pd.DataFrame(
+        {**group, "depth": depth, "seed": seed, "score": mean, "outcome": "learned"}
+        for depth, mean in scores.items()
+        for seed in (0, 1, 2)
+    )
+    data = {"summary": summary, "cells": cells, "profiles": profiles}
+    data["score"] = tasks.score_of("graph")
     page = draw_figures([find("depth_and_rounds")], "a title", **data)["depth_and_rounds"]
     (ax,) = page.axes
     curves = [line.get_xydata().tolist() for line in ax.get_lines()]

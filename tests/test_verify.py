@@ -11,16 +11,15 @@ import pytest
 import yaml
 
 from command_helpers import exit_status
-from fathom import tasks
 from fathom.analysis.claims import load_published
 from fathom.analysis.platforms import Platform
 from fathom.analysis.tables import read_table, write_tables
 from fathom.cli.options import workflow_command
 from fathom.config import check_config
 from fathom.report import kept
-from fathom.report.draw import title_of
+from fathom.report.draw import TABLES_OF, title_of
 from fathom.report.figure_manifest import write_figure_manifest
-from fathom.report.figures import figures_of, files_of
+from fathom.report.figures import figures_of, figures_of_study, files_of
 from fathom.report.render import write_reports
 from fathom.report.verify import verify
 from fathom.runs.bundle import record_refusals
@@ -41,7 +40,7 @@ from run_helpers import (
 )
 
 LOSSES = [4.0, 2.0, 1.0]
-OF_STUDY, OVERVIEW = tasks.presentation("tokens").figures, tuple(figures_of("overview"))
+OVERVIEW = tuple(figures_of("overview"))
 
 
 # --- results made by hand, once, and copied ------------------------------------------------------
@@ -84,13 +83,19 @@ def studies(results):
     return config_with(results, ("a", "kept", "pictures"), **one, kept=kept, pictures=pictures)
 
 
+NAMES = {
+    study: tuple(figure.name for figure in figures_of_study(studies("results"), study))
+    for study in ("a", "kept")
+}
+
+
 def make(config, project):
     """Everything but the runs: their tables, the reports, and files that stand for figures."""
     published = load_published(project / "published.yaml", config)
     folder = analyze_runs(config, published)
     write_reports(config, published, project / "templates", folder)
-    for study in ("a", "kept"):
-        draw_study(folder, study)
+    for study in NAMES:
+        draw_study(config, folder, study)
     tables = (folder / "tables" / name for name in ("cells.csv", "variance.csv", "published.csv"))
     draw(folder / "figures/overview", OVERVIEW, "overview", *tables)
 
@@ -103,10 +108,13 @@ def draw(folder, names, of, *sources):
     write_figure_manifest(folder, names, of, sources)
 
 
-def draw_study(results, study):
-    names = ("steps.csv.gz", "summary.csv", "effects.csv")
+def draw_study(config, results, study):
+    declared = figures_of_study(config, study)
+    reads = {read for figure in declared for read in figure.reads}
+    others = [TABLES_OF[read] for read in TABLES_OF if read in reads]
+    names = ("steps.csv.gz", "summary.csv", "effects.csv", *others)
     tables, of = (results / "tables" / name for name in names), title_of(study, Platform("torch"))
-    draw(results / f"figures/{study}/torch", OF_STUDY, of, *tables)
+    draw(results / f"figures/{study}/torch", [figure.name for figure in declared], of, *tables)
 
 
 def draw_cell(config, cell):
@@ -190,7 +198,7 @@ def command(config, project, capsys):
 
 # --- whole results -------------------------------------------------------------------------------
 
-DRAWN = 2 * len(OF_STUDY) + len(OVERVIEW)
+DRAWN = sum(map(len, NAMES.values())) + len(OVERVIEW)
 CHECKED = {"runs": 3, "config": 1, "figures": DRAWN, "reports": 2, "tables": 17}
 
 
@@ -214,13 +222,13 @@ def test_the_results_of_a_subset_are_checked_in_their_own_folder(config, project
     folder = Path(subset.report_folder)
     assert folder != Path(config.report_folder)
     (folder / "figures/overview/variance.png").unlink()
-    truncate(folder / "figures/a/torch/depth_scaling.png")
+    truncate(folder / "figures/a/torch/grad_norm_comparison.png")
     empty(folder / "RESULTS.md")
     found = verified(subset, project)
-    assert found.checked == {**CHECKED, "runs": 2}
+    assert found.checked == {**CHECKED, "runs": 2, "figures": DRAWN - 1}  # one depth: no score
     assert sorted(found.problems) == [
         f"{folder}/RESULTS.md: {CHANGED}",
-        f"{folder}/figures/a/torch/depth_scaling.png: {MODIFIED}",
+        f"{folder}/figures/a/torch/grad_norm_comparison.png: {MODIFIED}",
         f"{folder}/figures/overview/variance.png: missing",
     ]
     assert verified(config, project).problems == []  # nothing of the whole grid has changed
@@ -581,7 +589,7 @@ def draw_from_an_edited_table(config):
     """What Snakemake does when a table is newer than the figures."""
     results = Path(config.report_folder)
     alter_a_character(results / "tables/summary.csv")
-    draw_study(results, "a")
+    draw_study(config, results, "a")
 
 
 def retrain_a_cell_that_was_drawn(config):
@@ -601,14 +609,14 @@ def spoil_what_is_drawn_on_request(config):
 
 
 TORCH = "figures/a/torch"
-SCALING = f"{TORCH}/depth_scaling.png"
+NORMS = f"{TORCH}/grad_norm_comparison.png"
 CELL = "figures/cells/a/4L/mhc/torch/seed0"
 OLD = ("figures/of-old/torch/loss.png", "figures/pictures/torch/comparison.png",
        "figures/cells/a/2L/mhc/torch/seed0/loss.png", "tables/old.csv")  # fmt: skip
 
 
 def all_figures():
-    folders = {"a/torch": OF_STUDY, "kept/torch": OF_STUDY, "overview": OVERVIEW}
+    folders = {f"{study}/torch": names for study, names in NAMES.items()} | {"overview": OVERVIEW}
     for folder, names in folders.items():
         own = Path("figures", folder)
         files = [file for name in names for file in files_of(own, name)]
@@ -616,8 +624,8 @@ def all_figures():
 
 
 FIGURE_DAMAGES = {
-    SCALING: (break_within, MODIFIED),
-    f"{TORCH}/depth_scaling.svg": (truncate, MODIFIED),
+    NORMS: (break_within, MODIFIED),
+    f"{TORCH}/grad_norm_comparison.svg": (truncate, MODIFIED),
     f"{TORCH}/loss_comparison.png": (append, MODIFIED),
     f"{TORCH}/loss_comparison.svg": (replace_by_junk, MODIFIED),
     f"{TORCH}/score.png": (replace_by_a_folder, MISSING),

@@ -31,6 +31,7 @@ def depth_and_rounds(
     propagation in the end. A cross: a run diverged.
     """
     values = panels.values_of(summary, "score", score, cells=cells)
+    values = values._replace(levels=panels.levels_of(summary, score))  # however far
     depths, variants = sorted(summary["depth"].unique()), list(summary["variant"].unique())
     page, (ax,) = style.panels(1)
     panels.lines(ax, values, "depth", "variant")
