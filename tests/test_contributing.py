@@ -121,7 +121,7 @@ def test_a_change_of_meaning_would_be_seen(kept, tmp_path):
     copy_of_project(tmp_path)
     file = tmp_path / "src/fathom/models/connections/constraints.py"
     text = file.read_text(encoding="utf-8")
-    file.write_text(text.replace("(ops, bounded", "(ops, 2 * bounded"), encoding="utf-8")
+    file.write_text(text.replace("else bounded\n", "else 2 * bounded\n"), encoding="utf-8")
     results, spec = kept
     then = read_manifest(run_folder(results, KEPT)).code
     now = definition_hashes(*training_roots(spec), package=tmp_path / "src" / "fathom")
@@ -571,7 +571,8 @@ def methods_of(name):
             arguments = [a.arg for a in node.args.args]
             optional = arguments[len(arguments) - len(node.args.defaults) :]
             rest = [f"*{node.args.vararg.arg}"] if node.args.vararg else []
-            methods[node.name] = ([*arguments, *rest], optional)
+            by_name = [a.arg for a in node.args.kwonlyargs]
+            methods[node.name] = ([*arguments, *rest, *by_name], [*optional, *by_name])
     return methods
 
 

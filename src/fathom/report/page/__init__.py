@@ -11,7 +11,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from fathom.analysis.tables import loss_units, read_table, scores_of
+from fathom.analysis.tables import counted, loss_units, read_table, scores_of
 from fathom.config import Config
 from fathom.report.figures.frames import with_loss_unit
 from fathom.report.page.cards import packed_cards
@@ -93,6 +93,7 @@ def explored(config: Config, tables: Path) -> dict[str, Markup]:
     steps, cells = (
         with_loss_unit(read_table(tables / name), units) for name in ("steps.csv.gz", "cells.csv")
     )
+    cells = counted(cells)  # the others have no steps
     return {
         name: packed_study(
             study.labels,
