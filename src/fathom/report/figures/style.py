@@ -136,7 +136,8 @@ def panels(
 
 def placeholder(why: str) -> Figure:
     """A figure that says why it shows nothing."""
-    figure, ((ax,),) = grid(1, 1, (WIDTH, 0.8))
+    lines = why.count("\n") + 1
+    figure, ((ax,),) = grid(1, 1, (WIDTH, 0.8 if lines <= 3 else 0.4 * lines))
     say(ax, why)
     return figure
 
