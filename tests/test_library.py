@@ -475,7 +475,7 @@ def test_torch_compile_takes_a_pass_as_one_graph(torch, scheme):
     loss_of = lambda x: (compiled(x) ** 2).sum()  # noqa: E731
     found = framework.gradients(module, framework.array(INPUT), loss_of)
     found["out"] = framework.numpy(compiled(framework.array(INPUT)))
-    # What is compiled adds in PyTorch's order, what is not in NumPy's: rounding of sums that cancel.
+    # What is compiled adds in PyTorch's order, the other in NumPy's: sums that cancel are rounded.
     for name, value in expected.items():
         assert found[name] == pytest.approx(value, rel=1e-4, abs=5e-5 * np.abs(value).max()), name
 
