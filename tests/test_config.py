@@ -335,6 +335,16 @@ def test_a_variant_may_name_another_recipe():
     assert [study.connection_name(v) for v in ("mhc", "a")] == ["mhc", "hc"]
 
 
+@pytest.mark.parametrize("overlay", ["reference", "paper"])
+def test_every_study_and_variant_that_is_shipped_has_a_label_of_its_own(pytestconfig, overlay):
+    files = ("config.yaml", f"workflow/presets/{overlay}.yaml")
+    config = load_config([pytestconfig.rootpath / file for file in files])
+    for name, study in config.studies.items():
+        read = [config.labels[label] for label in study.labels]
+        assert len(set(read)) == len(read), name
+        assert name in config.labels
+
+
 def test_a_variant_may_be_wider_or_longer():
     variants = [
         "baseline",

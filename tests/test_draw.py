@@ -71,10 +71,10 @@ def drawn(monkeypatch):
 @pytest.mark.parametrize(
     ("platform", "title"),
     [
-        ("torch", "a on torch"),
-        ("mlx", "a on mlx"),
-        (f"torch-{GPU_PLATFORM}", f"a on torch, {GPU_PLATFORM}"),
-        ("torch-another-gpu", "a on torch, another-gpu"),
+        ("torch", "a, PyTorch"),
+        ("mlx", "a, MLX"),
+        (f"torch-{GPU_PLATFORM}", f"a, PyTorch, {GPU_PLATFORM}"),
+        ("torch-another-gpu", "a, PyTorch, another-gpu"),
     ],
 )
 def test_a_study_is_drawn_from_the_rows_of_one_platform(
@@ -89,7 +89,8 @@ def test_a_study_is_drawn_from_the_rows_of_one_platform(
     assert data["score"].metric == "exact_loss"
     assert data["mixing"] == {}  # none of its figures reads it, and no run need be there
     others = (tmp_path / DEPTHS, tmp_path / CELLS)
-    assert kept == ({"one": "a figure"}, tmp_path / "figures", title, (*tables, *others))
+    of = f"a on {platform}"
+    assert kept == ({"one": "a figure"}, tmp_path / "figures", of, (*tables, *others))
 
 
 def test_a_study_is_judged_by_what_its_config_says(tables, drawn, tmp_path):
@@ -126,7 +127,7 @@ MISTAKES = {
     ("--study", "b2"): "unknown study 'b2' (known: a, images)",
     ("--study", "images"): "unknown study and platform 'images on torch'",
     ("--platform", "jax"): "unknown study and platform 'a on jax'",
-    ("--platform", "torch-nowhere"): "unknown study and platform 'a on torch, nowhere'",
+    ("--platform", "torch-nowhere"): "unknown study and platform 'a on torch-nowhere'",
     ("--only", "los"): "unknown figure or metric 'los'; did you mean 'loss'?",
 }
 
@@ -161,9 +162,9 @@ def test_a_run_is_drawn_from_its_own_folder(drawn, tmp_path):
 
 def test_overview_and_bench_are_drawn_from_their_tables(config, drawn, tmp_path):
     names = ("runs", "variance", "published")
-    save_tables(
-        {f"{name}.csv": pd.DataFrame({"value": [n]}) for n, name in enumerate(names)}, tmp_path
-    )
+    tables = {f"{name}.csv": pd.DataFrame({"value": [n]}) for n, name in enumerate(names)}
+    tables["runs.csv"] = tables["runs.csv"].assign(platform="torch", status="done")
+    save_tables(tables, tmp_path)
     inputs = tuple(tmp_path / f"{name}.csv" for name in names)
     draw.draw_overview(config, *inputs, tmp_path / "over")
     (_, _, data), (_, *kept) = drawn

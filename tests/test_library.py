@@ -381,7 +381,7 @@ def test_mlx_shows_its_sizes():
 # --- inside a training step -----------------------------------------------------------------------
 
 
-def stepped(framework, module, functions, context=nullcontext, step=None):
+def stepped(framework, module, functions, context=nullcontext, step=None, dtype="float32"):
     """Output and gradients of a pass, each wrapped function through `step`."""
 
     def loss(x):
@@ -394,7 +394,7 @@ def stepped(framework, module, functions, context=nullcontext, step=None):
         loss.out = out
         return (out * out).sum()
 
-    gradients = framework.gradients(module, framework.array(INPUT), loss)
+    gradients = framework.gradients(module, framework.array(INPUT, dtype), loss)
     return {**gradients, "out": framework.numpy(loss.out)}
 
 
@@ -465,19 +465,21 @@ COMPILED = {
 @pytest.mark.parametrize("scheme", COMPILED.values(), ids=list(COMPILED))
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call")
 def test_torch_compile_takes_a_pass_as_one_graph(torch, scheme):
-    """As the compiler sees it, forward and backward; the operations are run one by one."""
+    """As the compiler sees it, forward and backward; the operations are run one by one.
+
+    In float64: float32 runs partly in NumPy when it is not compiled, which adds in another order.
+    """
     framework = Torch()
-    module, _ = moved(framework, scheme)
-    functions = branches(framework)
-    expected = stepped(framework, module, functions)
+    module, _ = moved(framework, scheme, "float64")
+    functions = branches(framework, "float64")
+    expected = stepped(framework, module, functions, dtype="float64")
     torch._dynamo.reset()
     compiled = torch.compile(lambda x: module(x, functions), fullgraph=True, backend="aot_eager")
-    loss_of = lambda x: (compiled(x) ** 2).sum()  # noqa: E731
-    found = framework.gradients(module, framework.array(INPUT), loss_of)
-    found["out"] = framework.numpy(compiled(framework.array(INPUT)))
-    # What is compiled adds in PyTorch's order, the other in NumPy's: sums that cancel are rounded.
+    x, loss_of = framework.array(INPUT, "float64"), lambda x: (compiled(x) ** 2).sum()
+    found = framework.gradients(module, x, loss_of)
+    found["out"] = framework.numpy(compiled(x))
     for name, value in expected.items():
-        assert found[name] == pytest.approx(value, rel=1e-4, abs=5e-5 * np.abs(value).max()), name
+        assert found[name] == pytest.approx(value, rel=1e-9, abs=1e-10 * np.abs(value).max()), name
 
 
 @pytest.mark.slow
@@ -583,4 +585,4 @@ def test_the_example_learns(framework):
     first, last = (float(line.rpartition(" ")[2]) for line in said.splitlines())
     vocab = len(set(file.read_text(encoding="utf-8")))
     assert abs(first - math.log(vocab)) < 1  # chance
-    assert last < first - 0.5
+    assert last < 3.2 < first

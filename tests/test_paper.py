@@ -168,7 +168,7 @@ def test_the_paper_says_what_the_tables_hold(source, published):
     text = source(published=published)
     # As in the reports: the logarithms of 0.9, 1 and 1/0.9.
     assert "[0.010 (0.0077 to 0.013)]" in text
-    assert "On torch 3 runs are not finite and 0 at chance; on mlx 0 runs are not finite" in text
+    assert "On PyTorch 3 runs are not finite and 0 at chance; on MLX 0 runs are not finite" in text
     assert "activations reach 1020.2" in text  # raised
     assert "Yes, as reported. Over 12, 24 and 48 layers the gain of hc grows by 0.58000 ±" in text
     assert "the gain of hc grows by 0.58000 ± <0.00001 per layer" in text
@@ -294,15 +294,15 @@ def test_every_kind_of_study_has_a_section(few, folder_of_paper, tmp_path):
     root = tmp_path / "source"
     write_source(config, few, folder_of_paper, folder, folder / "figures", root)
     text = shown_in((root / "paper.typ").read_text(encoding="utf-8"))
-    assert "[mhc against baseline], [torch], [10 ± 0 times], [10], [higher]" in text
-    assert "On torch, 1 of 1 difference is established" in text
-    assert "[images], [mhc_causal], [torch], [0.75], [0.9], [–]" in text
+    assert "[mhc against baseline], [PyTorch], [10 ± 0 times], [10], [higher]" in text
+    assert "On PyTorch, 1 of 1 difference is established" in text
+    assert "[images], [mhc_causal], [PyTorch], [0.75], [0.9], [–]" in text
     # A study without a part is told by its score alone.
     assert "== The study pictures" in text
     assert "the highest test accuracy of 2 variants is 0.75 at 4 layers (mhc_causal)." in text
     assert "Chance is 0.1." in text
     assert "The level to beat is 2.9 (a trigram model, which only counts)" in text
-    assert "[baseline], [4], [torch], [3.5]" in text
+    assert "[baseline], [4], [PyTorch], [3.5]" in text
     if has_typst():
         write_paper(config, few, folder_of_paper, folder, folder / "figures")
         assert (folder / "fathom.pdf").read_bytes().startswith(b"%PDF")

@@ -43,7 +43,7 @@ def test_a_study_knows_what_was_measured_of_it():
     assert study.variants == ["baseline", "mhc"]  # in the config's order, without hc
     assert study.depths == [4, 16]
     assert study.seeds == 2  # of 16 layers
-    assert [platform.label for platform in study.platforms] == ["torch"]
+    assert [platform.name for platform in study.platforms] == ["torch"]
     assert study.backends_not_run == ["mlx"]
     assert not present(run(study="b")).is_measured
 
@@ -98,12 +98,13 @@ def test_metrics_that_runs_do_not_have_and_constants_have_no_table():
 
     study = present(
         of("baseline", 0.0), of("hc", 1.5), of("mhc", NAN, outcome="diverged"),
-        of("baseline", 0.0, 16), of("hc", 2.5, 16),
+        of("baseline", 0.0, 16), of("hc", 2.5, 16), of("mhc", NAN, 16, status="missing"),
+        of("hc", 3.5, 32),
     )  # fmt: skip
     table = study.metric_table("gain_final")
     assert (table["columns"], table["zeros"]) == (["hc", "mhc"], ["baseline"])
     texts = [[c and study.format(c, "gain_final") for c in row["cells"]] for row in table["rows"]]
-    assert texts == [["1.5", "NaN (1 of 1)"], ["2.5", None]]
+    assert texts == [["1.5", "NaN (1 of 1)"], ["2.5", None], ["3.5", ""]]  # no mhc is asked for
     gain, events, norm = (metrics for _, metrics in study.evidence())
     assert gain == ["gain_final"]  # nothing has a gain at the first step
     assert [study.constant(name) for name in events] == [0]

@@ -146,11 +146,12 @@ def test_tables_are_whole_and_nothing_of_python_shows_through(world, name):
 
 def test_a_page_begins_with_its_variants(world):
     head, _, *rows = tables_in(page(world, "depth-mlx"))[0]
-    assert re.fullmatch(r"\[scheme\]\(\.\./.*/docs/schemes.md\)", head[1])
-    assert head[0:4:2] == ["variant", "differs from the scheme in"]
+    assert re.fullmatch(r"\[scheme\]\(\.\./.*/docs/schemes.md\)", head[2])
+    assert [*head[:2], head[3]] == ["variant", "", "differs from the scheme in"]
     schemes = {"baseline": "plain", "hc": "hc_demo", "mhc": "mhc_demo"}
-    assert [row[:4] for row in rows] == [[*pair, "–", "–"] for pair in schemes.items()]
-    plain, hc, mhc = (int(row[4]) for row in rows)
+    expected = [[name, f"`{name}`", scheme, "–", "–"] for name, scheme in schemes.items()]
+    assert [row[:5] for row in rows] == expected
+    plain, hc, mhc = (int(row[5]) for row in rows)
     assert 0 < plain < hc == mhc
 
 
@@ -171,7 +172,7 @@ def test_every_cell_links_to_its_row(world):
                     found = dict(zip(head, row, strict=True))
                     expected = {"study": study, "depth": depth, "variant": variant}
                     assert expected.items() <= found.items()
-                    assert found["platform"] == platform
+                    assert found["platform"] == {"PyTorch": "torch", "MLX": "mlx"}[platform]
                     checked += 1
     # The score and two gradient norms of every variant, and what only some of them have.
     assert checked > 2 * 3 * len(DEPTHS) * 3 * 2
@@ -212,12 +213,12 @@ def test_a_page_shows_what_runs_have_lost_and_do_not_have(world):
         ("depth-torch", "1.0 (0.77 to 1.3)"),
     ):
         for depth in DEPTHS:
-            assert cell_of(page(world, study), "Score", depth, "mlx", "mhc") == expected
-    assert cell_of(text, "Score", 48, "torch", "hc") == "NaN (3 of 3)"
+            assert cell_of(page(world, study), "Score", depth, "MLX", "mhc") == expected
+    assert cell_of(text, "Score", 48, "PyTorch", "hc") == "NaN (3 of 3)"
     failures = section(text, "## Score")
     assert "less than 5 % of the way from chance to 0" in " ".join(failures.split())
-    assert "- 48 layers, hc on torch: 3 diverged and 0 at chance, of 3\n" in failures
-    assert "- 48 layers, hc on mlx: 0 diverged and 3 at chance, of 3\n" in failures
+    assert "- 48 layers, hc on PyTorch: 3 diverged and 0 at chance, of 3\n" in failures
+    assert "- 48 layers, hc on MLX: 0 diverged and 3 at chance, of 3\n" in failures
     gain = section(text, "## Gain")
     assert [head for (head, *_) in tables_in(gain)] == [["layers", "measured on", "hc", "mhc"]]
     assert re.search(r"`gain_first`, gain of the .*: zero in every run that has it\.", gain)
@@ -338,13 +339,13 @@ def test_agreement_of_platforms_is_judged_by_the_spread_over_seeds(world, quick,
 
     config = study_config(tmp_path, depths=[12], variants=["mhc"])
     text = read(write_world(config, *quick, loss), "COMPARISON.md")
-    _, after, parted = tables_in(section(text, "### depth-mlx: torch beside mlx"))
-    assert after[0][-2:] == ["ms per step, torch", "ms per step, mlx"]
+    _, after, parted = tables_in(section(text, "### depth-mlx: PyTorch beside MLX"))
+    assert after[0][-2:] == ["ms per step, PyTorch", "ms per step, MLX"]
     assert after[2][-2:] == ["10 ± 0"] * 2  # of 0.01 s
     assert parted[2] == ["12", "mhc", "2", "0.048", "0.048", "0.11", "yes"]
     (_, _, row) = tables_in(text)[0][:3]
     same = "the same, within the spread over seeds"
-    assert row[1:] == ["torch, mlx", "0", "1 of 1", "2", "1 of 1", same]
+    assert row[1:] == ["PyTorch, MLX", "0", "1 of 1", "2", "1 of 1", same]
     # In `world` hc at 48 layers is NaN on torch, and at chance on mlx.
     rows = tables_in(read(world, "COMPARISON.md"))[0][2:]
     assert [row[-1] for row in rows] == ["differs: hc at 48 layers"] * 2
@@ -429,7 +430,7 @@ def test_the_demos_are_told_with_their_numbers(world):
     assert overflow.startswith("In depth-mlx, hc does not learn in 6 of 6 runs at 48 layers")
     assert "layer norm of block 30" in overflow
     assert "10^20.2" in overflow
-    assert "torch: 3 not finite and 0 at chance; mlx: 0 not finite and 3 at chance." in overflow
+    assert "PyTorch: 3 not finite and 0 at chance; MLX: 0 not finite and 3 at chance." in overflow
     (depth,) = [s for s in found if s.startswith("With recipe torch-defaults")]
     assert "mhc ends at a loss over all sequences of 1 at 12, 1 at 24, 1 at 48 layers" in depth
     assert "do not learn" not in depth
@@ -463,7 +464,7 @@ def test_without_any_run_a_report_says_so(quick, tmp_path):
     text = read(folder)
     assert section(text, "## The answer").strip().startswith("Nothing was measured here.")
     assert "- depth-mlx: not run here." in text
-    assert "- depth-mlx on torch: 6 cells missing" in text
+    assert "- depth-mlx on PyTorch: 6 cells missing" in text
     assert "\nNot run here.\n" in page(folder, "depth-mlx")
 
 
@@ -474,11 +475,11 @@ def test_cells_and_backends_that_were_not_run_say_so(quick, tmp_path):
 
     folder = write_world(small_config(tmp_path), *quick, loss)
     for name in ("COMPARISON.md", "studies/depth-mlx.md"):
-        assert "Backend mlx: not run here." in read(folder, name)
+        assert "MLX: not run here." in read(folder, name)
     (head, _, *rows), *_ = tables_in(section(page(folder, "depth-torch"), "## Score"))
     hc = {row[1]: row[head.index("hc")] for row in rows}
-    assert hc["mlx"] == "not run here"
-    assert hc["torch"].startswith("[0.1 ± 0]")
+    assert hc["MLX"] == "not run here"
+    assert hc["PyTorch"].startswith("[0.1 ± 0]")
 
 
 def test_a_refused_bundle_is_not_called_a_study_that_was_not_run(quick, tmp_path):
@@ -591,16 +592,19 @@ def test_a_study_without_matrices_or_tokens_has_no_word_of_them(quick, tmp_path)
     folder = write_all(config, *quick, rows, [])
     text, compared = page(folder, "pictures"), read(folder, "COMPARISON.md")
     assert "W 16, dropout 0.1, S 1, B 8" in text
-    assert cell_of(text, "Score", 4, "torch", "mhc_causal") == "0.75 ± 0.12"
-    assert cell_of(text, "Score", 4, "torch", "resnet") == "0.1 (NaN: 1 of 3)"
+    assert cell_of(text, "Score", 4, "PyTorch", "mhc_causal") == "0.75 ± 0.12"
+    assert cell_of(text, "Score", 4, "PyTorch", "resnet") == "0.1 (NaN: 1 of 3)"
     assert "The test accuracy, after 3 steps. The higher, the better. At chance it is 0.1." in text
-    assert "- 4 layers, resnet on torch: 3 diverged and 0 at chance, of 3\n" in text
+    assert "- 4 layers, resnet on PyTorch: 3 diverged and 0 at chance, of 3\n" in text
     assert "3 of 9 runs diverged, and 0 stayed at chance." in short(folder, "pictures")
     words = ("token", "nats", " gain", "of mixing", "baseline", "NaN (", "± 0\n", "hc_causal` ")
-    assert not [word for word in words if word in text]
-    head = tables_in(section(compared, "### pictures: torch beside mlx"))[1][0]
+    _, _, below = text.partition("## In short")
+    assert not [word for word in words if word in below]
+    head = tables_in(section(compared, "### pictures: PyTorch beside MLX"))[1][0]
     assert head[2:] == [
-        f"{name}, {side}" for name in ("test accuracy", "ms per step") for side in ("torch", "mlx")
+        f"{name}, {side}"
+        for name in ("test accuracy", "ms per step")
+        for side in ("PyTorch", "MLX")
     ]
     assert "gain: difference" not in compared
 
@@ -612,9 +616,16 @@ def test_contrasts_are_told_question_by_question(quick, tmp_path):
                          {"question": "Does that?", "pairs": [["hc", "mhc"]]}]}  # fmt: skip
     config = config_with(tmp_path, ("contrast",), contrast=own)
     losses = {"baseline": (1.0, 1.1, 1.2), "mhc": (0.1, 0.11, 0.12), "hc": (0.01, 2.0, 1.0)}
-    similar = {"stream_similarity_final": 0.5}
+    alike = {"baseline": 0.5, "mhc": 0.9, "hc": 0.5}
     rows = [
-        run(study="contrast", depth=12, variant=v, seed=s, loss_final=loss, **similar)
+        run(
+            study="contrast",
+            depth=12,
+            variant=v,
+            seed=s,
+            loss_final=loss,
+            stream_similarity_final=alike[v] + s / 1000,
+        )
         for v, found in losses.items()
         for s, loss in enumerate(found)
     ]
@@ -624,12 +635,12 @@ def test_contrasts_are_told_question_by_question(quick, tmp_path):
     assert that[:2] == ("contrast: Does that?", "**untold**")
     assert not re.findall(r".*\bof the of\b.*", page(folder, "contrast"))
     assert "\nRatio of the loss" in page(folder, "contrast")
-    assert re.search(
-        r"\nDifference of `stream_similarity_final`, of the last step \(", page(folder, "contrast")
-    )
+    # Of another number than the score what is established alone.
+    below = page(folder, "contrast").partition("\nDifference of `stream_similarity_final`, of the ")
+    assert [row[1:3] for row in tables_in(below[2])[0][2:]] == [["mhc", "baseline"], ["hc", "mhc"]]
     (first, second) = (s for s in short(folder, "contrast") if s.startswith("Does"))
     assert "hc cannot be told from baseline (ratio [" in first
-    assert second.startswith("Does that? On torch, hc cannot be told from mhc (ratio [")
+    assert second.startswith("Does that? On PyTorch, hc cannot be told from mhc (ratio [")
 
 
 # --- effective depth ------------------------------------------------------------------------------
@@ -663,7 +674,7 @@ def test_effective_depth_is_told_of_the_deepest_networks(quick, tmp_path):
         "[below 1](../tables/effective_depth.csv#L4))."
     ]
     text = section(page(folder, "sweep"), "## Effective depth")
-    assert "On torch, baseline was run with 1, 4, 16 and 64 layers and ends best with 16." in text
+    assert "On PyTorch, baseline was run with 1, 4, 16 and 64 layers and ends best with 16." in text
     assert "It diverged with 64 layers, which counts as worse than any score." in text
     assert "how shallow a plain network suffices" in text
     (_, _, *rows) = tables_in(text)[0]
@@ -801,11 +812,11 @@ def test_an_imported_platform_has_rows_of_its_own_and_texts_of_run_folders_do_no
     ]
     rows.append(run(study="depth-mlx", depth=12, seed=3, status="stale", reason=nasty))
     folder = write_all(config, *quick, rows, [], device=nasty)
-    own, label = page(folder, "depth-mlx"), f"torch, {GPU_PLATFORM}"
-    assert cell_of(own, "Score", 12, "torch", "mhc").startswith("0.5 ")
+    own, label = page(folder, "depth-mlx"), f"PyTorch, {GPU_PLATFORM}"
+    assert cell_of(own, "Score", 12, "PyTorch", "mhc").startswith("0.5 ")
     assert cell_of(own, "Score", 12, label, "mhc").startswith("0.75 ")
     assert f"figures/depth-mlx/torch-{GPU_PLATFORM}/loss_comparison.png" in own
-    assert f"### depth-mlx: torch beside {label}" in read(folder, "COMPARISON.md")
+    assert f"### depth-mlx: PyTorch beside {label}" in read(folder, "COMPARISON.md")
     text = read(folder)
     # The head, the table of two platforms, what is not counted.
     assert text.count(r"\<b\>x\</b\> \| \[a\](http\://b) \`c\` \*d\* \@e \$f\$ www\.g") == 4

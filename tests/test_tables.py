@@ -15,7 +15,7 @@ from scipy import stats
 
 from fathom import tasks
 from fathom.analysis import tables
-from fathom.analysis.platforms import Platform
+from fathom.analysis.platforms import Platform, labels_of
 from fathom.analysis.tables import (
     TEXT,
     TableError,
@@ -240,18 +240,32 @@ def test_three_platforms_make_three_pairs_of_the_cells_that_both_have():
 
 
 @pytest.mark.parametrize(
-    ("platform", "name", "label", "runs"),
+    ("platform", "name", "runs"),
     [
-        (Platform("torch"), "torch", "torch", "results/runs"),
-        (Platform("torch", GPU_PLATFORM), f"torch-{GPU_PLATFORM}", f"torch, {GPU_PLATFORM}",
+        (Platform("torch"), "torch", "results/runs"),
+        (Platform("torch", GPU_PLATFORM), f"torch-{GPU_PLATFORM}",
          f"results/imported/{GPU_PLATFORM}"),
     ],
     ids=["here", "imported"],
 )  # fmt: skip
-def test_a_platform_is_named_by_its_machine_only_where_it_was_imported(platform, name, label, runs):
-    assert (platform.name, platform.label, platform.runs("results")) == (name, label, Path(runs))
+def test_a_platform_is_named_by_its_machine_only_where_it_was_imported(platform, name, runs):
+    assert (platform.name, str(platform), platform.runs("results")) == (name, name, Path(runs))
     assert Platform.parse(name) == platform
     assert platform.is_imported == (name != "torch")
+
+
+@pytest.mark.parametrize(
+    ("names", "read"),
+    [
+        (["torch", "mlx", "torch"], {"torch": "PyTorch", "mlx": "MLX"}),
+        (["torch-a-cpu", "mlx-a-cpu"], {"torch-a-cpu": "PyTorch", "mlx-a-cpu": "MLX"}),
+        (["torch", "torch-a-cpu"], {"torch": "PyTorch", "torch-a-cpu": "PyTorch, a-cpu"}),
+        (["jax", "mlx-a", "mlx-b"], {"jax": "jax", "mlx-a": "MLX, a", "mlx-b": "MLX, b"}),
+        ([], {"torch": "PyTorch", "mlx": "MLX"}),  # a backend that was not run is named, too
+    ],
+)
+def test_people_read_a_framework_and_a_machine_only_where_there_are_several(names, read):
+    assert read.items() <= labels_of(names).items()
 
 
 # --- from run folders ----------------------------------------------------------------------------

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 DEVICES = {"cpu": "a CPU", "cuda": "CUDA", "metal": "Metal"}
 """What a claim may ask for, with its name in a sentence."""
+
+FRAMEWORKS = {"torch": "PyTorch", "mlx": "MLX"}
+"""What people read for a backend."""
 
 
 def device_of(machine: str) -> str:
@@ -39,10 +43,8 @@ class Platform:
         """The key column `platform` of every table, and the name of a folder of figures."""
         return f"{self.backend}-{self.machine}" if self.machine else self.backend
 
-    @property
-    def label(self) -> str:
-        """For readers: `torch`, or `torch, cpu-amd-epyc-linux` for imported runs."""
-        return f"{self.backend}, {self.machine}" if self.machine else self.backend
+    def __str__(self) -> str:
+        return self.name
 
     @property
     def is_imported(self) -> bool:
@@ -53,3 +55,18 @@ class Platform:
         """The folder of its runs."""
         folder = Path(results)
         return folder / "imported" / self.machine if self.machine else folder / "runs"
+
+
+def labels_of(names: Iterable[str]) -> dict[str, str]:
+    """What people read for platforms and backends, by their names.
+
+    That is the framework; with the machine of imported runs where results are of several machines.
+    """
+    platforms = [Platform.parse(name) for name in dict.fromkeys(names)]
+    several = len({platform.machine for platform in platforms}) > 1
+    labels = dict(FRAMEWORKS)
+    for platform in platforms:
+        framework = FRAMEWORKS.get(platform.backend, platform.backend)
+        tell = several and platform.machine
+        labels[platform.name] = f"{framework}, {platform.machine}" if tell else framework
+    return labels

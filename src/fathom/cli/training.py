@@ -204,7 +204,7 @@ def evaluate(run: RunWithWeights, device: Device = None, threads: Threads = None
         typer.echo(f"{name}: {value:.6g}")
 
 
-@app.command(epilog=example("fathom sample results/runs/text-depth/4L/baseline/torch/seed0"))
+@app.command(epilog=example("fathom sample results/runs/released/2L/baseline/torch/seed0"))
 def sample(
     run: RunWithWeights,
     tokens: Annotated[int, typer.Option(min=1, help="How many characters.")] = 200,

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from fathom import tasks
-from fathom.analysis.platforms import Platform
+from fathom.analysis.platforms import Platform, labels_of
 from fathom.analysis.tables import (
     AXES,
     PROFILES,
     TIMES,
+    counted,
     loss_units,
     read_table,
     read_with_times,
@@ -45,7 +46,7 @@ TABLES_OF = {
 
 def title_of(study: str, platform: Platform) -> str:
     """What the figures of a study on a platform are of."""
-    return f"{study} on {platform.label}"
+    return f"{study} on {platform}"
 
 
 def draw_study(
@@ -66,42 +67,42 @@ def draw_study(
         raise ConfigError(unknown("study", study, config.studies))
     declared = [find(name) for name in only] or figures_of_study(config, study)
     steps, summary, effects = (read_table(file) for file in tables)
-    title = title_of(study, platform)
+    of = title_of(study, platform)
     units = loss_units(config)
     own = with_loss_unit(_rows_of(steps, study, platform), units)
     if own.empty:
         known = steps[["study", "platform"]].drop_duplicates().itertuples(index=False)
         titles = [title_of(name, Platform.parse(key)) for name, key in known]
-        raise ConfigError(f"{tables[0]}: {unknown('study and platform', title, titles)}")
+        raise ConfigError(f"{tables[0]}: {unknown('study and platform', of, titles)}")
     axes = own[AXES].drop_duplicates().astype(object).itertuples(index=False)
     cells, runs = [Cell(*row) for row in axes], platform.runs(config.results)
-    mixing, samples, parameters = {}, [], {}
+    mixing, samples = {}, []
+    networks = {(cell.variant, cell.depth): cell for cell in cells}
     reads = {read for figure in declared for read in figure.reads}
     if "mixing" in reads:
         mixing = mixing_matrices(cells, runs)
     if "samples" in reads:
         samples = draw_samples(cells, runs)
-    if "parameters" in reads:
-        networks = {(cell.variant, cell.depth): cell for cell in cells}
-        parameters = {of: count_parameters(config.spec(cell)) for of, cell in networks.items()}
     others = {read: tables[1].with_name(TABLES_OF[read]) for read in TABLES_OF if read in reads}
     data = {read: read_table(file) for read, file in others.items() if read != "times"}
     if "times" in others:
         data["times"] = read_with_times(tables[1])
+    labels = config.labels | labels_of(steps["platform"])
     figures = draw_figures(
         declared,
-        title,
-        config.labels,
+        f"{study}, {labels[platform.name]}",
+        labels,
         steps=own,
         summary=with_loss_unit(_rows_of(summary, study, platform), units),
         effects=_rows_of(effects, study, platform),
         score=scores_of(config)[study],
         mixing=mixing,
         samples=samples,
-        parameters=parameters,
+        plain=config.plain(study),
+        parameters=lambda variant, depth: count_parameters(config.spec(networks[variant, depth])),
         **{read: _rows_of(table, study, platform) for read, table in data.items()},
     )
-    keep(figures, out, title, (*tables, *others.values()))
+    keep(figures, out, of, (*tables, *others.values()))
 
 
 def draw_overview(config: Config, cells: Path, variance: Path, published: Path, out: Path) -> None:
@@ -110,7 +111,8 @@ def draw_overview(config: Config, cells: Path, variance: Path, published: Path, 
     data = {name: read_table(file) for name, file in files.items()}
     data["published"] = with_loss_unit(data["published"], loss_units(config))
     overview = figures_of("overview").values()
-    figures = draw_figures(overview, labels=config.labels, scores=scores_of(config), **data)
+    labels = config.labels | labels_of(counted(data["cells"])["platform"])
+    figures = draw_figures(overview, labels=labels, scores=scores_of(config), **data)
     keep(figures, out, "overview", tuple(files.values()))
 
 
@@ -130,7 +132,8 @@ def draw_cell(run: Path, out: Path) -> None:
 
 def draw_bench(table: Path, figure: Path) -> None:
     """Draw bench.csv as the PNG `figure`, and beside it in every other format."""
-    (page,) = draw_figures(figures_of("bench").values(), bench=read_table(table)).values()
+    rows, labels = read_table(table), labels_of(())
+    (page,) = draw_figures(figures_of("bench").values(), labels=labels, bench=rows).values()
     keep({figure.stem: page}, figure.parent, "bench", (table,))
 
 

@@ -64,9 +64,10 @@ def write_source(
     """Write what typst reads into `root`: paper.typ, what it includes, and the figures it shows."""
     check_numbers(templates)
     # Whatever an expression gives is text, but for what macros and `literal` have made.
-    environment = environment_of(templates, autoescape=True, finalize=_to_source)
+    context = build_context(config, published, folder)
+    environment = environment_of(templates, context["labels"], autoescape=True, finalize=_to_source)
     environment.filters |= {"literal": as_literal, "code": Markup}
-    environment.globals |= build_context(config, published, folder) | {
+    environment.globals |= context | {
         "find_figure": partial(find_figure, figures, root),
         "hashes_of_tables": hash_tables(folder / "tables"),
         "fathom_version": __version__,

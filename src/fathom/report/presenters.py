@@ -197,15 +197,27 @@ class StudyPresenter:
     def metric_table(self, metric: str) -> dict[str, Any]:
         """A metric as a table: `rows` of depth, platform and `cells`, one for each of `columns`.
 
-        `zeros` are variants without a column of their own, since all of their runs are zero. A cell
-        is a row of the summary, or None if it was not run.
+        Without columns and rows that have no value. `zeros` are variants without a column of their
+        own, since all of their runs are zero. A cell is a row of the summary, None if it was not
+        run, or empty if the study has no such cell.
         """
+        shown = [key for key, row in self.rows.items() if self.format(row, metric) != ABSENT]
         zeros = [v for v in self.variants if self.constant(metric, (v,)) == 0]
-        columns = [v for v in self.variants if v not in zeros]
+        there = {variant for _, variant, _ in shown}.difference(zeros)
+        columns = [variant for variant in self.variants if variant in there]
+        places = dict.fromkeys((depth, at) for depth, variant, at in shown if variant in there)
+        planned = {(row["depth"], row["variant"]) for row in self._tables["cells"]}
         rows = [
-            {"depth": depth, "platform": platform, "cells": cells}
+            {
+                "depth": depth,
+                "platform": platform,
+                "cells": [
+                    self.row(depth, variant, platform) if (depth, variant) in planned else ""
+                    for variant in columns
+                ],
+            }
             for depth, platform in itertools.product(self.depths, self.platforms)
-            if any(cells := [self.row(depth, variant, platform) for variant in columns])
+            if (depth, platform) in places
         ]
         return {"columns": columns, "rows": rows, "zeros": zeros}
 
@@ -394,7 +406,7 @@ class StudyPresenter:
             known = [path for path in paths if not math.isnan(path["seed_spread"])]
             others = [path for path in known if not path["within_seed_spread"]]
             yield {
-                "platforms": [a.label, b.label],
+                "platforms": [a, b],
                 "first": largest(rows, "loss_first_difference"),
                 "cells": len(paths),
                 "apart": len(steps),

@@ -10,8 +10,10 @@ from __future__ import annotations
 import os
 import re
 import traceback
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jinja2
@@ -19,6 +21,7 @@ import jinja2
 from fathom import tasks
 from fathom.analysis.attribution import APART, diverged_cells
 from fathom.analysis.claims import Published
+from fathom.analysis.platforms import labels_of
 from fathom.analysis.tables import CONFIDENCE, MIN_SEEDS, counted, read_table, read_with_times
 from fathom.config import Config
 from fathom.metrics import LEARNED
@@ -66,8 +69,8 @@ def write_reports(config: Config, published: Published, templates: Path, folder:
     its own.
     """
     check_numbers(templates)
-    environment = environment_of(templates)
     context = build_context(config, published, folder, times=True)
+    environment = environment_of(templates, context["labels"])
     # Global, so that a file of macros has it too.
     environment.globals |= context | {
         # Their texts come from run folders, which others may have written.
@@ -104,6 +107,7 @@ def build_context(
     return {
         "studies": studies,
         "measured": measured,
+        "labels": config.labels | labels_of(tables["platforms"]["platform"]),
         "answers": answers,
         "headline": headline(published.headline, answers),
         "overview": list(figures_of("overview").values()),
@@ -139,8 +143,15 @@ def build_context(
     }
 
 
-def environment_of(templates: Path, **options: Any) -> jinja2.Environment:  # noqa: ANN401
-    """Jinja's, for a folder of templates; `options` as it takes them."""
+def environment_of(
+    templates: Path,
+    labels: Mapping[str, str] = MappingProxyType({}),
+    **options: Any,  # noqa: ANN401
+) -> jinja2.Environment:
+    """Jinja's, for a folder of templates; `options` as it takes them.
+
+    `labels`: what people read for a name, by the filter `label`.
+    """
     environment = jinja2.Environment(  # noqa: S701, Markdown is not escaped as HTML is
         loader=jinja2.FileSystemLoader(templates),
         undefined=jinja2.StrictUndefined,
@@ -152,6 +163,8 @@ def environment_of(templates: Path, **options: Any) -> jinja2.Environment:  # no
     environment.filters |= {
         "number": number, "largest": largest, "percent": percent, "list_words": list_words,
         "paragraphs": split_paragraphs, "prose": as_prose, "layers": count_layers, "change": change,
+        "cell": lambda text: text.replace("|", r"\|"),
+        "label": lambda named: labels.get(str(named), str(named)),
     }  # fmt: skip
     return environment
 

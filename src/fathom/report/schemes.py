@@ -89,8 +89,7 @@ def variant_rows(config: Config, study_name: str) -> Iterator[dict[str, str]]:
     for label in study.labels:
         scheme, name = config.connection(study_name, label), config.scheme_name(study_name, label)
         base = _named(name, streams=study.streams) if name in SCHEMES else None
-        words = list_settings(scheme, base), list_settings(study.changes(label))
-        settings, training = (text.replace("|", r"\|") for text in words)
+        settings, training = list_settings(scheme, base), list_settings(study.changes(label))
         count = str(count_parameters(config.spec(deepest[label]))) if label in deepest else ""
         words = {"scheme": name, "settings": settings, "training": training}
         yield {"variant": label, **words, "parameters": count}

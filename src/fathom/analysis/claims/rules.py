@@ -1097,7 +1097,7 @@ class PlatformsAgree(Rule):
                 continue
             common = theirs.merge(runs, on=[*CELL, "seed"], suffixes=("_there", "_here"))
             for (study, depth, variant), seeds in common.groupby(CELL, sort=False):
-                name = f"{variant} at {depth} layers in {study}, beside {platform.label}"
+                name = f"{variant} at {depth} layers in {study}, beside {platform}"
                 score = evidence.scores[study]
                 ratio, chance = is_ratio(score.metric), seeds["score_chance_here"].iloc[0]
                 a, b = seeds[f"{SCORE}_here"], seeds[f"{SCORE}_there"]

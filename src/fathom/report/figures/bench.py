@@ -51,6 +51,7 @@ def bench(bench: pd.DataFrame) -> Figure:
         style.log_if_wide(ax)
         ax.set_ylabel("time of a training step (ms)")
 
-    handles = [*style.legend_handles(variants, lw=6), *style.marker_handles(backends, ms=9)]
+    frameworks = style.marker_handles(map(style.label_of, backends), ms=9)
+    handles = [*style.legend_handles(variants, lw=6), *frameworks]
     hollow = {"marker": "D", "mfc": "none", "color": style.GREY, "ls": "", "ms": 9}
     return style.finish(page, handles=[*handles, style.legend_handle("hollow: textbook", **hollow)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
 BESIDE_SCORE = ("stream_similarity_final", "amax_backward_log10_final")
 """Run metrics that are drawn beside the score, of studies whose variants have them."""
-
-PLAIN = ("baseline", "resnet", "resgcn")
-"""Connections of plain networks, beside which times are set."""
 
 NEUTRAL, APART = "#8C8C8C", "black"
 """Colours of effects that are not established, and of those that are: no variant's."""
@@ -99,7 +96,7 @@ def variants(summary: pd.DataFrame, cells: pd.DataFrame, score: Score, title: st
     drawn = [panels.values_of(own, name, score, cells=cells) for name in ("score", *BESIDE_SCORE)]
     drawn = [
         values for position, values in enumerate(drawn)
-        if position == 0 or frames.varies(values.groups["mean"], relative=False)
+        if position == 0 or frames.varies(values.groups["mean"])
     ]  # fmt: skip
     if drawn[0].groups.empty:
         return style.placeholder(f"{title}\nno variant has a {score.label}")
@@ -164,33 +161,34 @@ FEWEST = 4
 def frontier(
     times: pd.DataFrame,
     cells: pd.DataFrame,
-    parameters: Mapping[tuple[str, int], int],
+    plain: str | None,
+    parameters: Callable[[str, int], int],
     score: Score,
     title: str,
 ) -> Figure:
-    """Which design costs least for its score? Against parameters, and against time per step.
+    """Which design costs least for its score? Against parameters, and against training time.
 
     At the depth that most variants have. A marker is the mean over seeds, a bar their range. Time
     is relative to the plain network of the study, or to the fastest variant. Filled, on the grey
     line: the frontier, of variants than which no other is both cheaper and better.
     """
-    own = costs(times, cells, parameters, score)
+    own = costs(times, cells, plain, parameters, score)
     if len(own) < FEWEST:
         return style.placeholder(f"{title}\nfewer than four variants have a score at one depth")
     page, axes = style.grid(1, 2, (style.WIDTH, 4.6), sharey=True)
     unit, depth = own.attrs["unit"], own.attrs["depth"]
     labels = {
         "parameters": "parameters (thousands)",
-        "time": f"time of a step, × {style.label_of(unit)}",
+        "time": f"training time, × {style.label_of(unit)}",
     }
+    best = {cost: frames.frontier(own, cost, lower=score.better == "lower") for cost in labels}
     for ax, (cost, label) in zip(axes[0], labels.items(), strict=True):
-        best = frames.frontier(own, cost, lower=score.better == "lower")
-        steps = own.set_index("variant").loc[best]
+        steps = own.set_index("variant").loc[best[cost]]
         ax.plot(steps[cost], steps["mean"], color=style.PALE, lw=3, drawstyle="steps-post")
         for row in own.dropna(subset=cost).to_dict("records"):
             colour, x = style.colour_of(row["variant"]), row[cost]
             ax.vlines(x, row["low"], row["high"], color=colour, alpha=0.4)
-            is_best = row["variant"] in best
+            is_best = row["variant"] in best[cost]
             ax.plot(x, row["mean"], "o", ms=8, color=colour, mfc=None if is_best else "white")
         ax.set_xlabel(label)
         style.few_ticks(ax)
@@ -199,7 +197,7 @@ def frontier(
     if panels.is_log(score.metric):
         style.log_if_wide(axes[0, 0])
     for ax, cost in zip(axes[0], labels, strict=True):
-        named = {*frames.frontier(own, cost, lower=score.better == "lower"), unit}
+        named = {*best[cost], unit}
         rows = own.dropna(subset=cost).itertuples()
         ends = [(getattr(row, cost), row.mean, row.variant) for row in rows]
         style.direct_labels(ax, [end for end in ends if len(own) <= MOST_NAMED or end[2] in named])
@@ -209,26 +207,25 @@ def frontier(
 def costs(
     times: pd.DataFrame,
     cells: pd.DataFrame,
-    parameters: Mapping[tuple[str, int], int],
+    plain: str | None,
+    parameters: Callable[[str, int], int],
     score: Score,
 ) -> pd.DataFrame:
     """Variants at the depth that most have: variant, mean, low, high, parameters, time.
 
     Without those of which a run diverged. `low` and `high` are the range over seeds, parameters are
-    in thousands. `time`: of a step, relative to that of the plain network, or else of the fastest.
-    attrs has this `unit`, and the `depth`.
+    in thousands. `time`: of the training, relative to that of the network `plain`, or else of the
+    fastest. attrs has this `unit`, and the `depth`.
     """
     rows, depth = at_common_depth(times[times["diverged"] == 0])
     found = frames.final_scores(
         cells[cells["depth"] == depth], geometric=panels.is_log(score.metric)
     )
-    found = found.dropna(subset="mean").merge(
-        rows[["variant", "connection", "seconds_per_step_mean"]], on="variant"
-    )
-    found["parameters"] = [parameters[variant, depth] / 1000 for variant in found["variant"]]
-    seconds = found.set_index("variant")["seconds_per_step_mean"]
-    plain = found.loc[found["connection"].isin(PLAIN), "variant"]
-    unit = plain.iloc[0] if len(plain) else seconds.idxmin() if seconds.notna().any() else ""
+    found = found.dropna(subset="mean").merge(rows[["variant", "seconds_mean"]], on="variant")
+    found["parameters"] = [parameters(variant, depth) / 1000 for variant in found["variant"]]
+    seconds = found.set_index("variant")["seconds_mean"]
+    fastest = seconds.idxmin() if seconds.notna().any() else ""
+    unit = plain if plain in seconds else fastest
     found["time"] = (seconds / seconds.get(unit, math.nan)).to_numpy()
     found.attrs = {"unit": unit, "depth": depth}
     return found

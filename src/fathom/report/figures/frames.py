@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from fathom.analysis.platforms import Platform
 from fathom.config import CONTROL_DEPTHS
 
 RUN = ["variant", "depth", "seed"]
@@ -201,16 +200,12 @@ ROUNDING = 1e-4
 """Values that differ by less are the same, but for rounding."""
 
 
-def varies(values: pd.Series, *, relative: bool) -> bool:
-    """Whether finite values differ by more than rounding: else there is nothing to see.
-
-    `relative`: to the largest of them, as of a loss, which may be small and still be known well.
-    """
+def varies(values: pd.Series) -> bool:
+    """Whether finite values differ by more than rounding: else there is nothing to see."""
     finite = pd.to_numeric(values).replace([np.inf, -np.inf], np.nan).dropna()
     if finite.empty:
         return False
-    size = finite.abs().max() if relative else max(1.0, finite.abs().max())
-    return bool(finite.max() - finite.min() > ROUNDING * size)
+    return bool(finite.max() - finite.min() > ROUNDING * max(1.0, finite.abs().max()))
 
 
 def near(levels: Mapping[str, float], values: pd.Series, least: float = 0) -> dict[str, float]:
@@ -291,7 +286,7 @@ WORST_FIRST = ("diverged", "not scored", "at chance", "learned")
 
 
 def final_scores(sweep: pd.DataFrame, *, geometric: bool) -> pd.DataFrame:
-    """Scores over seeds: variant, platform (its label), depth, mean, low, high, outcome.
+    """Scores over seeds: variant, platform, depth, mean, low, high, outcome.
 
     `low` and `high` are the range over seeds. The outcome is the worst of the seeds'; with one that
     diverged there is no mean. `geometric`: the mean is of the logarithm.
@@ -302,7 +297,7 @@ def final_scores(sweep: pd.DataFrame, *, geometric: bool) -> pd.DataFrame:
         scores = seeds["score"].astype(float) * (math.nan if outcome == "diverged" else 1)
         rows.append((*key, mean(scores, geometric=geometric), scores.min(), scores.max(), outcome))
     columns = ["variant", "platform", "depth", "mean", "low", "high", "outcome"]
-    return labelled(pd.DataFrame(rows, columns=columns).sort_values("depth", kind="stable"))
+    return pd.DataFrame(rows, columns=columns).sort_values("depth", kind="stable")
 
 
 def with_loss_unit(table: pd.DataFrame, units: Mapping[str, str]) -> pd.DataFrame:
@@ -311,8 +306,3 @@ def with_loss_unit(table: pd.DataFrame, units: Mapping[str, str]) -> pd.DataFram
         return table
     named = table["study"].map(units).rename("loss_unit")
     return pd.concat([table, named], axis=1)  # `assign` warns of tables with many columns
-
-
-def labelled(table: pd.DataFrame) -> pd.DataFrame:
-    """With labels of platforms in place of their names."""
-    return table.assign(platform=[Platform.parse(name).label for name in table["platform"]])

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from fathom.analysis.platforms import Platform
 from fathom.report.figures import figure, frames, panels, style
 from fathom.report.formatting import count_layers
 
@@ -34,7 +33,7 @@ METRICS = {"loss_final": "final loss", "gain_final": "final log10 gain"}
 
 
 @figure
-def score_against_depth(cells: pd.DataFrame, scores: Mapping[str, Score]) -> Figure:
+def score_against_depth(cells: pd.DataFrame, scores: Mapping[str, Score], title: str) -> Figure:
     """Which networks learn at which depth? The score against depth, a panel for every study.
 
     A point is the mean over seeds (geometric, if the score is positive), a bar their range. Hollow:
@@ -48,7 +47,7 @@ def score_against_depth(cells: pd.DataFrame, scores: Mapping[str, Score]) -> Fig
         return style.placeholder("no study was measured at more than one depth")
     page, axes = style.panels(len(sweeps), BESIDE, 3.4, above=1.3)
     every = pd.concat(sweeps)
-    platforms = [Platform.parse(name).label for name in every["platform"].unique()]
+    platforms = list(every["platform"].unique())
     first_of: dict[tuple[object, ...], Axes] = {}
     for ax, sweep in zip(axes, sweeps, strict=True):
         score = scores[sweep["study"].iloc[0]]
@@ -65,8 +64,10 @@ def score_against_depth(cells: pd.DataFrame, scores: Mapping[str, Score]) -> Fig
         style.direct_labels(ax, own)
     grey = {"color": style.GREY, "ms": 7}
     handles = [
-        style.legend_handle(label, marker=style.marker_of(i), ls=style.line_of(i), **grey)
-        for i, label in enumerate(platforms)
+        style.legend_handle(
+            style.label_of(platform), marker=style.marker_of(i), ls=style.line_of(i), **grey
+        )
+        for i, platform in enumerate(platforms)
     ]
     looks = {"at chance": {"marker": "o", "mfc": "white", "mew": 2}, "diverged": style.CROSS}
     handles += [
@@ -74,7 +75,7 @@ def score_against_depth(cells: pd.DataFrame, scores: Mapping[str, Score]) -> Fig
         for word, look in looks.items()
         if word in set(every["outcome"])
     ]
-    return style.finish(page, "Which networks learn at which depth?", handles)
+    return style.finish(page, title, handles)
 
 
 def _sweep(
@@ -124,7 +125,7 @@ def _sweep(
 
 
 @figure
-def variance(variance: pd.DataFrame) -> Figure:
+def variance(variance: pd.DataFrame, title: str) -> Figure:
     """What explains the final loss? Shares of the variance of its logarithm.
 
     By recipe, platform, seed and their interactions.
@@ -144,22 +145,22 @@ def variance(variance: pd.DataFrame) -> Figure:
     ax.set_xlim(0, 100)
     ax.set_xlabel("share of the variance of log10 loss (%)")
     handles = [style.legend_handle(label, color=c, lw=8) for label, c in FACTORS.values()]
-    return style.finish(page, "What explains the final loss?", handles)
+    return style.finish(page, title, handles)
 
 
 @figure
-def published(published: pd.DataFrame) -> Figure:
+def published(published: pd.DataFrame, title: str) -> Figure:
     """How far are published values from ours? Hollow: published; filled: ours.
 
     With the 95 % interval over seeds. A cross: not finite. What is the same everywhere is not
     drawn.
     """
     measured = published["metric"].isin(METRICS) & (published["platform"] != "")
-    table = frames.labelled(published[measured])
+    table = published[measured]
     platforms = list(table["platform"].unique())
     shown = [
         values for _, values in table.groupby(["study", "metric"], sort=False)
-        if frames.varies(values[["published", "mean"]].stack(), relative=False)
+        if frames.varies(values[["published", "mean"]].stack())
     ]  # fmt: skip
     if not shown:
         return style.placeholder("no published value was repeated")
@@ -177,10 +178,10 @@ def published(published: pd.DataFrame) -> Figure:
     handles = [
         *style.legend_handles(table["variant"].unique(), lw=6),
         style.legend_handle("published", marker="D", mfc="none", **grey),
-        *style.marker_handles([f"ours, {label}" for label in platforms], ms=8),
+        *style.marker_handles([f"ours, {style.label_of(name)}" for name in platforms], ms=8),
         style.legend_handle("not finite", marker="x", mew=3, **grey),
     ]
-    return style.finish(page, "How far are published values from ours?", handles)
+    return style.finish(page, title, handles)
 
 
 def _beside(ax: Axes, table: pd.DataFrame, platforms: list[str]) -> None:

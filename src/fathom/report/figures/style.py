@@ -73,7 +73,7 @@ _LABELS: ContextVar[Mapping[str, str]] = ContextVar("labels", default=MappingPro
 
 @contextmanager
 def labelled(labels: Mapping[str, str]) -> Iterator[None]:
-    """A context in which figures have these labels in place of the names of variants."""
+    """A context in which figures have these labels in place of names."""
     token = _LABELS.set(labels)
     try:
         yield
@@ -81,9 +81,9 @@ def labelled(labels: Mapping[str, str]) -> Iterator[None]:
         _LABELS.reset(token)
 
 
-def label_of(variant: str) -> str:
-    """What people read for a variant; its name where it has no label."""
-    return _LABELS.get().get(variant, variant)
+def label_of(name: str) -> str:
+    """What people read for a variant or a platform; its name where it has no label."""
+    return _LABELS.get().get(name, name)
 
 
 def colour_of(variant: str) -> str:
@@ -334,21 +334,18 @@ def log_if_wide(ax: Axes, axis: Literal["x", "y"] = "y") -> None:
         numbers.set_minor_locator(NullLocator())
 
 
-def as_constant(ax: Axes, axis: Literal["x", "y"] = "y") -> None:
-    """An axis of values that differ by rounding alone shows them as one, and not its digits."""
-    siblings = getattr(ax, f"get_shared_{axis}_axes")().get_siblings(ax)
-    limits = [getattr(other.dataLim, f"interval{axis}") for other in siblings]
+def as_constant(ax: Axes) -> None:
+    """A y axis of values that differ by rounding alone shows them as one, and not its digits."""
+    limits = [other.dataLim.intervaly for other in ax.get_shared_y_axes().get_siblings(ax)]
     low, high = np.min(limits), np.max(limits)
     size = max(abs(low), abs(high))
     if high - low < 1e-4 * size < np.inf:
-        ax.set(**{f"{axis}lim": (low - 0.05 * size, high + 0.05 * size)})
+        ax.set_ylim(low - 0.05 * size, high + 0.05 * size)
 
 
 def few_ticks(ax: Axes) -> None:
     """Few numbers on the x axis of a narrow panel, which then do not collide."""
-    from matplotlib.ticker import MaxNLocator
-
-    ax.xaxis.set_major_locator(MaxNLocator(4))
+    ax.locator_params(axis="x", nbins=4)
 
 
 def counts(ax: Axes) -> None:

@@ -135,7 +135,7 @@ def depth_scaling(summary: pd.DataFrame, cells: pd.DataFrame, title: str) -> Fig
             for when in ("first", "final")
         ]
     ).groupby("variant", sort=False)["gain"]
-    same = [variant for variant, gain in gains if not frames.varies(gain, relative=False)]
+    same = [variant for variant, gain in gains if not frames.varies(gain)]
     if same:
         title += f"\nthe same at every depth: {', '.join(map(style.label_of, same))}"
     others = summary[~summary["variant"].isin(same)]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
+from fathom.analysis.platforms import labels_of
 from fathom.analysis.tables import counted, loss_units, read_table, scores_of
 from fathom.config import Config
 from fathom.report.figures.frames import with_loss_unit
@@ -94,6 +95,7 @@ def explored(config: Config, tables: Path) -> dict[str, Markup]:
         with_loss_unit(read_table(tables / name), units) for name in ("steps.csv.gz", "cells.csv")
     )
     cells = counted(cells)  # the others have no steps
+    labels = config.labels | labels_of(cells["platform"])
     return {
         name: packed_study(
             study.labels,
@@ -101,7 +103,7 @@ def explored(config: Config, tables: Path) -> dict[str, Markup]:
             rows,
             cells[cells["study"] == name],
             scores[name],
-            config.labels,
+            labels,
         )
         for name, study in config.studies.items()
         if not (rows := steps[steps["study"] == name]).empty

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from markupsafe import Markup
 
@@ -36,16 +35,15 @@ def cards_of(config: Config, costs: Path) -> dict[str, dict[str, Card]]:
 
 def _card(config: Config, study: str, row: Card, about: Card) -> Card:
     """What one variant is, from its row in the study's table and what is told of its scheme."""
-    plain: dict[str, Any] = {key: words.replace(r"\|", "|") for key, words in row.items()}
     costs = {key: words for key, words in about.items() if key.startswith("cost")}
     told = {
         "label": config.labels.get(row["variant"], ""),
-        "scheme": plain["scheme"],
+        "scheme": row["scheme"],
         "formula": about.get("formula", ""),
-        "differs from the scheme in": plain["settings"],
-        "differs from the study in": plain["training"],
+        "differs from the scheme in": row["settings"],
+        "differs from the study in": row["training"],
         **components(config.connection(study, row["variant"])),
-        "parameters of the deepest network": plain["parameters"],
+        "parameters of the deepest network": row["parameters"],
         "parameters of the connection": about.get("parameters", ""),
         **costs,
         "source": about.get("source", ""),

@@ -12,7 +12,6 @@ import pandas as pd
 from markupsafe import Markup
 
 from fathom import tasks
-from fathom.analysis.platforms import Platform
 from fathom.metrics import Score
 from fathom.report.figures.frames import constant, first_nonfinite
 from fathom.report.figures.panels import run_label, score_label, step_label
@@ -62,7 +61,7 @@ def packed_study(
     """The curves of one study: a line of JSON, then all numbers.
 
     `names`: its variants in order, `plain` that which others are compared with; `steps` and `cells`
-    its rows; `labels`: what people read for the name of a variant.
+    its rows; `labels`: what people read for the names of variants and platforms.
     """
     runs = {key: rows.sort_values("step") for key, rows in steps.groupby(RUN, sort=False)}
     ends = cells.set_index(RUN).reindex(list(runs)).reset_index()
@@ -87,7 +86,7 @@ def packed_study(
         },
         "grids": grids,
         "runs": [
-            _described(rows, reason) | {"grid": grids.index(own)}
+            _described(rows, reason, labels) | {"grid": grids.index(own)}
             for rows, own, reason in zip(runs.values(), shown, ends["reason"], strict=True)
         ],
     }
@@ -142,11 +141,11 @@ def _metric(name: str, label: str, *, log: bool) -> dict[str, Any]:
     return {"name": name, "label": words, "title": label.replace("\n", "<br>"), "log": log}
 
 
-def _described(rows: pd.DataFrame, reason: str) -> dict[str, Any]:
+def _described(rows: pd.DataFrame, reason: str, labels: Mapping[str, str]) -> dict[str, Any]:
     """Where a run stands, what it was made by, and where it stopped being finite."""
     first, broken = rows.iloc[0], first_nonfinite(rows)
     return {
-        "platform": Platform.parse(first["platform"]).label,
+        "platform": labels.get(first["platform"], first["platform"]),
         "backend": first["backend"],
         "depth": int(first["depth"]),
         "variant": first["variant"],
