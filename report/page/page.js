@@ -825,7 +825,7 @@ class Explorer {
     offer(depth, depths.map((layers) => [String(layers), String(layers)]));
     this.choose("depth", String(depths.at(-1)));
     depth.parentElement.hidden = against.value === "depth";
-    offer(platform, [...new Set(runs.map((run) => run.platform))].map((name) => [name, name]));
+    offer(platform, Object.entries(this.study.platforms));
     this.choose("platform", runs[0].platform);
     this.choose("seeds", "each");
     values.disabled = plain === null;

@@ -79,6 +79,7 @@ def packed_study(
     head = {
         "variants": {name: asdict(look) for name, look in looks.items()},
         "plain": plain if plain in there else None,
+        "platforms": {name: labels.get(name, name) for name in steps["platform"].unique()},
         "metrics": {"step": against_step, "depth": against_depth},
         "chance": {
             "step": {ALWAYS: constant(ends, "chance_loss")},
@@ -86,7 +87,7 @@ def packed_study(
         },
         "grids": grids,
         "runs": [
-            _described(rows, reason, labels) | {"grid": grids.index(own)}
+            _described(rows, reason) | {"grid": grids.index(own)}
             for rows, own, reason in zip(runs.values(), shown, ends["reason"], strict=True)
         ],
     }
@@ -141,11 +142,11 @@ def _metric(name: str, label: str, *, log: bool) -> dict[str, Any]:
     return {"name": name, "label": words, "title": label.replace("\n", "<br>"), "log": log}
 
 
-def _described(rows: pd.DataFrame, reason: str, labels: Mapping[str, str]) -> dict[str, Any]:
+def _described(rows: pd.DataFrame, reason: str) -> dict[str, Any]:
     """Where a run stands, what it was made by, and where it stopped being finite."""
     first, broken = rows.iloc[0], first_nonfinite(rows)
     return {
-        "platform": labels.get(first["platform"], first["platform"]),
+        "platform": first["platform"],
         "backend": first["backend"],
         "depth": int(first["depth"]),
         "variant": first["variant"],
