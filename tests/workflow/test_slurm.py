@@ -104,6 +104,8 @@ def test_short_cells_share_submissions_and_long_ones_do_not(untouched, preset, g
     if preset is None:
         text = (PROJECT / "docs/cluster.md").read_text(encoding="utf-8")
         assert f"| the default study | none | {math.ceil(cells / group)} |" in text
+        for more in (100, 6):
+            assert f"`--group-components cells={more}` | {math.ceil(cells / more)} |" in text
 
 
 def jobs_of(rule, plan):
