@@ -435,18 +435,19 @@ def test_on_the_frontier_nothing_is_both_cheaper_and_better(lower, best):
 
 
 def test_costs_are_beside_those_of_the_plain_network_at_the_depth_of_most():
-    cells = frame(*(run(variant, depth, score=0.5 + i, connection=variant)
-                    for i, (variant, depth) in enumerate(
-                        [("mine", 4), ("mhc", 4), ("hc", 4), ("mine", 8)])),
+    """Time is that of the training: a step of mhc takes three times as long, at half the steps."""
+    cells = frame(*(run(variant, depth, score=0.5 + i, connection=variant, steps=steps)
+                    for i, (variant, depth, steps) in enumerate(
+                        [("mine", 4, 80), ("mhc", 4, 40), ("hc", 4, 80), ("mine", 8, 80)])),
                   diverged("hc", 4))  # fmt: skip
-    times = summary_table(cells).assign(seconds_mean=[20, 60, 90, 900.0])
+    times = summary_table(cells).assign(seconds_per_step_mean=[0.2, 0.6, 0.9, 9.0])
     parameters = {("mine", 4): 1000, ("mhc", 4): 1500}
     counted = lambda *of: parameters[of]  # noqa: E731
     found = contrasts.costs(times, cells, "mine", counted, LOSS)
     assert found[["variant", "mean", "parameters"]].to_numpy().tolist() == [
         ["mine", 0.5, 1.0], ["mhc", 1.5, 1.5],
     ]  # fmt: skip
-    assert found["time"].tolist() == pytest.approx([1, 3])
+    assert found["time"].tolist() == pytest.approx([1, 1.5])
     assert found.attrs == {"unit": "mine", "depth": 4}
     without = contrasts.costs(times, cells[cells["variant"] != "mine"], "mine", counted, LOSS)
     assert without.attrs["unit"] == "mhc"  # the fastest

@@ -218,12 +218,15 @@ def costs(
     fastest. attrs has this `unit`, and the `depth`.
     """
     rows, depth = at_common_depth(times[times["diverged"] == 0])
-    found = frames.final_scores(
-        cells[cells["depth"] == depth], geometric=panels.is_log(score.metric)
+    own = cells[cells["depth"] == depth]
+    found = frames.final_scores(own, geometric=panels.is_log(score.metric))
+    found = found.dropna(subset="mean").merge(
+        rows[["variant", "seconds_per_step_mean"]], on="variant"
     )
-    found = found.dropna(subset="mean").merge(rows[["variant", "seconds_mean"]], on="variant")
     found["parameters"] = [parameters(variant, depth) / 1000 for variant in found["variant"]]
-    seconds = found.set_index("variant")["seconds_mean"]
+    # The sum over all steps would count every pause of the machine, a median step does not.
+    steps = own.groupby("variant")["steps"].first()
+    seconds = found.set_index("variant")["seconds_per_step_mean"] * steps[found["variant"]]
     fastest = seconds.idxmin() if seconds.notna().any() else ""
     unit = plain if plain in seconds else fastest
     found["time"] = (seconds / seconds.get(unit, math.nan)).to_numpy()

@@ -38,7 +38,7 @@ def grad_norm_comparison(steps: pd.DataFrame, title: str) -> Figure:
 
 @figure(points=2)
 def score(summary: pd.DataFrame, cells: pd.DataFrame, score: Score, title: str) -> Figure:
-    """Which variant ends better, and at which depth? The score against depth.
+    """Which variant ends better? The score against depth.
 
     With one depth: by variant. A dot is a run, a marker the mean. A cross above the panel: a run
     diverged. Dotted: the score at chance.
