@@ -801,6 +801,17 @@ def test_what_no_variant_has_is_left_out_and_the_title_says_so():
         assert not ax.axison
 
 
+def test_the_overview_has_four_studies_over_depth_the_first_of_each_score_before_others():
+    score = tasks.score_of("tokens")
+    scores = dict.fromkeys("abcdef", score)
+    scores |= {"d": replace(score, label="accuracy"), "f": replace(score, unit="bits")}
+    cells = cells_of(*({"study": study, "depth": d} for study in scores for d in (4, 8)))
+    labels = {"a": "How deep can it be?"}
+    declared = [figures_of("overview")["score_against_depth"]]
+    (page,) = draw_figures(declared, "", labels, cells=cells, scores=scores).values()
+    assert [ax.get_title("left") for ax in page.axes] == ["How deep can it be?", "b", "d", "f"]
+
+
 def test_an_overview_of_nothing_says_so():
     empty = {table: data.iloc[:0] for table, data in data_of("tokens", count=1).items()
              if isinstance(data, pd.DataFrame)}  # fmt: skip

@@ -38,10 +38,13 @@ def config_of(**changes):
     return check_config(data)
 
 
-def results_of(config, cells, verdicts=(), claims=()):
-    """What questions are asked of, with these runs."""
+def results_of(config, cells, verdicts=(), claims=(), seconds=None):
+    """What questions are asked of, with these runs. `seconds`: a step's, by variant."""
+    summary = summary_table(cells)
+    if seconds:
+        summary["seconds_per_step_mean"] = summary["variant"].map(seconds)
     tables = {
-        "summary": summary_table(cells),
+        "summary": summary,
         "effects": effects_table(config, cells),
         "effective_depth": effective_depth_table(config, cells),
     }
@@ -84,8 +87,9 @@ def test_contrasts_are_answered_together(ours, also, outcome):
     assert all(re.fullmatch(r"tables/effects\.csv#L\d", one.link) for one in answer.evidence)
     if outcome == "worse":
         share = 100 * (10 ** (sum(map(math.log10, ours)) / 3) - 1) / CHANCE
+        assert share > 0
         assert [one.text for one in answer.evidence] == [
-            f"{name} against plain, 8 layers: loss over all sequences {share:.2g} %"
+            f"{name} against plain, 8 layers: loss over all sequences +{share:.2g} %"
             for name in ("hc", "the demo's mHC")
         ]
 
@@ -210,6 +214,22 @@ def test_the_best_is_the_one_that_is_established_to_gain_most(mhc, hc, outcome, 
     answer = ask(question, results_of(config_of(), cells))
     assert (answer.outcome, answer.answer) == (outcome, f"it is {best}")
     assert answer.evidence[0].text.startswith(f"{best} against plain")
+
+
+def test_the_best_is_named_with_its_cost():
+    """Three times as long for a step, of which the plain network takes twice as many."""
+    settings = {"connection": "baseline", "steps": 2 * config_of().studies["a"].steps}
+    config = config_of(variants=["mhc", {"longer": settings}])
+    cells = frame(
+        seeds("score", (1.0, 1.0, 1.0), variant="longer"),
+        seeds("score", (2.0, 2.0, 2.0), variant="mhc"),
+    )
+    seconds = {"longer": 0.1, "mhc": 0.3}
+    question = Best(kind="best", variants=["mhc"], against="longer", **ASKED)
+    (evidence,) = ask(question, results_of(config, cells, seconds=seconds)).evidence
+    assert evidence.text.endswith("%, 1.5 × the time")
+    (evidence,) = ask(question, results_of(config, cells)).evidence
+    assert evidence.text.endswith("%")
 
 
 def test_title_and_answer_follow_from_the_questions_that_decide():

@@ -90,7 +90,7 @@ def draw_study(
     labels = config.labels | labels_of(steps["platform"])
     figures = draw_figures(
         declared,
-        f"{study}, {labels[platform.name]}",
+        f"{labels.get(study, study)} ({labels[platform.name]})",
         labels,
         steps=own,
         summary=with_loss_unit(_rows_of(summary, study, platform), units),

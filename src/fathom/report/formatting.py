@@ -31,8 +31,14 @@ def percent(share: float) -> str:
 
 
 def change(share: float) -> str:
-    """A signed share as a percentage, as in '−1.3 %'; empty where it is not known."""
-    return "" if math.isnan(share) else f"{number(100 * share, 2)} %"
+    """A share with its sign as a percentage, as in '+1.3 %'; empty where it is not known."""
+    sign = "+" if share > 0 else ""
+    return "" if math.isnan(share) else f"{sign}{number(100 * share, 2)} %"
+
+
+def either_way(share: float) -> str:
+    """How large a share is, whatever its sign, as in '±1.3 %'; empty where it is not known."""
+    return "" if math.isnan(share) else f"±{number(100 * share, 2)} %"
 
 
 def ratio(log10: float, half: float, seeds: float) -> str:

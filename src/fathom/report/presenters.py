@@ -318,6 +318,17 @@ class StudyPresenter:
                 found.setdefault(row["question"], []).append(row)
         return found
 
+    def times_of(self, effect: Record) -> float | None:
+        """How many times as long as the second side of an effect the first trains, if known."""
+
+        def seconds(variant: str) -> float:
+            row = self.row(effect["depth"], variant, effect["platform"]) or {}
+            per_step: float = row.get("seconds_per_step_mean", math.nan)
+            return per_step * self.study.of(variant).steps
+
+        times = seconds(effect["variant"]) / seconds(effect["against"])
+        return None if math.isnan(times) else times
+
     def differences(self) -> dict[tuple[str, str], list[str]]:
         """The settings in which the two variants of each contrast differ."""
         rows = itertools.chain(*self.effects(SCORE).values())

@@ -25,7 +25,7 @@ from fathom.analysis.claims.questions import (
 from fathom.analysis.claims.rules import NOT_MEASURED
 from fathom.analysis.effective_depth import BELOW, BEYOND
 from fathom.analysis.effects import HIGHER, LOWER, TURNS, UNTOLD
-from fathom.report.formatting import change, count_layers, number, percent
+from fathom.report.formatting import change, count_layers, either_way, number, percent
 
 if TYPE_CHECKING:
     from fathom.analysis.claims.published import Published
@@ -218,7 +218,10 @@ def of_effects(question: Effects, results: Results) -> Found | None:
 
 
 def of_best(question: Best, results: Results) -> Found | None:
-    """The variant that differs most for the better; the outcome of the best one if none does."""
+    """The variant that differs most for the better; the outcome of the best one if none does.
+
+    Evidence says at what cost.
+    """
     study = results.studies.get(question.study)
     pairs = [(variant, question.against) for variant in question.variants]
     rows = _contrasts(study, pairs, None) if study else []
@@ -226,7 +229,11 @@ def of_best(question: Best, results: Results) -> Found | None:
         return None
     sign = 1 if study.score.better == "lower" else -1
     rows.sort(key=lambda row: (BEST_FIRST.index(_outcome(row)), sign * row["of_chance"]))
-    evidence = [_evidence(row, study, results) for row in rows]
+    evidence = []
+    for row in rows:
+        found, times = _evidence(row, study, results), study.times_of(row)
+        cost = "" if times is None else f", {number(times, 2)} × the time"
+        evidence.append(Evidence(found.text + cost, found.link))
     return Found(_outcome(rows[0]), evidence, results.name(rows[0]["variant"]))
 
 
@@ -254,7 +261,7 @@ def _evidence(row: Record, study: StudyPresenter, results: Results) -> Evidence:
     sides = f"{results.name(row['variant'])} against {results.name(row['against'])}"
     text = f"{sides}, {count_layers(row['depth'])}: {study.score.label} {change(row['of_chance'])}"
     if row["verdict"] == UNTOLD:
-        text += f", seen from {change(row['visible'])}"
+        text += f", seen from {either_way(row['visible'])}"
     return Evidence(text, f"tables/effects.csv#L{row['line']}")
 
 

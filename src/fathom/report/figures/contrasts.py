@@ -26,7 +26,7 @@ NEUTRAL, APART = "#8C8C8C", "black"
 
 LINEAR = 2
 """Up to so many percent the axis of effects is linear, and logarithmic beyond."""
-TICKS = [side * x for side in (-1, 1) for x in (1, 10, 100)] + [0]
+TICKS = [side * x for side in (-1, 1) for x in (1, 3, 10, 30, 100)] + [0]
 
 
 @figure

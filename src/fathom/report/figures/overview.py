@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -28,24 +29,31 @@ FACTORS = {
 BESIDE = 2
 """Panels in a row: beside each stand the names of its lines."""
 
+MOST_SWEEPS = 4
+"""So many panels a first look takes in; figures of the studies show the others."""
+
+MOST_ASIDE = 0.3
+"""Of the distance between two depths: within it lie the points of one."""
+
 METRICS = {"loss_final": "final loss", "gain_final": "final log10 gain"}
 """The published metrics that are drawn, with the labels of their axes, but for the loss's unit."""
 
 
 @figure
 def score_against_depth(cells: pd.DataFrame, scores: Mapping[str, Score], title: str) -> Figure:
-    """Which networks learn at which depth? The score against depth, a panel for every study.
+    """Which networks learn at which depth? The score against depth.
 
-    A point is the mean over seeds (geometric, if the score is positive), a bar their range. Hollow:
-    a seed ended at chance. A cross above the panel: a seed diverged, and there is no mean. Dotted:
-    the score at chance, where it is near. Runs of another length say so, and no line leads to them.
+    Four studies over depth: the first of each score, then others. A point is the mean over seeds
+    (geometric, if the score is positive), a bar their range. Hollow: a seed ended at chance. A
+    cross above the panel: a seed diverged, and there is no mean. Dotted: the score at chance, where
+    it is near. Runs of another length say so, and no line leads to them.
     """
     from fathom.analysis.tables import counted  # it loads SciPy
 
-    sweeps = frames.sweeps(counted(cells))
+    sweeps = _first_of_each_score(frames.sweeps(counted(cells)), scores)
     if not sweeps:
         return style.placeholder("no study was measured at more than one depth")
-    page, axes = style.panels(len(sweeps), BESIDE, 3.4, above=1.3)
+    page, axes = style.panels(len(sweeps), BESIDE, 4.2, above=1.3)
     every = pd.concat(sweeps)
     platforms = list(every["platform"].unique())
     first_of: dict[tuple[object, ...], Axes] = {}
@@ -78,6 +86,15 @@ def score_against_depth(cells: pd.DataFrame, scores: Mapping[str, Score], title:
     return style.finish(page, title, handles)
 
 
+def _first_of_each_score(
+    sweeps: list[pd.DataFrame], scores: Mapping[str, Score]
+) -> list[pd.DataFrame]:
+    """At most MOST_SWEEPS, in their order: those of another score than all before, then others."""
+    labels = [panels.score_label(scores[sweep["study"].iloc[0]]) for sweep in sweeps]
+    new_first = sorted(range(len(sweeps)), key=lambda i: labels[i] in labels[:i])
+    return [sweeps[i] for i in sorted(new_first[:MOST_SWEEPS])]
+
+
 def _sweep(
     ax: Axes, sweep: pd.DataFrame, platforms: list[str], score: Score
 ) -> list[tuple[float, float, str]]:
@@ -87,10 +104,11 @@ def _sweep(
     depths, variants = sorted(table["depth"].unique()), list(table["variant"].unique())
     steps = sweep.groupby("depth")["steps"].first()
     groups = [(v, p) for v in variants for p in platforms]
+    apart = min(0.045, MOST_ASIDE / len(groups))
     ends = {}
     for (variant, platform), points in table.groupby(["variant", "platform"], sort=False):
         colour, position = style.colour_of(variant), platforms.index(platform)
-        aside = style.aside(groups.index((variant, platform)), len(groups), 0.045)
+        aside = style.aside(groups.index((variant, platform)), len(groups), apart)
         points = points.assign(x=[depths.index(depth) + aside for depth in points["depth"]])
         for _, alike in points.groupby(points["depth"].map(steps)):
             ax.plot(alike["x"], alike["mean"], style.line_of(position), color=colour, lw=1.8)
@@ -114,8 +132,7 @@ def _sweep(
     ax.set_xlim(-0.4, len(depths) - 0.6)
     ax.set_xlabel("layers")
     ax.set_ylabel(panels.score_label(score))
-    studies = ", ".join(sweep["study"].unique())
-    ax.set_title(f"{studies}, recipe {sweep['recipe'].iloc[0]}", loc="left")
+    ax.set_title(textwrap.fill(style.label_of(sweep["study"].iloc[0]), 44), loc="left")
     diverged = table[table["outcome"] == "diverged"].drop_duplicates(["variant", "depth"])
     style.crosses(
         ax, [depths.index(depth) for depth in diverged["depth"]],

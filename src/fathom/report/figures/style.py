@@ -11,6 +11,7 @@ Importing this loads no matplotlib: the first figure does.
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
@@ -245,12 +246,13 @@ def direct_labels(ax: Axes, ends: Sequence[tuple[float, float, str]]) -> None:
     at = [(across.transform((x, y)), variant) for x, y, variant in ends]
     at.sort(key=lambda end: end[0][1])
     heights = spread([height for (_, height), _ in at], gap)
+    thin = {"arrowstyle": "-", "lw": 0.6, "shrinkA": 0, "relpos": (0, 0.5)}  # from the name's start
     for ((x, y), variant), height in zip(at, heights, strict=True):
+        colour = colour_of(variant)
         ax.annotate(
             label_of(variant), (x, y), (1.03, height), xycoords="axes fraction",
-            textcoords="axes fraction", color=colour_of(variant), va="center", fontsize=11,
-            annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": colour_of(variant), "lw": 0.6, "shrinkA": 0},
+            textcoords="axes fraction", color=colour, va="center", fontsize=11,
+            annotation_clip=False, arrowprops={**thin, "color": colour},
         )  # fmt: skip
 
 
@@ -273,10 +275,10 @@ def spread(heights: Sequence[float], gap: float) -> list[float]:
 def level(ax: Axes, name: str, value: float, *, side: Literal["left", "right"] = "right") -> None:
     """A dotted line at a value that stands for no run, as chance; named at that end."""
     ax.axhline(value, color=GREY, ls=":", lw=1.5, zorder=1)
-    ax.annotate(
-        name, ({"left": 0.01, "right": 0.99}[side], value), xycoords=ax.get_yaxis_transform(),
+    at = {"left": 0.01, "right": 0.99}[side]
+    ax.annotate(  # below what is measured
+        textwrap.fill(name, 24), (at, value), xycoords=ax.get_yaxis_transform(), zorder=1,
         xytext=(0, 2), textcoords="offset points", ha=side, va="bottom", color=GREY, fontsize=11,
-        bbox={"fc": "white", "ec": "none", "alpha": 0.7, "pad": 0.5},
     )  # fmt: skip
 
 
