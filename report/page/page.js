@@ -373,7 +373,7 @@ async function setUpVariants() {
 
 // --- explorer: numbers --------------------------------------------------------------------------
 
-const DIGITS = 7; // of single precision
+const DIGITS = 5; // that the numbers have
 
 /** Numbers in single precision whose first bytes stand before their second ones. NaN is a gap. */
 function floatsOf(columns) {
