@@ -21,6 +21,13 @@ OPTIONS = (
 
 REPORT = """# Results
 
+## The answer
+
+| question | answer | evidence |
+|---|---|---|
+| Does it? | **no** | [a test](tables/summary.csv#L2) |
+| Or so? | **cannot be told** | [another](tables/summary.csv#L3) |
+
 See [the other](COMPARISON.md#here), [a row](tables/summary.csv#L2) and [a part](#numbers).
 
 ## Numbers
@@ -45,14 +52,18 @@ VERDICTS = """
 |---|---|---|---:|---|
 | one | {wide} | {wide} | 3 | **reproduced**, at another scale |
 | two | {wide} | {wide} | | **contradicted** |
-""".format(wide="some words " * 9)
+{more}
+""".format(
+    wide="some words " * 9,
+    more="\n".join(f"| more {i} | x | a gain | 3 | **reproduced** |" for i in range(9)),
+)
 
 STUDY = """# a
 
-| variant | scheme | differs from the scheme in |
-|---|---|---|
-| hc | hc_demo | – |
-| mhc | mhc_demo | – |
+| variant | | scheme | differs from the scheme in |
+|---|---|---|---|
+| hc | `hc` | hc_demo | – |
+| the demo's mHC | `mhc` | mhc_demo | – |
 
 In words, mhc ends below hc; hc-like is no name.
 """
@@ -137,6 +148,63 @@ def until(condition, seconds=10):
         assert time.monotonic() < end, "did not happen"
         time.sleep(0.05)
     return found
+
+
+def visit(page, anchor):
+    """Go to a section by its link in the contents."""
+    page.execute_script(f"document.querySelector('nav a[href=\"#{anchor}\"]').click()")
+
+
+def shown_sections(page):
+    return [section.get_attribute("id") for section in find(page, "main > section:not([hidden])")]
+
+
+# --- sections -----------------------------------------------------------------------------------
+
+
+def test_one_section_is_shown_at_a_time_and_its_link_is_marked(page):
+    current = "return [...document.querySelectorAll('nav a[aria-current]')].map(a => a.hash)"
+    for anchor in ("results", "studies-a", "comparison"):
+        if anchor != "results":
+            visit(page, anchor)
+        assert shown_sections(page) == [anchor]
+        assert page.execute_script(current) == [f"#{anchor}"]
+        assert page.execute_script("return scrollY") < 50
+    go(page, -1)
+    until(lambda: shown_sections(page) == ["studies-a"])
+
+
+def test_a_link_into_another_section_shows_its_place(page):
+    find(page, "#results p a[href='#comparison--here']")[0].click()
+    assert shown_sections(page) == ["comparison"]
+
+
+def test_answers_are_cards_beside_each_other(page):
+    first, second = find(page, "#results .answers tbody tr")
+    assert first.rect["y"] == second.rect["y"]
+    assert first.rect["x"] + first.rect["width"] <= second.rect["x"]
+    assert [cell.text for cell in find(page, ".answers tr:first-child td")] == [
+        "Does it?", "no", "a test",
+    ]  # fmt: skip
+
+
+def test_claims_are_filtered_by_words_and_verdicts(page):
+    visit(page, "comparison")
+    names = lambda: [c.text for c in find(page, "#comparison tbody td:first-child") if c.text]  # noqa: E731
+    assert len(names()) == 11
+    (words,) = find(page, "#comparison .filter input")
+    words.send_keys("A Gain")
+    assert names() == [f"more {i}" for i in range(9)]
+    words.clear()
+    words.send_keys(" ")
+    reproduced, contradicted = find(page, "#comparison .filter button")
+    assert (reproduced.text, contradicted.text) == ("reproduced 10", "contradicted 1")
+    contradicted.click()
+    assert names() == ["two"]
+    reproduced.click()
+    assert len(names()) == 11
+    contradicted.click()
+    assert len(names()) == 10
 
 
 # --- links and images ---------------------------------------------------------------------------
@@ -241,7 +309,7 @@ def test_a_link_to_a_row_that_the_page_does_not_have_leads_to_the_file(page):
 
 def column(page, number):
     return page.execute_script(
-        "return [...document.querySelectorAll('#results tbody tr')]"
+        "return [...document.querySelectorAll('#results table:not(.answers) tbody tr')]"
         ".map(row => row.cells[arguments[0]].innerText)",
         number,
     )
@@ -259,9 +327,9 @@ SORTED = {
 
 @pytest.mark.parametrize("number", SORTED)
 def test_a_click_sorts_a_column(page, number):
-    heads = find(page, "#results th")
+    heads = find(page, "#results table:not(.answers) th")
     written = column(page, number)
-    button = find(page, "#results th button")[number]
+    button = find(page, "#results table:not(.answers) th button")[number]
     button.click()
     assert column(page, number) == SORTED[number]
     assert heads[number].get_attribute("aria-sort") == "ascending"
@@ -279,7 +347,7 @@ def test_a_click_sorts_a_column(page, number):
 
 @pytest.mark.parametrize("key", ["\ue007", " "], ids=["enter", "space"])
 def test_the_keyboard_sorts_too(page, key):
-    button = find(page, "#results th button")[2]
+    button = find(page, "#results table:not(.answers) th button")[2]
     button.send_keys(key)
     assert column(page, 2) == UP
 
@@ -292,7 +360,7 @@ def plot(page):
     """The explorer, drawn, at eight layers."""
     (section,) = find(page, ".explorer")
     assert not find(page, ".plot svg")  # nothing is drawn before it can be seen
-    page.execute_script("document.querySelector('.plot').scrollIntoView({block: 'center'})")
+    page.execute_script("location.replace('#explorer')")  # which adds no step
     until(lambda: find(page, ".plot .scatterlayer .trace"))
     assert find(page, ".controls [name=depth]")[0].get_attribute("value") == "32"  # the deepest
     choose(page, "depth", "8")
@@ -466,7 +534,7 @@ def test_beside_a_curve_stands_the_command_of_its_run(page, plot, results):
     assert axes.format("mhc", 1) in command.text
     find(page, ".run [data-card]")[0].click()
     until(lambda: find(page, "dialog[open]"))
-    assert find(page, "dialog[open] h2")[0].text == "mhc: the demo's mHC"
+    assert find(page, "dialog[open] h2")[0].text == "the demo's mHC (mhc)"
 
 
 def test_the_keyboard_reaches_and_uses_every_control(page, plot):
@@ -494,22 +562,25 @@ def test_the_keyboard_reaches_and_uses_every_control(page, plot):
 
 
 def test_a_name_of_a_variant_says_what_it_is(page):
+    visit(page, "studies-a")
     names = until(lambda: find(page, "#studies-a abbr"))
     told = {name.get_attribute("textContent"): name.get_attribute("title") for name in names}
     assert told == {"hc": "scheme hc_demo", "mhc": "the demo's mHC; scheme mhc_demo"}
     assert "hc-like" not in told
     words = find(page, "#studies-a > p")[0]
     assert words.text == "In words, mhc ends below hc; hc-like is no name."
+    visit(page, "results")
     assert {name.text for name in find(page, "#results td:first-child abbr")} >= {"hc", "mhc"}
 
 
-@pytest.mark.parametrize("column", [0, 1])
+@pytest.mark.parametrize("column", [0, 1, 2])
 def test_a_variant_in_the_table_of_its_study_opens_its_card(page, column):
+    visit(page, "studies-a")
     buttons = until(lambda: find(page, "#studies-a button.card"))
-    assert len(buttons) == 4
-    buttons[2 + column].send_keys("\ue007")
+    assert len(buttons) == 6
+    buttons[3 + column].send_keys("\ue007")
     (dialog,) = until(lambda: find(page, "dialog[open]"))
-    assert find(page, "dialog[open] h2")[0].text == "mhc: the demo's mHC"
+    assert find(page, "dialog[open] h2")[0].text == "the demo's mHC (mhc)"
     shown = {
         row.find_element("css selector", "th").text: row.find_element("css selector", "td").text
         for row in find(page, "dialog[open] tbody tr")
@@ -654,7 +725,7 @@ def test_an_address_of_an_anchor_leads_to_it(page, results, state):
 
 
 def test_a_link_keeps_what_the_explorer_shows(page, plot):
-    page.execute_script("document.querySelector('nav a[href=\"#comparison\"]').click()")
+    visit(page, "comparison")
     assert page.current_url.endswith("#comparison?depth=8")
     go(page, -1)
     until(lambda: not page.current_url.endswith("#comparison?depth=8"))
@@ -665,8 +736,8 @@ def test_a_link_keeps_what_the_explorer_shows(page, plot):
 def test_reading_on_changes_the_address_and_adds_no_step(page):
     on_a_phone(page, height=300)
     steps = page.execute_script("return history.length")
-    page.execute_script("document.querySelector('#explorer').scrollIntoView()")
-    until(lambda: page.current_url.endswith("#explorer"))
+    page.execute_script("document.querySelector('#results--numbers').scrollIntoView()")
+    until(lambda: page.current_url.endswith("#results--numbers"))
     page.execute_script("scrollTo(0, 0)")
     until(lambda: page.current_url.endswith("#results"))
     assert page.execute_script("return history.length") == steps
@@ -683,7 +754,8 @@ def test_reading_on_changes_the_address_and_adds_no_step(page):
 def test_an_address_that_makes_no_sense_shows_what_is_there_at_first(page, results, state):
     page.get("about:blank")
     page.get((results / "index.html").as_uri() + state)
-    page.execute_script("document.querySelector('.plot').scrollIntoView()")
+    assert shown_sections(page) == ["results"]
+    visit(page, "explorer")
     until(lambda: find(page, ".plot .scatterlayer .trace"))
     assert shown(page) == (["loss", "32", "torch", "log"], ["hc"])
 
@@ -730,13 +802,16 @@ def on_a_phone(page, height=844):
 
 def test_nothing_scrolls_sideways_on_a_phone(page, results):
     on_a_phone(page)
-    (figure,) = find(page, ".plot")
-    page.execute_script("arguments[0].scrollIntoView({block: 'center'})", figure)
+    visit(page, "explorer")
     until(lambda: find(page, ".plot .scatterlayer .trace"))
     width = "return [document.scrollingElement.scrollWidth, innerWidth]"
     assert page.execute_script(width) == [390, 390]
+    visit(page, "results")
+    assert page.execute_script(width) == [390, 390]
     # The wide table scrolls by itself.
-    box = "const b = document.querySelector('.table'); return [b.scrollWidth > b.clientWidth, "
+    box = (
+        "const b = document.querySelectorAll('.table')[1]; return [b.scrollWidth > b.clientWidth, "
+    )
     assert page.execute_script(box + "b.getBoundingClientRect().right <= innerWidth]") == [
         True,
         True,
@@ -745,6 +820,7 @@ def test_nothing_scrolls_sideways_on_a_phone(page, results):
 
 def test_on_a_phone_verdicts_are_seen_without_scrolling_sideways(page):
     on_a_phone(page)
+    visit(page, "comparison")
     cells = find(page, "#comparison tbody tr:first-child td")
     shown = sorted((cell.rect["y"], cell.text) for cell in cells)
     # The name of a row first, then its verdict.
@@ -753,21 +829,22 @@ def test_on_a_phone_verdicts_are_seen_without_scrolling_sideways(page):
         assert 0 <= cell.rect["x"] < cell.rect["x"] + cell.rect["width"] <= 390
     title = "return getComputedStyle(arguments[0], '::before').content"
     assert page.execute_script(title, cells[4]) == '"verdict: "'
-    empty = find(page, "#comparison tbody tr:last-child td")[3]
+    empty = find(page, "#comparison tbody tr:nth-child(2) td")[3]
     assert not empty.is_displayed()
 
 
 def test_on_a_phone_the_first_column_of_numbers_stays(page):
     on_a_phone(page)
-    (box,) = find(page, "#results .table")
+    box = find(page, "#results .table")[1]
     page.execute_script("arguments[0].scrollLeft = 200", box)
-    first, second = find(page, "#results tbody tr:first-child td")[:2]
+    first, second = box.find_elements("css selector", "tbody tr:first-child td")[:2]
     x = "return arguments[0].getBoundingClientRect().x"
     assert page.execute_script(x, first) == page.execute_script(x, box)
     assert page.execute_script(x, second) < 0
 
 
 def test_on_a_large_screen_a_table_is_a_table(page):
+    visit(page, "comparison")
     first, second = find(page, "#comparison tbody tr:first-child td")[:2]
     assert first.rect["y"] == second.rect["y"]
 
@@ -798,5 +875,7 @@ def test_light_and_dark_follow_the_reader(page, scheme):
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme_of]})
     body = luminance(page, "body")
     assert body > 230 if scheme == "light" else body < 40
-    assert luminance(page, ".plot") > 230  # figures keep a light card
-    assert luminance(page, ".enlarge") > 230
+    for drawn in (".plot", ".enlarge"):  # in the dark a white card is turned
+        assert luminance(page, drawn) > 230
+        style = f"return getComputedStyle(document.querySelector('{drawn}')).filter"
+        assert ("invert" in page.execute_script(style)) == (scheme == "dark")

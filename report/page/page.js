@@ -37,9 +37,12 @@ const address = {
     history[isStep ? "pushState" : "replaceState"]({ isOurs: true }, "", fragment);
   },
 
-  /** Browsers find no anchor that settings follow. */
+  /** Show the section that the address names, from the place that it names. */
   go() {
-    if (location.hash.includes("?")) placeOf(this.anchor)?.scrollIntoView();
+    const place = placeOf(this.anchor);
+    open(place?.closest("main > section") ?? sections[0]);
+    if (place) place.scrollIntoView();
+    else window.scrollTo(0, 0);
   },
 };
 
@@ -47,19 +50,17 @@ function setUpAddress(show) {
   address.go();
   window.addEventListener("hashchange", () => {
     show();
-    // Where the reader went back, the browser has scrolled; this one was typed.
-    if (!history.state?.isOurs) address.go();
+    address.go();
   });
-  // A link to a place of the page would drop what the explorer shows, and none leads into that.
+  // A link to a place of the page keeps what the explorer shows, unless it leads into that.
   document.addEventListener("click", (event) => {
     const link = event.target.closest("a[href^='#']");
     if (!link || isSpecial(event)) return;
     const [anchor, query] = link.hash.slice(1).split("?");
-    if (!query && !location.hash.includes("?")) return;
     event.preventDefault();
     const settings = query ? new URLSearchParams(query) : address.settings;
     address.write({ anchor, settings, isStep: true });
-    placeOf(anchor)?.scrollIntoView();
+    address.go();
     if (query) show();
   });
 }
@@ -79,6 +80,19 @@ function textOf(bytes) {
 
 // --- contents -----------------------------------------------------------------------------------
 
+const sections = [...document.querySelectorAll("main > section")];
+
+/** Show one section. The others are hidden, but for a search in the page, which opens its find. */
+function open(section) {
+  for (const other of sections) {
+    if (other === section) other.removeAttribute("hidden");
+    else other.setAttribute("hidden", "until-found");
+    const link = document.querySelector(`#contents a[href="#${other.id}"]`);
+    link.toggleAttribute("aria-current", other === section);
+    link.parentElement.classList.toggle("current", other === section);
+  }
+}
+
 function setUpContents() {
   const nav = document.querySelector("#contents");
   const button = document.querySelector("header button");
@@ -88,39 +102,28 @@ function setUpContents() {
     if (event.target.closest("a")) show(false);
   });
 
-  // The section that is read is the last one whose top is above the middle of the screen.
-  const sections = [...document.querySelectorAll("main > section")];
-  const links = new Map(
-    sections.map((section) => [section, nav.querySelector(`a[href="#${section.id}"]`)]),
-  );
-  const isAbove = (place) => place.getBoundingClientRect().top < window.innerHeight / 2;
-  const mark = () => {
-    const read = sections.findLast(isAbove);
-    for (const [section, link] of links) {
-      link.toggleAttribute("aria-current", section === read);
-      link.parentElement.classList.toggle("current", section === read);
-    }
-  };
+  for (const section of sections) section.addEventListener("beforematch", () => open(section));
+  nav.classList.add("marked");
+
   // The address keeps the place that it names while that is in sight, then names the one read.
   const places = [...nav.querySelectorAll("a")].map((link) => placeOf(link.hash.slice(1)));
+  const isAbove = (place) => place.getBoundingClientRect().top < window.innerHeight / 2;
   const keepPlace = () => {
     const named = placeOf(address.anchor)?.getBoundingClientRect().top;
     if (named >= 0 && named < window.innerHeight) return;
-    const read = places.findLast(isAbove);
+    const shown = places.filter((place) => !place.closest("main > section").hidden);
+    const read = shown.findLast(isAbove);
     if (read) address.write({ anchor: read.id });
   };
   let pause;
-  nav.classList.add("marked");
   document.addEventListener(
     "scroll",
     () => {
-      mark();
       clearTimeout(pause); // browsers refuse an address that changes too often
       pause = setTimeout(keepPlace, PAUSE);
     },
     { passive: true },
   );
-  mark();
 }
 
 // --- tables -------------------------------------------------------------------------------------
@@ -171,6 +174,52 @@ function setUpCards(table) {
       cell.dataset.title = titles[i];
     });
   }
+}
+
+/** The answers are cards on any screen: a question, the answer, and what it rests on. */
+function isOfAnswers(table) {
+  const heads = [...(table.tHead?.rows[0].cells ?? [])].map((head) => head.textContent.trim());
+  return heads.join() === "question,answer,evidence";
+}
+
+const MANY_VERDICTS = 10;
+
+/** Above a long table of verdicts: a field for words, and a button for each verdict. */
+function setUpFilter(table) {
+  const heads = [...(table.tHead?.rows[0].cells ?? [])].map((head) => head.textContent.trim());
+  const column = heads.findIndex((head) => head.includes("verdict"));
+  const rows = [...(table.tBodies[0]?.rows ?? [])];
+  if (column < 0 || rows.length < MANY_VERDICTS) return;
+  const verdictOf = (row) => (row.cells[column].querySelector("strong") ?? row.cells[column]).textContent;
+  const chosen = new Set();
+  const bar = document.createElement("search");
+  bar.className = "filter";
+  const words = document.createElement("input");
+  words.type = "search";
+  words.placeholder = "words of a claim or a source";
+  words.setAttribute("aria-label", "Show claims with these words");
+  bar.append(words);
+  const show = () => {
+    const asked = words.value.toLowerCase();
+    for (const row of rows) {
+      const isAsked = !chosen.size || chosen.has(verdictOf(row));
+      row.hidden = !(isAsked && row.textContent.toLowerCase().includes(asked));
+    }
+  };
+  for (const verdict of new Set(rows.map(verdictOf))) {
+    const count = rows.filter((row) => verdictOf(row) === verdict).length;
+    const button = element("button", `${verdict} ${count}`);
+    button.type = "button";
+    button.setAttribute("aria-pressed", "false");
+    button.addEventListener("click", () => {
+      if (!chosen.delete(verdict)) chosen.add(verdict);
+      button.setAttribute("aria-pressed", String(chosen.has(verdict)));
+      show();
+    });
+    bar.append(button);
+  }
+  words.addEventListener("input", show);
+  (table.closest(".table") ?? table).before(bar);
 }
 
 /** A click on a head sorts upwards, the next one downwards, the third as written. */
@@ -328,7 +377,7 @@ function entitle(section, titles) {
 async function openCard(study, variant) {
   const { words, studies } = await variantCards();
   const { label, ...rest } = studies[study][variant];
-  openRows(label ? `${variant}: ${label}` : variant, words, Object.entries(rest));
+  openRows(label ? `${label} (${variant})` : variant, words, Object.entries(rest));
 }
 
 /** What is known of every variant, read once. */
@@ -337,14 +386,14 @@ function variantCards() {
   return variantCards.read;
 }
 
-/** In the table of a study's variants, a name and a scheme open the card. */
+/** In the table of a study's variants, a label, a name and a scheme open the card. */
 function setUpVariantTable(section) {
   const table = section.querySelector("table");
   const heads = [...(table?.tHead?.rows[0].cells ?? [])].map((head) => head.textContent);
-  if (heads[0] !== "variant" || heads[1] !== "scheme") return;
+  if (heads[0] !== "variant" || heads[2] !== "scheme") return;
   for (const row of table.tBodies[0].rows) {
-    const variant = row.cells[0].textContent;
-    for (const cell of [...row.cells].slice(0, 2)) {
+    const variant = row.cells[1].textContent; // beside its label
+    for (const cell of [...row.cells].slice(0, 3)) {
       const button = document.createElement("button");
       button.type = "button";
       button.className = "card";
@@ -987,8 +1036,12 @@ function setUpExplorer() {
 
 setUpContents();
 for (const table of document.querySelectorAll("main table")) {
-  setUpCards(table);
-  setUpTable(table);
+  if (isOfAnswers(table)) table.classList.add("answers");
+  else {
+    setUpCards(table);
+    setUpTable(table);
+    setUpFilter(table);
+  }
 }
 setUpFigures();
 setUpEvidence();
