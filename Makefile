@@ -82,7 +82,7 @@ test-faults: $(STAMP) ## kill trainings and workflows, damage files, fill a disk
 test-cluster: $(STAMP) ## run the workflow on a Slurm cluster of this machine, where Slurm is installed
 	$(BIN)/python -m pytest -m cluster tests/cluster -rs
 
-test-long: $(STAMP) ## these four at once, as CI does: both cores are busy to the end
+test-long: $(STAMP) ## test-slow, test-browser, test-faults and test-cluster in one run, as CI does
 	$(BIN)/python -m pytest -m "slow or browser or faults or cluster" -n 2 --dist loadfile \
 	  -rs --durations 15
 

@@ -1116,7 +1116,7 @@ ONE_SEED = {"tests": [{"studies": ["a"], **FAILS, "seeds": 1}]}
          (REPRODUCED, "", "", 2)),
         # All tests must hold. One was made nowhere, or away from home; or one fails.
         *((fails_in("a", other), ended(*LOST) + away(*LOST, study="b"),
-           (NOT_MEASURED, "what could be tested holds", "", 1)) for other in ("b", "c")),
+           (NOT_MEASURED, "the tests that could be run hold", "", 1)) for other in ("b", "c")),
         (fails_in("a", "c"), ended(*LEARNED), (CONTRADICTED, "in part", "", 1)),
         # Fewer than three seeds are said, and another scale.
         (ONE_SEED, ended("diverged"), (REPRODUCED, "one seed", "", 1)),

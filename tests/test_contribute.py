@@ -117,7 +117,7 @@ def test_the_page_says_how_it_ends_on_the_machine_of_the_reference():
     text = " ".join(PAGE.read_text(encoding="utf-8").split())
     assert f"`another: {IMPORT_OUTCOMES['another']}`" in text
     platforms = (PROJECT / "results/reference/tables/platforms.csv").read_text(encoding="utf-8")
-    (named,) = re.findall(r"It has these of a `([a-z0-9-]+)`", text)
+    (named,) = re.findall(r"these cells from a `([a-z0-9-]+)`", text)
     assert f"\ntorch-{named},{named},torch," in platforms
 
 

@@ -71,10 +71,10 @@ def drawn(monkeypatch):
 @pytest.mark.parametrize(
     ("platform", "title"),
     [
-        ("torch", "a, PyTorch"),
-        ("mlx", "a, MLX"),
-        (f"torch-{GPU_PLATFORM}", f"a, PyTorch, {GPU_PLATFORM}"),
-        ("torch-another-gpu", "a, PyTorch, another-gpu"),
+        ("torch", "a (PyTorch)"),
+        ("mlx", "a (MLX)"),
+        (f"torch-{GPU_PLATFORM}", f"a (PyTorch, {GPU_PLATFORM})"),
+        ("torch-another-gpu", "a (PyTorch, another-gpu)"),
     ],
 )
 def test_a_study_is_drawn_from_the_rows_of_one_platform(

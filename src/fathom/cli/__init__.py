@@ -24,7 +24,7 @@ from fathom.system.errors import (
 )
 
 app = typer.Typer(
-    help="Do multi-stream residual connections keep very deep networks trainable?",
+    help="Train networks with different residual connections; test published claims about them.",
     epilog="`fathom COMMAND --help` shows an example of each command. Start with: fathom status",
     add_completion=False,
     pretty_exceptions_enable=False,

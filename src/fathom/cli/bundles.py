@@ -156,9 +156,13 @@ def import_(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Bundles.")],
     config: ConfigFiles = DEFAULT_CONFIG,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Keep a different run that is there.")
+        bool,
+        typer.Option("--keep", help="If another run of the cell is here, keep it."),
     ] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace it.")] = False,
+    replace: Annotated[
+        bool,
+        typer.Option("--replace", help="If another run of the cell is here, replace it."),
+    ] = False,
 ) -> None:
     """Check bundles and put their runs under RESULTS/imported/PLATFORM.
 
@@ -225,7 +229,8 @@ def replay(
         str | None, typer.Option(help="That section, as JSON, in place of the config's.")
     ] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="A check that writes nothing, and fails if a run does.")
+        bool,
+        typer.Option("--all", help="Write nothing; exit with status 1 if a run fails the check."),
     ] = False,
     whole: Annotated[
         Path | None,

@@ -62,7 +62,7 @@ Jobs = Annotated[int, typer.Option(min=1, help="How many cells train at once.")]
 RunFolder = Annotated[Path, typer.Argument(help="A run folder.")]
 RunWithWeights = Annotated[Path, typer.Argument(help="A run folder with weights.safetensors.")]
 FigureFolder = Annotated[Path, output_folder(help="Folder for the figures.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace a file that is no bundle.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite FILE even if it is not a bundle.")]
 PublishedFile = Annotated[
     Path, typer.Option("--published", help="Published values to compare with.")
 ]

@@ -261,7 +261,7 @@ def _evidence(row: Record, study: StudyPresenter, results: Results) -> Evidence:
     sides = f"{results.name(row['variant'])} against {results.name(row['against'])}"
     text = f"{sides}, {count_layers(row['depth'])}: {study.score.label} {change(row['of_chance'])}"
     if row["verdict"] == UNTOLD:
-        text += f", seen from {either_way(row['visible'])}"
+        text += f"; these seeds could show {either_way(row['visible'])}"
     return Evidence(text, f"tables/effects.csv#L{row['line']}")
 
 

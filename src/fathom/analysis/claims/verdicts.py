@@ -238,7 +238,7 @@ def _qualifiers(verdict: str, deciding: pd.DataFrame) -> Iterator[str]:
     if measured.empty:
         return
     if verdict == NOT_MEASURED:
-        yield "what could be tested holds"
+        yield "the tests that could be run hold"
         return
     if (measured["scale"].fillna("") != "").any():
         yield "at another scale"
