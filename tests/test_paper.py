@@ -125,8 +125,9 @@ def few(published):
 def source(few, folder_of_paper, tmp_path):
     """A function that gives the paper's source of a world, which typst has read if it is here."""
 
-    def write(loss_of=by_recipe, published=few, device="Test CPU", **changes):
+    def write(loss_of=by_recipe, published=few, device="Test CPU", labels=None, **changes):
         config = study_config(tmp_path / "results", **changes)
+        config = config.model_copy(update={"labels": labels or {}})
         folder = write_tables(config, published, *rows_of(config, loss_of), device=device)
         root = tmp_path / "source"
         write_source(config, published, folder_of_paper, folder, folder / "figures", root)
@@ -181,6 +182,12 @@ def test_the_paper_says_what_the_tables_hold(source, published):
     (partly,) = re.findall(r"([0-9]+) claims? (?:is|are) not measured because only a part", text)
     assert int(unmeasured) == int(untested) + int(partly)
     assert "Not measured here: no study of images was run." in text
+
+
+def test_labels_are_not_escaped_as_html(source):
+    text = source(labels={"hc_paper": "the papers' HC"}, **SMALL)
+    assert "Those are the papers' HC and mhc_paper here" in text
+    assert "&#" not in text
 
 
 def test_without_a_claim_the_paper_begins_with_its_own_studies(source, few):

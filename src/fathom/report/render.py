@@ -153,6 +153,11 @@ def environment_of(
 
     `labels`: what people read for a name, by the filter `label`.
     """
+
+    @jinja2.pass_context  # else Jinja fills a name in the template itself, and escapes it as HTML
+    def label(_context: jinja2.runtime.Context, named: object) -> str:
+        return labels.get(str(named), str(named))
+
     environment = jinja2.Environment(  # noqa: S701, Markdown is not escaped as HTML is
         loader=jinja2.FileSystemLoader(templates),
         undefined=jinja2.StrictUndefined,
@@ -166,7 +171,7 @@ def environment_of(
         "paragraphs": split_paragraphs, "prose": as_prose, "layers": count_layers, "change": change,
         "either_way": either_way,
         "cell": lambda text: text.replace("|", r"\|"),
-        "label": lambda named: labels.get(str(named), str(named)),
+        "label": label,
     }  # fmt: skip
     return environment
 
