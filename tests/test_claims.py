@@ -1675,6 +1675,10 @@ MISTAKES = [
      FIRST, "at least 2 items"),
     (A_TEST, "{kind: ordered, studies: [a], lower: hc, higher: [mhc], depths: [8], metric: loss}",
      FIRST, "'loss'"),
+    (A_TEST, "{kind: ordered, studies: [a], lower: hc, higher: [], depths: [8]}",
+     FIRST, "at least 1 item"),
+    (A_TEST, "{kind: converges_below, studies: [a], variants: [hc], depths: [8], fraction: 0}",
+     FIRST, "greater than 0"),
     (A_TEST, "{kind: monotone, studies: [a], variant: hc, depths: [8], metric: grad_nrom}",
      FIRST, "grad_nrom"),
     ("statement: It fails.", "statement: It fails.\n    minimum_scale: {widht: 16}",
@@ -1695,6 +1699,7 @@ MISTAKES = [
     # --- values
     ("metric: loss_final", "metric: loss_fnal", ["values.0"], "loss_fnal"),
     ("{mhc: {8: 0.5}}", "{mhc: 0.5}", ["values.0"], "0.5"),
+    ("{mhc: {8: 0.5}}", "{}", ["values.0"], "at least 1 item"),
     ("{mhc: {8: 0.5}}", "{mhc: {8: [0.8, 0.4]}}", ["values.0"], "a range as in [0.4, 0.8]"),
     ("{mhc: {8: 0.5}}", "{mhc: {every: 0.5}}", ["values.0"], "every"),
     # --- thresholds

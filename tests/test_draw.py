@@ -12,7 +12,8 @@ from command_helpers import exit_status
 from fathom.analysis import effective_depth
 from fathom.analysis.effects import COLUMNS
 from fathom.analysis.platforms import Platform
-from fathom.analysis.tables import save_tables, summary_table
+from fathom.analysis.tables import COLUMNS as REQUIRED
+from fathom.analysis.tables import TableError, save_tables, summary_table
 from fathom.config import Cell
 from fathom.report import draw
 from fathom.report.figure_manifest import read_figure_manifest
@@ -162,10 +163,14 @@ def test_a_run_is_drawn_from_its_own_folder(drawn, tmp_path):
 
 def test_overview_and_bench_are_drawn_from_their_tables(config, drawn, tmp_path):
     names = ("runs", "variance", "published")
-    tables = {f"{name}.csv": pd.DataFrame({"value": [n]}) for n, name in enumerate(names)}
-    tables["runs.csv"] = tables["runs.csv"].assign(platform="torch", status="done")
+    tables = {
+        f"{name}.csv": pd.DataFrame([dict.fromkeys(REQUIRED[table], "torch") | {"value": n}])
+        for n, (name, table) in enumerate(zip(names, draw.OVERVIEW_TABLES, strict=True))
+    }
     save_tables(tables, tmp_path)
     inputs = tuple(tmp_path / f"{name}.csv" for name in names)
+    with pytest.raises(TableError, match=r"published\.csv: has no column 'recipe_share'"):
+        draw.draw_overview(config, inputs[0], inputs[2], inputs[2], tmp_path / "over")
     draw.draw_overview(config, *inputs, tmp_path / "over")
     (_, _, data), (_, *kept) = drawn
     assert kept == [tmp_path / "over", "overview", inputs]

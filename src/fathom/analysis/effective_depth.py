@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import gt, le, lt
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -173,46 +174,34 @@ def read_depth(curve: Sequence[Point], *, interval: bool) -> Reading:
         return Reading(BEYOND, deepest)
     # Where the mean never gets there, the depth that comes nearest does, as far as seeds can tell.
     nearest = min(alike, key=lambda point: point.mean)
-    depth = _first(curve, "mean", _reached) or float(nearest.depth)
+    depth = _first(curve, "mean", le) or float(nearest.depth)
     if not interval:
         return Reading(AT, depth)
     # From there on, until the two can be told apart again, whichever of them is better.
-    ends = _first(curve, "high", _better, depth), _first(curve, "low", _worse, depth)
+    ends = _first(curve, "high", lt, depth), _first(curve, "low", gt, depth)
     high = min((max(end, depth) for end in ends if end is not None), default=None)
     return Reading(
         AT,
         depth,
-        _first(curve, "low", _reached) or depth,
+        _first(curve, "low", le) or depth,
         deepest if high is None else high,
         low_open=curve[0].low <= 0,
         high_open=high is None,
     )
 
 
-def _reached(value: float) -> bool:
-    return value <= 0
-
-
-def _better(value: float) -> bool:
-    return value < 0
-
-
-def _worse(value: float) -> bool:
-    return value > 0
-
-
 def _first(
-    curve: Sequence[Point], line: str, holds: Callable[[float], bool], after: float = 0
+    curve: Sequence[Point], line: str, holds: Callable[[float, float], bool], after: float = 0
 ) -> float | None:
     """The first depth, not before `after`, at which a line of the curve passes 0 and it holds.
 
     Next to a depth at which a run diverged, nothing is known in between: it is the deeper end.
     """
-    if after <= curve[0].depth and holds(getattr(curve[0], line)):
+    if after <= curve[0].depth and holds(getattr(curve[0], line), 0):
         return float(curve[0].depth)
     for a, b in itertools.pairwise(curve):
         start, end = getattr(a, line), getattr(b, line)
-        if b.depth > after and holds(end):
+        if b.depth > after and holds(end, 0):
             share = start / (start - end) if math.isfinite(start - end) else 1.0
             return a.depth * (b.depth / a.depth) ** share
     return None

@@ -16,18 +16,13 @@ SMALLEST = 0.01
 """The smallest effect that matters, as a share of the distance from chance to a perfect score."""
 
 LEVEL = 0.05
-"""Of false discoveries: the chance that any of a study's effects is established where none is."""
+"""The chance that any of a study's effects is established where none is."""
 
 MOST_SEEDS = 100
-"""So many seeds and more are not said to be needed: no one would train them."""
+"""More seeds than this are not said to be needed: no one would train them."""
 
 ROUNDING = 1e-5
 """Differences that stay below, at every seed, are what other orders of float32 sums make."""
-
-
-def smallest_effect(score: Score, chance: float) -> float:
-    """The smallest difference of two scores that matters, in the score's unit."""
-    return SMALLEST * abs(score.perfect - chance)
 
 
 def share_of_chance(effect: float, against: float, score: Score, chance: float, by: str) -> float:

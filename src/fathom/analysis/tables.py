@@ -167,6 +167,14 @@ COLUMNS = {
     "platforms.csv": ["platform", "machine", "backend", "runs"],
     "verdicts.csv": ["claim", "verdict", "qualifier", "studies"],
     "claims.csv": ["claim", "verdict", "confidence", "scale"],
+    "effects.csv": [*CELL, "platform", "question", "against", "metric", "verdict"],
+    "effective_depth.csv": [*CELL, "platform", "answer"],
+    "published.csv": ["source", *CELL, "metric", "platform", "published", "mean", "deviates"],
+    "thresholds.csv": ["source", *GROUP, "metric", "grade"],
+    "trajectories.csv": [*CELL, "platform_a", "platform_b"],
+    "variance.csv": ["depth", "variant", "recipe_share", "platform_share", "seed_share",
+                     "other_share"],
+    "variance_summary.csv": ["factor", "median", "decides"],
     **dict(TIMES.values()),
 }  # fmt: skip
 """What tables have whatever they are of, by file name."""
@@ -175,10 +183,11 @@ COLUMNS = {
 MAKE_AGAIN = "run: fathom tables, then: fathom claims"
 
 
-def read_table(file: Path, remedy: str = MAKE_AGAIN) -> pd.DataFrame:
+def read_table(file: Path, remedy: str = MAKE_AGAIN, name: str = "") -> pd.DataFrame:
     """A table as written. Text stays text, and an empty text is not a missing number.
 
-    Raises TableError, with the remedy, for a file that is no such table.
+    `name`: of the table that it stands for, where the file is called otherwise. Raises TableError,
+    with the remedy, for a file that is no such table.
     """
     try:
         # Only what is empty is missing: a variant may be called `nan`. Given types of columns and
@@ -189,17 +198,20 @@ def read_table(file: Path, remedy: str = MAKE_AGAIN) -> pd.DataFrame:
     except (ValueError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         why = f"cannot be read ({one_line(str(error))})"
         raise TableError(f"{file}: {why}; {remedy}") from error
-    if lacking := [name for name in COLUMNS.get(file.name, ()) if name not in table]:
+    if lacking := [column for column in COLUMNS.get(name or file.name, ()) if column not in table]:
         raise TableError(f"{file}: has no column '{lacking[0]}'; {remedy}")
     texts = {name: table[name].astype(str).fillna("") for name in table if name in TEXT}
     table = table.assign(**texts)
     return _edit_text(table, PLAIN_FORMULA, "")
 
 
-def read_with_times(file: Path) -> pd.DataFrame:
-    """A table of TIMES with its times. Raises TableError if they are of other rows."""
-    own, keys = TIMES[file.name]
-    table, times = read_table(file), read_table(file.with_name(own))
+def read_with_times(file: Path, name: str = "") -> pd.DataFrame:
+    """A table of TIMES with its times. Raises TableError if they are of other rows.
+
+    `name`: as `read_table` has it.
+    """
+    own, keys = TIMES[name or file.name]
+    table, times = read_table(file, name=name), read_table(file.with_name(own))
     if not table[keys].astype(str).equals(times[keys].astype(str)):
         raise TableError(f"{file.with_name(own)}: does not fit {file.name}; {MAKE_AGAIN}")
     return table.join(times.drop(columns=keys))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -65,8 +65,7 @@ def _pack(settings: Config, out: Path, patterns: Sequence[str], force: bool) -> 
     packed, printed = create_bundle(settings, out, patterns, force=force), is_stdout(out)
     size = "" if printed else f", {out.stat().st_size / 1e6:.1f} MB"
     typer.echo(f"{out}: {len(packed)} runs{size}", err=printed)
-    for platform in sorted({run.platform for run in packed}):
-        count = sum(run.platform == platform for run in packed)
+    for platform, count in sorted(Counter(run.platform for run in packed).items()):
         typer.echo(f"  {count} from {platform}", err=printed)
 
 
@@ -332,5 +331,5 @@ def _replay_each(settings: Config, runs: Sequence[Run], how: Compute) -> list[Re
 
 def _counts(replays: Sequence[Replay]) -> str:
     """As in '3 agrees, 1 differs'."""
-    outcomes = [replay.outcome for replay in replays]
-    return ", ".join(f"{outcomes.count(o)} {o}" for o in dict.fromkeys(outcomes))
+    outcomes = Counter(replay.outcome for replay in replays)
+    return ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items())

@@ -29,7 +29,7 @@ from fathom.report.figures.frames import with_loss_unit
 from fathom.report.mixing import mixing_matrices
 from fathom.report.samples import draw_samples
 from fathom.report.schemes import count_parameters
-from fathom.runs.folder import METRICS, read_rows, read_spec
+from fathom.runs.folder import METRICS, check_run, read_manifest, read_rows, read_spec
 from fathom.settings import ConfigError, unknown
 
 if TYPE_CHECKING:
@@ -42,6 +42,11 @@ TABLES_OF = {
     "cells": "cells.csv",
 }
 """What only some figures read, and its table, which lies beside that of groups of seeds."""
+
+
+STUDY_TABLES = ("steps.csv.gz", "summary.csv", "effects.csv")
+OVERVIEW_TABLES = ("cells.csv", "variance.csv", "published.csv")
+"""What the figures of a study, and those over all studies, are drawn from."""
 
 
 def title_of(study: str, platform: Platform) -> str:
@@ -66,7 +71,9 @@ def draw_study(
     if study not in config.studies:
         raise ConfigError(unknown("study", study, config.studies))
     declared = [find(name) for name in only] or figures_of_study(config, study)
-    steps, summary, effects = (read_table(file) for file in tables)
+    steps, summary, effects = (
+        read_table(file, name=name) for file, name in zip(tables, STUDY_TABLES, strict=True)
+    )
     of = title_of(study, platform)
     units = loss_units(config)
     own = with_loss_unit(_rows_of(steps, study, platform), units)
@@ -86,7 +93,7 @@ def draw_study(
     others = {read: tables[1].with_name(TABLES_OF[read]) for read in TABLES_OF if read in reads}
     data = {read: read_table(file) for read, file in others.items() if read != "times"}
     if "times" in others:
-        data["times"] = read_with_times(tables[1])
+        data["times"] = read_with_times(tables[1], STUDY_TABLES[1])
     labels = config.labels | labels_of(steps["platform"])
     figures = draw_figures(
         declared,
@@ -107,8 +114,8 @@ def draw_study(
 
 def draw_overview(config: Config, cells: Path, variance: Path, published: Path, out: Path) -> None:
     """Draw the figures over all studies, from their tables."""
-    files = {"cells": cells, "variance": variance, "published": published}
-    data = {name: read_table(file) for name, file in files.items()}
+    files = dict(zip(OVERVIEW_TABLES, (cells, variance, published), strict=True))
+    data = {name.removesuffix(".csv"): read_table(file, name=name) for name, file in files.items()}
     data["published"] = with_loss_unit(data["published"], loss_units(config))
     overview = figures_of("overview").values()
     labels = config.labels | labels_of(counted(data["cells"])["platform"])
@@ -119,6 +126,7 @@ def draw_overview(config: Config, cells: Path, variance: Path, published: Path, 
 def draw_cell(run: Path, out: Path) -> None:
     """Draw the figures of the run in a folder."""
     spec = read_spec(run)
+    check_run(run, read_manifest(run), spec.cell)
     rows = pd.DataFrame(map(without_profiles, read_rows(run))).assign(
         variant=spec.variant,
         depth=spec.depth,

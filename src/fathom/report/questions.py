@@ -7,6 +7,7 @@ not asked.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -188,7 +189,7 @@ def _worth(row: Record, name: str) -> tuple[str, Evidence]:
         text, outcome = f"less than {row['shallowest']}", "less"
     else:
         text = number(row["effective_depth"], 2)
-        has_interval = low == low
+        has_interval = not math.isnan(low)
         if has_interval:
             text += f" ({number(low, 2)} to {number(high, 2)})"
         is_less, is_more = high < own and not row["high_open"], low > own

@@ -25,7 +25,7 @@ from fathom.analysis.platforms import Platform
 from fathom.analysis.tables import write_tables
 from fathom.config import Config
 from fathom.report import kept
-from fathom.report.draw import TABLES_OF, title_of
+from fathom.report.draw import OVERVIEW_TABLES, STUDY_TABLES, TABLES_OF, title_of
 from fathom.report.figure_manifest import MANIFEST, content, read_figure_manifest
 from fathom.report.figures import figures_of, figures_of_study, files_of
 from fathom.report.page import PAGE, page_of, write_page
@@ -33,10 +33,10 @@ from fathom.report.paper import PAPER, paper_of, write_paper
 from fathom.report.render import write_reports
 from fathom.report.reports import reports_of
 from fathom.runs.bundle import refused_bundles, refused_file
-from fathom.runs.folder import METRICS, RunError, run_folder
+from fathom.runs.folder import METRICS, run_folder
 from fathom.runs.run import Run
 from fathom.runs.validate import find_runs
-from fathom.settings import ConfigError
+from fathom.system.errors import UserError
 from fathom.system.files import sha256, write_json
 from fathom.system.text import one_line
 
@@ -205,7 +205,7 @@ def _make_again(
             write(config, fresh / TABLES)
         write_claims(config, published, fresh / TABLES)
         write_reports(config, published, templates, fresh)
-    except (RunError, ConfigError) as error:
+    except UserError as error:
         yield Check("reports", results, problem=f"cannot be made again: {error}")
         return
     for file in (*_files(results / TABLES), *_files(results / PAGES)):
@@ -221,7 +221,7 @@ def _make_again(
         try:
             if folder.is_dir():
                 write()
-        except ConfigError as error:
+        except UserError as error:
             yield check(problem=f"cannot be made again: {error}")
         except ModuleNotFoundError as error:
             if (results / name).exists():
@@ -279,7 +279,7 @@ def _figure_sets(config: Config, runs: Sequence[Run], tables: Path) -> Iterator[
         for run in runs
         if (is_local := _is_local(config, run)) or run.status == "imported"
     }
-    inputs = tuple(tables / name for name in ("steps.csv.gz", "summary.csv", "effects.csv"))
+    inputs = tuple(tables / name for name in STUDY_TABLES)
     for study, platform in measured:
         declared = figures_of_study(config, study)
         names = tuple(figure.name for figure in declared)
@@ -287,7 +287,7 @@ def _figure_sets(config: Config, runs: Sequence[Run], tables: Path) -> Iterator[
         reads = {read for figure in declared for read in figure.reads}
         others = (tables / file for read, file in TABLES_OF.items() if read in reads)
         yield FigureSet(folder, names, of, (*inputs, *others))
-    inputs = tuple(tables / name for name in ("cells.csv", "variance.csv", "published.csv"))
+    inputs = tuple(tables / name for name in OVERVIEW_TABLES)
     yield FigureSet(figures / "overview", tuple(figures_of("overview")), "overview", inputs)
     bench = (Path(config.report_folder, TABLES, BENCH),)
     yield FigureSet(figures, tuple(figures_of("bench")), "bench", bench, is_optional=True)

@@ -83,7 +83,10 @@ class Figures(Entry):
     study: str
     metric: AveragedMetric
     scale: Scale
-    cells: dict[str, dict[int | Literal["any"], Annotated[Value, BeforeValidator(_as_range)]]]
+    cells: Annotated[
+        dict[str, dict[int | Literal["any"], Annotated[Value, BeforeValidator(_as_range)]]],
+        Field(min_length=1),
+    ]
 
     @property
     def named_studies(self) -> set[str]:
@@ -197,13 +200,16 @@ class Published(Settings):
 
     @model_validator(mode="after")
     def _headline_is_asked(self) -> Published:
-        asked = [question.question for question in self.questions]
+        outcomes = {question.question: question.outcomes for question in self.questions}
         above = [self.headline.title, *self.headline.answer] if self.headline else []
         for deciding in above:
-            if deciding.decided_by not in asked:
+            if deciding.decided_by not in outcomes:
                 raise ValueError(
-                    f"headline.decided_by: {unknown('question', deciding.decided_by, asked)}"
+                    f"headline.decided_by: {unknown('question', deciding.decided_by, outcomes)}"
                 )
+            known = outcomes[deciding.decided_by]
+            if wrong := [word for word in deciding.words if word not in known]:
+                raise ValueError(f"headline.words: {unknown('outcome', wrong[0], known)}")
         for i, question in enumerate(self.questions):
             ids = [claim.id for claim in self.claims]
             if isinstance(question, OfClaim) and question.claim not in ids:
@@ -266,6 +272,10 @@ def _misnamed(published: Published, config: Config) -> Iterator[str]:
         yield from (
             f"{where}: {unknown('variant', n, variants)}" for n in named if n not in variants
         )
+    for i, question in enumerate(published.questions):
+        if question.studies and question.studies <= config.studies.keys():
+            strange = sorted(question.named_variants - variants)
+            yield from (f"questions.{i}: {unknown('variant', name, variants)}" for name in strange)
     for name, count in Counter(claim.id for claim in published.claims).items():
         if count > 1:
             yield f"claim '{name}': {count} claims have the same id"

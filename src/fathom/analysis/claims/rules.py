@@ -60,6 +60,8 @@ SCORE, NOT_SCORED = "score", "not scored"
 """The metric that stands for the score of the study, and the outcome of a run that has none."""
 
 Metric = Annotated[str, one_of("metric", (SCORE, *tasks.run_metrics()))]
+Metrics = Annotated[list[Metric], Field(min_length=1)]
+Variants = Annotated[list[str], Field(min_length=1)]
 EveryStepMetric = Annotated[
     str,
     one_of("metric", [n for n, m in tasks.step_metrics().items() if m.when == "every step"]),
@@ -398,7 +400,7 @@ class Near(Band):
     """
 
     kind: Literal["near"]
-    metrics: list[Metric]
+    metrics: Metrics
     value: float
     tolerance: float
     beside: Metric | None = None
@@ -462,8 +464,8 @@ class BesideChance(Level):
     """
 
     kind: Literal["converges_below", "stays_above"]
-    variants: list[str]
-    fraction: float = 0.1
+    variants: Variants
+    fraction: Annotated[float, Field(gt=0)] = 0.1
     published: float = math.nan
 
     def measure(self, runs: pd.DataFrame, score: Score) -> pd.Series:
@@ -516,7 +518,7 @@ class Falls(Level):
     """
 
     kind: Literal["falls"]
-    variants: list[str]
+    variants: Variants
     metrics: Annotated[list[Metric], Field(min_length=2, max_length=2)] = Field(
         description="at the start and at the end"
     )
@@ -585,7 +587,7 @@ class NoEvents(Count):
     """No step of any run has a non-finite loss or logit. Contradicted by one."""
 
     kind: Literal["no_events"]
-    variants: list[str]
+    variants: Variants
 
     def judge(self, evidence: Evidence) -> Judgement:
         runs = self.find_once(evidence.cells)
@@ -829,7 +831,7 @@ class Ordered(Pair):
 
     kind: Literal["ordered"]
     lower: str
-    higher: list[str]
+    higher: Variants
 
     def judge(self, evidence: Evidence) -> Judgement:
         runs = select(evidence.cells, self.studies, self.named_variants, self.depths)
@@ -1032,7 +1034,7 @@ class SameAtEqualSteps(Rule):
 
     kind: Literal["same_at_equal_steps"]
     studies: Annotated[list[str], Field(min_length=2, max_length=2)]
-    variants: list[str]
+    variants: Variants
     depths: list[int]
     tolerance: float = Field(0.3, description="of log10: a factor of about two")
 
@@ -1075,7 +1077,7 @@ class PlatformsAgree(Rule):
 
     kind: Literal["platforms_agree"]
     studies: Annotated[list[str], Field(min_length=1)]
-    variants: list[str]
+    variants: Variants
     other_backend: Annotated[str, one_of("backend", BACKENDS)] | None = Field(
         None, description="that of the other platform; None: any"
     )
@@ -1169,7 +1171,7 @@ class LineInDepth(Relation):
 
     kind: Literal["line_in_depth"]
     variant: str
-    metrics: list[Metric]
+    metrics: Metrics
     r_squared: float = 0.99
     published: float = math.nan
 
@@ -1205,7 +1207,7 @@ class Correlates(Relation):
     """
 
     kind: Literal["correlates"]
-    variants: list[str]
+    variants: Variants
     metrics: Annotated[list[Metric], Field(min_length=2, max_length=2)]
     at_least: float
 

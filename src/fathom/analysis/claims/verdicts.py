@@ -401,8 +401,8 @@ def _scale(published: dict[str, Any], study: Study, variant: str, depths: Sequen
     return ", ".join(differences)
 
 
-def _in_words(values: Sequence[float | None]) -> str:
-    texts = ["none" if v is None else f"{v:g}" for v in values]
+def _in_words(values: Sequence[float | str | None]) -> str:
+    texts = [f"{v:g}" if isinstance(v, int | float) else v or "none" for v in values]
     return texts[0] if len(set(texts)) == 1 else "/".join(texts)
 
 

@@ -181,10 +181,10 @@ def published(published: pd.DataFrame, title: str) -> Figure:
     ]  # fmt: skip
     if not shown:
         return style.placeholder("no published value was repeated")
-    page, axes = style.panels(len(shown), beside=2, height=2.9, above=1)
+    page, axes = style.panels(len(shown), BESIDE, height=2.9, above=1)
     for ax, values in zip(axes, shown, strict=True):
         study, metric = values["study"].iloc[0], values["metric"].iloc[0]
-        ax.set_title(study, loc="left")
+        ax.set_title(textwrap.fill(style.label_of(study), 44), loc="left")
         _beside(ax, values, platforms)
         label = METRICS[metric]
         if metric == "loss_final":

@@ -338,6 +338,8 @@ def against_depth(
     of the study; where the metric is that of the score, the lines at chance and of the oracle are
     drawn.
     """
+    if f"{metric}_n" not in summary:  # a metric of another task
+        return style.placeholder(f"{title}\nno run has a {in_words(run_label(metric, summary))}")
     values = values_of(summary, metric, score, start, cells)
     groups = values.groups
     if groups.empty:
@@ -351,7 +353,8 @@ def against_depth(
         ax.set_title(count_layers(depths[0]))
         points(ax, values, variants)
         ax.set_xlabel(" ".join(values.label.split()))
-        return style.finish(page, title, handles if groups["mean"][groups["failed"]].any() else [])
+        is_crossed = groups["mean"][groups["failed"]].notna().any()
+        return style.finish(page, title, handles if is_crossed else [])
     page, (ax,) = style.panels(1)
     lines(ax, values, "depth", "variant")
     if depths[-1] >= WIDE * depths[0]:
