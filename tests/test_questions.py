@@ -282,11 +282,6 @@ def test_every_answer_is_short_and_every_outcome_has_one(default_config, pytestc
         ("    claim: gain-hc-exponential", "    claim: gain-hc", "unknown claim 'gain-hc'"),
         ("      worse: no, it ends", "      wrose: no, it ends", "unknown outcome 'wrose'"),
         ("      worse: No, not", "      wrose: No, not", "unknown outcome 'wrose'"),
-        (
-            "    variant: mhc\n    answers",
-            "    variant: mhcc\n    answers",
-            "unknown variant 'mhcc'",
-        ),
         ("  - question: *as-long", "  - question: Is it?", "unknown question 'Does mHC beat"),
     ],
 )

@@ -272,10 +272,6 @@ def _misnamed(published: Published, config: Config) -> Iterator[str]:
         yield from (
             f"{where}: {unknown('variant', n, variants)}" for n in named if n not in variants
         )
-    for i, question in enumerate(published.questions):
-        if question.studies and question.studies <= config.studies.keys():
-            strange = sorted(question.named_variants - variants)
-            yield from (f"questions.{i}: {unknown('variant', name, variants)}" for name in strange)
     for name, count in Counter(claim.id for claim in published.claims).items():
         if count > 1:
             yield f"claim '{name}': {count} claims have the same id"

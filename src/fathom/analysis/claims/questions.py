@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import reduce
-from itertools import chain
 from operator import or_
 from typing import Annotated, ClassVar, Literal
 
@@ -35,11 +34,6 @@ class Question(Settings):
         """The studies that it is about."""
         return {self.study} if "study" in type(self).model_fields else set()
 
-    @property
-    def named_variants(self) -> set[str]:
-        """The variants that it is about."""
-        return set()
-
 
 class OfClaim(Question):
     """What became of a claim."""
@@ -57,10 +51,6 @@ class Limit(Question):
     study: str
     variant: str
 
-    @property
-    def named_variants(self) -> set[str]:
-        return {self.variant}
-
 
 class EffectiveDepth(Question):
     """Whether the deepest networks of variants are worth as many plain layers as they have."""
@@ -69,10 +59,6 @@ class EffectiveDepth(Question):
     kind: Literal["effective_depth"]
     study: str
     variants: Annotated[list[str], Field(min_length=1)]
-
-    @property
-    def named_variants(self) -> set[str]:
-        return {*self.variants}
 
 
 class Effects(Question):
@@ -84,10 +70,6 @@ class Effects(Question):
     pairs: Annotated[list[tuple[str, str]], Field(min_length=1)]
     depth: int | None = None
 
-    @property
-    def named_variants(self) -> set[str]:
-        return {*chain(*self.pairs)}
-
 
 class Best(Question):
     """Which variant of a study differs most for the better from another; `{best}` is its label."""
@@ -97,10 +79,6 @@ class Best(Question):
     study: str
     variants: Annotated[list[str], Field(min_length=1)]
     against: str
-
-    @property
-    def named_variants(self) -> set[str]:
-        return {*self.variants, self.against}
 
 
 class Shares(Question):
