@@ -40,7 +40,7 @@ const address = {
   /** Show the section that the address names, from the place that it names. */
   go() {
     const place = placeOf(this.anchor);
-    open(place?.closest("main > section") ?? sections[0]);
+    showSection(place?.closest("main > section") ?? sections[0]);
     if (place) place.scrollIntoView();
     else window.scrollTo(0, 0);
   },
@@ -83,7 +83,7 @@ function textOf(bytes) {
 const sections = [...document.querySelectorAll("main > section")];
 
 /** Show one section. The others are hidden, but for a search in the page, which opens its find. */
-function open(section) {
+function showSection(section) {
   for (const other of sections) {
     if (other === section) other.removeAttribute("hidden");
     else other.setAttribute("hidden", "until-found");
@@ -102,7 +102,7 @@ function setUpContents() {
     if (event.target.closest("a")) show(false);
   });
 
-  for (const section of sections) section.addEventListener("beforematch", () => open(section));
+  for (const section of sections) section.addEventListener("beforematch", () => showSection(section));
   nav.classList.add("marked");
 
   // The address keeps the place that it names while that is in sight, then names the one read.
@@ -159,11 +159,16 @@ function sorted(rows, column, direction) {
   return keyed.sort(compare).map((key) => key.row);
 }
 
+/** What stands above each column of a table. */
+function titlesOfColumns(table) {
+  return [...(table.tHead?.rows[0].cells ?? [])].map((head) => head.textContent.trim());
+}
+
 /** On a phone a table of words becomes cards, a row each, with the verdict right below its name;
  * one of numbers scrolls, and its first column stays. Style sheets know the rest. */
 function setUpCards(table) {
   const heads = [...(table.tHead?.rows[0].cells ?? [])];
-  const titles = heads.map((head) => head.textContent.trim());
+  const titles = titlesOfColumns(table);
   const isOfWords = heads.every((head) => head.style.textAlign !== "right");
   const isWide = heads.length > 2;
   const judges = titles.some((title) => title.includes("verdict"));
@@ -178,16 +183,14 @@ function setUpCards(table) {
 
 /** The answers are cards on any screen: a question, the answer, and what it rests on. */
 function isOfAnswers(table) {
-  const heads = [...(table.tHead?.rows[0].cells ?? [])].map((head) => head.textContent.trim());
-  return heads.join() === "question,answer,evidence";
+  return titlesOfColumns(table).join() === "question,answer,evidence";
 }
 
 const MANY_VERDICTS = 10;
 
 /** Above a long table of verdicts: a field for words, and a button for each verdict. */
 function setUpFilter(table) {
-  const heads = [...(table.tHead?.rows[0].cells ?? [])].map((head) => head.textContent.trim());
-  const column = heads.findIndex((head) => head.includes("verdict"));
+  const column = titlesOfColumns(table).findIndex((title) => title.includes("verdict"));
   const rows = [...(table.tBodies[0]?.rows ?? [])];
   if (column < 0 || rows.length < MANY_VERDICTS) return;
   const verdictOf = (row) => (row.cells[column].querySelector("strong") ?? row.cells[column]).textContent;
@@ -389,8 +392,8 @@ function variantCards() {
 /** In the table of a study's variants, a label, a name and a scheme open the card. */
 function setUpVariantTable(section) {
   const table = section.querySelector("table");
-  const heads = [...(table?.tHead?.rows[0].cells ?? [])].map((head) => head.textContent);
-  if (heads[0] !== "variant" || heads[2] !== "scheme") return;
+  const titles = table ? titlesOfColumns(table) : [];
+  if (titles[0] !== "variant" || titles[2] !== "scheme") return;
   for (const row of table.tBodies[0].rows) {
     const variant = row.cells[1].textContent; // beside its label
     for (const cell of [...row.cells].slice(0, 3)) {
