@@ -492,7 +492,7 @@ def test_an_order_tells_who_stands_where_and_the_size_of_the_effect():
     rows = sides(mhc=powers(-0.16, -0.26, -0.36), hc=TWO, baseline=[1.0, None, 1.0])
     assert judge(ORDERED, rows)["reason"] == (
         "mhc below hc at 8 layers; not compared, diverged: baseline at 8 layers; "
-        "least favourable: log10 ratio to hc at 8 layers -0.26 ± 0.25, effect -2.6 sd"
+        "weakest case: log10 ratio to hc at 8 layers -0.26 ± 0.25, effect -2.6 sd"
     )
     for equal in ([0.1], [0.1, 0.1, 0.1]):  # no standard deviation, or one of zero
         assert "sd" not in judge(ABOVE_HC, sides(mhc=equal, hc=TWO[: len(equal)]))["reason"]
@@ -856,7 +856,7 @@ def test_runs_that_are_equal_count_once():
     assert row["reason"] == "0 events in 18 steps of 6 runs"
     row = judge({**ORDERED, "lower": "baseline", "higher": ["mhc", "hc"]}, cells, steps=[steps])
     check(row, CONTRADICTED)
-    assert row["reason"].startswith("baseline above mhc at 8 layers; least favourable")
+    assert row["reason"].startswith("baseline above mhc at 8 layers; weakest case")
     assert row["reason"].endswith("; the same run as another, and counted once: hc at 8 layers")
     cells = [{**row, "gain_final": n % 3 + row["score"]} for n, row in enumerate(cells)]
     row = judge({**CORRELATES, "variants": three}, cells, steps=[steps])

@@ -1,6 +1,7 @@
 """Effects: a study's contrasts, compared seed by seed."""
 
 import math
+from fractions import Fraction
 
 import pytest
 from scipy import stats
@@ -202,6 +203,18 @@ def test_an_effect_is_a_share_of_the_distance_to_chance():
     )
     assert found["of_chance"] == pytest.approx(0.5 / CHANCE)
     assert (found["verdict"], found["better"], found["seeds_needed"]) == ("higher", False, 3)
+
+
+def test_an_effect_of_nearly_equal_scores_keeps_its_digits():
+    # The processors that this runs on differ in the last digit of a logarithm, of 1e-16.
+    ours, theirs = [0.5 * (1 + k * 1e-9) for k in (3, 4, 5)], [0.5, 0.5, 0.5]
+    found = effect_of(
+        seeds("score", ours, variant="mhc"),
+        seeds("score", theirs, variant="hc"),
+    )
+    exact = sum(Fraction(value) - Fraction(0.5) for value in ours) / 3
+    assert found["of_chance"] == pytest.approx(float(exact) / CHANCE, rel=1e-11)
+    assert found["effect"] == pytest.approx(float(exact) / 0.5 / math.log(10), rel=1e-8)
 
 
 @pytest.mark.parametrize(

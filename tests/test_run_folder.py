@@ -298,7 +298,7 @@ def test_a_value_that_no_metric_of_the_task_has_is_refused(run, spec, name, valu
     ],
 )
 def test_a_number_that_no_run_can_have_is_refused_by_its_metrics_name(run, spec, name, value, said):
-    row = {**decode_row(lines_of(run)[1]), name: value}
+    row = {**decode_row(lines_of(run)[1].decode()), name: value}
     write_rows(run, [*lines_of(run)[:1], encode_row(row).encode().strip(), *lines_of(run)[2:]])
     assert corrupt(run, spec).startswith(f"metrics.jsonl: line 2 has no valid '{name}': {said}")
 

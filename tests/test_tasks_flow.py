@@ -12,7 +12,7 @@ from fathom import tasks
 from fathom.backends.numpy import NumpyOps
 from fathom.config import ConfigError
 from fathom.metrics import outcome
-from fathom.report.figures import draw_figures, find, panels
+from fathom.report.figures import draw_figures, figures_of_study, find, left_out, panels
 from fathom.report.samples import draw_samples
 from fathom.tasks import flow
 from gradients import assert_gradients, first_step
@@ -327,6 +327,15 @@ def test_the_picture_has_a_panel_of_the_density_and_one_of_every_run(kept):
         assert (points.get_xydata() == one.samples.generated).all()
     (empty,) = draw_figures([find("samples")], "s on torch", samples=[]).values()
     assert "keeps its weights" in empty.axes[0].texts[0].get_text()
+
+
+@pytest.mark.parametrize("weights", [True, False])
+def test_there_is_no_picture_of_runs_that_keep_no_weights(kept, weights):
+    config, _ = kept
+    study = {**config.model_dump()["studies"]["s"], "weights": weights}
+    config = check_config({"studies": {"s": study}})
+    assert ("samples" in [one.name for one in figures_of_study(config, "s")]) == weights
+    assert ("samples" in left_out(config, "s")) != weights
 
 
 def test_weights_that_cannot_be_read_are_refused_with_their_file(kept):

@@ -12,13 +12,13 @@ from operator import gt, le, lt
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from fathom.analysis.established import ROUNDING
 from fathom.analysis.tables import (
     MIN_SEEDS,
     counted,
+    differences,
     is_ratio,
     read_table,
     save_tables,
@@ -126,12 +126,9 @@ def _worse_by(
 
     Positive: worse. Below MIN_SEEDS seeds the interval is the mean alone.
     """
-    difference = theirs - ours
-    if difference.abs().max() < ROUNDING:
+    if (theirs - ours).abs().max() < ROUNDING:
         return 0.0, 0.0, 0.0
-    if ratio:
-        difference = np.log10(theirs) - np.log10(ours)
-    found = t_interval(sign * difference)
+    found = t_interval(sign * differences(theirs, ours, ratio=ratio))
     half = 0.0 if math.isnan(found["ci95_half"]) else found["ci95_half"]
     return found["mean"], found["mean"] - half, found["mean"] + half
 

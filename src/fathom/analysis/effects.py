@@ -27,6 +27,7 @@ from fathom.analysis.established import (
 from fathom.analysis.tables import (
     MIN_SEEDS,
     counted,
+    differences,
     is_ratio,
     mean_with_ci,
     read_table,
@@ -193,8 +194,7 @@ def _effects(ours: pd.DataFrame, theirs: pd.DataFrame, score: Score) -> Iterator
         difference = (values[0] - values[1]).dropna()
         if difference.empty:
             continue
-        a, b = (to_scale(side, ratio=ratio) for side in values)
-        effect = t_interval(a - b)
+        effect = t_interval(differences(*values, ratio=ratio))
         bounds = tasks.bounds_of(score.metric if metric == "score" else metric)
         row = {
             "metric": metric,
@@ -203,14 +203,14 @@ def _effects(ours: pd.DataFrame, theirs: pd.DataFrame, score: Score) -> Iterator
             "effect": effect["mean"],
             "ci95_half": effect["ci95_half"],
             "against_mean": mean_with_ci(values[1], bounds)["mean"],
-            "seed_sd": t_interval(b)["sd"],
+            "seed_sd": t_interval(to_scale(values[1], ratio=ratio))["sd"],
             "p": p_value(effect),
             "effect_sd": effect["sd"],
             "is_rounding": effect["n"] >= MIN_SEEDS and difference.abs().max() < ROUNDING,
         }
         if metric == "score":
-            midway = [to_scale(side["score_midway"], ratio=ratio) for side in (ours, theirs)]
-            then = t_interval(midway[0] - midway[1])
+            midway = (side["score_midway"] for side in (ours, theirs))
+            then = t_interval(differences(*midway, ratio=ratio))
             row |= {"midway": then["mean"], "midway_ci95_half": then["ci95_half"]}
             row["chance"] = float(ours.iloc[0]["score_chance"])
         yield row

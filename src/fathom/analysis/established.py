@@ -30,7 +30,7 @@ def share_of_chance(effect: float, against: float, score: Score, chance: float, 
 
     `effect` is the difference itself, or of log10 where scores are compared `by` ratio.
     """
-    difference = against * (10**effect - 1) if by == "ratio" else effect
+    difference = against * math.expm1(effect * math.log(10)) if by == "ratio" else effect
     return difference / abs(score.perfect - chance)
 
 

@@ -440,9 +440,25 @@ def to_scale(values: pd.Series, *, ratio: bool) -> pd.Series:
 
 
 def log10(values: pd.Series) -> pd.Series:
-    """Of a metric of runs; NaN where a run has none, or it is zero."""
+    """Of a metric of runs; NaN where a run has none, or it is zero.
+
+    The last digit of NumPy's own depends on the processor, and differences of logarithms may have
+    few other digits.
+    """
     numbers = pd.to_numeric(values)
-    return np.log10(numbers.where(numbers > 0))
+    positive = numbers.where(numbers > 0).astype(float)
+    return positive.map(math.log10, na_action="ignore")
+
+
+def differences(one: pd.Series, other: pd.Series, *, ratio: bool) -> pd.Series:
+    """How far values are from others on the scale of `to_scale`.
+
+    Of nearly equal ones the logarithm of the ratio has digits that two logarithms have lost.
+    """
+    one, other = pd.to_numeric(one), pd.to_numeric(other)
+    if not ratio:
+        return one - other
+    return log10(one.where(one > 0) / other.where(other > 0))
 
 
 def _finite(values: pd.Series | np.ndarray) -> np.ndarray:

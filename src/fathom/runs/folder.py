@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -196,20 +196,21 @@ def encode_row(row: Row) -> str:
     return json.dumps(plain, allow_nan=False, separators=(",", ":")) + "\n"
 
 
-def decode_row(line: str) -> Row:
-    """The inverse of `encode_row`. Raises ValueError for a number that JSON has not, or any kind.
+DECODER = json.JSONDecoder(parse_constant=lambda name: math.inf)
+"""Python reads NaN, and 1e400 as infinity: what is infinite is no number of JSON."""
 
-    Python reads NaN, and 1e400 as infinity.
-    """
-    row = json.loads(line)
+
+def decode_row(line: str) -> Row:
+    """The inverse of `encode_row`. Raises ValueError for a number that JSON has not, or any kind."""
+    row = DECODER.decode(line)
     kinds = row.pop("nonfinite", {})
-    for name, value in row.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"{name!r:.40} is {value}, which is no number of JSON")
+    for name in [name for name, value in row.items() if value in (math.inf, -math.inf)]:
+        raise ValueError(f"{name!r:.40} is no number of JSON")
     for name, kind in kinds.items():
         if kind not in NONFINITE:
             raise ValueError(f"{name!r:.40} is {kind!r:.40}, where one of {NONFINITE} is needed")
-    return row | {name: float(kind) for name, kind in kinds.items()}
+        row[name] = float(kind)
+    return row
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -338,10 +339,11 @@ def _check_rows(file: Path, problem: Problem) -> None:
     """Raise RunError unless there is a row of the task's metrics for each step, in order."""
     disordered = f"{file}: does not hold steps 0 to {problem.spec.steps - 1} in order"
     allowed = STEP_METRICS | problem.task.step_metrics
+    metric_of = cache(partial(_metric_of, allowed=allowed))  # all rows have the same names
     done = events = 0
     for row in _each_row(file):
         events += row["nonfinite_event"] if type(row.get("nonfinite_event")) is int else 0
-        for name, why in _wrong(row, allowed, events):
+        for name, why in _wrong(row, metric_of, events):
             raise RunError(f"{file}: line {done + 1} has no valid {name!r:.40}{why}")
         if row["step"] != done:
             raise RunError(disordered)
@@ -350,20 +352,28 @@ def _check_rows(file: Path, problem: Problem) -> None:
         raise RunError(disordered)
 
 
-def _wrong(row: Row, allowed: Mapping[str, StepMetric], events: int) -> Iterator[tuple[str, str]]:
+def _metric_of(name: str, allowed: Mapping[str, StepMetric]) -> StepMetric | None:
+    """The metric of a number in a row; None if there is none."""
+    try:
+        of, place = split_place(name)
+    except ValueError:
+        return None
+    metric = allowed.get(of)
+    return metric if metric and bool(metric.along) == (place is not None) else None
+
+
+def _wrong(
+    row: Row, metric_of: Callable[[str], StepMetric | None], events: int
+) -> Iterator[tuple[str, str]]:
     """The metrics that a row cannot have so, and why; `events`: how many there are so far."""
     yield from ((name, "") for name in ALWAYS if name not in row)
     for name, value in row.items():
-        try:
-            of, place = split_place(name)
-        except ValueError:
-            of, place = "", None
-        if of not in allowed or bool(allowed[of].along) != (place is not None):
+        metric = metric_of(name)
+        if metric is None:
             yield name, ""
-        elif not allowed[of].accepts(value):
+        elif not metric.accepts(value):
             is_number = type(value) in (int, float)
-            why = f": {short_repr(value)} is not {allowed[of].accepted}" if is_number else ""
-            yield name, why
+            yield name, f": {short_repr(value)} is not {metric.accepted}" if is_number else ""
     if not (row["nonfinite_event"] or math.isfinite(row["loss"])):
         yield "nonfinite_event", ": 0, but the loss is not finite"
     if row["nonfinite_total"] != events:

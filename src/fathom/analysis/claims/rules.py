@@ -36,6 +36,7 @@ from fathom.analysis.tables import (
     CONFIDENCE,
     GROUP,
     MIN_SEEDS,
+    differences,
     is_ratio,
     log10,
     mean_with_ci,
@@ -143,6 +144,10 @@ class Evidence:
     """What each study's results are judged by."""
     config: Config
 
+    def label(self, variant: str) -> str:
+        """What people read for a variant."""
+        return self.config.labels.get(variant, variant)
+
     def without(self, studies: Collection[str], below: float) -> Evidence:
         """The same without these studies and without networks of fewer than `below` layers."""
         if not studies and below <= self.everywhere["depth"].min():
@@ -217,7 +222,7 @@ def combine_results(
     describe: Callable[[GroupResult], str],
     published: float = math.nan,
 ) -> Judgement:
-    """The judgement of several groups, with the numbers of the least favourable one.
+    """The judgement of several groups, with the numbers of the weakest case.
 
     That is the one that speaks most against the claim, or least for it; `describe` gives the reason
     from it. `seeds` are those of the groups that give the verdict.
@@ -280,12 +285,15 @@ class Rule(Settings):
         """Every run metric that its settings name, but for what decides nothing."""
         return [*getattr(self, "metrics", []), *filter(None, [getattr(self, "metric", None)])]
 
-    def find(self, table: pd.DataFrame, *metrics: str) -> pd.DataFrame:
-        """Its rows of a table that have these metrics; a score that is not finite is one.
+    def find(
+        self, evidence: Evidence, *metrics: str, table: pd.DataFrame | None = None
+    ) -> pd.DataFrame:
+        """Its cells that have these metrics, or rows of another table; any score is one.
 
         Raises NotMeasured if they lack a variant, or one at a named depth: a part of the cells
         cannot speak for all of them.
         """
+        table = evidence.cells if table is None else table
         rows = select(table, self.studies, self.named_variants, self.depths)
         with_metrics = f" with a {join_values(metrics)}" if metrics else ""
         for metric in metrics:
@@ -295,12 +303,12 @@ class Rule(Settings):
             lacking = sorted(set(self.depths or ()) - there)
             if lacking or not there:
                 where = f" at {join_values(lacking)} layers" if lacking else ""
-                raise NotMeasured(f"no run of {variant}{where}{with_metrics}")
+                raise NotMeasured(f"no run of {evidence.label(variant)}{where}{with_metrics}")
         return rows
 
-    def find_once(self, cells: pd.DataFrame, *metrics: str) -> pd.DataFrame:
+    def find_once(self, evidence: Evidence, *metrics: str) -> pd.DataFrame:
         """Likewise of cells, of which those that are the same runs are there once."""
-        return untestable.each_once(self.find(cells, *metrics))
+        return untestable.each_once(self.find(evidence, *metrics))
 
     def fewest_seeds(self, runs: pd.DataFrame, *, any_will_do: bool = False) -> int:
         """Of any cell. Raises NotMeasured for fewer than a verdict takes, if any will not do."""
@@ -353,7 +361,7 @@ class Level(Rule):
         seed_sd = evidence.seed_sd(self, value)
         cells = runs.assign(value=value).groupby(["depth", "variant"])
         return [
-            self.judge_cell(f"{variant} at {depth} layers", seeds, seed_sd)
+            self.judge_cell(f"{evidence.label(variant)} at {depth} layers", seeds, seed_sd)
             for (depth, variant), seeds in cells
         ]
 
@@ -382,10 +390,10 @@ class Band(Level):
         return replace(result, verdict=verdict, counted=True)
 
     def judge(self, evidence: Evidence) -> Judgement:
-        runs, score = self.find(evidence.cells), evidence.scores[self.studies[0]]
+        runs, score = self.find(evidence), evidence.scores[self.studies[0]]
         low, high, band = self.band()
         within = self.measure(runs, score).between(low, high).sum()
-        text = f"{within} of {len(runs)} runs {band}; least favourable"
+        text = f"{within} of {len(runs)} runs {band}; weakest case"
         return combine_results(
             self.judge_cells(runs, evidence), lambda w: f"{text} {w.name}: {_pm(w.estimate)}"
         )
@@ -416,7 +424,7 @@ class Near(Band):
         judged = replace(super().judge(evidence), published=self.value)
         if not self.beside:
             return judged
-        beside = _pm(t_interval(self.find(evidence.cells)[self.beside]))
+        beside = _pm(t_interval(self.find(evidence)[self.beside]))
         return replace(judged, reason=f"{judged.reason}; {self.beside} beside it: {beside}")
 
 
@@ -447,8 +455,9 @@ class Between(Band):
         return runs[self.metric]
 
     def judge(self, evidence: Evidence) -> Judgement:
-        if self.find(evidence.cells)[self.metric].isna().all():
-            raise NotMeasured(f"no run of {self.variant} with a {self.metric}")
+        if self.find(evidence)[self.metric].isna().all():
+            variant = evidence.label(self.variant)
+            raise NotMeasured(f"no run of {variant} with a {self.metric}")
         return super().judge(evidence)
 
 
@@ -488,7 +497,7 @@ class BesideChance(Level):
         return replace(result, estimate={**found, "ci95_half": found["high"] - found["mean"]})
 
     def judge(self, evidence: Evidence) -> Judgement:
-        runs, score = self.find_once(evidence.cells, SCORE), evidence.scores[self.studies[0]]
+        runs, score = self.find_once(evidence, SCORE), evidence.scores[self.studies[0]]
         results = self.judge_cells(runs, evidence)
         limit = score.perfect + self.fraction * (runs["score_chance"].iloc[0] - score.perfect)
         sides = ["below", "above"]
@@ -505,7 +514,7 @@ class BesideChance(Level):
             mean, low, high = (worst.estimate[part] for part in ("mean", "low", "high"))
             text = "not finite" if math.isnan(mean) else f"{mean:.3g}"
             text += f" ({low:.2g} to {high:.2g})" if math.isfinite(low) else ""
-            return f"{where}; least favourable: {worst.name}, {text}"
+            return f"{where}; weakest case: {worst.name}, {text}"
 
         return combine_results(results, describe, self.published)
 
@@ -533,8 +542,8 @@ class Falls(Level):
         return self.judge_group(name, estimate, margin, len(runs), seed_sd)
 
     def judge(self, evidence: Evidence) -> Judgement:
-        results = self.judge_cells(self.find_once(evidence.cells), evidence)
-        what = "least favourable: log10 of end to start of"
+        results = self.judge_cells(self.find_once(evidence), evidence)
+        what = "weakest case: log10 of end to start of"
         return combine_results(results, lambda w: f"{what} {w.name} {_pm(w.estimate)}")
 
 
@@ -558,7 +567,7 @@ class Fails(Count):
     published: float = math.nan
 
     def judge(self, evidence: Evidence) -> Judgement:
-        runs = self.find(evidence.cells, SCORE)
+        runs = self.find(evidence, SCORE)
         seeds, score = self.fewest_seeds(runs), t_interval(runs[SCORE])
         outcomes = ", ".join(f"{n} {what}" for what, n in runs["outcome"].value_counts().items())
         reason, failed = f"of {len(runs)} runs: {outcomes}", runs["outcome"] != "learned"
@@ -576,7 +585,7 @@ class DivergesAtOnce(Count):
     variant: str
 
     def judge(self, evidence: Evidence) -> Judgement:
-        runs = self.find(evidence.cells)
+        runs = self.find(evidence)
         at_once = runs["first_nonfinite_step"] == 0
         reason = f"not finite from the first step in {at_once.sum()} of {len(runs)} runs"
         verdict = verdict_of(at_once.all(), not at_once.any())
@@ -590,7 +599,7 @@ class NoEvents(Count):
     variants: Variants
 
     def judge(self, evidence: Evidence) -> Judgement:
-        runs = self.find_once(evidence.cells)
+        runs = self.find_once(evidence)
         events = int(runs["nonfinite_total"].sum())
         seeds = self.fewest_seeds(runs, any_will_do=events > 0)
         reason = f"{events} events in {int(runs['steps'].sum())} steps of {len(runs)} runs"
@@ -611,7 +620,7 @@ class Reaches(Count):
     value: float
 
     def judge(self, evidence: Evidence) -> Judgement:
-        runs = self.find(evidence.cells, self.metric)
+        runs = self.find(evidence, self.metric)
         there, largest = runs[self.metric] >= self.value, runs[self.metric].max()
         seeds = self.fewest_seeds(runs, any_will_do=there.any())
         tops = runs.groupby("depth")[self.metric].apply(_top_of_one_more)
@@ -644,9 +653,10 @@ class EveryStep(Count):
         """How far one run is from what is claimed; NaN where nothing can be said."""
 
     def judge(self, evidence: Evidence) -> Judgement:
-        rows = self.find(evidence.steps)
+        rows = self.find(evidence, table=evidence.steps)
         if self.metric not in rows:
-            raise NotMeasured(f"no run of {self.variant} with a {self.metric}")
+            variant = evidence.label(self.variant)
+            raise NotMeasured(f"no run of {variant} with a {self.metric}")
         seeds = self.fewest_seeds(rows[rows["step"] == rows["step"].min()])
         by_run = rows.sort_values("step").groupby(["study", "depth", "seed"])[self.metric]
         moves = by_run.apply(self.measure)
@@ -763,7 +773,11 @@ def unless_small(
 
 
 def pairs_at_depths(
-    runs: pd.DataFrame, one: str, others: Sequence[str], depths: Sequence[int] | None = None
+    runs: pd.DataFrame,
+    one: str,
+    others: Sequence[str],
+    label: Callable[[str], str],
+    depths: Sequence[int] | None = None,
 ) -> Iterator[tuple[int, str, pd.DataFrame, pd.DataFrame]]:
     """(depth, other, runs of `one` by seed, runs of the other) for every depth that both have.
 
@@ -771,11 +785,12 @@ def pairs_at_depths(
     """
     by_cell = {key: found.set_index("seed") for key, found in runs.groupby(["variant", "depth"])}
     for other in others:
+        both = f"{label(one)} and {label(other)}"
         has_one, has_other = ({d for v, d in by_cell if v == name} for name in (one, other))
         if not (common := has_one & has_other):
-            raise NotMeasured(f"no run of {one} and {other} at one depth")
+            raise NotMeasured(f"no run of {both} at one depth")
         if lacking := sorted(set(depths or ()) - common):
-            raise NotMeasured(f"no run of {one} and {other} at {join_values(lacking)} layers")
+            raise NotMeasured(f"no run of {both} at {join_values(lacking)} layers")
     for depth, other in itertools.product(sorted(runs["depth"].unique()), others):
         if (one, depth) in by_cell and (other, depth) in by_cell:
             yield depth, other, by_cell[one, depth], by_cell[other, depth]
@@ -792,7 +807,7 @@ def combine_pairs(
     """The judgement of all comparisons; of none if every one has a side that diverged.
 
     `skipped` are the names of those that have one, with their seeds. The reason lists the names of
-    each verdict behind its words, and describes the least favourable comparison.
+    each verdict behind its words, and describes the weakest case.
     """
     names = ", ".join(skipped)
     if not results:
@@ -840,11 +855,13 @@ class Ordered(Pair):
         scale = self.scale(evidence)
         seed_sd = evidence.seed_sd(self, scale)
         results, skipped, ran, again, untold = [], {}, set(), [], {}
-        values = runs.assign(value=scale)
-        for depth, other, *sides in pairs_at_depths(values, self.lower, self.higher, self.depths):
-            name, common = f"{other} at {depth} layers", sides[0].index.intersection(sides[1].index)
+        values, label = runs.assign(value=scale), evidence.label
+        pairs = pairs_at_depths(values, self.lower, self.higher, label, self.depths)
+        for depth, other, *sides in pairs:
+            name = f"{label(other)} at {depth} layers"
+            common = sides[0].index.intersection(sides[1].index)
             if common.empty:
-                raise NotMeasured(f"no run of {self.lower} and {other} at {depth} layers")
+                raise NotMeasured(f"no run of {label(self.lower)} and {name}")
             lower, higher = (side.loc[common] for side in sides)
             runs_of_other = (depth, *higher[untestable.SAME_AS])
             if runs_of_other in ran:
@@ -868,16 +885,16 @@ class Ordered(Pair):
             else:
                 result = self.unless_small(result, higher, evidence)
             results.append(result)
-        notes = [untestable.cannot(why, self.lower, *names) for why, names in untold.items()]
+        notes = [untestable.cannot(why, label(self.lower), *names) for why, names in untold.items()]
         if not (results or skipped):
             raise NotMeasured("; ".join(notes))
         notes += [f"the same run as another, and counted once: {', '.join(again)}"] if again else []
         words = {REPRODUCED: "below", CONTRADICTED: "above", NOT_REPRODUCED: "not apart from"}
-        words = {verdict: f"{self.lower} {word}" for verdict, word in words.items()}
+        words = {verdict: f"{label(self.lower)} {word}" for verdict, word in words.items()}
         what = "log10 ratio" if self.compares_ratios(evidence) else "difference"
 
         def describe(worst: GroupResult) -> str:
-            text = f"least favourable: {what} to {worst.name} {_pm(worst.estimate)}"
+            text = f"weakest case: {what} to {worst.name} {_pm(worst.estimate)}"
             if worst.estimate["sd"] > 0:  # neither of one run, nor of equal differences
                 text += f", effect {worst.estimate['mean'] / worst.estimate['sd']:.2g} sd"
             return text
@@ -909,12 +926,11 @@ class VariantThan(Pair):
 
         Raises NotMeasured where there is none.
         """
-        runs = self.values(self.find(evidence.cells, self.metric), evidence)
-        why = ""
-        pairs = []
-        for depth, _, *sides in pairs_at_depths(runs, self.variant, [self.than]):
+        runs = self.values(self.find(evidence, self.metric), evidence)
+        why, pairs, label = "", [], evidence.label
+        for depth, _, *sides in pairs_at_depths(runs, self.variant, [self.than], label):
             if nothing := self.tells_nothing(evidence, *sides):
-                why = untestable.cannot(nothing, self.variant, self.than)
+                why = untestable.cannot(nothing, label(self.variant), label(self.than))
             else:
                 pairs.append((f"at {depth} layers", *sides))
         if not pairs:
@@ -934,10 +950,11 @@ class NotBelow(VariantThan):
 
     def judge(self, evidence: Evidence) -> Judgement:
         results = []
+        variant, than = evidence.label(self.variant), evidence.label(self.than)
         for name, one, other in self.by_depth(evidence):
             found = t_interval(one["value"] - other["value"])
             if found["n"] < MIN_SEEDS:
-                both = f"{self.variant} and {self.than}"
+                both = f"{variant} and {than}"
                 raise NotMeasured(f"no run of {both} with {MIN_SEEDS} common seeds")
             margin = -(found["mean"] + found["ci95_half"])
             verdict = CONTRADICTED if margin > 0 else REPRODUCED
@@ -945,9 +962,9 @@ class NotBelow(VariantThan):
             if verdict == CONTRADICTED:
                 result = self.unless_small(result, other, evidence)
             results.append(result)
-        what = f"{self.variant} less {self.than}"
+        what = f"{variant} less {than}"
         return combine_results(
-            results, lambda w: f"least favourable {w.name}: {what} {_pm(w.estimate)}{_because(w)}"
+            results, lambda w: f"weakest case {w.name}: {what} {_pm(w.estimate)}{_because(w)}"
         )
 
 
@@ -965,7 +982,7 @@ class VariesMore(VariantThan):
     by: Literal["difference"] = "difference"
 
     def judge(self, evidence: Evidence) -> Judgement:
-        both, results = f"{self.variant} and {self.than}", []
+        both, results = " and ".join(map(evidence.label, (self.variant, self.than))), []
         for name, *sides in self.by_depth(evidence):
             one, other = (side["value"] for side in sides)
             seeds = min(len(one), len(other))
@@ -1008,15 +1025,16 @@ class RisesWithDepth(VariantThan):
         runs = self.values(runs, evidence)
         high, low = (runs[runs["variant"] == name] for name in (self.variant, self.than))
         deepest, shallowest = high["depth"].max(), low["depth"].min()
+        variant, than = evidence.label(self.variant), evidence.label(self.than)
         if not deepest >= self.deep:
-            raise NotMeasured(f"no run of {self.variant} at {self.deep} layers or more")
+            raise NotMeasured(f"no run of {variant} at {self.deep} layers or more")
         if not shallowest < self.deep:
-            raise NotMeasured(f"no run of {self.than} at fewer than {self.deep} layers")
+            raise NotMeasured(f"no run of {than} at fewer than {self.deep} layers")
         high, low = high[high["depth"] == deepest], low[low["depth"] == shallowest]
         if (seeds := min(len(high), len(low))) < MIN_SEEDS:
             raise NotMeasured(too_few(seeds), seeds)
         found = welch(high["value"], low["value"])
-        sides = f"{self.variant} at {deepest} layers less {self.than} at {shallowest}"
+        sides = f"{variant} at {deepest} layers less {than} at {shallowest}"
         result = self.judge_group(sides, found, -found["mean"], seeds)
         result = self.unless_small(result, low, evidence)
         return combine_results([result], lambda w: f"{sides}: {_pm(found)}{_because(w)}")
@@ -1041,7 +1059,7 @@ class SameAtEqualSteps(Rule):
     def judge(self, evidence: Evidence) -> Judgement:
         results, skipped, steps = [], {}, {}
         for depth, variant in itertools.product(self.depths, self.variants):
-            name = f"{variant} at {depth} layers"
+            name = f"{evidence.label(variant)} at {depth} layers"
             rows = [select(evidence.steps, [s], [variant], [depth]) for s in self.studies]
             gaps = [s for s, side in zip(self.studies, rows, strict=True) if side.empty]
             if gaps:
@@ -1086,7 +1104,7 @@ class PlatformsAgree(Rule):
     )
 
     def judge(self, evidence: Evidence) -> Judgement:
-        runs = self._find_all(evidence.cells)
+        runs = self._find_all(evidence, evidence.cells)
         results = []
         for platform, theirs in evidence.on_others(runs):
             if self.other_backend not in (None, platform.backend):
@@ -1094,12 +1112,13 @@ class PlatformsAgree(Rule):
             if self.other_device:
                 theirs = theirs[theirs["machine"].map(device_of) == self.other_device]
             try:
-                theirs = self._find_all(theirs)
+                theirs = self._find_all(evidence, theirs)
             except NotMeasured:
                 continue
             common = theirs.merge(runs, on=[*CELL, "seed"], suffixes=("_there", "_here"))
             for (study, depth, variant), seeds in common.groupby(CELL, sort=False):
-                name = f"{variant} at {depth} layers in {study}, beside {platform}"
+                where = f"{depth} layers in {study}, beside {platform}"
+                name = f"{evidence.label(variant)} at {where}"
                 score = evidence.scores[study]
                 ratio, chance = is_ratio(score.metric), seeds["score_chance_here"].iloc[0]
                 a, b = seeds[f"{SCORE}_here"], seeds[f"{SCORE}_there"]
@@ -1119,15 +1138,13 @@ class PlatformsAgree(Rule):
             results, lambda w: f"{text} {w.name}, {_pm(w.estimate)}{_because(w)}", 0.0
         )
 
-    def _find_all(self, runs: pd.DataFrame) -> pd.DataFrame:
-        """The runs of all studies. Raises NotMeasured if one of them lacks a cell."""
-        return pd.concat(
-            [self.find_once(runs[runs["study"] == name], SCORE) for name in self.studies]
-        )
+    def _find_all(self, evidence: Evidence, runs: pd.DataFrame) -> pd.DataFrame:
+        """Those of the runs that are of all studies. Raises NotMeasured if one lacks a cell."""
+        of_each = (replace(evidence, cells=runs[runs["study"] == name]) for name in self.studies)
+        return pd.concat([self.find_once(found, SCORE) for found in of_each])
 
     def _compare(self, name: str, a: pd.Series, b: pd.Series, *, ratio: bool) -> GroupResult:
-        # The logarithm of the ratio: two that are nearly equal would lose its digits.
-        found = t_interval(log10(a / b) if ratio else a - b)
+        found = t_interval(differences(a, b, ratio=ratio))
         margin = abs(found["mean"]) - float(to_scale(a, ratio=ratio).std(ddof=1))
         if (a.isna() != b.isna()).any():
             margin = math.inf
@@ -1181,7 +1198,8 @@ class LineInDepth(Relation):
         depths = sorted(runs["depth"].unique())
         if len(depths) < 3:
             metric = self.metrics[0]
-            raise NotMeasured(f"no run of {self.variant} at three depths with a finite {metric}")
+            variant = evidence.label(self.variant)
+            raise NotMeasured(f"no run of {variant} at three depths with a finite {metric}")
         from scipy import stats
 
         fit = stats.linregress(runs["depth"], runs["value"])
@@ -1212,7 +1230,7 @@ class Correlates(Relation):
     at_least: float
 
     def judge(self, evidence: Evidence) -> Judgement:
-        runs = self.find_once(evidence.cells, *self.metrics)
+        runs = self.find_once(evidence, *self.metrics)
         one, other = (runs[name] for name in self.metrics)
         # Fisher's interval takes four points.
         if len(runs) < 4 or min(one.nunique(), other.nunique()) == 1:

@@ -42,9 +42,9 @@ GATES = ("gate_first_final", "gate_mean_final", "gate_largest_final")
 SINKHORN_ERRORS = ("base_row_error_final", "base_column_error_final")
 
 
-def cannot(why: str, *variants: str) -> str:
-    """The reason of a test that cannot be made this way."""
-    *most, last = variants
+def cannot(why: str, *labels: str) -> str:
+    """The reason of a test of these variants that cannot be made this way."""
+    *most, last = labels
     named = f"{', '.join(most)} and {last}" if most else last
     return f"cannot be tested this way: {why.format(named)}"
 

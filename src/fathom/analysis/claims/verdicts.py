@@ -155,7 +155,8 @@ def judge(config: Config, claim: Claim, test: Rule, evidence: Evidence) -> Judge
         if barred:
             return Judgement(NOT_MEASURED, "; ".join(dict.fromkeys(barred.values())))
         if len(found):
-            reason = untestable.cannot(untestable.IDENTITY, *found["variant"].unique())
+            labels = map(evidence.label, found["variant"].unique())
+            reason = untestable.cannot(untestable.IDENTITY, *labels)
             return Judgement(NOT_MEASURED, reason)
         return Judgement(NOT_MEASURED, str(gap), seeds=gap.seeds)
 

@@ -98,6 +98,10 @@ MOST_LINES = 12
 """A study with more variants has no figures with a line for each: colours would repeat."""
 
 
+NO_WEIGHTS = "runs of this study keep no weights"
+"""Why nothing can be drawn from what networks generate."""
+
+
 @dataclass(frozen=True)
 class Declaration:
     """A figure, and what others need to know of it."""
@@ -266,7 +270,11 @@ def _considered(config: Config, study: str) -> list[tuple[Declaration, str]]:
     cells = [cell for cell in config.cells() if cell.study == study]
     schemes = {cell.variant: config.connection(study, cell.variant) for cell in cells}
     points = {(cell.variant, cell.depth) for cell in cells}
-    return _judge(_named(config, study, len(schemes)), schemes, points)
+    keeps_weights = config.studies[study].weights
+    return [
+        (declared, why if keeps_weights or "samples" not in declared.reads else NO_WEIGHTS)
+        for declared, why in _judge(_named(config, study, len(schemes)), schemes, points)
+    ]
 
 
 def _judge(
