@@ -6,6 +6,7 @@ Intervals and counts: docs/definitions.md, "Statistics".
 from __future__ import annotations
 
 import gzip
+import io
 import itertools
 import math
 import re
@@ -183,17 +184,21 @@ COLUMNS = {
 MAKE_AGAIN = "run: fathom tables, then: fathom claims"
 
 
-def read_table(file: Path, remedy: str = MAKE_AGAIN, name: str = "") -> pd.DataFrame:
+def read_table(
+    file: Path, remedy: str = MAKE_AGAIN, name: str = "", study: str = ""
+) -> pd.DataFrame:
     """A table as written. Text stays text, and an empty text is not a missing number.
 
-    `name`: of the table that it stands for, where the file is called otherwise. Raises TableError,
+    `name`: of the table that it stands for, where the file is called otherwise. `study`: of a
+    compressed table whose first column is the study, the rows of this one alone. Raises TableError,
     with the remedy, for a file that is no such table.
     """
     try:
+        source = _rows_of_study(file, study) if study else file
         # Only what is empty is missing: a variant may be called `nan`. Given types of columns and
         # not functions, pandas would take three times as long for a wide table.
         table = pd.read_csv(
-            file, converters=dict.fromkeys(TEXT, str), keep_default_na=False, na_values=[""]
+            source, converters=dict.fromkeys(TEXT, str), keep_default_na=False, na_values=[""]
         )
     except (ValueError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         why = f"cannot be read ({one_line(str(error))})"
@@ -203,6 +208,14 @@ def read_table(file: Path, remedy: str = MAKE_AGAIN, name: str = "") -> pd.DataF
     texts = {name: table[name].astype(str).fillna("") for name in table if name in TEXT}
     table = table.assign(**texts)
     return _edit_text(table, PLAIN_FORMULA, "")
+
+
+def _rows_of_study(file: Path, study: str) -> io.BytesIO:
+    """The first line of a table, and the lines of a study: parsing all would take far longer."""
+    begins = f"{study},".encode()
+    with gzip.open(file) as opened:
+        lines = [line for n, line in enumerate(opened) if n == 0 or line.startswith(begins)]
+    return io.BytesIO(b"".join(lines))
 
 
 def read_with_times(file: Path, name: str = "") -> pd.DataFrame:

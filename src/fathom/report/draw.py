@@ -71,14 +71,15 @@ def draw_study(
     if study not in config.studies:
         raise ConfigError(unknown("study", study, config.studies))
     declared = [find(name) for name in only] or figures_of_study(config, study)
-    steps, summary, effects = (
-        read_table(file, name=name) for file, name in zip(tables, STUDY_TABLES, strict=True)
+    steps = read_table(tables[0], name=STUDY_TABLES[0], study=study)
+    summary, effects = (
+        read_table(file, name=name) for file, name in zip(tables[1:], STUDY_TABLES[1:], strict=True)
     )
     of = title_of(study, platform)
     units = loss_units(config)
     own = with_loss_unit(_rows_of(steps, study, platform), units)
     if own.empty:
-        known = steps[["study", "platform"]].drop_duplicates().itertuples(index=False)
+        known = summary[["study", "platform"]].drop_duplicates().itertuples(index=False)
         titles = [title_of(name, Platform.parse(key)) for name, key in known]
         raise ConfigError(f"{tables[0]}: {unknown('study and platform', of, titles)}")
     axes = own[AXES].drop_duplicates().astype(object).itertuples(index=False)
@@ -94,7 +95,7 @@ def draw_study(
     data = {read: read_table(file) for read, file in others.items() if read != "times"}
     if "times" in others:
         data["times"] = read_with_times(tables[1], STUDY_TABLES[1])
-    labels = config.labels | labels_of(steps["platform"])
+    labels = config.labels | labels_of(summary["platform"])
     figures = draw_figures(
         declared,
         f"{labels.get(study, study)} ({labels[platform.name]})",

@@ -201,7 +201,7 @@ DECODER = json.JSONDecoder(parse_constant=lambda name: math.inf)
 
 
 def decode_row(line: str) -> Row:
-    """The inverse of `encode_row`. Raises ValueError for a number that JSON has not, or any kind."""
+    """The inverse of `encode_row`. Raises ValueError for what it does not write."""
     row = DECODER.decode(line)
     kinds = row.pop("nonfinite", {})
     for name in [name for name, value in row.items() if value in (math.inf, -math.inf)]:
