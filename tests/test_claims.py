@@ -1696,8 +1696,10 @@ MISTAKES = [
     ("statement: It fails.", "statement: It fails.\n    device: cdua", FIRST, "'cuda'"),
     (A_TEST, near("gain_final")[:-1] + ", beside: gane}", FIRST, "gane"),
     ("depths: [8]", "depths: [8], seeds: 0", FIRST, "seeds"),
+    (A_TEST, near("states_tracked"), FIRST, "has no metric 'states_tracked'"),
     # --- values
     ("metric: loss_final", "metric: loss_fnal", ["values.0"], "loss_fnal"),
+    ("metric: loss_final", "metric: states_tracked", ["values.0"], "'states_tracked'"),
     ("{mhc: {8: 0.5}}", "{mhc: 0.5}", ["values.0"], "0.5"),
     ("{mhc: {8: 0.5}}", "{}", ["values.0"], "at least 1 item"),
     ("{mhc: {8: 0.5}}", "{mhc: {8: [0.8, 0.4]}}", ["values.0"], "a range as in [0.4, 0.8]"),

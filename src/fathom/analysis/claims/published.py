@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator
@@ -15,9 +16,10 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from fathom import tasks
 from fathom.analysis.claims.questions import AnyQuestion, Headline, OfClaim
-from fathom.analysis.claims.rules import RULES, MinimumScale, Rule
+from fathom.analysis.claims.rules import RULES, SCORE, MinimumScale, Rule
 from fathom.analysis.platforms import DEVICES
 from fathom.config import BACKENDS, Config, Optimizer, read_yaml
+from fathom.metrics import STEP_METRICS
 from fathom.models.connections.schemes import SCHEMES
 from fathom.settings import ConfigError, OneLine, Settings, one_of, short_repr, unknown, validate
 
@@ -264,14 +266,22 @@ def _misnamed(published: Published, config: Config) -> Iterator[str]:
         if entry.source not in published.sources:
             yield f"{where}: {unknown('source', entry.source, published.sources)}"
         named: list[str] = []
+        measured: list[tuple[str, str]] = []
         if isinstance(entry, Figures) and entry.study in config.studies:
             named += entry.cells
+            measured.append((entry.study, entry.metric))
         for test in entry.tests if isinstance(entry, Claim) else ():
-            if any(study in config.studies for study in test.studies):
+            if there := [study for study in test.studies if study in config.studies]:
                 named += test.named_variants
+                measured += itertools.product(there, test.named_metrics)
         yield from (
             f"{where}: {unknown('variant', n, variants)}" for n in named if n not in variants
         )
+        for study, metric in measured:
+            task = config.studies[study].task
+            of_steps = STEP_METRICS | tasks.load(task).step_metrics
+            if metric not in (SCORE, *tasks.run_metrics((task,)), *of_steps):
+                yield f"{where}: the task of {study}, {task}, has no metric '{metric}'"
     for name, count in Counter(claim.id for claim in published.claims).items():
         if count > 1:
             yield f"claim '{name}': {count} claims have the same id"
