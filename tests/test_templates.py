@@ -83,6 +83,12 @@ def test_every_find_is_named_with_its_line(prose):
         prose("4", name="studies/STUDY.md.j2")
 
 
+def test_a_template_that_is_not_utf8_is_named(tmp_path):
+    (tmp_path / "PAGE.md.j2").write_bytes(b"caf\xe9")
+    with pytest.raises(ConfigError, match=r"PAGE\.md\.j2: is not UTF-8"):
+        check_numbers(tmp_path)
+
+
 def test_paragraphs_are_what_blank_lines_separate():
     assert split_paragraphs("\n One\n and a half.\n  \n\n\nTwo. \n") == ["One and a half.", "Two."]
     assert split_paragraphs(" \n\n") == []

@@ -3,11 +3,11 @@
 from fathom.config.load import check_config, installed_backends, load_config, parse_yaml, read_yaml
 from fathom.config.study import CONTROL_DEPTHS, Compute, Config, Contrast, Study
 from fathom.settings import ConfigError
-from fathom.spec import BACKENDS, Cell, Muon, Optimizer, Spec
+from fathom.spec import BACKENDS, Cell, Optimizer, Spec
 from fathom.tasks import parse_spec
 
 __all__ = [
     "BACKENDS", "CONTROL_DEPTHS", "Cell", "Compute", "Config", "ConfigError", "Contrast",
-    "Muon", "Optimizer", "Spec", "Study",
+    "Optimizer", "Spec", "Study",
     "check_config", "installed_backends", "load_config", "parse_spec", "parse_yaml", "read_yaml",
 ]  # fmt: skip

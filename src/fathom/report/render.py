@@ -180,7 +180,7 @@ def fill(environment: jinja2.Environment, name: str, **values: Any) -> str:  # n
     """A template's text. Raises ConfigError naming the file and the line that cannot be filled."""
     try:
         return environment.get_template(name).render(**values)
-    except jinja2.TemplateError as error:
+    except (jinja2.TemplateError, UnicodeDecodeError) as error:
         # Jinja puts its templates into the traceback: the last may be one that this one imports.
         frames = traceback.extract_tb(error.__traceback__)
         lines = [f"{f.filename}: line {f.lineno}" for f in frames if f.filename.endswith(".j2")]
@@ -268,11 +268,14 @@ NOT_PROSE = re.compile(
 def check_numbers(templates: Path) -> None:
     """Refuse a template with a digit outside an expression, be it a name's: `{{ "H_2" }}`.
 
-    Raises ConfigError, one line for each find, naming template and line.
+    Raises ConfigError, one line for each find, naming template and line; or if it is not UTF-8.
     """
     finds = []
     for template in sorted(templates.rglob("*.j2")):
-        source = template.read_text(encoding="utf-8")
+        try:
+            source = template.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{template}: is not UTF-8 ({error})") from error
         # Blanked rather than removed, so that line numbers stay.
         prose = NOT_PROSE.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), source)
         for line_number, line in enumerate(prose.splitlines(), start=1):
