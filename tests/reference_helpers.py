@@ -15,8 +15,9 @@ BUNDLES = "bundles"
 PARTS = ("src", "workflow", "report", "envs", "config.yaml", "Makefile")
 """Of the project, what rendering needs."""
 
-MAX_BYTES = 62 * 10**6
-"""Of all of the reference, which a clone has to fetch: results on counting took 40."""
+MAX_BYTES = 70 * 10**6
+"""Of all of the reference, which a clone has to fetch: results on counting took 40, and five seeds
+of each released design took the last seven."""
 
 LEVELS = 40
 """Of 255: a pixel of a picture differs if a channel does by more."""
