@@ -49,6 +49,7 @@ ALL = ("tables", "report", "--configfile", "workflow/presets/smoke.yaml", "grid.
 ON_THE_CLUSTER = (
     "--workflow-profile", "slurm", "--group-components", "cells=2",
     "--slurm-status-command", "squeue", "--slurm-init-seconds-before-status-checks", "1",
+    "--latency-wait", "5",  # one disk; a job that is cancelled may wait this long for its files
 )  # fmt: skip
 SECONDS = 300
 """Nothing here takes as long, unless it hangs."""
@@ -126,8 +127,8 @@ def interrupted(cluster, workflow):
     workflow.wait_for_checkpoint(process)
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=SECONDS) != 0
-    wait_until(lambda: not cluster.waiting_or_running())  # Slurm gives jobs a moment to end
-    wait_until(lambda: not working_in(workflow.folder))
+    wait_until_none(cluster.waiting_or_running)  # Slurm gives jobs a moment to end
+    wait_until_none(lambda: commands_in(workflow.folder))
     return cluster.submitted()
 
 
@@ -216,14 +217,29 @@ def test_nothing_is_left_when_the_tests_are_killed(new_folder):
 
 
 def name_of(process):
+    return from_proc(process, "comm").strip()
+
+
+def commands_in(folder):
+    """Command lines of the processes that work in a folder; of what ends meanwhile, nothing."""
+    found = (from_proc(process, "cmdline").replace("\0", " ") for process in working_in(folder))
+    return [command for command in found if command]
+
+
+def from_proc(process, name):
     try:
-        return Path(f"/proc/{process}/comm").read_text().strip()
-    except FileNotFoundError:
+        return Path(f"/proc/{process}/{name}").read_text()
+    except (FileNotFoundError, ProcessLookupError):
         return ""
 
 
-def wait_until(condition):
+def wait_until_none(left):
+    """Wait until nothing is left; the failure after a minute says what is."""
     end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
+    while found := left():
+        assert time.monotonic() < end, found
         time.sleep(0.1)
+
+
+def wait_until(condition):
+    wait_until_none(lambda: [] if condition() else ["the condition does not hold"])
