@@ -27,17 +27,23 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
     from matplotlib.transforms import Transform
 
+# Plain networks are black and grey. What a demo and a paper have under one name is dark and light
+# of one hue: HC orange, mHC blue. Green: H_res is the identity.
 COLOURS = {
-    "baseline": "#000000", "hc": "#D55E00", "mhc": "#0072B2",
-    "resnet": "#000000", "resgcn": "#000000", "hc_causal": "#D55E00", "mhc_causal": "#0072B2",
-    "hc_static": "#E69F00", "mhc_static": "#56B4E9",
-    "hc_dynamic": "#CC79A7", "mhc_dynamic": "#009E73", "hc_paper_static": "#7F7F7F",
-    "hc_paper": "#CC79A7", "mhc_paper": "#009E73", "mhc_identity": "#56B4E9", "mhc_lite": "#E69F00",
-    "krom_hc": "#8C564B", "circulant_mhc": "#6A3D9A", "mhc_cycle_static": "#B2A100",
+    "baseline": "#000000", "resnet": "#000000", "resgcn": "#000000",
+    "baseline_wider": "#666666", "baseline_longer": "#8F8F8F",
+    "hc": "#D55E00", "hc_paper": "#E69F00", "hc_paper_static": "#C9A66B",
+    "hc_causal": "#D55E00", "hc_static": "#E69F00", "hc_dynamic": "#CC79A7",
+    "mhc": "#0072B2", "mhc_paper": "#56B4E9", "mhc_cycle": "#332288", "mhc_cycle_static": "#6A3D9A",
+    "mhc_causal": "#0072B2", "mhc_static": "#56B4E9", "mhc_dynamic": "#332288",
+    "mhc_identity": "#009E73", "mhc_identity_cycle": "#1B7837",
+    "mhc_lite": "#CC79A7", "krom_hc": "#8C564B", "circulant_mhc": "#6A3D9A",
+    "deepseek_v4": "#A50F15", "deepseek_v41": "#E7298A", "glm5_next": "#6A3D9A",
+    "hy_v4": "#B2A100", "qwen4_exp": "#8C564B", "altup": "#44AA99",
     "v1": "#D55E00", "v1_20": "#8C564B", "v1_noise": "#E69F00", "v2": "#CC79A7",
     "v3": "#0072B2", "v4a": "#56B4E9", "v4b": "#6A3D9A", "v4c": "#009E73", "v4d": "#B2A100",
     "v4d_50": "#7F7F7F",
-    "v5": "#000000",
+    "v5": "#4D4D4D",
 }  # fmt: skip
 SPARE_COLOURS = ("#B2A100", "#6A3D9A", "#8C564B", "#1B7837", "#A50F15", "#4D4D4D", "#E7298A")
 MARKERS = ("o", "s", "^", "D", "v", "P")
