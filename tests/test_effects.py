@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 from fathom.analysis.effects import (
+    AT_BEST_RATE,
     differing_settings,
     effects_table,
     pairs_of_several_settings,
@@ -329,3 +330,51 @@ def test_pairs_that_differ_in_several_settings_are_named_from_the_config_alone(c
     assert capsys.readouterr().out == (
         "a: lower and mhc differ in several settings: optimizer.lr, steps\n"
     )
+
+
+RATES = (0.001, 0.002, 0.004)
+
+
+def at_best_rates(rates=RATES, **scores):
+    """Rows at the best rates, of scores by connection, rate by rate and seed by seed."""
+    data = config_with(studies=("a",)).model_dump(mode="json")
+    data["studies"]["a"]["variants"] = [
+        {f"{connection}_{k}": {"connection": connection, "optimizer": {"lr": rate}}}
+        for connection in scores
+        for k, rate in enumerate(rates)
+    ]
+    rows = [
+        seeds("score", of_seeds, variant=f"{connection}_{k}")
+        for connection, by_rate in scores.items()
+        for k, of_seeds in enumerate(by_rate)
+    ]
+    table = effects_table(check_config(data), frame(*rows))
+    return table[table["question"] == AT_BEST_RATE].to_dict("records")
+
+
+def test_each_connection_is_compared_at_the_best_of_its_own_rates():
+    plain = [[2.0, 2.2, 2.1], [1.0, 1.1, 1.2], [3.0, 3.0, 3.0]]
+    lower_but_diverged = [0.1, 0.1, math.nan]
+    (row,) = at_best_rates(
+        baseline=plain, mhc=[lower_but_diverged, [2.0, 2.0, 2.0], [0.5, 0.55, 0.6]]
+    )
+    assert (row["variant"], row["against"]) == ("mhc_2", "baseline_1")
+    assert row["effect"] == pytest.approx(math.log10(0.5))
+    assert row["at_edge"] == "mhc_2"
+    assert row["verdict"] == "lower"
+
+
+def test_the_best_rate_is_chosen_over_seeds_that_all_rates_have():
+    five = [1.0, 1.0, 1.0, 9.0, 9.0]  # worse in the mean over all of its seeds
+    (row,) = at_best_rates(
+        baseline=[[2.0] * 3, five, [3.0] * 3], mhc=[[2.0] * 3, [1.5] * 3, [3.0] * 3]
+    )
+    assert (row["against"], row["at_edge"]) == ("baseline_1", "")
+
+
+def test_two_rates_have_no_best_one():
+    assert not at_best_rates((0.001, 0.002), baseline=[[1.0] * 3] * 2, mhc=[[2.0] * 3] * 2)
+
+
+def test_nothing_is_compared_where_the_plain_network_has_one_rate():
+    assert not at_best_rates(hc=[[1.0] * 3] * 3, mhc=[[2.0] * 3] * 3)

@@ -5,6 +5,7 @@ Definitions: docs/definitions.md, "Effects".
 
 from __future__ import annotations
 
+import json
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -60,11 +61,16 @@ ALIKE, SMALL, TURNS, UNTOLD = (
 AGAINST_PLAIN = "Does it end better than the plain residual network?"
 """What is asked of every variant of a study that has no contrasts of its own."""
 
+AT_BEST_RATE = "At each one's best rate, does it end better than the plain residual network?"
+"""What is asked where several learning rates were tried."""
+FEWEST_RATES = 3
+"""Of fewer, none can be the best and have others on both sides."""
+
 COLUMNS = [
     "study", "platform", "depth", "question", "variant", "against", "against_plain", "differs_in",
     "metric", "by", "seeds", "effect", "ci95_half", "against_mean", "seed_sd", "p", "p_holm",
     "of_chance", "of_chance_low", "of_chance_high", "visible", "midway", "midway_ci95_half",
-    "verdict", "better", "seeds_needed",
+    "verdict", "better", "seeds_needed", "at_edge",
 ]  # fmt: skip
 
 
@@ -83,7 +89,8 @@ def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
     counts where both sides are there, and finite. `p` is that of no effect, and `p_holm` the same
     corrected for the study's contrasts on the platform, metric by metric. `against_plain`: whether
     that one is a plain residual network. `differs_in`: the settings that the two differ in, as
-    `differing_settings` names them.
+    `differing_settings` names them. `at_edge`: the sides of a contrast at the best rates whose rate
+    is the smallest or the largest that was tried.
 
     Of the score alone: `of_chance` with the ends of its interval, the difference as a share of the
     distance from chance to perfect; `visible`, the smallest such share that would be established;
@@ -97,7 +104,9 @@ def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
         found = []
         for (platform, depth), group in runs.groupby(["platform", "depth"], sort=False):
             by_variant = {v: seeds.set_index("seed") for v, seeds in group.groupby("variant")}
-            for contrast in contrasts_of(config, name):
+            rates = rates_tried(config, by_variant)
+            at_best = contrast_at_best_rates(config, name, rates, by_variant, scores[name])
+            for contrast in [*contrasts_of(config, name), *at_best]:
                 for variant, against in contrast.pairs:
                     if not {variant, against} <= by_variant.keys():
                         continue
@@ -111,9 +120,15 @@ def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
                         "against": against,
                         "against_plain": config.connection(name, against).kind == "plain",
                         "differs_in": ", ".join(differing_settings(config, sides)),
+                        "at_edge": at_edge(rates, contrast, (variant, against)),
                     }
                     values = by_variant[variant], by_variant[against]
-                    found += [{**labels, **one} for one in _effects(*values, scores[name])]
+                    of_score_alone = contrast.question == AT_BEST_RATE
+                    found += [
+                        {**labels, **one}
+                        for one in _effects(*values, scores[name])
+                        if one["metric"] == "score" or not of_score_alone
+                    ]
         rows += _judge_together(found, scores[name])
     return pd.DataFrame(rows, columns=COLUMNS)
 
@@ -137,6 +152,57 @@ def contrasts_of(config: Config, study: str) -> tuple[Contrast, ...]:
     if own or plain is None or not pairs:
         return own
     return (Contrast(question=AGAINST_PLAIN, pairs=pairs),)
+
+
+Runs = Mapping[str, pd.DataFrame]
+"""By variant, its rows of the table of cells, by seed; of one study, depth and platform."""
+
+Rates = Sequence[Mapping[str, float]]
+"""By variant, the learning rate; of variants that differ in it alone, from the smallest on."""
+
+
+def rates_tried(config: Config, runs: Runs) -> Rates:
+    """The variants that were trained at FEWEST_RATES learning rates or more."""
+    found: dict[str, dict[str, float]] = defaultdict(dict)
+    for variant, rows in runs.items():
+        settings = config.spec(Cell.parse(rows.iloc[0]["key"])).model_dump() | OF_THE_CELL
+        rate = settings["optimizer"].pop("lr")
+        found[json.dumps(settings, sort_keys=True)][variant] = rate
+    tried = (dict(sorted(rates.items(), key=lambda item: item[1])) for rates in found.values())
+    return [rates for rates in tried if len(rates) >= FEWEST_RATES]
+
+
+def contrast_at_best_rates(
+    config: Config, study: str, rates: Rates, runs: Runs, score: Score
+) -> Iterator[Contrast]:
+    """Each connection at its best rate against the plain network at its own, if both were tried.
+
+    The best rate is that of the best mean score over the seeds that all rates have. A rate at which
+    one of these has no score is not the best.
+    """
+    found = [best for tried in rates if (best := best_rate(list(tried), runs, score))]
+    plain = next((v for v in found if config.connection(study, v).kind == "plain"), None)
+    pairs = [[variant, plain] for variant in found if variant != plain]
+    if plain and pairs:
+        yield Contrast(question=AT_BEST_RATE, pairs=pairs)
+
+
+def best_rate(variants: Sequence[str], runs: Runs, score: Score) -> str | None:
+    """The one of these variants whose mean score is the best; None if none has a score."""
+    scores = {v: to_scale(runs[v]["score"], ratio=is_ratio(score.metric)) for v in variants}
+    common = sorted(set.intersection(*(set(values.index) for values in scores.values())))
+    means = {v: values[common].mean(skipna=False) for v, values in scores.items()}
+    sign = 1 if score.better == "lower" else -1
+    known = {v: sign * mean for v, mean in means.items() if not math.isnan(mean)}
+    return min(known, key=known.__getitem__) if known else None
+
+
+def at_edge(rates: Rates, contrast: Contrast, pair: Sequence[str]) -> str:
+    """Which of a pair at its best rates has the smallest or the largest that was tried."""
+    if contrast.question != AT_BEST_RATE:
+        return ""
+    ends = {end for tried in map(list, rates) for end in (tried[0], tried[-1])}
+    return ", ".join(variant for variant in pair if variant in ends)
 
 
 def differing_settings(config: Config, keys: Sequence[str]) -> list[str]:

@@ -147,7 +147,7 @@ PROFILES = "profiles.csv"
 TEXT = (
     "key", "study", "variant", "against", "connection", "backend", "platform", "platform_a",
     "platform_b", "machine", "answer", "plain_depths", "plain_diverged",
-    "status", "reason", "outcome", "score_metric", "made_by", "question",
+    "status", "reason", "outcome", "score_metric", "made_by", "question", "at_edge",
     "framework_version", "python", "numpy",
 )  # fmt: skip
 """Columns of text that could look like a number, or be empty."""

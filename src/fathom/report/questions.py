@@ -25,7 +25,7 @@ from fathom.analysis.claims.questions import (
 )
 from fathom.analysis.claims.rules import NOT_MEASURED
 from fathom.analysis.effective_depth import BELOW, BEYOND
-from fathom.analysis.effects import HIGHER, LOWER, TURNS, UNTOLD
+from fathom.analysis.effects import AT_BEST_RATE, HIGHER, LOWER, TURNS, UNTOLD
 from fathom.report.formatting import change, count_layers, either_way, number, percent
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ def of_effects(question: Effects, results: Results) -> Found | None:
     `better`, `worse`, `no difference`, `untold` or `turns`, where all pairs agree; else `mixed`.
     """
     study = results.studies.get(question.study)
-    rows = _contrasts(study, question.pairs, question.depth) if study else []
+    rows = _contrasts(study, question.pairs, question.contrast, question.depth) if study else []
     if study is None or not rows:
         return None
     rows.sort(key=lambda row: (_outcome(row) == "untold", -abs(row["of_chance"])))
@@ -225,7 +225,7 @@ def of_best(question: Best, results: Results) -> Found | None:
     """
     study = results.studies.get(question.study)
     pairs = [(variant, question.against) for variant in question.variants]
-    rows = _contrasts(study, pairs, None) if study else []
+    rows = _contrasts(study, pairs) if study else []
     if study is None or not rows:
         return None
     sign = 1 if study.score.better == "lower" else -1
@@ -239,14 +239,25 @@ def of_best(question: Best, results: Results) -> Found | None:
 
 
 def _contrasts(
-    study: StudyPresenter, pairs: Sequence[tuple[str, str]], depth: int | None
+    study: StudyPresenter,
+    pairs: Sequence[tuple[str, str]] | None,
+    contrast: str | None = None,
+    depth: int | None = None,
 ) -> list[Record]:
-    """What the first platform shows of these pairs' score, at one depth or the deepest."""
+    """What the first platform shows of the score, at one depth or the deepest.
+
+    Of these pairs, wherever they are asked for, or of a whole contrast.
+    """
     rows = [
         row
-        for found in study.effects("score", study.platforms[0]).values()
+        for question, found in study.effects("score", study.platforms[0]).items()
         for row in found
-        if (row["variant"], row["against"]) in pairs and depth in (None, row["depth"])
+        if (
+            question == contrast
+            if pairs is None
+            else question != AT_BEST_RATE and (row["variant"], row["against"]) in pairs
+        )
+        and depth in (None, row["depth"])
     ]
     deepest = max((row["depth"] for row in rows), default=0)
     return [row for row in rows if row["depth"] == deepest]

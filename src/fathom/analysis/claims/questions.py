@@ -67,8 +67,17 @@ class Effects(Question):
     outcomes = ("better", "worse", "no difference", "untold", "turns", "mixed")
     kind: Literal["effects"]
     study: str
-    pairs: Annotated[list[tuple[str, str]], Field(min_length=1)]
+    pairs: Annotated[list[tuple[str, str]], Field(min_length=1)] | None = None
+    """Those that are asked; or all of a contrast:"""
+    contrast: OneLine | None = None
+    """The question that effects.csv has of it."""
     depth: int | None = None
+
+    @model_validator(mode="after")
+    def _asks_of_pairs_or_a_contrast(self) -> Effects:
+        if (self.pairs is None) == (self.contrast is None):
+            raise ValueError("give either pairs or contrast")
+        return self
 
 
 class Best(Question):
