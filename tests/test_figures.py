@@ -816,6 +816,19 @@ def test_the_overview_has_four_studies_over_depth_the_first_of_each_score_before
     assert [ax.get_title("left") for ax in page.axes] == ["How deep can it be?", "b", "d", "f"]
 
 
+@pytest.mark.parametrize(("beside", "named"), [(7, 8), (8, 1)])
+def test_of_many_variants_the_overview_has_those_of_several_depths(beside, named):
+    cells = cells_of(
+        *({"variant": "baseline", "depth": depth} for depth in (1, 2, 3, 4)),
+        *({"variant": variant, "depth": 4} for variant in "abcdefgh"[:beside]),
+    )
+    declared = [figures_of("overview")["score_against_depth"]]
+    scores = dict.fromkeys(cells["study"], tasks.score_of("tokens"))
+    (page,) = draw_figures(declared, "", cells=cells, scores=scores).values()
+    (ax,) = page.axes
+    assert len([text for text in ax.texts if text.get_text() != "chance"]) == named
+
+
 def test_an_overview_of_nothing_says_so():
     empty = {table: data.iloc[:0] for table, data in data_of("tokens", count=1).items()
              if isinstance(data, pd.DataFrame)}  # fmt: skip

@@ -609,6 +609,25 @@ def test_a_study_without_matrices_or_tokens_has_no_word_of_them(quick, tmp_path)
     assert "gain: difference" not in compared
 
 
+def test_a_best_rate_beside_which_no_other_was_tried_is_named(quick, tmp_path):
+    own = {"depths": [12], "backends": ["torch"], "variants": [
+        {f"{connection}_{k}": {"connection": connection, "optimizer": {"lr": rate}}}
+        for connection in ("baseline", "mhc") for k, rate in enumerate((0.001, 0.002, 0.004))
+    ]}  # fmt: skip
+    config = config_with(tmp_path, ("rates",), rates=own)
+    best = {"baseline": (2.0, 1.0, 3.0), "mhc": (2.0, 1.5, 0.5)}
+    rows = [
+        run(study="rates", depth=12, variant=f"{v}_{k}", seed=s, loss_final=loss + s / 100)
+        for v, by_rate in best.items()
+        for k, loss in enumerate(by_rate)
+        for s in range(3)
+    ]
+    text = page(write_all(config, *quick, rows, []), "rates")
+    _, _, after = text.partition("a better one may lie beyond it:")
+    assert re.findall(r"^- (.*)$", after, re.M)[0] == "mhc_2, at 12 layers on PyTorch"
+    assert "| mhc_2 | baseline_1 |" in text
+
+
 def test_contrasts_are_told_question_by_question(quick, tmp_path):
     pairs = [["mhc", "baseline"], ["hc", "baseline"]]
     own = {"variants": ["baseline", "hc", "mhc"], "depths": [12], "backends": ["torch"],

@@ -32,6 +32,9 @@ BESIDE = 2
 MOST_SWEEPS = 4
 """So many panels a first look takes in; figures of the studies show the others."""
 
+MOST_NAMES = 8
+"""So many names fit beside a panel."""
+
 MOST_ASIDE = 0.3
 """Of the distance between two depths: within it lie the points of one."""
 
@@ -46,11 +49,13 @@ def score_against_depth(cells: pd.DataFrame, scores: Mapping[str, Score], title:
     Four studies over depth: the first of each score, then others. A point is the mean over seeds
     (geometric, if the score is positive), a bar their range. Hollow: a seed ended at chance. A
     cross above the panel: a seed diverged, and there is no mean. Dotted: the score at chance, where
-    it is near. Runs of another length say so, and no line leads to them.
+    it is near. Runs of another length say so, and no line leads to them. Of a study with many
+    variants only those are drawn that were measured at several depths.
     """
     from fathom.analysis.tables import counted  # it loads SciPy
 
     sweeps = _first_of_each_score(frames.sweeps(counted(cells)), scores)
+    sweeps = [_over_depth(sweep) for sweep in sweeps]
     if not sweeps:
         return style.placeholder("no study was measured at more than one depth")
     page, axes = style.panels(len(sweeps), BESIDE, 4.2, above=1.3)
@@ -93,6 +98,13 @@ def _first_of_each_score(
     labels = [panels.score_label(scores[sweep["study"].iloc[0]]) for sweep in sweeps]
     new_first = sorted(range(len(sweeps)), key=lambda i: labels[i] in labels[:i])
     return [sweeps[i] for i in sorted(new_first[:MOST_SWEEPS])]
+
+
+def _over_depth(sweep: pd.DataFrame) -> pd.DataFrame:
+    """A study's runs; of more than MOST_NAMES variants, those measured at several depths."""
+    by_variant = sweep.groupby("variant")["depth"]
+    several = by_variant.transform("nunique") > 1
+    return sweep[several] if by_variant.ngroups > MOST_NAMES and several.any() else sweep
 
 
 def _sweep(
