@@ -103,7 +103,12 @@ def _repeat(run: Run, compute: Compute, steps: int) -> Comparison:
     """Train the run again for so many steps, and compare."""
     compute = _like(run.manifest, compute)
     try:
-        problem = check_content(run.folder, run.manifest)
+        # That of a run which names today's code was checked when it was found.
+        problem = (
+            Problem(read_spec(run.folder))
+            if run.counts
+            else check_content(run.folder, run.manifest)
+        )
         recorded = read_rows(run.folder, steps)
         backend = connect(problem.spec, compute)
         again = first_rows(problem, backend, len(recorded))
