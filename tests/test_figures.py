@@ -464,7 +464,7 @@ def test_costs_are_beside_those_of_the_plain_network_at_the_depth_of_most():
     ],
 )
 def test_names_keep_a_distance_and_stand_around_where_they_belong(heights, spread):
-    assert style.spread(heights, 0.1) == pytest.approx(spread, abs=1e-4)
+    assert style.space_out(heights, 0.1) == pytest.approx(spread, abs=1e-4)
 
 
 def test_a_group_with_a_run_that_failed_has_no_mean_of_the_others():

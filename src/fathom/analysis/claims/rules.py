@@ -1100,7 +1100,7 @@ class PlatformsAgree(Rule):
         None, description="that of the other platform; None: any"
     )
     other_device: Annotated[str, one_of("device", DEVICES)] | None = Field(
-        None, description="likewise"
+        None, description="that of the other platform; None: any"
     )
 
     def judge(self, evidence: Evidence) -> Judgement:

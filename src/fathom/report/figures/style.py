@@ -104,7 +104,7 @@ def marker_of(position: int) -> str:
 
 
 def line_of(position: int) -> str:
-    """The line style of the n-th series, likewise."""
+    """The line style of the n-th series; they repeat as markers do."""
     return LINES[position % len(LINES)]
 
 
@@ -251,7 +251,7 @@ def direct_labels(ax: Axes, ends: Sequence[tuple[float, float, str]]) -> None:
     across = ax.transData + ax.transAxes.inverted()
     at = [(across.transform((x, y)), variant) for x, y, variant in ends]
     at.sort(key=lambda end: end[0][1])
-    heights = spread([height for (_, height), _ in at], gap)
+    heights = space_out([height for (_, height), _ in at], gap)
     thin = {"arrowstyle": "-", "lw": 0.6, "shrinkA": 0, "relpos": (0, 0.5)}  # from the name's start
     for ((x, y), variant), height in zip(at, heights, strict=True):
         colour = colour_of(variant)
@@ -262,7 +262,7 @@ def direct_labels(ax: Axes, ends: Sequence[tuple[float, float, str]]) -> None:
         )  # fmt: skip
 
 
-def spread(heights: Sequence[float], gap: float) -> list[float]:
+def space_out(heights: Sequence[float], gap: float) -> list[float]:
     """Ascending heights, moved as little as a distance of `gap` between them takes.
 
     Those that are too near stand around their mean.
