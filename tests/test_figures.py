@@ -205,6 +205,7 @@ DEPTH = "effective_depth"
 PAIRS = [{"question": "Does it matter?", "pairs": [["hc", "mhc"]]}]
 IMAGES = {"task": "fashion", "variants": ["resnet", "mhc_causal"], "model": {"width": 8}}
 MANY = [*({f"m{i}": {"connection": "mhc"}} for i in range(13))]
+BESIDE = {"wider": {"connection": "baseline", "model": {"width": 64}}}
 FAST = [*({f"m{i}": {"connection": "mhc", "optimizer": {"lr": 0.01 * (i + 1)}}} for i in range(13))]
 
 
@@ -217,6 +218,7 @@ FAST = [*({f"m{i}": {"connection": "mhc", "optimizer": {"lr": 0.01 * (i + 1)}}} 
         # A doubly stochastic matrix has the same gain at every depth; the rate says all of a study.
         ({"variants": ["mhc", FAST[4]]}, ["score_against_rate", *CURVES[:3]]),
         ({"variants": FAST}, ["score_against_rate"]),
+        ({"variants": ["baseline", BESIDE, *FAST], "contrasts": []}, ["effects", "variants"]),
         ({"variants": MANY}, ["effects", "variants"]),
         ({"depths": [4]}, CURVES[:3]),
         ({"depths": [4], "plain_depths": [], "variants": ["hc"]}, [CURVES[0], CURVES[2]]),
@@ -227,8 +229,8 @@ FAST = [*({f"m{i}": {"connection": "mhc", "optimizer": {"lr": 0.01 * (i + 1)}}} 
          [*PICTURES, "mixing_matrix", DEPTH]),
         ({**IMAGES, "variants": ["resnet", "mhc_static"]}, [*PICTURES, DEPTH]),
     ],
-    ids=["task", "two depths", "contrasts", "rates", "many rates", "more variants than colours",
-         "one depth", "one point", "four connections", "causal", "left out", "by another name",
+    ids=["task", "two depths", "contrasts", "rates", "many rates", "rates beside another width",
+         "more variants than colours", "one depth", "one point", "four connections", "causal", "left out", "by another name",
          "not causal"],
 )  # fmt: skip
 def test_figures_of_a_study(tmp_path, study, names):

@@ -158,6 +158,26 @@ def test_a_limit_is_the_first_depth_at_which_a_run_fails(outcomes, outcome, word
     assert (answer.outcome, answer.evidence[0].text) == (outcome, words)
 
 
+def test_a_whole_contrast_is_asked_by_its_question():
+    contrasts = [{"question": "One?", "pairs": [["mhc", "baseline"]]},
+                 {"question": "Other?", "pairs": [["hc", "baseline"]]}]  # fmt: skip
+    cells = frame(
+        seeds("score", (1.0, 1.0, 1.0), variant="baseline"),
+        seeds("score", (0.4, 0.41, 0.42), variant="mhc"),
+        seeds("score", (2.4, 2.41, 2.42), variant="hc"),
+    )
+    results = results_of(config_of(contrasts=contrasts), cells)
+    for text, outcome in {"One?": "better", "Other?": "worse"}.items():
+        asked = Effects(kind="effects", contrast=text, **ASKED)
+        assert ask(asked, results).outcome == outcome
+
+
+@pytest.mark.parametrize("given", [{}, {"contrast": "One?", "pairs": [("mhc", "hc")]}])
+def test_effects_are_asked_of_pairs_or_of_a_contrast(given):
+    with pytest.raises(ValueError, match="either pairs or contrast"):
+        Effects(kind="effects", **ASKED, **given)
+
+
 def test_a_claim_answers_with_the_test_that_decides():
     verdicts = [("one", "contradicted", "a", ""), ("two", "not measured", "a", "")]
     claims = [
@@ -214,6 +234,18 @@ def test_the_best_is_the_one_that_is_established_to_gain_most(mhc, hc, outcome, 
     answer = ask(question, results_of(config_of(), cells))
     assert (answer.outcome, answer.answer) == (outcome, f"it is {best}")
     assert answer.evidence[0].text.startswith(f"{best} against plain")
+
+
+def test_the_best_is_sought_at_the_depth_that_most_variants_have():
+    """And not among the one variant that was also run deeper."""
+    cells = frame(
+        *(seeds("score", (1.0, 1.0, 1.0), variant="baseline", depth=d) for d in (8, 16)),
+        *(seeds("score", (0.9, 0.91, 0.92), variant="mhc", depth=d) for d in (8, 16)),
+        seeds("score", (0.4, 0.41, 0.42), variant="hc"),
+    )
+    question = Best(kind="best", variants=["mhc", "hc"], against="baseline", **ASKED)
+    answer = ask(question, results_of(config_of(), cells))
+    assert answer.evidence[0].text.startswith("hc against plain, 8 layers")
 
 
 def test_the_best_is_named_with_its_cost():

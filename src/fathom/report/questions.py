@@ -8,6 +8,7 @@ not asked.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -205,7 +206,7 @@ def _common(outcomes: Sequence[str]) -> str:
 
 
 def of_effects(question: Effects, results: Results) -> Found | None:
-    """What pairs of variants show of the score, at the deepest networks of a study.
+    """What pairs of variants show of the score of a study.
 
     `better`, `worse`, `no difference`, `untold` or `turns`, where all pairs agree; else `mixed`.
     """
@@ -244,9 +245,9 @@ def _contrasts(
     contrast: str | None = None,
     depth: int | None = None,
 ) -> list[Record]:
-    """What the first platform shows of the score, at one depth or the deepest.
+    """What the first platform shows of the score, of these pairs or of a whole contrast.
 
-    Of these pairs, wherever they are asked for, or of a whole contrast.
+    At the given depth, or that of most pairs, the deepest of several.
     """
     rows = [
         row
@@ -259,8 +260,9 @@ def _contrasts(
         )
         and depth in (None, row["depth"])
     ]
-    deepest = max((row["depth"] for row in rows), default=0)
-    return [row for row in rows if row["depth"] == deepest]
+    pairs_at = Counter(row["depth"] for row in rows)
+    most = max(pairs_at, key=lambda at: (pairs_at[at], at), default=0)
+    return [row for row in rows if row["depth"] == most]
 
 
 def _outcome(row: Record) -> str:

@@ -62,7 +62,7 @@ class EffectiveDepth(Question):
 
 
 class Effects(Question):
-    """What contrasts of a study show of its score, at its deepest networks or a given depth."""
+    """What contrasts of a study show of its score, at the depth of most, or a given one."""
 
     outcomes = ("better", "worse", "no difference", "untold", "turns", "mixed")
     kind: Literal["effects"]

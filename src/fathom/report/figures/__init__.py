@@ -243,9 +243,9 @@ def figures_of_study(config: Config, study: str) -> list[Declaration]:
 
     Those that its task names, those that are everywhere, effective depth where its plain network
     has a curve over depth, and scores without a block where it asks for them, unless it has more
-    than MOST_LINES variants; before them the score against the learning rate where rates differ,
-    which then says all, or contrasts where it has some, or too many variants. A figure that would
-    show nothing of the study is not among them.
+    than MOST_LINES variants; before them the score against the learning rate where connections
+    differ in nothing else, which then says all, or contrasts where it has some, or too many
+    variants. A figure that would show nothing of the study is not among them.
     """
     return [declared for declared, why in _considered(config, study) if not why]
 
@@ -314,7 +314,10 @@ def _why_nothing(declared: Declaration, depths: int, points: int) -> str:
 def _named(config: Config, study: str, variants: int) -> Iterator[str]:
     """The names of the figures that a study of so many variants could have."""
     settings = config.studies[study]
-    if len({settings.of(label).optimizer.lr for label in settings.labels}) > 1:
+    rates = [settings.of(label).optimizer.lr for label in settings.labels]
+    schemes = [config.connection(study, label) for label in settings.labels]
+    points = [(scheme.model_dump_json(), lr) for scheme, lr in zip(schemes, rates, strict=True)]
+    if len(set(rates)) > 1 and len(set(points)) == len(points):
         yield "score_against_rate"
     elif settings.contrasts or variants > MOST_LINES:
         yield from ("effects", "variants")
