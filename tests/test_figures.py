@@ -230,7 +230,8 @@ FAST = [*({f"m{i}": {"connection": "mhc", "optimizer": {"lr": 0.01 * (i + 1)}}} 
         ({**IMAGES, "variants": ["resnet", "mhc_static"]}, [*PICTURES, DEPTH]),
     ],
     ids=["task", "two depths", "contrasts", "rates", "many rates", "rates beside another width",
-         "more variants than colours", "one depth", "one point", "four connections", "causal", "left out", "by another name",
+         "more variants than colours", "one depth", "one point", "four connections", "causal",
+         "left out", "by another name",
          "not causal"],
 )  # fmt: skip
 def test_figures_of_a_study(tmp_path, study, names):
