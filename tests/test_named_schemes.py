@@ -238,8 +238,12 @@ def test_variants_in_words(default_config):
     assert rows == [(label, *row[1:]) for label, row in VARIANTS.items()]
 
 
-def test_a_variants_parameters_are_those_of_its_deepest_network(default_config):
-    for row in variant_rows(default_config, "depth-mlx"):
+def test_parameters_of_variants_are_those_at_the_depth_that_most_have(default_config):
+    """And not those of the plain network deeper than that."""
+    data = default_config.model_dump(mode="json", exclude_unset=True)
+    data["studies"]["depth-mlx"]["plain_depths"] = [1, 96]
+    for row in variant_rows(check_config(data), "depth-mlx"):
+        assert row["layers"] == "48 layers"
         spec = default_config.spec(Cell("depth-mlx", 48, row["variant"], "torch", 0))
         drawn = Problem(spec).initial_parameters().values()
         assert row["parameters"] == str(sum(array.size for array in drawn))

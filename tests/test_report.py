@@ -709,8 +709,9 @@ def test_where_more_layers_do_not_help_it_is_said(quick, tmp_path):
 
 
 def test_how_many_layers_matter_is_told_of_the_deepest_networks(quick, tmp_path):
-    config = config_with(tmp_path, ("sweep",), sweep={"depths": [4, 8], "backends": ["torch"]})
+    config = config_with(tmp_path, ("sweep",), sweep={"depths": [4, 8, 16], "backends": ["torch"]})
     counts = {("baseline", 4): 4, ("baseline", 8): 1, ("mhc", 8): 6, ("hc", 8): 3}
+    counts |= {("baseline", 16): 16}  # the plain network alone
     rows = [
         run(study="sweep", variant=variant, depth=depth, seed=seed, loss_final=1.0 + 0.1 * seed,
             layers_that_matter=count)

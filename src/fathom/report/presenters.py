@@ -20,7 +20,7 @@ from fathom.analysis.platforms import Platform
 from fathom.analysis.tables import CONFIDENCE, counted
 from fathom.config import Study
 from fathom.report.figures import Declaration
-from fathom.report.formatting import largest, number, with_interval
+from fathom.report.formatting import common_depth, largest, number, with_interval
 
 Record = dict[str, Any]
 """A row of a table. Its `platform` is a Platform, and `line` the line of the CSV that it is on."""
@@ -374,9 +374,10 @@ class StudyPresenter:
     # --- layers that matter ---
 
     def layers_that_matter(self) -> list[Record]:
-        """Of the deepest networks measured so: those in which most and fewest layers matter.
+        """Of networks of one depth: those in which most and fewest layers matter.
 
-        Rows of the summary on the first platform; one if there is only one variant.
+        The depth at which most variants were measured so, the deepest of several. Rows of the
+        summary on the first platform; one if there is only one variant.
         """
         column = "layers_that_matter"
         rows = [
@@ -384,8 +385,8 @@ class StudyPresenter:
             for row in self.rows.values()
             if row["platform"] == self.platforms[0] and row[f"{column}_n"]
         ]
-        deepest = max((row["depth"] for row in rows), default=None)
-        found = [row for row in rows if row["depth"] == deepest]
+        depth = common_depth(row["depth"] for row in rows)
+        found = [row for row in rows if row["depth"] == depth]
         found = sorted(found, key=lambda row: -row[f"{column}_mean"])
         return [*found[:1], *found[1:][-1:]]
 

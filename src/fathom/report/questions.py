@@ -8,7 +8,6 @@ not asked.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,7 +26,7 @@ from fathom.analysis.claims.questions import (
 from fathom.analysis.claims.rules import NOT_MEASURED
 from fathom.analysis.effective_depth import BELOW, BEYOND
 from fathom.analysis.effects import AT_BEST_RATE, HIGHER, LOWER, TURNS, UNTOLD
-from fathom.report.formatting import change, count_layers, either_way, number, percent
+from fathom.report.formatting import change, common_depth, count_layers, either_way, number, percent
 
 if TYPE_CHECKING:
     from fathom.analysis.claims.published import Published
@@ -260,8 +259,7 @@ def _contrasts(
         )
         and depth in (None, row["depth"])
     ]
-    pairs_at = Counter(row["depth"] for row in rows)
-    most = max(pairs_at, key=lambda at: (pairs_at[at], at), default=0)
+    most = common_depth(row["depth"] for row in rows)
     return [row for row in rows if row["depth"] == most]
 
 

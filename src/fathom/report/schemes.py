@@ -17,6 +17,7 @@ from fathom import tasks
 from fathom.config import Config, Spec
 from fathom.models.connections.connection import ConnectionContext
 from fathom.models.connections.schemes import ABOUT, SCHEMES, resolve
+from fathom.report.formatting import common_depth, count_layers
 from fathom.settings import ConfigError, Settings, join_values, unknown
 from fathom.tasks import Problem
 
@@ -81,18 +82,20 @@ def components(scheme: Settings) -> dict[str, str]:
 def variant_rows(config: Config, study_name: str) -> Iterator[dict[str, str]]:
     """What each variant of a study is: its scheme, and how it differs from that and the study.
 
-    `parameters`: how many numbers its deepest network learns; empty without a cell.
+    `parameters`: how many numbers its network learns, at the depth that most variants have, the
+    deepest of several; empty without a cell there. `layers`: that depth.
     """
     study = config.studies[study_name]
-    cells = sorted(cell for cell in config.cells() if cell.study == study_name)
-    deepest = {cell.variant: cell for cell in cells}
+    cells = {(c.depth, c.variant): c for c in config.cells() if c.study == study_name}
+    depth = common_depth(depth for depth, _ in cells)
     for label in study.labels:
         scheme, name = config.connection(study_name, label), config.scheme_name(study_name, label)
         base = _named(name, streams=study.streams) if name in SCHEMES else None
         settings, training = list_settings(scheme, base), list_settings(study.changes(label))
-        count = str(count_parameters(config.spec(deepest[label]))) if label in deepest else ""
+        cell = cells.get((depth, label))
+        count = str(count_parameters(config.spec(cell))) if cell else ""
         words = {"scheme": name, "settings": settings, "training": training}
-        yield {"variant": label, **words, "parameters": count}
+        yield {"variant": label, **words, "parameters": count, "layers": count_layers(depth)}
 
 
 def count_parameters(spec: Spec) -> int:

@@ -43,7 +43,7 @@ def _card(config: Config, study: str, row: Card, about: Card) -> Card:
         "differs from the scheme in": row["settings"],
         "differs from the study in": row["training"],
         **components(config.connection(study, row["variant"])),
-        "parameters of the deepest network": row["parameters"],
+        f"parameters, {row['layers']}": row["parameters"],
         "parameters of the connection": about.get("parameters", ""),
         **costs,
         "source": about.get("source", ""),
