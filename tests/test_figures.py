@@ -647,8 +647,8 @@ def data_of(task, losses=(4.0, 2.0, 1.0), depths=(4, 8), count=3, value=None):
         ),
         "effective_depth": pd.DataFrame(
             [{"variant": variants[1], "depth": depth, "plain_depths": "1 4", "shallowest": 1,
-              "deepest": 4, "answer": answer, "effective_depth": 2.0, "low": low, "high": 3.0,
-              "low_open": low == 1, "high_open": False}
+              "deepest": 4, "plain_best": 4, "answer": answer, "effective_depth": 2.0,
+              "low": low, "high": 3.0, "low_open": low == 1, "high_open": False}
              for depth, answer, low in ((4, "at", 1.0), (8, "at", NAN), (8, "below", NAN),
                                         (8, "beyond", NAN))]
         ),
@@ -817,6 +817,18 @@ def test_the_overview_has_four_studies_over_depth_the_first_of_each_score_before
     declared = [figures_of("overview")["score_against_depth"]]
     (page,) = draw_figures(declared, "", labels, cells=cells, scores=scores).values()
     assert [ax.get_title("left") for ax in page.axes] == ["How deep can it be?", "b", "d", "f"]
+
+
+@pytest.mark.parametrize(("best", "triangles"), [(4, 1), (1, 0)])
+def test_what_is_better_than_every_plain_network_is_drawn_where_depth_helps(best, triangles):
+    """Where the plain network is best with fewer layers, its table says "not told"."""
+    row = {"variant": "mhc", "depth": 8, "plain_depths": "1 2 4", "deepest": 4, "plain_best": best,
+           "effective_depth": 2.0, "low": 1.5, "high": 3.0, "low_open": False,
+           "high_open": False}  # fmt: skip
+    table = pd.DataFrame([{**row, "answer": "at"}, {**row, "answer": "beyond"}])
+    (page,) = draw_figures([find("effective_depth")], "a", effective_depth=table).values()
+    marks = [line.get_marker() for line in page.axes[0].lines]
+    assert marks.count("^") == triangles
 
 
 @pytest.mark.parametrize(("beside", "named"), [(7, 8), (8, 1)])

@@ -613,7 +613,8 @@ def test_a_best_rate_beside_which_no_other_was_tried_is_named(quick, tmp_path):
     own = {"depths": [12], "backends": ["torch"], "variants": [
         {f"{connection}_{k}": {"connection": connection, "optimizer": {"lr": rate}}}
         for connection in ("baseline", "mhc") for k, rate in enumerate((0.001, 0.002, 0.004))
-    ]}  # fmt: skip
+    ], "contrasts": [{"question": "Does it help?", "pairs": [["mhc_2", "baseline_0"]]}]
+    }  # fmt: skip
     config = config_with(tmp_path, ("rates",), rates=own)
     best = {"baseline": (2.0, 1.0, 3.0), "mhc": (2.0, 1.5, 0.5)}
     rows = [
@@ -626,6 +627,20 @@ def test_a_best_rate_beside_which_no_other_was_tried_is_named(quick, tmp_path):
     _, _, after = text.partition("a better one may lie beyond it:")
     assert re.findall(r"^- (.*)$", after, re.M)[0] == "mhc_2, at 12 layers on PyTorch"
     assert "| mhc_2 | baseline_1 |" in text
+    assert "; they differ in 2 settings)" in text  # of the question: the connection, and the rate
+
+
+def test_an_order_that_turns_is_told_with_what_it_was_half_way(quick, tmp_path):
+    config = config_with(tmp_path, ("turns",), turns={"depths": [12], "backends": ["torch"]})
+    ends = {"baseline": (1.0, 3.0), "mhc": (0.5, 6.0)}  # score, and score_midway
+    rows = [
+        run(study="turns", depth=12, variant=v, seed=s, loss_final=end * 1.01**s,
+            score_midway=half * 1.01**s)
+        for v, (end, half) in ends.items()
+        for s in range(3)
+    ]  # fmt: skip
+    text = page(write_all(config, *quick, rows, []), "turns")
+    assert "| depends on the steps: 2 half-way |" in text.replace(" ± 0", "")
 
 
 def test_contrasts_are_told_question_by_question(quick, tmp_path):

@@ -207,7 +207,13 @@ def read_table(
         raise TableError(f"{file}: has no column '{lacking[0]}'; {remedy}")
     texts = {name: table[name].astype(str).fillna("") for name in table if name in TEXT}
     table = table.assign(**texts)
-    return _edit_text(table, PLAIN_FORMULA, "")
+    flags = {name: table[name].map(FLAGS).astype(object) for name in table if name in OPTIONAL}
+    return _edit_text(table.assign(**flags), PLAIN_FORMULA, "")
+
+
+FLAGS = {True: True, False: False, "True": True, "False": False}
+OPTIONAL = ("better",)
+"""Columns that say yes or no, and in some rows neither."""
 
 
 def _rows_of_study(file: Path, study: str) -> io.BytesIO:

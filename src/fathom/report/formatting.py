@@ -45,7 +45,12 @@ def change(share: float) -> str:
 
 
 def either_way(share: float) -> str:
-    """How large a share is, whatever its sign, as in '±1.3 %'; empty where it is not known."""
+    """How large a change is seen at all, as in '±1.3 %': none, if only one beyond all that is left.
+
+    Empty where it is not known.
+    """
+    if share > 1:
+        return "nothing"
     return "" if math.isnan(share) else f"±{number(100 * share, 2)} %"
 
 

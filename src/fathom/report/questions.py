@@ -265,7 +265,7 @@ def _contrasts(
 
 def _outcome(row: Record) -> str:
     if row["verdict"] in (HIGHER, LOWER):
-        return "better" if row["better"] is True or row["better"] == "True" else "worse"
+        return "better" if row["better"] else "worse"
     return {UNTOLD: "untold", TURNS: "turns"}.get(row["verdict"], "no difference")
 
 

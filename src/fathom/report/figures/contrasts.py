@@ -26,6 +26,8 @@ NEUTRAL, APART = "#8C8C8C", "black"
 
 LINEAR = 2
 """Up to so many percent the axis of effects is linear, and logarithmic beyond."""
+MANY_TICKS = 30
+"""Of a wider axis only powers of ten have names, which would cover each other."""
 TICKS = [side * x for side in (-1, 1) for x in (1, 3, 10, 30, 100)] + [0]
 
 
@@ -63,7 +65,8 @@ def effects(effects: pd.DataFrame, score: Score, title: str) -> Figure:
     ax.set_xscale("symlog", linthresh=LINEAR)
     widest = 1.3 * max(LINEAR, *np.abs(ax.dataLim.intervalx))
     ax.set_xlim(-widest, widest)
-    ax.set_xticks([x for x in TICKS if abs(x) <= widest], minor=False)
+    ticks = [x for x in TICKS if abs(x) <= widest]
+    ax.set_xticks(ticks if widest < MANY_TICKS else [x for x in ticks if abs(x) not in (3, 30)])
     ax.xaxis.set_major_formatter("{x:g}")
     ax.xaxis.minorticks_off()
     better = "left" if score.better == "lower" else "right"
@@ -81,6 +84,10 @@ def _lines(rows: pd.DataFrame, question: str) -> Iterator[tuple[str, dict[str, A
     for row in rows[rows["question"] == question].to_dict("records"):
         name = " − ".join(style.label_of(row[side]) for side in ("variant", "against"))
         yield f"{name}, {count_layers(row['depth'])}" if several else name, row
+
+
+WRAP = {1: 60, 2: 28, 3: 20}
+"""Letters in a line below one of so many panels."""
 
 
 @figure
@@ -105,7 +112,9 @@ def variants(summary: pd.DataFrame, cells: pd.DataFrame, score: Score, title: st
     for ax, values in zip(axes, drawn, strict=True):
         # One row of points per variant in every panel, also where it lacks the metric.
         panels.points(ax, values, names)
-        ax.set_xlabel("\n".join(textwrap.fill(line, 28) for line in values.label.split("\n")))
+        ax.set_xlabel(
+            "\n".join(textwrap.fill(line, WRAP[len(drawn)]) for line in values.label.split("\n"))
+        )
         if ax is not axes[0]:
             ax.set_yticklabels([])
     axes[0].set_title(count_layers(depth), loc="left", pad=22)

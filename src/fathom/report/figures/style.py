@@ -290,14 +290,17 @@ def level(ax: Axes, name: str, value: float, *, side: Literal["left", "right"] =
 
 def vertical_levels(ax: Axes, levels: Mapping[str, float]) -> None:
     """The same of a panel whose values stand on the x axis: names stand above it, one per line."""
-    for i, (name, value) in enumerate(levels.items()):
+    above = 0
+    for name, value in levels.items():
+        name = textwrap.fill(name, 24)
         ax.axvline(value, color=GREY, ls=":", lw=1.5, zorder=1)
         ax.annotate(
-            name, (value, 1), xycoords=ax.get_xaxis_transform(), xytext=(0, 2 + 13 * i),
+            name, (value, 1), xycoords=ax.get_xaxis_transform(), xytext=(0, 2 + 13 * above),
             textcoords="offset points", ha="center", va="bottom", color=GREY, fontsize=11,
         )  # fmt: skip
+        above += 1 + name.count("\n")
     if ax.get_title():
-        ax.set_title(ax.get_title(), pad=6 + 13 * len(levels))
+        ax.set_title(ax.get_title(), pad=6 + 13 * above)
 
 
 def rows_of_variants(ax: Axes, variants: Sequence[str]) -> None:

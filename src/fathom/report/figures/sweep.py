@@ -56,8 +56,11 @@ def effective_depth(effective_depth: pd.DataFrame, title: str) -> Figure:
     """
     from fathom.analysis.effective_depth import AT, BELOW, BEYOND  # it loads SciPy
 
-    known = effective_depth["answer"].isin([BELOW, BEYOND])
-    known |= ~(effective_depth["low_open"] & effective_depth["high_open"]).astype(bool)
+    answers = effective_depth["answer"]
+    is_open = (effective_depth["low_open"] & effective_depth["high_open"]).astype(bool)
+    # What ends better than a plain network that is best at a smaller depth is not told of.
+    gains = effective_depth["plain_best"] == effective_depth["deepest"]
+    known = (answers == BELOW) | (answers == BEYOND) & gains | (answers == AT) & ~is_open
     rows = effective_depth[known]
     if rows.empty:
         return style.placeholder(f"{title}\nno effective depth is known: every interval is open")
