@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help all setup test test-slow test-browser test-faults test-cluster test-long test-reference \
-  lint format verify reference smoke dry-runs schema clean validator test-peers
+  lint format verify reference page paper smoke dry-runs schema clean validator test-peers
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -116,6 +116,13 @@ reference: $(STAMP) ## render results/reference from its bundles alone
 	rm -rf $(addprefix results/reference/,figures studies tables)
 	$(SNAKEMAKE) report --configfile $(REFERENCE) --config train=false
 	$(BIN)/fathom record results/reference
+
+# Of the runs that `make reference` has imported.
+page: $(STAMP) ## results/reference/index.html, the page of the reference
+	$(SNAKEMAKE) page --configfile $(REFERENCE) --config train=false
+
+paper: $(STAMP) ## results/reference/fathom.pdf, the paper of the reference
+	$(SNAKEMAKE) paper --configfile $(REFERENCE) --config train=false
 
 A_CELL := depth-mlx/3L/mhc/torch/seed0
 smoke: $(STAMP) ## every rule on a tiny grid, into results/smoke
