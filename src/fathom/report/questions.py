@@ -113,8 +113,8 @@ def questions_of(published: Published, results: Results) -> list[Question]:
     return [*own, *asked]
 
 
-def headline(above: Headline | None, answers: list[Answer]) -> dict[str, str] | None:
-    """What stands above the answers: `title`, `asks`, `answer` and `tested`.
+def headline(above: Headline | None, answers: list[Answer]) -> dict[str, Any] | None:
+    """What stands above the answers: `title`, `asks`, `answer`, `tested` and `words`.
 
     None where what decides the title was not asked, or nothing of the answer was.
     """
@@ -129,7 +129,8 @@ def headline(above: Headline | None, answers: list[Answer]) -> dict[str, str] | 
     answer = " ".join(filter(None, map(words, above.answer)))
     if not (title and answer):
         return None
-    return {"title": title, "asks": above.asks, "answer": answer, "tested": above.tested}
+    told = {"asks": above.asks, "tested": above.tested, "words": above.words}
+    return {"title": title, "answer": answer, **told}
 
 
 def of_claim(question: OfClaim, results: Results) -> Found | None:

@@ -119,3 +119,5 @@ class Headline(Settings):
     """A sentence each."""
     tested: OneLine
     """What was tested, and what was not."""
+    words: Annotated[dict[OneLine, OneLine], Field(default_factory=dict)]
+    """What the words of the questions mean."""
