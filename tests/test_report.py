@@ -14,6 +14,7 @@ import pytest
 from fathom import tasks
 from fathom.analysis.attribution import diverged_cells, variance_summary, variance_table
 from fathom.analysis.claims import load_published
+from fathom.analysis.claims.questions import Deciding, Headline
 from fathom.analysis.tables import TableError, summary_table
 from fathom.config import check_config
 from fathom.report.figures import figures_of
@@ -930,6 +931,27 @@ def test_a_kept_results_verdicts_stand_beside_ours_with_links(beside):
     assert f"[the reference scale](../{link}/studies/depth-mlx.md)" in own
     assert f"At the reference scale: [contradicted, one seed](../{link}/studies/" in own
     assert "reference scale" not in read(folder, "studies/depth-torch.md").partition("##")[0]
+
+
+def test_what_a_kept_result_answers_stands_before_our_answer(world, shipped, tmp_path):
+    """A report at a small scale begins with the title and the advice of the larger one."""
+    kept = tmp_path / "kept"
+    (kept / "tables").mkdir(parents=True)
+    for table in ("verdicts", "claims"):
+        shutil.copy(world / "tables" / f"{table}.csv", kept / "tables")
+    above = "# Streams are fine\n\n**Should I? Yes, there.**\n\n## The answer\n\n| a |\n"
+    (kept / "RESULTS.md").write_text(above, encoding="utf-8")
+    config = study_config(world).model_copy(update={"reference": str(kept)})
+    shutil.copytree(world / "tables", tmp_path / "own/tables")
+    question, outcome, _ = answer(world)[0]
+    deciding = Deciding(decided_by=question, words={outcome.strip("*"): "No, here."})
+    published, *others = shipped
+    above = Headline(title=deciding, asks="Should I?", answer=[deciding], tested="All.")
+    published = published.model_copy(update={"headline": above})
+    write_reports(config, published, *others, tmp_path / "own")
+    text = read(tmp_path / "own")
+    assert text.startswith("# Streams are fine\n\n**Should I? Yes, there.**\n")
+    assert "At the scale of\nthis page: No, here.\n" in text
 
 
 @pytest.mark.parametrize("table", ["verdicts", "claims"])

@@ -13,6 +13,7 @@ import yaml
 
 from fathom import tasks
 from fathom.analysis.claims.rules import VERDICTS
+from fathom.report.kept import first_screen
 from fathom.report.schemes import components_tables, schemes_table
 
 MARKED = re.compile(r"(<!-- ([a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -58,12 +59,9 @@ def run_table() -> str:
 
 def answers() -> str:
     """The first screen of the kept result: its title, its advice, and every question."""
-    text = (REFERENCE / "RESULTS.md").read_text(encoding="utf-8")
-    title = text.partition("\n")[0].removeprefix("# ")
-    advice = "".join(re.findall(r"^(\*\*.*\*\*)$", text, re.MULTILINE)[:1])
-    rows = re.findall(r"^\|.*\|$", text.partition("## The answer")[2].partition("\n## ")[0], re.M)
-    rooted = "\n".join(rows).replace("](tables/", f"]({REFERENCE}/tables/")
-    return f"### {title}\n\n{advice}\n\n{rooted}\n"
+    kept = first_screen(REFERENCE)
+    rooted = kept.answers.replace("](tables/", f"]({REFERENCE}/tables/")
+    return f"### {kept.title}\n\n**{kept.advice}**\n\n{rooted}\n"
 
 
 def scorecard() -> str:

@@ -5,8 +5,10 @@ The hashes are in git, in the format of sha256sum, so that an edit of the result
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from fathom.datasets import SUMS
 from fathom.runs.bundle import refused_bundles
@@ -43,6 +45,29 @@ def record(folder: Path) -> int:
         raise UserError(f"{folder}: holds no result; name the folder of one, as results/reference")
     write_text(folder / SUMS, sums({name: sha256(folder / name) for name in names}))
     return len(names)
+
+
+class FirstScreen(NamedTuple):
+    """What a kept RESULTS.md begins with."""
+
+    title: str
+    advice: str
+    """What it says to do; empty if no question that decides it was asked."""
+    answers: str
+    """Questions, answers and evidence: the lines of a table."""
+
+
+def first_screen(folder: Path) -> FirstScreen | None:
+    """That of a kept result; None without a report."""
+    try:
+        text = (folder / "RESULTS.md").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    title = text.partition("\n")[0].removeprefix("# ")
+    above, _, below = text.partition("## The answer")
+    advice = re.search(r"^\*\*(.*)\*\*$", above, re.MULTILINE)
+    rows = re.findall(r"^\|.*\|$", below.partition("\n## ")[0], re.MULTILINE)
+    return FirstScreen(title, advice[1] if advice else "", "\n".join(rows))
 
 
 def differences(folder: Path) -> Iterator[tuple[Path, str]]:

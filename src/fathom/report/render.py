@@ -38,6 +38,7 @@ from fathom.report.formatting import (
     plus_minus,
     ratio,
 )
+from fathom.report.kept import first_screen
 from fathom.report.presenters import (
     ABSENT,
     Record,
@@ -196,19 +197,20 @@ def lead_up(text: str, folders: int) -> str:
 
 
 def present_reference(config: Config) -> dict[str, Any]:
-    """The kept result that the config names: its verdicts, the studies with a page, a link to it.
+    """The kept result that the config names: verdicts, first screen, studies with a page, a link.
 
     Where there is none it has no verdicts and no pages; `missing`: the path, if the config has one.
     """
     folder = Path(config.reference or "")
     if not config.reference or not (folder / "tables" / "verdicts.csv").is_file():
-        return {"verdicts": None, "pages": (), "missing": config.reference}
+        return {"verdicts": None, "pages": (), "first": None, "missing": config.reference}
     remedy = "it belongs to the kept result that the config names; put that file back"
     files = (folder / "tables" / f"{name}.csv" for name in VERDICTS_AND_TESTS)
     tables = [read_table(file, remedy) for file in files]
     pages = [file.stem for file in (folder / "studies").glob("*.md")]
     verdicts = VerdictsPresenter(*tables, pages)
-    return {"verdicts": verdicts, "pages": pages, "link": link_to(config, folder), "missing": None}
+    first, link = first_screen(folder), link_to(config, folder)
+    return {"verdicts": verdicts, "pages": pages, "first": first, "link": link, "missing": None}
 
 
 def link_to(config: Config, folder: Path) -> str:
