@@ -247,8 +247,18 @@ def numbers(config, sizes):
             f"{text_loss('mhc_paper')}",
             f"mHC gets to {text_loss('mhc_cycle')}",
             f"as many numbers to learn, is at {text_loss('baseline_wider')}",
-            f"Given {text_steps('baseline_longer')} steps, which is less time than mHC took, the "
-            f"ordinary network is at {text_loss('baseline_longer')}",
+            f"Given {text_steps('baseline_longer')} steps, the ordinary network is at "
+            f"{text_loss('baseline_longer')}",
+            f"or less: {seconds('baseline_longer')} seconds, where the papers' mHC took "
+            f"{seconds('mhc_paper')}.",
+            f"{kept_mean('state', 8, 'mhc', 'layers_that_matter'):.1f} of its eight matter",
+            "After 64 repetitions the ordinary network is at a loss of "
+            f"{kept_mean('unrolled', 64, 'baseline', 'score'):.2f}",
+            f"it is at {kept_mean('unrolled', 64, 'hc_paper_static', 'score'):.2f}; a guess has "
+            f"{math.log(10):.2f}",
+            f"{size(config, 64, 'hc_paper_static')} against {size(config, 64, 'baseline')}",
+            f"name {pictures('hc_paper_static')} of 100 pictures right, and ordinary ones "
+            f"{pictures('resnet')}",
         ],
         "explained/for-students.md": [
             f"`e` = {math.e:.3f} on the diagonal, `1/e` = {1 / math.e:.3f} elsewhere",
@@ -296,8 +306,73 @@ def numbers(config, sizes):
             f"differ by at most {np.abs(mhc - hc).max():.3f}",
             f"sum to {mhc.sum(axis=0).min():.2f} to {mhc.sum(axis=0).max():.2f}",
             *exchanged(config),
+            *gains(),
+            f"`T` 64 `hc_paper_static` has {size(config, 64, 'hc_paper_static')} parameters, "
+            f"the plain cell {size(config, 64, 'baseline')}",
+            f"{size(config, 256, 'mhc_causal')} parameters at `T` 256",
+            f"at most {differing('mhc_apart', 1)} of the largest entry",
+            f"as in `mhc_paper` with {differing('mhc_paper', 1)}",
+            f"`mhc_cycle_apart` ({differing('mhc_cycle_apart', 0)})",
+            f"without the opening is at {differing('mhc_cycle', 0)}",
         ],
     }
+
+
+def size(config, steps, variant):
+    """Parameters of a cell of `unrolled`."""
+    spec = config.spec(Cell("unrolled", steps, variant, "torch", 0))
+    return sum(value.size for value in parameters_of(spec).values())
+
+
+def gains():
+    """What is established to be better than the plain network, but for counting."""
+    found = [
+        row
+        for row in kept_rows("effects")
+        if (row["against_plain"], row["better"]) == ("True", "True")
+        and not row["study"].startswith(("depth-", "learning-rate"))  # these count
+    ]
+    assert len(found) == 10
+    cells = {
+        variant: [row["depth"] for row in found if row["variant"] == variant]
+        for variant in ("hc_paper_static", "hc_causal", "mhc_causal")
+    }
+    assert cells["hc_paper_static"] == ["100", "16", "64"]
+    assert cells["hc_causal"] == cells["mhc_causal"] == ["16", "64", "256"]
+    yield "at `T` 16 and 64, `hc_causal` and `mhc_causal` at 16, 64 and 256"
+    shares = [abs(100 * float(r["of_chance"])) for r in found if r["study"] == "unrolled"]
+    yield f"The gains are {min(shares):.1f} % to {max(shares):.0f} % of the distance"
+
+
+def seconds(variant):
+    """The shortest and the longest training of 12 layers on text."""
+    found = [
+        float(row["seconds"])
+        for row in kept_rows("times")
+        if (row["study"], row["depth"], row["variant"]) == ("released", "12", variant)
+    ]
+    return f"{min(found):.0f} to {max(found):.0f}"
+
+
+def pictures(variant):
+    """Of a hundred, how many are named right."""
+    return f"{100 * kept_mean('fashion-streams', 100, variant, 'test_accuracy'):.0f}"
+
+
+def differing(variant, digits):
+    """The range over seeds of what differs between streams, in `ingredients` on PyTorch."""
+    found = [
+        100 * float(row["stream_difference_max"])
+        for row in kept_rows("cells")
+        if (row["study"], row["variant"], row["backend"]) == ("ingredients", variant, "torch")
+    ]
+    return f"{min(found):.{digits}f} % to {max(found):.{digits}f} %"
+
+
+def kept_rows(table):
+    """The rows of a table of the kept result."""
+    with (PROJECT / f"results/reference/tables/{table}.csv").open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
 
 
 def final_loss(variant, depth):
