@@ -148,7 +148,8 @@ def draw_bench(table: Path, figure: Path) -> None:
 
 def draw_explained(config: Config, out: Path) -> None:
     """Draw the pictures of docs/explained: PNG alone, as Markdown shows them."""
-    figures = draw_figures(figures_of("explained").values(), explained=explained(config))
+    declared = figures_of("explained").values()
+    figures = draw_figures(declared, labels=config.labels, explained=explained(config))
     save(figures, out, only=["png"])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -58,7 +59,8 @@ def signal(explained: Explained) -> Figure:
         color=style.GREY,
     )  # fmt: skip
     handles = [
-        style.legend_handle(v, color=style.colour_of(v), ls=dashes) for v, dashes in SIGNAL.items()
+        style.legend_handle(style.label_of(v), color=style.colour_of(v), ls=dashes)
+        for v, dashes in SIGNAL.items()
     ]
     return style.finish(page, "The signal in an untrained network", handles)
 
@@ -80,7 +82,8 @@ def products(explained: Explained) -> Figure:
             image = ax.imshow(product / sums[:, None], vmin=0, vmax=1, cmap="viridis")
             ax.set_title(f"× {_factor(sums.max())}", fontsize=12)
             _no_ticks(ax)
-        line[0].set_ylabel(variant, color=style.colour_of(variant))
+        label = textwrap.fill(style.label_of(variant), 12)
+        line[0].set_ylabel(label, color=style.colour_of(variant), fontsize=11)
     for ax, count in zip(axes[-1], COUNTS, strict=True):
         ax.set_xlabel("1 matrix" if count == 1 else f"{count} matrices")
     bar = page.colorbar(image, ax=axes, shrink=0.6, aspect=30)
