@@ -49,7 +49,7 @@ class Steps:
     parameters: Sequence[str]
     """The P parameters' names."""
     reports: dict[str, np.ndarray]
-    """What the network reported, [n, …]: see `fathom.models.connections.connection.Mixed`."""
+    """What the network reported, [n, …]: see `fathom.models.connections.connection.MixingTrace`."""
     one_stream: bool
     """Whether nothing is mixed: the product of all mixing matrices is then the number one."""
 

@@ -107,7 +107,8 @@ def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
             rates = rates_tried(config, by_variant)
             at_best = contrast_at_best_rates(config, name, rates, by_variant, scores[name])
             for contrast in [*contrasts_of(config, name), *at_best]:
-                for variant, against in contrast.pairs:
+                for pair in contrast.pairs:
+                    variant, against = pair
                     if not {variant, against} <= by_variant.keys():
                         continue
                     sides = [by_variant[label].iloc[0]["key"] for label in (variant, against)]
@@ -120,10 +121,12 @@ def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
                         "against": against,
                         "against_plain": config.connection(name, against).kind == "plain",
                         "differs_in": ", ".join(differing_settings(config, sides)),
-                        "at_edge": at_edge(rates, contrast, (variant, against)),
+                        "at_edge": at_edge(rates, contrast, pair),
                     }
                     values = by_variant[variant], by_variant[against]
-                    of_score_alone = contrast.question == AT_BEST_RATE
+                    # A single stream has no similarity of streams and no matrices to differ in.
+                    is_plain = any(config.connection(name, v).kind == "plain" for v in pair)
+                    of_score_alone = contrast.question == AT_BEST_RATE or is_plain
                     found += [
                         {**labels, **one}
                         for one in _effects(*values, scores[name])
@@ -288,14 +291,23 @@ def _judge_together(rows: list[dict[str, Any]], score: Score) -> Iterator[dict[s
     for row in rows:
         families[row["platform"], row["metric"]].append(row)
     for family in families.values():
-        for row, p in zip(family, holm([row["p"] for row in family]), strict=True):
-            row["p_holm"] = p
+        # A pair that is asked for twice, and pairs of runs that are equal bit for bit, count once.
+        p_of = {_same_numbers(row): row["p"] for row in family}
+        p_holm = dict(zip(p_of, holm(list(p_of.values())), strict=True))
+        for row in family:
+            row["p_holm"] = p_holm[_same_numbers(row)]
             if row["metric"] == "score":
-                row |= _beside_chance(row, score, len(family))
+                row |= _beside_chance(row, score, len(p_of))
             row["verdict"] = _verdict(row)
             judged = row["metric"] == "score" and row["verdict"] in (HIGHER, LOWER)
             row["better"] = row["verdict"] == score.better if judged else ""
     yield from rows
+
+
+def _same_numbers(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What two rows share if they compare the same numbers; text, since NaN equals nothing."""
+    names = ("depth", "seeds", "effect", "ci95_half", "against_mean", "seed_sd")
+    return tuple(str(row[name]) for name in names)
 
 
 def _beside_chance(row: Mapping[str, Any], score: Score, tests: int) -> dict[str, Any]:

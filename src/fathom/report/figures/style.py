@@ -179,7 +179,7 @@ def curves(ax: Axes, course: pd.DataFrame, failures: pd.DataFrame, last: int, *,
         )  # fmt: skip
 
 
-MOST_BANDS = 2
+MOST_BANDS = 1
 """More bands on each other mix their colours to one that stands for nothing."""
 
 FEW_PLACES = 16
@@ -285,6 +285,7 @@ def level(ax: Axes, name: str, value: float, *, side: Literal["left", "right"] =
     ax.annotate(  # below what is measured
         textwrap.fill(name, 24), (at, value), xycoords=ax.get_yaxis_transform(), zorder=1,
         xytext=(0, 2), textcoords="offset points", ha=side, va="bottom", color=GREY, fontsize=11,
+        bbox={"facecolor": "white", "alpha": 0.7, "lw": 0, "pad": 0.5},
     )  # fmt: skip
 
 
