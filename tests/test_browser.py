@@ -58,6 +58,19 @@ VERDICTS = """
     more="\n".join(f"| more {i} | x | a gain | 3 | **reproduced** |" for i in range(9)),
 )
 
+SCORECARD = """# Both scales
+
+| claim | source | what it says | at the reference scale | here |
+|---|---|---|---|---|
+| <a id="one"></a>one | x | a gain | [contradicted](RESULTS.md) | **reproduced**, at another scale |
+| two | x | a gain | [reproduced](RESULTS.md) | **not measured**: no runs; elsewhere: reproduced |
+{more}
+
+[To the first one](#one).
+""".format(
+    more="\n".join(f"| more {i} | x | a gain | reproduced | **reproduced** |" for i in range(9))
+)
+
 STUDY = """# a
 
 | variant | | scheme | differs from the scheme in |
@@ -99,7 +112,7 @@ def results(tmp_path_factory):
     runs += [trained([4.0, 2.0, 1.0], "mhc", study="b", seed=seed) for seed in (0, 1)]
     comparison = f'# Comparison\n\n<a id="here"></a>\nHere.\n\n{VERDICTS}'
     reports = {"RESULTS.md": REPORT, "COMPARISON.md": comparison, "studies/a.md": STUDY}
-    reports["studies/b.md"] = "# b\n\nWords.\n"
+    reports |= {"studies/b.md": "# b\n\nWords.\n", "SCORECARD.md": SCORECARD}
     config = write_results(folder, runs, reports, ("a", "b"))
     (folder / "figures/overview").mkdir(parents=True)
     (folder / "figures/overview/x.svg").write_bytes(FIGURE)
@@ -191,7 +204,7 @@ def test_answers_are_cards_beside_each_other(page):
 def test_claims_are_filtered_by_words_and_verdicts(page):
     visit(page, "comparison")
     names = lambda: [c.text for c in find(page, "#comparison tbody td:first-child") if c.text]  # noqa: E731
-    assert len(names()) == 11
+    assert names() == []  # until they are asked for
     (words,) = find(page, "#comparison .filter input")
     words.send_keys("A Gain")
     assert names() == [f"more {i}" for i in range(9)]
@@ -205,6 +218,46 @@ def test_claims_are_filtered_by_words_and_verdicts(page):
     assert len(names()) == 11
     contradicted.click()
     assert len(names()) == 10
+
+
+def test_beside_a_kept_result_the_verdicts_here_are_filtered(page):
+    visit(page, "scorecard")
+    reproduced, unmeasured = find(page, "#scorecard .filter button")
+    assert (reproduced.text, unmeasured.text) == ("reproduced 10", "not measured 1")
+    unmeasured.click()
+    assert [c.text for c in find(page, "#scorecard tbody td:first-child") if c.text] == ["two"]
+
+
+def open_claims(page, section):
+    visit(page, section)
+    find(page, f"#{section} summary")[0].click()
+
+
+def test_the_scorecard_is_folded_until_a_reader_asks_for_it(page):
+    visit(page, "scorecard")
+    (fold,), (table,) = find(page, "#scorecard details"), find(page, "#scorecard table")
+    (summary,) = find(page, "#scorecard summary")
+    assert summary.text == "The 11 claims, by source"
+    assert not table.is_displayed()
+    assert find(page, "#scorecard .filter")[0].is_displayed()
+    summary.click()
+    assert table.is_displayed()
+    summary.click()
+    assert not table.is_displayed()
+    find(page, "#scorecard p a")[0].click()
+    until(table.is_displayed)
+    assert fold.get_attribute("open")
+    # Tables of numbers, and those of answers, are seen at once.
+    assert not find(page, "#results details")
+
+
+def test_on_paper_the_scorecard_is_there(page):
+    visit(page, "scorecard")
+    (fold,) = find(page, "#scorecard details")
+    assert fold.rect["height"] < 100
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    assert fold.rect["height"] > 300  # eleven rows
+    assert not find(page, "#scorecard .filter")[0].is_displayed()
 
 
 # --- links and images ---------------------------------------------------------------------------
@@ -820,7 +873,7 @@ def test_nothing_scrolls_sideways_on_a_phone(page, results):
 
 def test_on_a_phone_verdicts_are_seen_without_scrolling_sideways(page):
     on_a_phone(page)
-    visit(page, "comparison")
+    open_claims(page, "comparison")
     cells = find(page, "#comparison tbody tr:first-child td")
     shown = sorted((cell.rect["y"], cell.text) for cell in cells)
     # The name of a row first, then its verdict.
@@ -844,7 +897,7 @@ def test_on_a_phone_the_first_column_of_numbers_stays(page):
 
 
 def test_on_a_large_screen_a_table_is_a_table(page):
-    visit(page, "comparison")
+    open_claims(page, "comparison")
     first, second = find(page, "#comparison tbody tr:first-child td")[:2]
     assert first.rect["y"] == second.rect["y"]
 

@@ -41,6 +41,7 @@ const address = {
   go() {
     const place = placeOf(this.anchor);
     showSection(place?.closest("main > section") ?? sections[0]);
+    unfold(place);
     if (place) place.scrollIntoView();
     else window.scrollTo(0, 0);
   },
@@ -164,6 +165,16 @@ function titlesOfColumns(table) {
   return [...(table.tHead?.rows[0].cells ?? [])].map((head) => head.textContent.trim());
 }
 
+/** Which column has the verdicts, -1 without one. Where a kept result stands beside, those made here
+ * count, and columns are headed by where a verdict is from. */
+function columnOfVerdicts(table) {
+  const titles = titlesOfColumns(table);
+  const own = titles.findIndex((title) => title.includes("verdict"));
+  if (own >= 0 || titles[0] !== "claim") return own;
+  const sides = ["here", "at the reference scale"].map((title) => titles.indexOf(title));
+  return sides.find((column) => column >= 0) ?? -1;
+}
+
 /** On a phone a table of words becomes cards, a row each, with the verdict right below its name;
  * one of numbers scrolls, and its first column stays. Style sheets know the rest. */
 function setUpCards(table) {
@@ -171,7 +182,7 @@ function setUpCards(table) {
   const titles = titlesOfColumns(table);
   const isOfWords = heads.every((head) => head.style.textAlign !== "right");
   const isWide = heads.length > 2;
-  const judges = titles.some((title) => title.includes("verdict"));
+  const judges = columnOfVerdicts(table) >= 0;
   if (!judges && !(isOfWords && isWide)) return;
   table.classList.add("cards");
   for (const row of table.tBodies[0]?.rows ?? []) {
@@ -190,10 +201,10 @@ const MANY_VERDICTS = 10;
 
 /** Above a long table of verdicts: a field for words, and a button for each verdict. */
 function setUpFilter(table) {
-  const column = titlesOfColumns(table).findIndex((title) => title.includes("verdict"));
+  const column = columnOfVerdicts(table);
   const rows = [...(table.tBodies[0]?.rows ?? [])];
   if (column < 0 || rows.length < MANY_VERDICTS) return;
-  const verdictOf = (row) => (row.cells[column].querySelector("strong") ?? row.cells[column]).textContent;
+  const verdictOf = ({ cells }) => (cells[column].querySelector("strong") ?? cells[column]).textContent;
   const chosen = new Set();
   const bar = document.createElement("search");
   bar.className = "filter";
@@ -208,6 +219,7 @@ function setUpFilter(table) {
       const isAsked = !chosen.size || chosen.has(verdictOf(row));
       row.hidden = !(isAsked && row.textContent.toLowerCase().includes(asked));
     }
+    unfold(table);
   };
   for (const verdict of new Set(rows.map(verdictOf))) {
     const count = rows.filter((row) => verdictOf(row) === verdict).length;
@@ -223,6 +235,23 @@ function setUpFilter(table) {
   }
   words.addEventListener("input", show);
   (table.closest(".table") ?? table).before(bar);
+}
+
+/** The scorecard, which is long, opens when it is asked for; its filter stays in sight. A search of
+ * the browser in the page opens it by itself. */
+function setUpFold(table) {
+  const [first, second] = titlesOfColumns(table);
+  if (first !== "claim" || second !== "source") return;
+  const fold = document.createElement("details");
+  const box = table.closest(".table") ?? table;
+  box.replaceWith(fold);
+  fold.append(element("summary", `The ${table.tBodies[0]?.rows.length ?? 0} claims, by source`), box);
+}
+
+/** Open what a place is folded into, if it is. */
+function unfold(place) {
+  const fold = place?.closest("details");
+  if (fold) fold.open = true;
 }
 
 /** A click on a head sorts upwards, the next one downwards, the third as written. */
@@ -1044,6 +1073,7 @@ for (const table of document.querySelectorAll("main table")) {
     setUpCards(table);
     setUpTable(table);
     setUpFilter(table);
+    setUpFold(table);
   }
 }
 setUpFigures();
