@@ -78,7 +78,8 @@ STUDY = """# a
 | hc | `hc` | hc_demo | – |
 | the demo's mHC | `mhc` | mhc_demo | – |
 
-In words, mhc ends below hc; hc-like is no name.
+In words, the demo's
+mHC ends below `hc`; `hc-like` is no name, and mhc and hc are words here.
 """
 
 FIGURE = (
@@ -87,7 +88,7 @@ FIGURE = (
 )
 
 
-LABELS = {"mhc": "the demo's mHC", "b": "Does it end well?"}
+LABELS = {"mhc": "the demo's mHC", "scaled": "scaled branches (two)", "b": "Does it end well?"}
 
 
 def losses(start, steps=150):
@@ -112,8 +113,10 @@ def results(tmp_path_factory):
     runs += [trained([4.0, 2.0, 1.0], "mhc", study="b", seed=seed) for seed in (0, 1)]
     comparison = f'# Comparison\n\n<a id="here"></a>\nHere.\n\n{VERDICTS}'
     reports = {"RESULTS.md": REPORT, "COMPARISON.md": comparison, "studies/a.md": STUDY}
-    reports |= {"studies/b.md": "# b\n\nWords.\n", "SCORECARD.md": SCORECARD}
-    config = write_results(folder, runs, reports, ("a", "b"))
+    reports["studies/b.md"] = "# b\n\nA scaled gain: `scaled` has scaled branches (two).\n"
+    reports["SCORECARD.md"] = SCORECARD
+    variants = ["mhc", {"scaled": {"connection": "mhc", "H_res": {"iterations": 3}}}]
+    config = write_results(folder, runs, reports, ("a", "b"), b={"variants": variants})
     (folder / "figures/overview").mkdir(parents=True)
     (folder / "figures/overview/x.svg").write_bytes(FIGURE)
     Image.new("RGB", (800, 300)).save(folder / "figures/overview/x.png")
@@ -614,16 +617,34 @@ def test_the_keyboard_reaches_and_uses_every_control(page, plot):
 # --- variants -----------------------------------------------------------------------------------
 
 
-def test_a_name_of_a_variant_says_what_it_is(page):
+def titles_in(page, selector):
+    """(the words, their tooltip) of what has one there."""
+    names = until(lambda: find(page, f"{selector} abbr"))
+    words = [" ".join(name.get_attribute("textContent").split()) for name in names]
+    return [*zip(words, [name.get_attribute("title") for name in names], strict=True)]
+
+
+def test_a_label_in_words_and_a_name_in_code_say_what_they_are(page):
     visit(page, "studies-a")
-    names = until(lambda: find(page, "#studies-a abbr"))
-    told = {name.get_attribute("textContent"): name.get_attribute("title") for name in names}
-    assert told == {"hc": "scheme hc_demo", "mhc": "the demo's mHC; scheme mhc_demo"}
-    assert "hc-like" not in told
-    words = find(page, "#studies-a > p")[0]
-    assert words.text == "In words, mhc ends below hc; hc-like is no name."
-    visit(page, "results")
-    assert {name.text for name in find(page, "#results td:first-child abbr")} >= {"hc", "mhc"}
+    label, hc = ("the demo's mHC", "mhc; scheme mhc_demo"), ("hc", "scheme hc_demo")
+    mhc = ("mhc", "the demo's mHC; scheme mhc_demo")
+    assert titles_in(page, "#studies-a tbody") == [hc, label, mhc]
+    words = find(page, "#studies-a > p:not(:has(a))")[-1]
+    assert words.text == (
+        "In words, the demo's mHC ends below hc; hc-like is no name, and mhc and hc are words here."
+    )
+    assert titles_in(page, "#studies-a > p") == [label, hc]
+
+
+def test_a_name_that_is_a_plain_word_says_nothing_outside_code(page):
+    visit(page, "studies-b")
+    own = "scheme mhc_demo; H_res sinkhorn (iterations 3)"
+    assert titles_in(page, "#studies-b > p") == [
+        ("scaled", f"scaled branches (two); {own}"),
+        ("scaled branches (two)", f"scaled; {own}"),
+    ]
+    assert find(page, "#studies-b > p > code > abbr")[0].text == "scaled"
+    assert not find(page, "#results td:first-child abbr")  # names, where no label is
 
 
 @pytest.mark.parametrize("column", [0, 1, 2])

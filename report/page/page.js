@@ -353,8 +353,13 @@ function setUpEvidence() {
       `Line ${line} of tables/${name}` +
       (empty ? `, without the ${empty} columns that are empty there.` : ".");
     openRows(`${name}: ${said.join(", ")}`, words, filled);
-    const titles = await commonTitles();
-    for (const part of ["h2", "tbody"]) entitle(dialog.querySelector(part), titles);
+    const { code, words: labels } = await commonTitles();
+    const inNames = { code, words: code }; // what names a row are names as in code
+    entitle(dialog.querySelector("h2"), inNames);
+    for (const { cells } of dialog.querySelector("tbody").rows) {
+      const isNaming = table.naming.includes(cells[0].textContent);
+      entitle(cells[1], isNaming ? inNames : { code, words: labels });
+    }
     return true;
   };
   document.querySelector("main").addEventListener("click", (event) => {
@@ -377,31 +382,47 @@ function toldOf(card) {
   return [card.label, card.scheme && `scheme ${card.scheme}`, ...own].filter(Boolean);
 }
 
-/** By name, what all these studies' variants of that name have in common. */
+/** What all these studies' variants of one name have in common, and all of one label: a map for
+ * code, where names stand, and one for words, where labels do. */
 function titlesOf(studies) {
-  const told = new Map();
+  const told = { code: new Map(), words: new Map() };
+  const tell = (titles, key, parts) => {
+    titles.set(key, titles.get(key)?.filter((part) => parts.includes(part)) ?? parts);
+  };
   for (const [name, card] of studies.flatMap(Object.entries)) {
-    const parts = toldOf(card);
-    told.set(name, told.get(name)?.filter((part) => parts.includes(part)) ?? parts);
+    tell(told.code, name, toldOf(card));
+    if (card.label) tell(told.words, card.label, [name, ...toldOf({ ...card, label: "" })]);
   }
-  return new Map([...told].map(([name, parts]) => [name, parts.join("; ")]));
+  const said = (titles) => new Map([...titles].map(([key, parts]) => [key, parts.join("; ")]));
+  return { code: said(told.code), words: said(told.words) };
 }
 
-/** Give every name in a section its title. */
+/** What finds these names in a text, the longest first; lines may break inside them. */
+function patternOf(names) {
+  const patterns = [...names]
+    .sort((a, b) => b.length - a.length)
+    .map((name) => name.replace(/[.*+?^${}()|[\]\\]/g, "\\$&").replaceAll(" ", "\\s+"));
+  return new RegExp(`(?<![\\w-])(${patterns.join("|") || "(?!)"})(?![\\w-])`);
+}
+
+/** Give names in code and labels in words their titles. A name may be a plain word, as `scaled`. */
 function entitle(section, titles) {
-  const longestFirst = [...titles.keys()].sort((a, b) => b.length - a.length);
-  const names = new RegExp(`(?<![\\w-])(${longestFirst.join("|")})(?![\\w-])`);
+  const patterns = { code: patternOf(titles.code.keys()), words: patternOf(titles.words.keys()) };
   const walker = document.createTreeWalker(section, NodeFilter.SHOW_TEXT);
   const texts = [];
-  while (walker.nextNode()) if (names.test(walker.currentNode.data)) texts.push(walker.currentNode);
+  while (walker.nextNode()) texts.push(walker.currentNode);
   for (const text of texts) {
-    const pieces = text.data.split(names).map((piece, i) => {
-      if (i % 2 === 0 || !titles.get(piece)) return piece;
+    const kind = text.parentElement.closest("code") ? "code" : "words";
+    const pieces = text.data.split(patterns[kind]);
+    if (pieces.length === 1) continue;
+    const named = pieces.map((piece, i) => {
+      const title = i % 2 ? titles[kind].get(piece.replace(/\s+/g, " ")) : "";
+      if (!title) return piece;
       const name = element("abbr", piece);
-      name.title = titles.get(piece);
+      name.title = title;
       return name;
     });
-    text.replaceWith(...pieces);
+    text.replaceWith(...named);
   }
 }
 
