@@ -917,6 +917,14 @@ def test_on_a_phone_the_first_column_of_numbers_stays(page):
     assert page.execute_script(x, second) < 0
 
 
+def test_numbers_stand_at_the_right_and_words_at_the_left(page):
+    align = "return getComputedStyle(arguments[0]).textAlign"
+    cells = find(page, "#results table:not(.answers) tbody tr:first-child td")
+    assert [page.execute_script(align, cell) for cell in cells] == [
+        "left", "right", "right", "right", "left",
+    ]  # fmt: skip
+
+
 def test_on_a_large_screen_a_table_is_a_table(page):
     open_claims(page, "comparison")
     first, second = find(page, "#comparison tbody tr:first-child td")[:2]

@@ -185,6 +185,12 @@ def test_other_html_is_shown_as_text(page, text):
     assert "alert(1)" in found.text or "alert" not in text
 
 
+def test_cells_of_numbers_are_told_from_words(page):
+    found, text = page({"RESULTS.md": "# R\n\n| a | b |\n|---|---:|\n| x | 1 |\n| y | 2 |\n"})
+    assert re.findall(r'<t[hd] class="n">(.)<', text) == ["b", "1", "2"]
+    assert not {style for tag in ("th", "td") for style in found.all(tag, "style")}
+
+
 @pytest.mark.parametrize("href", ["javascript:alert(1)", "data:text/html,x", "vbscript:x"])
 def test_a_link_that_would_run_something_is_none(page, href):
     found, _ = page({"RESULTS.md": f"# Results\n\n[x]({href})\n"})

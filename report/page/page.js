@@ -180,7 +180,7 @@ function columnOfVerdicts(table) {
 function setUpCards(table) {
   const heads = [...(table.tHead?.rows[0].cells ?? [])];
   const titles = titlesOfColumns(table);
-  const isOfWords = heads.every((head) => head.style.textAlign !== "right");
+  const isOfWords = heads.every((head) => !head.classList.contains("n"));
   const isWide = heads.length > 2;
   const judges = columnOfVerdicts(table) >= 0;
   if (!judges && !(isOfWords && isWide)) return;
