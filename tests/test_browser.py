@@ -58,6 +58,19 @@ VERDICTS = """
     more="\n".join(f"| more {i} | x | a gain | 3 | **reproduced** |" for i in range(9)),
 )
 
+SCORECARD = """# Both scales
+
+| claim | source | what it says | at the reference scale | here |
+|---|---|---|---|---|
+| <a id="one"></a>one | x | a gain | [contradicted](RESULTS.md) | **reproduced**, at another scale |
+| two | x | a gain | [reproduced](RESULTS.md) | **not measured**: no runs; elsewhere: reproduced |
+{more}
+
+[To the first one](#one).
+""".format(
+    more="\n".join(f"| more {i} | x | a gain | reproduced | **reproduced** |" for i in range(9))
+)
+
 STUDY = """# a
 
 | variant | | scheme | differs from the scheme in |
@@ -65,7 +78,8 @@ STUDY = """# a
 | hc | `hc` | hc_demo | – |
 | the demo's mHC | `mhc` | mhc_demo | – |
 
-In words, mhc ends below hc; hc-like is no name.
+In words, the demo's
+mHC ends below `hc`; `hc-like` is no name, and mhc and hc are words here.
 """
 
 FIGURE = (
@@ -74,7 +88,7 @@ FIGURE = (
 )
 
 
-LABELS = {"mhc": "the demo's mHC", "b": "Does it end well?"}
+LABELS = {"mhc": "the demo's mHC", "scaled": "scaled branches (two)", "b": "Does it end well?"}
 
 
 def losses(start, steps=150):
@@ -99,8 +113,10 @@ def results(tmp_path_factory):
     runs += [trained([4.0, 2.0, 1.0], "mhc", study="b", seed=seed) for seed in (0, 1)]
     comparison = f'# Comparison\n\n<a id="here"></a>\nHere.\n\n{VERDICTS}'
     reports = {"RESULTS.md": REPORT, "COMPARISON.md": comparison, "studies/a.md": STUDY}
-    reports["studies/b.md"] = "# b\n\nWords.\n"
-    config = write_results(folder, runs, reports, ("a", "b"))
+    reports["studies/b.md"] = "# b\n\nA scaled gain: `scaled` has scaled branches (two).\n"
+    reports["SCORECARD.md"] = SCORECARD
+    variants = ["mhc", {"scaled": {"connection": "mhc", "H_res": {"iterations": 3}}}]
+    config = write_results(folder, runs, reports, ("a", "b"), b={"variants": variants})
     (folder / "figures/overview").mkdir(parents=True)
     (folder / "figures/overview/x.svg").write_bytes(FIGURE)
     Image.new("RGB", (800, 300)).save(folder / "figures/overview/x.png")
@@ -191,7 +207,7 @@ def test_answers_are_cards_beside_each_other(page):
 def test_claims_are_filtered_by_words_and_verdicts(page):
     visit(page, "comparison")
     names = lambda: [c.text for c in find(page, "#comparison tbody td:first-child") if c.text]  # noqa: E731
-    assert len(names()) == 11
+    assert names() == []  # until they are asked for
     (words,) = find(page, "#comparison .filter input")
     words.send_keys("A Gain")
     assert names() == [f"more {i}" for i in range(9)]
@@ -205,6 +221,46 @@ def test_claims_are_filtered_by_words_and_verdicts(page):
     assert len(names()) == 11
     contradicted.click()
     assert len(names()) == 10
+
+
+def test_beside_a_kept_result_the_verdicts_here_are_filtered(page):
+    visit(page, "scorecard")
+    reproduced, unmeasured = find(page, "#scorecard .filter button")
+    assert (reproduced.text, unmeasured.text) == ("reproduced 10", "not measured 1")
+    unmeasured.click()
+    assert [c.text for c in find(page, "#scorecard tbody td:first-child") if c.text] == ["two"]
+
+
+def open_claims(page, section):
+    visit(page, section)
+    find(page, f"#{section} summary")[0].click()
+
+
+def test_the_scorecard_is_folded_until_a_reader_asks_for_it(page):
+    visit(page, "scorecard")
+    (fold,), (table,) = find(page, "#scorecard details"), find(page, "#scorecard table")
+    (summary,) = find(page, "#scorecard summary")
+    assert summary.text == "The 11 claims, by source"
+    assert not table.is_displayed()
+    assert find(page, "#scorecard .filter")[0].is_displayed()
+    summary.click()
+    assert table.is_displayed()
+    summary.click()
+    assert not table.is_displayed()
+    find(page, "#scorecard p a")[0].click()
+    until(table.is_displayed)
+    assert fold.get_attribute("open")
+    # Tables of numbers, and those of answers, are seen at once.
+    assert not find(page, "#results details")
+
+
+def test_on_paper_the_scorecard_is_there(page):
+    visit(page, "scorecard")
+    (fold,) = find(page, "#scorecard details")
+    assert fold.rect["height"] < 100
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    assert fold.rect["height"] > 300  # eleven rows
+    assert not find(page, "#scorecard .filter")[0].is_displayed()
 
 
 # --- links and images ---------------------------------------------------------------------------
@@ -561,16 +617,34 @@ def test_the_keyboard_reaches_and_uses_every_control(page, plot):
 # --- variants -----------------------------------------------------------------------------------
 
 
-def test_a_name_of_a_variant_says_what_it_is(page):
+def titles_in(page, selector):
+    """(the words, their tooltip) of what has one there."""
+    names = until(lambda: find(page, f"{selector} abbr"))
+    words = [" ".join(name.get_attribute("textContent").split()) for name in names]
+    return [*zip(words, [name.get_attribute("title") for name in names], strict=True)]
+
+
+def test_a_label_in_words_and_a_name_in_code_say_what_they_are(page):
     visit(page, "studies-a")
-    names = until(lambda: find(page, "#studies-a abbr"))
-    told = {name.get_attribute("textContent"): name.get_attribute("title") for name in names}
-    assert told == {"hc": "scheme hc_demo", "mhc": "the demo's mHC; scheme mhc_demo"}
-    assert "hc-like" not in told
-    words = find(page, "#studies-a > p")[0]
-    assert words.text == "In words, mhc ends below hc; hc-like is no name."
-    visit(page, "results")
-    assert {name.text for name in find(page, "#results td:first-child abbr")} >= {"hc", "mhc"}
+    label, hc = ("the demo's mHC", "mhc; scheme mhc_demo"), ("hc", "scheme hc_demo")
+    mhc = ("mhc", "the demo's mHC; scheme mhc_demo")
+    assert titles_in(page, "#studies-a tbody") == [hc, label, mhc]
+    words = find(page, "#studies-a > p:not(:has(a))")[-1]
+    assert words.text == (
+        "In words, the demo's mHC ends below hc; hc-like is no name, and mhc and hc are words here."
+    )
+    assert titles_in(page, "#studies-a > p") == [label, hc]
+
+
+def test_a_name_that_is_a_plain_word_says_nothing_outside_code(page):
+    visit(page, "studies-b")
+    own = "scheme mhc_demo; H_res sinkhorn (iterations 3)"
+    assert titles_in(page, "#studies-b > p") == [
+        ("scaled", f"scaled branches (two); {own}"),
+        ("scaled branches (two)", f"scaled; {own}"),
+    ]
+    assert find(page, "#studies-b > p > code > abbr")[0].text == "scaled"
+    assert not find(page, "#results td:first-child abbr")  # names, where no label is
 
 
 @pytest.mark.parametrize("column", [0, 1, 2])
@@ -820,7 +894,7 @@ def test_nothing_scrolls_sideways_on_a_phone(page, results):
 
 def test_on_a_phone_verdicts_are_seen_without_scrolling_sideways(page):
     on_a_phone(page)
-    visit(page, "comparison")
+    open_claims(page, "comparison")
     cells = find(page, "#comparison tbody tr:first-child td")
     shown = sorted((cell.rect["y"], cell.text) for cell in cells)
     # The name of a row first, then its verdict.
@@ -843,8 +917,16 @@ def test_on_a_phone_the_first_column_of_numbers_stays(page):
     assert page.execute_script(x, second) < 0
 
 
+def test_numbers_stand_at_the_right_and_words_at_the_left(page):
+    align = "return getComputedStyle(arguments[0]).textAlign"
+    cells = find(page, "#results table:not(.answers) tbody tr:first-child td")
+    assert [page.execute_script(align, cell) for cell in cells] == [
+        "left", "right", "right", "right", "left",
+    ]  # fmt: skip
+
+
 def test_on_a_large_screen_a_table_is_a_table(page):
-    visit(page, "comparison")
+    open_claims(page, "comparison")
     first, second = find(page, "#comparison tbody tr:first-child td")[:2]
     assert first.rect["y"] == second.rect["y"]
 

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import math
+import posixpath
 import re
 import shutil
 import struct
@@ -27,6 +28,7 @@ from fathom.report.page.cards import cards_of
 from fathom.report.page.evidence import evidence_of
 from fathom.report.page.explorer import EARLY, EVENLY, encoded, looks_of, packed_study
 from fathom.report.render import write_reports
+from fathom.report.reports import DOCUMENTS
 from fathom.report.verify import verify
 from fathom.settings import ConfigError
 from fathom.system.files import write_json
@@ -183,10 +185,103 @@ def test_other_html_is_shown_as_text(page, text):
     assert "alert(1)" in found.text or "alert" not in text
 
 
+def test_cells_of_numbers_are_told_from_words(page):
+    found, text = page({"RESULTS.md": "# R\n\n| a | b |\n|---|---:|\n| x | 1 |\n| y | 2 |\n"})
+    assert re.findall(r'<t[hd] class="n">(.)<', text) == ["b", "1", "2"]
+    assert not {style for tag in ("th", "td") for style in found.all(tag, "style")}
+
+
 @pytest.mark.parametrize("href", ["javascript:alert(1)", "data:text/html,x", "vbscript:x"])
 def test_a_link_that_would_run_something_is_none(page, href):
     found, _ = page({"RESULTS.md": f"# Results\n\n[x]({href})\n"})
     assert all(link.startswith("#") for link in found.all("a", "href"))
+
+
+# --- documents ----------------------------------------------------------------------------------
+
+DEFINITIONS = """# Definitions
+
+<!-- step metrics -->
+| field | meaning |
+|---|---|
+| `loss` | its meaning |
+<!-- end -->
+
+## Effects
+
+[Itself](#effects), [the others](schemes.md#formulas), [another file](library.md).
+"""
+
+
+@pytest.fixture
+def with_docs(tmp_path, results):
+    """A function that makes the page of reports in a project with these documents."""
+
+    def make(reports, documents):
+        shutil.copytree(TEMPLATES, tmp_path / "report/page")
+        (tmp_path / "docs").mkdir()
+        for name, text in documents.items():
+            (tmp_path / "docs" / name).write_text(text, encoding="utf-8")
+        config = write_results(results, [trained(THREE)], reports, ("a", "schemes"))
+        write_page(config, tmp_path / "report/page", results, results / "figures")
+        return Page((results / "index.html").read_text(encoding="utf-8"))
+
+    return make
+
+
+LINKED = {
+    "RESULTS.md": "# Results\n\n[effects](../docs/definitions.md#effects)\n",
+    "studies/schemes.md": "# schemes\n\n[all](../../docs/schemes.md)\n",
+}
+
+
+def links_of(page):
+    """Of the sections, without those that the page has of its own."""
+    links = page.all("a", "href")
+    own = {"#explorer", "#explorer?study=a", "#explorer?study=schemes"}
+    return [href for href in links[links.index("#docs-schemes--formulas") + 1 :] if href not in own]
+
+
+def test_documents_that_reports_lead_to_are_sections_of_the_page(with_docs):
+    documents = {"definitions.md": DEFINITIONS, "schemes.md": "# Schemes\n\n## Formulas\n"}
+    found = with_docs(LINKED, documents | {"library.md": "# Library\n"})
+    sections = {attrs["id"]: attrs for tag, attrs in found.elements if tag == "section"}
+    of_studies = [name for name, attrs in sections.items() if "data-study" in attrs]
+    assert list(sections)[-3:] == ["studies-schemes", "docs-definitions", "docs-schemes"]
+    assert of_studies == ["studies-schemes"]
+    assert links_of(found) == [
+        "#docs-definitions--effects", "#docs-schemes", "#docs-definitions--effects",
+        "#docs-schemes--formulas", "../docs/library.md",
+    ]  # fmt: skip
+    assert {"docs-definitions--effects", "docs-schemes--formulas"} <= set(found.ids)
+    assert "<!--" not in found.text
+    assert "its meaning" in found.text
+
+
+def test_a_link_to_a_document_that_is_not_there_stays(with_docs):
+    hrefs = with_docs(LINKED, {"schemes.md": "# Schemes\n"}).all("a", "href")
+    assert "../docs/definitions.md#effects" in hrefs
+    assert "../../docs/schemes.md" not in hrefs
+
+
+def test_a_page_that_leads_to_no_document_has_none(with_docs):
+    found = with_docs({"RESULTS.md": "# Results\n"}, {"definitions.md": DEFINITIONS})
+    assert not [name for name in found.ids if name.startswith("docs")]
+
+
+def test_every_place_of_a_document_that_the_kept_reports_name_is_there(pytestconfig):
+    from fathom.report.page.markdown import read_sections
+
+    root = pytestconfig.rootpath
+    reference = root / "results/reference"
+    documents = [root / "docs" / name for name in DOCUMENTS]
+    files = {posixpath.relpath(f, reference): f for f in [*reference.rglob("*.md"), *documents]}
+    text = "".join(s.introduction + s.parts for s in read_sections(files, root / "none", {}))
+    named = set(re.findall(r'href="#([^"]*)"', text))
+    ids = set(re.findall(r' id="([^"]*)"', text)) | {"docs-schemes", "docs-definitions"}
+    assert {"docs-definitions--effects", "docs-definitions--the-demos-connections"} <= named
+    assert not {name for name in named if name.startswith("docs-")} - ids
+    assert "docs/schemes.md" not in text
 
 
 # --- evidence -----------------------------------------------------------------------------------

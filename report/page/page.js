@@ -41,6 +41,7 @@ const address = {
   go() {
     const place = placeOf(this.anchor);
     showSection(place?.closest("main > section") ?? sections[0]);
+    unfold(place);
     if (place) place.scrollIntoView();
     else window.scrollTo(0, 0);
   },
@@ -164,14 +165,24 @@ function titlesOfColumns(table) {
   return [...(table.tHead?.rows[0].cells ?? [])].map((head) => head.textContent.trim());
 }
 
+/** Which column has the verdicts, -1 without one. Where a kept result stands beside, those made here
+ * count, and columns are headed by where a verdict is from. */
+function columnOfVerdicts(table) {
+  const titles = titlesOfColumns(table);
+  const own = titles.findIndex((title) => title.includes("verdict"));
+  if (own >= 0 || titles[0] !== "claim") return own;
+  const sides = ["here", "at the reference scale"].map((title) => titles.indexOf(title));
+  return sides.find((column) => column >= 0) ?? -1;
+}
+
 /** On a phone a table of words becomes cards, a row each, with the verdict right below its name;
  * one of numbers scrolls, and its first column stays. Style sheets know the rest. */
 function setUpCards(table) {
   const heads = [...(table.tHead?.rows[0].cells ?? [])];
   const titles = titlesOfColumns(table);
-  const isOfWords = heads.every((head) => head.style.textAlign !== "right");
+  const isOfWords = heads.every((head) => !head.classList.contains("n"));
   const isWide = heads.length > 2;
-  const judges = titles.some((title) => title.includes("verdict"));
+  const judges = columnOfVerdicts(table) >= 0;
   if (!judges && !(isOfWords && isWide)) return;
   table.classList.add("cards");
   for (const row of table.tBodies[0]?.rows ?? []) {
@@ -190,10 +201,10 @@ const MANY_VERDICTS = 10;
 
 /** Above a long table of verdicts: a field for words, and a button for each verdict. */
 function setUpFilter(table) {
-  const column = titlesOfColumns(table).findIndex((title) => title.includes("verdict"));
+  const column = columnOfVerdicts(table);
   const rows = [...(table.tBodies[0]?.rows ?? [])];
   if (column < 0 || rows.length < MANY_VERDICTS) return;
-  const verdictOf = (row) => (row.cells[column].querySelector("strong") ?? row.cells[column]).textContent;
+  const verdictOf = ({ cells }) => (cells[column].querySelector("strong") ?? cells[column]).textContent;
   const chosen = new Set();
   const bar = document.createElement("search");
   bar.className = "filter";
@@ -208,6 +219,7 @@ function setUpFilter(table) {
       const isAsked = !chosen.size || chosen.has(verdictOf(row));
       row.hidden = !(isAsked && row.textContent.toLowerCase().includes(asked));
     }
+    unfold(table);
   };
   for (const verdict of new Set(rows.map(verdictOf))) {
     const count = rows.filter((row) => verdictOf(row) === verdict).length;
@@ -223,6 +235,23 @@ function setUpFilter(table) {
   }
   words.addEventListener("input", show);
   (table.closest(".table") ?? table).before(bar);
+}
+
+/** The scorecard, which is long, opens when it is asked for; its filter stays in sight. A search of
+ * the browser in the page opens it by itself. */
+function setUpFold(table) {
+  const [first, second] = titlesOfColumns(table);
+  if (first !== "claim" || second !== "source") return;
+  const fold = document.createElement("details");
+  const box = table.closest(".table") ?? table;
+  box.replaceWith(fold);
+  fold.append(element("summary", `The ${table.tBodies[0]?.rows.length ?? 0} claims, by source`), box);
+}
+
+/** Open what a place is folded into, if it is. */
+function unfold(place) {
+  const fold = place?.closest("details");
+  if (fold) fold.open = true;
 }
 
 /** A click on a head sorts upwards, the next one downwards, the third as written. */
@@ -324,8 +353,13 @@ function setUpEvidence() {
       `Line ${line} of tables/${name}` +
       (empty ? `, without the ${empty} columns that are empty there.` : ".");
     openRows(`${name}: ${said.join(", ")}`, words, filled);
-    const titles = await commonTitles();
-    for (const part of ["h2", "tbody"]) entitle(dialog.querySelector(part), titles);
+    const { code, words: labels } = await commonTitles();
+    const inNames = { code, words: code }; // what names a row are names as in code
+    entitle(dialog.querySelector("h2"), inNames);
+    for (const { cells } of dialog.querySelector("tbody").rows) {
+      const isNaming = table.naming.includes(cells[0].textContent);
+      entitle(cells[1], isNaming ? inNames : { code, words: labels });
+    }
     return true;
   };
   document.querySelector("main").addEventListener("click", (event) => {
@@ -348,31 +382,47 @@ function toldOf(card) {
   return [card.label, card.scheme && `scheme ${card.scheme}`, ...own].filter(Boolean);
 }
 
-/** By name, what all these studies' variants of that name have in common. */
+/** What all these studies' variants of one name have in common, and all of one label: a map for
+ * code, where names stand, and one for words, where labels do. */
 function titlesOf(studies) {
-  const told = new Map();
+  const told = { code: new Map(), words: new Map() };
+  const tell = (titles, key, parts) => {
+    titles.set(key, titles.get(key)?.filter((part) => parts.includes(part)) ?? parts);
+  };
   for (const [name, card] of studies.flatMap(Object.entries)) {
-    const parts = toldOf(card);
-    told.set(name, told.get(name)?.filter((part) => parts.includes(part)) ?? parts);
+    tell(told.code, name, toldOf(card));
+    if (card.label) tell(told.words, card.label, [name, ...toldOf({ ...card, label: "" })]);
   }
-  return new Map([...told].map(([name, parts]) => [name, parts.join("; ")]));
+  const said = (titles) => new Map([...titles].map(([key, parts]) => [key, parts.join("; ")]));
+  return { code: said(told.code), words: said(told.words) };
 }
 
-/** Give every name in a section its title. */
+/** What finds these names in a text, the longest first; lines may break inside them. */
+function patternOf(names) {
+  const patterns = [...names]
+    .sort((a, b) => b.length - a.length)
+    .map((name) => name.replace(/[.*+?^${}()|[\]\\]/g, "\\$&").replaceAll(" ", "\\s+"));
+  return new RegExp(`(?<![\\w-])(${patterns.join("|") || "(?!)"})(?![\\w-])`);
+}
+
+/** Give names in code and labels in words their titles. A name may be a plain word, as `scaled`. */
 function entitle(section, titles) {
-  const longestFirst = [...titles.keys()].sort((a, b) => b.length - a.length);
-  const names = new RegExp(`(?<![\\w-])(${longestFirst.join("|")})(?![\\w-])`);
+  const patterns = { code: patternOf(titles.code.keys()), words: patternOf(titles.words.keys()) };
   const walker = document.createTreeWalker(section, NodeFilter.SHOW_TEXT);
   const texts = [];
-  while (walker.nextNode()) if (names.test(walker.currentNode.data)) texts.push(walker.currentNode);
+  while (walker.nextNode()) texts.push(walker.currentNode);
   for (const text of texts) {
-    const pieces = text.data.split(names).map((piece, i) => {
-      if (i % 2 === 0 || !titles.get(piece)) return piece;
+    const kind = text.parentElement.closest("code") ? "code" : "words";
+    const pieces = text.data.split(patterns[kind]);
+    if (pieces.length === 1) continue;
+    const named = pieces.map((piece, i) => {
+      const title = i % 2 ? titles[kind].get(piece.replace(/\s+/g, " ")) : "";
+      if (!title) return piece;
       const name = element("abbr", piece);
-      name.title = titles.get(piece);
+      name.title = title;
       return name;
     });
-    text.replaceWith(...pieces);
+    text.replaceWith(...named);
   }
 }
 
@@ -1044,6 +1094,7 @@ for (const table of document.querySelectorAll("main table")) {
     setUpCards(table);
     setUpTable(table);
     setUpFilter(table);
+    setUpFold(table);
   }
 }
 setUpFigures();

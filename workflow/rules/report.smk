@@ -2,7 +2,7 @@
 #
 # Each template NAME.SUFFIX.j2 makes a report, and studies/STUDY.SUFFIX.j2 one for each study.
 
-from fathom.report.reports import VERDICTS_AND_TESTS, reports_of
+from fathom.report.reports import DOCUMENTS, VERDICTS_AND_TESTS, reports_of
 from fathom.report.schemes import COSTS
 
 TEMPLATES = files_in("report/templates", "*.j2")
@@ -56,6 +56,7 @@ rule page:
         tables=[*TABLES, *TIMES],
         costs=[str(COSTS)] if COSTS.is_file() else [],
         templates=files_in("report/page", "*.*"),
+        documents=[file for name in DOCUMENTS for file in files_in("docs", name)],
     output:
         report(
             f"{RESULTS}/index.html",

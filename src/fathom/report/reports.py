@@ -17,6 +17,9 @@ STUDY = "STUDY"
 VERDICTS_AND_TESTS = ("verdicts", "claims")
 """The tables of a kept result that reports read: what became of each claim, and of every test."""
 
+DOCUMENTS = ("definitions.md", "schemes.md")
+"""The files of docs that reports lead to; the page has them too."""
+
 
 @dataclass(frozen=True)
 class Report:

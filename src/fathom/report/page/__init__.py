@@ -1,12 +1,14 @@
 """Reports, figures and steps → index.html: one page that opens from disk and loads nothing.
 
-Its words are those of the Markdown reports; report/page has only the frame: index.html.j2, page.css
-and page.js. The script of plotly, which draws for the explorer, is in the page too.
+Its words are those of the Markdown reports and of the documents that these lead to; report/page has
+only the frame: index.html.j2, page.css and page.js. The script of plotly, which draws for the
+explorer, is in the page too.
 """
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 
 from markupsafe import Markup
@@ -19,7 +21,8 @@ from fathom.report.page.cards import packed_cards
 from fathom.report.page.evidence import evidence_of
 from fathom.report.page.explorer import EARLY, EVENLY, SWATCH, packed_study
 from fathom.report.page.inline import packed
-from fathom.report.render import check_numbers, environment_of, fill
+from fathom.report.render import check_numbers, environment_of, fill, link_to
+from fathom.report.reports import DOCUMENTS
 from fathom.report.schemes import COSTS
 from fathom.settings import ConfigError
 from fathom.system.files import write_text
@@ -46,11 +49,13 @@ def write_page(config: Config, templates: Path, folder: Path, figures: Path) -> 
     from fathom.report.page.markdown import read_sections
 
     check_numbers(templates)
-    files = reports_in(config, folder)
-    if not files:
+    reports = {name: folder / name for name in reports_in(config, folder)}
+    if not reports:
         raise ConfigError(f"{folder}: has no report to make a page of; run: snakemake report")
     titles = titles_of(config)
-    sections = read_sections(files, folder, figures, titles)
+    docs = templates.parent.parent / "docs"
+    documents = documents_of(reports.values(), docs, link_to(config, docs))
+    sections = read_sections(reports | documents, figures, titles)
     text = fill(
         environment_of(templates, autoescape=True),
         TEMPLATE,
@@ -78,6 +83,18 @@ def reports_in(config: Config, folder: Path) -> list[str]:
     others = sorted({file.name for file in folder.glob("*.md")} - {FIRST})
     known = [FIRST, *(f"studies/{name}.md" for name in config.studies)]
     return [*(name for name in known if (folder / name).is_file()), *others]
+
+
+def documents_of(reports: Iterable[Path], folder: Path, link: str) -> dict[str, Path]:
+    """The documents that links of reports lead to, by their path as seen from the page.
+
+    `link`: how reports name the folder. All that are there, since they lead to each other, or none
+    where no report leads to any: then the page has no use for them.
+    """
+    documents = {f"{link}/{name}": folder / name for name in DOCUMENTS}
+    there = {name: file for name, file in documents.items() if file.is_file()}
+    texts = [report.read_text(encoding="utf-8") for report in reports] if there else []
+    return there if any(name in text for name in there for text in texts) else {}
 
 
 def titles_of(config: Config) -> dict[str, str]:

@@ -21,6 +21,9 @@ from markupsafe import Markup
 ANCHOR = re.compile(r'<a id="([\w.-]+)"></a>')
 """The only HTML that the reports use; whatever else looks like HTML is shown as text."""
 
+MARK = re.compile(r"^<!-- [a-z ]+ -->\n", re.MULTILINE)
+"""A line that marks where a table of a document is put: see `fathom.report.definitions`."""
+
 ELSEWHERE = re.compile(r"[a-z][a-z0-9+.-]*:|//", re.IGNORECASE)
 """How a link starts that leads to no file here."""
 
@@ -31,12 +34,15 @@ PICTURE = re.compile(
 )
 """A paragraph of one image, and one in italics after it, as this module renders them."""
 
-FIGURES = "figures"
+FIGURES, STUDIES = "figures", "studies"
 READABLE = " !$'()*+,-./:;=?@[]^_`{|}~"
 """What may stand as it is in a data: address, between double quotes."""
 
 TABLE_OPEN = '<div class="table" role="region" aria-label="Table" tabindex="0">\n<table>\n'
 """A box that scrolls by itself, with the keyboard too."""
+
+RIGHT = "text-align:right"
+"""The style that the parser gives cells of columns of numbers."""
 
 EFFORT = 4
 """Of WebP's compression, from 0 to 6: 6 takes 36 times as long and saves less than a percent."""
@@ -46,8 +52,8 @@ EFFORT = 4
 class Section:
     """What one Markdown file becomes."""
 
-    name: str
-    """Of the file, without ending."""
+    study: str
+    """Whose report it is; empty if it is no study's."""
     anchor: str
     title: str
     introduction: Markup
@@ -58,24 +64,17 @@ class Section:
 
 
 def read_sections(
-    files: Sequence[str], folder: Path, figures: Path, titles: Mapping[str, str]
+    files: Mapping[str, Path], figures: Path, titles: Mapping[str, str]
 ) -> list[Section]:
-    """A section for each Markdown file, named from `folder`; figures are put into them.
+    """A section for each Markdown file; figures are put into them.
 
-    `figures`: the folder that `figures/…` in a report stands for. `titles`: what people read for
-    the name of a study, which heads its report.
+    `files`: by their path as seen from the page. `figures`: the folder that `figures/…` in a report
+    stands for. `titles`: what people read for the name of a study, which heads its report.
     """
-    anchors = {file: _slug(file.removesuffix(".md").replace("/", "-")) for file in files}
+    anchors = {file: _anchor_of(file) for file in files}
     return [
-        _section(
-            file,
-            (folder / file).read_text(encoding="utf-8"),
-            anchors,
-            figures,
-            titles if PurePosixPath(file).parent.name else {},
-            lower=i > 0,
-        )
-        for i, file in enumerate(files)
+        _section(file, path.read_text(encoding="utf-8"), anchors, figures, titles, lower=i > 0)
+        for i, (file, path) in enumerate(files.items())
     ]
 
 
@@ -84,20 +83,25 @@ def _section(
     text: str,
     anchors: Mapping[str, str],
     figures: Path,
-    names: Mapping[str, str],
+    studies: Mapping[str, str],
     *,
     lower: bool,
 ) -> Section:
     """The section of one file; with `lower`, its headings are one level below their own."""
     parser, environment = _parser(), {"prefix": anchors[file]}
-    tokens = parser.parse(text, environment)
+    tokens = parser.parse(MARK.sub("", text), environment)
+    place = PurePosixPath(file)
+    study = place.stem if place.parent.name == STUDIES else ""
     opens_part = (token.type == "heading_open" and token.tag == "h2" for token in tokens)
     parts = next((i for i, opens in enumerate(opens_part) if opens), len(tokens))
     titles, headings = _name_headings(tokens, anchors[file])
+    names = studies if study else {}
     titles = [_entitle(tokens, title, names.get(title, title)) for title in titles[:1]]
     for token in tokens:
         if lower and token.type in ("heading_open", "heading_close"):
             token.tag = f"h{min(6, int(token.tag[1]) + 1)}"
+        if token.attrGet("style") == RIGHT:  # of thousands of cells: a class is shorter
+            token.attrs = {"class": "n"}
         for child in token.children or ():
             if child.type == "link_open":
                 child.attrSet("href", _target(str(child.attrGet("href")), file, anchors))
@@ -109,7 +113,7 @@ def _section(
         return Markup(PICTURE.sub(_figure, html))  # noqa: S704, the parser escapes
 
     return Section(
-        PurePosixPath(file).stem,
+        study,
         anchors[file],
         titles[0] if titles else file,
         rendered(tokens[:parts]),
@@ -154,6 +158,11 @@ def _anchor(state: StateInline, silent: bool) -> bool:
 def _slug(heading: str) -> str:
     """The anchor that a code-hosting page gives a heading."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def _anchor_of(file: str) -> str:
+    """That of a file's section, from its name and its folder, wherever that is."""
+    return _slug("-".join(PurePosixPath(file).with_suffix("").parts[-2:]))
 
 
 def _name_headings(tokens: Sequence[Token], prefix: str) -> tuple[list[str], dict[str, str]]:
