@@ -268,8 +268,9 @@ def test_of_many_contrasts_each_takes_stronger_evidence():
     def table(pairs):
         cells = frame(
             *(
-                seeds("score", [10 ** (half * 1.2 + d) for d in (-1, 0, 1)], variant=variant)
-                for variant in ("mhc", "baseline")
+                # On a scale twice as wide p is the same.
+                seeds("score", [10 ** (k * (half * 1.2 + d)) for d in (-1, 0, 1)], variant=variant)
+                for k, variant in ((1, "mhc"), (2, "baseline"))
             ),
             seeds("score", [1.0, 1.0, 1.0], variant="hc"),
         )
@@ -280,10 +281,24 @@ def test_of_many_contrasts_each_takes_stronger_evidence():
     assert alone["p"] == alone["p_holm"] < 0.05
     assert alone["verdict"] == "higher"
     both = table([["mhc", "hc"], ["baseline", "hc"]])
-    assert [row["p"] for row in both] == [alone["p"]] * 2
+    assert [row["p"] for row in both] == pytest.approx([alone["p"]] * 2)
     assert [row["p_holm"] for row in both] == pytest.approx([2 * alone["p"]] * 2)
     assert [row["verdict"] for row in both] == ["cannot be told"] * 2
     assert both[0]["visible"] > alone["visible"]
+    twice = table([["mhc", "hc"], ["mhc", "hc"]])  # one comparison, asked for by two questions
+    assert [row["p_holm"] for row in twice] == [alone["p"]] * 2
+
+
+def test_a_single_stream_has_no_effect_on_numbers_of_matrices():
+    values = {"score": [1.0, 1.1, 1.2], "amax_backward_log10_final": [0.0, 0.0, 0.0]}
+    rows = [
+        run(seed=seed, variant=variant, **{name: found[seed] for name, found in values.items()})
+        for variant in ("baseline", "hc", "mhc")
+        for seed in range(3)
+    ]
+    table = effects_table(config_of([["mhc", "baseline"], ["mhc", "hc"]]), frame(rows))
+    beside_score = table[table["metric"] != "score"]
+    assert list(beside_score["against"]) == ["hc"]
 
 
 def test_how_many_seeds_would_tell():
