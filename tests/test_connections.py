@@ -28,7 +28,7 @@ FLOAT32 = 1e-6
 """A few roundings of float32, each 6e-8, on numbers of order one."""
 
 
-# --- ingredients by hand --------------------------------------------------------------------------
+# --- components by hand ---------------------------------------------------------------------------
 
 LOGITS = np.array([[0.5, -1.0, 2.0], [0.0, 3.0, -2.0], [1.0, 1.0, -0.5]])
 ROWS = np.array([naive.softmax(row) for row in LOGITS])

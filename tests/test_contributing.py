@@ -265,7 +265,7 @@ def test_a_scheme_lays_its_settings_over_another(project, said):
 
 @needs_torch
 @pytest.mark.parametrize(("label", "start"), [("blend_static", -2), ("blend_dynamic", 0)])
-def test_the_ingredient_mixes_by_one_number(project, said, label, start):
+def test_the_component_mixes_by_one_number(project, said, label, start):
     m = 1 / (1 + math.exp(-start))
     rows = project.rows(f"blend-torch/2L/{label}/torch/seed0")
     # Of 16 entries 4 are m·¾ from the identity and 12 are m·¼. A logit that is computed is off by
@@ -282,7 +282,7 @@ def test_the_ingredient_mixes_by_one_number(project, said, label, start):
 
 
 @needs_torch
-def test_the_ingredient_gives_a_matrix_that_one_number_describes(project, said):
+def test_the_component_gives_a_matrix_that_one_number_describes(project, said):
     run = project.results / "runs/blend-torch/2L/blend_static/torch/seed0"
     for H in load_file(run / "mixing.safetensors")["H_res"]:
         off = H[0, 1]  # m/4; three steps of AdamW at a rate of 0.002 move its logit by 0.006

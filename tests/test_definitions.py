@@ -173,7 +173,7 @@ def listed(cells):
     return [name for cell in cells for name in cell.split(", ")]
 
 
-def test_every_ingredient_is_in_the_table_of_slots(files):
+def test_every_component_is_in_the_table_of_slots(files):
     rows = table(files[0].read_text(encoding="utf-8"), "Connections", "##")
     registries = (EXPANSIONS, COEFFICIENTS, WEIGHTS, GATES, CLOSINGS)
     expected = [name for registry in registries for name in registry]

@@ -39,7 +39,7 @@ from fathom.report.figures import (
     text,
 )
 from fathom.report.mixing import Mixing, mixing_file, mixing_matrices, shown_cells
-from fathom.report.samples import Drawn
+from fathom.report.samples import GeneratedSamples
 from fathom.settings import ConfigError
 from fathom.tasks import Samples
 from param_helpers import quick_ones
@@ -658,7 +658,7 @@ def data_of(task, losses=(4.0, 2.0, 1.0), depths=(4, 8), count=3, value=None):
         "times": summary_table(frame(cells)).assign(seconds_per_step_mean=0.5),
         "plain": variants[0],
         "parameters": lambda variant, depth: 1000,
-        "samples": [Drawn(variants[0], 4, 0, Samples(np.array([[0.0, 1.0], [NAN, INF]]),
+        "samples": [GeneratedSamples(variants[0], 4, 0, Samples(np.array([[0.0, 1.0], [NAN, INF]]),
                                                      np.eye(2)))],
         "cells": frame(cells),
         "scores": {"a": score},

@@ -156,7 +156,7 @@ EDITS = {
         "report/templates/RESULTS.md.j2", "## The sources\n", "## All sources\n",
         set(), {"reports"} | PAGES,
     ),
-    "an ingredient": (
+    "a component": (
         f"{SRC}models/connections/sinkhorn.py", "* iterations", "* (iterations + 1)",
         BOTH, None,
     ),

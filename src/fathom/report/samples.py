@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class GeneratedSamples:
     """What one run generates."""
 
     variant: str
@@ -45,7 +45,7 @@ def sampled_cells(cells: Iterable[Cell]) -> list[Cell]:
     return list(chosen.values())
 
 
-def draw_samples(cells: Iterable[Cell], runs: str | Path) -> list[Drawn]:
+def draw_samples(cells: Iterable[Cell], runs: str | Path) -> list[GeneratedSamples]:
     """What the cells that are shown generate; nothing of runs that keep no weights.
 
     Raises ConfigError naming a file of weights that cannot be read.
@@ -66,5 +66,5 @@ def draw_samples(cells: Iterable[Cell], runs: str | Path) -> list[Drawn]:
         )
         samples = problem.task.samples(trained)
         if samples is not None:
-            found.append(Drawn(cell.variant, cell.depth, cell.seed, samples))
+            found.append(GeneratedSamples(cell.variant, cell.depth, cell.seed, samples))
     return found

@@ -74,7 +74,7 @@ READS = {
     "effective_depth": "effective_depth.csv, the same rows",
     "score": "the study's score (`fathom.metrics.Score`)",
     "mixing": "learned mixing over depth by variant (`fathom.report.mixing.Mixing`)",
-    "samples": "what networks generate, by run (`fathom.report.samples.Drawn`)",
+    "samples": "what networks generate, by run (`fathom.report.samples.GeneratedSamples`)",
     "variance": "variance.csv",
     "published": "published.csv",
     "cells": "cells.csv; of a study's figures the same rows",
@@ -118,7 +118,7 @@ class Declaration:
     question: str = ""
     """What it answers: the first line of its title."""
     needs: type[Settings] | UnionType = Settings
-    """A kind of connection, or an ingredient of one, without which there is nothing to draw."""
+    """A kind of connection, or a component of one, without which there is nothing to draw."""
     depths: int = 1
     """So many depths, with fewer of which it would show points without a course."""
     points: int = 1

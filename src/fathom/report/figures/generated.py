@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from fathom.report.samples import Drawn
+    from fathom.report.samples import GeneratedSamples
 
 
 @figure
-def samples(samples: list[Drawn], title: str) -> Figure:
+def samples(samples: list[GeneratedSamples], title: str) -> Figure:
     """Do generated points follow the density? As many of both.
 
     One run of each variant and depth, its first seed, drawn anew from its weights. All start from
