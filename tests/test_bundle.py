@@ -12,13 +12,14 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from safetensors.numpy import save
+from safetensors.numpy import load, save
 
 from fathom.config import Cell, ConfigError, parse_spec
 from fathom.runs import bundle
 from fathom.runs import incoming as incoming_module
 from fathom.runs.bundle import BundleError, create_bundle, import_bundle
-from fathom.runs.folder import run_folder
+from fathom.runs.columns import COLUMNS, from_columns
+from fathom.runs.folder import METRICS, run_folder
 from fathom.runs.incoming import incoming
 from fathom.runs.validate import find_runs
 from fathom.tasks import Problem
@@ -92,13 +93,22 @@ def platform_of(results):
 # --- a bundle taken apart ------------------------------------------------------------------------
 
 
+def as_rows(name, content):
+    """An entry of a bundle, with metrics as the rows of a run folder."""
+    if not name.endswith(COLUMNS):
+        return name, content
+    return name.replace(COLUMNS, METRICS), b"".join(from_columns(content))
+
+
 class Parts:
     """A bundle's entries; `pack` writes them as they are, valid or not."""
 
-    def __init__(self, file):
+    def __init__(self, file, rows=True):
         with tarfile.open(file) as archive:
             self.entries = [(entry.name, archive.extractfile(entry).read()) for entry in archive]
         """(name, content) in order; an entry whose name is None is raw bytes."""
+        if rows:  # which tests change, and which a bundle may hold as well
+            self.entries = [as_rows(*entry) for entry in self.entries]
         self.cells = list(dict.fromkeys(name[5:].rpartition("/")[0] for name, _ in self.entries))
         self.cell = self.cells[-1]
         """The cell that most tests change: of mhc, which has streams."""
@@ -238,7 +248,9 @@ def test_a_bundle_holds_its_runs_and_nothing_of_who_made_it(here, packed):
     with tarfile.open(packed) as archive:
         entries = archive.getmembers()
     assert [entry.name for entry in entries] == [
-        f"runs/{cell}/{name}" for cell in here.cells() for name in RUN_FILES
+        f"runs/{cell}/{COLUMNS if name == METRICS else name}"
+        for cell in here.cells()
+        for name in RUN_FILES
     ]
     for entry in entries:
         assert entry.isreg()
@@ -362,6 +374,46 @@ def threads_of(results):
         json.loads(file.read_text(encoding="utf-8")).get("threads", 1)
         for file in results.rglob("manifest.json")
     )
+
+
+def test_metrics_travel_as_columns_and_older_bundles_have_rows(packed, made, tmp_path):
+    by_columns, by_rows = Parts(packed, rows=False), Parts(packed)
+    assert by_columns.name(COLUMNS) in dict(by_columns.entries)
+    assert by_columns.name(METRICS) not in dict(by_columns.entries)
+    for name, parts in {"columns": by_columns, "rows": by_rows}.items():
+        results = tmp_path / name
+        import_bundle(results, parts.pack(tmp_path / f"{name}.tar.gz"))
+        (imported,) = results.rglob(f"imported/*/{by_rows.cell}/{METRICS}")
+        assert (
+            imported.read_bytes() == (made / "results/runs" / by_rows.cell / METRICS).read_bytes()
+        )
+        assert not list(results.rglob(COLUMNS))
+
+
+def with_other_losses(columns):
+    arrays = load(columns)
+    return save({**arrays, "loss": arrays["loss"] + 1})
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda p: p.entries.append((p.name(METRICS), b"{}\n")), "is there twice"),
+        (lambda p: p.replace(COLUMNS, p.read(COLUMNS)[:-1]), "is damaged"),
+        (lambda p: p.replace(COLUMNS, b""), "is damaged"),
+        (lambda p: p.replace(COLUMNS, with_other_losses(p.read(COLUMNS))), "SHA-256"),
+    ],
+)
+def test_damaged_columns_are_refused_in_one_line(change, said, packed, tmp_path):
+    parts = Parts(packed, rows=False)
+    change(parts)
+    assert said in refusal(tmp_path / "results", parts.pack(tmp_path / "b.tar.gz"))
+
+
+def test_columns_make_rows_up_to_a_limit(packed, tmp_path, monkeypatch):
+    monkeypatch.setattr(bundle, "MAX_FILE_BYTES", 10_000)
+    monkeypatch.setattr(bundle, "from_columns", lambda columns: iter([bytes(4000)] * 3))
+    assert "rows of more than 10000 bytes" in refusal(tmp_path / "results", packed)
 
 
 @pytest.mark.parametrize("existing", ["refuse", "keep", "replace"])

@@ -1,14 +1,16 @@
 """Bundles: archives that carry runs from one machine to another.
 
-A bundle is a gzipped tar of plain files, `runs/<cell>/<file>`. It may come from a stranger. So an
-import reads it entry by entry, within limits on sizes and counts, and accepts nothing but the files
-of a run under their own names. What is in them is checked as in every run folder: against the
-manifest, its hashes and the spec. Runs are moved into place only after all of them have passed.
+A bundle is a gzipped tar of plain files, `runs/<cell>/<file>`, with metrics by columns. It may come
+from a stranger. So an import reads it entry by entry, within limits of size and number, and accepts
+nothing but the files of a run under their own names. What is in them is checked as in every run
+folder: against the manifest, its hashes and the spec. Runs are moved into place only after all of
+them have passed.
 """
 
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import tarfile
 import zlib
@@ -17,8 +19,10 @@ from pathlib import Path
 from typing import Literal
 
 from fathom.config import Cell, Config
+from fathom.runs.columns import COLUMNS, from_columns, to_columns
 from fathom.runs.folder import (
     MANIFEST,
+    METRICS,
     RUN_FILES,
     WEIGHTS,
     Manifest,
@@ -79,7 +83,11 @@ def create_bundle(
     ):
         for run in chosen:
             for name in (*run.manifest.files, MANIFEST):
-                _add(archive, f"runs/{run.cell}/{name}", run.folder / name)
+                columns = to_columns(run.folder) if name == METRICS else None
+                if columns is None:
+                    _add(archive, f"runs/{run.cell}/{name}", (run.folder / name).read_bytes())
+                else:
+                    _add(archive, f"runs/{run.cell}/{COLUMNS}", columns)
     return chosen
 
 
@@ -97,11 +105,10 @@ def check_replaces(file: Path, *, force: bool) -> None:
         ) from None
 
 
-def _add(archive: tarfile.TarFile, name: str, file: Path) -> None:
+def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
     entry = tarfile.TarInfo(name)  # without owner, time and permissions
-    entry.size = file.stat().st_size
-    with file.open("rb") as opened:
-        archive.addfile(entry, opened)
+    entry.size = len(content)
+    archive.addfile(entry, io.BytesIO(content))
 
 
 # --- importing a bundle -------------------------------------------------------------------------
@@ -201,6 +208,8 @@ def unpack(file: Path, staging: Path, *, check: bool = True) -> dict[Cell, Manif
         limit = min(MAX_TOTAL_BYTES, FREE_BYTES + MAX_RATIO * file.stat().st_size)
         with gzip.open(file) as unzipped:
             cells = _extract(_Bounded(unzipped, limit), staging)
+        for cell in cells:
+            _make_rows(staging / cell.path())
         manifests = {cell: read_manifest(staging / cell.path()) for cell in cells}
         for cell, manifest in manifests.items() if check else ():
             check_run(staging / cell.path(), manifest, cell)
@@ -289,12 +298,29 @@ def _extract(stream: _Bounded, staging: Path) -> list[Cell]:
     return list(cells)
 
 
+def _make_rows(folder: Path) -> None:
+    """Metrics of a run as rows, in place of their columns. Raises BundleError or RunError."""
+    columns, rows = folder / COLUMNS, folder / METRICS
+    if not columns.exists():
+        return
+    if rows.exists():
+        raise BundleError(f"{rows}: is there twice, also as {COLUMNS}")
+    size = 0
+    with names_itself(rows), rows.open("wb") as opened:
+        for line in from_columns(columns.read_bytes()):
+            size += len(line)
+            if size > MAX_FILE_BYTES:
+                raise BundleError(f"{columns}: makes rows of more than {MAX_FILE_BYTES} bytes")
+            opened.write(line)
+    columns.unlink()
+
+
 def _parse_name(name: str) -> tuple[Cell | None, str]:
     """The cell and the file that an entry is named after; no cell for the list of a bundle."""
     if name == INDEX:
         return None, name
     path, _, file = name.removeprefix("runs/").rpartition("/")
-    if not name.startswith("runs/") or file not in (*RUN_FILES, WEIGHTS):
+    if not name.startswith("runs/") or file not in (*RUN_FILES, WEIGHTS, COLUMNS):
         raise BundleError(f"{name!r}: is no file of a run, as in runs/CELL/spec.json")
     try:
         return Cell.parse(path), file
