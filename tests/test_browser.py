@@ -3,6 +3,7 @@
 import csv
 import gzip
 import math
+import re
 import shutil
 import time
 
