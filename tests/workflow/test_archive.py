@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from conftest import SMOKE as WITH_SMOKE
 from grid_helpers import PROJECT
 from test_artifact import commands, shell
 
@@ -28,6 +29,8 @@ def test_the_archive_is_a_project_in_which_everything_is_verified(workflow):
         source = PROJECT / name
         copy = shutil.copytree if source.is_dir() else shutil.copy
         copy(source, workflow.folder / name)
+    made = workflow.snakemake("page", *WITH_SMOKE)  # it has the documents of docs too
+    assert made.returncode == 0, made.stderr
     said = shell(on_the_grid(commands("export")), workflow.folder)
     assert ", 10 runs" in said
     archive = workflow.folder / "archive"
