@@ -78,7 +78,6 @@ def write_reports(config: Config, published: Published, templates: Path, folder:
         # Their texts come from run folders, which others may have written.
         "platforms": escape_rows(context["platforms"]),
         "uncounted": escape_rows(context["uncounted"]),
-        "reference": present_reference(config),
         "docs": link_to(config, templates.parent.parent / "docs"),
     }
     studies = {study.name: study for study in context["studies"]}
@@ -112,6 +111,7 @@ def build_context(
         "labels": config.labels | labels_of(tables["platforms"]["platform"]),
         "answers": answers,
         "headline": headline(published.headline, answers),
+        "reference": present_reference(config),
         "overview": list(figures_of("overview").values()),
         "platforms": records(tables["platforms"].astype(object).fillna("")),
         "uncounted": group_uncounted(tables["cells"]),
