@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from fathom.report.figures import figure, frames, panels, style
-from fathom.report.formatting import count_layers
+from fathom.report.formatting import common_depth, count_layers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -126,10 +126,7 @@ def at_common_depth(summary: pd.DataFrame) -> tuple[pd.DataFrame, int]:
 
     Of no rows the depth is zero.
     """
-    if summary.empty:
-        return summary, 0
-    variants = summary.groupby("depth")["variant"].nunique()
-    depth = int(variants[variants == variants.max()].index.max())
+    depth = int(common_depth(summary[["depth", "variant"]].drop_duplicates()["depth"]))
     return summary[summary["depth"] == depth], depth
 
 
