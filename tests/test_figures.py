@@ -443,7 +443,7 @@ def test_costs_are_beside_those_of_the_plain_network_at_the_depth_of_most():
                     for i, (variant, depth, steps) in enumerate(
                         [("mine", 4, 80), ("mhc", 4, 40), ("hc", 4, 80), ("mine", 8, 80)])),
                   diverged("hc", 4))  # fmt: skip
-    times = summary_table(cells).assign(seconds_per_step_mean=[0.2, 0.6, 0.9, 9.0])
+    times = summary_table(cells).assign(seconds_per_step_fastest=[0.2, 0.6, 0.9, 9.0])
     parameters = {("mine", 4): 1000, ("mhc", 4): 1500}
     counted = lambda *of: parameters[of]  # noqa: E731
     found = contrasts.costs(times, cells, "mine", counted, LOSS)
@@ -655,7 +655,7 @@ def data_of(task, losses=(4.0, 2.0, 1.0), depths=(4, 8), count=3, value=None):
         "score": score,
         "mixing": {variants[1]: Mixing(2, 5, MATRIX, WEIGHTS),
                    variants[0]: Mixing(2, 5, MATRIX * NAN, WEIGHTS)},
-        "times": summary_table(frame(cells)).assign(seconds_per_step_mean=0.5),
+        "times": summary_table(frame(cells)).assign(seconds_per_step_fastest=0.5),
         "plain": variants[0],
         "parameters": lambda variant, depth: 1000,
         "samples": [GeneratedSamples(variants[0], 4, 0, Samples(np.array([[0.0, 1.0], [NAN, INF]]),

@@ -203,3 +203,18 @@ def test_where_a_controlled_claim_is_reproduced(ours, theirs, where):
     in_part = pd.DataFrame([{**row, "qualifier": "at another scale, in part"}])
     verdicts = VerdictsPresenter(in_part, pd.DataFrame(columns=["claim"]))
     assert [found["reproduced_in"] for found in verdicts.controlled_by("b")] == [None]
+
+
+def test_variants_stand_side_by_side_at_the_depth_of_most_with_the_time_of_their_fastest_run():
+    """A step of mhc takes 3 times as long, undisturbed; plain's other run was slowed down."""
+    seconds = {("baseline", 0): 0.2, ("baseline", 1): 0.8, ("mhc", 0): 0.9, ("mhc", 1): 0.6}
+    cells = frame(
+        *(run(variant=v, depth=8, seed=s, score=1.0 if v == "mhc" else 2.0, seconds_per_step=t)
+          for (v, s), t in seconds.items()),
+        run(variant="baseline", depth=4), run(variant="hc", depth=8, outcome="diverged", score=NAN),
+    )  # fmt: skip
+    tables = {"cells": cells, "summary": summary_table(cells)}
+    study = StudyPresenter("a", config_with().studies["a"], tables, plain="baseline")
+    found = {row["variant"]: row["times"] for row in study.side_by_side()}
+    assert list(found) == ["mhc", "baseline", "hc"]
+    assert (found["mhc"], found["baseline"]) == (pytest.approx(3), 1)

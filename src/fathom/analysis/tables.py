@@ -96,7 +96,7 @@ def save_tables(tables: dict[str, pd.DataFrame], folder: Path) -> None:
     What clocks measured is in the tables of TIMES alone: so what does not show times is the same
     when a run is repeated.
     """
-    pattern = f"({'|'.join((*CLOCKS, *tasks.times()))})(_(n|mean|sd|low|high)(_[ab])?)?"
+    pattern = f"({'|'.join((*CLOCKS, *tasks.times()))})(_(n|mean|sd|low|high|fastest)(_[ab])?)?"
     files = {}
     for name, table in tables.items():
         of_clocks = [column for column in table if re.fullmatch(pattern, column)]
@@ -397,7 +397,7 @@ def summary_table(cells: pd.DataFrame) -> pd.DataFrame:
     """Seeds summarised: a row per study × depth × variant × platform.
 
     For every metric that is averaged, what `mean_with_ci` says of it: `_n`, `_mean`, `_sd`, `_low`
-    and `_high`.
+    and `_high`. Of a time also `_fastest`, the shortest: other work on the machine only adds to it.
     """
     rows = []
     for group, seeds in counted(cells).groupby(GROUP, sort=False):
@@ -413,6 +413,8 @@ def summary_table(cells: pd.DataFrame) -> pd.DataFrame:
         score = {"score": tasks.bounds_of(row["score_metric"])}
         for metric, bounds in (score | _averaged_in(seeds)).items():
             found = mean_with_ci(seeds[metric], bounds)
+            if metric in tasks.times():
+                found["fastest"] = seeds[metric].min()
             row |= {f"{metric}_{part}": value for part, value in found.items()}
         rows.append(row)
     return _table(rows, "summary.csv")

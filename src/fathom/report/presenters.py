@@ -73,7 +73,7 @@ class StudyPresenter:
     """What a template may ask about one study.
 
     `figures` are those that the workflow draws of it, on every platform; `left_out` says by label
-    why others would show nothing.
+    why others would show nothing. `plain` is its plain network, by label.
     """
 
     def __init__(
@@ -83,11 +83,13 @@ class StudyPresenter:
         tables: Mapping[str, pd.DataFrame],
         figures: Sequence[Declaration] = (),
         left_out: Mapping[str, str] = MappingProxyType({}),
+        plain: str | None = None,
     ) -> None:
         self.name = name
         self.study = study
         self.figures = figures
         self.left_out = left_out
+        self.plain = plain
         self.task = tasks.presentation(study.task)
         self.template = f"parts/{study.part}.j2" if study.part else ""
         """The file with its own part of the report; empty if it has none."""
@@ -283,6 +285,31 @@ class StudyPresenter:
                 found.append({**row, "variants": len(rows), "oracle": level, "beaten": beaten})
         return found
 
+    def side_by_side(self) -> list[Record]:
+        """What a study of many variants is read for: all at one depth, the best mean score first.
+
+        Rows of the summary at the depth that most variants have, on the first platform. `times`: how
+        long a training takes, relative to the plain network's, by the fastest run of each; NaN if
+        that is not known.
+        """
+        rows = [row for row in self.rows.values() if row["platform"] == self.platforms[0]]
+        depth = common_depth(row["depth"] for row in rows)
+        at_depth = {row["variant"]: row for row in rows if row["depth"] == depth}
+        seconds = {
+            variant: row.get("seconds_per_step_fastest", math.nan) * self.study.of(variant).steps
+            for variant, row in at_depth.items()
+        }
+        unit = seconds.get(self.plain, math.nan)
+        sign = 1 if self.score.better == "lower" else -1
+        last = math.inf  # a variant of which no run has a score
+        return [
+            {**row, "times": seconds[variant] / unit}
+            for variant, row in sorted(
+                at_depth.items(),
+                key=lambda item: sign * item[1]["score_mean"] if item[1]["score_n"] else last,
+            )
+        ]
+
     def _oracle_level(self, row: Record) -> float | None:
         """What the score is set beside in a row of the summary; None if that says nothing."""
         level = self.score.oracle.level if self.score.oracle else None
@@ -319,11 +346,14 @@ class StudyPresenter:
         return found
 
     def times_of(self, effect: Record) -> float | None:
-        """How many times as long as the second side of an effect the first trains, if known."""
+        """How many times as long as the second side of an effect the first trains, if known.
+
+        By the fastest run of each, since they may not have been trained beside the same other work.
+        """
 
         def seconds(variant: str) -> float:
             row = self.row(effect["depth"], variant, effect["platform"]) or {}
-            per_step: float = row.get("seconds_per_step_mean", math.nan)
+            per_step: float = row.get("seconds_per_step_fastest", math.nan)
             return per_step * self.study.of(variant).steps
 
         times = seconds(effect["variant"]) / seconds(effect["against"])

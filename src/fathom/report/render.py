@@ -95,7 +95,14 @@ def build_context(
     if times:
         tables["summary"] = read_with_times(folder / "tables" / "summary.csv")
     studies = [
-        StudyPresenter(name, study, tables, figures_of_study(config, name), left_out(config, name))
+        StudyPresenter(
+            name,
+            study,
+            tables,
+            figures_of_study(config, name),
+            left_out(config, name),
+            config.plain(name),
+        )
         for name, study in config.studies.items()
     ]
     variance = tables["variance"]

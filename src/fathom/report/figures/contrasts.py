@@ -175,8 +175,8 @@ def frontier(
     """Which design costs least for its score? Against parameters, and against training time.
 
     At the depth that most variants have. A marker is the mean over seeds, a bar their range. Time
-    is relative to the plain network of the study, or to the fastest variant. Filled, on the grey
-    line: the frontier, of variants than which no other is both cheaper and better.
+    is relative to the plain network of the study, or to the fastest variant, by the fastest run of
+    each. Filled, on the grey line: the frontier, of variants than which no other is both cheaper and better.
     """
     own = costs(times, cells, plain, parameters, score)
     if len(own) < FEWEST:
@@ -227,12 +227,12 @@ def costs(
     own = cells[cells["depth"] == depth]
     found = frames.final_scores(own, geometric=panels.is_log(score.metric))
     found = found.dropna(subset="mean").merge(
-        rows[["variant", "seconds_per_step_mean"]], on="variant"
+        rows[["variant", "seconds_per_step_fastest"]], on="variant"
     )
     found["parameters"] = [parameters(variant, depth) / 1000 for variant in found["variant"]]
-    # The sum over all steps would count every pause of the machine, a median step does not.
+    # The median step of the fastest run: other work on the machine only adds to it.
     steps = own.groupby("variant")["steps"].first()
-    seconds = found.set_index("variant")["seconds_per_step_mean"] * steps[found["variant"]]
+    seconds = found.set_index("variant")["seconds_per_step_fastest"] * steps[found["variant"]]
     fastest = seconds.idxmin() if seconds.notna().any() else ""
     unit = plain if plain in seconds else fastest
     found["time"] = (seconds / seconds.get(unit, math.nan)).to_numpy()
