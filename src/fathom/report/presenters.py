@@ -288,9 +288,9 @@ class StudyPresenter:
     def side_by_side(self) -> list[Record]:
         """What a study of many variants is read for: all at one depth, the best mean score first.
 
-        Rows of the summary at the depth that most variants have, on the first platform. `times`: how
-        long a training takes, relative to the plain network's, by the fastest run of each; NaN if
-        that is not known.
+        Rows of the summary at the depth that most variants have, on the first platform. `times`:
+        how long a training takes, relative to the plain network's, by the fastest run of each; NaN
+        if that is not known.
         """
         rows = [row for row in self.rows.values() if row["platform"] == self.platforms[0]]
         depth = common_depth(row["depth"] for row in rows)

@@ -176,7 +176,8 @@ def frontier(
 
     At the depth that most variants have. A marker is the mean over seeds, a bar their range. Time
     is relative to the plain network of the study, or to the fastest variant, by the fastest run of
-    each. Filled, on the grey line: the frontier, of variants than which no other is both cheaper and better.
+    each. Filled, on the grey line: the frontier, of variants than which no other is both cheaper
+    and better.
     """
     own = costs(times, cells, plain, parameters, score)
     if len(own) < FEWEST:
