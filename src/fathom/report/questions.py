@@ -26,7 +26,7 @@ from fathom.analysis.claims.questions import (
 from fathom.analysis.claims.rules import NOT_MEASURED
 from fathom.analysis.effective_depth import BELOW, BEYOND
 from fathom.analysis.effects import AT_BEST_RATE, HIGHER, LOWER, TURNS, UNTOLD
-from fathom.report.formatting import change, common_depth, count_layers, either_way, number, percent
+from fathom.report.formatting import change, common_depth, either_way, number, percent
 
 if TYPE_CHECKING:
     from fathom.analysis.claims.published import Published
@@ -152,8 +152,8 @@ def of_limit(question: Limit, results: Results) -> Found | None:
     at = failed or deepest
     row = study.rows_of(question.variant, at)[0]
     lost, n = study.failed(question.variant, at)
-    trained = f"every run learns at {count_layers(deepest)}" if deepest else ""
-    fails = f"{lost} of {n} fail at {count_layers(failed)}" if failed else "the deepest tried"
+    trained = f"every run learns at {study.count_layers(deepest)}" if deepest else ""
+    fails = f"{lost} of {n} fail at {study.count_layers(failed)}" if failed else "the deepest tried"
     text = ", ".join(filter(None, (trained, fails)))
     outcome = "all" if not failed else "some" if deepest else "none"
     return Found(outcome, [Evidence(text, f"tables/summary.csv#L{row['line']}")])
@@ -167,19 +167,22 @@ def of_depth(question: EffectiveDepth, results: Results) -> Found | None:
     """
     study = results.studies.get(question.study)
     table = study.effective_depths() if study else None
-    cells = [cell for row in (table["rows"] if table else ()) for cell in row["cells"] if cell]
+    if study is None or table is None:
+        return None
+    cells = [cell for row in table["rows"] for cell in row["cells"] if cell]
     found = []
     for variant in question.variants:
         rows = [cell for cell in cells if cell["variant"] == variant]
         if rows:
-            found.append(_worth(max(rows, key=lambda row: row["depth"]), results.name(variant)))
+            deepest = max(rows, key=lambda row: row["depth"])
+            found.append(_worth(deepest, study, results.name(variant)))
     if not found:
         return None
     outcomes, evidence = zip(*found, strict=True)
     return Found(_common(outcomes), list(evidence))
 
 
-def _worth(row: Record, name: str) -> tuple[str, Evidence]:
+def _worth(row: Record, study: StudyPresenter, name: str) -> tuple[str, Evidence]:
     """The outcome of one effective depth."""
     own, low, high = row["depth"], row["low"], row["high"]
     if row["answer"] == BEYOND:
@@ -196,7 +199,7 @@ def _worth(row: Record, name: str) -> tuple[str, Evidence]:
         is_less, is_more = high < own and not row["high_open"], low > own
         outcome = "less" if is_less else "more" if is_more else "as many"
         outcome = outcome if has_interval else "not told"
-    text = f"{count_layers(own)} of {name} are worth {text} plain ones"
+    text = f"{study.count_layers(own)} of {name} are worth {text} plain ones"
     return outcome, Evidence(text, f"tables/effective_depth.csv#L{row['line']}")
 
 
@@ -272,7 +275,8 @@ def _outcome(row: Record) -> str:
 
 def _evidence(row: Record, study: StudyPresenter, results: Results) -> Evidence:
     sides = f"{results.name(row['variant'])} against {results.name(row['against'])}"
-    text = f"{sides}, {count_layers(row['depth'])}: {study.score.label} {change(row['of_chance'])}"
+    depth, share = study.count_layers(row["depth"]), change(row["of_chance"])
+    text = f"{sides}, {depth}: {study.score.label} {share}"
     if row["verdict"] == UNTOLD:
         text += f"; these seeds could show {either_way(row['visible'])}"
     return Evidence(text, f"tables/effects.csv#L{row['line']}")
