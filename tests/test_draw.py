@@ -60,7 +60,7 @@ def drawn(monkeypatch):
     """What was given to be drawn: (names, title, data), and how it was kept."""
     found = []
 
-    def draw_figures(declared, title="", labels=None, **data):
+    def draw_figures(declared, title="", labels=None, depth_unit="layer", **data):
         found.append(([figure.name for figure in declared], title, data))
         return {"one": "a figure"}
 
