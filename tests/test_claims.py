@@ -927,8 +927,8 @@ def test_steps_of_another_device_do_not_count_either():
         ({"other_device": "metal"}, "", " on Metal"),
         ({"other_device": "cuda"}, METAL, " on CUDA"),
         ({"other_backend": "mlx", "other_device": "metal"}, METAL, ""),
-        ({"other_backend": "torch", "other_device": "metal"}, METAL, " on torch on Metal"),
-        ({"other_backend": "torch"}, METAL, " on torch"),
+        ({"other_backend": "torch", "other_device": "metal"}, METAL, " on PyTorch on Metal"),
+        ({"other_backend": "torch"}, METAL, " on PyTorch"),
     ],
 )
 def test_the_other_platform_is_what_is_asked_for(other, machine, said):

@@ -60,7 +60,7 @@ def drawn(monkeypatch):
     """What was given to be drawn: (names, title, data), and how it was kept."""
     found = []
 
-    def draw_figures(declared, title="", labels=None, **data):
+    def draw_figures(declared, title="", labels=None, depth_unit="layer", **data):
         found.append(([figure.name for figure in declared], title, data))
         return {"one": "a figure"}
 
@@ -174,7 +174,8 @@ def test_overview_and_bench_are_drawn_from_their_tables(config, drawn, tmp_path)
     draw.draw_overview(config, *inputs, tmp_path / "over")
     (_, _, data), (_, *kept) = drawn
     assert kept == [tmp_path / "over", "overview", inputs]
-    scores = data.pop("scores")
+    scores, units = data.pop("scores"), data.pop("depth_units")
+    assert units == {"a": "layer", "images": "layer"}
     assert {study: score.metric for study, score in scores.items()} == {
         "a": "exact_loss", "images": "test_accuracy",
     }  # fmt: skip

@@ -3,6 +3,7 @@
 import math
 from fractions import Fraction
 
+import pandas as pd
 import pytest
 from scipy import stats
 
@@ -319,16 +320,32 @@ def test_what_cannot_be_told_is_listed_with_the_seeds_that_would_tell(tmp_path, 
         seeds("score", [0.9, 1.3, 1.0], variant="baseline"),
         seeds("score", [1.0, 1.0, 1.0], variant="hc"),
     )
-    table = effects_table(config_of([["mhc", "hc"], ["baseline", "hc"]]), cells)
+    config = config_of([["mhc", "hc"], ["baseline", "hc"]])
+    config = config.model_copy(update={"labels": {"baseline": "the plain one"}})
+    table = effects_table(config, cells)
     save_tables({"effects.csv": table}, tmp_path)
     rows = undecided(tmp_path / "effects.csv", ["a"])
     assert rows["variant"].tolist() == ["baseline", "mhc"]  # the mean of the second is zero
     needed = int(rows.iloc[0]["seeds_needed"])
-    print_undecided(rows)
+    print_undecided(rows, config)
     first, second = capsys.readouterr().out.split("told yet:\n")[1].splitlines()
-    assert first.endswith(f"baseline against hc: 3 seeds; about {needed - 3} more would tell")
+    assert first.startswith("a, 8 layers, PyTorch: the plain one against hc: ")
+    assert first.endswith(f" 3 seeds; about {needed - 3} more would tell")
     assert "vary too much" in second
     assert undecided(tmp_path / "effects.csv", ["b"]).empty
+
+
+def test_of_many_that_cannot_be_told_the_last_line_counts_the_others(tmp_path, capsys):
+    config = config_of([["mhc", "hc"]])
+    values = {"mhc": [1.0, 0.5, 2.0], "hc": [1.0, 1.0, 1.0]}
+    cells = frame(*(seeds("score", loss, variant=name) for name, loss in values.items()))
+    save_tables({"effects.csv": pd.concat([effects_table(config, cells)] * 13)}, tmp_path)
+    rows = undecided(tmp_path / "effects.csv", ["a"])
+    for every, shown in ((False, 10), (True, 13)):
+        print_undecided(rows, config, every=every)
+        _, *lines = capsys.readouterr().out.split("told yet:")[1].splitlines()
+        assert len(lines) == shown + (not every)
+        assert ("3 more" in lines[-1] and "--all" in lines[-1]) != every
 
 
 def test_pairs_that_differ_in_several_settings_are_named_from_the_config_alone(capsys):

@@ -662,6 +662,7 @@ def data_of(task, losses=(4.0, 2.0, 1.0), depths=(4, 8), count=3, value=None):
                                                      np.eye(2)))],
         "cells": frame(cells),
         "scores": {"a": score},
+        "depth_units": {"a": "layer"},
         "variance": pd.DataFrame(
             [{"depth": 4, "variant": variants[0], "recipe_share": 0.6, "platform_share": 0.2,
               "seed_share": 0.15, "other_share": 0.05}]
@@ -815,8 +816,24 @@ def test_the_overview_has_four_studies_over_depth_the_first_of_each_score_before
     cells = cells_of(*({"study": study, "depth": d} for study in scores for d in (4, 8)))
     labels = {"a": "How deep can it be?"}
     declared = [figures_of("overview")["score_against_depth"]]
-    (page,) = draw_figures(declared, "", labels, cells=cells, scores=scores).values()
+    units = dict.fromkeys(scores, "layer") | {"d": "time step"}
+    data = {"cells": cells, "scores": scores, "depth_units": units}
+    (page,) = draw_figures(declared, "", labels, **data).values()
     assert [ax.get_title("left") for ax in page.axes] == ["How deep can it be?", "b", "d", "f"]
+    assert [ax.get_xlabel() for ax in page.axes] == ["layers", "layers", "time steps", "layers"]
+
+
+@pytest.mark.parametrize(("unit", "words"), [("layer", "layers"), ("time step", "time steps")])
+def test_depth_is_in_the_unit_of_the_task(unit, words):
+    """On the axes and above the panels of figures that any task may have."""
+    data = data_of("unrolled")
+    names = ("score", "loss", "answer_accuracy")
+    figures = draw_figures(map(find, names), depth_unit=unit, **data)
+    assert all(
+        words in " ".join([ax.get_xlabel(), ax.get_title(), ax.get_title("left")])
+        for page in figures.values()
+        for ax in page.axes
+    )
 
 
 @pytest.mark.parametrize(("best", "triangles"), [(4, 1), (1, 0)])
@@ -839,7 +856,8 @@ def test_of_many_variants_the_overview_has_those_of_several_depths(beside, named
     )
     declared = [figures_of("overview")["score_against_depth"]]
     scores = dict.fromkeys(cells["study"], tasks.score_of("tokens"))
-    (page,) = draw_figures(declared, "", cells=cells, scores=scores).values()
+    data = {"cells": cells, "scores": scores, "depth_units": dict.fromkeys(scores, "layer")}
+    (page,) = draw_figures(declared, "", **data).values()
     (ax,) = page.axes
     assert len([text for text in ax.texts if text.get_text() != "chance"]) == named
 
@@ -847,7 +865,8 @@ def test_of_many_variants_the_overview_has_those_of_several_depths(beside, named
 def test_an_overview_of_nothing_says_so():
     empty = {table: data.iloc[:0] for table, data in data_of("tokens", count=1).items()
              if isinstance(data, pd.DataFrame)}  # fmt: skip
-    for page in draw_figures(figures_of("overview").values(), scores={}, **empty).values():
+    declared = figures_of("overview").values()
+    for page in draw_figures(declared, scores={}, depth_units={}, **empty).values():
         (ax,) = page.axes
         assert not ax.axison
         assert ax.texts[0].get_text()

@@ -9,7 +9,9 @@ import pytest
 from fathom.analysis.claims import load_published
 from fathom.analysis.claims.questions import (
     Best,
+    Contrasts,
     Deciding,
+    Each,
     EffectiveDepth,
     Effects,
     Headline,
@@ -289,6 +291,67 @@ def test_title_and_answer_follow_from_the_questions_that_decide():
     assert headline(above, []) is None
 
 
+@pytest.fixture
+def of_two():
+    """A function: results of study `a`, or of `a` and `b`, where mhc ends at these losses."""
+
+    def results(**ours):
+        data = config_with(studies=tuple(ours)).model_dump(mode="json")
+        for study in data["studies"].values():
+            study["variants"] = ["baseline", "mhc"]
+        config = check_config(data)
+        cells = frame(
+            *(
+                seeds("score", values, variant=variant, study=study)
+                for study, end in ours.items()
+                for variant, values in (("baseline", (1.0, 1.0, 1.0)), ("mhc", end))
+            )
+        )
+        tables = {"summary": summary_table(cells), "effects": effects_table(config, cells),
+                  "effective_depth": effective_depth_table(config, cells)}  # fmt: skip
+        studies = {name: StudyPresenter(name, s, tables) for name, s in config.studies.items()}
+        return Results(studies, results_of(config_of(), cells).verdicts, [], LABELS)
+
+    return results
+
+
+EACH = Each(
+    kind="each",
+    question="Does it?",
+    of={name: Contrasts(study=study, pairs=[("mhc", "baseline")])
+        for name, study in {"text": "a", "state": "b"}.items()},
+    answers={"better": "yes", "worse": "no"},
+)  # fmt: skip
+WORSE, BETTER = (2.0, 2.1, 2.2), (0.5, 0.51, 0.52)
+
+
+@pytest.mark.parametrize(
+    ("ours", "outcome", "words", "about"),
+    [
+        ({"a": WORSE, "b": WORSE}, "worse", "no", ["text", "state"]),
+        ({"a": WORSE, "b": BETTER}, "mixed", "text: no; state: yes", ["text", "state"]),
+        ({"b": BETTER}, "better", "yes", ["state"]),
+    ],
+)
+def test_two_studies_have_one_answer_where_they_agree(of_two, ours, outcome, words, about):
+    answer = ask(EACH, of_two(**ours))
+    assert (answer.outcome, answer.answer) == (outcome, words)
+    assert [one.text.partition(": ")[0] for one in answer.evidence] == about
+    assert len({one.link for one in answer.evidence}) == len(about)
+
+
+def test_a_title_may_follow_from_one_of_two_studies(of_two):
+    words = {"better": "It does", "worse": "It does not", "mixed": "Who knows"}
+    answers = answer_all([EACH], of_two(a=WORSE, b=BETTER))
+    for part, title in {"text": "It does not", "state": "It does", None: "Who knows"}.items():
+        deciding = Deciding(decided_by="Does it?", part=part, words=words)
+        above = Headline(asks="Should I?", title=deciding, answer=[deciding], tested="Little.")
+        assert headline(above, answers)["title"] == title
+    only_state = answer_all([EACH], of_two(b=BETTER))
+    of_text = above.model_copy(update={"title": deciding.model_copy(update={"part": "text"})})
+    assert headline(of_text, only_state) is None
+
+
 # --- the questions that are shipped ---------------------------------------------------------------
 
 
@@ -297,7 +360,11 @@ def test_every_answer_is_short_and_every_outcome_has_one(default_config, pytestc
     assert len(published.questions) <= MOST_ANSWERS
     for question in published.questions:
         assert set(question.answers) >= set(question.outcomes) - {"mixed", "turns"}
-        assert all(len(words.split()) <= 6 for words in question.answers.values())
+        told = [
+            " ".join(f"{part} {words}" for part in question.parts) or words
+            for words in question.answers.values()
+        ]
+        assert all(len(words.split()) <= 6 for words in told)
     above = published.headline
     asked = {question.question: question for question in published.questions}
     for deciding in (above.title, *above.answer):
@@ -315,6 +382,7 @@ def test_every_answer_is_short_and_every_outcome_has_one(default_config, pytestc
         ("      worse: no, it ends", "      wrose: no, it ends", "unknown outcome 'wrose'"),
         ("      worse: No, not", "      wrose: No, not", "unknown outcome 'wrose'"),
         ("  - question: *as-long", "  - question: Is it?", "unknown question 'Does mHC beat"),
+        ("    part: text", "    part: texts", "headline.part: unknown part 'texts'"),
     ],
 )
 def test_a_wrong_question_is_refused_by_name(

@@ -100,6 +100,13 @@ def page(folder, study):
     return read(folder, f"studies/{study}.md")
 
 
+def by_claim(rows, shipped):
+    """Rows that begin with what a claim says, by its id."""
+    ids = {claim.statement: claim.id for claim in shipped[0].claims}
+    said = ((re.match(r"\[(.*)\]\(", row[0]), row) for row in rows)
+    return {ids[found[1]]: row for found, row in said if found and found[1] in ids}
+
+
 def is_sentence(text):
     """None may be blank, or begin or end as a torn one would."""
     return re.fullmatch(r"[A-Z0-9].*[.?]", text)
@@ -150,7 +157,7 @@ def test_a_page_begins_with_its_variants(world):
     assert re.fullmatch(r"\[scheme\]\(\.\./.*/docs/schemes.md\)", head[2])
     assert [*head[:2], head[3]] == ["variant", "", "differs from the scheme in"]
     schemes = {"baseline": "plain", "hc": "hc_demo", "mhc": "mhc_demo"}
-    expected = [[name, f"`{name}`", scheme, "–", "–"] for name, scheme in schemes.items()]
+    expected = [[name, f"`{name}`", f"`{scheme}`", "–", "–"] for name, scheme in schemes.items()]
     assert [row[:5] for row in rows] == expected
     plain, hc, mhc = (int(row[5]) for row in rows)
     assert 0 < plain < hc == mhc
@@ -247,10 +254,12 @@ def test_every_figure_of_the_workflow_is_shown(world):
     assert sorted(shown) == sorted(f"figures/overview/{n}.png" for n in figures_of("overview"))
 
 
-def test_claims_link_to_their_tests(world):
+def test_claims_link_to_their_tests(world, shipped):
     rows = tables_in(section(read(world), "## Scorecard"))[0][2:]
-    links = [re.match(r"\[(.*?)\]\((.*?)#(.*)\)", row[0]).groups() for row in rows]
-    for claim, file, anchor in links:
+    ids = {claim.statement: claim.id for claim in shipped[0].claims}
+    links = [re.match(r"\[(.*)\]\((.*?)#(.*)\)", row[0]).groups() for row in rows]
+    for statement, file, anchor in links:
+        claim = ids[statement]
         if file == "RESULTS.md":
             assert anchor == "what-could-not-be-judged"
         else:
@@ -269,14 +278,14 @@ def test_the_scorecard_has_every_claim_with_the_test_that_decides(world, shipped
     assert set(counts) == {"reproduced", "not reproduced", "contradicted", "not measured"}
     verdicts = pd.read_csv(world / "tables" / "verdicts.csv")["verdict"].value_counts()
     assert {v: n for v, n in counts.items() if n} == verdicts.to_dict()
-    rows = {row[0].partition("]")[0][1:]: row for row in tables_in(card)[0][2:]}
+    rows = by_claim(tables_in(card)[0][2:], shipped)
     # Of hc-fails-48 the source is an MLX program, and there hc ends at chance.
     reason, line = re.fullmatch(
-        r"\[(.*)\]\(tables/claims.csv#L(\d+)\)", rows["hc-fails-48"][4]
+        r"\[(.*)\]\(tables/claims.csv#L(\d+)\)", rows["hc-fails-48"][3]
     ).groups()
     assert reason == "of 3 runs: 3 at chance"
     assert read(world, "tables/claims.csv").splitlines()[int(line) - 1].startswith("hc-fails-48,")
-    assert rows["demo-converges-fast"][3:] == ["**not measured**: no run of demo-50", "", ""]
+    assert rows["demo-converges-fast"][2:] == ["**not measured**: no run of demo-50", "", ""]
     scale = "vocab 64 for 256, length 8 for 128, width 16 for 256"
     assert re.search(rf"^.*\b{rows['hc-fails-48'][-1]}: {scale}", card, re.MULTILINE)
     tests = pd.read_csv(world / "tables" / "claims.csv")
@@ -306,7 +315,7 @@ def test_why_a_claim_could_not_be_judged_is_said(world, shipped, tmp_path):
     one = published.model_copy(update={"claims": [deep], "values": []})
     folder = write_world(small_config(tmp_path), one, templates, by_recipe)
     (row,) = tables_in(section(read(folder), "## Scorecard"))[0][2:]
-    assert row[3] == "**not measured**: width 16 cannot speak for 256"
+    assert row[2] == "**not measured**: width 16 cannot speak for 256"
 
 
 # --- published beside ours -------------------------------------------------------------------
@@ -320,7 +329,7 @@ def test_deviating_values_stand_out_at_the_published_scale_alone(world, shipped,
     published = published.model_copy(update={"values": values, "claims": []})
     config = study_config(tmp_path, depths=[12], backends=["mlx"])
     folder = write_world(config, published, templates, lambda cell: losses[cell.variant][cell.seed])
-    heading = "## depth-mlx: mHC demo, MLX results"
+    heading = "## mHC demo, MLX results: depth-mlx"
     beside = section(read(folder, "COMPARISON.md"), heading)
     rows = {tuple(row[:3]): row[3:] for row in tables_in(beside)[0][2:]}
     assert rows["`loss_final`", "12", "baseline"] == ["1.78", "1.80 ± 0.27"]
@@ -340,7 +349,7 @@ def test_agreement_of_platforms_is_judged_by_the_spread_over_seeds(world, quick,
 
     config = study_config(tmp_path, depths=[12], variants=["mhc"])
     text = read(write_world(config, *quick, loss), "COMPARISON.md")
-    _, after, parted = tables_in(section(text, "### depth-mlx: PyTorch beside MLX"))
+    _, after, parted = tables_in(section(text, "### PyTorch beside MLX: depth-mlx"))
     assert after[0][-2:] == ["ms per step, PyTorch", "ms per step, MLX"]
     assert after[2][-2:] == ["10 ± 0"] * 2  # of 0.01 s
     assert parted[2] == ["12", "mhc", "2", "0.048", "0.048", "0.11", "yes"]
@@ -427,16 +436,16 @@ def test_what_decides_stands_in_the_answer_and_beside_its_shares(world):
 
 def test_the_demos_are_told_with_their_numbers(world):
     found = [*short(world, "depth-mlx"), *short(world, "depth-torch")]
-    (overflow,) = [s for s in short(world, "depth-mlx") if s.startswith("In depth-mlx, hc ")]
-    assert overflow.startswith("In depth-mlx, hc does not learn in 6 of 6 runs at 48 layers")
+    (overflow,) = [s for s in short(world, "depth-mlx") if "hc does not learn" in s]
+    assert overflow.startswith("At 48 layers, hc does not learn in 6 of 6 runs: ")
     assert "layer norm of block 30" in overflow
     assert "10^20.2" in overflow
     assert "PyTorch: 3 not finite and 0 at chance; MLX: 0 not finite and 3 at chance." in overflow
-    (depth,) = [s for s in found if s.startswith("With recipe torch-defaults")]
+    (depth,) = [s for s in found if s.startswith("With recipe `torch-defaults`, mhc")]
     assert "mhc ends at a loss over all sequences of 1 at 12, 1 at 24, 1 at 48 layers" in depth
     assert "do not learn" not in depth
-    (streams,) = [s for s in found if s.startswith("In depth-mlx, the streams")]
-    assert "the streams of mhc differ by at most 0.00015 of" in streams
+    (streams,) = [s for s in short(world, "depth-mlx") if s.startswith("The streams")]
+    assert "The streams of mhc differ by at most 0.00015 of" in streams
     assert "H_res is at most 6.9e−06 in any run, beside 1.5 for all" in streams
     assert "9 of 54 runs diverged" not in found
     assert "3 of 54 runs diverged, and 3 stayed at chance." in found
@@ -455,7 +464,7 @@ def test_a_study_of_the_demos_says_nothing_of_what_it_does_not_have(quick, tmp_p
     found = short(folder, "depth-mlx")
     assert not any("hc does not learn" in s.replace("mhc", "") for s in found)
     assert not any("depth-torch" in sentence for sentence in found)
-    (depth,) = [s for s in found if s.startswith("With recipe mlx-defaults")]
+    (depth,) = [s for s in found if s.startswith("With recipe `mlx-defaults`, mhc")]
     assert "of NaN / 0.01 at 48 layers, where 1 of 2 runs at 48 layers do not learn" in depth
     assert "\nNot run here.\n" in page(folder, "depth-torch")
 
@@ -464,8 +473,8 @@ def test_without_any_run_a_report_says_so(quick, tmp_path):
     folder = write_world(small_config(tmp_path), *quick, lambda cell: None)
     text = read(folder)
     assert section(text, "## The answer").strip().startswith("Nothing was measured here.")
-    assert "- depth-mlx: not run here." in text
-    assert "- depth-mlx on PyTorch: 6 cells missing" in text
+    assert "- [depth-mlx](studies/depth-mlx.md) It was not run here." in text
+    assert "- [depth-mlx](studies/depth-mlx.md) On PyTorch: 6 cells missing" in text
     assert "\nNot run here.\n" in page(folder, "depth-mlx")
 
 
@@ -492,7 +501,7 @@ def test_a_refused_bundle_is_not_called_a_study_that_was_not_run(quick, tmp_path
     pages = [read(folder), read(folder, "COMPARISON.md"), page(folder, "depth-mlx")]
     assert "not run here" not in " ".join(pages).lower()
     assert "**A bundle was refused, and its runs are not shown**: bundles/a.tar.gz: " in pages[0]
-    assert "- depth-mlx: not imported: a bundle was refused." in pages[0]
+    assert "(studies/depth-mlx.md) It was not imported: a bundle was refused." in pages[0]
     assert "\nNot imported: a bundle was refused.\n" in pages[2]
 
 
@@ -539,23 +548,22 @@ def test_two_studies_of_one_task_and_another_task_have_a_sentence_each(quick, tm
         *prose_runs("verse", "mhc", (3.5, 3.5, 3.5)),
     ]
     folder = write_all(config, *quick, rows, [])
-    (pictures,) = (s for s in short(folder, "pictures") if s.startswith("On "))
+    (pictures,) = (s for s in short(folder, "pictures") if s.startswith("After "))
     on_prose, on_verse = (short(folder, name)[0] for name in ("prose", "verse"))
     assert pictures == (
-        "On pictures (task fashion), after 3 steps, the highest test accuracy of 2 variants is "
+        "After 3 steps, the highest test accuracy of 2 variants is "
         "[0.75 ± 0.12](../tables/summary.csv#L3) at 4 layers (mhc_causal); chance is 0.1."
     )
     assert on_prose == (
-        "On prose (task text), after 3 steps, the lowest held-out loss (bits per character) of 2 "
+        "After 3 steps, the lowest held-out loss (bits per character) of 2 "
         "variants is [2.10 ± 0.26](../tables/summary.csv#L4) at 2 layers (baseline); chance is "
         "6.392. The level to beat is 2.9 (a trigram model, which only counts): the best variant is "
         "better."
     )
     assert on_verse == (
-        "On verse (task text), after 3 steps, the lowest held-out loss (bits per "
-        "character) of 1 variant is [3.5 ± 0](../tables/summary.csv#L6) at 2 layers (mhc); chance "
-        "is 6.392. The level to beat is 2.9 (a trigram model, which only counts): no variant is "
-        "better."
+        "After 3 steps, the lowest held-out loss (bits per character) of 1 variant is "
+        "[3.5 ± 0](../tables/summary.csv#L6) at 2 layers (mhc); chance is 6.392. The level to beat "
+        "is 2.9 (a trigram model, which only counts): no variant is better."
     )
     # A stranger's project is not introduced as ours.
     assert "mHC" not in read(folder).partition("## The sources")[0]
@@ -601,7 +609,7 @@ def test_a_study_without_matrices_or_tokens_has_no_word_of_them(quick, tmp_path)
     words = ("token", "nats", " gain", "of mixing", "baseline", "NaN (", "± 0\n", "hc_causal` ")
     _, _, below = text.partition("## In short")
     assert not [word for word in words if word in below]
-    head = tables_in(section(compared, "### pictures: PyTorch beside MLX"))[1][0]
+    head = tables_in(section(compared, "### PyTorch beside MLX: pictures"))[1][0]
     assert head[2:] == [
         f"{name}, {side}"
         for name in ("test accuracy", "ms per step")
@@ -810,7 +818,7 @@ def test_an_arm_stands_beside_its_source(arms):
     assert one["similarity of streams"].endswith(")")
 
 
-def test_what_belongs_to_the_optimiser_is_told(arms):
+def test_what_belongs_to_the_optimiser_is_told(arms, shipped):
     """Static mHC learns under both optimisers, but has an event under the second."""
     (event, *_) = arm("v5", 3.0, study="text-arms-adamw", nonfinite_total=1)
     folder = arms(
@@ -818,17 +826,15 @@ def test_what_belongs_to_the_optimiser_is_told(arms):
         [{**event, "seed": 3}],
     )  # fmt: skip
     rows = tables_in(section(page(folder, "text-arms-adamw"), "## Connection or optimiser?"))[0][2:]
-    found = {re.match(r"\[(.*?)\]", row[0])[1]: row[2:] for row in rows}
-    assert found["text-static-stable"] == ["reproduced", "contradicted", "text-arms alone"]
-    assert found["text-gate-saturates"] == ["not measured"] * 3
+    found = by_claim(rows, shipped)
+    told = found["text-static-stable"][1:]
+    assert told == ["reproduced", "contradicted", "the source's alone"]
+    assert found["text-gate-saturates"][1:] == ["not measured"] * 3
     (told,) = [s for s in short(folder, "text-arms-adamw") if "belongs to the connection" in s]
-    assert told.startswith(
-        "Of 1 claims about the arms that text-arms and text-arms-adamw both test, 1 holds in "
-        "text-arms alone."
-    )
-    rows = itertools.chain(*tables_in(read(folder)))
-    (row,) = [r for r in rows if r[0].startswith("[text-static-stable]")]
-    assert row[3] == "**reproduced**, at another scale"
+    assert told.startswith("Of 1 claim ")
+    assert "1 holds with the source's alone." in told
+    rows = by_claim(itertools.chain(*tables_in(read(folder))), shipped)
+    assert rows["text-static-stable"][2] == "**reproduced**, at another scale"
     assert "(control): " in page(folder, "text-arms")
 
 
@@ -852,7 +858,7 @@ def test_an_imported_platform_has_rows_of_its_own_and_texts_of_run_folders_do_no
     assert cell_of(own, "Score", 12, "PyTorch", "mhc").startswith("0.5 ")
     assert cell_of(own, "Score", 12, label, "mhc").startswith("0.75 ")
     assert f"figures/depth-mlx/torch-{GPU_PLATFORM}/loss_comparison.png" in own
-    assert f"### depth-mlx: PyTorch beside {label}" in read(folder, "COMPARISON.md")
+    assert f"### PyTorch beside {label}: depth-mlx" in read(folder, "COMPARISON.md")
     text = read(folder)
     # The head, the table of two platforms, what is not counted.
     assert text.count(r"\<b\>x\</b\> \| \[a\](http\://b) \`c\` \*d\* \@e \$f\$ www\.g") == 4
@@ -912,12 +918,12 @@ def beside(world, shipped, tmp_path_factory):
     return folder, Path(os.path.relpath(kept, config.report_folder)).as_posix()
 
 
-def test_a_kept_results_verdicts_stand_beside_ours_with_links(beside):
+def test_a_kept_results_verdicts_stand_beside_ours_with_links(beside, shipped):
     folder, link = beside
     text, own = read(folder), read(folder, "studies/depth-mlx.md")
     (header, _, *rows), *_ = tables_in(section(text, "## Scorecard"))
-    assert header[3:5] == ["at the reference scale", "here"]
-    found = {row[0].partition("]")[0][1:]: row[3] for row in rows}
+    assert header[2:4] == ["at the reference scale", "here"]
+    found = {claim: row[2] for claim, row in by_claim(rows, shipped).items()}
     there = f"[contradicted, one seed]({link}/studies/depth-mlx.md#hc-fails-48)"
     assert found.pop("hc-fails-48") == there
     assert found.pop("text-compile") == f"[reproduced]({link}/RESULTS.md)"  # it has no such page

@@ -61,7 +61,7 @@ def status(
     config: ConfigFiles = DEFAULT_CONFIG,
     override: Overrides = [],  # noqa: B006, typer copies it
     every_cell: Annotated[
-        bool, typer.Option("--all", help="List every cell, also without naming studies.")
+        bool, typer.Option("--all", help="List every cell and contrast of all studies.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -89,7 +89,8 @@ def status(
             print_pairs(study, pairs_of_several_settings(settings, study))
         effects = Path(settings.report_folder) / "tables/effects.csv"
         if effects.exists():
-            print_undecided(undecided(effects, studies or settings.studies))
+            rows = undecided(effects, studies or settings.studies)
+            print_undecided(rows, settings, every=every_cell or bool(studies))
 
 
 @app.command(epilog=example("fathom verify"))

@@ -100,6 +100,7 @@ def draw_study(
         declared,
         f"{labels.get(study, study)} ({labels[platform.name]})",
         labels,
+        tasks.presentation(config.studies[study].task).depth_unit,
         steps=own,
         summary=with_loss_unit(_rows_of(summary, study, platform), units),
         effects=_rows_of(effects, study, platform),
@@ -120,7 +121,12 @@ def draw_overview(config: Config, cells: Path, variance: Path, published: Path, 
     data["published"] = with_loss_unit(data["published"], loss_units(config))
     overview = figures_of("overview").values()
     labels = config.labels | labels_of(counted(data["cells"])["platform"])
-    figures = draw_figures(overview, labels=labels, scores=scores_of(config), **data)
+    units = {
+        name: tasks.presentation(study.task).depth_unit for name, study in config.studies.items()
+    }
+    figures = draw_figures(
+        overview, labels=labels, scores=scores_of(config), depth_units=units, **data
+    )
     keep(figures, out, "overview", tuple(files.values()))
 
 
@@ -136,7 +142,8 @@ def draw_cell(run: Path, out: Path) -> None:
         loss_unit=tasks.presentation(spec.task).loss_unit,
     )
     of = spec.cell.path()
-    keep(draw_figures(figures_of("cell").values(), of, rows=rows), out, of, (run / METRICS,))
+    declared, unit = figures_of("cell").values(), tasks.presentation(spec.task).depth_unit
+    keep(draw_figures(declared, of, depth_unit=unit, rows=rows), out, of, (run / METRICS,))
 
 
 def draw_bench(table: Path, figure: Path) -> None:

@@ -21,9 +21,9 @@ def common_depth(depths: Iterable[int]) -> int:
     return max(times, key=lambda depth: (times[depth], depth), default=0)
 
 
-def count_layers(depth: int) -> str:
-    """A depth in words: '1 layer', '2 layers'."""
-    return f"{depth} {'layer' if depth == 1 else 'layers'}"
+def count_layers(depth: int, unit: str = "layer") -> str:
+    """A depth in words: '1 layer', '2 layers', or in the unit of a task's depth: '2 time steps'."""
+    return f"{depth} {unit}{'' if depth == 1 else 's'}"
 
 
 def largest(rows: list[dict[str, Any]], column: str) -> float:

@@ -20,7 +20,7 @@ from fathom.analysis.platforms import Platform
 from fathom.analysis.tables import CONFIDENCE, counted
 from fathom.config import Study
 from fathom.report.figures import Declaration
-from fathom.report.formatting import common_depth, largest, number, with_interval
+from fathom.report.formatting import common_depth, count_layers, largest, number, with_interval
 
 Record = dict[str, Any]
 """A row of a table. Its `platform` is a Platform, and `line` the line of the CSV that it is on."""
@@ -146,8 +146,16 @@ class StudyPresenter:
             f"{self.task.sizes(model)}, S {self.study.streams}, B {batch}, "
             f"{self.study.steps} steps, lr {optimizer.lr:g} ({optimizer.schedule}), "
             f"decay {optimizer.weight_decay:g}"
-            + "".join(f"; {name}: {change}" for name, change in self.study.size_changes.items())
         )
+
+    @property
+    def depth_label(self) -> str:
+        """What depths are counted in: 'layers', unless the task says another word."""
+        return f"{self.task.depth_unit}s"
+
+    def count_layers(self, depth: int) -> str:
+        """A depth in words: '8 layers', '16 time steps'."""
+        return count_layers(depth, self.task.depth_unit)
 
     # --- values ---
 

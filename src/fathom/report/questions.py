@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fathom.analysis.claims.questions import (
     Best,
+    Contrasts,
     Deciding,
+    Each,
     EffectiveDepth,
     Effects,
     Headline,
@@ -26,7 +29,7 @@ from fathom.analysis.claims.questions import (
 from fathom.analysis.claims.rules import NOT_MEASURED
 from fathom.analysis.effective_depth import BELOW, BEYOND
 from fathom.analysis.effects import AT_BEST_RATE, HIGHER, LOWER, TURNS, UNTOLD
-from fathom.report.formatting import change, common_depth, count_layers, either_way, number, percent
+from fathom.report.formatting import change, common_depth, either_way, number, percent
 
 if TYPE_CHECKING:
     from fathom.analysis.claims.published import Published
@@ -59,6 +62,8 @@ class Answer:
     """One of the outcomes of its kind: docs/definitions.md, "The first screen"."""
     answer: str
     evidence: list[Evidence]
+    parts: Mapping[str, str] = field(default_factory=dict)
+    """The outcomes of its parts, of a question that has some."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,8 @@ class Found(NamedTuple):
     evidence: list[Evidence]
     best: str = ""
     """What people read for the variant that answers; it fills `{best}` in the words."""
+    parts: Mapping[str, str] = MappingProxyType({})
+    """The outcome of each part."""
 
 
 def answer_all(questions: list[Question], results: Results) -> list[Answer]:
@@ -93,10 +100,18 @@ def answer_all(questions: list[Question], results: Results) -> list[Answer]:
     for question in questions:
         found: Found | None = KINDS[type(question)](question, results)
         if found:
-            words = question.answers.get(found.outcome, found.outcome).replace("{best}", found.best)
+            words = _words(question, found)
             evidence = found.evidence[:MOST_ROWS]
-            answers.append(Answer(question.question, found.outcome, words, evidence))
+            answers.append(Answer(question.question, found.outcome, words, evidence, found.parts))
     return answers[:MOST_ANSWERS]
+
+
+def _words(question: Question, found: Found) -> str:
+    """What is answered: to all parts at once, unless they differ."""
+    told = {part: question.answers.get(one, one) for part, one in found.parts.items()}
+    if len(set(told.values())) > 1:
+        return "; ".join(f"{part}: {words}" for part, words in told.items())
+    return question.answers.get(found.outcome, found.outcome).replace("{best}", found.best)
 
 
 def questions_of(published: Published, results: Results) -> list[Question]:
@@ -118,10 +133,14 @@ def headline(above: Headline | None, answers: list[Answer]) -> dict[str, Any] | 
 
     None where what decides the title was not asked, or nothing of the answer was.
     """
-    outcomes = {answer.question: answer.outcome for answer in answers}
+    asked = {answer.question: answer for answer in answers}
 
     def words(deciding: Deciding) -> str:
-        return deciding.words.get(outcomes.get(deciding.decided_by, ""), "")
+        answer = asked.get(deciding.decided_by)
+        if answer is None:
+            return ""
+        outcome = answer.parts.get(deciding.part, "") if deciding.part else answer.outcome
+        return deciding.words.get(outcome, "")
 
     if above is None:
         return None
@@ -152,8 +171,8 @@ def of_limit(question: Limit, results: Results) -> Found | None:
     at = failed or deepest
     row = study.rows_of(question.variant, at)[0]
     lost, n = study.failed(question.variant, at)
-    trained = f"every run learns at {count_layers(deepest)}" if deepest else ""
-    fails = f"{lost} of {n} fail at {count_layers(failed)}" if failed else "the deepest tried"
+    trained = f"every run learns at {study.count_layers(deepest)}" if deepest else ""
+    fails = f"{lost} of {n} fail at {study.count_layers(failed)}" if failed else "the deepest tried"
     text = ", ".join(filter(None, (trained, fails)))
     outcome = "all" if not failed else "some" if deepest else "none"
     return Found(outcome, [Evidence(text, f"tables/summary.csv#L{row['line']}")])
@@ -167,19 +186,22 @@ def of_depth(question: EffectiveDepth, results: Results) -> Found | None:
     """
     study = results.studies.get(question.study)
     table = study.effective_depths() if study else None
-    cells = [cell for row in (table["rows"] if table else ()) for cell in row["cells"] if cell]
+    if study is None or table is None:
+        return None
+    cells = [cell for row in table["rows"] for cell in row["cells"] if cell]
     found = []
     for variant in question.variants:
         rows = [cell for cell in cells if cell["variant"] == variant]
         if rows:
-            found.append(_worth(max(rows, key=lambda row: row["depth"]), results.name(variant)))
+            deepest = max(rows, key=lambda row: row["depth"])
+            found.append(_worth(deepest, study, results.name(variant)))
     if not found:
         return None
     outcomes, evidence = zip(*found, strict=True)
     return Found(_common(outcomes), list(evidence))
 
 
-def _worth(row: Record, name: str) -> tuple[str, Evidence]:
+def _worth(row: Record, study: StudyPresenter, name: str) -> tuple[str, Evidence]:
     """The outcome of one effective depth."""
     own, low, high = row["depth"], row["low"], row["high"]
     if row["answer"] == BEYOND:
@@ -196,7 +218,7 @@ def _worth(row: Record, name: str) -> tuple[str, Evidence]:
         is_less, is_more = high < own and not row["high_open"], low > own
         outcome = "less" if is_less else "more" if is_more else "as many"
         outcome = outcome if has_interval else "not told"
-    text = f"{count_layers(own)} of {name} are worth {text} plain ones"
+    text = f"{study.count_layers(own)} of {name} are worth {text} plain ones"
     return outcome, Evidence(text, f"tables/effective_depth.csv#L{row['line']}")
 
 
@@ -205,7 +227,7 @@ def _common(outcomes: Sequence[str]) -> str:
     return outcomes[0] if len(set(outcomes)) == 1 else "mixed"
 
 
-def of_effects(question: Effects, results: Results) -> Found | None:
+def of_effects(question: Contrasts, results: Results) -> Found | None:
     """What pairs of variants show of the score of a study.
 
     `better`, `worse`, `no difference`, `untold` or `turns`, where all pairs agree; else `mixed`.
@@ -217,6 +239,25 @@ def of_effects(question: Effects, results: Results) -> Found | None:
     rows.sort(key=lambda row: (_outcome(row) == "untold", -abs(row["of_chance"])))
     outcome = _common([_outcome(row) for row in rows])
     return Found(outcome, [_evidence(row, study, results) for row in rows])
+
+
+def of_each(question: Each, results: Results) -> Found | None:
+    """What each of two studies shows: the outcome where they agree, else `mixed`.
+
+    A study that was not run is passed over. Each has a piece of evidence, which names it.
+    """
+    found = {part: of_effects(asked, results) for part, asked in question.of.items()}
+    ran = {part: one for part, one in found.items() if one}
+    if not ran:
+        return None
+    each = MOST_ROWS // len(ran)
+    evidence = [
+        Evidence(f"{part}: {one.text}", one.link)
+        for part, found in ran.items()
+        for one in found.evidence[:each]
+    ]
+    outcomes = {part: one.outcome for part, one in ran.items()}
+    return Found(_common(list(outcomes.values())), evidence, parts=outcomes)
 
 
 def of_best(question: Best, results: Results) -> Found | None:
@@ -272,7 +313,8 @@ def _outcome(row: Record) -> str:
 
 def _evidence(row: Record, study: StudyPresenter, results: Results) -> Evidence:
     sides = f"{results.name(row['variant'])} against {results.name(row['against'])}"
-    text = f"{sides}, {count_layers(row['depth'])}: {study.score.label} {change(row['of_chance'])}"
+    depth, share = study.count_layers(row["depth"]), change(row["of_chance"])
+    text = f"{sides}, {depth}: {study.score.label} {share}"
     if row["verdict"] == UNTOLD:
         text += f"; these seeds could show {either_way(row['visible'])}"
     return Evidence(text, f"tables/effects.csv#L{row['line']}")
@@ -297,6 +339,7 @@ KINDS: dict[type[Question], Callable[[Any, Results], Found | None]] = {
     Limit: of_limit,
     EffectiveDepth: of_depth,
     Effects: of_effects,
+    Each: of_each,
     Best: of_best,
     Shares: of_shares,
 }

@@ -29,7 +29,6 @@ from fathom.report import schemes
 from fathom.report.figures import figures_of, figures_of_study, left_out
 from fathom.report.formatting import (
     change,
-    count_layers,
     either_way,
     factor,
     largest,
@@ -176,7 +175,7 @@ def environment_of(
     )
     environment.filters |= {
         "number": number, "largest": largest, "percent": percent, "list_words": list_words,
-        "paragraphs": split_paragraphs, "prose": as_prose, "layers": count_layers, "change": change,
+        "paragraphs": split_paragraphs, "prose": as_prose, "change": change,
         "either_way": either_way,
         "cell": lambda text: text.replace("|", r"\|"),
         "label": label,

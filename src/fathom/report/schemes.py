@@ -95,7 +95,8 @@ def variant_rows(config: Config, study_name: str) -> Iterator[dict[str, str]]:
         cell = cells.get((depth, label))
         count = str(count_parameters(config.spec(cell))) if cell else ""
         words = {"scheme": name, "settings": settings, "training": training}
-        yield {"variant": label, **words, "parameters": count, "layers": count_layers(depth)}
+        layers = count_layers(depth, tasks.presentation(study.task).depth_unit)
+        yield {"variant": label, **words, "parameters": count, "layers": layers}
 
 
 def count_parameters(spec: Spec) -> int:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
+from fathom import tasks
+from fathom.analysis.platforms import labels_of
 from fathom.report.formatting import count_layers
 from fathom.runs.run import STATUSES, Run, group_of
 from fathom.runs.status import Status, count_statuses
@@ -16,6 +18,8 @@ from fathom.system.text import format_duration
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from fathom.config import Config
 
 LOOKS = {
     "measured": ("●", "green"),
@@ -65,24 +69,32 @@ def print_pairs(study: str, pairs: Mapping[tuple[str, str], Sequence[str]]) -> N
         console.print(text, soft_wrap=True, markup=False)
 
 
-def print_undecided(effects: pd.DataFrame) -> None:
-    """The contrasts that cannot be told, and at how many seeds they would be expected to be."""
+def print_undecided(effects: pd.DataFrame, config: Config, *, every: bool = False) -> None:
+    """The contrasts that cannot be told, and at how many seeds they would be expected to be.
+
+    `every`: all of them, in place of the first.
+    """
     if effects.empty:
         return
     console = Console()
     console.print(f"\n{len(effects)} contrasts cannot be told yet:")
-    for row in effects.head(MOST_REASONS).to_dict("records"):
+    labels = config.labels | labels_of(effects["platform"])
+    shown = effects if every else effects.head(MOST_REASONS)
+    for row in shown.to_dict("records"):
         needed = row["seeds_needed"]
         more = (
             f"about {needed - row['seeds']:.0f} more would tell"
             if needed > row["seeds"]
             else "its sides vary too much for any number that could be trained"
         )
-        where = f"{row['study']}, {count_layers(row['depth'])}, {row['platform']}"
-        text = f"{where}: {row['variant']} against {row['against']}: {row['seeds']} seeds; {more}"
+        study, platform = row["study"], labels[row["platform"]]
+        unit = tasks.presentation(config.studies[study].task).depth_unit
+        where = f"{study}, {count_layers(row['depth'], unit)}, {platform}"
+        one, other = (labels.get(row[side], row[side]) for side in ("variant", "against"))
+        text = f"{where}: {one} against {other}: {row['seeds']} seeds; {more}"
         console.print(text, soft_wrap=True, markup=False)
-    if len(effects) > MOST_REASONS:
-        console.print("… and more: effects.csv, where the verdict is “cannot be told”")
+    if len(effects) > len(shown):
+        console.print(f"… and {len(effects) - len(shown)} more contrasts: fathom status --all")
 
 
 def _left(status: Status) -> str:
@@ -135,7 +147,7 @@ def _reasons(runs: Sequence[Run]) -> Iterator[str]:
 
 def _grid(study: str, runs: list[Run]) -> Table:
     table = Table(title=study, title_justify="left", title_style="bold", header_style="")
-    table.add_column("layers", justify="right")
+    table.add_column("depth", justify="right")
     table.add_column("variant")
     backends = list(dict.fromkeys(run.cell.backend for run in runs))
     for backend in backends:

@@ -247,6 +247,8 @@ class Presentation:
     """What the loss is a mean over, in the singular: token, image."""
     sizes: Callable[[Any], str]
     """From the task's Model: its sizes, in the letters of docs/definitions.md."""
+    depth_unit: str = "layer"
+    """What the depth of its networks counts, in the singular, as readers know it."""
     loss_unit: str = "nats"
     """The unit of the loss, for axes: a task with a loss of its own says it."""
     tables: tuple[Table, ...] = ()

@@ -272,6 +272,7 @@ SCORE = Score(
 
 PRESENTATION = Presentation(
     unit="answer",
+    depth_unit="time step",
     sizes=lambda model: f"{model.kind}, V {model.symbols}, D {model.width}, F {model.hidden}",
     tables=(
         Table("Answers", ("answer_accuracy",)),

@@ -202,14 +202,17 @@ class Published(Settings):
 
     @model_validator(mode="after")
     def _headline_is_asked(self) -> Published:
-        outcomes = {question.question: question.outcomes for question in self.questions}
+        asked = {question.question: question for question in self.questions}
         above = [self.headline.title, *self.headline.answer] if self.headline else []
         for deciding in above:
-            if deciding.decided_by not in outcomes:
+            if deciding.decided_by not in asked:
                 raise ValueError(
-                    f"headline.decided_by: {unknown('question', deciding.decided_by, outcomes)}"
+                    f"headline.decided_by: {unknown('question', deciding.decided_by, asked)}"
                 )
-            known = outcomes[deciding.decided_by]
+            question = asked[deciding.decided_by]
+            if deciding.part is not None and deciding.part not in question.parts:
+                raise ValueError(f"headline.part: {unknown('part', deciding.part, question.parts)}")
+            known = question.outcomes
             if wrong := [word for word in deciding.words if word not in known]:
                 raise ValueError(f"headline.words: {unknown('outcome', wrong[0], known)}")
         for i, question in enumerate(self.questions):
@@ -246,7 +249,7 @@ def _touched(published: Published, studies: set[str]) -> Published:
 
     keys = ("values", "thresholds", "claims", "notes")
     kept = {key: list(filter(stays, getattr(published, key))) for key in keys}
-    kept["questions"] = [q for q in published.questions if q.studies <= studies]
+    kept["questions"] = [q for q in published.questions if not q.studies or q.studies & studies]
     sources = {name: source for name, source in published.sources.items() if name not in gone}
     return published.model_copy(update={**kept, "sources": sources})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import reduce
 from operator import or_
 from typing import Annotated, ClassVar, Literal
@@ -34,6 +35,11 @@ class Question(Settings):
         """The studies that it is about."""
         return {self.study} if "study" in type(self).model_fields else set()
 
+    @property
+    def parts(self) -> Iterable[str]:
+        """What it has an outcome of its own for; without any it has one alone."""
+        return ()
+
 
 class OfClaim(Question):
     """What became of a claim."""
@@ -61,11 +67,9 @@ class EffectiveDepth(Question):
     variants: Annotated[list[str], Field(min_length=1)]
 
 
-class Effects(Question):
-    """What contrasts of a study show of its score, at the depth of most, or a given one."""
+class Contrasts(Settings):
+    """Contrasts of a study, at the depth of most, or a given one."""
 
-    outcomes = ("better", "worse", "no difference", "untold", "turns", "mixed")
-    kind: Literal["effects"]
     study: str
     pairs: Annotated[list[tuple[str, str]], Field(min_length=1)] | None = None
     """Those that are asked; or all of a contrast:"""
@@ -74,10 +78,36 @@ class Effects(Question):
     depth: int | None = None
 
     @model_validator(mode="after")
-    def _asks_of_pairs_or_a_contrast(self) -> Effects:
+    def _asks_of_pairs_or_a_contrast(self) -> Contrasts:
         if (self.pairs is None) == (self.contrast is None):
             raise ValueError("give either pairs or contrast")
         return self
+
+
+class Effects(Question, Contrasts):
+    """What contrasts of a study show of its score."""
+
+    outcomes = ("better", "worse", "no difference", "untold", "turns", "mixed")
+    kind: Literal["effects"]
+
+
+class Each(Question):
+    """What contrasts show of the score in each of two studies, by the word for it.
+
+    The answers are of one or two words: both stand beside each other where they differ.
+    """
+
+    outcomes = Effects.outcomes
+    kind: Literal["each"]
+    of: Annotated[dict[OneLine, Contrasts], Field(min_length=2, max_length=2)]
+
+    @property
+    def studies(self) -> set[str]:
+        return {asked.study for asked in self.of.values()}
+
+    @property
+    def parts(self) -> Iterable[str]:
+        return self.of
 
 
 class Best(Question):
@@ -97,7 +127,7 @@ class Shares(Question):
     kind: Literal["shares"]
 
 
-KINDS = (OfClaim, Limit, EffectiveDepth, Effects, Best, Shares)
+KINDS = (OfClaim, Limit, EffectiveDepth, Effects, Each, Best, Shares)
 AnyQuestion = Annotated[reduce(or_, KINDS), Field(discriminator="kind")]
 
 
@@ -106,6 +136,8 @@ class Deciding(Settings):
 
     decided_by: OneLine
     """The question, as it is asked below."""
+    part: OneLine | None = None
+    """Which of its parts, where it has some."""
     words: dict[str, OneLine]
     """By outcome."""
 

@@ -30,7 +30,7 @@ from scipy.special import stdtrit  # of scipy.stats what few tests need is loade
 from fathom import tasks
 from fathom.analysis.claims import untestable
 from fathom.analysis.established import ROUNDING, SMALLEST, share_of_chance
-from fathom.analysis.platforms import DEVICES, Platform, device_of
+from fathom.analysis.platforms import DEVICES, FRAMEWORKS, Platform, device_of, labels_of
 from fathom.analysis.tables import (
     CELL,
     CONFIDENCE,
@@ -119,6 +119,12 @@ def combine_verdicts(verdicts: Iterable[str]) -> str:
     return next((verdict for verdict in order if verdict in found), NOT_MEASURED)
 
 
+def title_studies(config: Config, names: Iterable[str]) -> str:
+    """What people read for studies, in a sentence: the label of each in quotes, or its name."""
+    titles = (f"“{config.labels[name]}”" if name in config.labels else name for name in names)
+    return ", ".join(titles)
+
+
 # --- what the rules look at ---------------------------------------------------------------------
 
 
@@ -147,6 +153,10 @@ class Evidence:
     def label(self, variant: str) -> str:
         """What people read for a variant."""
         return self.config.labels.get(variant, variant)
+
+    def studies(self, names: Iterable[str]) -> str:
+        """What people read for studies, in a sentence."""
+        return title_studies(self.config, names)
 
     def without(self, studies: Collection[str], below: float) -> Evidence:
         """The same without these studies and without networks of fewer than `below` layers."""
@@ -1063,7 +1073,7 @@ class SameAtEqualSteps(Rule):
             rows = [select(evidence.steps, [s], [variant], [depth]) for s in self.studies]
             gaps = [s for s, side in zip(self.studies, rows, strict=True) if side.empty]
             if gaps:
-                raise NotMeasured(f"no run of {name} in {' and '.join(gaps)}")
+                raise NotMeasured(f"no run of {name} in {evidence.studies(gaps)}")
             steps[name] = step = min(int(side["step"].max()) for side in rows)
             a, b = (np.log10(loss_at(side, step)) for side in rows)
             seeds = min(len(a), len(b))
@@ -1105,7 +1115,7 @@ class PlatformsAgree(Rule):
 
     def judge(self, evidence: Evidence) -> Judgement:
         runs = self._find_all(evidence, evidence.cells)
-        results = []
+        results, labels = [], labels_of(evidence.everywhere["platform"])
         for platform, theirs in evidence.on_others(runs):
             if self.other_backend not in (None, platform.backend):
                 continue
@@ -1117,8 +1127,8 @@ class PlatformsAgree(Rule):
                 continue
             common = theirs.merge(runs, on=[*CELL, "seed"], suffixes=("_there", "_here"))
             for (study, depth, variant), seeds in common.groupby(CELL, sort=False):
-                where = f"{depth} layers in {study}, beside {platform}"
-                name = f"{evidence.label(variant)} at {where}"
+                where = f"{evidence.studies([study])}, beside {labels[platform.name]}"
+                name = f"{evidence.label(variant)} at {depth} layers in {where}"
                 score = evidence.scores[study]
                 ratio, chance = is_ratio(score.metric), seeds["score_chance_here"].iloc[0]
                 a, b = seeds[f"{SCORE}_here"], seeds[f"{SCORE}_there"]
@@ -1128,10 +1138,10 @@ class PlatformsAgree(Rule):
                     result = unless_small(result, there, score, chance, self.seeds, ratio=ratio)
                 results.append(result)
         if not results:
-            where = f" on {self.other_backend}" if self.other_backend else ""
+            where = f" on {FRAMEWORKS[self.other_backend]}" if self.other_backend else ""
             where += f" on {DEVICES[self.other_device]}" if self.other_device else ""
             where = where or " on another platform"
-            raise NotMeasured(f"no run of {join_values(self.studies)}{where}")
+            raise NotMeasured(f"no run of {evidence.studies(self.studies)}{where}")
         alike = sum(result.verdict == REPRODUCED for result in results)
         text = f"alike, within the spread over seeds, in {alike} of {len(results)} cells; widest:"
         return combine_results(

@@ -26,6 +26,7 @@ from fathom.analysis.claims.rules import (
     NotMeasured,
     Rule,
     combine_verdicts,
+    title_studies,
 )
 from fathom.analysis.platforms import DEVICES, Platform
 from fathom.analysis.tables import (
@@ -111,7 +112,7 @@ def _test_rows(
     made = {name: found for name, found in judged.items() if found.verdict != NOT_MEASURED}
     if not homes & made.keys():
         gaps = [found for name, found in judged.items() if name in homes]
-        made[""] = gaps[0] if gaps else _no_run_of(test, claim.device)
+        made[""] = gaps[0] if gaps else _no_run_of(config, test, claim.device)
     ran = {study for found in evidence.values() for study in found.cells["study"]}
     for platform, found in made.items():
         # A verdict stands for the studies that ran; a gap names what the test would need.
@@ -143,7 +144,7 @@ def judge(config: Config, claim: Claim, test: Rule, evidence: Evidence) -> Judge
     if claim.device:
         evidence = evidence.on(claim.device)
     if not barred and not evidence.cells["study"].isin(test.studies).any():
-        return _no_run_of(test, claim.device)
+        return _no_run_of(config, test, claim.device)
     if untestable.is_timed(test.named_metrics):
         return Judgement(NOT_MEASURED, untestable.TIMED)
     still = untestable.cannot_move(evidence.cells, test.named_metrics)
@@ -161,9 +162,9 @@ def judge(config: Config, claim: Claim, test: Rule, evidence: Evidence) -> Judge
         return Judgement(NOT_MEASURED, str(gap), seeds=gap.seeds)
 
 
-def _no_run_of(test: Rule, device: str | None = None) -> Judgement:
+def _no_run_of(config: Config, test: Rule, device: str | None = None) -> Judgement:
     where = f" on {DEVICES[device]}" if device else ""
-    return Judgement(NOT_MEASURED, f"no run of {join_values(test.studies)}{where}")
+    return Judgement(NOT_MEASURED, f"no run of {title_studies(config, test.studies)}{where}")
 
 
 def too_small(claim: Claim, test: Rule, study: Study) -> str:

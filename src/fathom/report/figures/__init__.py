@@ -81,6 +81,7 @@ READS = {
     "plain": "the name of the study's plain network; None without one",
     "parameters": "a function: how many numbers the network of a variant at a depth learns",
     "scores": "the score of every study, by its name",
+    "depth_units": "what depth counts in every study, by its name",
     "bench": "bench.csv",
     "explained": "networks before their first step (`fathom.report.explained.Explained`)",
     "rows": "the metrics of every step of one run, with its variant, depth, seed and chance level",
@@ -335,11 +336,15 @@ def draw_figures(
     declared: Iterable[Declaration],
     title: str = "",
     labels: Mapping[str, str] | None = None,
+    depth_unit: str = "layer",
     **data: Any,  # noqa: ANN401
 ) -> dict[str, Figure]:
-    """The figures, by name; `data` is what they read, `labels` what variants are called."""
+    """The figures, by name; `data` is what they read, `labels` what variants are called.
+
+    `depth_unit`: what depth counts where all is of one task.
+    """
     found = {}
-    with style.labelled(labels or {}):
+    with style.worded(labels or {}, depth_unit):
         for one in declared:
             data["title"] = "\n".join(line for line in (one.question, title) if line)
             found[one.name] = one.draw(**{read: data[read] for read in one.reads})

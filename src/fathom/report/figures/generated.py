@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 
 from fathom.report.figures import figure, panels, style
-from fathom.report.formatting import count_layers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,7 +30,7 @@ def samples(samples: list[GeneratedSamples], title: str) -> Figure:
     limit = 1.2 * np.abs(true).max()
     _points(axes[0], true, "the density", style.GREY, limit)
     for ax, drawn in zip(axes[1:], samples, strict=True):
-        label = f"{style.label_of(drawn.variant)}, {count_layers(drawn.depth)}"
+        label = f"{style.label_of(drawn.variant)}, {style.count_layers(drawn.depth)}"
         _points(ax, drawn.samples.generated, label, style.colour_of(drawn.variant), limit)
     for ax in axes[:: style.BESIDE]:
         ax.set_ylabel("y")

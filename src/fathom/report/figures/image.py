@@ -8,7 +8,6 @@ import numpy as np
 
 from fathom.models.connections.causal import Causal
 from fathom.report.figures import figure, style
-from fathom.report.formatting import count_layers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,7 +35,9 @@ def mixing_matrix(mixing: dict[str, Mixing], title: str) -> Figure:
     page, axes = style.panels(len(finite) + 1, beside=3, height=3.6)
     for ax, (variant, learned) in zip(axes, finite.items(), strict=False):
         label = style.label_of(variant)
-        ax.set_title(f"{label}, {count_layers(learned.depth)}, seed {learned.seed}", loc="left")
+        ax.set_title(
+            f"{label}, {style.count_layers(learned.depth)}, seed {learned.seed}", loc="left"
+        )
         page.colorbar(_weights(ax, learned.weights), ax=ax, label="weight")
         _sums(axes[-1], learned.matrix, style.colour_of(variant))
     axes[-1].axhline(1, color=style.GREY, lw=1, zorder=1)

@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 
 from fathom.report.figures import figure, frames, panels, style
-from fathom.report.formatting import count_layers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,7 +42,9 @@ METRICS = {"loss_final": "final loss", "gain_final": "final log10 gain"}
 
 
 @figure
-def score_against_depth(cells: pd.DataFrame, scores: Mapping[str, Score], title: str) -> Figure:
+def score_against_depth(
+    cells: pd.DataFrame, scores: Mapping[str, Score], depth_units: Mapping[str, str], title: str
+) -> Figure:
     """Which networks learn at which depth? The score against depth.
 
     Four studies over depth: the first of each score, then others. A point is the mean over seeds
@@ -69,10 +70,11 @@ def score_against_depth(cells: pd.DataFrame, scores: Mapping[str, Score], title:
         )
         if first is not ax:  # of the same task: values can be compared
             ax.sharey(first)
-    ends = [
-        _sweep(ax, sweep, platforms, scores[sweep["study"].iloc[0]])
-        for ax, sweep in zip(axes, sweeps, strict=True)
-    ]
+    ends = []
+    for ax, sweep in zip(axes, sweeps, strict=True):
+        study = sweep["study"].iloc[0]
+        ends.append(_sweep(ax, sweep, platforms, scores[study]))
+        ax.set_xlabel(f"{depth_units[study]}s")
     for ax, own in zip(axes, ends, strict=True):  # when panels that share an axis have its limits
         style.direct_labels(ax, own)
     grey = {"color": style.GREY, "ms": 7}
@@ -142,7 +144,6 @@ def _sweep(
         [str(d) if steps[d] == usual else f"{d}\n{steps[d]:g} steps" for d in depths],
     )
     ax.set_xlim(-0.4, len(depths) - 0.6)
-    ax.set_xlabel("layers")
     ax.set_ylabel(panels.score_label(score))
     ax.set_title(textwrap.fill(style.label_of(sweep["study"].iloc[0]), 44), loc="left")
     diverged = table[table["outcome"] == "diverged"].drop_duplicates(["variant", "depth"])
@@ -163,7 +164,7 @@ def variance(variance: pd.DataFrame, title: str) -> Figure:
         return style.placeholder("nothing to decompose")
     page, (ax,) = style.panels(1)
     names = [
-        f"{style.label_of(v)}, {count_layers(d)}"
+        f"{style.label_of(v)}, {style.count_layers(d)}"
         for d, v in zip(variance["depth"], variance["variant"], strict=True)
     ]
     left = np.zeros(len(variance))
@@ -225,7 +226,7 @@ def _beside(ax: Axes, table: pd.DataFrame, platforms: list[str]) -> None:
         _point(ax, x, row["mean"], style.marker_of(slot), colour, hollow=False)
         bars = style.error_bars(row["mean"], row["low"], row["high"])
         ax.errorbar(x, row["mean"], yerr=bars, color=colour, capsize=3)
-    ax.set_xticks(range(len(depths)), [count_layers(d) for d in depths])
+    ax.set_xticks(range(len(depths)), [style.count_layers(d) for d in depths])
     low, high = ax.get_xlim()
     ax.set_xlim(min(low, -0.6), max(high, len(depths) - 0.4))  # one depth stands in the middle
     ax.margins(y=0.12)

@@ -13,7 +13,6 @@ import pandas as pd
 from fathom import tasks
 from fathom.metrics import POSITIVE
 from fathom.report.figures import frames, style
-from fathom.report.formatting import count_layers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -98,7 +97,7 @@ def against_step(
             ax.set_ylabel("")
         elif label:
             ax.set_ylabel(label)
-        ax.set_title(count_layers(depth), pad=6 + 24 * max(marks[row : row + style.BESIDE]))
+        ax.set_title(style.count_layers(depth), pad=6 + 24 * max(marks[row : row + style.BESIDE]))
     return style.finish(page, title, style.legend_handles(having["variant"].unique()))
 
 
@@ -129,7 +128,7 @@ def along(profiles: pd.DataFrame, metric: str, title: str, *, exact: str = "") -
             style.whole_ticks(ax)
         ax.set_xlabel(entry.along)
         ax.set_ylabel("" if position % style.BESIDE else entry.label)
-        ax.set_title(count_layers(depth))
+        ax.set_title(style.count_layers(depth))
     handles = style.legend_handles(own["variant"].unique())
     if exact:
         looks = {"color": style.GREY, "ls": ":"}
@@ -156,7 +155,7 @@ def side_by_side(steps: pd.DataFrame, metrics: Sequence[str], title: str) -> Fig
         for ax, metric in zip(row, kept, strict=True):
             rows = having[metric][having[metric]["depth"] == depth]
             marks = curves(ax, rows, metric)
-            ax.set_title(count_layers(depth), pad=6 + 24 * marks)
+            ax.set_title(style.count_layers(depth), pad=6 + 24 * marks)
     variants = [v for v in steps["variant"].unique() if v in set(whole["variant"])]
     same = frames.coinciding(frames.with_all(steps, kept), kept)
     return style.finish(page, title + coincide(same), style.legend_handles(variants))
@@ -350,7 +349,7 @@ def against_depth(
     handles = [style.legend_handle(where, **looks)] if groups["failed"].any() else []
     if len(depths) == 1:
         page, ((ax,),) = style.grid(1, 1, (style.WIDTH, 2.3 + 0.4 * len(variants)))
-        ax.set_title(count_layers(depths[0]))
+        ax.set_title(style.count_layers(depths[0]))
         points(ax, values, variants)
         ax.set_xlabel(" ".join(values.label.split()))
         is_crossed = groups["mean"][groups["failed"]].notna().any()
@@ -361,7 +360,7 @@ def against_depth(
         ax.set_xscale("log", base=2)
         ax.xaxis.minorticks_off()
     ax.set_xticks(depths, [str(depth) for depth in depths])
-    ax.set_xlabel("layers")
+    ax.set_xlabel(style.depth_label())
     return style.finish(page, title, [*style.legend_handles(variants), *handles])
 
 

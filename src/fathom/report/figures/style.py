@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pandas as pd
 
+from fathom.report import formatting
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -78,19 +80,33 @@ def in_style() -> AbstractContextManager[None]:
 _LABELS: ContextVar[Mapping[str, str]] = ContextVar("labels", default=MappingProxyType({}))
 
 
+_DEPTH_UNIT: ContextVar[str] = ContextVar("depth_unit", default="layer")
+
+
 @contextmanager
-def labelled(labels: Mapping[str, str]) -> Iterator[None]:
-    """A context in which figures have these labels in place of names."""
-    token = _LABELS.set(labels)
+def worded(labels: Mapping[str, str], depth_unit: str) -> Iterator[None]:
+    """A context in which figures have these labels in place of names, and depth this unit."""
+    tokens = _LABELS.set(labels), _DEPTH_UNIT.set(depth_unit)
     try:
         yield
     finally:
-        _LABELS.reset(token)
+        _LABELS.reset(tokens[0])
+        _DEPTH_UNIT.reset(tokens[1])
 
 
 def label_of(name: str) -> str:
     """What people read for a variant or a platform; its name where it has no label."""
     return _LABELS.get().get(name, name)
+
+
+def count_layers(depth: int) -> str:
+    """A depth in words, in the unit of what is drawn."""
+    return formatting.count_layers(depth, _DEPTH_UNIT.get())
+
+
+def depth_label() -> str:
+    """The label of an axis of depths, in the unit of what is drawn."""
+    return f"{_DEPTH_UNIT.get()}s"
 
 
 def colour_of(variant: str) -> str:

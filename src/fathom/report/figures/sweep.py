@@ -8,7 +8,6 @@ import pandas as pd
 
 from fathom.models.connections.constraints import Exp, Raw
 from fathom.report.figures import figure, frames, panels, style
-from fathom.report.formatting import count_layers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -93,7 +92,7 @@ def effective_depth(effective_depth: pd.DataFrame, title: str) -> Figure:
     ax.minorticks_off()
     ax.set_xlim(depths[0] / EDGE, depths[-1] * EDGE)
     ax.set_ylim(plain[0] / EDGE, plain[-1] * EDGE)
-    ax.set_xlabel("layers")
+    ax.set_xlabel(style.depth_label())
     ax.set_ylabel("effective depth\n(layers of a plain network)")
     return style.finish(page, title, style.legend_handles(variants))
 
@@ -121,7 +120,7 @@ def score_without_block(
         style.whole_ticks(ax)
         ax.set_xlabel("block left out")
         ax.set_ylabel("" if position % style.BESIDE else panels.score_label(score))
-        ax.set_title(count_layers(depth))
+        ax.set_title(style.count_layers(depth))
     return style.finish(page, title, style.legend_handles(own["variant"].unique()))
 
 

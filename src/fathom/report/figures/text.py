@@ -10,7 +10,6 @@ import pandas as pd
 
 from fathom.models.connections.components import LearnedGate
 from fathom.report.figures import figure, frames, panels, style
-from fathom.report.formatting import count_layers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -67,7 +66,7 @@ def final_bits(steps: pd.DataFrame, title: str) -> Figure:
         names = [style.label_of(variant) for variant in variants]
         ax.set_yticks(range(len(variants)), names if ax is axes[0] else [])
         ax.set_ylim(len(variants) - 0.5, -0.5)
-        ax.set_title(count_layers(depth))
+        ax.set_title(style.count_layers(depth))
         style.vertical_levels(ax, levels)
         style.few_ticks(ax)
         ax.set_xlabel(label)
@@ -115,7 +114,7 @@ def trade_off(steps: pd.DataFrame, title: str) -> Figure:
         ax.margins(0.08)
     handles = style.legend_handles(variants, marker="o", ls="", alpha=0.7)
     if len(depths) > 1:
-        handles += style.marker_handles([count_layers(depth) for depth in depths])
+        handles += style.marker_handles([style.count_layers(depth) for depth in depths])
     same = panels.coincide(frames.coinciding(last, ["base_row_error", *kinds]))
     return style.finish(page, title + same, handles)
 
