@@ -20,6 +20,7 @@ from fathom.config import (
     load_config,
     parse_spec,
 )
+from fathom.models.connections.schemes import SCHEMES
 from fathom.settings import deep_merge
 
 CONFIG = {
@@ -336,13 +337,14 @@ def test_a_variant_may_name_another_recipe():
 
 
 @pytest.mark.parametrize("overlay", ["reference", "paper"])
-def test_every_study_and_variant_that_is_shipped_has_a_label_of_its_own(pytestconfig, overlay):
+def test_every_study_variant_and_scheme_that_is_shipped_has_a_label(pytestconfig, overlay):
     files = ("config.yaml", f"workflow/presets/{overlay}.yaml")
     config = load_config([pytestconfig.rootpath / file for file in files])
     for name, study in config.studies.items():
         read = [config.labels[label] for label in study.labels]
         assert len(set(read)) == len(read), name
         assert name in config.labels
+    assert {*SCHEMES} <= {*config.labels}
 
 
 def test_a_variant_may_be_wider_or_longer():

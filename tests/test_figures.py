@@ -827,13 +827,11 @@ def test_the_overview_has_four_studies_over_depth_the_first_of_each_score_before
 def test_depth_is_in_the_unit_of_the_task(unit, words):
     """On the axes and above the panels of figures that any task may have."""
     data = data_of("unrolled")
-    names = ("score", "loss", "answer_accuracy")
-    figures = draw_figures(map(find, names), depth_unit=unit, **data)
-    assert all(
-        words in " ".join([ax.get_xlabel(), ax.get_title(), ax.get_title("left")])
-        for page in figures.values()
-        for ax in page.axes
-    )
+    names = ("score", "loss", "answer_accuracy", "variants")
+    for name, page in draw_figures(map(find, names), depth_unit=unit, **data).items():
+        said = " ".join(text.get_text() for text in page.findobj(Text))
+        assert words in said, name
+        assert ("layer" in said) == (unit == "layer"), name
 
 
 @pytest.mark.parametrize(("best", "triangles"), [(4, 1), (1, 0)])

@@ -198,7 +198,7 @@ def test_without_a_claim_the_paper_begins_with_its_own_studies(source, few):
     }
     text = source(published=own, **SMALL, **own_studies)
     opening = text.partition("= Results")[0]
-    assert "In depth-mlx we compare hc and mhc. Two connections." in opening
+    assert "“depth-mlx” compares hc and mhc. Two connections." in opening
     assert "demonstrations" not in opening
     assert "The first network" not in opening
 
@@ -206,8 +206,8 @@ def test_without_a_claim_the_paper_begins_with_its_own_studies(source, few):
 def test_without_any_run_the_paper_says_so(source, published):
     text = source(lambda cell: None, published, **SMALL)
     assert "Nothing was run here, so nothing can be said." in text
-    assert "The study depth-mlx was not run." in text
-    assert "Not counted: 6 cells of depth-mlx on torch (missing" in text
+    assert "“depth-mlx” was not run." in text
+    assert "Not counted: 6 cells of “depth-mlx” on PyTorch (missing" in text
     claims = len(published.claims)
     # For two claims no test is defined.
     assert f"{claims} are not measured" in text
@@ -253,10 +253,10 @@ def test_a_study_that_was_not_run_is_named_and_figures_are_vectors_where_there_a
         file.write_bytes(PNG)
     ran = {"seeds": [0], **SMALL}
     text = source(lambda cell: by_recipe(cell) if cell.study == "depth-torch" else None, **ran)
-    assert "The study depth-mlx was not run." in text
+    assert "“depth-mlx” was not run." in text
     assert "[depth-mlx (not run)]" in text
     assert "Shares of variance are not measured here" in text
-    assert "Without intervals, for want of seeds: depth-torch." in text
+    assert "Without intervals, for want of seeds: “depth-torch”." in text
     assert "[1]" in text  # of mhc
     assert '#drawing("figures/depth-torch/torch/depth_scaling.svg"' in text
     assert '#drawing("figures/overview/score_against_depth.png"' in text
@@ -267,7 +267,7 @@ def test_a_backend_that_was_not_run_is_named_and_texts_of_run_folders_do_nothing
     there = {"device": NASTY, **SMALL}
     text = source(lambda cell: by_recipe(cell) if cell.backend == "torch" else None, **there)
     assert NASTY.replace('"', '\\"') in text
-    assert "The study depth-mlx was not run on mlx." in text
+    assert "“depth-mlx” was not run on MLX." in text
     assert "No study was measured in two places, so backends cannot be compared." in text
 
 
@@ -275,7 +275,7 @@ def test_runs_that_all_diverge_and_have_no_figures_are_told(source):
     text = source(lambda cell: NAN, **SMALL)
     assert "[NaN (3 of 3)]" in text
     # Nor is any figure drawn of them.
-    assert "_The figure depth scaling of depth-mlx, torch is not drawn here._" in text
+    assert "_The figure depth scaling of depth-mlx, PyTorch is not drawn here._" in text
     assert "#drawing(" not in text
     assert "@fig-" not in text
 
@@ -305,7 +305,7 @@ def test_every_kind_of_study_has_a_section(few, folder_of_paper, tmp_path):
     assert "On PyTorch, 1 of 1 difference is established" in text
     assert "[images], [mhc_causal], [PyTorch], [0.75], [0.9], [–]" in text
     # A study without a part is told by its score alone.
-    assert "== The study pictures" in text
+    assert "== pictures" in text
     assert "the highest test accuracy of 2 variants is 0.75 at 4 layers (mhc_causal)." in text
     assert "Chance is 0.1." in text
     assert "The level to beat is 2.9 (a trigram model, which only counts)" in text

@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 
 from fathom.report.figures import figure, frames, panels, style
-from fathom.report.formatting import common_depth, count_layers
+from fathom.report.figures.style import count_layers
+from fathom.report.formatting import common_depth
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
