@@ -19,6 +19,9 @@ MAX_BYTES = 70 * 10**6
 """Of all of the reference, which a clone has to fetch: results on counting took 40, and five seeds
 of each released design took the last seven."""
 
+MAX_PAGE_BYTES = 8 * 10**6
+"""Of its page, which opens at once and is sent as one file."""
+
 LEVELS = 40
 """Of 255: a pixel of a picture differs if a channel does by more."""
 MOST_PIXELS = 1e-3

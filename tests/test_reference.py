@@ -15,6 +15,7 @@ from fathom.spec import Cell
 from reference_helpers import (
     BUNDLES,
     MAX_BYTES,
+    MAX_PAGE_BYTES,
     PROJECT,
     REFERENCE,
     copy_of_project,
@@ -78,6 +79,11 @@ def test_it_is_as_its_hashes_were_recorded(committed):
 @pytest.mark.reference
 def test_it_is_no_larger_than_a_clone_may_be(committed):
     assert size_of(committed) <= MAX_BYTES
+
+
+@pytest.mark.reference
+def test_its_page_stays_small(rendered):
+    assert (rendered / REFERENCE / "index.html").stat().st_size <= MAX_PAGE_BYTES
 
 
 # --- how it is compared --------------------------------------------------------------------------

@@ -68,9 +68,9 @@ function setUpAddress(show) {
 
 // --- what is packed -----------------------------------------------------------------------------
 
-/** The bytes of an element that were packed: compressed, in base64. */
-async function unpacked(element) {
-  const compressed = Uint8Array.from(atob(element.textContent), (c) => c.charCodeAt(0));
+/** The bytes that were packed: compressed, in base64. */
+async function unpacked(text) {
+  const compressed = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
   const stream = new Blob([compressed]).stream().pipeThrough(new DecompressionStream("gzip"));
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
@@ -298,6 +298,17 @@ function setUpFigures() {
   closeOutside(dialog);
 }
 
+/** Every figure gets its drawing, those of the section that is shown first. */
+async function drawFigures() {
+  const isHidden = (image) => Boolean(image.closest("main > section").hidden);
+  const images = [...document.querySelectorAll("main img[data-svg]")];
+  for (const image of images.sort((a, b) => isHidden(a) - isHidden(b))) {
+    const drawing = new Blob([await unpacked(image.dataset.svg)], { type: "image/svg+xml" });
+    image.src = URL.createObjectURL(drawing);
+    delete image.dataset.svg;
+  }
+}
+
 /** A click beside a dialog closes it; Escape and its button do without a script. */
 function closeOutside(dialog) {
   dialog.addEventListener("click", (event) => {
@@ -337,7 +348,7 @@ function setUpEvidence() {
   const dialog = document.querySelector("dialog.evidence");
   let tables; // read when it is first asked for
   const show = async (name, line) => {
-    tables ??= unpacked(dialog.querySelector("script")).then(textOf).then(JSON.parse);
+    tables ??= unpacked(dialog.querySelector("script").textContent).then(textOf).then(JSON.parse);
     const table = (await tables)[name];
     const row = table?.rows[line];
     if (!row) return false;
@@ -435,7 +446,7 @@ async function openCard(study, variant) {
 
 /** What is known of every variant, read once. */
 function variantCards() {
-  variantCards.read ??= unpacked(document.querySelector("#cards")).then(textOf).then(JSON.parse);
+  variantCards.read ??= unpacked(document.querySelector("#cards").textContent).then(textOf).then(JSON.parse);
   return variantCards.read;
 }
 
@@ -883,7 +894,7 @@ class Explorer {
   load(name) {
     if (!this.studies.has(name)) {
       const data = this.section.querySelector(`script[data-study="${name}"]`);
-      this.studies.set(name, unpacked(data).then(studyOf));
+      this.studies.set(name, unpacked(data.textContent).then(studyOf));
     }
     return this.studies.get(name);
   }
@@ -1062,7 +1073,7 @@ class Explorer {
 
 /** Plotly, run once, when it is first needed. */
 function loadPlotly() {
-  loadPlotly.done ??= unpacked(document.querySelector("#plotly")).then((bytes) => {
+  loadPlotly.done ??= unpacked(document.querySelector("#plotly").textContent).then((bytes) => {
     document.head.append(element("script", textOf(bytes)));
   });
   return loadPlotly.done;
@@ -1101,4 +1112,4 @@ setUpFigures();
 setUpEvidence();
 setUpAddress(setUpExplorer());
 // Not before the page is seen.
-requestAnimationFrame(() => setTimeout(setUpVariants));
+requestAnimationFrame(() => setTimeout(() => drawFigures().then(setUpVariants)));
