@@ -520,6 +520,20 @@ function pointsOf(run, i, metric, against) {
   return metric.sparse ? points.filter(({ y }) => !Number.isNaN(y)) : points;
 }
 
+function layersIn(depth) {
+  return `${depth} ${depth === 1 ? "layer" : "layers"}`;
+}
+
+/** The depth that most variants have, the largest of several: there they can be compared. */
+function commonDepth(runs) {
+  const variants = new Map();
+  for (const { depth, variant } of runs) {
+    variants.set(depth, (variants.get(depth) ?? new Set()).add(variant));
+  }
+  const [common] = [...variants].sort(([a, x], [b, y]) => y.size - x.size || b - a)[0];
+  return common;
+}
+
 /** Whether a run is on the platform that is shown, and at the depth, if there is only one. */
 function isHere(run, { platform, against, depth }) {
   return run.platform === platform && (against === "depth" || run.depth === Number(depth));
@@ -727,7 +741,7 @@ function acrossOf(against, depths, last) {
 function breakdowns(runs, looks, against) {
   const found = new Map();
   for (const { variant, seed, depth, broken } of runs.filter((run) => run.broken)) {
-    const where = against === "depth" ? ` at ${depth} layers` : "";
+    const where = against === "depth" ? ` at ${layersIn(depth)}` : "";
     const what = `${broken.what} not finite from step ${broken.step}`;
     const key = `${looks[variant].label}${where}: ${what}`;
     const x = against === "depth" ? depth : broken.step;
@@ -936,7 +950,7 @@ class Explorer {
     this.choose("metric", metrics[against.value][0].name);
     const depths = [...new Set(runs.map((run) => run.depth))].sort((a, b) => a - b);
     offer(depth, depths.map((layers) => [String(layers), String(layers)]));
-    this.choose("depth", String(depths.at(-1)));
+    this.choose("depth", String(commonDepth(runs)));
     depth.parentElement.hidden = against.value === "depth";
     offer(platform, Object.entries(this.study.platforms));
     this.choose("platform", runs[0].platform);
@@ -965,7 +979,7 @@ class Explorer {
     const { view } = this;
     const shown = this.study.runs.filter((run) => isHere(run, view) && !view.hidden.has(run.variant));
     const called = ({ variant, depth, seed }) =>
-      `${this.study.variants[variant].label}, ${depth} layers, seed ${seed}`;
+      `${this.study.variants[variant].label}, ${layersIn(depth)}, seed ${seed}`;
     offer(this.run, shown.map((run) => [keyOf(run), called(run)]));
     this.choose("run", this.run.options[0]?.value ?? "");
     this.section.querySelector(".run").hidden = !shown.length;

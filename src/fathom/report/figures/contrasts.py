@@ -33,7 +33,7 @@ TICKS = [side * x for side in (-1, 1) for x in (1, 3, 10, 30, 100)] + [0]
 
 BESIDE, BELOW = 60, 40
 """Letters in a line beside the effects, which leave them room, and in one below."""
-LETTER, SPACE = 0.2, 0.12
+LETTER, SPACE = 0.22, 0.12
 """Inches: the height of a line of letters, and what is between the lines of the figure."""
 
 
