@@ -113,7 +113,10 @@ def results(tmp_path_factory):
     runs += [trained([4.0, 2.0, 1.0], "mhc", study="b", seed=seed) for seed in (0, 1)]
     comparison = f'# Comparison\n\n<a id="here"></a>\nHere.\n\n{VERDICTS}'
     reports = {"RESULTS.md": REPORT, "COMPARISON.md": comparison, "studies/a.md": STUDY}
-    reports["studies/b.md"] = "# b\n\nA scaled gain: `scaled` has scaled branches (two).\n"
+    reports["studies/b.md"] = (
+        "# b\n\nA scaled gain: `scaled` has scaled branches (two).\n\n"
+        "| study | verdict |\n|---|---|\n" + "".join(f"| s{i} | **differs** |\n" for i in range(12))
+    )
     reports["SCORECARD.md"] = SCORECARD
     variants = ["mhc", {"scaled": {"connection": "mhc", "H_res": {"iterations": 3}}}]
     config = write_results(folder, runs, reports, ("a", "b"), b={"variants": variants})
@@ -220,6 +223,12 @@ def test_claims_are_filtered_by_words_and_verdicts(page):
     assert len(names()) == 11
     contradicted.click()
     assert len(names()) == 10
+
+
+def test_verdicts_on_what_is_no_claim_have_no_filter(page):
+    visit(page, "studies-b")
+    assert find(page, "#studies-b table")[0].is_displayed()
+    assert not find(page, "#studies-b .filter")
 
 
 def test_beside_a_kept_result_the_verdicts_here_are_filtered(page):

@@ -199,11 +199,12 @@ function isOfAnswers(table) {
 
 const MANY_VERDICTS = 10;
 
-/** Above a long table of verdicts: a field for words, and a button for each verdict. */
+/** Above a long table of claims: a field for words, and a button for each verdict. */
 function setUpFilter(table) {
   const column = columnOfVerdicts(table);
   const rows = [...(table.tBodies[0]?.rows ?? [])];
-  if (column < 0 || rows.length < MANY_VERDICTS) return;
+  const isOfClaims = titlesOfColumns(table)[0] === "claim" && column >= 0;
+  if (!isOfClaims || rows.length < MANY_VERDICTS) return;
   const verdictOf = ({ cells }) => (cells[column].querySelector("strong") ?? cells[column]).textContent;
   const chosen = new Set();
   const bar = document.createElement("search");
