@@ -240,7 +240,7 @@ def _embedded(figure: Path) -> str:
 
 
 def _rounded(places: re.Match[str]) -> str:
-    """Places in a drawing with one digit after the point: a twelfth of a line's width."""
+    """Places in a drawing with one digit after the point, far less than a line is wide."""
     return LENGTH.sub(lambda length: f"{float(length[0]):.1f}".removesuffix(".0"), places[0])
 
 
