@@ -1,6 +1,7 @@
 """results/reference: a copy of the project that renders it anew; how two results are compared."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,12 +13,18 @@ from PIL import Image
 PROJECT = Path(__file__).parents[1]
 REFERENCE = Path("results/reference")
 BUNDLES = "bundles"
-PARTS = ("src", "workflow", "report", "envs", "config.yaml", "Makefile")
+PARTS = ("src", "workflow", "report", "docs", "envs", "config.yaml", "Makefile")
 """Of the project, what rendering needs."""
 
 MAX_BYTES = 70 * 10**6
 """Of all of the reference, which a clone has to fetch: results on counting took 40, and five seeds
 of each released design took the last seven."""
+
+MAX_PAGE_BYTES = 8 * 10**6
+"""Of its page, which opens at once and is sent as one file."""
+
+MAX_PAPER_PAGES = 12
+"""Of its paper, which is read in one sitting: what is longer belongs into the reports."""
 
 LEVELS = 40
 """Of 255: a pixel of a picture differs if a channel does by more."""
@@ -60,10 +67,10 @@ def run(folder, *command):
     return done.returncode, done.stdout
 
 
-def make_reference(folder):
-    """`make reference` in a copy, with the interpreter and the packages of this one."""
+def make(folder, *targets):
+    """`make` in a copy, with the interpreter and the packages of this one."""
     programs = f"BIN={Path(sys.executable).parent}"
-    return run(folder, "make", "-o", ".venv/.complete", "reference", programs)
+    return run(folder, "make", "-o", ".venv/.complete", *targets, programs)
 
 
 def kept(reference):
@@ -103,6 +110,11 @@ def pixels_apart(one, other):
     if pictures[0].shape != pictures[1].shape:
         return 1.0
     return float((abs(pictures[0] - pictures[1]).max(axis=-1) > LEVELS).mean())
+
+
+def pages_of(pdf):
+    """How many pages a PDF has, as typst writes it."""
+    return len(re.findall(rb"/Type\s*/Page\b", pdf.read_bytes()))
 
 
 def size_of(folder):

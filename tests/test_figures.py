@@ -187,7 +187,8 @@ def test_a_metric_of_a_task_has_a_figure_without_a_function():
     found = draw_figures([find("reward")], "a study", steps=steps)["reward"]
     assert [ax.get_title() for ax in found.axes] == ["4 layers", "8 layers"]
     assert found.axes[0].get_ylabel() == "reward (points)"
-    assert find("reward").caption.startswith("reward against step, for every depth: points of")
+    assert find("reward").caption.startswith("Reward")
+    assert "points of the step" in find("reward").caption
     cells = frame(seeds("gain_final", [1.0], depth=4), seeds("gain_final", [2.0], depth=8))
     names = {f"gain_final_{part}": f"best_{part}" for part in ("n", "mean", "sd", "low", "high")}
     data = {"summary": summary_table(cells).rename(columns=names), "score": LOSS,
@@ -915,11 +916,30 @@ def test_effects_stand_below_their_question_in_percent_and_those_of_several_sett
     names = [text.get_text() for text in ax.get_yticklabels()]
     assert names == ["One?", "the demo's mHC − plain", "Two?", "hc − the demo's mHC"]
     first, second = (container.lines[0] for container in ax.containers)
+    _, beside_first, _, beside_second = ax.get_yticks()
     assert [(line.get_xdata()[0], line.get_ydata()[0]) for line in (first, second)] == [
-        (4.0, 1),
-        (pytest.approx(-0.1), 3),
+        (4.0, beside_first),
+        (pytest.approx(-0.1), beside_second),
     ]
     assert first.get_markerfacecolor() == first.get_color() != second.get_color()
     assert second.get_markerfacecolor() == "white"
     (band,) = ax.patches
     assert (band.get_x(), band.get_width()) == (-1, 2)
+
+
+def test_long_names_of_effects_leave_room_and_nothing_is_cut():
+    base = dict.fromkeys(EFFECTS, "") | {"metric": "score", "study": "a", "depth": 8}
+    long = "reading streams in turn with identity H_res at another rate"
+    shares = {"of_chance": 0.04, "of_chance_low": 0.03, "of_chance_high": 0.06}
+    row = {**base, **shares, "question": f"Does {long} matter?", "variant": "mhc", "against": "hc"}
+    labels = {"mhc": long, "hc": f"{long} and depth"}
+    data = {"effects": pd.DataFrame([row]), "score": tasks.score_of("tokens")}
+    (drawn,) = draw_figures([find("effects")], "a", labels, **data).values()
+    (ax,) = drawn.axes
+    drawn.draw_without_rendering()
+    assert ax.bbox.width > 0.3 * drawn.bbox.width
+    texts = [*ax.get_yticklabels(), ax.xaxis.label]
+    boxes = [text.get_window_extent() for text in texts]
+    assert all(box.x0 >= 0 and box.x1 <= drawn.bbox.width for box in boxes)
+    question, name = boxes[:2]
+    assert name.y1 <= question.y0

@@ -315,6 +315,20 @@ def test_every_kind_of_study_has_a_section(few, folder_of_paper, tmp_path):
         assert (folder / "fathom.pdf").read_bytes().startswith(b"%PDF")
 
 
+def test_limits_have_the_most_steps_of_any_network(few, folder_of_paper, tmp_path):
+    """As numbers, of which 1000 is more than 900, and also where a variant has steps of its own."""
+    longer = {"variants": ["mhc", {"longer": {"connection": "mhc", "steps": 1000}}]}
+    config = config_with(tmp_path, ("few", "many"), few={"steps": 900}, many=longer)
+    cells = [("few", "mhc"), ("many", "mhc"), ("many", "longer")]
+    rows = [run(study=study, depth=4, variant=variant, loss_final=1.0) for study, variant in cells]
+    folder = write_tables(config, few, rows, [])
+    write_source(config, few, folder_of_paper, folder, folder / "figures", tmp_path / "source")
+    text = shown_in((tmp_path / "source/paper.typ").read_text(encoding="utf-8"))
+    limits = text[text.index("= Limits") :]
+    assert "1000 steps" in limits
+    assert "900 steps" not in limits[: limits.index("*Platforms.*")]
+
+
 # --- the PDF ---------------------------------------------------------------------------------
 
 

@@ -15,12 +15,15 @@ from fathom.spec import Cell
 from reference_helpers import (
     BUNDLES,
     MAX_BYTES,
+    MAX_PAGE_BYTES,
+    MAX_PAPER_PAGES,
     PROJECT,
     REFERENCE,
     copy_of_project,
     differences,
     kept,
-    make_reference,
+    make,
+    pages_of,
     run,
     size_of,
 )
@@ -50,7 +53,7 @@ def rendered(committed, tmp_path_factory):
     """The project elsewhere, after `make reference` there."""
     folder = tmp_path_factory.mktemp("reference")
     copy_of_project(folder, committed / BUNDLES)
-    status, said = make_reference(folder)
+    status, said = make(folder, "reference")
     assert status == 0, said
     return folder
 
@@ -78,6 +81,15 @@ def test_it_is_as_its_hashes_were_recorded(committed):
 @pytest.mark.reference
 def test_it_is_no_larger_than_a_clone_may_be(committed):
     assert size_of(committed) <= MAX_BYTES
+
+
+@pytest.mark.reference
+def test_its_page_and_its_paper_stay_short(rendered):
+    status, said = make(rendered, "page", "paper")
+    assert status == 0, said
+    folder = rendered / REFERENCE
+    assert (folder / "index.html").stat().st_size <= MAX_PAGE_BYTES
+    assert 0 < pages_of(folder / "fathom.pdf") <= MAX_PAPER_PAGES
 
 
 # --- how it is compared --------------------------------------------------------------------------

@@ -68,9 +68,9 @@ function setUpAddress(show) {
 
 // --- what is packed -----------------------------------------------------------------------------
 
-/** The bytes of an element that were packed: compressed, in base64. */
-async function unpacked(element) {
-  const compressed = Uint8Array.from(atob(element.textContent), (c) => c.charCodeAt(0));
+/** The bytes that were packed: compressed, in base64. */
+async function unpacked(text) {
+  const compressed = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
   const stream = new Blob([compressed]).stream().pipeThrough(new DecompressionStream("gzip"));
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
@@ -199,11 +199,12 @@ function isOfAnswers(table) {
 
 const MANY_VERDICTS = 10;
 
-/** Above a long table of verdicts: a field for words, and a button for each verdict. */
+/** Above a long table of claims: a field for words, and a button for each verdict. */
 function setUpFilter(table) {
   const column = columnOfVerdicts(table);
   const rows = [...(table.tBodies[0]?.rows ?? [])];
-  if (column < 0 || rows.length < MANY_VERDICTS) return;
+  const isOfClaims = titlesOfColumns(table)[0] === "claim" && column >= 0;
+  if (!isOfClaims || rows.length < MANY_VERDICTS) return;
   const verdictOf = ({ cells }) => (cells[column].querySelector("strong") ?? cells[column]).textContent;
   const chosen = new Set();
   const bar = document.createElement("search");
@@ -298,6 +299,17 @@ function setUpFigures() {
   closeOutside(dialog);
 }
 
+/** Every figure gets its drawing, those of the section that is shown first. */
+async function drawFigures() {
+  const isHidden = (image) => Boolean(image.closest("main > section").hidden);
+  const images = [...document.querySelectorAll("main img[data-svg]")];
+  for (const image of images.sort((a, b) => isHidden(a) - isHidden(b))) {
+    const drawing = new Blob([await unpacked(image.dataset.svg)], { type: "image/svg+xml" });
+    image.src = URL.createObjectURL(drawing);
+    delete image.dataset.svg;
+  }
+}
+
 /** A click beside a dialog closes it; Escape and its button do without a script. */
 function closeOutside(dialog) {
   dialog.addEventListener("click", (event) => {
@@ -337,7 +349,7 @@ function setUpEvidence() {
   const dialog = document.querySelector("dialog.evidence");
   let tables; // read when it is first asked for
   const show = async (name, line) => {
-    tables ??= unpacked(dialog.querySelector("script")).then(textOf).then(JSON.parse);
+    tables ??= unpacked(dialog.querySelector("script").textContent).then(textOf).then(JSON.parse);
     const table = (await tables)[name];
     const row = table?.rows[line];
     if (!row) return false;
@@ -435,7 +447,7 @@ async function openCard(study, variant) {
 
 /** What is known of every variant, read once. */
 function variantCards() {
-  variantCards.read ??= unpacked(document.querySelector("#cards")).then(textOf).then(JSON.parse);
+  variantCards.read ??= unpacked(document.querySelector("#cards").textContent).then(textOf).then(JSON.parse);
   return variantCards.read;
 }
 
@@ -507,6 +519,20 @@ function pointsOf(run, i, metric, against) {
   if (against === "depth") return [{ x: run.depth, y: metric.values[i], run }];
   const points = [...(metric.values.get(i) ?? [])].map((y, at) => ({ x: run.steps[at], y, run }));
   return metric.sparse ? points.filter(({ y }) => !Number.isNaN(y)) : points;
+}
+
+function layersIn(depth) {
+  return `${depth} ${depth === 1 ? "layer" : "layers"}`;
+}
+
+/** The depth that most variants have, the largest of several: there they can be compared. */
+function commonDepth(runs) {
+  const variants = new Map();
+  for (const { depth, variant } of runs) {
+    variants.set(depth, (variants.get(depth) ?? new Set()).add(variant));
+  }
+  const [common] = [...variants].sort(([a, x], [b, y]) => y.size - x.size || b - a)[0];
+  return common;
 }
 
 /** Whether a run is on the platform that is shown, and at the depth, if there is only one. */
@@ -716,7 +742,7 @@ function acrossOf(against, depths, last) {
 function breakdowns(runs, looks, against) {
   const found = new Map();
   for (const { variant, seed, depth, broken } of runs.filter((run) => run.broken)) {
-    const where = against === "depth" ? ` at ${depth} layers` : "";
+    const where = against === "depth" ? ` at ${layersIn(depth)}` : "";
     const what = `${broken.what} not finite from step ${broken.step}`;
     const key = `${looks[variant].label}${where}: ${what}`;
     const x = against === "depth" ? depth : broken.step;
@@ -883,7 +909,7 @@ class Explorer {
   load(name) {
     if (!this.studies.has(name)) {
       const data = this.section.querySelector(`script[data-study="${name}"]`);
-      this.studies.set(name, unpacked(data).then(studyOf));
+      this.studies.set(name, unpacked(data.textContent).then(studyOf));
     }
     return this.studies.get(name);
   }
@@ -925,7 +951,7 @@ class Explorer {
     this.choose("metric", metrics[against.value][0].name);
     const depths = [...new Set(runs.map((run) => run.depth))].sort((a, b) => a - b);
     offer(depth, depths.map((layers) => [String(layers), String(layers)]));
-    this.choose("depth", String(depths.at(-1)));
+    this.choose("depth", String(commonDepth(runs)));
     depth.parentElement.hidden = against.value === "depth";
     offer(platform, Object.entries(this.study.platforms));
     this.choose("platform", runs[0].platform);
@@ -954,7 +980,7 @@ class Explorer {
     const { view } = this;
     const shown = this.study.runs.filter((run) => isHere(run, view) && !view.hidden.has(run.variant));
     const called = ({ variant, depth, seed }) =>
-      `${this.study.variants[variant].label}, ${depth} layers, seed ${seed}`;
+      `${this.study.variants[variant].label}, ${layersIn(depth)}, seed ${seed}`;
     offer(this.run, shown.map((run) => [keyOf(run), called(run)]));
     this.choose("run", this.run.options[0]?.value ?? "");
     this.section.querySelector(".run").hidden = !shown.length;
@@ -1062,7 +1088,7 @@ class Explorer {
 
 /** Plotly, run once, when it is first needed. */
 function loadPlotly() {
-  loadPlotly.done ??= unpacked(document.querySelector("#plotly")).then((bytes) => {
+  loadPlotly.done ??= unpacked(document.querySelector("#plotly").textContent).then((bytes) => {
     document.head.append(element("script", textOf(bytes)));
   });
   return loadPlotly.done;
@@ -1101,4 +1127,4 @@ setUpFigures();
 setUpEvidence();
 setUpAddress(setUpExplorer());
 // Not before the page is seen.
-requestAnimationFrame(() => setTimeout(setUpVariants));
+requestAnimationFrame(() => setTimeout(() => drawFigures().then(setUpVariants)));

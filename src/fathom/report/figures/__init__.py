@@ -204,16 +204,18 @@ def _figure_of_metric(name: str) -> Declaration | None:
     from fathom.report.figures import panels
 
     step, run = tasks.step_metrics().get(name), tasks.run_metrics().get(name)
+    label = panels.in_words((step or run).label or name.replace("_", " ")) if step or run else ""
+    title = label[:1].upper() + label[1:]
     draw: Callable[..., Figure]
     if step and step.along:
         reads, draw = ("profiles", "title"), functools.partial(panels.along, metric=name)
         caption = (
-            f"{name} along the {step.along}, for every depth: {step.definition}. A line is the "
+            f"{title} along the {step.along}, for every depth: {step.definition}. A line is the "
             "mean over seeds, a band their range."
         )
     elif step and step.when in ("every step", "evaluations") and name not in ("step", *CLOCKS):
         reads, draw = ("steps", "title"), functools.partial(panels.against_step, metric=name)
-        caption = f"{name} against step, for every depth: {step.definition}."
+        caption = f"{title} against step, for every depth: {step.definition}."
     elif run and run.averaged:
         reads = ("summary", "cells", "score", "title")
         draw = functools.partial(panels.against_depth, metric=name)
@@ -221,12 +223,11 @@ def _figure_of_metric(name: str) -> Declaration | None:
         if name in tasks.times():
             reads, draw = ("times", "score", "title"), functools.partial(_of_times, metric=name)
             points = "A marker is the mean over seeds, with its 95 % interval"
-        caption = f"{name} against depth: {run.definition}. {points}; a cross: a run diverged."
+        caption = f"{title} against depth: {run.definition}. {points}; a cross: a run diverged."
     else:
         return None
     axis = step.along if step else ""
     over = f"along the {axis}" if axis else "in training" if step else "with depth"
-    label = panels.in_words((step or run).label or name.replace("_", " "))
     return Declaration(
         name, reads, caption, draw, panels.__name__, f"How does the {label} change {over}?"
     )

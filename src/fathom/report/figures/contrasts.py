@@ -32,6 +32,12 @@ MANY_TICKS = 30
 TICKS = [side * x for side in (-1, 1) for x in (1, 3, 10, 30, 100)] + [0]
 
 
+BESIDE, BELOW = 60, 40
+"""Letters in a line beside the effects, which leave them room, and in one below."""
+LETTER, SPACE = 0.22, 0.12
+"""Inches: the height of a line of letters, and what is between the lines of the figure."""
+
+
 @figure
 def effects(effects: pd.DataFrame, score: Score, title: str) -> Figure:
     """Which single change matters? The difference of the score, seed by seed.
@@ -47,10 +53,12 @@ def effects(effects: pd.DataFrame, score: Score, title: str) -> Figure:
     if rows.empty:
         return style.placeholder(f"{title}\nno contrast was measured")
     lines = [line for question in rows["question"].unique() for line in _lines(rows, question)]
-    page, ((ax,),) = style.grid(1, 1, (style.WIDTH, 1.6 + 0.34 * len(lines)))
+    heights = np.array([SPACE + LETTER * (1 + name.count("\n")) for name, _ in lines])
+    page, ((ax,),) = style.grid(1, 1, (style.WIDTH, 1.6 + heights.sum()))
+    places = np.cumsum(heights) - heights / 2  # in inches, from above
     ax.axvspan(-100 * SMALLEST, 100 * SMALLEST, color="0.93", zorder=0)
     ax.axvline(0, color="black", lw=1)
-    for y, (_, row) in enumerate(lines):
+    for y, (_, row) in zip(places, lines, strict=True):
         if row is None:
             continue
         mean, *ends = (100 * row[f"of_chance{end}"] for end in ("", "_low", "_high"))
@@ -59,8 +67,8 @@ def effects(effects: pd.DataFrame, score: Score, title: str) -> Figure:
             mean, y, xerr=style.error_bars(mean, *ends), color=colour, marker="o", markersize=8,
             markerfacecolor="white" if "," in str(row["differs_in"]) else colour, capsize=5,
         )  # fmt: skip
-    ax.set_ylim(len(lines) - 0.5, -0.5)
-    ticks = ax.set_yticks(range(len(lines)), [name for name, _ in lines], fontsize=13)
+    ax.set_ylim(heights.sum(), 0)
+    ticks = ax.set_yticks(places, [name for name, _ in lines], fontsize=13)
     for tick, (_, row) in zip(ticks, lines, strict=True):
         tick.label1.set_fontweight("bold" if row is None else "normal")
     ax.set_xscale("symlog", linthresh=LINEAR)
@@ -71,20 +79,19 @@ def effects(effects: pd.DataFrame, score: Score, title: str) -> Figure:
     ax.xaxis.set_major_formatter("{x:g}")
     ax.xaxis.minorticks_off()
     better = "left" if score.better == "lower" else "right"
-    ax.set_xlabel(
-        f"difference of the {score.label},\n% of the distance from chance to perfect\n"
-        f"({better}: the first is better)"
-    )
+    label = f"difference of the {score.label}, % of the distance from chance to perfect"
+    ax.set_xlabel(f"{textwrap.fill(label, BELOW)}\n({better}: the first is better)")
     return style.finish(page, title)
 
 
 def _lines(rows: pd.DataFrame, question: str) -> Iterator[tuple[str, dict[str, Any] | None]]:
     """The name of each line of the figure and its effect, none for the question itself."""
-    yield textwrap.fill(question, 44), None
+    yield textwrap.fill(question, BESIDE), None
     several = rows["depth"].nunique() > 1
     for row in rows[rows["question"] == question].to_dict("records"):
         name = " − ".join(style.label_of(row[side]) for side in ("variant", "against"))
-        yield f"{name}, {count_layers(row['depth'])}" if several else name, row
+        whole = f"{name}, {count_layers(row['depth'])}" if several else name
+        yield textwrap.fill(whole, BESIDE), row
 
 
 WRAP = {1: 60, 2: 28, 3: 20}

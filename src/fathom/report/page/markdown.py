@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import itertools
 import posixpath
 import re
@@ -11,12 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path, PurePosixPath
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from markdown_it import MarkdownIt
 from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 from markupsafe import Markup
+
+from fathom.report.page.inline import packed
 
 ANCHOR = re.compile(r'<a id="([\w.-]+)"></a>')
 """The only HTML that the reports use; whatever else looks like HTML is shown as text."""
@@ -35,8 +35,6 @@ PICTURE = re.compile(
 """A paragraph of one image, and one in italics after it, as this module renders them."""
 
 FIGURES, STUDIES = "figures", "studies"
-READABLE = " !$'()*+,-./:;=?@[]^_`{|}~"
-"""What may stand as it is in a data: address, between double quotes."""
 
 TABLE_OPEN = '<div class="table" role="region" aria-label="Table" tabindex="0">\n<table>\n'
 """A box that scrolls by itself, with the keyboard too."""
@@ -44,8 +42,10 @@ TABLE_OPEN = '<div class="table" role="region" aria-label="Table" tabindex="0">\
 RIGHT = "text-align:right"
 """The style that the parser gives cells of columns of numbers."""
 
-EFFORT = 4
-"""Of WebP's compression, from 0 to 6: 6 takes 36 times as long and saves less than a percent."""
+SIZE = re.compile(r'<svg\b[^>]* width="([\d.]+)(?:pt)?" height="([\d.]+)(?:pt)?"')
+PLACES = re.compile(r'\b(?:d|x|y)="[^"]*"')
+LENGTH = re.compile(r"-?\d+\.\d+")
+"""Of a drawing: its size, where its lines and letters are, and a number of those."""
 
 
 @dataclass(frozen=True)
@@ -225,26 +225,23 @@ def _picture(image: Token, file: str, figures: Path) -> str:
 
 
 def _embedded(figure: Path) -> str:
-    """The attributes of an image that is a figure, with its data; empty if it is not drawn.
+    """The attributes of an image that is a figure, with its drawing; empty if it is not drawn.
 
-    Every pixel is that of the PNG. As SVG, which is sharp at any size, if that is not longer.
+    A drawing is sharp at any size, and packed it is smaller than pixels are. Its size keeps its
+    place until the page's script unpacks it.
     """
-    from PIL import Image
-
-    png, svg = figure.with_suffix(".png"), figure.with_suffix(".svg")
-    if not png.is_file():
+    svg = figure.with_suffix(".svg")
+    if not svg.is_file():
         return ""
-    webp = io.BytesIO()
-    with Image.open(png) as picture:
-        width, height = picture.size
-        picture.convert("RGB").save(webp, "WEBP", lossless=True, quality=100, method=EFFORT)
-    pixels = f"data:image/webp;base64,{base64.b64encode(webp.getvalue()).decode()}"
-    # Text in an address takes less room than base64; a line break would vanish from it.
-    lines = svg.read_bytes().splitlines() if svg.is_file() else []
-    drawing = f"data:image/svg+xml,{quote(b' '.join(lines), safe=READABLE)}"
-    source = drawing if lines and len(drawing) <= len(pixels) else pixels
-    # The size keeps its place until the browser decodes it.
-    return f'width="{width}" height="{height}" src="{source}"'
+    drawing = PLACES.sub(_rounded, svg.read_text(encoding="utf-8"))
+    size = SIZE.search(drawing)
+    width, height = (round(float(length)) for length in size.groups()) if size else (0, 0)
+    return f'width="{width}" height="{height}" data-svg="{packed(drawing)}"'
+
+
+def _rounded(places: re.Match[str]) -> str:
+    """Places in a drawing with one digit after the point, far less than a line is wide."""
+    return LENGTH.sub(lambda length: f"{float(length[0]):.1f}".removesuffix(".0"), places[0])
 
 
 def _figure(found: re.Match[str]) -> str:
