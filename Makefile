@@ -111,11 +111,12 @@ verify: $(STAMP) ## check every result against what it was made from
 # nothing but the last step, which records the hashes of what was made. Runs are replayed first, for
 # where a data set cannot be had the next start goes on without it. All else is made anew: what is no
 # longer made would stay, and be recorded.
+# REPLAY is another command in CI, which repeats a sample: tests/replay_sample.py.
+REPLAY = $(SNAKEMAKE) --quiet all --configfile $(REFERENCE) --config train=false -- replay
 reference: $(STAMP) ## render results/reference from its bundles alone
 	-$(BIN)/fathom bundle import results/reference/bundles/*.tar.gz --replace \
 	  --config config.yaml --config $(REFERENCE)
-	$(SNAKEMAKE) --quiet all --configfile $(REFERENCE) --config train=false -- replay \
-	  || echo "going on without the runs that cannot be replayed"
+	$(REPLAY) || echo "going on without the runs that cannot be replayed"
 	rm -rf $(addprefix results/reference/,figures studies tables)
 	$(SNAKEMAKE) report --configfile $(REFERENCE) --config train=false
 	$(BIN)/fathom record results/reference
