@@ -33,8 +33,9 @@ def replay_one_of(config: Config, group: list[Run]) -> Replay:
 def main(backend: str, *files: str) -> None:
     """Write the receipts of a backend, and the resolved config that they must be newer than."""
     config = load_config(list(map(Path, files)), {"train": False})
-    resolved = json.dumps(config.resolved(), indent=2, allow_nan=False) + "\n"
-    (Path(config.report_folder) / "config.json").write_text(resolved, encoding="utf-8")
+    kept = Path(config.report_folder) / "config.json"
+    if not kept.exists():  # the backend before this one has written it
+        kept.write_text(json.dumps(config.resolved(), indent=2) + "\n", encoding="utf-8")
     studies = [name for name, study in config.studies.items() if backend in study.backends]
     runs = imported_runs(config, studies)
     replays = defaultdict(list)
