@@ -87,7 +87,7 @@ test-cluster: $(STAMP) ## run the workflow on a Slurm cluster of this machine, w
 
 test-long: $(STAMP) ## test-slow, test-browser, test-faults and test-cluster in one run, as CI does
 	$(BIN)/python -m pytest -m "slow or browser or faults or cluster" -n 2 --dist loadfile \
-	  -rs --durations 15
+	  --no-loadscope-reorder -rs --durations 15
 
 test-reference: $(STAMP) ## render results/reference elsewhere, compare, replay its runs
 	$(BIN)/python -m pytest -m reference tests/test_reference.py --durations 5
