@@ -87,7 +87,7 @@ test-cluster: $(STAMP) ## run the workflow on a Slurm cluster of this machine, w
 
 test-long: $(STAMP) ## test-slow, test-browser, test-faults and test-cluster in one run, as CI does
 	$(BIN)/python -m pytest -m "slow or browser or faults or cluster" -n 2 --dist loadfile \
-	  -rs --durations 15
+	  --no-loadscope-reorder -rs --durations 15
 
 test-reference: $(STAMP) ## render results/reference elsewhere, compare, replay its runs
 	$(BIN)/python -m pytest -m reference tests/test_reference.py --durations 5
@@ -111,11 +111,12 @@ verify: $(STAMP) ## check every result against what it was made from
 # nothing but the last step, which records the hashes of what was made. Runs are replayed first, for
 # where a data set cannot be had the next start goes on without it. All else is made anew: what is no
 # longer made would stay, and be recorded.
+# REPLAY is another command in CI, which repeats a sample: tests/replay_sample.py.
+REPLAY = $(SNAKEMAKE) --quiet all --configfile $(REFERENCE) --config train=false -- replay
 reference: $(STAMP) ## render results/reference from its bundles alone
 	-$(BIN)/fathom bundle import results/reference/bundles/*.tar.gz --replace \
 	  --config config.yaml --config $(REFERENCE)
-	$(SNAKEMAKE) --quiet all --configfile $(REFERENCE) --config train=false -- replay \
-	  || echo "going on without the runs that cannot be replayed"
+	$(REPLAY) || echo "going on without the runs that cannot be replayed"
 	rm -rf $(addprefix results/reference/,figures studies tables)
 	$(SNAKEMAKE) report --configfile $(REFERENCE) --config train=false
 	$(BIN)/fathom record results/reference

@@ -10,8 +10,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from fathom.config import installed_backends
+
 PROJECT = Path(__file__).parents[1]
 REFERENCE = Path("results/reference")
+PRESET = "workflow/presets/reference.yaml"
 BUNDLES = "bundles"
 PARTS = ("src", "workflow", "report", "docs", "envs", "config.yaml", "Makefile")
 """Of the project, what rendering needs."""
@@ -68,9 +71,13 @@ def run(folder, *command):
 
 
 def make(folder, *targets):
-    """`make` in a copy, with the interpreter and the packages of this one."""
-    programs = f"BIN={Path(sys.executable).parent}"
-    return run(folder, "make", "-o", ".venv/.complete", *targets, programs)
+    """`make` in a copy, with this interpreter and its packages, replaying a sample."""
+    python, script = sys.executable, PROJECT / "tests/replay_sample.py"
+    sample = " && ".join(
+        f"{python} {script} {backend} config.yaml {PRESET}" for backend in installed_backends()
+    )
+    programs = (f"BIN={Path(python).parent}", f"REPLAY={sample}")
+    return run(folder, "make", "-o", ".venv/.complete", *targets, *programs)
 
 
 def kept(reference):

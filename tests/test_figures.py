@@ -706,9 +706,9 @@ def all_figures(task="tokens", only=(), labels=None, **changes):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "depths", "only"),
-    [  # `tokens` and `text` have scores of one kind: what both have is drawn for one of them
+    [  # all of them for `text`; of the others what they name, and where higher scores are better
         ("tokens", (4, 8), tasks.presentation("tokens").figures),
-        ("fashion", (4, 8), ()),
+        ("fashion", (4, 8), (*tasks.presentation("fashion").figures, *JUDGING)),
         ("text", (1, 2, 4, 8, 32), ()),
     ],
 )

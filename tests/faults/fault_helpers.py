@@ -139,7 +139,7 @@ def whole_project(folder):
     grid = {
         "results": "results/faults",
         "reference": None,
-        "studies": {**dict.fromkeys(named), "depth-mlx": study, "depth-torch": study},
+        "studies": {**dict.fromkeys(named), "depth-mlx": study},
         "compute": {"device": "cpu", "checkpoint_steps": 10},
     }
     (folder / "faults.yaml").write_text(yaml.safe_dump(grid), encoding="utf-8")

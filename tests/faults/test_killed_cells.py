@@ -22,7 +22,7 @@ from fathom.config import BACKENDS
 
 pytestmark = pytest.mark.faults
 
-KILLS = {"torch": 8, "mlx": 4}
+KILLS = 4
 
 
 @pytest.fixture(scope="module", params=BACKENDS)
@@ -47,7 +47,7 @@ def test_kills_at_random_steps_change_no_number(backend, tmp_path):
     undisturbed.train_all()
     project = tiny_project(tmp_path / "killed", backends=[backend])
     kills, went_on = 0, []
-    while kills < KILLS[backend]:
+    while kills < KILLS:
         if is_killed(project, rng):
             kills += 1
             assert project.validate(the_cell(project)).status in ("failed", "measured")

@@ -140,4 +140,4 @@ def test_a_workflow_in_a_folder_where_one_runs_stops_and_says_how_to_go_on(tmp_p
     rest, _ = first.communicate(timeout=300)
     assert first.returncode == 0, rest
     assert not is_locked(project)
-    assert len(measured(project)) == 2
+    assert len(measured(project)) == 1
