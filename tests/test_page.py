@@ -416,7 +416,8 @@ def test_against_depth_stand_the_score_and_what_else_is_one_number_of_a_run():
     one |= {"grad_norm_max": 6.0}
     cells, steps = frame(two, one), frame(a, b)
     score = tasks.score_of("tokens", "held_out")
-    study = read_study(packed_study(("mhc",), None, steps, cells, score, {}))
+    study = read_study(packed_study(("mhc",), None, steps, cells, score, {}, "time step"))
+    assert study["depth_unit"] == "time step"
     assert [run_["depth"] for run_ in study["runs"]] == [8, 16]
     assert [run_["ends"]["score"] for run_ in study["runs"]] == [2.5, 1.5]
     assert [run_["ends"]["grad_norm_max"] for run_ in study["runs"]] == [6.0, 7.0]

@@ -521,8 +521,9 @@ function pointsOf(run, i, metric, against) {
   return metric.sparse ? points.filter(({ y }) => !Number.isNaN(y)) : points;
 }
 
-function layersIn(depth) {
-  return `${depth} ${depth === 1 ? "layer" : "layers"}`;
+/** A depth in words. `unit`: what it counts, in the singular. */
+function countOf(depth, unit) {
+  return `${depth} ${unit}${depth === 1 ? "" : "s"}`;
 }
 
 /** The depth that most variants have, the largest of several: there they can be compared. */
@@ -728,21 +729,21 @@ function ticksOf(traces) {
 }
 
 /** The axis of steps, or of depths, which are marked one by one. */
-function acrossOf(against, depths, last) {
+function acrossOf(against, depths, last, unit) {
   const common = { gridcolor: GRID, zeroline: false };
   const title = (text) => ({ text, font: { size: 13 }, standoff: 8 });
   if (against === "step") {
     return { ...common, title: title("step"), type: "linear", range: [-0.02 * last, 1.02 * last] };
   }
   const type = depths.at(-1) >= WIDE * depths[0] ? "log" : "linear";
-  return { ...common, title: title("layers"), type, tickvals: depths, ticktext: depths.map(String) };
+  return { ...common, title: title(`${unit}s`), type, tickvals: depths, ticktext: depths.map(String) };
 }
 
 /** Where runs stopped being finite: one entry for each variant, place and reason, with its seeds. */
-function breakdowns(runs, looks, against) {
+function breakdowns(runs, looks, against, unit) {
   const found = new Map();
   for (const { variant, seed, depth, broken } of runs.filter((run) => run.broken)) {
-    const where = against === "depth" ? ` at ${layersIn(depth)}` : "";
+    const where = against === "depth" ? ` at ${countOf(depth, unit)}` : "";
     const what = `${broken.what} not finite from step ${broken.step}`;
     const key = `${looks[variant].label}${where}: ${what}`;
     const x = against === "depth" ? depth : broken.step;
@@ -980,7 +981,7 @@ class Explorer {
     const { view } = this;
     const shown = this.study.runs.filter((run) => isHere(run, view) && !view.hidden.has(run.variant));
     const called = ({ variant, depth, seed }) =>
-      `${this.study.variants[variant].label}, ${layersIn(depth)}, seed ${seed}`;
+      `${this.study.variants[variant].label}, ${countOf(depth, this.study.depth_unit)}, seed ${seed}`;
     offer(this.run, shown.map((run) => [keyOf(run), called(run)]));
     this.choose("run", this.run.options[0]?.value ?? "");
     this.section.querySelector(".run").hidden = !shown.length;
@@ -1010,12 +1011,12 @@ class Explorer {
     const shown = here.filter(({ variant }) => !view.hidden.has(variant));
     const last = Math.max(1, ...shown.map(({ steps }) => steps.at(-1)));
     const depths = [...new Set(here.map(({ depth }) => depth))].sort((a, b) => a - b);
-    const across = acrossOf(against, depths, last);
+    const across = acrossOf(against, depths, last, study.depth_unit);
     const [level, words] = this.levelIn(view);
     const ends = against === "step" ? [0, last] : [depths[0], depths.at(-1)];
     const levels = level === null ? [] : [levelOf(level, words, ends)];
     const traces = [...areas, ...own, ...levels];
-    const broken = breakdowns(shown, looks, against);
+    const broken = breakdowns(shown, looks, against, study.depth_unit);
     const related = values === "own" ? "" : `<br>${values} to ${looks[study.plain].label}`;
     const upright = {
       title: { text: metric.title + related, font: { size: 13 } },

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
+from fathom import tasks
 from fathom.analysis.platforms import labels_of
 from fathom.analysis.tables import counted, loss_units, read_table, scores_of
 from fathom.config import Config
@@ -121,6 +122,7 @@ def explored(config: Config, tables: Path) -> dict[str, Markup]:
             cells[cells["study"] == name],
             scores[name],
             labels,
+            tasks.presentation(study.task).depth_unit,
         )
         for name, study in config.studies.items()
         if not (rows := steps[steps["study"] == name]).empty

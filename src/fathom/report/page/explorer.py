@@ -60,11 +60,13 @@ def packed_study(
     cells: pd.DataFrame,
     score: Score,
     labels: Mapping[str, str],
+    depth_unit: str = "layer",
 ) -> Markup:
     """The curves of one study: a line of JSON, then all numbers.
 
     `names`: its variants in order, `plain` that which others are compared with; `steps` and `cells`
-    its rows; `labels`: what people read for the names of variants and platforms.
+    its rows; `labels`: what people read for the names of variants and platforms; `depth_unit`: what
+    depth counts, in the singular.
     """
     runs = {key: rows.sort_values("step") for key, rows in steps.groupby(RUN, sort=False)}
     ends = cells.set_index(RUN).reindex(list(runs)).reset_index()
@@ -82,6 +84,7 @@ def packed_study(
     head = {
         "variants": {name: asdict(look) for name, look in looks.items()},
         "plain": plain if plain in there else None,
+        "depth_unit": depth_unit,
         "platforms": {name: labels.get(name, name) for name in steps["platform"].unique()},
         "metrics": {"step": against_step, "depth": against_depth},
         "chance": {
