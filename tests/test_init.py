@@ -310,19 +310,7 @@ def torch_layers():
 
     torch.manual_seed(0)
     attention = torch.nn.MultiheadAttention(D, 4)
-    up, down = torch.nn.Linear(D, F), torch.nn.Linear(F, D)
-    return {
-        "embedding.token": torch.nn.Embedding(V, D).weight,
-        "block.qkv.weight": attention.in_proj_weight,
-        "block.qkv.bias": attention.in_proj_bias,
-        "block.attention_out.weight": attention.out_proj.weight,
-        "block.attention_out.bias": attention.out_proj.bias,
-        "block.up.weight": up.weight,
-        "block.up.bias": up.bias,
-        "block.down.weight": down.weight,
-        "block.down.bias": down.bias,
-        "head.weight": torch.nn.Linear(D, V, bias=False).weight,
-    }
+    return layers_of(torch.nn, attention.in_proj_weight, attention.in_proj_bias, attention.out_proj)
 
 
 def mlx_layers():
@@ -331,13 +319,18 @@ def mlx_layers():
 
     mx.random.seed(0)
     attention = nn.MultiHeadAttention(D, 4, bias=True)
+    query = attention.query_proj
+    return layers_of(nn, query.weight, query.bias, attention.out_proj)
+
+
+def layers_of(nn, qkv, qkv_bias, attention_out):
     up, down = nn.Linear(D, F), nn.Linear(F, D)
     return {
         "embedding.token": nn.Embedding(V, D).weight,
-        "block.qkv.weight": attention.query_proj.weight,
-        "block.qkv.bias": attention.query_proj.bias,
-        "block.attention_out.weight": attention.out_proj.weight,
-        "block.attention_out.bias": attention.out_proj.bias,
+        "block.qkv.weight": qkv,
+        "block.qkv.bias": qkv_bias,
+        "block.attention_out.weight": attention_out.weight,
+        "block.attention_out.bias": attention_out.bias,
         "block.up.weight": up.weight,
         "block.up.bias": up.bias,
         "block.down.weight": down.weight,
