@@ -482,6 +482,26 @@ def test_torch_compile_takes_a_pass_as_one_graph(torch, scheme):
         assert found[name] == pytest.approx(value, rel=1e-9, abs=1e-10 * np.abs(value).max()), name
 
 
+@pytest.mark.slow
+def test_torch_compile_makes_code_of_it(torch):
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler as error:
+        pytest.skip(f"no compiler: {error}")
+    framework = Torch()
+    module, _ = moved(framework, "residual_scaled")
+    functions = branches(framework)
+    expected = stepped(framework, module, functions)
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: module(x, functions), fullgraph=True)
+    found = framework.gradients(module, framework.array(INPUT), lambda x: (compiled(x) ** 2).sum())
+    for name, value in found.items():
+        assert value == pytest.approx(expected[name], rel=1e-4, abs=1e-4), name
+
+
 # --- what is refused ------------------------------------------------------------------------------
 
 
