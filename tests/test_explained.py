@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import zlib
+from collections import defaultdict
 
 import matplotlib.image
 import numpy as np
@@ -330,18 +331,39 @@ def gains():
         row
         for row in kept_rows("effects")
         if (row["against_plain"], row["better"]) == ("True", "True")
-        and not row["study"].startswith(("depth-", "learning-rate"))  # these count
+        # The first two count, and the last has no connection but the plain one.
+        and not row["study"].startswith(("depth-", "learning-rate", "fashion-recipe"))
     ]
-    assert len(found) == 8
-    cells = {
-        variant: [row["depth"] for row in found if row["variant"] == variant]
-        for variant in ("hc_paper_static", "hc_causal", "mhc_causal")
-    }
-    assert cells["hc_paper_static"] == ["100", "16", "64"]
-    assert cells["hc_causal"] == cells["mhc_causal"] == ["64", "256"]
+    assert len(found) == 15
+    cells, shares = defaultdict(list), defaultdict(list)
+    for row in found:
+        cells[row["study"], row["variant"]].append(row["depth"])
+        shares[row["study"]].append(abs(100 * float(row["of_chance"])))
+    copies, recall, listops = (f"unrolled{kind}" for kind in ("", "-recall", "-listops"))
+    assert cells[copies, "hc_paper_static"] == ["16", "64"]
+    assert cells[copies, "hc_causal"] == cells[copies, "mhc_causal"] == ["64", "256"]
     yield "at `T` 16 and 64, `hc_causal` and `mhc_causal` at 64 and 256"
-    shares = [abs(100 * float(r["of_chance"])) for r in found if r["study"] == "unrolled"]
-    yield f"The gains are {min(shares):.1f} % to {max(shares):.0f} % of the distance"
+    assert cells[recall, "hc_paper_static"] == ["16", "64", "256"]
+    assert cells[recall, "hc_causal"] == cells[recall, "mhc_causal"] == ["256"]
+    yield "at `T` 16, 64 and 256, `hc_causal` and `mhc_causal` at 256"
+    for study in (copies, recall):
+        yield f"gains are {min(shares[study]):.1f} % to {max(shares[study]):.0f} %"
+    assert cells[listops, "hc_paper_static"] == ["64"]
+    yield f"At `T` 64 `hc_paper_static` alone leaves chance, by {shares[listops][0]:.0f} %"
+    assert cells["released", "mhc_cycle"] == ["24"]
+    on_text = f"{shares['released'][0]:.1f} %"
+    yield f"24 layers of the papers' mHC that read the streams in turn (`mhc_cycle`) end {on_text}"
+    yield f"A step takes {slower('24', 'mhc_cycle'):.1f} times as long"
+
+
+def slower(depth, variant):
+    """How many times as long as plain's a step on text takes, by the fastest run of each."""
+    fastest = {
+        row["variant"]: float(row["seconds_per_step_fastest"])
+        for row in kept_rows("times_summary")
+        if (row["study"], row["depth"]) == ("released", depth)
+    }
+    return fastest[variant] / fastest["baseline"]
 
 
 def seconds(variant):
