@@ -958,6 +958,10 @@ def test_what_a_kept_result_answers_stands_before_our_answer(world, shipped, tmp
     text = read(tmp_path / "own")
     assert text.startswith("# Streams are fine\n\n**Should I? Yes, there.**\n")
     assert "At the scale of\nthis page: No, here.\n" in text
+    above = (kept / "RESULTS.md").read_text(encoding="utf-8").replace("Yes, there.", "No, here.")
+    (kept / "RESULTS.md").write_text(above, encoding="utf-8")
+    write_reports(config, published, *others, tmp_path / "own")
+    assert read(tmp_path / "own").count("No, here.") == 1
 
 
 @pytest.mark.parametrize("table", ["verdicts", "claims"])
