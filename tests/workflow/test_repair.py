@@ -52,11 +52,13 @@ def damage_everything(results):
     stray = results / "figures/old/torch/loss.png"
     stray.parent.mkdir(parents=True)
     stray.write_bytes(b"")
-    shown = {"index.html"} if (results / "index.html").exists() else set()  # the missing picture
+    (torch / "grad_norm_comparison.svg").unlink()  # which the page shows
+    shown = {"index.html"} if (results / "index.html").exists() else set()
     return shown | {
         "config.json", "RESULTS.md", "COMPARISON.md", "tables/claims.csv", "tables/summary.csv",
         "tables/cells.csv", "figures/depth-mlx/torch/depth_scaling.png",
-        "figures/depth-mlx/torch/loss_comparison.png", "figures/depth-torch/mlx/figures.json",
+        "figures/depth-mlx/torch/loss_comparison.png",
+        "figures/depth-mlx/torch/grad_norm_comparison.svg", "figures/depth-torch/mlx/figures.json",
         "figures/overview/variance.png", "figures/old/torch/loss.png",
     }  # fmt: skip
 
