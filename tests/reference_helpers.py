@@ -70,15 +70,15 @@ def run(folder, *command):
     return done.returncode, done.stdout
 
 
-def make(folder, *targets):
-    """`make` in a copy, with this interpreter and its packages, replaying a sample."""
+def make_reference(folder):
+    """`make reference` in a copy, with this interpreter and its packages, replaying a sample."""
     python, script = sys.executable, PROJECT / "tests/replay_sample.py"
     # Runs of text and images are repeated where their data can be had, as the workflow does it.
     fetch = f"{{ {python} -m fathom fetch || true; }}"
     samples = (f"{python} {script} {name} config.yaml {PRESET}" for name in installed_backends())
     sample = " && ".join((fetch, *samples))
     programs = (f"BIN={Path(python).parent}", f"REPLAY={sample}")
-    return run(folder, "make", "-o", ".venv/.complete", *targets, *programs)
+    return run(folder, "make", "-o", ".venv/.complete", "reference", *programs)
 
 
 def kept(reference):

@@ -23,7 +23,7 @@ from reference_helpers import (
     copy_of_project,
     differences,
     kept,
-    make,
+    make_reference,
     pages_of,
     run,
     size_of,
@@ -52,7 +52,7 @@ def rendered(committed, tmp_path_factory):
     """The project elsewhere, after `make reference` there, which replays a sample of the runs."""
     folder = tmp_path_factory.mktemp("reference")
     copy_of_project(folder, committed / BUNDLES)
-    status, said = make(folder, "reference")
+    status, said = make_reference(folder)
     assert status == 0, said
     return folder
 

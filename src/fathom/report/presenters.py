@@ -303,18 +303,14 @@ class StudyPresenter:
         rows = [row for row in self.rows.values() if row["platform"] == self.platforms[0]]
         depth = common_depth(row["depth"] for row in rows)
         at_depth = {row["variant"]: row for row in rows if row["depth"] == depth}
-        seconds = {
-            variant: row.get("seconds_per_step_fastest", math.nan) * self.study.of(variant).steps
-            for variant, row in at_depth.items()
-        }
-        unit = seconds.get(self.plain, math.nan)
+        unit = self._seconds(at_depth.get(self.plain))
         sign = 1 if self.score.better == "lower" else -1
         last = math.inf  # a variant of which no run has a score
         return [
-            {**row, "times": seconds[variant] / unit}
-            for variant, row in sorted(
-                at_depth.items(),
-                key=lambda item: sign * item[1]["score_mean"] if item[1]["score_n"] else last,
+            {**row, "times": self._seconds(row) / unit}
+            for row in sorted(
+                at_depth.values(),
+                key=lambda row: sign * row["score_mean"] if row["score_n"] else last,
             )
         ]
 
@@ -358,14 +354,17 @@ class StudyPresenter:
 
         By the fastest run of each, since they may not have been trained beside the same other work.
         """
+        sides = (effect["variant"], effect["against"])
+        rows = (self.row(effect["depth"], side, effect["platform"]) for side in sides)
+        one, other = map(self._seconds, rows)
+        return None if math.isnan(one / other) else one / other
 
-        def seconds(variant: str) -> float:
-            row = self.row(effect["depth"], variant, effect["platform"]) or {}
-            per_step: float = row.get("seconds_per_step_fastest", math.nan)
-            return per_step * self.study.of(variant).steps
-
-        times = seconds(effect["variant"]) / seconds(effect["against"])
-        return None if math.isnan(times) else times
+    def _seconds(self, row: Record | None) -> float:
+        """How long the fastest training of a row of the summary took; NaN if that is not known."""
+        if row is None:
+            return math.nan
+        per_step: float = row.get("seconds_per_step_fastest", math.nan)
+        return per_step * self.study.of(row["variant"]).steps
 
     def differences(self) -> dict[tuple[str, str], list[str]]:
         """The settings in which the two variants of each contrast differ."""
