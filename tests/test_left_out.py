@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from fathom import tasks
 from fathom.backends.numpy import NumpyOps
 from fathom.models.network import without_block
 from fathom.tasks import Problem, Trained
@@ -128,8 +129,22 @@ def test_a_block_matters_from_a_hundredth_of_the_way_to_chance(make_spec):
 
 def test_the_score_is_on_its_own_scale(make_spec, monkeypatch):
     """That of text is in bits, and what an evaluation measures in nats."""
-    problem = Problem(make_spec(task="text"))
-    entry = problem.task.step_metrics["validation_loss"]
+    text = tasks.load("text")
+    entry = text.step_metrics["validation_loss"]
     metrics = {"validation_loss": dataclasses.replace(entry, compute=lambda trained: math.log(8))}
-    monkeypatch.setattr(type(problem.task), "step_metrics", metrics)
+    monkeypatch.setattr(type(text), "step_metrics", metrics)
+    problem = Problem(make_spec(task="text"))
     assert Trained(problem, NumpyOps(), None).score() == pytest.approx(3)
+
+
+def test_a_metric_of_a_network_is_computed_once(make_spec, monkeypatch):
+    tokens, asked = tasks.load("tokens"), []
+    entry = dataclasses.replace(tokens.step_metrics["exact_loss"], compute=asked.append)
+    monkeypatch.setattr(type(tokens), "step_metrics", {"exact_loss": entry})
+    trained = Trained(Problem(make_spec()), NumpyOps(), None)
+    trained.value("exact_loss")
+    trained.value("exact_loss")
+    assert asked == [trained]
+    another = dataclasses.replace(trained, problem=Problem(make_spec(depth=1)))
+    another.value("exact_loss")
+    assert asked == [trained, another]

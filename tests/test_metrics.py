@@ -352,7 +352,7 @@ def test_rows_have_the_measures_of_their_step_in_the_order_of_the_registry(make_
     problem = tasks.Problem(make_spec(variant="mhc"))
     names = ["head.weight", "connection.H_res"]
     network = SimpleNamespace(parameters=lambda: names, connection=problem.network.connection)
-    problem = SimpleNamespace(network=network, task=problem.task)
+    problem = SimpleNamespace(network=network, step_metrics=problem.step_metrics)
     measured = {
         "loss": np.array([3, 2], np.float32),
         "logits_finite": np.array([True, False]),

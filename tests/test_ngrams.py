@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 import numpy as np
 import pytest
 
+from fathom.models import ngrams
 from fathom.models.ngrams import bits_per_character
 
 
@@ -65,7 +66,9 @@ def test_by_hand():
         ("ab", "ba"),
     ],
 )
-def test_as_one_by_one(training, validation):
+@pytest.mark.parametrize("table", [ngrams.TABLE, 0], ids=["counted", "sorted"])
+def test_as_one_by_one(training, validation, table, monkeypatch):
+    monkeypatch.setattr(ngrams, "TABLE", table)
     characters = "".join(sorted({*training, *validation}))
     expected = one_by_one(training, validation, characters, 5)
     # Sums of at most 20 logarithms.

@@ -159,9 +159,8 @@ def test_tracked_by_hand(shares, expected):
     assert module.tracked(np.array(shares)) == expected
 
 
-def test_the_loss_of_a_network_that_knows_nothing_is_the_chance_level(small, monkeypatch):
-    monkeypatch.setattr(module, "HELD_OUT", 8)
-    spec, ops = small(group="A5", variant="baseline"), NumpyOps()
+def test_the_loss_of_a_network_that_knows_nothing_is_the_chance_level(small):
+    spec, ops = small(group="A5", variant="baseline", held_out=8), NumpyOps()
     params = {n: ops.asarray(value) for n, value in parameters_of(spec).items()}
     params["head.weight"] *= 0
     end = tasks.Trained(tasks.Problem(spec), ops, lambda f, arrays: f(params, arrays))

@@ -182,7 +182,8 @@ def load_backend(backend: str, mlx_blas: str) -> None:
     backends.load(backend, threads=1, mlx_blas=mlx_blas)
     for task in tasks.TASKS:
         tasks.load(task)
-    code_hash.definition_hashes("fathom.train", f"fathom.backends.{backend}")
+    learned = (name for name in sys.modules if name.startswith(("fathom.tasks.", "fathom.models.")))
+    code_hash.definition_hashes("fathom.train", f"fathom.backends.{backend}", *learned)
 
 
 def serve(listener: socket.socket, name: str, mlx_blas: str) -> socket.socket | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fathom.backends import Backend, Trainer
-from fathom.metrics import STEP_METRICS, Row, Steps
+from fathom.metrics import Row, Steps
 from fathom.optimizers import optimizer_config, schedule_at
 from fathom.tasks import Problem
 
@@ -96,9 +96,7 @@ def train(problem: Problem, backend: Backend, resume: Resume | None = None) -> I
             )
         is_last = steps.stop == spec.steps
         if is_last or steps.stop % every == 0:
-            rows[-1] |= problem.at("evaluations", backend.ops, trainer.infer)
-        if is_last:
-            rows[-1] |= problem.at("last step", backend.ops, trainer.infer)
+            rows[-1] |= problem.at_evaluation(backend.ops, trainer.infer, is_last=is_last)
         yield Chunk(rows, trainer)
         first = steps.stop
 
@@ -115,7 +113,7 @@ def step_rows(problem: Problem, measured: dict[str, np.ndarray]) -> Iterator[Row
         one_stream=network.connection.is_plain,
     )
     columns = {}
-    for name, metric in (STEP_METRICS | problem.task.step_metrics).items():
+    for name, metric in problem.step_metrics.items():
         if metric.when != "every step":
             continue
         compute = metric.compute or (lambda steps, name=name: steps.reports.get(name))

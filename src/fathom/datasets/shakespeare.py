@@ -236,10 +236,11 @@ def _corpus(works: Mapping[str, str], digests: Mapping[str, str]) -> Corpus:
     training, validation = _split(works)
     characters = "".join(sorted({*training, *validation}))
     points = _code_points(characters)
-    numbers = np.min_scalar_type(len(characters) - 1)
+    numbers = np.zeros(points[-1] + 1, np.min_scalar_type(len(characters) - 1))
+    numbers[points] = np.arange(len(characters))
 
     def encoded(text: str) -> np.ndarray:
-        array = np.searchsorted(points, _code_points(text)).astype(numbers)
+        array = numbers[_code_points(text)]
         array.setflags(write=False)
         return array
 

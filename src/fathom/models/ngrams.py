@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+
+TABLE = 2**22
+"""Smaller n-grams are counted in a table of so many numbers; others are sorted."""
 
 
 def bits_per_character(
@@ -39,17 +44,28 @@ def _witten_bell(
     """
     if not len(counted):
         return backoff
-    ngrams, counts = np.unique(counted, return_counts=True)  # sorted, so by context
+    ngrams, counts = _count(counted)  # sorted, so by context
     contexts, first, kinds = np.unique(ngrams // characters, return_index=True, return_counts=True)
     totals = np.add.reduceat(counts, first)
-    n_ngram = _look_up(ngrams, counts, asked)
-    n_context = _look_up(contexts, totals, asked // characters)
-    t_context = _look_up(contexts, kinds, asked // characters)
+    (n_ngram,) = _look_up(ngrams, [counts], asked)
+    n_context, t_context = _look_up(contexts, [totals, kinds], asked // characters)
     seen = np.maximum(n_context + t_context, 1)
     return np.where(n_context > 0, (n_ngram + t_context * backoff) / seen, backoff)
 
 
-def _look_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """The value of each wanted key; 0 for keys that are not among the sorted `keys`."""
+def _count(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct numbers, sorted, and how often each of them occurs."""
+    if numbers.max() >= TABLE:
+        return np.unique(numbers, return_counts=True)
+    counts = np.bincount(numbers)  # ten times as fast as sorting a million of them
+    distinct = np.flatnonzero(counts)
+    return distinct, counts[distinct]
+
+
+def _look_up(
+    keys: np.ndarray, columns: Sequence[np.ndarray], wanted: np.ndarray
+) -> list[np.ndarray]:
+    """Of each column, the values of the wanted keys; 0 for keys not among the sorted `keys`."""
     place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    return np.where(keys[place] == wanted, values[place], 0)
+    is_there = keys[place] == wanted
+    return [np.where(is_there, values[place], 0) for values in columns]

@@ -140,8 +140,7 @@ def evaluate_run(folder: Path, compute: Compute) -> dict[str, float]:
     Raises RunError if it has none, or is damaged.
     """
     trained = load_trained(folder, compute)
-    problem, ops, infer = trained.problem, trained.ops, trained.infer
-    return problem.at("evaluations", ops, infer) | problem.at("last step", ops, infer)
+    return trained.problem.at_evaluation(trained.ops, trained.infer, is_last=True)
 
 
 def time_step(spec: Spec, compute: Compute) -> float:

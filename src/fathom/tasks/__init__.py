@@ -13,7 +13,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from types import ModuleType
@@ -140,6 +140,13 @@ class Trained:
     problem: Problem
     ops: Ops
     infer: Inference
+    _values: dict[str, Any] = field(default_factory=dict, init=False)
+
+    def value(self, name: str) -> Any:  # noqa: ANN401, what `compute` gives
+        """A step metric of this network. It is computed once, as others may be made of it."""
+        if name not in self._values:
+            self._values[name] = self.problem.step_metrics[name].compute(self)
+        return self._values[name]
 
     def logits(self, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
         """The network's output for some inputs, nothing dropped."""
@@ -175,8 +182,7 @@ class Trained:
         problem = self.problem
         metric = run_metrics()[score_of(problem.spec.task).metric]
         measured = (name for name in (metric.of, metric.times) if name)
-        row = {name: problem.task.step_metrics[name].compute(self) for name in measured}
-        value = measure_score([row], metric)
+        value = measure_score([{name: self.value(name) for name in measured}], metric)
         return math.nan if value is None else value
 
     @cached_property
@@ -467,6 +473,7 @@ class Problem:
         self.spec = spec
         self.task = load(spec.task)
         self.network = self.task.network(spec.model, spec.depth, spec.recipe, spec.connection)
+        self.step_metrics = STEP_METRICS | self.task.step_metrics
 
     def initial_parameters(self) -> dict[str, np.ndarray]:
         """Float32 parameters by name: the same numbers for every backend."""
@@ -515,16 +522,23 @@ class Problem:
 
     def at_start(self, ops: Ops, params: dict[str, np.ndarray]) -> Row:
         """The metrics of the untrained network; null where one has no value."""
-        return self._measure("first step", Untrained(self, ops, params))
+        untrained = Untrained(self, ops, params)
+        return self._measure("first step", lambda name: self.step_metrics[name].compute(untrained))
 
-    def at(self, when: Literal["evaluations", "last step"], ops: Ops, infer: Inference) -> Row:
-        """The metrics of the network as it is; absent where it has no such thing."""
-        found = self._measure(when, Trained(self, ops, infer))
+    def at_evaluation(self, ops: Ops, infer: Inference, *, is_last: bool) -> Row:
+        """The metrics of the network as it is; absent where it has no such thing.
+
+        `is_last`: after the last step, which has more of them.
+        """
+        trained = Trained(self, ops, infer)
+        found = self._measure("evaluations", trained.value)
+        if is_last:
+            found |= self._measure("last step", trained.value)
         return {name: value for name, value in found.items() if value is not None}
 
-    def _measure(self, when: str, network: Untrained | Trained) -> Row:
+    def _measure(self, when: str, value_of: Callable[[str], Any]) -> Row:
         found: Row = {}
-        for name, metric in (STEP_METRICS | self.task.step_metrics).items():
+        for name, metric in self.step_metrics.items():
             if metric.when == when:
-                found |= flat(name, metric, metric.compute(network))
+                found |= flat(name, metric, value_of(name))
         return found

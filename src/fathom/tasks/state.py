@@ -16,7 +16,7 @@ from pydantic import Field
 
 from fathom.metrics import POSITIVE, SHARE, Oracle, Score, StepMetric
 from fathom.models.transformer import Transformer, TransformerParts, sizes
-from fathom.settings import Registry
+from fathom.settings import Positive, Registry
 from fathom.spec import Spec
 from fathom.tasks import Batch, Presentation, Table, Task, Trained
 
@@ -26,7 +26,7 @@ STREAM = 0x7374617465
 HELD_OUT_STREAM = 0x68656C64
 
 HELD_OUT = 2048
-"""Held-out sequences, the same for every run of a group and a length."""
+"""Held-out words where a study says nothing else."""
 
 EVALUATION_BATCH = 256
 """Sequences of an evaluation that go through the network at once."""
@@ -45,6 +45,11 @@ class Model(TransformerParts):
         "S3",
         description="all permutations of 3 or 4 things, or the even ones of 4 or 5; V, the number "
         "of distinct tokens, is that of its elements",
+    )
+    held_out: Positive = Field(
+        HELD_OUT,
+        exclude_if=lambda count: count == HELD_OUT,
+        description="held-out words, the same for every run of a group and a length",
     )
 
     @property
@@ -88,9 +93,10 @@ def draw_words(model: Model, count: int, rng: np.random.Generator) -> np.ndarray
 
 def held_out(spec: Spec) -> Iterator[Batch]:
     """The held-out words, in the batches of an evaluation."""
-    words = draw_words(spec.model, HELD_OUT, np.random.default_rng([0, HELD_OUT_STREAM]))
-    for first in range(0, HELD_OUT, EVALUATION_BATCH):
-        yield word_problem(spec.model.group, words[first : first + EVALUATION_BATCH])
+    model = spec.model
+    words = draw_words(model, model.held_out, np.random.default_rng([0, HELD_OUT_STREAM]))
+    for first in range(0, model.held_out, EVALUATION_BATCH):
+        yield word_problem(model.group, words[first : first + EVALUATION_BATCH])
 
 
 # --- metrics ------------------------------------------------------------------------------------
@@ -106,12 +112,6 @@ def state_accuracy(trained: Trained) -> float:
     return trained.accuracy(held_out(trained.problem.spec))
 
 
-def accuracies(trained: Trained) -> np.ndarray:
-    """The share of held-out words whose product is named rightly, at each of T positions."""
-    right = [named(trained, batch) == batch.targets for batch in held_out(trained.problem.spec)]
-    return np.concatenate(right).mean(axis=0)
-
-
 def named(trained: Trained, batch: Batch) -> np.ndarray:
     """The element of the largest logit [N, T]; −1 where logits are not finite."""
     logits = trained.logits(batch.inputs)
@@ -120,12 +120,14 @@ def named(trained: Trained, batch: Batch) -> np.ndarray:
 
 def state_accuracy_by_position(trained: Trained) -> dict[int, float]:
     """The same by position, from 1: the number of factors."""
-    return {t: float(share) for t, share in enumerate(accuracies(trained), start=1)}
+    right = [named(trained, batch) == batch.targets for batch in held_out(trained.problem.spec)]
+    shares = np.concatenate(right).mean(axis=0)
+    return {t: float(share) for t, share in enumerate(shares, start=1)}
 
 
 def states_tracked(trained: Trained) -> int:
     """The longest prefix at all of whose positions the accuracy passes TRACKED."""
-    return tracked(accuracies(trained))
+    return tracked(np.array([*trained.value("state_accuracy_by_position").values()]))
 
 
 def tracked(shares: np.ndarray) -> int:
