@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from fathom.backends.numpy import NumpyOps
 from fathom.models.connections.constraints import normalize
 from fathom.models.connections.custom_vjp import (
     Adding,
@@ -19,6 +20,8 @@ from fathom.models.connections.sinkhorn import (
 )
 
 N, M = 5, 3
+
+FUNCTIONS = (NormedProduct, WeightedSum, Mixing, Adding, MixingAndSum)
 
 
 def arrays(*shapes, seed=0):
@@ -139,9 +142,18 @@ def assert_plain_on_mlx(torch, mx, function, plain, inputs):
         assert np.array(one) == pytest.approx(expected, rel=1e-5, abs=1e-5)
 
 
+@pytest.fixture(params=["compiled", "as on a GPU"])
+def ways(request, connect_cpu, monkeypatch):
+    """`custom_vjp` of PyTorch and of MLX: of compiled loops, or of the frameworks' operations."""
+    if request.param != "compiled":
+        for function in (*FUNCTIONS, Passes):
+            monkeypatch.setattr(function, "compiled", lambda self: None)
+    return connect_cpu("torch").ops, connect_cpu("mlx").ops
+
+
 @pytest.mark.parametrize(("function", "plain", "inputs"), CASES)
-def test_it_is_the_plain_formula(connect_cpu, function, plain, inputs):
-    torch_ops, mlx_ops = connect_cpu("torch").ops, connect_cpu("mlx").ops
+def test_it_is_the_plain_formula(ways, function, plain, inputs):
+    torch_ops, mlx_ops = ways
     import mlx.core as mx
     import torch
 
@@ -150,17 +162,27 @@ def test_it_is_the_plain_formula(connect_cpu, function, plain, inputs):
 
 
 @pytest.mark.parametrize(("settings", "plain", "inputs"), list(sinkhorns()))
-def test_sinkhorn_is_the_plain_formula(connect_cpu, settings, plain, inputs):
+def test_sinkhorn_is_the_plain_formula(ways, settings, plain, inputs):
     passes = Passes(*settings)
-    torch_ops, mlx_ops = connect_cpu("torch").ops, connect_cpu("mlx").ops
+    torch_ops, mlx_ops = ways
     import mlx.core as mx
     import torch
 
     assert_plain_in_float64(torch, lambda K: (normalize(torch_ops, K, passes),), plain, inputs)
     assert_plain_on_mlx(torch, mx, lambda K: (normalize(mlx_ops, K, passes),), plain, inputs)
-    # On the CPU that was NumPy; these are the frameworks' own operations, as on a GPU.
-    assert_plain_in_float64(torch, lambda K: torch_ops.custom_vjp(passes, K), plain, inputs)
-    assert_plain_on_mlx(torch, mx, lambda K: mlx_ops.custom_vjp(passes, K), plain, inputs)
+
+
+def test_compiled_scales_are_those_of_numpy_to_the_last_digit():
+    """Of float32, with sums in the same order; and what is not a number stays so."""
+    ops, K = NumpyOps(), np.exp(arrays((N, 4, 4))[0]).astype(np.float32)
+    K[0, 0, 0] = np.nan
+    passes = Passes(alternating_sides(20, "columns"), 1e-3, 1e-6)
+    (expected,), (_, _, *scales) = passes.forward(ops, K)
+    (found,), (_, _, compiled) = passes.compiled().forward(ops, K)
+    assert np.array_equal(compiled[..., 1:], np.stack(scales)[..., 1:])
+    assert np.array_equal(found, expected, equal_nan=True)
+    assert np.isnan(found[0]).all()
+    assert np.isfinite(found[1:]).all()
 
 
 ALSO_SINKHORN = pytest.param(

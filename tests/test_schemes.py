@@ -129,9 +129,12 @@ def test_the_first_step_on_each_backend_equals_the_oracle(
         assert measured["grad_norms"] == pytest.approx(norms, rel=1e-5), name
     # Those of the network one by one where it is plain: no scheme has code for them.
     together = [n for n in params if scheme != "plain" and not n.startswith("connection.")]
-    # Relative rounding, plus what cancellation leaves of order-one terms.
+    # Relative rounding, plus what cancellation leaves of order-one terms. Five products of matrices
+    # that are not yet orthogonal amplify it: with PyTorch's own operations, the gradient of φ in
+    # float32 is 1.3e-4 of its length from that in float64.
+    relative = 3e-4 if (network, scheme) == ("images", "orthostochastic_mhc") else 2e-5
     assert_gradients(
-        lambda p: oracle_loss(spec, p, batch), params, found, 2e-5, 1e-6, together=together
+        lambda p: oracle_loss(spec, p, batch), params, found, relative, 1e-6, together=together
     )
 
 

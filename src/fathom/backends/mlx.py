@@ -204,11 +204,10 @@ class MlxOps:
     def row_products(self, row: array, x: array) -> array:
         return (row[:, None] @ x.swapaxes(1, 2))[:, 0]
 
-    def custom_vjp(
-        self, function: CustomVJP, *xs: array, is_small: bool = False
-    ) -> tuple[array, ...]:
-        if is_small and self.on_host and all(x.dtype == mx.float32 for x in xs):
-            return self._host_vjp(function, *xs)
+    def custom_vjp(self, function: CustomVJP, *xs: array) -> tuple[array, ...]:
+        readable = self.on_host and all(x.dtype == mx.float32 for x in xs)
+        if readable and function.has_many_operations and (compiled := function.compiled()):
+            return self._host_vjp(compiled, *xs)
         outputs = 0
 
         @mx.custom_function
@@ -227,20 +226,20 @@ class MlxOps:
         return tuple(whole(*xs)[:outputs])
 
     def _host_vjp(self, function: CustomVJP, *xs: array) -> tuple[array, ...]:
-        """As `custom_vjp`, in NumPy: its sums take a tenth of the time that MLX's take."""
+        """As `custom_vjp`, of a compiled function."""
         saved: tuple[np.ndarray, ...] = ()
 
         @mx.custom_function
         def whole(*xs: array) -> tuple[array, ...]:
             nonlocal saved
-            found, saved = function.forward(HOST_OPS, *map(np.asarray, xs))
+            found, saved = function.forward(HOST_OPS, *map(np.ascontiguousarray, xs))
             return tuple(map(mx.array, found))
 
         @whole.vjp
         def gradient(
             primals: object, cotangents: array | Sequence[array], results: object
         ) -> tuple[array, ...]:
-            found = function.backward(HOST_OPS, saved, tuple(map(np.asarray, cotangents)))
+            found = function.backward(HOST_OPS, saved, tuple(map(np.ascontiguousarray, cotangents)))
             return tuple(map(mx.array, found))
 
         return tuple(whole(*xs))

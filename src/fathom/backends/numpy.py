@@ -85,9 +85,7 @@ class NumpyOps:
     def row_products(self, row: np.ndarray, x: np.ndarray) -> np.ndarray:
         return np.einsum("nm,nsm->ns", row, x)
 
-    def custom_vjp(
-        self, function: CustomVJP, *xs: np.ndarray, is_small: bool = False
-    ) -> tuple[np.ndarray, ...]:
+    def custom_vjp(self, function: CustomVJP, *xs: np.ndarray) -> tuple[np.ndarray, ...]:
         outputs, _ = function.forward(self, *xs)
         return outputs
 

@@ -111,21 +111,15 @@ class TorchOps:
         return (torch.stack(tuple(a))[:, :, None] * torch.stack(tuple(b))[:, None]).sum(dim=0)
 
     def weighted_sum(self, weights: Tensor, x: Tensor) -> Tensor:
-        if is_on_host(x):
-            return torch.from_numpy(HOST_OPS.weighted_sum(on_host(weights), on_host(x)))
         return torch.matmul(weights[:, None], x)[:, 0]
 
     def row_products(self, row: Tensor, x: Tensor) -> Tensor:
-        if is_on_host(x):
-            return torch.from_numpy(HOST_OPS.row_products(on_host(row), on_host(x)))
         # A row times xᵀ is faster than x times a column.
         return torch.matmul(row[:, None], x.mT)[:, 0]
 
-    def custom_vjp(
-        self, function: CustomVJP, *xs: Tensor, is_small: bool = False
-    ) -> tuple[Tensor, ...]:
-        if is_small and all(map(is_on_host, xs)):
-            return HostVJPFunction.apply(function, *xs)
+    def custom_vjp(self, function: CustomVJP, *xs: Tensor) -> tuple[Tensor, ...]:
+        if all(map(is_on_host, xs)) and (compiled := function.compiled()):
+            return HostVJPFunction.apply(compiled, *xs)
         return CustomVJPFunction.apply(self, function, *xs)
 
     def embedding(self, table: Tensor, ids: Tensor) -> Tensor:
@@ -186,7 +180,7 @@ HOST_OPS = NumpyOps()
 def is_on_host(x: Tensor) -> bool:
     """Whether NumPy can read the memory of `x`, and no other thread would share the work."""
     return (
-        type(x) is Tensor
+        type(x) in (Tensor, torch.nn.Parameter)
         and x.device.type == "cpu"
         and x.dtype in (torch.float32, torch.float64)
         and (x.numel() <= SHARED or torch.get_num_threads() == 1)
@@ -195,8 +189,8 @@ def is_on_host(x: Tensor) -> bool:
 
 
 def on_host(x: Tensor) -> np.ndarray:
-    """The same memory in NumPy."""
-    return x.detach().numpy()
+    """The same memory in NumPy, or a copy where that is not contiguous."""
+    return np.ascontiguousarray(x.detach().numpy())
 
 
 SHARED = 2**16
@@ -204,10 +198,7 @@ SHARED = 2**16
 
 
 class HostVJPFunction(torch.autograd.Function):
-    """A `CustomVJP` in NumPy, on the memory of tensors.
-
-    NumPy calls an operation in a third of the time that PyTorch takes.
-    """
+    """A compiled `CustomVJP`, on the memory of tensors."""
 
     @staticmethod
     def forward(ctx: Any, function: CustomVJP, *xs: Tensor) -> tuple[Tensor, ...]:  # noqa: ANN401

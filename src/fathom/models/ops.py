@@ -7,7 +7,7 @@ broadcasting, slicing and `.shape` are the same in all of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -27,11 +27,18 @@ class CustomVJP(Protocol):
     rounding.
     """
 
+    has_many_operations: ClassVar[bool] = False
+    """Whether loops pay even where all that was put off has to be computed before them."""
+
     def forward(self, ops: Ops, *xs: Array) -> tuple[Arrays, Arrays]:
         """(outputs, arrays that `backward` needs)."""
 
     def backward(self, ops: Ops, saved: Arrays, gradients: Arrays) -> Arrays:
         """The gradient of each x, from the gradients of the outputs."""
+
+    def compiled(self) -> CustomVJP | None:
+        """The same function of contiguous NumPy arrays, in compiled loops, if there is one."""
+        return None
 
 
 class Ops(Protocol):
@@ -121,17 +128,13 @@ class Ops(Protocol):
         """Σ_t a_t b_tᵀ for each n: arrays [R, N] and as many [S, N] → [R, S, N]."""
 
     def weighted_sum(self, weights: Array, x: Array) -> Array:
-        """Σ_s w_s x_s for each n: [N, S] and [N, S, M] → [N, M]. For a `CustomVJP` alone."""
+        """Σ_s w_s x_s for each n: [N, S] and [N, S, M] → [N, M]."""
 
     def row_products(self, row: Array, x: Array) -> Array:
-        """Σ_m r_m x_sm for each n: [N, M] and [N, S, M] → [N, S]. For a `CustomVJP` alone."""
+        """Σ_m r_m x_sm for each n: [N, M] and [N, S, M] → [N, S]."""
 
-    def custom_vjp(self, function: CustomVJP, *xs: Array, is_small: bool = False) -> Arrays:
-        """The function's outputs, differentiated with its `backward`.
-
-        `is_small`: it has many operations on arrays so small that to call one takes longer than
-        what it computes.
-        """
+    def custom_vjp(self, function: CustomVJP, *xs: Array) -> Arrays:
+        """The function's outputs, differentiated with its `backward`; compiled, on the CPU."""
 
     def tensordot(self, a: Array, b: Array) -> Array:
         """Contract the last axis of `a` with the first of `b`."""

@@ -9,6 +9,7 @@ from fathom.system.text import printable
 
 PACKAGES = {
     ".": ("numpy", "pydantic", "safetensors", "typer", "yaml"),
+    ".[torch]": ("numba", "torch"),
     ".[workflow]": (
         "PIL", "jinja2", "markdown_it", "matplotlib", "pandas", "plotly", "pooch", "scipy",
         "snakemake", "typst",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from operator import not_
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -290,6 +290,9 @@ class FromStreams(Settings):
     one_alpha: Flag = Field(False, exclude_if=not_, description="whether all parts share one α")
     eps: Annotated[Number, Field(gt=0)] = Field(1e-6, description="added to the mean square")
 
+    is_linear: ClassVar[bool] = False
+    """Whether H̃ − b is linear in φ."""
+
     def inputs(self, S: int, context: ConnectionContext) -> int:
         """Number of inputs of φ."""
         raise NotImplementedError
@@ -343,6 +346,7 @@ class Dynamic(FromStreams):
     """H̃ = α·(x̄ φ) + b: x̄ is the mean over the pooled axes, RMS-normalised over S·C."""
 
     kind: Literal["dynamic"] = "dynamic"
+    is_linear = True
 
     def inputs(self, S: int, context: ConnectionContext) -> int:
         return S * context.width

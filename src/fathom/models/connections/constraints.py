@@ -141,7 +141,7 @@ class KernelSinkhorn(OfLogits):
 def normalize(ops: Ops, Z: Array, passes: Passes) -> Array:
     """The matrices [N, S, S] that the passes make of Z [N, S, S]."""
     if Z.shape[-1] > 1:
-        return ops.custom_vjp(passes, Z, is_small=True)[0]
+        return ops.custom_vjp(passes, Z)[0]
     # x / x is exactly one; u x v would be one only up to rounding.
     K = ops.transpose(passes.start.values(ops, ops.transpose(Z, TO_LAST)), TO_FIRST)
     for _ in passes.sides:

@@ -10,12 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fathom.models.ops import CustomVJP
+
 if TYPE_CHECKING:
     from fathom.models.ops import Array, Arrays, Ops
 
 
 @dataclass(frozen=True)
-class NormedProduct:
+class NormedProduct(CustomVJP):
     """x [N, F], φ [K, F] → (RMSNorm(x) φᵀ [N, K], x)."""
 
     eps: float
@@ -35,8 +37,13 @@ class NormedProduct:
         of_x = ops.add_matmul(ops.add_product(of_x, -along_x, x), scaled, phi)
         return of_x, ops.matmul(ops.transpose(scaled, (1, 0)), x)
 
+    def compiled(self) -> CustomVJP:
+        from fathom.models.connections import compiled
 
-class WeightedSum:
+        return compiled.NormedProduct(self.eps)
+
+
+class WeightedSum(CustomVJP):
     """Weights [N, S], streams [N, S, M] → (Σ_s w_s x_s [N, M], streams)."""
 
     def forward(self, ops: Ops, weights: Array, x: Array) -> tuple[Arrays, Arrays]:
@@ -50,8 +57,13 @@ class WeightedSum:
         of_x = ops.add_product(of_x, ops.reshape(weights, (N, S, 1)), row)
         return ops.row_products(of_sum, x), of_x
 
+    def compiled(self) -> CustomVJP:
+        from fathom.models.connections import compiled
 
-class Mixing:
+        return compiled.WeightedSum()
+
+
+class Mixing(CustomVJP):
     """H [N, S, S], weights [N, S], streams [N, S, M], y [N, M] → (H x + w y [N, S, M],)."""
 
     def forward(
@@ -71,8 +83,13 @@ class Mixing:
             ops.weighted_sum(weights, g),
         )
 
+    def compiled(self) -> CustomVJP:
+        from fathom.models.connections import compiled
 
-class Adding:
+        return compiled.Mixing()
+
+
+class Adding(CustomVJP):
     """Weights [N, S], streams [N, S, M], y [N, M] → (x + w y [N, S, M],).
 
     `Mixing` by the identity, at a third of its time.
@@ -88,8 +105,13 @@ class Adding:
         (g,) = gradients
         return ops.row_products(y, g), g, ops.weighted_sum(weights, g)
 
+    def compiled(self) -> CustomVJP:
+        from fathom.models.connections import compiled
 
-class MixingAndSum:
+        return compiled.Adding()
+
+
+class MixingAndSum(CustomVJP):
     """A [S+1, S+1], streams [S, M], y [M] → (the next streams [S, M], the next sum [M]).
 
     [x'; m'] = A [x; y]: the updated streams, and the next layer's input.

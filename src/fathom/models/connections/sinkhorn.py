@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from fathom.models.ops import CustomVJP
+
 if TYPE_CHECKING:
     from fathom.models.ops import Array, Arrays, Ops
 
@@ -75,12 +77,14 @@ class Softmax(Start):
 
 
 @dataclass(frozen=True)
-class Passes:
+class Passes(CustomVJP):
     """Z [N, S, S], from which `start` makes positive matrices K → (these normalised [N, S, S],).
 
     Each pass divides by `max(sum, floor) + added`. Below, rows are what the first pass divides: it
     updates the scales of rows, the next one those of columns, and so on.
     """
+
+    has_many_operations = True
 
     sides: Sequence[Side]
     """The side that each pass divides, in order: rows and columns in turn."""
@@ -90,8 +94,7 @@ class Passes:
     """What makes K of Z."""
 
     def forward(self, ops: Ops, Z: Array) -> tuple[Arrays, Arrays]:
-        started = self.start.values(ops, ops.contiguous(ops.transpose(Z, TO_LAST)))
-        K = self.by_first_side(ops, ops.maximum(started, SMALLEST))
+        started, K = self.begin(ops, Z)
         turned = (K, ops.transpose(K, (1, 0, 2)))
         ones = 0 * K[0] + 1
         # Pass k finds scales[k + 1] from that of the other side, scales[k].
@@ -104,9 +107,18 @@ class Passes:
                 inverse = inverse + self.added * inverses[k]
             inverses.append(inverse)
             scales.append(1 / inverse)
-        u, v = self.rows_and_columns(scales[-1], scales[-2])
+        return (self.end(ops, K, scales[-1], scales[-2]),), (started, K, *scales)
+
+    def begin(self, ops: Ops, Z: Array) -> tuple[Array, Array]:
+        """(What `start` makes of Z, K), both [S, S, N]."""
+        started = self.start.values(ops, ops.contiguous(ops.transpose(Z, TO_LAST)))
+        return started, self.by_first_side(ops, ops.maximum(started, SMALLEST))
+
+    def end(self, ops: Ops, K: Array, last: Array, other: Array) -> Array:
+        """The normalised matrices [N, S, S], from K and the scales of both sides."""
+        u, v = self.rows_and_columns(last, other)
         found = self.by_first_side(ops, u[:, None] * K * v)
-        return (ops.contiguous(ops.transpose(found, TO_FIRST)),), (started, K, *scales)
+        return ops.contiguous(ops.transpose(found, TO_FIRST))
 
     def by_first_side(self, ops: Ops, x: Array) -> Array:
         """[S, S, N], transposed if columns are divided first; or back from that."""
@@ -120,7 +132,7 @@ class Passes:
         """The gradient if no sum was below the floor."""
         started, K, *scales = saved
         u, v = self.rows_and_columns(scales[-1], scales[-2])
-        g = self.by_first_side(ops, ops.contiguous(ops.transpose(gradients[0], TO_LAST)))
+        g = self.laid_out(ops, gradients[0])
         # `down` are gradients of scales times −1, so that no pass has a sign to change.
         down_K = -g * K
         down_u = ops.sum_of_products(down_K, v)
@@ -140,8 +152,39 @@ class Passes:
         columns, rows = list(reversed(of_inverses)), list(scales[:-1])
         columns[1::2], rows[1::2] = rows[1::2], columns[1::2]
         of_K = g * u[:, None] * v + ops.sum_of_outer_products(columns, rows)
+        return (self.of_start(ops, started, of_K),)
+
+    def laid_out(self, ops: Ops, g: Array) -> Array:
+        """[N, S, S] → [S, S, N], as K is."""
+        return self.by_first_side(ops, ops.contiguous(ops.transpose(g, TO_LAST)))
+
+    def of_start(self, ops: Ops, started: Array, of_K: Array) -> Array:
+        """The gradient of Z from that of K."""
         of_Z = self.start.backward(ops, started, self.by_first_side(ops, of_K))
-        return (ops.contiguous(ops.transpose(of_Z, TO_FIRST)),)
+        return ops.contiguous(ops.transpose(of_Z, TO_FIRST))
+
+    def compiled(self) -> CompiledPasses:
+        return CompiledPasses(self.sides, self.floor, self.added, self.start)
+
+
+class CompiledPasses(Passes):
+    """In loops; the scales are one array."""
+
+    def forward(self, ops: Ops, Z: Array) -> tuple[Arrays, Arrays]:
+        from fathom.models.connections import compiled
+
+        started, K = self.begin(ops, Z)
+        K = ops.contiguous(K)
+        scales = compiled.scales_of_passes(K, len(self.sides), self.floor, self.added)
+        return (self.end(ops, K, scales[-1], scales[-2]),), (started, K, scales)
+
+    def backward(self, ops: Ops, saved: Arrays, gradients: Arrays) -> Arrays:
+        from fathom.models.connections import compiled
+
+        started, K, scales = saved
+        g = ops.contiguous(self.laid_out(ops, gradients[0]))
+        of_K = compiled.passes_backward(K, scales, g, self.added)
+        return (self.of_start(ops, started, of_K),)
 
 
 def alternating_sides(iterations: int, last: Side) -> tuple[Side, ...]:

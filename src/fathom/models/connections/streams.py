@@ -295,9 +295,9 @@ class Dynamics(NamedTuple):
     """The parameters of one layer of dynamic streams; None if absent."""
 
     phi: Array
-    """[rows of all parts, inputs]"""
+    """[rows of all parts, inputs], times α where H̃ is linear in it."""
     alpha: Array | None
-    """[logits of all parts]"""
+    """[logits of all parts], where φ has not taken it in."""
     g: Array | None
     """Its gate, a scalar."""
     b: Array
@@ -354,6 +354,9 @@ class DynamicStreams(StreamConnection):
             if self.settings.coefficients.one_alpha:
                 belongs = belongs.sum(axis=0, keepdims=True)
             alpha = ops.matmul(alpha, ops.constant(belongs))
+            if self.settings.coefficients.is_linear:
+                # α (x̄ φᵀ) is x̄ (α φ)ᵀ, which takes one product for all layers.
+                phi, alpha = ops.reshape(alpha, (L, -1, 1)) * phi, None
         absent = [None] * L
         stacks = (absent if x is None else ops.unstack(x) for x in (phi, alpha, g, b))
         return tuple(Dynamics(*layer) for layer in zip(*stacks, strict=True))
