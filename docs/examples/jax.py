@@ -115,9 +115,7 @@ class JaxOps:
     def add_product(self, a: Array, b: Array, c: Array) -> Array:
         return a + b * c
 
-    def custom_vjp(
-        self, function: CustomVJP, *xs: Array, is_small: bool = False
-    ) -> tuple[Array, ...]:
+    def custom_vjp(self, function: CustomVJP, *xs: Array) -> tuple[Array, ...]:
         own = jax.custom_vjp(lambda *xs: function.forward(self, *xs)[0])
         own.defvjp(
             lambda *xs: function.forward(self, *xs),

@@ -163,7 +163,7 @@ class NormedProduct(CustomVJP):
 
     def forward(self, ops: Ops, x: Array, phi: Array) -> tuple[Arrays, Arrays]:
         scale = norm_scales(x, self.eps)
-        product = ops.linear(x, phi) * scale
+        product = ops.matmul(x, phi.T) * scale
         return (product, x), (x, phi, scale, product)
 
     def backward(self, ops: Ops, saved: Arrays, gradients: Arrays) -> Arrays:
@@ -171,7 +171,8 @@ class NormedProduct(CustomVJP):
         of_product, of_x = gradients
         scaled = of_product * scale
         along_x = row_products(scaled, product[:, None]) * scale / x.shape[1]
-        return add_rows(of_x, scaled @ phi, along_x, x), scaled.T @ x
+        along_phi = ops.matmul(scaled, phi)
+        return add_rows(of_x, along_phi, along_x, x), ops.matmul(scaled.T, x)
 
 
 class WeightedSum(CustomVJP):
