@@ -30,12 +30,12 @@ setup: $(STAMP) ## create .venv with the pinned packages; PIP_ARGS go to pip
 # Measured with Python 3.11 on x86; a wheel for a CPU has the same version as one with CUDA.
 ifeq ($(shell uname -s),Linux)
 define SIZES
-echo "fathom: packages take 0.4 GB to download and 1.5 GB in $(VENV); where pip takes PyTorch with CUDA,"; \
+echo "fathom: packages take 0.5 GB to download and 1.7 GB in $(VENV); where pip takes PyTorch with CUDA,"; \
 echo "fathom: 3 GB and 5 GB. CUDA is not needed. To do without, stop this, and give pip the index of CPU"; \
 echo "fathom: wheels that PyTorch names under Get Started: make setup PIP_ARGS='--extra-index-url URL'"
 endef
 else
-SIZES := echo "fathom: packages take 0.4 GB to download and 1.5 GB in $(VENV)"
+SIZES := echo "fathom: packages take 0.5 GB to download and 1.7 GB in $(VENV)"
 endif
 
 # The stamp is written last: an install that was interrupted is done again. Python compiles a module
@@ -111,14 +111,15 @@ verify: $(STAMP) ## check every result against what it was made from
 # nothing but the last step, which records the hashes of what was made. Runs are replayed first, for
 # where a data set cannot be had the next start goes on without it. All else is made anew: what is no
 # longer made would stay, and be recorded.
-# REPLAY is another command in CI, which repeats a sample: tests/replay_sample.py.
+# REPLAY is another command in CI, which repeats a sample: tests/replay_sample.py. ALSO are targets
+# besides the reports, as in ALSO="page paper": one start of the workflow plans them all.
 REPLAY = $(SNAKEMAKE) --quiet all --configfile $(REFERENCE) --config train=false -- replay
 reference: $(STAMP) ## render results/reference from its bundles alone
 	-$(BIN)/fathom bundle import results/reference/bundles/*.tar.gz --replace \
 	  --config config.yaml --config $(REFERENCE)
 	$(REPLAY) || echo "going on without the runs that cannot be replayed"
 	rm -rf $(addprefix results/reference/,figures studies tables)
-	$(SNAKEMAKE) report --configfile $(REFERENCE) --config train=false
+	$(SNAKEMAKE) report $(ALSO) --configfile $(REFERENCE) --config train=false
 	$(BIN)/fathom record results/reference
 
 # Of the runs that `make reference` has imported.

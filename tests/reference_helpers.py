@@ -71,13 +71,16 @@ def run(folder, *command):
 
 
 def make_reference(folder):
-    """`make reference` in a copy, with this interpreter and its packages, replaying a sample."""
+    """`make reference` in a copy, with page and paper, this interpreter and its packages.
+
+    A sample of the runs is replayed.
+    """
     python, script = sys.executable, PROJECT / "tests/replay_sample.py"
     # Runs of text and images are repeated where their data can be had, as the workflow does it.
     fetch = f"{{ {python} -m fathom fetch || true; }}"
     samples = (f"{python} {script} {name} config.yaml {PRESET}" for name in installed_backends())
     sample = " && ".join((fetch, *samples))
-    programs = (f"BIN={Path(python).parent}", f"REPLAY={sample}")
+    programs = (f"BIN={Path(python).parent}", f"REPLAY={sample}", "ALSO=page paper")
     return run(folder, "make", "-o", ".venv/.complete", "reference", *programs)
 
 

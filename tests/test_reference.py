@@ -84,10 +84,6 @@ def test_it_is_no_larger_than_a_clone_may_be(committed):
 
 @pytest.mark.reference
 def test_its_page_and_its_paper_stay_short(rendered):
-    # In one start: each plans all runs.
-    options = ("--configfile", PRESET, "--config", "train=false")
-    status, said = run(rendered, sys.executable, "-m", "snakemake", "page", "paper", *options)
-    assert status == 0, said
     folder = rendered / REFERENCE
     assert (folder / "index.html").stat().st_size <= MAX_PAGE_BYTES
     assert 0 < pages_of(folder / "fathom.pdf") <= MAX_PAPER_PAGES
