@@ -334,7 +334,7 @@ def gains():
         # The first two count, and the last has no connection but the plain one.
         and not row["study"].startswith(("depth-", "learning-rate", "fashion-recipe"))
     ]
-    assert len(found) == 15
+    assert len(found) == 17
     cells, shares = defaultdict(list), defaultdict(list)
     for row in found:
         cells[row["study"], row["variant"]].append(row["depth"])
@@ -350,8 +350,10 @@ def gains():
         yield f"gains are {min(shares[study]):.1f} % to {max(shares[study]):.0f} %"
     assert cells[listops, "hc_paper_static"] == ["64"]
     yield f"At `T` 64 `hc_paper_static` alone leaves chance, by {shares[listops][0]:.0f} %"
-    assert cells["released", "mhc_cycle"] == ["24"]
-    on_text = f"{shares['released'][0]:.1f} %"
+    assert (cells["released", "altup_008"], cells["released", "mhc_cycle"]) == (["12"], ["24"])
+    at_best, on_text = (f"{share:.1f} %" for share in shares["released"])
+    yield f"12 layers of AltUp (`altup`) end {at_best} lower"
+    yield "best rate of those tried, 0.008"
     yield f"24 layers of the papers' mHC that read the streams in turn (`mhc_cycle`) end {on_text}"
     yield f"A step takes {slower('24', 'mhc_cycle'):.1f} times as long"
 

@@ -26,6 +26,7 @@ from fathom.analysis.tables import (
     save_tables,
     summary_table,
     t_interval,
+    with_times_of_networks,
     write_tables,
 )
 from fathom.metrics import (
@@ -641,6 +642,22 @@ for i in range(400):
     rows[-1]["unsteady"] = unsteadiness(rng.lognormal(size=100))
 save_tables({"noise.csv": pd.DataFrame(rows)}, Path(sys.argv[1]))
 """
+
+
+def test_variants_of_one_network_have_one_time_of_a_step():
+    """That of the first, as others may be of another day; of another network its own."""
+    variants = [
+        "baseline",
+        {"plain_fast": {"connection": "baseline", "optimizer": {"lr": 0.1}}},
+        {"plain_long": {"connection": "baseline", "steps": 9}},
+        {"plain_wide": {"connection": "baseline", "model": {"hidden": 80}}},
+        "mhc",
+    ]
+    seconds = {"baseline": 0.2, "plain_fast": 0.1, "plain_long": 0.5, "plain_wide": 0.3, "mhc": 0.4}
+    cells = frame(*(run(variant=v, depth=8, seconds_per_step=t) for v, t in seconds.items()))
+    found = with_times_of_networks(summary_table(cells), config_with(variants=variants))
+    expected = {**seconds, "plain_fast": 0.2, "plain_long": 0.2}
+    assert dict(zip(found["variant"], found["seconds_per_step_fastest"], strict=True)) == expected
 
 
 @pytest.mark.slow

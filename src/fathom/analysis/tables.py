@@ -236,6 +236,23 @@ def read_with_times(file: Path, name: str = "") -> pd.DataFrame:
     return table.join(times.drop(columns=keys))
 
 
+def with_times_of_networks(summary: pd.DataFrame, config: Config) -> pd.DataFrame:
+    """The summary with times, where variants whose steps are the same work have the same of a step.
+
+    That is the fastest of the first of them, since others may have been trained beside other work.
+    """
+    per_step = "seconds_per_step_fastest"
+    if per_step not in summary:  # nothing was run
+        return summary
+    studies = config.studies.keys() & set(summary["study"])
+    same = {study: config.same_work(study) for study in studies}
+    firsts = [same.get(s, {}).get(v, v) for s, v in summary[["study", "variant"]].itertuples(index=False)]
+    of_groups = summary.set_index(GROUP)[per_step].to_dict()
+    groups = summary.assign(variant=firsts)[GROUP].itertuples(index=False, name=None)
+    shared = pd.Series([of_groups.get(group, math.nan) for group in groups], summary.index)
+    return summary.assign(**{per_step: shared.fillna(summary[per_step])})
+
+
 def _table(rows: Sequence[Mapping[str, Any]], name: str) -> pd.DataFrame:
     """These rows; of none, an empty table with the columns that a table of this name has."""
     return pd.DataFrame(rows, columns=None if rows else COLUMNS[name])

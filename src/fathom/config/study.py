@@ -593,6 +593,18 @@ class Config(Settings):
             self._resolved[key] = resolve(value, names, study.streams, source, place)
         return self._resolved[key]
 
+    def same_work(self, study_name: str) -> dict[str, str]:
+        """Of each variant of a study, the first whose steps are the same work.
+
+        It may have another recipe, rate or number of steps, but not another network or batch.
+        """
+        study = self.studies[study_name]
+        work = {
+            label: (self.connection(study_name, label), of.model, of.accumulate)
+            for label, of in ((label, study.of(label)) for label in study.labels)
+        }
+        return {label: next(n for n in work if work[n] == work[label]) for label in work}
+
     def scheme_name(self, study_name: str, variant: str) -> str:
         """The named scheme that a variant's settings are laid over; empty without one."""
         value = self.studies[study_name].connections[variant]

@@ -19,6 +19,7 @@ from fathom.analysis.tables import (
     read_table,
     read_with_times,
     scores_of,
+    with_times_of_networks,
     without_profiles,
 )
 from fathom.config import Cell, Config
@@ -94,7 +95,8 @@ def draw_study(
     others = {read: tables[1].with_name(TABLES_OF[read]) for read in TABLES_OF if read in reads}
     data = {read: read_table(file) for read, file in others.items() if read != "times"}
     if "times" in others:
-        data["times"] = read_with_times(tables[1], STUDY_TABLES[1])
+        with_times = read_with_times(tables[1], STUDY_TABLES[1])
+        data["times"] = with_times_of_networks(with_times, config)
     labels = config.labels | labels_of(summary["platform"])
     figures = draw_figures(
         declared,

@@ -22,7 +22,14 @@ from fathom import tasks
 from fathom.analysis.attribution import APART, diverged_cells
 from fathom.analysis.claims import Published
 from fathom.analysis.platforms import labels_of
-from fathom.analysis.tables import CONFIDENCE, MIN_SEEDS, counted, read_table, read_with_times
+from fathom.analysis.tables import (
+    CONFIDENCE,
+    MIN_SEEDS,
+    counted,
+    read_table,
+    read_with_times,
+    with_times_of_networks,
+)
 from fathom.config import Config
 from fathom.metrics import LEARNED
 from fathom.report import schemes
@@ -92,7 +99,8 @@ def build_context(
     """What every template may name, of reports and paper alike; times too if asked for."""
     tables = {name: read_table(folder / "tables" / f"{name}.csv") for name in TABLES}
     if times:
-        tables["summary"] = read_with_times(folder / "tables" / "summary.csv")
+        with_times = read_with_times(folder / "tables" / "summary.csv")
+        tables["summary"] = with_times_of_networks(with_times, config)
     studies = [
         StudyPresenter(
             name,

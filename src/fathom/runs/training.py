@@ -29,10 +29,12 @@ from fathom.system.text import printable
 from fathom.tasks import Problem, Trained
 from fathom.train import Chunk, take_step, train, trainer_for
 
-ROUNDING = 3
+ROUNDING = 4
 """Raised by a change of our operations that alters last digits alone.
 
-2: Sinkhorn runs in NumPy. 3: loops are compiled, and α is a factor of φ."""
+2: Sinkhorn runs in NumPy. 3: loops are compiled, and α is a factor of φ. 4: products beside them
+are PyTorch's.
+"""
 
 TIMED_STEPS = 6
 TIMING_SECONDS = 5.0

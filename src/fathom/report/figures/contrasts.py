@@ -168,7 +168,7 @@ MOST_NAMED = 8
 """Of more variants only those on a frontier are named, and the plain network."""
 
 FEWEST = 4
-"""Of fewer variants there is no frontier."""
+"""A study of fewer variants is not read for a frontier."""
 
 
 @figure(schemes=FEWEST)
@@ -188,8 +188,8 @@ def frontier(
     and better.
     """
     own = costs(times, cells, plain, parameters, score)
-    if len(own) < FEWEST:
-        return style.placeholder(f"{title}\nfewer than four variants have a score at one depth")
+    if len(own) < 2:
+        return style.placeholder(f"{title}\nfewer than two variants have a score at one depth")
     page, axes = style.grid(1, 2, (style.WIDTH, 4.6), sharey=True)
     unit, depth = own.attrs["unit"], own.attrs["depth"]
     labels = {

@@ -11,6 +11,7 @@ Importing this loads no matplotlib: the first figure does.
 from __future__ import annotations
 
 import math
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -110,8 +111,12 @@ def depth_label() -> str:
 
 
 def colour_of(variant: str) -> str:
-    """The variant's colour; one that has none yet gets the same spare one every time."""
-    return COLOURS.get(variant) or SPARE_COLOURS[sum(variant.encode()) % len(SPARE_COLOURS)]
+    """The variant's colour, which `NAME_008`, that is NAME at another rate, shares with NAME.
+
+    One that has none yet gets the same spare one every time.
+    """
+    known = COLOURS.get(variant) or COLOURS.get(re.sub(r"_\d+$", "", variant))
+    return known or SPARE_COLOURS[sum(variant.encode()) % len(SPARE_COLOURS)]
 
 
 def marker_of(position: int) -> str:
