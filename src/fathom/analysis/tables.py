@@ -246,7 +246,8 @@ def with_times_of_networks(summary: pd.DataFrame, config: Config) -> pd.DataFram
         return summary
     studies = config.studies.keys() & set(summary["study"])
     same = {study: config.same_work(study) for study in studies}
-    firsts = [same.get(s, {}).get(v, v) for s, v in summary[["study", "variant"]].itertuples(index=False)]
+    pairs = summary[["study", "variant"]].itertuples(index=False)
+    firsts = [same.get(study, {}).get(variant, variant) for study, variant in pairs]
     of_groups = summary.set_index(GROUP)[per_step].to_dict()
     groups = summary.assign(variant=firsts)[GROUP].itertuples(index=False, name=None)
     shared = pd.Series([of_groups.get(group, math.nan) for group in groups], summary.index)
