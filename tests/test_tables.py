@@ -617,6 +617,22 @@ def test_the_spread_of_nearly_equal_values_is_exact():
     assert t_interval(pd.Series([0.1] * 7))["sd"] == 0.0
 
 
+def test_variants_of_one_network_have_one_time_of_a_step():
+    """That of the first, as others may be of another day; of another network its own."""
+    variants = [
+        "baseline",
+        {"plain_fast": {"connection": "baseline", "optimizer": {"lr": 0.1}}},
+        {"plain_long": {"connection": "baseline", "steps": 9}},
+        {"plain_wide": {"connection": "baseline", "model": {"hidden": 80}}},
+        "mhc",
+    ]
+    seconds = {"baseline": 0.2, "plain_fast": 0.1, "plain_long": 0.5, "plain_wide": 0.3, "mhc": 0.4}
+    cells = frame(*(run(variant=v, depth=8, seconds_per_step=t) for v, t in seconds.items()))
+    found = with_times_of_networks(summary_table(cells), config_with(variants=variants))
+    expected = {**seconds, "plain_fast": 0.2, "plain_long": 0.2}
+    assert dict(zip(found["variant"], found["seconds_per_step_fastest"], strict=True)) == expected
+
+
 MACHINES = [
     {},
     # Other routines of NumPy, of the C library and of BLAS: those of a processor of 2008. What
@@ -642,22 +658,6 @@ for i in range(400):
     rows[-1]["unsteady"] = unsteadiness(rng.lognormal(size=100))
 save_tables({"noise.csv": pd.DataFrame(rows)}, Path(sys.argv[1]))
 """
-
-
-def test_variants_of_one_network_have_one_time_of_a_step():
-    """That of the first, as others may be of another day; of another network its own."""
-    variants = [
-        "baseline",
-        {"plain_fast": {"connection": "baseline", "optimizer": {"lr": 0.1}}},
-        {"plain_long": {"connection": "baseline", "steps": 9}},
-        {"plain_wide": {"connection": "baseline", "model": {"hidden": 80}}},
-        "mhc",
-    ]
-    seconds = {"baseline": 0.2, "plain_fast": 0.1, "plain_long": 0.5, "plain_wide": 0.3, "mhc": 0.4}
-    cells = frame(*(run(variant=v, depth=8, seconds_per_step=t) for v, t in seconds.items()))
-    found = with_times_of_networks(summary_table(cells), config_with(variants=variants))
-    expected = {**seconds, "plain_fast": 0.2, "plain_long": 0.2}
-    assert dict(zip(found["variant"], found["seconds_per_step_fastest"], strict=True)) == expected
 
 
 @pytest.mark.slow

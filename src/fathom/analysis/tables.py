@@ -237,9 +237,9 @@ def read_with_times(file: Path, name: str = "") -> pd.DataFrame:
 
 
 def with_times_of_networks(summary: pd.DataFrame, config: Config) -> pd.DataFrame:
-    """The summary with times, where variants whose steps are the same work have the same of a step.
+    """The summary with times, where variants whose steps are the same work have one time of a step.
 
-    That is the fastest of the first of them, since others may have been trained beside other work.
+    That is the fastest of the first of them, since others may have been trained on another day.
     """
     per_step = "seconds_per_step_fastest"
     if per_step not in summary:  # nothing was run
@@ -247,11 +247,9 @@ def with_times_of_networks(summary: pd.DataFrame, config: Config) -> pd.DataFram
     studies = config.studies.keys() & set(summary["study"])
     same = {study: config.same_work(study) for study in studies}
     pairs = summary[["study", "variant"]].itertuples(index=False)
-    firsts = [same.get(study, {}).get(variant, variant) for study, variant in pairs]
-    of_groups = summary.set_index(GROUP)[per_step].to_dict()
-    groups = summary.assign(variant=firsts)[GROUP].itertuples(index=False, name=None)
-    shared = pd.Series([of_groups.get(group, math.nan) for group in groups], summary.index)
-    return summary.assign(**{per_step: shared.fillna(summary[per_step])})
+    networks = [same.get(study, {}).get(variant, variant) for study, variant in pairs]
+    groups = summary.assign(variant=networks).groupby(GROUP)[per_step]
+    return summary.assign(**{per_step: groups.transform("first")})
 
 
 def _table(rows: Sequence[Mapping[str, Any]], name: str) -> pd.DataFrame:

@@ -74,16 +74,8 @@ class NumpyOps:
     def sum_of_products(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return np.einsum("rsn,sn->rn", a, b)
 
-    def sum_of_outer_products(self, a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> np.ndarray:
-        # By rows, and not stacked: both take less time.
-        a, b = (np.concatenate(x).reshape(len(x), *x[0].shape) for x in (a, b))
-        return np.stack([np.einsum("tn,tsn->sn", a[:, r], b) for r in range(a.shape[1])])
-
     def weighted_sum(self, weights: np.ndarray, x: np.ndarray) -> np.ndarray:
         return np.einsum("ns,nsm->nm", weights, x)
-
-    def row_products(self, row: np.ndarray, x: np.ndarray) -> np.ndarray:
-        return np.einsum("nm,nsm->ns", row, x)
 
     def custom_vjp(self, function: CustomVJP, *xs: np.ndarray) -> tuple[np.ndarray, ...]:
         outputs, _ = function.forward(self, *xs)
