@@ -16,10 +16,12 @@ from fathom.backends import BackendError
 from fathom.backends.numpy import NumpyOps
 from fathom.config import Compute
 from fathom.datasets import fashion_mnist
+from fathom.runs import training
 from fathom.runs.bundle import create_bundle, import_bundle
-from fathom.runs.folder import RunError, read_rows, run_folder
+from fathom.runs.folder import PARTIAL, RunError, read_rows, run_folder
 from fathom.runs.training import environment, evaluate_run, run_cell
 from fathom.runs.validate import find_runs, validate_run
+from fathom.system.files import locked
 from fathom.tasks import Problem, outcome_of
 from run_helpers import RUN_FILES, config_with, read_manifest, seal
 
@@ -126,6 +128,22 @@ def test_a_training_that_diverges_is_kept_as_strict_json(connect_cpu, spec_on, t
     rows = read_rows(tmp_path)
     assert all(math.isnan(row["loss"]) for row in rows)
     assert [row["nonfinite_total"] for row in rows] == [1, 2, 3]
+    assert validate_run(tmp_path, spec).status == "measured"
+
+
+def test_two_processes_do_not_train_one_run(spec_on, connect_cpu, tmp_path, monkeypatch):
+    """The second waits a moment, then says so; what the first has is untouched."""
+    spec, partial = spec_on(connect_cpu("torch")), tmp_path / PARTIAL
+    partial.mkdir()
+    (partial / "checkpoint.safetensors").write_bytes(b"of the first")
+    monkeypatch.setattr(training, "OTHER_SECONDS", 0.1)
+    with locked(partial, 0) as is_locked:
+        assert is_locked
+        with pytest.raises(RunError, match="another process") as refused:
+            run_cell(spec, tmp_path, CPU)
+        assert str(tmp_path) in str(refused.value)
+        assert (partial / "checkpoint.safetensors").read_bytes() == b"of the first"
+    run_cell(spec, tmp_path, CPU)
     assert validate_run(tmp_path, spec).status == "measured"
 
 

@@ -25,9 +25,9 @@ NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel"
 SECONDS = 60
 """No daemon takes as long to start or to end, unless it hangs."""
 
-# No accounting, no cgroups. Two partitions; `main` is the default. A job is a group of processes: as
-# a tree (proctrack/linuxproc) it would lose what outlives its shell, such as a Snakemake that is
-# told to end while it holds the lock that its signal handler takes.
+# No accounting, no cgroups. Two partitions; `main` is the default. A job is a group of processes:
+# as a tree (proctrack/linuxproc) it would lose what outlives its shell, such as a Snakemake that
+# is told to end while it holds the lock that its signal handler takes.
 SETTINGS = """\
 ClusterName=tested
 SlurmctldHost={host}(127.0.0.1)

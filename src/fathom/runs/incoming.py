@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
+import math
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from fathom.system.files import locked
 
 PREFIX, REPLACED = ".incoming-", ".replaced"
 """Begins the folder's name; and in it, the runs that make room for new ones."""
@@ -21,7 +22,7 @@ PARTS = 6
 def incoming(home: Path) -> Iterator[Path]:
     """A folder inside `home`, which no other import cleans up meanwhile."""
     home.mkdir(parents=True, exist_ok=True)
-    with _locked(home, fcntl.LOCK_EX):
+    with locked(home, math.inf):
         _clean_up(home)
         try:
             yield Path(tempfile.mkdtemp(prefix=PREFIX, dir=home))
@@ -42,22 +43,9 @@ def move_in(run: Path, target: Path, home: Path, folder: Path) -> None:
 def recover(home: Path) -> None:
     """Clean up after a killed import, if nothing is being imported and it can be done here."""
     if any(home.glob(f"{PREFIX}*")):
-        with suppress(OSError), _locked(home, fcntl.LOCK_EX | fcntl.LOCK_NB) as is_locked:
+        with suppress(OSError), locked(home, 0) as is_locked:
             if is_locked:
                 _clean_up(home)
-
-
-@contextmanager
-def _locked(home: Path, how: int) -> Iterator[bool]:
-    """Yield whether the folder is locked: another process has it, or its system has no locks."""
-    descriptor, is_locked = os.open(home, os.O_RDONLY), False
-    try:
-        with suppress(OSError):
-            fcntl.flock(descriptor, how)
-            is_locked = True
-        yield is_locked
-    finally:
-        os.close(descriptor)
 
 
 def _clean_up(home: Path) -> None:

@@ -6,7 +6,8 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,8 +23,9 @@ from fathom.backends import Backend
 from fathom.config import Compute, Spec
 from fathom.runs import code_hash
 from fathom.runs.checkpoint import Checkpoint
-from fathom.runs.folder import PARTIAL, WEIGHTS, check_weights, write_run
+from fathom.runs.folder import PARTIAL, WEIGHTS, RunError, check_weights, write_run
 from fathom.runs.training_code import training_code
+from fathom.system.files import locked
 from fathom.system.hardware import operating_system, peak_host_memory_bytes, processor
 from fathom.system.text import printable
 from fathom.tasks import Problem, Trained
@@ -35,6 +37,9 @@ ROUNDING = 4
 2: Sinkhorn runs in NumPy. 3: loops are compiled, and α is a factor of φ. 4: products beside them
 are PyTorch's.
 """
+
+OTHER_SECONDS = 10.0
+"""How long a process that is being ended may still hold a run that is to be trained."""
 
 TIMED_STEPS = 6
 TIMING_SECONDS = 5.0
@@ -48,8 +53,9 @@ def run_cell(
 ) -> str:
     """Train a cell into `folder`, resuming from a matching checkpoint; returns its outcome.
 
-    `on_chunk` is called with the rows as they come. Raises BackendError if the framework or the
-    device is missing. Writes nothing but `.partial/` before the training is over.
+    `on_chunk` is called with the rows as they come. Writes nothing but `.partial/` before the
+    training is over. Raises BackendError if the framework or the device is missing, RunError if
+    another process trains into `folder`.
     """
     compute = compute or Compute()
     started = datetime.now(UTC)
@@ -59,37 +65,53 @@ def run_cell(
     prefix = f"FATHOM_{spec.backend.upper()}_"  # of a backend's switches: may it fuse operations
     switches = {name: value for name, value in os.environ.items() if name.startswith(prefix)}
     identity = {"spec": spec.hash(), "code": code, **digits_of(here), "environment": switches}
-    checkpoint = Checkpoint(folder, identity)
-    resume = checkpoint.resume()
-    rows = list(resume.rows) if resume else []
-    saved_at, saved_rows = time.monotonic(), len(rows)
+    with _alone(folder):
+        checkpoint = Checkpoint(folder, identity)
+        resume = checkpoint.resume()
+        rows = list(resume.rows) if resume else []
+        saved_at, saved_rows = time.monotonic(), len(rows)
 
-    problem = Problem(spec)
-    for chunk in train(problem, backend, resume):
-        rows += chunk.rows
-        on_chunk(chunk)
-        is_due = time.monotonic() - saved_at >= compute.checkpoint_seconds or (
-            compute.checkpoint_steps and len(rows) - saved_rows >= compute.checkpoint_steps
-        )
-        if is_due and len(rows) < spec.steps:
-            checkpoint.save(rows, chunk.trainer.state())
-            saved_at, saved_rows = time.monotonic(), len(rows)
+        problem = Problem(spec)
+        for chunk in train(problem, backend, resume):
+            rows += chunk.rows
+            on_chunk(chunk)
+            is_due = time.monotonic() - saved_at >= compute.checkpoint_seconds or (
+                compute.checkpoint_steps and len(rows) - saved_rows >= compute.checkpoint_steps
+            )
+            if is_due and len(rows) < spec.steps:
+                checkpoint.save(rows, chunk.trainer.state())
+                saved_at, saved_rows = time.monotonic(), len(rows)
 
-    params = chunk.trainer.parameters()
-    facts = {
-        "code": code,
-        **here,
-        "started": started.isoformat(timespec="seconds"),
-        "ended": datetime.now(UTC).isoformat(timespec="seconds"),
-        "seconds": round(rows[-1]["elapsed_seconds"], 3),
-        "resumed_at_steps": checkpoint.resumed_at,
-        "peak_host_memory_bytes": peak_host_memory_bytes(),
-        "peak_device_memory_bytes": backend.peak_memory_bytes(),
-    }
-    mixing = learned_mixing(problem, backend, params)
-    write_run(folder, spec, rows, mixing, params if spec.weights else None, facts)
-    shutil.rmtree(folder / PARTIAL, ignore_errors=True)
+        params = chunk.trainer.parameters()
+        facts = {
+            "code": code,
+            **here,
+            "started": started.isoformat(timespec="seconds"),
+            "ended": datetime.now(UTC).isoformat(timespec="seconds"),
+            "seconds": round(rows[-1]["elapsed_seconds"], 3),
+            "resumed_at_steps": checkpoint.resumed_at,
+            "peak_host_memory_bytes": peak_host_memory_bytes(),
+            "peak_device_memory_bytes": backend.peak_memory_bytes(),
+        }
+        mixing = learned_mixing(problem, backend, params)
+        write_run(folder, spec, rows, mixing, params if spec.weights else None, facts)
+        shutil.rmtree(folder / PARTIAL, ignore_errors=True)
     return tasks.outcome_of(spec, rows)[0]
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other processes from training into `folder`. Raises RunError if one does so already."""
+    partial = folder / PARTIAL
+    partial.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(partial, OTHER_SECONDS))
+        except BlockingIOError:
+            raise RunError(
+                f"{folder}: another process trains it; wait until that is over, or end it"
+            ) from None
+        yield
 
 
 def learned_mixing(

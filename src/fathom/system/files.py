@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -10,6 +11,7 @@ import shutil
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -79,6 +81,34 @@ def atomic_write(path: Path) -> Iterator[Path]:
             temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(folder: Path, seconds: float) -> Iterator[bool]:
+    """Hold the folder's lock, which is waited for; it ends with the process.
+
+    Yields False where the file system has no locks. Raises BlockingIOError if another process still
+    has it after `seconds`.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        yield _lock(descriptor, time.monotonic() + seconds)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, end: float) -> bool:
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                raise
+            time.sleep(0.05)
+        except OSError:
+            return False
+        else:
+            return True
 
 
 def write_bytes(path: Path, content: bytes) -> None:
