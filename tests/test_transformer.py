@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 import naive
-from fathom.backends.numpy import NumpyOps
 from fathom.config import ConfigError
-from fathom.models.transformer import apply_rope, rms_norm
+from fathom.models.transformer import rms_norm
 from gradients import assert_gradients, first_step
 from param_helpers import parameters_of
 
@@ -120,16 +119,6 @@ def test_the_first_step_of_the_study_itself_equals_the_oracle(
 # --- parts by hand -------------------------------------------------------------------------------
 
 
-def test_the_rms_norm_by_hand(backend):
-    """The mean square of (3, 4) is 12.5, of zeros it is zero: its eps is that of float32."""
-    ops = backend.ops
-    x = np.array([[3.0, 4.0], [0.0, 0.0], [3e-4, 4e-4]])
-    found = ops.to_numpy(rms_norm(ops, ops.asarray(x)))
-    small = math.sqrt(12.5e-8 + 2.0**-23)
-    expected = [x[0] / math.sqrt(12.5), [0, 0], x[2] / small]
-    assert found == pytest.approx(np.array(expected), abs=1e-6)
-
-
 def test_the_rms_norm_of_zeros_has_a_gradient(connect_cpu):
     """A stream may be zero, as `first_only` opens them; 1/√eps is 2896."""
     connect_cpu("mlx")
@@ -142,39 +131,6 @@ def test_the_rms_norm_of_zeros_has_a_gradient(connect_cpu):
     x = torch.zeros(2, 4, requires_grad=True)
     rms_norm(connect_cpu("torch").ops, x).sum().backward()
     assert x.grad.numpy() == pytest.approx(np.full((2, 4), 2.0**11.5), rel=1e-6)
-
-
-def test_rotary_positions_by_hand(backend):
-    """Two channels turn by a radian a token, the slow pair of four by a hundredth of it."""
-    ops = backend.ops
-    one = ops.to_numpy(apply_rope(ops, ops.asarray(np.array([[[[1.0, 0.0]] * 3]]))))[0, 0]
-    assert one == pytest.approx(np.array([[math.cos(t), -math.sin(t)] for t in range(3)]), abs=1e-6)
-    x = np.array([[[[0.0, 1.0, 0.0, 0.0]] * 3]])  # channels 1 and 3 are a pair
-    slow = ops.to_numpy(apply_rope(ops, ops.asarray(x)))[0, 0]
-    expected = [[0, math.cos(t / 100), 0, -math.sin(t / 100)] for t in range(3)]
-    assert slow == pytest.approx(np.array(expected), abs=1e-6)
-
-
-def test_rotary_scores_depend_on_the_distance_alone():
-    rng, ops = np.random.default_rng(0), NumpyOps()
-    q, k = (np.tile(rng.standard_normal(6), (1, 1, 9, 1)) for _ in range(2))
-    scores = apply_rope(ops, q)[0, 0] @ apply_rope(ops, k)[0, 0].T
-    for shift in range(-8, 9):
-        along = np.diagonal(scores, shift)
-        assert along == pytest.approx(np.full(len(along), along[0]), abs=1e-12)
-    assert np.ptp(scores) > 0.1
-
-
-def test_without_positions_the_order_of_earlier_tokens_would_not_matter(
-    spec_with, parameters_off_symmetry, oracle_forward
-):
-    """Rotary positions are the only ones there: swapping two tokens must change a later output."""
-    spec = spec_with("rotary")
-    params = parameters_off_symmetry(spec)
-    tokens = np.array([[3, 7, 1, 4, 9]])
-    swapped = tokens[:, [1, 0, 2, 3, 4]]
-    a, b = (oracle_forward(spec, params, {"tokens": x}).logits[0, -1] for x in (tokens, swapped))
-    assert np.abs(a - b).max() > 1e-3
 
 
 @pytest.mark.parametrize(
