@@ -225,38 +225,6 @@ def test_logits_that_underflow_start_at_exactly_the_identity(backend):
 # --- Sinkhorn by hand -----------------------------------------------------------------------------
 
 
-def random_positive(*shape, seed=0):
-    """Positive matrices with entries spread over two decades."""
-    return np.exp(np.random.default_rng(seed).uniform(-2.5, 2.5, shape))
-
-
-def doubly_stochastic(matrix):
-    """diag(r) A diag(c) with unit rows and columns, by iterating on r and c in float64."""
-    c = np.ones(len(matrix))
-    for _ in range(5000):
-        r = 1 / (matrix @ c)
-        c = 1 / (matrix.T @ r)
-    return r[:, None] * matrix * c
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_sinkhorn_converges_to_the_doubly_stochastic_scaling(seed):
-    matrix = random_positive(4, 4, seed=seed)
-    expected = doubly_stochastic(matrix)
-    assert expected.sum(axis=0) == pytest.approx(1, abs=1e-13)
-    assert expected.sum(axis=1) == pytest.approx(1, abs=1e-13)
-    for last in ("rows", "columns"):
-        assert sinkhorn(NumpyOps(), matrix, 2000, last=last) == pytest.approx(expected, abs=1e-12)
-
-
-def test_sinkhorn_only_scales_rows_and_columns():
-    matrix = random_positive(4, 4)
-    log_ratio = np.log(sinkhorn(NumpyOps(), matrix, 3) / matrix)
-    # u_i + v_j, a sum over rows and columns, has nothing left once both means are taken off.
-    rest = log_ratio - log_ratio.mean(axis=0) - log_ratio.mean(axis=1, keepdims=True)
-    assert rest + log_ratio.mean() == pytest.approx(0, abs=1e-14)
-
-
 @pytest.mark.parametrize(
     ("last", "expected"),
     [
