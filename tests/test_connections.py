@@ -374,16 +374,6 @@ def test_many_parts_are_unstacked_in_their_order_with_their_gradients(connect_cp
     assert np.array_equal(np.array(again(mx.array(x))), np.stack([factors] * 2, axis=1))
 
 
-def test_causal_weights_are_convex_and_look_at_the_past_only():
-    connection = at_site("mhc_causal", 9)
-    params = {name: value.astype(np.float64) for name, value in moved(connection).items()}
-    weights = connection.weights(NumpyOps(), params)
-    assert weights.sum(axis=1) == pytest.approx(np.ones(9), abs=1e-4)  # 1e-6 is added to each sum
-    assert (weights.sum(axis=1) < 1).all()
-    assert (weights >= 0).all()
-    assert (np.triu(weights, k=1) == 0).all()
-
-
 # --- one stream -----------------------------------------------------------------------------------
 
 
@@ -400,36 +390,6 @@ def test_plain_adds_its_input_where_a_layer_does_not(backend, has_residual, fact
 
 
 # --- the initial streams of mhc are one stream ----------------------------------------------------
-
-
-@pytest.mark.parametrize("streams", [2, 4, 5])
-def test_initial_H_res_of_mhc_is_the_analytic_matrix(make_spec, streams):
-    # exp(2I − 1) is circulant and symmetric: all its rows and columns have one sum already.
-    diagonal = np.e / (np.e + (streams - 1) / np.e)
-    off_diagonal = (1 / np.e) / (np.e + (streams - 1) / np.e)
-    expected = np.where(np.eye(streams) == 1, diagonal, off_diagonal)
-    matrices = initial_matrices(make_spec(variant="mhc", streams=streams))
-    assert matrices["H_res"] == pytest.approx(np.stack([expected] * 3), abs=1e-15)
-
-
-@pytest.mark.parametrize("variant", ["hc", "mhc"])
-def test_initial_layers_read_the_mean_of_the_streams_and_write_to_each_once(make_spec, variant):
-    # A softmax of 2I − 1 is doubly stochastic: column means 1/S, column sums 1.
-    matrices = initial_matrices(make_spec(variant=variant, streams=4))
-    assert matrices["H_pre"] == pytest.approx(np.full((3, 4), 0.25), abs=1e-15)
-    assert matrices["H_post"] == pytest.approx(np.ones((3, 4)), abs=1e-15)
-
-
-def test_initial_H_res_of_hc_is_the_exponential_of_its_logits(make_spec):
-    expected = np.where(np.eye(4) == 1, np.e, 1 / np.e)
-    H_res = initial_matrices(make_spec(variant="hc"))["H_res"]
-    assert H_res == pytest.approx(np.stack([expected] * 3), rel=1e-15)
-
-
-def initial_matrices(spec):
-    ops = NumpyOps()
-    params = {name: ops.asarray(value) for name, value in parameters_of(spec).items()}
-    return tasks.Problem(spec).network.connection.matrices(ops, params)
 
 
 def first_spread(backend, spec, params, first_batch, start):
