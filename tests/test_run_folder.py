@@ -135,24 +135,11 @@ def test_no_folder_is_missing_and_a_begun_one_has_failed(tmp_path, spec):
 
 
 @pytest.mark.parametrize("name", RUN_FILES)
-@pytest.mark.parametrize("damage", ["missing", "flipped", "longer", "empty", "a folder"])
-def test_damage_to_any_file_is_seen(run, spec, name, damage):
-    content = (run / name).read_bytes()
-    middle = len(content) // 2
-    changed = {
-        "flipped": content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :],
-        "longer": content + b"\n",
-        "empty": b"",
-    }
+def test_a_file_that_is_gone_or_a_folder_is_named(run, spec, name):
     (run / name).unlink()
-    if damage == "a folder":
-        (run / name).mkdir()
-    elif damage in changed:
-        (run / name).write_bytes(changed[damage])
-    if (name, damage) == ("manifest.json", "longer"):  # a line more says nothing else
-        assert validated(run, spec) == ("measured", "")
-    else:
-        assert corrupt(run, spec).startswith(name)
+    assert corrupt(run, spec).startswith(name)
+    (run / name).mkdir()
+    assert corrupt(run, spec).startswith(name)
 
 
 # --- the manifest --------------------------------------------------------------------------------
