@@ -13,10 +13,7 @@ from fathom import metrics, tasks
 from fathom.backends.numpy import NumpyOps
 from fathom.metrics import STEP_METRICS, Score, Steps, measure_score, outcome
 from fathom.models.connections.connection import (
-    MixingTrace,
-    mixing_reports,
     readout_shares,
-    stream_spread,
 )
 from fathom.models.gain import composite_gain
 from fathom.train import step_rows
@@ -164,15 +161,6 @@ def test_initial_gain_is_the_constant_of_the_initialisation(make_spec, variant, 
     H_res = tasks.Problem(spec).network.connection.matrices(ops, exact)["H_res"]
     # The published constants have two or three decimals.
     assert composite_gain(H_res).max_entry == pytest.approx(published, abs=0.01)
-
-
-@pytest.mark.parametrize("depth", [12, 24, 48])
-def test_initial_gain_of_hc_by_hand(depth):
-    # exp(2I − 1) has eigenvalues e + 3/e (the uniform vector) and e − 1/e (the other three), so
-    # the largest entry of its power, on the diagonal, is (λ^L + 3 μ^L) / 4.
-    H_res = np.tile(np.exp(2 * np.eye(4) - 1), (depth, 1, 1))
-    largest = ((np.e + 3 / np.e) ** depth + 3 * (np.e - 1 / np.e) ** depth) / 4
-    assert composite_gain(H_res).max_entry == pytest.approx(np.log10(largest), abs=ROUNDING)
 
 
 # --- metrics of a step ---------------------------------------------------------------------------
@@ -327,26 +315,6 @@ def test_what_a_step_says_of_gates_logits_and_the_embedding(
     assert row["stream_embedding_similarity"] == pytest.approx(np.mean(cosines), abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("embedding", "similarity"),
-    [
-        ([[1, 0], [1, 1], [0, 2]], math.sqrt(2) / 3),  # cosines 1/√2, 0 and 1/√2
-        ([[1, 2], [2, 4], [3, 6]], 1),
-        ([[1, 0], [0, 1], [-1, 0]], -1 / 3),
-    ],
-)
-def test_the_similarity_of_the_stream_embedding_by_hand(embedding, similarity):
-    zeros = np.zeros((3, 2, 2))
-    mixed = MixingTrace(
-        H_res=np.eye(3)[None], H_res_of_one=None, streams=np.ones((3, 2, 2)), weights=np.ones(3),
-        base=None, gates=None, embedding=np.array(embedding, float),
-    )  # fmt: skip
-    found = mixing_reports(NumpyOps(), mixed)
-    assert found["stream_embedding_similarity"] == pytest.approx(similarity)
-    without = mixing_reports(NumpyOps(), replace(mixed, embedding=None, streams=zeros + 1))
-    assert not {"stream_embedding_similarity", "base", "gates"} & set(without)
-
-
 def test_rows_have_the_measures_of_their_step_in_the_order_of_the_registry(make_spec):
     """Every name and value of a row, for what a device measured in two steps of mhc."""
     problem = tasks.Problem(make_spec(variant="mhc"))
@@ -410,23 +378,6 @@ def test_what_a_row_may_hold(name, value, may_be):
 
 
 # --- what streams say of themselves ---------------------------------------------------------------
-
-
-def spread_of(streams):
-    return [float(value) for value in stream_spread(NumpyOps(), np.array(streams, dtype=float))]
-
-
-@pytest.mark.parametrize(
-    ("streams", "difference_and_similarity"),
-    [
-        ([[[1, 0]], [[0, 3]], [[0, 2]]], [1, 1 / 3]),  # cosines 0, 0 and 1: over all pairs
-        ([[[1, 2], [3, 0]]] * 4, [0, 1]),  # copies
-        ([[[1, 2]], [[-1, -2]]], [2, -1]),  # opposite
-        ([[[0, 0]], [[1, 1]], [[2, 2]]], [1, 1 / 3]),  # zeros are like no other
-    ],
-)
-def test_how_streams_differ_by_hand(streams, difference_and_similarity):
-    assert spread_of(streams) == pytest.approx(difference_and_similarity)
 
 
 @pytest.mark.parametrize(
