@@ -17,13 +17,12 @@ from fathom.backends.numpy import NumpyOps
 from fathom.config import Compute
 from fathom.datasets import fashion_mnist
 from fathom.runs import training
-from fathom.runs.bundle import create_bundle, import_bundle
-from fathom.runs.folder import PARTIAL, RunError, read_rows, run_folder
+from fathom.runs.folder import PARTIAL, RunError, read_rows
 from fathom.runs.training import environment, evaluate_run, run_cell
-from fathom.runs.validate import find_runs, validate_run
+from fathom.runs.validate import validate_run
 from fathom.system.files import locked
 from fathom.tasks import Problem, outcome_of
-from run_helpers import RUN_FILES, config_with, read_manifest, seal
+from run_helpers import RUN_FILES, read_manifest, seal
 
 MIXING = "mixing.safetensors"
 CPU = Compute(device="cpu")
@@ -323,20 +322,7 @@ def test_a_new_training_replaces_an_older_run(connect_cpu, spec_on, tmp_path):
     assert read_manifest(tmp_path)["spec_hash"] == spec_on(backend, seed=2).hash()
 
 
-# --- bundles, and evaluating again ---------------------------------------------------------------
-
-
-def test_a_run_that_was_trained_can_be_carried_elsewhere(connect_cpu, tmp_path):
-    """The tests of bundles have runs made by hand."""
-    connect_cpu("torch")
-    axes = {"variants": ["mhc"], "depths": [4], "backends": ["torch"], "seeds": [0]}
-    config = config_with(tmp_path / "here", **axes)
-    (cell,) = config.cells()
-    run_cell(config.spec(cell), run_folder(tmp_path / "here", cell), CPU)
-    create_bundle(config, tmp_path / "b.tar.gz")
-    assert import_bundle(tmp_path / "there", tmp_path / "b.tar.gz")["imported"] == [cell.path()]
-    (run,) = find_runs(config_with(tmp_path / "there", **axes))
-    assert (run.status, run.platform) == ("imported", run.manifest.platform)
+# --- evaluating again ----------------------------------------------------------------------------
 
 
 IMAGES = {"train": 20, "test": 60}
