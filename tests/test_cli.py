@@ -262,20 +262,6 @@ def test_what_cannot_be_written_is_refused_before_anything_is_done(
         assert Path("pipe").is_fifo()
 
 
-def test_an_import_goes_on_after_what_cannot_be_read(trained, fathom):
-    """What is missing, a folder, a pipe or damaged does not stop it."""
-    assert fathom("bundle", "create", "-o", "b.tar.gz")[0] == 0
-    Path("folder").mkdir()
-    os.mkfifo("pipe")
-    Path("damaged").write_bytes(Path("b.tar.gz").read_bytes()[:99])
-    status, printed, errors = fathom(
-        "bundle", "import", "none", "folder", "pipe", "b.tar.gz", "damaged"
-    )
-    assert status == 1
-    assert [line.split(": ")[1] for line in errors] == ["none", "folder", "pipe", "damaged"]
-    assert "b.tar.gz: 2 imported" in printed
-
-
 @pytest.mark.parametrize("command", ["status", "train-all"])
 def test_in_another_folder_the_line_says_where_to_go(tmp_path, monkeypatch, fathom, command):
     monkeypatch.chdir(tmp_path)
