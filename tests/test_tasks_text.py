@@ -76,12 +76,6 @@ def training_text(spec):
     return module.corpus_of(spec.model).training
 
 
-def test_windows_by_hand():
-    found = module.windows(np.arange(10, 20, dtype=np.uint8), np.array([0, 3, 7]), length=2)
-    assert found.tolist() == [[10, 11, 12], [13, 14, 15], [17, 18, 19]]
-    assert found.dtype == np.int32
-
-
 def test_a_batch_is_windows_of_the_training_text_and_what_follows_each(spec_on):
     spec = spec_on(batch_size=50, length=7)
     found = text.batch(spec, 3)
