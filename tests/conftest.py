@@ -14,8 +14,6 @@ from fathom.config import BACKENDS, check_config, installed_backends, load_confi
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 
-TRAINING_BACKENDS = BACKENDS
-
 LONGEST = (
     "test_cluster.py", "test_killed_workflow.py", "test_killed_cells.py", "test_workflow.py",
     "test_browser.py", "test_contributing.py", "test_replay_rule.py", "test_rendered_alone.py",
@@ -61,7 +59,7 @@ def connect_to_cpu(name):
     return backends.connect(name, "cpu")
 
 
-@pytest.fixture(params=TRAINING_BACKENDS)
+@pytest.fixture(params=BACKENDS)
 def backend(request):
     """Each backend in turn."""
     return connect_to_cpu(request.param)
@@ -76,7 +74,7 @@ def connect_cpu():
 @pytest.fixture
 def both_backends():
     """Both at once, by name: for tests that hold one against the other."""
-    return {name: connect_to_cpu(name) for name in TRAINING_BACKENDS}
+    return {name: connect_to_cpu(name) for name in BACKENDS}
 
 
 @pytest.fixture

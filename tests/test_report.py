@@ -15,11 +15,11 @@ from fathom import tasks
 from fathom.analysis.attribution import diverged_cells, variance_summary, variance_table
 from fathom.analysis.claims import load_published
 from fathom.analysis.claims.questions import Deciding, Headline
-from fathom.analysis.tables import TableError, summary_table
+from fathom.analysis.tables import TableError
 from fathom.config import check_config
 from fathom.report.figures import figures_of
 from fathom.report.formatting import plus_minus, ratio
-from fathom.report.presenters import StudyPresenter, records
+from fathom.report.presenters import records
 from fathom.report.render import environment_of, write_reports
 from fathom.report.reports import reports_of
 from fathom.runs.bundle import record_refusals
@@ -75,12 +75,6 @@ def say(shipped):
         return " ".join(words.split())
 
     return told
-
-
-def present(config, cells, **tables):
-    """The studies of a config, with these runs."""
-    tables = {"summary": summary_table(cells), **tables}
-    return [StudyPresenter(name, study, tables) for name, study in config.studies.items()]
 
 
 def section(text, heading):

@@ -24,7 +24,6 @@ FIGURES = {"figures_depth_mlx", "figures_depth_torch", "overview_figures"}
 PAPERS = {"paper"} if importlib.util.find_spec("typst") else set()
 PAGES = {"page"} if importlib.util.find_spec("plotly") else set()
 COLLECTORS = {"run_tables", "claims", "reports"} | FIGURES | PAGES | PAPERS
-FETCHES = {"data_fashion_mnist", "data_shakespeare"}
 
 
 def rules(jobs):
