@@ -54,12 +54,26 @@ def test_tokens_stay_within_the_vocabulary(make_spec):
     assert set(tokens_seen.ravel().tolist()) == set(range(6))
 
 
-def test_a_batch_depends_on_seed_and_step_alone(make_spec):
-    spec = make_spec(seed=4)
-    again, _ = batch(make_spec(seed=4, backend="mlx", variant="hc", depth=9), 17)
-    batch(spec, 3)  # whatever was drawn before
-    inputs, _ = batch(spec, 17)
-    assert (inputs == again).all()
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        *((name, {}) for name in ("tokens", "flow", "state", "recall", "graph")),
+        *(("unrolled", {"kind": kind, "depth": 12}) for kind in ("copy", "recall", "listops")),
+    ],
+)
+def test_a_batch_depends_on_seed_and_step_alone(make_spec, name, sizes):
+    def drawn(step, **changes):
+        spec = make_spec(**{"task": name, "seed": 4, "batch_size": 8, **sizes, **changes})
+        found = tasks.load(name).batch(spec, step)
+        return {**found.inputs, "targets": found.targets}
+
+    first = drawn(17)
+    drawn(3)  # whatever was drawn before
+    again = drawn(17, backend="mlx", variant="hc_paper", lr=0.5, **({} if sizes else {"depth": 9}))
+    for key, value in first.items():
+        assert (value == again[key]).all(), key
+        for other in (drawn(18), drawn(17, seed=5)):
+            assert (value != other[key]).any(), key
 
 
 @pytest.mark.parametrize("other", [{"seed": 4, "step": 18}, {"seed": 5, "step": 17}])

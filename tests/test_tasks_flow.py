@@ -139,17 +139,6 @@ def test_a_batch_lies_on_lines_from_noise_to_the_density(spec_of):
     assert (times.min() >= 0) & (times.max() < 1)
 
 
-def test_a_batch_depends_on_seed_and_step_alone(spec_of):
-    first = task.batch(spec_of(seed=4), 17)
-    task.batch(spec_of(), 3)  # whatever was drawn before
-    again = task.batch(spec_of(seed=4, variant="hc", depth=9, backend="mlx"), 17)
-    for name, value in first.inputs.items():
-        assert (value == again.inputs[name]).all()
-    assert (first.targets == again.targets).all()
-    for other in (task.batch(spec_of(seed=5), 17), task.batch(spec_of(seed=4), 18)):
-        assert (first.targets != other.targets).all()
-
-
 def test_the_loss_is_the_mean_squared_distance_by_hand():
     output = tasks.Output(np.array([[1.0, 2.0], [0.0, 0.0]]), None)
     batch = tasks.Batch({}, np.array([[1.0, 0.0], [3.0, 4.0]]))

@@ -169,12 +169,7 @@ def test_links_are_normalised_as_by_kipf_and_welling():
 
 
 def test_fresh_graphs_show_some_labels_and_ask_for_the_others(spec_on):
-    spec = spec_on(seed=4, batch_size=6)
-    batch, other = task.batch(spec, 17), task.batch(spec, 18)
-    alike = spec_on(seed=4, batch_size=6, depth=9, variant="hc_paper", backend="mlx")
-    again = task.batch(alike, 17)
-    assert all((batch.inputs[name] == again.inputs[name]).all() for name in batch.inputs)
-    assert (batch.inputs["links"] != other.inputs["links"]).any()
+    batch = task.batch(spec_on(seed=4, batch_size=6), 17)
     features, labels = np.split(batch.inputs["nodes"], [3], axis=-1)
     assert features.std() > 0.5
     named = labels.sum(axis=-1) == 1

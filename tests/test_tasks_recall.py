@@ -79,17 +79,6 @@ def test_a_query_may_come_at_any_place_and_ask_for_any_pair(small):
         assert (np.abs(counts - expected) < 6 * math.sqrt(expected)).all()
 
 
-def test_a_batch_depends_on_seed_and_step_alone(small):
-    def tokens(step, **changes):
-        return recall.batch(small(**{"seed": 4, **changes}), step).inputs["tokens"]
-
-    first = tokens(17)
-    tokens(3)  # whatever was drawn before
-    assert (tokens(17, backend="mlx", variant="hc", depth=9) == first).all()
-    assert (tokens(18) != first).any()
-    assert (tokens(17, seed=5) != first).any()
-
-
 # --- what is measured ----------------------------------------------------------------------------
 
 

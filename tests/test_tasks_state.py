@@ -82,17 +82,6 @@ def test_targets_are_products_of_all_elements_so_far(small, group):
 # --- batches and held-out words ------------------------------------------------------------------
 
 
-def test_a_batch_depends_on_seed_and_step_alone(small):
-    def words(step, **changes):
-        return state.batch(small(seed=4, **changes), step).inputs["tokens"]
-
-    first = words(17)
-    words(3)  # whatever was drawn before
-    assert (words(17, backend="mlx", variant="hc", depth=9) == first).all()
-    for other in (words(18), state.batch(small(seed=5), 17).inputs["tokens"]):
-        assert (other != first).any()
-
-
 def test_elements_are_uniform(small):
     spec = small(group="A4", batch_size=500)
     counts = np.bincount(state.batch(spec, 0).inputs["tokens"].ravel(), minlength=12)
