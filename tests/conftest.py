@@ -230,6 +230,31 @@ def start():
     return trainer
 
 
+@pytest.fixture
+def check_first_step(parameters_off_symmetry, oracle_loss, backends_here, start):
+    """A function that holds the first step on each backend against the oracle: loss and gradients.
+
+    It gives (what was measured, gradients) by backend.
+    """
+    from gradients import assert_gradients, first_step
+
+    def check(spec, batch, rel=3e-5, floor=1e-6, loss=1e-6, together=()):
+        params = parameters_off_symmetry(spec)
+        found = {
+            name: first_step(start(backend, spec, params), spec, batch)
+            for name, backend in backends_here.items()
+        }
+        expected = oracle_loss(spec, params, batch)
+        for name, (measured, _) in found.items():
+            assert measured["loss"] == pytest.approx(expected, rel=loss), name
+        gradients = {name: of_backend for name, (_, of_backend) in found.items()}
+        of_params = lambda p: oracle_loss(spec, p, batch)  # noqa: E731
+        assert_gradients(of_params, params, gradients, rel, floor, together)
+        return found
+
+    return check
+
+
 @pytest.fixture(scope="session")
 def shipped(pytestconfig, default_config):
     """(published figures that networks of any size may speak for, templates) of the repository."""

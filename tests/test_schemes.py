@@ -11,7 +11,6 @@ from fathom.backends.numpy import NumpyOps
 from fathom.config import ConfigError
 from fathom.models.connections.schemes import SCHEMES
 from fathom.models.network import through_layers
-from gradients import assert_gradients, first_step
 from param_helpers import parameters_of
 from run_helpers import check_config
 
@@ -115,27 +114,21 @@ ON_BACKENDS = [
 
 @pytest.mark.parametrize(("network", "scheme", "streams"), ON_BACKENDS)
 def test_the_first_step_on_each_backend_equals_the_oracle(
-    small, parameters_off_symmetry, first_batch, oracle_loss, backends_here, start,
-    network, scheme, streams,
-):  # fmt: skip
+    small, first_batch, check_first_step, network, scheme, streams
+):
     spec = small(network, scheme, streams=streams)
-    params, batch = parameters_off_symmetry(spec), first_batch(spec)
-    found, expected = {}, oracle_loss(spec, params, batch)
-    for name, backend in backends_here.items():
-        measured, found[name] = first_step(start(backend, spec, params), spec, batch)
-        # A mean of numbers near 4 over a few dozen roundings of float32.
-        assert measured["loss"] == pytest.approx(expected, rel=1e-6), name
-        norms = [np.linalg.norm(gradient) for gradient in found[name].values()]
-        assert measured["grad_norms"] == pytest.approx(norms, rel=1e-5), name
     # Those of the network one by one where it is plain: no scheme has code for them.
-    together = [n for n in params if scheme != "plain" and not n.startswith("connection.")]
+    names = () if scheme == "plain" else parameters_of(spec)
+    together = [name for name in names if not name.startswith("connection.")]
     # Relative rounding, plus what cancellation leaves of order-one terms. Five products of matrices
     # that are not yet orthogonal amplify it: with PyTorch's own operations, the gradient of φ in
     # float32 is 1.3e-4 of its length from that in float64.
     relative = 3e-4 if (network, scheme) == ("images", "orthostochastic_mhc") else 2e-5
-    assert_gradients(
-        lambda p: oracle_loss(spec, p, batch), params, found, relative, 1e-6, together=together
-    )
+    # Of the loss, a mean of numbers near 4, over a few dozen roundings of float32: 1e-6.
+    found = check_first_step(spec, first_batch(spec), relative, together=together)
+    for name, (measured, gradients) in found.items():
+        norms = [np.linalg.norm(gradient) for gradient in gradients.values()]
+        assert measured["grad_norms"] == pytest.approx(norms, rel=1e-5), name
 
 
 @pytest.mark.parametrize("scheme", NOT_AROUND_BLOCKS)
