@@ -25,6 +25,18 @@ STUDY = {
     "model": {"vocab": 64, "length": 8, "width": 16, "heads": 4, "hidden": 32},
     "optimizer": {"lr": 0.002},
 }
+TINY = {
+    "task": "tokens",
+    "recipe": "torch-defaults",
+    "variants": ["baseline", "mhc"],
+    "depths": [2],
+    "seeds": [0],
+    "steps": 4,
+    "batch_size": 2,
+    "model": {"vocab": 16, "length": 4, "width": 8, "heads": 2, "hidden": 16},
+    "optimizer": {"lr": 0.01},
+}
+"""A study that is trained in no time, but for its backends."""
 RUN_FILES = ("spec.json", "metrics.jsonl", "mixing.safetensors", "manifest.json")
 """What a run holds, the manifest last."""
 

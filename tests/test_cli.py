@@ -21,23 +21,12 @@ from fathom.config import installed_backends, load_config
 from fathom.runs.checkpoint import Checkpoint
 from fathom.runs.validate import find_runs
 from fathom.system.errors import PACKAGES
+from run_helpers import RUN_FILES, TINY
 
 BACKENDS = installed_backends()
 BACKEND = BACKENDS[0] if BACKENDS else "torch"
 OTHER = {"torch": "mlx", "mlx": "torch"}[BACKEND]
-RUN_FILES = {"spec.json", "metrics.jsonl", "mixing.safetensors", "manifest.json"}
-STUDY = {
-    "task": "tokens",
-    "recipe": "torch-defaults",
-    "variants": ["baseline", "mhc"],
-    "depths": [2],
-    "backends": [BACKEND],
-    "seeds": [0],
-    "steps": 4,
-    "batch_size": 2,
-    "model": {"vocab": 16, "length": 4, "width": 8, "heads": 2, "hidden": 16},
-    "optimizer": {"lr": 0.01},
-}
+STUDY = {**TINY, "backends": [BACKEND]}
 
 # What a machine with only Python, the core and a framework lacks.
 ABSENT = ("pandas", "scipy", "matplotlib", "jinja2", "snakemake")
@@ -289,7 +278,7 @@ def test_every_chosen_cell_is_trained(folder, fathom, patterns, trained):
     count = len(trained)
     assert [line for line in errors if line.startswith(f"[{count}/{count}]") and ": done" in line]
     for manifest in folder.rglob("manifest.json"):
-        assert {file.name for file in manifest.parent.iterdir()} == RUN_FILES
+        assert {file.name for file in manifest.parent.iterdir()} == set(RUN_FILES)
 
 
 def test_only_what_is_missing_corrupt_or_stale_is_trained(trained, fathom):

@@ -12,23 +12,13 @@ from command_helpers import exit_status
 from fathom.config import installed_backends
 from fathom.runs.import_preview import IMPORT_OUTCOMES
 from markdown_helpers import parsed
+from run_helpers import TINY
 
 PROJECT = Path(__file__).parents[1]
 PAGE = PROJECT / "docs/contribute-runs.md"
 PRESET = "workflow/presets/reference.yaml"
 PATTERN = "depth-torch/12L/mhc/torch/*"
-STUDY = {
-    "task": "tokens",
-    "recipe": "torch-defaults",
-    "variants": ["baseline", "mhc"],
-    "depths": [12],
-    "backends": ["torch"],
-    "seeds": [0, 1, 2],
-    "steps": 4,
-    "batch_size": 2,
-    "model": {"vocab": 16, "length": 4, "width": 8, "heads": 2, "hidden": 16},
-    "optimizer": {"lr": 0.01},
-}
+STUDY = {**TINY, "depths": [12], "backends": ["torch"], "seeds": [0, 1, 2]}
 
 pytestmark = pytest.mark.skipif("torch" not in installed_backends(), reason="torch is missing")
 

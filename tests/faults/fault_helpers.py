@@ -19,22 +19,12 @@ import fathom
 from fathom.config import installed_backends, load_config
 from fathom.runs.folder import run_folder
 from fathom.runs.validate import validate_run
+from run_helpers import TINY
 
 PROJECT = Path(__file__).parents[2]
 PACKAGE = Path(fathom.__file__).parent
 RUN_FILES = {"spec.json", "metrics.jsonl", "mixing.safetensors", "manifest.json"}
-STUDY = {
-    "task": "tokens",
-    "recipe": "torch-defaults",
-    "variants": ["mhc"],
-    "depths": [2],
-    "backends": list(installed_backends()),
-    "seeds": [0],
-    "steps": 600,
-    "batch_size": 2,
-    "model": {"vocab": 16, "length": 4, "width": 8, "heads": 2, "hidden": 16},
-    "optimizer": {"lr": 0.01},
-}
+STUDY = {**TINY, "variants": ["mhc"], "backends": list(installed_backends()), "steps": 600}
 SECONDS = 300
 """No command here takes as long, unless it hangs."""
 
