@@ -1,11 +1,12 @@
-"""Parameters of tests, by name."""
+"""Parameters: of tests, by name, and of networks."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from fathom.tasks import Problem
+from fathom.backends.numpy import NumpyOps
+from fathom.tasks import Problem, Trained
 
 
 def quick_ones(cases: Mapping[str, tuple[Any, ...]], *quick: str) -> list[Any]:
@@ -21,3 +22,14 @@ def quick_ones(cases: Mapping[str, tuple[Any, ...]], *quick: str) -> list[Any]:
 def parameters_of(spec):
     """The initial parameters of a spec, float32 by name."""
     return Problem(spec).initial_parameters()
+
+
+def end_of(spec, params):
+    """The end of a training with these parameters, as the oracle sees it."""
+    ops = NumpyOps()
+    exact = {name: ops.asarray(value) for name, value in params.items()}
+    return Trained(
+        Problem(spec),
+        ops,
+        lambda function, x: function(exact, {name: ops.asarray(v) for name, v in x.items()}),
+    )

@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 
 from fathom import tasks
-from fathom.backends.numpy import NumpyOps
 from fathom.datasets import DataError
 from fathom.datasets import fashion_mnist as data
 from fathom.tasks import fashion
-from param_helpers import parameters_of
+from param_helpers import end_of, parameters_of
 
 task = tasks.load("fashion")
 
@@ -237,17 +236,6 @@ def test_without_dropout_a_batch_has_images_alone(files):
 
 
 # --- what is measured of the trained network ------------------------------------------------------
-
-
-def end_of(spec, params):
-    """The end of a training, as the oracle sees it."""
-    ops = NumpyOps()
-    exact = {name: ops.asarray(value) for name, value in params.items()}
-    return tasks.Trained(
-        tasks.Problem(spec),
-        ops,
-        lambda function, x: function(exact, {n: ops.asarray(v) for n, v in x.items()}),
-    )
 
 
 @pytest.mark.parametrize("evaluated_at_once", [100, 3])

@@ -15,6 +15,7 @@ from fathom.metrics import outcome
 from fathom.report.figures import draw_figures, figures_of_study, find, left_out, panels
 from fathom.report.samples import draw_samples
 from fathom.tasks import flow
+from param_helpers import end_of
 from run_helpers import check_config, metric_rows, write_run
 
 task = tasks.load("flow")
@@ -29,13 +30,6 @@ def spec_of(make_spec):
 def at(field, *points, time):
     """A field at points, all at one time."""
     return field(np.array(points, float), np.full((len(points), 1), float(time)))
-
-
-def oracle(spec, params):
-    """The trained network of these parameters, in float64."""
-    ops = NumpyOps()
-    exact = {name: ops.asarray(value) for name, value in params.items()}
-    return tasks.Trained(tasks.Problem(spec), ops, lambda function, x: function(exact, x))
 
 
 # --- densities and their velocities --------------------------------------------------------------
@@ -152,7 +146,7 @@ def test_what_has_learned_nothing_does_not_move(spec_of):
     assert task.chance_loss(spec) == pytest.approx((targets**2).sum(axis=1).mean(), abs=0.05)
     params = tasks.Problem(spec).initial_parameters()
     still = {n: v * 0 if n.startswith("head.") else v for n, v in params.items()}
-    found = flow.excess_loss(oracle(spec, still))
+    found = flow.excess_loss(end_of(spec, still))
     assert found == pytest.approx(flow.SCORE.chance(spec))
     assert outcome(False, flow.SCORE, found, flow.SCORE.chance(spec)) == "at chance"
 
@@ -239,7 +233,7 @@ def test_what_is_measured_of_a_network_is_along_the_documented_places(
     spec_of, parameters_off_symmetry
 ):
     spec = spec_of(depth=1, width=4, hidden=4)
-    trained = oracle(spec, parameters_off_symmetry(spec))
+    trained = end_of(spec, parameters_off_symmetry(spec))
     by_steps = flow.energy_distance_by_steps(trained)
     assert list(by_steps) == [1, 2, 5, 10, 20, 50, 100]
     assert by_steps[20] == flow.energy_distance(trained)
@@ -294,7 +288,7 @@ def test_samples_are_drawn_from_the_weights_of_the_first_seed(kept):
     assert [(one.depth, one.seed) for one in drawn] == [(1, 0), (2, 0)]
     (cell,) = (c for c in config.cells() if (c.depth, c.seed) == (2, 0))
     problem = tasks.Problem(config.spec(cell))
-    field = flow.learned_field(oracle(problem.spec, problem.initial_parameters()))
+    field = flow.learned_field(end_of(problem.spec, problem.initial_parameters()))
     expected = flow.integrate(field, flow.start_points(1024), 20)
     assert drawn[1].samples.generated == pytest.approx(expected)
     assert drawn[1].samples.true.shape == (1024, 2)

@@ -16,7 +16,7 @@ from fathom.report.figures import draw_figures, find
 from fathom.settings import validate
 from fathom.tasks import graph as module
 from fathom.train import train
-from param_helpers import parameters_of
+from param_helpers import end_of, parameters_of
 
 task = tasks.load("graph")
 
@@ -303,17 +303,6 @@ def test_a_network_of_two_layers_sees_two_links_far(
 # --- what is measured ----------------------------------------------------------------------------
 
 
-def trained_on(spec, params):
-    """The end of a training, as the oracle sees it."""
-    ops = NumpyOps()
-    exact = {name: ops.asarray(value) for name, value in params.items()}
-    return tasks.Trained(
-        tasks.Problem(spec),
-        ops,
-        lambda function, x: function(exact, {n: ops.asarray(v) for n, v in x.items()}),
-    )
-
-
 def test_dirichlet_energy_is_the_sum_over_links():
     rng = np.random.default_rng(2)
     links = np.stack([random_tree(6, rng) for _ in range(2)])
@@ -341,7 +330,7 @@ def test_energies_begin_with_the_embedding_and_end_with_what_the_head_reads(
     (batch,) = module.held_out_batches(spec)
     embedded = batch.inputs["nodes"].astype(float) @ params["embedding.weight"].astype(float).T
     first = module.dirichlet_energy(embedded, batch.inputs["links"].astype(float))
-    trained = trained_on(spec, params)
+    trained = end_of(spec, params)
     found = task.step_metrics["dirichlet_energy_by_block"].compute(trained)
     assert list(found) == [0, 1, 2]
     assert found[0] == pytest.approx(first, rel=1e-9)
@@ -357,7 +346,7 @@ def test_accuracy_and_loss_are_of_the_held_out_nodes_without_a_label(spec_on):
     (batch,) = module.held_out_batches(spec)
     asked = batch.targets[batch.weights == 1]
     assert len(asked) == 5 * 9
-    trained = trained_on(spec, params)  # whatever it sees, it says the second: by 3 to 1
+    trained = end_of(spec, params)  # whatever it sees, it says the second: by 3 to 1
     assert module.node_accuracy(trained) == pytest.approx((asked == 1).mean())
     loss = np.where(asked == 1, math.log(4 / 3), math.log(4)).mean()
     assert module.node_loss(trained) == pytest.approx(loss, rel=1e-6)

@@ -9,7 +9,7 @@ from fathom import tasks
 from fathom.backends.numpy import NumpyOps
 from fathom.config import ConfigError, check_config
 from fathom.tasks import recall as module
-from param_helpers import parameters_of
+from param_helpers import end_of, parameters_of
 
 recall = tasks.load("recall")
 
@@ -106,8 +106,7 @@ def test_who_names_one_value_is_right_once_in_each_sequence(small):
 
 def test_the_loss_is_that_of_answers_alone(small, monkeypatch):
     """A network that gives every value the same probability, and no other token any."""
-    spec, ops = small(variant="baseline"), NumpyOps()
-    params = {n: ops.asarray(value) for n, value in parameters_of(spec).items()}
+    spec = small(variant="baseline")
     forward = type(tasks.Problem(spec).network).forward
 
     def knows_values(self, *arguments, **options):
@@ -115,8 +114,7 @@ def test_the_loss_is_that_of_answers_alone(small, monkeypatch):
         return output._replace(logits=0 * output.logits + np.where(np.arange(V) < V // 2, -99, 0))
 
     monkeypatch.setattr(type(tasks.Problem(spec).network), "forward", knows_values)
-    end = tasks.Trained(tasks.Problem(spec), ops, lambda f, arrays: f(params, arrays))
-    assert module.recall_loss(end) == pytest.approx(math.log(8))
+    assert module.recall_loss(end_of(spec, parameters_of(spec))) == pytest.approx(math.log(8))
     assert tasks.score_of("recall").chance(spec) == pytest.approx(math.log(8))
 
 

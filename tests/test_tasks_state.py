@@ -11,7 +11,7 @@ from fathom import tasks
 from fathom.backends.numpy import NumpyOps
 from fathom.config import ConfigError, check_config, parse_spec
 from fathom.tasks import state as module
-from param_helpers import parameters_of
+from param_helpers import end_of, parameters_of
 
 state = tasks.load("state")
 
@@ -148,11 +148,10 @@ def test_tracked_by_hand(shares, expected):
 
 
 def test_the_loss_of_a_network_that_knows_nothing_is_the_chance_level(small):
-    spec, ops = small(group="A5", variant="baseline", held_out=8), NumpyOps()
-    params = {n: ops.asarray(value) for n, value in parameters_of(spec).items()}
+    spec = small(group="A5", variant="baseline", held_out=8)
+    params = parameters_of(spec)
     params["head.weight"] *= 0
-    end = tasks.Trained(tasks.Problem(spec), ops, lambda f, arrays: f(params, arrays))
-    assert module.state_loss(end) == pytest.approx(math.log(60))
+    assert module.state_loss(end_of(spec, params)) == pytest.approx(math.log(60))
     assert tasks.score_of("state").chance(spec) == pytest.approx(math.log(60))
 
 

@@ -10,7 +10,6 @@ import yaml
 
 import naive
 from fathom import cli, tasks
-from fathom.backends.numpy import NumpyOps
 from fathom.config import Compute, ConfigError, check_config, parse_spec
 from fathom.datasets import DataError, shakespeare
 from fathom.runs.folder import read_rows
@@ -18,6 +17,7 @@ from fathom.runs.training import run_cell
 from fathom.runs.validate import validate_run
 from fathom.tasks import text as module
 from fathom.train import train
+from param_helpers import end_of
 from run_helpers import read_manifest
 
 text = tasks.load("text")
@@ -184,11 +184,9 @@ def test_the_validation_loss_is_the_mean_over_all_windows(
     spec_on, parameters_off_symmetry, start, backends_here, count
 ):
     spec = spec_on(variant="plain", validation_windows=count, length=4, width=8, depth=1)
-    params, ops = parameters_off_symmetry(spec), NumpyOps()
+    params = parameters_off_symmetry(spec)
     expected = by_loops("plain", spec, params)
-    exact = {name: ops.asarray(value) for name, value in params.items()}
-    end = tasks.Trained(tasks.Problem(spec), ops, lambda function, x: function(exact, x))
-    assert module.validation_loss(end) == pytest.approx(expected, rel=1e-11)
+    assert module.validation_loss(end_of(spec, params)) == pytest.approx(expected, rel=1e-11)
     for backend in backends_here.values():
         infer = start(backend, spec, params).infer
         end = tasks.Trained(tasks.Problem(spec), backend.ops, infer)

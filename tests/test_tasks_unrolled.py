@@ -7,10 +7,10 @@ import pytest
 
 import naive
 from fathom import tasks
-from fathom.backends.numpy import NumpyOps
 from fathom.config import ConfigError
 from fathom.tasks import unrolled
 from fathom.train import step_rows
+from param_helpers import end_of, parameters_of
 
 task = tasks.load("unrolled")
 
@@ -248,11 +248,10 @@ def test_the_cell_reads_tokens_in_their_order(spec_of, parameters_off_symmetry, 
 
 def test_metrics_of_a_network_that_always_says_the_same(spec_of):
     spec = spec_of(symbols=4, depth=3)
-    problem, ops = tasks.Problem(spec), NumpyOps()
-    params = {k: v.astype(float) for k, v in problem.initial_parameters().items()}
+    params = parameters_of(spec)
     params["norm.weight"][:], params["norm.bias"][:] = 0, 1  # whatever the state is
     params["head.weight"][:] = np.log([0.5, 0.25, 0.125, 0.125])[:, None] / 8
-    trained = tasks.Trained(problem, ops, lambda function, x: function(params, x))
+    trained = end_of(spec, params)
     # −(ln ½ + ln ¼ + 2 ln ⅛)/4 = 9 ln 2 / 4
     assert unrolled.answer_loss(trained) == pytest.approx(9 / 4 * math.log(2))
     assert unrolled.answer_accuracy(trained) == 0.25
