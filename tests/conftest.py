@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+import os
 
 import jinja2
 import pytest
@@ -49,6 +50,12 @@ def compiled_templates():
         kept = functools.partial(jinja2.Environment, bytecode_cache=CompiledTemplates())
         patch.setattr(jinja2, "Environment", kept)
         yield
+
+
+@pytest.fixture(autouse=True)
+def data_folder(monkeypatch):
+    """A training says in the environment where data sets are: put back afterwards."""
+    monkeypatch.setenv("FATHOM_DATA", os.environ.get("FATHOM_DATA", ""))
 
 
 def connect_to_cpu(name):

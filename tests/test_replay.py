@@ -3,7 +3,6 @@
 import copy
 import json
 import math
-import os
 import shutil
 
 import pytest
@@ -25,12 +24,6 @@ from run_helpers import STUDY, metric_rows, read_manifest, seal, write_cell, wri
 
 OLD_CODE = {"fathom.train:train": "0" * 16}
 TINY = {"variants": ["mhc"], "depths": [4], "seeds": [0], "steps": 5}
-
-
-@pytest.fixture(autouse=True)
-def data_folder(monkeypatch):
-    """A training says in the environment where data sets are: put back afterwards."""
-    monkeypatch.setenv("FATHOM_DATA", os.environ.get("FATHOM_DATA", ""))
 
 
 def data_of(results, backend, **changes):

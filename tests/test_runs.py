@@ -4,7 +4,6 @@ import gzip
 import hashlib
 import json
 import math
-import os
 import shutil
 import struct
 
@@ -29,12 +28,6 @@ CPU = Compute(device="cpu")
 CHECKPOINTS = Compute(device="cpu", checkpoint_steps=1)
 STEPS = 12
 """Rows come after 1, 11 and 12 of them: a training looks at the device every ten."""
-
-
-@pytest.fixture(autouse=True)
-def data_folder(monkeypatch):
-    """A training says in the environment where data sets are: put back afterwards."""
-    monkeypatch.setenv("FATHOM_DATA", os.environ.get("FATHOM_DATA", ""))
 
 
 # --- a run ---------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 
 import numpy as np
 import pytest
@@ -26,9 +25,8 @@ SENTENCE = "to be or not to be that is the question whether tis nobler in the mi
 
 
 @pytest.fixture(autouse=True)
-def nothing_remembered(monkeypatch):
-    """Corpora are read once in a process; and a training says where data sets are."""
-    monkeypatch.setenv("FATHOM_DATA", os.environ.get("FATHOM_DATA", ""))
+def nothing_remembered():
+    """Corpora are read once in a process."""
     for remembered in (module._planned, module._counted):
         remembered.cache_clear()
     yield
