@@ -231,21 +231,17 @@ def test_graphs_that_there_are_not_are_refused_in_one_line(model_of, changes, me
 # --- the network ---------------------------------------------------------------------------------
 
 
-def layer_norm(x, p, name):
-    centred = x - x.mean(axis=1, keepdims=True)
-    return (
-        centred / np.sqrt(x.var(axis=1, keepdims=True) + 1e-5) * p[f"{name}.weight"]
-        + (p[f"{name}.bias"])
-    )
-
-
 def textbook(scheme, spec, params, nodes, links):
     """Logits [B, n, q], a graph at a time; links as they are normalised."""
     p = {key: value.astype(np.float64) for key, value in params.items()}
-    is_normed = scheme == "qwen4_exp"  # what functions and the head read
+    # Where what functions and the head read is normed already, they have no parameters for it.
+    assert ("norm.weight" in p) == ("block.norm.weight" in p) == (scheme != "qwen4_exp")
+
+    def normed(p, x):
+        return np.array([naive.layer_norm(p, row, "norm") for row in x[:, 0]])
 
     def convolution(layer, links, x):
-        x = x[:, 0] if is_normed else layer_norm(x[:, 0], layer, "norm")
+        x = normed(layer, x)
         summed = np.stack([sum(w * row for w, row in zip(ws, x, strict=True)) for ws in links])
         hidden = np.maximum(summed @ layer["up.weight"].T + layer["up.bias"], 0)
         return (hidden @ layer["down.weight"].T + layer["down.bias"])[:, None]
@@ -258,8 +254,8 @@ def textbook(scheme, spec, params, nodes, links):
         ]
         streams = getattr(spec.connection, "streams", 1)
         connection = naive.connection_of(p)
-        x = naive.through(scheme, connection, x[:, None], blocks, streams, has_residual=False)[:, 0]
-        return (x if is_normed else layer_norm(x, p, "norm")) @ p["head.weight"].T
+        x = naive.through(scheme, connection, x[:, None], blocks, streams, has_residual=False)
+        return normed(p, x) @ p["head.weight"].T
 
     return np.stack([logits(*graph) for graph in zip(nodes, links, strict=True)])
 
