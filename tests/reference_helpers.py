@@ -11,8 +11,8 @@ import numpy as np
 from PIL import Image
 
 from fathom.config import installed_backends
+from grid_helpers import PROJECT, copy_parts
 
-PROJECT = Path(__file__).parents[1]
 REFERENCE = Path("results/reference")
 PRESET = "workflow/presets/reference.yaml"
 BUNDLES = "bundles"
@@ -43,14 +43,7 @@ moves changes more than that, and so does anything larger.
 
 def copy_of_project(folder, bundles):
     """The project in an empty folder, with these bundles as its reference."""
-    for part in PARTS:
-        source, target = PROJECT / part, folder / part
-        if source.is_dir():
-            shutil.copytree(
-                source, target, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
-            )
-        else:
-            shutil.copy(source, target)
+    copy_parts(folder, PARTS)
     shutil.copytree(bundles, folder / REFERENCE / BUNDLES)
     if (PROJECT / "data").is_dir():
         (folder / "data").symlink_to(PROJECT / "data")
