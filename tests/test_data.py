@@ -349,9 +349,14 @@ def alone(monkeypatch):
     return unavailable
 
 
-def test_a_wrong_file_of_the_system_is_never_used(system_folder, folder, alone):
-    (system_folder / TRAIN_LABELS).write_bytes(b"something else")
-    message = alone("system_folder", folder)
+@pytest.mark.parametrize(
+    ("place", "source"), [*zip(("system_folder", "server", "debian"), SOURCES, strict=True)]
+)
+def test_a_wrong_file_is_never_used(request, official, folder, monkeypatch, alone, place, source):
+    request.getfixturevalue(place)
+    monkeypatch.setenv("APT_KNOWS", "system")
+    (official / TRAIN_LABELS).write_bytes(b"<html>Please log in</html>")
+    message = alone(source, folder)
     assert message.startswith(f"{TRAIN_LABELS} there is not the official file")
     assert set(contents(folder)) == {TRAIN_IMAGES}
 
@@ -422,13 +427,6 @@ def test_missing_files_are_downloaded_from_the_official_address(server, official
     data.fetch(folder, lambda line: None)
     assert server == [TRAIN_LABELS, TEST_IMAGES]
     assert {name: contents(folder)[name] for name in data.FILES} == contents(official)
-
-
-def test_a_wrong_file_of_the_official_address_is_never_used(server, official, folder, alone):
-    (official / TRAIN_LABELS).write_bytes(b"<html>Please log in</html>")
-    message = alone("download_official", folder)
-    assert message.startswith(f"{TRAIN_LABELS} there is not the official file")
-    assert set(contents(folder)) == {TRAIN_IMAGES}
 
 
 def test_an_address_without_the_file_is_reported(server, official, folder, alone):
@@ -550,14 +548,6 @@ def test_what_apt_complains_about_is_reported(debian, folder, monkeypatch, alone
     monkeypatch.setenv("APT_OFFLINE", offline)
     assert alone("download_package", folder) == reason
     assert contents(folder) == {}
-
-
-def test_a_wrong_file_of_the_package_is_never_used(debian, official, folder, monkeypatch, alone):
-    monkeypatch.setenv("APT_KNOWS", "system")
-    (official / TEST_IMAGES).write_bytes(b"something else")
-    message = alone("download_package", folder)
-    assert message.startswith(f"{TEST_IMAGES} there is not the official file")
-    assert set(contents(folder)) == {TRAIN_IMAGES, TRAIN_LABELS}
 
 
 def test_a_package_that_cannot_be_unpacked_is_reported(debian, folder, monkeypatch, alone):
