@@ -469,7 +469,7 @@ def test_a_replacing_import_that_is_killed_loses_no_run(
         return move(path, target)
 
     monkeypatch.setattr(Path, "replace", killed)
-    monkeypatch.setattr(incoming_module, "_clean_up", lambda home: None)
+    monkeypatch.setattr(incoming_module, "_clean_up", lambda *_: None)
     with pytest.raises(Killed):
         import_bundle(already, other, "replace")
     monkeypatch.undo()

@@ -232,7 +232,7 @@ def test_these_options_write():
         "compare --out", "contribute --out", "explain --out", "export --crate", "export --zenodo",
         "fetch --record", "figures --out", "job --out", "overview-figures --out",
         "schema --definitions", "schema --out", "schema --readme", "schema --schemes",
-        "train --out", "verify --json",
+        "step-times --out", "train --out", "verify --json",
     ]  # fmt: skip
 
 

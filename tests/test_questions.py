@@ -91,7 +91,7 @@ def test_contrasts_are_answered_together(ours, also, outcome):
         share = 100 * (10 ** (sum(map(math.log10, ours)) / 3) - 1) / CHANCE
         assert share > 0
         assert [one.text for one in answer.evidence] == [
-            f"{name} against plain, 8 layers: loss over all sequences +{share:.2g} %"
+            f"{name} against plain, 8 layers: loss over all sequences +{share:.2g} % of its range"
             for name in ("hc", "the demo's mHC")
         ]
 
@@ -261,9 +261,9 @@ def test_the_best_is_named_with_its_cost():
     seconds = {"longer": 0.1, "mhc": 0.3}
     question = Best(kind="best", variants=["mhc"], against="longer", **ASKED)
     (evidence,) = ask(question, results_of(config, cells, seconds=seconds)).evidence
-    assert evidence.text.endswith("%, 1.5 × the time")
+    assert evidence.text.endswith("% of its range, 1.5 × the time")
     (evidence,) = ask(question, results_of(config, cells)).evidence
-    assert evidence.text.endswith("%")
+    assert evidence.text.endswith("% of its range")
 
 
 def test_title_and_answer_follow_from_the_questions_that_decide():

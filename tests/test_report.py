@@ -459,7 +459,7 @@ def test_a_study_of_the_demos_says_nothing_of_what_it_does_not_have(quick, tmp_p
     assert not any("hc does not learn" in s.replace("mhc", "") for s in found)
     assert not any("depth-torch" in sentence for sentence in found)
     (depth,) = [s for s in found if s.startswith("With recipe `mlx-defaults`, mhc")]
-    assert "of NaN / 0.01 at 48 layers, where 1 of 2 runs at 48 layers do not learn" in depth
+    assert "of no value or 0.01 at 48 layers, where 1 of 2 runs at 48 layers do not learn" in depth
     assert "\nNot run here.\n" in page(folder, "depth-torch")
 
 
@@ -578,7 +578,9 @@ def test_a_study_of_ones_own_is_answered_and_speaks_of_no_claim(shipped, tmp_pat
     (effect,) = answer(folder)
     assert effect[0] == "own: Does it end better than the plain residual network?"
     assert effect[1] == "**better**"
-    assert effect[2].startswith("[mine against baseline, 12 layers: loss over all sequences −22 %]")
+    assert effect[2].startswith(
+        "[mine against baseline, 12 layers: loss over all sequences −22 % of its range]"
+    )
     text = read(folder)
     assert "## Scorecard" not in text
     assert "## What could not be judged" not in text

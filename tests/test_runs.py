@@ -129,7 +129,7 @@ def test_two_processes_do_not_train_one_run(spec_on, connect_cpu, tmp_path, monk
     partial.mkdir()
     (partial / "checkpoint.safetensors").write_bytes(b"of the first")
     monkeypatch.setattr(training, "OTHER_SECONDS", 0.1)
-    with locked(partial, 0) as is_locked:
+    with locked(tmp_path, 0) as is_locked:
         assert is_locked
         with pytest.raises(RunError, match="another process") as refused:
             run_cell(spec, tmp_path, CPU)

@@ -1,4 +1,4 @@
-"""Parity: a training step of a backend, held against the float64 oracle.
+"""Parity: a training step of a backend, compared with the float64 oracle.
 
 The oracle is forward only, so gradients are held against differences of its loss along directions.
 """

@@ -225,6 +225,7 @@ def serve_job(job: socket.socket) -> NoReturn:
         leave(1)
     threading.Thread(target=_end_with, args=[job], daemon=True).start()
     status = run()
+    sys.stdout.flush(), sys.stderr.flush()  # the other end closes once it knows how this ended
     job.send(bytes([status]))
     leave(status)
 

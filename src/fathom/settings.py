@@ -12,6 +12,7 @@ import re
 import reprlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
@@ -121,8 +122,8 @@ def _parse_null(value: object) -> object:
     return None if value in NULLS else value
 
 
-def _parse_folder(name: str) -> str:
-    """The path without `~`, `//` or a trailing `/`. The folder need not exist.
+def _parse_path(name: str, kind: str) -> str:
+    """The path of a file or folder without `~`, `//` or a trailing `/`. It need not exist.
 
     Snakemake reads braces as wildcards, and programs read a leading hyphen as an option.
     """
@@ -133,14 +134,14 @@ def _parse_folder(name: str) -> str:
         )
     try:
         path = Path(name).expanduser()
-        is_other = path.exists() and not path.is_dir()
+        is_other = path.exists() and path.is_dir() != (kind == "folder")
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ValueError(f"{short_repr(name)} cannot be a folder ({reason})") from error
+        raise ValueError(f"{short_repr(name)} cannot be a {kind} ({reason})") from error
     if not path.parts:
-        raise ValueError("must name a folder of its own, as in results")
+        raise ValueError(f"must name a {kind} of its own")
     if is_other:
-        raise ValueError(f"{short_repr(name)} exists and is not a folder")
+        raise ValueError(f"{short_repr(name)} exists and is not a {kind}")
     return str(path)
 
 
@@ -205,7 +206,8 @@ QUOTED = BeforeValidator(_refuse_unquoted)
 Text = Annotated[str, QUOTED]
 OneLine = Annotated[Text, AfterValidator(lambda text: " ".join(text.split()))]
 """Text that YAML may fold: a line break would end a row of a report's table, or begin a heading."""
-Folder = Annotated[Text, AfterValidator(_parse_folder)]
+Folder = Annotated[Text, AfterValidator(partial(_parse_path, kind="folder"))]
+File = Annotated[Text, AfterValidator(partial(_parse_path, kind="file"))]
 Label = Annotated[str, Field(pattern=r"^[a-z0-9_]+$", max_length=64), QUOTED]
 """The name of a variant: a part of paths."""
 

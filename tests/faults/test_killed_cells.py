@@ -224,6 +224,23 @@ def test_a_killed_worker_is_said_in_a_line_for_each_cell(both):
         assert len(both.manifest(cell)["resumed_at_steps"]) == 1
 
 
+def test_after_ctrl_c_no_other_cell_begins(tmp_path):
+    project = tiny_project(tmp_path, seeds=[0, 1, 2, 3], backends=[quickest_backend()], steps=600)
+    folders = [project.cell_folder(cell) for cell in project.config.cells()]
+    process = project.start("-m", "fathom", "train-all", "--jobs", "2")
+
+    def begun():
+        return sum((folder / ".partial/checkpoint.safetensors").exists() for folder in folders)
+
+    wait_until(lambda: begun() == 2, process)
+    os.killpg(process.pid, signal.SIGINT)
+    printed, _ = process.communicate(timeout=30)
+    assert process.returncode != 0
+    assert "Traceback" not in printed
+    assert begun() == 2
+    assert not any((folder / "manifest.json").exists() for folder in folders)
+
+
 def test_workers_do_not_outlive_a_train_all_that_is_killed(both):
     """Or they go on beside those of the next `train-all`, in the same folders."""
     process = begin_both(both)

@@ -116,6 +116,10 @@ def platform_of(run):
     return Platform(run.cell.backend, run.platform)
 
 
+# By which times of training are compared, where the config names such a table.
+STEP_TIMES = [CONFIG.step_times] if CONFIG.step_times else []
+
+
 # Which bundles an import refused, where there are any: tables and reports say so.
 REFUSED = [str(file) for file in [refused_file(Path(STORE))] if file.exists()]
 

@@ -18,7 +18,7 @@ for name in STUDIES:
             steps=f"{RESULTS}/tables/steps.csv.gz",
             summary=f"{RESULTS}/tables/summary.csv",
             effects=f"{RESULTS}/tables/effects.csv",
-            times=TIMES if read_by(FIGURES_OF[name], "times") else [],
+            times=[*TIMES, *STEP_TIMES] if read_by(FIGURES_OF[name], "times") else [],
             others=csvs(*(t for t in FIGURE_TABLES if read_by(FIGURES_OF[name], t))),
             mixing=functools.partial(mixing_of, name),
             sampled=functools.partial(sampled_of, name),

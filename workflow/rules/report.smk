@@ -19,6 +19,7 @@ rule reports:
     input:
         TABLES,
         TIMES,
+        STEP_TIMES,
         FIGURES,
         replayed_figures,
         KEPT,

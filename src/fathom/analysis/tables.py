@@ -39,7 +39,7 @@ from fathom.runs.folder import RunError, read_rows
 from fathom.runs.run import COUNTED, Run
 from fathom.runs.validate import find_runs
 from fathom.system.errors import UserError
-from fathom.system.files import atomic_write
+from fathom.system.files import write_bytes
 from fathom.system.text import one_line
 
 AXES = ["study", "depth", "variant", "backend", "seed"]
@@ -96,7 +96,7 @@ def save_tables(tables: dict[str, pd.DataFrame], folder: Path) -> None:
     What clocks measured is in the tables of TIMES alone: so what does not show times is the same
     when a run is repeated.
     """
-    pattern = f"({'|'.join((*CLOCKS, *tasks.times()))})(_(n|mean|sd|low|high|fastest)(_[ab])?)?"
+    pattern = f"({'|'.join((*CLOCKS, *tasks.times()))})(_(n|mean|sd|low|high|fastest))?"
     files = {}
     for name, table in tables.items():
         of_clocks = [column for column in table if re.fullmatch(pattern, column)]
@@ -107,11 +107,9 @@ def save_tables(tables: dict[str, pd.DataFrame], folder: Path) -> None:
     for name, table in files.items():
         table = _edit_text(table if "seed" in table else _rounded(table), FORMULA, r"'\g<0>")
         content = table.to_csv(index=False).encode()
-        with atomic_write(folder / name) as temporary:
-            # No name or time inside the archive: the same runs make the same bytes.
-            temporary.write_bytes(
-                gzip.compress(content, LEVEL, mtime=0) if name.endswith(".gz") else content
-            )
+        # No name or time inside the archive: the same runs make the same bytes.
+        packed = gzip.compress(content, LEVEL, mtime=0) if name.endswith(".gz") else content
+        write_bytes(folder / name, packed)
 
 
 FORMULA, PLAIN_FORMULA = re.compile(r"^'*[=+\-@]"), re.compile(r"^'(?='*[=+\-@])")
@@ -143,6 +141,9 @@ def _rounded(table: pd.DataFrame) -> pd.DataFrame:
 
 
 PROFILES = "profiles.csv"
+
+STEP_TIMES = "step_times.csv"
+"""What `fathom step-times` makes; a config says where it is."""
 
 TEXT = (
     "key", "study", "variant", "against", "connection", "backend", "platform", "platform_a",
@@ -176,6 +177,7 @@ COLUMNS = {
     "variance.csv": ["depth", "variant", "recipe_share", "platform_share", "seed_share",
                      "other_share"],
     "variance_summary.csv": ["factor", "median", "decides"],
+    STEP_TIMES: ["study", "depth", "variant", "backend", "machine", "seconds"],
     **dict(TIMES.values()),
 }  # fmt: skip
 """What tables have whatever they are of, by file name."""
@@ -234,22 +236,6 @@ def read_with_times(file: Path, name: str = "") -> pd.DataFrame:
     if not table[keys].astype(str).equals(times[keys].astype(str)):
         raise TableError(f"{file.with_name(own)}: does not fit {file.name}; {MAKE_AGAIN}")
     return table.join(times.drop(columns=keys))
-
-
-def with_times_of_networks(summary: pd.DataFrame, config: Config) -> pd.DataFrame:
-    """The summary with times, where variants whose steps are the same work have one time of a step.
-
-    That is the fastest of the first of them, since others may have been trained on another day.
-    """
-    per_step = "seconds_per_step_fastest"
-    if per_step not in summary:  # nothing was run
-        return summary
-    studies = config.studies.keys() & set(summary["study"])
-    same = {study: config.same_work(study) for study in studies}
-    pairs = summary[["study", "variant"]].itertuples(index=False)
-    networks = [same.get(study, {}).get(variant, variant) for study, variant in pairs]
-    groups = summary.assign(variant=networks).groupby(GROUP)[per_step]
-    return summary.assign(**{per_step: groups.transform("first")})
 
 
 def _table(rows: Sequence[Mapping[str, Any]], name: str) -> pd.DataFrame:
@@ -545,13 +531,10 @@ def comparison_table(cells: pd.DataFrame, summary: pd.DataFrame) -> pd.DataFrame
     Step-0 differences are the largest over common seeds: relative, |a − b| / |b|, for loss and
     gradient norm, absolute for the gain, which is a logarithm. NaN where a side is not finite.
     """
-    parts = itertools.product(("score", *_averaged_in(cells)), ("n", "mean", "low", "high"))
-    names = [*map("_".join, parts), "n", "diverged", "at_chance"]
-    both_sides = [f"{name}_{side}" for name in names for side in "ab"]
     rows = []
     for a, b in itertools.combinations(summary["platform"].unique(), 2):
-        left, right = (summary[summary["platform"] == side] for side in (a, b))
-        both = left.merge(right, on=CELL, suffixes=("_a", "_b"))
+        left, right = (summary.loc[summary["platform"] == side, CELL] for side in (a, b))
+        both = left.merge(right)
         for _, pair in both.iterrows():
             row = {**pair[CELL], "platform_a": a, "platform_b": b}
             same = cells[(cells[CELL] == pair[CELL].tolist()).all(axis=1)]
@@ -562,5 +545,5 @@ def comparison_table(cells: pd.DataFrame, summary: pd.DataFrame) -> pd.DataFrame
                 x, y = (pd.to_numeric(seeds[f"{metric}_{side}"]) for side in "ab")
                 scale = 1 if metric == "gain_first" else y.abs()
                 row[f"{metric}_difference"] = ((x - y).abs() / scale).max(skipna=False)
-            rows.append({**row, **pair[both_sides]})
+            rows.append(row)
     return _table(rows, "comparison.csv")

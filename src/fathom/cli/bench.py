@@ -13,6 +13,7 @@ import numpy as np
 import typer
 
 from fathom.cli.options import (
+    DEFAULT_CONFIG,
     ConfigFiles,
     Device,
     Threads,
@@ -52,7 +53,7 @@ def bench(
         Path | None, output_file(help="Also draw it, as this PNG and as SVG.")
     ] = None,
 ) -> None:
-    """Measure how fast training and the workflow are on this machine.
+    """Measure the speed of training and of the workflow.
 
     Training steps are compared with a textbook step and with the machine's matrix products, in
     turns, so a slowdown affects both sides. Run nothing else meanwhile: the steps take ten
@@ -76,18 +77,47 @@ def bench(
             draw_bench(table, figure)
 
 
+@app.command("step-times", epilog=example("fathom step-times released state"))
+def step_times(
+    studies: Annotated[
+        list[str] | None, typer.Argument(help="Only these studies; default: all.")
+    ] = None,
+    config: ConfigFiles = DEFAULT_CONFIG,
+    turns: Annotated[int, typer.Option(min=1, help="How many times each network runs.")] = 5,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads of a step.")] = 1,
+    out: Annotated[Path, output_file(help="The table; - prints it.")] = Path("step_times.csv"),
+) -> None:
+    """Time a step of each network of a study, in turns.
+
+    With `step_times: FILE` in the config, reports and figures compare training times by this table.
+    Else they take the clocks of runs, which may have trained beside other work. Run nothing else
+    meanwhile.
+    """
+    from fathom.bench import step_times as bench
+
+    settings = load_config(config)
+    chosen = studies or list(settings.studies)
+    check_known("study", chosen, settings.studies)
+    rows = []
+    for row in bench.step_times(settings, chosen, turns, threads):
+        typer.echo(f"{row.study:20} {row.variant:20} {1e3 * row.seconds:.4g} ms", err=True)
+        rows.append(row)
+    with atomic_write(out) as temporary, temporary.open("w", encoding="utf-8") as opened:
+        bench.write_step_times(rows, opened)
+
+
 @app.command("check-device", epilog=example("fathom check-device --backend torch --device cuda"))
 def check_device(
-    backend: Annotated[str, typer.Option(help="Framework, as in torch.")] = "torch",
+    backend: Annotated[str, typer.Option(help="Framework, for example torch.")] = "torch",
     device: Device = None,
     threads: Threads = None,
     config: ConfigFiles = [Path("benchmarks/check.yaml")],  # noqa: B006, typer copies it
 ) -> None:
-    """Check in a minute that a device trains as the float64 oracle says.
+    """Check that a device trains correctly.
 
-    Takes one training step of every scheme, network and optimiser, and compares loss, gradients
-    and updated parameters. Exits with status 1 where one fails or differs by more than is allowed,
-    and says what to send.
+    In about a minute it takes one training step of every scheme, network and optimiser, and
+    compares loss, gradients and updated parameters. Exits with status 1 where one fails or differs
+    by more than is allowed, and says what to send.
     """
     from fathom import backends, parity
     from fathom.system.hardware import operating_system

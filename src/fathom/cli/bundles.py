@@ -109,7 +109,7 @@ def contribute(
     ] = False,
     force: Force = False,
 ) -> None:
-    """Train cells of the reference scale on this machine, and pack them for others.
+    """Train cells of the reference here and pack them.
 
     First estimates how long that takes. After an interruption give the same command again: trained
     cells are kept, and an interrupted one resumes from its checkpoint. At the end it checks the
@@ -243,7 +243,7 @@ def replay(
     Writes a receipt for each study and backend into RESULTS/replay.
 
     With --all it is a check that writes nothing: the exit status is 1 if a run is corrupt, has
-    another spec, or is not repeated, be it that its device is not here.
+    another spec, or cannot be repeated, for example because its device is not here.
 
     With --whole it repeats one run to its end and compares every step; the exit status is 1 if one
     differs. Only a machine like that which made the run can decide to the last digit.

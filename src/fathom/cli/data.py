@@ -51,9 +51,10 @@ def fetch(
 def corpus(
     folder: Annotated[Path, typer.Argument(help="A folder of .txt files, in UTF-8.")],
 ) -> None:
-    """Print the settings that name a text of your own, for `model:` of a study of task text.
+    """Print the settings that name a text of your own.
 
-    They tie the study's runs to these very files: training checks the hash.
+    They go into `model:` of a study of task text, and tie the study's runs to these very files:
+    training checks the hash.
     """
     found = shakespeare.own(folder)
     typer.echo(f"corpus: {json.dumps(str(folder), ensure_ascii=False)}")

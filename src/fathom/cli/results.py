@@ -65,7 +65,7 @@ def status(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show what is trained, what is left, and how long that takes.
+    """Show what is trained, what is left, and the time.
 
     Prints a line for each study; for named studies, every cell. Then the contrasts that cannot be
     told yet, and how many more seeds would be expected to decide them. Of named studies also the
@@ -124,8 +124,12 @@ def verify(
 
 
 @app.command(epilog=example("fathom record results/reference"))
-def record(folder: Annotated[Path, typer.Argument(help="A kept result.")]) -> None:
-    """Write the hashes of a kept result's files, which `fathom verify` checks.
+def record(
+    folder: Annotated[Path, typer.Argument(help="Its folder, as results/reference.")],
+) -> None:
+    """Write the hashes of a reference's files.
+
+    `fathom verify` checks them.
 
     `make reference` ends with it. It refuses a result that lacks the runs of a refused bundle.
     """
@@ -228,7 +232,7 @@ def report(
     published: PublishedFile = PUBLISHED,
     templates: TemplatesFolder = TEMPLATES,
 ) -> None:
-    """Fill the templates: RESULTS.md, a page for every study, COMPARISON.md."""
+    """Fill the templates: RESULTS.md and all other pages."""
     from fathom.report.render import write_reports
 
     settings, values, folder = _read(config, published)
@@ -241,7 +245,7 @@ def paper(
     published: PublishedFile = PUBLISHED,
     templates: TemplatesFolder = PAPER,
 ) -> None:
-    """Make the paper from tables and figures: fathom.pdf."""
+    """Make the paper, fathom.pdf."""
     from fathom.report.paper import write_paper
 
     settings, values, folder = _read(config, published)
@@ -250,7 +254,7 @@ def paper(
 
 @app.command(epilog=example("fathom page"))
 def page(config: ConfigFiles = DEFAULT_CONFIG, templates: TemplatesFolder = PAGE) -> None:
-    """Make the page from reports, figures and tables: index.html."""
+    """Make the page of all results, index.html."""
     from fathom.report.page import write_page
 
     settings = read_config(config)
@@ -263,14 +267,16 @@ def schema(
     out: Annotated[Path, output_file(help="The schema.")] = SCHEMA,
     definitions: Annotated[Path, output_file(help="The document of definitions.")] = DEFINITIONS,
     schemes: Annotated[Path, output_file(help="The document of schemes.")] = SCHEMES,
-    readme: Annotated[Path, output_file(help="The document of the kept result.")] = README,
+    readme: Annotated[
+        Path, output_file(help="The document with the reference's answers.")
+    ] = README,
     check: Annotated[bool, typer.Option("--check", help="Only check whether all are current.")] = (
         False
     ),
 ) -> None:
-    """Write the JSON schema of config.yaml, and the tables of documents.
+    """Write the JSON schema and the tables in documents.
 
-    Those of metrics and schemes come from the code, README's from the kept result.
+    Those of metrics and schemes come from the code, README's from the reference.
     """
     from fathom.report.definitions import with_tables
 
@@ -291,7 +297,10 @@ def schema(
 def schemes(
     name: Annotated[str, typer.Argument(help="Only this, as YAML for a config.")] = "",
 ) -> None:
-    """List the residual schemes that have a name: source, formula, components, size and cost."""
+    """List the named residual schemes.
+
+    With source, formula, components, size and cost.
+    """
     from fathom.report.schemes import as_text, as_yaml
 
     print(as_yaml(name) if name else as_text())
@@ -302,7 +311,10 @@ def explain(
     config: ConfigFiles = DEFAULT_CONFIG,
     out: Annotated[Path, output_folder(help="Folder for the pictures.")] = PICTURES,
 ) -> None:
-    """Draw the pictures of docs/explained, from initial parameters alone."""
+    """Draw the pictures of docs/explained.
+
+    They need initial parameters alone, and no training.
+    """
     from fathom.report.draw import draw_explained
 
     draw_explained(read_config(config), out)

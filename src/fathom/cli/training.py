@@ -41,8 +41,8 @@ app = typer.Typer()
 def train(
     name: Annotated[str, typer.Argument(metavar="STUDY", help="A study of the config.")],
     depth: Annotated[int | None, typer.Option(help="Number of layers.")] = None,
-    variant: Annotated[str | None, typer.Option(help="Residual scheme, as in mhc.")] = None,
-    backend: Annotated[str | None, typer.Option(help="Framework, as in torch.")] = None,
+    variant: Annotated[str | None, typer.Option(help="Residual scheme, for example mhc.")] = None,
+    backend: Annotated[str | None, typer.Option(help="Framework, for example torch.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of parameters and batches.")] = None,
     out: Annotated[
         Path | None, output_folder(help="Run folder; by default the one in results.")
@@ -76,7 +76,7 @@ def train_all(
     jobs: Jobs = 1,
     device: Device = None,
 ) -> None:
-    """Train every cell that is not trained yet, without Snakemake.
+    """Train all untrained cells, without Snakemake.
 
     For machines with only Python, the core packages and a framework. `fathom bundle` carries the
     runs to another machine.
@@ -151,7 +151,7 @@ def compare(
     no_compile: Annotated[
         bool, typer.Option("--no-compile", help="MLX on a GPU: run the step uncompiled.")
     ] = False,
-    backend: Annotated[str, typer.Option(help="Framework, as in torch.")] = "torch",
+    backend: Annotated[str, typer.Option(help="Framework, for example torch.")] = "torch",
     device: Device = "auto",
     threads: Annotated[
         int | None, typer.Option(min=1, help="CPU threads; by default all cores.")
@@ -191,7 +191,7 @@ def compare(
 
 @app.command(epilog=example("fathom evaluate results/runs/STUDY/4L/resnet/torch/seed0"))
 def evaluate(run: RunWithWeights, device: Device = None, threads: Threads = None) -> None:
-    """Evaluate a trained network again, from the weights in its run folder.
+    """Evaluate a trained network again, from its weights.
 
     A study keeps weights with `weights: true`.
     """
@@ -216,7 +216,7 @@ def sample(
     device: Device = None,
     threads: Threads = None,
 ) -> None:
-    """Sample text from a trained network, from the weights in its run folder.
+    """Sample text from a trained network.
 
     A study keeps weights with `weights: true`.
     """

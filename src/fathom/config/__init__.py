@@ -1,7 +1,7 @@
 """config.yaml: studies, validated, and the cells and specs they expand to."""
 
 from fathom.config.load import check_config, installed_backends, load_config, parse_yaml, read_yaml
-from fathom.config.study import CONTROL_DEPTHS, Compute, Config, Contrast, Study
+from fathom.config.study import CONTROL_DEPTHS, Compute, Config, Contrast, Study, common_depth
 from fathom.settings import ConfigError
 from fathom.spec import BACKENDS, Cell, Optimizer, Spec
 from fathom.tasks import parse_spec
@@ -9,5 +9,6 @@ from fathom.tasks import parse_spec
 __all__ = [
     "BACKENDS", "CONTROL_DEPTHS", "Cell", "Compute", "Config", "ConfigError", "Contrast",
     "Optimizer", "Spec", "Study",
-    "check_config", "installed_backends", "load_config", "parse_spec", "parse_yaml", "read_yaml",
+    "check_config", "common_depth", "installed_backends", "load_config", "parse_spec",
+    "parse_yaml", "read_yaml",
 ]  # fmt: skip

@@ -10,8 +10,8 @@ import hashlib
 import itertools
 import math
 import re
-from collections import ChainMap, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import ChainMap, Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from fnmatch import fnmatch
 from functools import cached_property
@@ -36,6 +36,7 @@ from fathom.settings import (
     NULLS,
     QUOTED,
     ConfigError,
+    File,
     Flag,
     Folder,
     Label,
@@ -423,6 +424,12 @@ class Compute(Settings):
     gpu: NonNegative = Field(0, description="GPUs of a job")
 
 
+def common_depth(depths: Iterable[int]) -> int:
+    """The depth that occurs most, the deepest of several; 0 of none."""
+    times = Counter(depths)
+    return max(times, key=lambda depth: (times[depth], depth), default=0)
+
+
 def kept(value: Any) -> Any:  # noqa: ANN401, types
     """The type of the values of an axis that a config keeps."""
     return Annotated[Annotated[list[value], Unique] | None, Nullable]
@@ -440,6 +447,12 @@ class Config(Settings):
     results: Folder = Field("results", description="folder of everything that is computed")
     reference: Annotated[Folder | None, Nullable] = Field(
         None, description="folder of a kept result, whose verdicts reports show first; null: none"
+    )
+    step_times: Annotated[File | None, Nullable] = Field(
+        None,
+        exclude_if=not_,
+        description="table of `fathom step-times`, by which training times are compared; null: by "
+        "the clocks of runs",
     )
     train: Flag = Field(True, description="false: train nothing; only imported runs count")
     connections: dict[Label, NameOrSettings] = Field(

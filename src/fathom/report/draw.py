@@ -10,6 +10,7 @@ import pandas as pd
 
 from fathom import tasks
 from fathom.analysis.platforms import Platform, labels_of
+from fathom.analysis.step_times import with_times_of_networks
 from fathom.analysis.tables import (
     AXES,
     PROFILES,
@@ -19,7 +20,6 @@ from fathom.analysis.tables import (
     read_table,
     read_with_times,
     scores_of,
-    with_times_of_networks,
     without_profiles,
 )
 from fathom.config import Cell, Config
@@ -94,9 +94,11 @@ def draw_study(
         samples = draw_samples(cells, runs)
     others = {read: tables[1].with_name(TABLES_OF[read]) for read in TABLES_OF if read in reads}
     data = {read: read_table(file) for read, file in others.items() if read != "times"}
+    inputs = (*tables, *others.values())
     if "times" in others:
         with_times = read_with_times(tables[1], STUDY_TABLES[1])
         data["times"] = with_times_of_networks(with_times, config)
+        inputs += step_times_of(config)
     labels = config.labels | labels_of(summary["platform"])
     figures = draw_figures(
         declared,
@@ -113,7 +115,7 @@ def draw_study(
         parameters=lambda variant, depth: count_parameters(config.spec(networks[variant, depth])),
         **{read: _rows_of(table, study, platform) for read, table in data.items()},
     )
-    keep(figures, out, of, (*tables, *others.values()))
+    keep(figures, out, of, inputs)
 
 
 def draw_overview(config: Config, cells: Path, variance: Path, published: Path, out: Path) -> None:
@@ -160,6 +162,11 @@ def draw_explained(config: Config, out: Path) -> None:
     declared = figures_of("explained").values()
     figures = draw_figures(declared, labels=config.labels, explained=explained(config))
     save(figures, out, only=["png"])
+
+
+def step_times_of(config: Config) -> tuple[Path, ...]:
+    """The table by which training times are compared, where there is one."""
+    return (Path(config.step_times),) if config.step_times else ()
 
 
 def keep(figures: dict[str, Figure], out: Path, of: str, inputs: Sequence[Path]) -> None:

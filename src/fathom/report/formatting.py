@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable
 from typing import Any
 
 
@@ -13,12 +11,6 @@ def number(value: float, digits: int = 3) -> str:
     if value is None or math.isnan(value):
         return "NaN"
     return f"{value:.{digits}g}".replace("-", "−")
-
-
-def common_depth(depths: Iterable[int]) -> int:
-    """The depth that occurs most, the deepest of several; 0 of none."""
-    times = Counter(depths)
-    return max(times, key=lambda depth: (times[depth], depth), default=0)
 
 
 def count_layers(depth: int, unit: str = "layer") -> str:

@@ -24,7 +24,7 @@ from fathom.report.figure_manifest import content
 from fathom.report.figures import files_of
 from fathom.report.render import TABLES, build_context, check_numbers, environment_of, fill
 from fathom.settings import ConfigError
-from fathom.system.files import atomic_write
+from fathom.system.files import write_bytes
 from fathom.system.text import printable
 
 PAPER = "fathom.pdf"
@@ -54,8 +54,7 @@ def write_paper(
             pdf = typst.compile(root / SOURCE, root=root, ignore_system_fonts=True, format="pdf")
         except typst.TypstError as error:
             raise ConfigError(f"{templates / TEMPLATE}: typst: {error.message}") from error
-    with atomic_write(folder / PAPER) as temporary:
-        temporary.write_bytes(pdf)
+    write_bytes(folder / PAPER, pdf)
 
 
 def write_source(
@@ -131,7 +130,7 @@ def find_figure(figures: Path, root: Path, *path: str) -> str:
 
 
 def hash_tables(tables: Path) -> str:
-    """SHA-256 of what all tables of the workflow hold, unpacked and in the order of their names."""
+    """SHA-256 of what the tables that it reads hold, unpacked and in the order of their names."""
     names = sorted([*(f"{table}.csv" for table in TABLES), "steps.csv.gz"])
     found = hashlib.sha256()
     for name in names:

@@ -18,9 +18,9 @@ from fathom.analysis.effective_depth import AT, BELOW, BEYOND
 from fathom.analysis.effects import HIGHER, LOWER
 from fathom.analysis.platforms import Platform
 from fathom.analysis.tables import CONFIDENCE, counted
-from fathom.config import Study
+from fathom.config import Study, common_depth
 from fathom.report.figures import Declaration
-from fathom.report.formatting import common_depth, count_layers, largest, number, with_interval
+from fathom.report.formatting import count_layers, largest, number, with_interval
 
 Record = dict[str, Any]
 """A row of a table. Its `platform` is a Platform, and `line` the line of the CSV that it is on."""

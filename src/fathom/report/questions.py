@@ -29,7 +29,8 @@ from fathom.analysis.claims.questions import (
 from fathom.analysis.claims.rules import NOT_MEASURED
 from fathom.analysis.effective_depth import BELOW, BEYOND
 from fathom.analysis.effects import AT_BEST_RATE, HIGHER, LOWER, TURNS, UNTOLD
-from fathom.report.formatting import change, common_depth, either_way, number, percent
+from fathom.config import common_depth
+from fathom.report.formatting import change, either_way, number, percent
 
 if TYPE_CHECKING:
     from fathom.analysis.claims.published import Published
@@ -314,7 +315,7 @@ def _outcome(row: Record) -> str:
 def _evidence(row: Record, study: StudyPresenter, results: Results) -> Evidence:
     sides = f"{results.name(row['variant'])} against {results.name(row['against'])}"
     depth, share = study.count_layers(row["depth"]), change(row["of_chance"])
-    text = f"{sides}, {depth}: {study.score.label} {share}"
+    text = f"{sides}, {depth}: {study.score.label} {share} of its range"
     if row["verdict"] == UNTOLD:
         text += f"; these seeds could show {either_way(row['visible'])}"
     return Evidence(text, f"tables/effects.csv#L{row['line']}")

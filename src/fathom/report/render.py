@@ -22,13 +22,13 @@ from fathom import tasks
 from fathom.analysis.attribution import APART, diverged_cells
 from fathom.analysis.claims import Published
 from fathom.analysis.platforms import labels_of
+from fathom.analysis.step_times import with_times_of_networks
 from fathom.analysis.tables import (
     CONFIDENCE,
     MIN_SEEDS,
     counted,
     read_table,
     read_with_times,
-    with_times_of_networks,
 )
 from fathom.config import Config
 from fathom.metrics import LEARNED
@@ -143,6 +143,7 @@ def build_context(
         "step_metrics": tasks.step_metrics(),
         "subset": config.subset,
         "trains": config.train,
+        "step_times": bool(config.step_times),
         "refused": refused,
         "not_run": "not imported: a bundle was refused" if refused else "not run here",
         "pm": plus_minus,

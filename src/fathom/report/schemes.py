@@ -14,10 +14,10 @@ from typing import Any
 import yaml
 
 from fathom import tasks
-from fathom.config import Config, Spec
+from fathom.config import Config, Spec, common_depth
 from fathom.models.connections.connection import ConnectionContext
 from fathom.models.connections.schemes import ABOUT, SCHEMES, resolve
-from fathom.report.formatting import common_depth, count_layers
+from fathom.report.formatting import count_layers
 from fathom.settings import ConfigError, Settings, join_values, unknown
 from fathom.tasks import Problem
 

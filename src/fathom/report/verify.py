@@ -25,7 +25,13 @@ from fathom.analysis.platforms import Platform
 from fathom.analysis.tables import write_tables
 from fathom.config import Config
 from fathom.report import kept
-from fathom.report.draw import OVERVIEW_TABLES, STUDY_TABLES, TABLES_OF, title_of
+from fathom.report.draw import (
+    OVERVIEW_TABLES,
+    STUDY_TABLES,
+    TABLES_OF,
+    step_times_of,
+    title_of,
+)
 from fathom.report.figure_manifest import MANIFEST, content, read_figure_manifest
 from fathom.report.figures import figures_of, figures_of_study, files_of
 from fathom.report.page import PAGE, page_of, write_page
@@ -285,7 +291,8 @@ def _figure_sets(config: Config, runs: Sequence[Run], tables: Path) -> Iterator[
         names = tuple(figure.name for figure in declared)
         folder, of = figures / study / platform.name, title_of(study, platform)
         reads = {read for figure in declared for read in figure.reads}
-        others = (tables / file for read, file in TABLES_OF.items() if read in reads)
+        others = [tables / file for read, file in TABLES_OF.items() if read in reads]
+        others += step_times_of(config) if "times" in reads else []
         yield FigureSet(folder, names, of, (*inputs, *others))
     inputs = tuple(tables / name for name in OVERVIEW_TABLES)
     yield FigureSet(figures / "overview", tuple(figures_of("overview")), "overview", inputs)

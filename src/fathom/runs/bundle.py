@@ -208,7 +208,7 @@ def unpack(file: Path, staging: Path, *, check: bool = True) -> dict[Cell, Manif
         limit = min(MAX_TOTAL_BYTES, FREE_BYTES + MAX_RATIO * file.stat().st_size)
         with gzip.open(file) as unzipped:
             cells = _extract(_Bounded(unzipped, limit), staging)
-        for cell in cells:
+        for cell in cells if check else ():
             _make_rows(staging / cell.path())
         manifests = {cell: read_manifest(staging / cell.path()) for cell in cells}
         for cell, manifest in manifests.items() if check else ():

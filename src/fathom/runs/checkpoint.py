@@ -20,6 +20,9 @@ from fathom.system.files import write_bytes
 from fathom.system.text import one_line
 from fathom.train import Resume
 
+ROWS = ".rows"
+"""The name of the rows so far, as UTF-8, among the arrays of the state."""
+
 
 class Checkpoint:
     """The checkpoint of a training: the state of its trainer, and the rows up to it.
@@ -38,9 +41,11 @@ class Checkpoint:
         """Replace the checkpoint atomically."""
         metadata = {
             "identity": self.identity,
-            "rows": "".join(encode_row(row) for row in rows),
             "resumed_at_steps": json.dumps(self.resumed_at),
         }
+        # An array: metadata may have a hundred megabytes, which long trainings would pass.
+        text = "".join(encode_row(row) for row in rows).encode()
+        state = {**state, ROWS: np.frombuffer(text, np.uint8)}
         metadata["sha256"] = _digest(metadata, state)
         write_bytes(self.file, save(state, metadata))
 
@@ -59,7 +64,8 @@ class Checkpoint:
             if metadata["identity"] != self.identity:
                 before, now = json.loads(metadata["identity"]), json.loads(self.identity)
                 return self._start_anew(compare_specs(before, now))
-            rows = [decode_row(line) for line in metadata["rows"].splitlines()]
+            text = state.pop(ROWS).tobytes().decode()
+            rows = [decode_row(line) for line in text.splitlines()]
             resumed_at = json.loads(metadata["resumed_at_steps"])
         except FileNotFoundError:
             return None

@@ -22,12 +22,14 @@ PARTS = 6
 def incoming(home: Path) -> Iterator[Path]:
     """A folder inside `home`, which no other import cleans up meanwhile."""
     home.mkdir(parents=True, exist_ok=True)
-    with locked(home, math.inf):
-        _clean_up(home)
-        try:
-            yield Path(tempfile.mkdtemp(prefix=PREFIX, dir=home))
-        finally:
+    with locked(home, math.inf) as is_locked:
+        if is_locked:
             _clean_up(home)
+        own = Path(tempfile.mkdtemp(prefix=PREFIX, dir=home))
+        try:
+            yield own
+        finally:
+            _clean_up(home, own.name)
 
 
 def move_in(run: Path, target: Path, home: Path, folder: Path) -> None:
@@ -48,9 +50,9 @@ def recover(home: Path) -> None:
                 _clean_up(home)
 
 
-def _clean_up(home: Path) -> None:
+def _clean_up(home: Path, pattern: str = f"{PREFIX}*") -> None:
     """Delete the folders of imports; a run whose place nothing has taken goes back there."""
-    for folder in home.glob(f"{PREFIX}*"):
+    for folder in home.glob(pattern):
         for run in (folder / REPLACED).glob("/".join("*" * PARTS)):
             target = home / run.relative_to(folder / REPLACED)
             if not target.exists():

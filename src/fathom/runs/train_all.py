@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -69,7 +70,8 @@ def train_each(
             yield spec, _train_one(spec, run_folder(results, spec.cell), compute)
         return
     # Spawned: a forked child would inherit the threads and locks of a framework.
-    with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_end_with_parent) as pool:
+    pool = ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_end_with_parent)
+    try:
         pending = {
             pool.submit(_train_one, spec, run_folder(results, spec.cell), compute): spec
             for spec in specs
@@ -80,10 +82,16 @@ def train_each(
             except BrokenProcessPool:
                 # By the system, out of memory perhaps. The pool gives up its other cells too.
                 yield pending[future], "a worker was killed; run it again to go on"
+    finally:
+        pool.shutdown(cancel_futures=True)  # after Ctrl-C those that have not begun never do
 
 
 def _end_with_parent() -> None:
-    """End this worker when its parent is killed, or it would go on writing beside the next one."""
+    """End this worker with its parent, or it would go on writing beside the next one.
+
+    Ctrl-C ends it too: the pool's own loop would take the next cell.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     parent = parent_process()
     if parent is None:
         return
@@ -96,6 +104,8 @@ def _end_with_parent() -> None:
 
 
 def _train_one(spec: Spec, folder: Path, compute: Compute) -> str:
+    if validate_run(folder, spec).status == "measured":
+        return ""  # by another process, since this one began
     try:
         run_cell(spec, folder, compute, log_lines(spec))
     except OSError as error:

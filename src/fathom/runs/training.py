@@ -102,11 +102,10 @@ def run_cell(
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Keep other processes from training into `folder`. Raises RunError if one does so already."""
-    partial = folder / PARTIAL
-    partial.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         try:
-            stack.enter_context(locked(partial, OTHER_SECONDS))
+            stack.enter_context(locked(folder, OTHER_SECONDS))
         except BlockingIOError:
             raise RunError(
                 f"{folder}: another process trains it; wait until that is over, or end it"

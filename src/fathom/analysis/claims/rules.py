@@ -1220,8 +1220,8 @@ class LineInDepth(Relation):
         rises = fit.slope - half > 0 and r_squared >= self.r_squared
         verdict = verdict_of(rises, fit.slope + half <= 0)
         reason = (
-            f"slope {fit.slope:.4g} ± {half:.2g} per layer over {join_values(depths)} layers, "
-            f"R² {r_squared:.4f}"
+            f"log10 rises by {fit.slope:.4g} ± {half:.2g} per layer over {join_values(depths)} "
+            f"layers, R² {r_squared:.4f}"
         )
         seeds = int(runs["seed"].nunique())
         return Judgement(verdict, reason, fit.slope, half, self.published, seeds)

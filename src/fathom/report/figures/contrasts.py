@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from fathom.config import common_depth
 from fathom.report.figures import figure, frames, panels, style
 from fathom.report.figures.style import count_layers
-from fathom.report.formatting import common_depth
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,9 +42,9 @@ LETTER, SPACE = 0.22, 0.12
 def effects(effects: pd.DataFrame, score: Score, title: str) -> Figure:
     """Which single change matters? The difference of the score, seed by seed.
 
-    Mean over seeds and 95 % interval, as a share of the distance from chance to perfect. Shaded:
-    too small to matter. Black: the effect is established, beside all others of the study. Hollow:
-    the sides differ in several settings.
+    Mean over seeds and 95 % interval, as a share of the distance from chance to perfect, on an axis
+    that is logarithmic beyond 2 %. Shaded: too small to matter. Black: the effect is established,
+    beside all others of the study. Hollow: the sides differ in several settings.
     """
     from fathom.analysis.effects import HIGHER, LOWER  # it loads SciPy
     from fathom.analysis.established import SMALLEST
@@ -125,6 +125,8 @@ def variants(summary: pd.DataFrame, cells: pd.DataFrame, score: Score, title: st
         )
         if ax is not axes[0]:
             ax.set_yticklabels([])
+        if ax.get_xscale() == "linear":  # which a narrow panel has no room for at full length
+            ax.locator_params(axis="x", nbins=3)
     axes[0].set_title(count_layers(depth), loc="left", pad=22)
     return style.finish(page, title)
 
@@ -183,9 +185,9 @@ def frontier(
     """Which design costs least for its score? Against parameters, and against training time.
 
     At the depth that most variants have. A marker is the mean over seeds, a bar their range. Time
-    is relative to the plain network of the study, or to the fastest variant, by the fastest run of
-    each. Filled, on the grey line: the frontier, of variants than which no other is both cheaper
-    and better.
+    is relative to the plain network of the study, or to the fastest variant, by steps that were
+    timed in turns, or else by the fastest run of each. Filled, on the grey line: the frontier, of
+    variants than which no other is both cheaper and better.
     """
     own = costs(times, cells, plain, parameters, score)
     if len(own) < 2:
@@ -239,7 +241,6 @@ def costs(
         rows[["variant", "seconds_per_step_fastest"]], on="variant"
     )
     found["parameters"] = [parameters(variant, depth) / 1000 for variant in found["variant"]]
-    # The median step of the fastest run: other work on the machine only adds to it.
     steps = own.groupby("variant")["steps"].first()
     seconds = found.set_index("variant")["seconds_per_step_fastest"] * steps[found["variant"]]
     fastest = seconds.idxmin() if seconds.notna().any() else ""

@@ -34,6 +34,9 @@ MOST_SWEEPS = 4
 MOST_NAMES = 8
 """So many names fit beside a panel."""
 
+MOST_UPRIGHT = 8
+"""So many depths have room beside each other below a panel."""
+
 MOST_ASIDE = 0.3
 """Of the distance between two depths: within it lie the points of one."""
 
@@ -136,12 +139,17 @@ def _sweep(
         if len(known):
             ends.setdefault(variant, (known["x"].iloc[-1], known["mean"].iloc[-1], variant))
     levels = frames.near(panels.levels_of(sweep, score), table[["low", "high"]].stack())
-    panels.value_axis(ax, levels, log=log)
+    shallow, deep = (table.loc[table["depth"] == d, "mean"].max() for d in (depths[0], depths[-1]))
+    for name, level in levels.items():  # its name stands above the line: where no curve does
+        style.level(ax, name, level, side="right" if shallow > level > deep else "left")
+    if log:
+        style.log_if_wide(ax)
     ax.margins(y=0.1)  # room for the name of the line, below the title
     usual = sweep["steps"].mode().iloc[0]
     ax.set_xticks(
         range(len(depths)),
         [str(d) if steps[d] == usual else f"{d}\n{steps[d]:g} steps" for d in depths],
+        rotation=90 if len(depths) > MOST_UPRIGHT else 0,
     )
     ax.set_xlim(-0.4, len(depths) - 0.6)
     ax.set_ylabel(panels.score_label(score))

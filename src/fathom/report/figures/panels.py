@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -164,7 +165,7 @@ def side_by_side(steps: pd.DataFrame, metrics: Sequence[str], title: str) -> Fig
 def coincide(groups: Sequence[Sequence[str]]) -> str:
     """A line of a title that names variants whose curves coincide; empty without any."""
     named = "; ".join(", ".join(map(style.label_of, group)) for group in groups)
-    return f"\nthese coincide: {named}" if groups else ""
+    return "\n" + textwrap.fill(f"these coincide: {named}", 90) if groups else ""
 
 
 def curves(

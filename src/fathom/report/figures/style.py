@@ -288,15 +288,10 @@ def space_out(heights: Sequence[float], gap: float) -> list[float]:
 
     Those that are too near stand around their mean.
     """
-    groups: list[list[float]] = []  # [sum of wished middles, members]
-    for height in heights:
-        groups.append([height, 1])
-        while len(groups) > 1:
-            (a, m), (b, n) = groups[-2:]
-            if b / n - a / m >= gap * (m + n) / 2:
-                break
-            groups[-2:] = [[a + b, m + n]]
-    return [total / n + gap * (i - (n - 1) / 2) for total, n in groups for i in range(int(n))]
+    from scipy.optimize import isotonic_regression
+
+    least = gap * np.arange(len(heights))
+    return (isotonic_regression(np.array(heights) - least).x + least).tolist()
 
 
 def level(ax: Axes, name: str, value: float, *, side: Literal["left", "right"] = "right") -> None:

@@ -102,7 +102,7 @@ def trade_off(steps: pd.DataFrame, title: str) -> Figure:
         return style.placeholder(f"{title}\nno variant has both a Sinkhorn and a similarity")
     last = frames.last_rows(found)
     depths, variants = sorted(last["depth"].unique()), list(last["variant"].unique())
-    page, (axes,) = style.grid(1, len(kinds), (style.WIDTH, 5))
+    page, (axes,) = style.grid(1, len(kinds), (style.WIDTH, 4.5 + 0.2 * len(variants)))
     for ax, kind in zip(axes, kinds, strict=True):
         for (variant, depth), runs in last.groupby(["variant", "depth"], sort=False):
             marker, colour = style.marker_of(depths.index(depth)), style.colour_of(variant)

@@ -1,0 +1,51 @@
+"""Times of a training step that can be compared: measured in turns, by `fathom step-times`.
+
+Runs have clocks too. But runs train beside other work, and on other days: the same step takes twice
+as long in some. Without the file, the fastest run of a network stands for it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from fathom.analysis.platforms import Platform
+from fathom.analysis.tables import GROUP, STEP_TIMES, read_table
+from fathom.config import Config
+
+REMEDY = "make it again: fathom step-times, or take `step_times` out of the config"
+
+PER_STEP = "seconds_per_step_fastest"
+
+
+def with_times_of_networks(summary: pd.DataFrame, config: Config) -> pd.DataFrame:
+    """The summary with times, where variants whose steps are the same work have one time of a step.
+
+    Of a study on a platform that is in the table `step_times` of the config, it is the measured
+    time, and NaN where that was not measured. Else it is the fastest run of the first of them,
+    since others may have been trained on another day. Raises TableError if that is no such table.
+    """
+    if PER_STEP not in summary:  # nothing was run
+        return summary
+    studies = config.studies.keys() & set(summary["study"])
+    same = {study: config.same_work(study) for study in studies}
+    pairs = summary[["study", "variant"]].itertuples(index=False)
+    networks = [same.get(study, {}).get(variant, variant) for study, variant in pairs]
+    by_network = summary.assign(variant=networks)
+    seconds = by_network.groupby(GROUP)[PER_STEP].transform("first")
+    if config.step_times:
+        table = read_table(Path(config.step_times), REMEDY, name=STEP_TIMES)
+        found = {}
+        for row in table.itertuples():
+            # Of a run that was made here no table says the machine: it is this one.
+            for machine in (row.machine, ""):
+                platform = Platform(row.backend, machine).name
+                found[row.study, row.depth, row.variant, platform] = row.seconds
+        there = {(study, platform) for study, _, _, platform in found}
+        keys = list(by_network[GROUP].itertuples(index=False, name=None))
+        timed = pd.Series([found.get(key) for key in keys], summary.index, dtype=float)
+        is_timed = [(key[0], key[-1]) in there for key in keys]
+        seconds = seconds.mask(np.array(is_timed, bool), timed)
+    return summary.assign(**{PER_STEP: seconds})

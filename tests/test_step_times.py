@@ -1,0 +1,109 @@
+"""Times of a step that reports compare: those of runs, or those measured in turns."""
+
+import csv
+import json
+import math
+
+import pytest
+from typer.testing import CliRunner
+
+from fathom import cli
+from fathom.analysis.step_times import with_times_of_networks
+from fathom.analysis.tables import TableError, summary_table
+from fathom.config import installed_backends
+from fathom.runs.folder import platform_name
+from fathom.system.hardware import cpu_model, operating_system
+from run_helpers import CPU_PLATFORM, GPU_PLATFORM, STUDY, config_with
+from tables_helpers import frame, run
+
+VARIANTS = [
+    "baseline",
+    {"plain_fast": {"connection": "baseline", "optimizer": {"lr": 0.1}}},
+    {"plain_long": {"connection": "baseline", "steps": 9}},
+    {"plain_wide": {"connection": "baseline", "model": {"hidden": 80}}},
+    "mhc",
+]
+CLOCKS = {"baseline": 0.2, "plain_fast": 0.1, "plain_long": 0.5, "plain_wide": 0.3, "mhc": 0.4}
+
+
+def summary_of(**axes):
+    """Runs of every variant, each with its own time."""
+    return [run(variant=v, seconds_per_step=t, **axes) for v, t in CLOCKS.items()]
+
+
+def times_of(runs, config):
+    found = with_times_of_networks(summary_table(frame(*runs)), config)
+    return dict(zip(found["variant"], found["seconds_per_step_fastest"], strict=True))
+
+
+def measured(tmp_path, *rows):
+    """A config that names a table of measured times."""
+    names = ("study", "depth", "variant", "backend", "machine", "seconds")
+    lines = [",".join(map(str, row)) for row in (names, *rows)]
+    (tmp_path / "times.csv").write_text("\n".join(lines) + "\n")
+    config = config_with(studies=("a", "b"), variants=VARIANTS)
+    return config.model_copy(update={"step_times": str(tmp_path / "times.csv")})
+
+
+def test_variants_of_one_network_have_one_time_of_a_step():
+    """That of the first, as others may be of another day; of another network its own."""
+    found = times_of(summary_of(depth=8), config_with(variants=VARIANTS))
+    assert found == {**CLOCKS, "plain_fast": 0.2, "plain_long": 0.2}
+
+
+def test_measured_times_stand_for_the_clocks_of_runs(tmp_path):
+    """Of every variant of the network; what was not measured has none."""
+    rows = [("a", 8, "baseline", "torch", CPU_PLATFORM, 0.1), ("a", 8, "mhc", "torch", "other", 3)]
+    config = measured(tmp_path, *rows)
+    plain = dict.fromkeys(("baseline", "plain_fast", "plain_long"), 0.1)
+    # Made here: no table says the machine.
+    assert times_of(summary_of(depth=8), config) == pytest.approx(
+        {**plain, "plain_wide": math.nan, "mhc": 3}, nan_ok=True
+    )
+    imported = times_of(summary_of(depth=8, machine=CPU_PLATFORM), config)
+    assert imported == pytest.approx(
+        {**plain, "plain_wide": math.nan, "mhc": math.nan}, nan_ok=True
+    )
+    assert all(map(math.isnan, times_of(summary_of(depth=4), config).values()))
+    for axes in ({"machine": GPU_PLATFORM}, {"backend": "mlx"}, {"study": "b"}):
+        assert times_of(summary_of(depth=8, **axes), config)["mhc"] == CLOCKS["mhc"]
+
+
+def test_a_table_of_something_else_is_refused_by_name(tmp_path):
+    config = measured(tmp_path)
+    (tmp_path / "times.csv").write_text("study,depth\na,8\n")
+    with pytest.raises(TableError, match=r"times\.csv: has no column 'variant'.*step-times"):
+        times_of(summary_of(depth=8), config)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("torch" not in installed_backends(), reason="torch is not installed")
+def test_each_network_is_timed_once_at_the_depth_that_most_variants_have(tmp_path):
+    (config := tmp_path / "config.yaml").write_text(
+        json.dumps(
+            {
+                "studies": {
+                    "a": {
+                        **STUDY,
+                        "variants": [*VARIANTS[:3], "mhc"],
+                        "depths": [1],
+                        "plain_depths": [2],
+                    }
+                }
+            }
+        )
+    )
+    out = tmp_path / "times.csv"
+    command = ["step-times", "-c", str(config), "--turns", "2", "--out", str(out)]
+    assert CliRunner().invoke(cli.app, command).exit_code == 0
+    rows = list(csv.DictReader(out.open()))
+    assert sorted((row["variant"], row["depth"]) for row in rows) == [
+        ("baseline", "1"),
+        ("mhc", "1"),
+    ]
+    assert {row["machine"] for row in rows} == {
+        platform_name("cpu", cpu_model(), operating_system())
+    }
+    for row in rows:
+        low, middle, high = (float(row[name]) for name in ("low", "seconds", "high"))
+        assert 0 < low <= middle <= high
