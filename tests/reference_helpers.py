@@ -16,7 +16,7 @@ from grid_helpers import PROJECT, copy_parts
 REFERENCE = Path("results/reference")
 PRESET = "workflow/presets/reference.yaml"
 BUNDLES = "bundles"
-PARTS = ("src", "workflow", "report", "docs", "envs", "config.yaml", "Makefile")
+PARTS = ("src", "workflow", "report", "docs", "envs", "benchmarks", "config.yaml", "Makefile")
 """Of the project, what rendering needs."""
 
 MAX_BYTES = 70 * 10**6

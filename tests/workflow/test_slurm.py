@@ -103,7 +103,7 @@ def test_short_cells_share_submissions_and_long_ones_do_not(untouched, preset, g
             assert set(resources.split(", ")) >= wanted | {f"runtime={minutes}"}
     if preset is None:
         text = (PROJECT / "docs/cluster.md").read_text(encoding="utf-8")
-        assert f"| the default study | none | {math.ceil(cells / group)} |" in text
+        assert f"| the default scale | none | {math.ceil(cells / group)} |" in text
         for more in (100, 6):
             assert f"`--group-components cells={more}` | {math.ceil(cells / more)} |" in text
 

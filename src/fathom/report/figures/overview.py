@@ -141,7 +141,8 @@ def _sweep(
     levels = frames.near(panels.levels_of(sweep, score), table[["low", "high"]].stack())
     shallow, deep = (table.loc[table["depth"] == d, "mean"].max() for d in (depths[0], depths[-1]))
     for name, level in levels.items():  # its name stands above the line: where no curve does
-        style.level(ax, name, level, side="right" if shallow > level > deep else "left")
+        side = "right" if shallow > level > deep else "left"
+        style.level(ax, name.partition(",")[0], level, side=side)
     if log:
         style.log_if_wide(ax)
     ax.margins(y=0.1)  # room for the name of the line, below the title

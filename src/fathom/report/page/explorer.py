@@ -18,7 +18,7 @@ from fathom.report.figures.panels import run_label, score_label, step_label
 from fathom.report.figures.style import colour_of
 from fathom.report.page.inline import as_json, packed
 
-EVENLY, EARLY = 23, 16
+EVENLY, EARLY = 25, 15
 """How many steps of a study are drawn: evenly spaced, and ever closer towards the first."""
 
 HALF = np.uint32(1 << 6)
