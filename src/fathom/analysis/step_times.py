@@ -23,9 +23,10 @@ PER_STEP = "seconds_per_step_fastest"
 def with_times_of_networks(summary: pd.DataFrame, config: Config) -> pd.DataFrame:
     """The summary with times, where variants whose steps are the same work have one time of a step.
 
-    Of a study on a platform that is in the table `step_times` of the config, it is the measured
-    time, and NaN where that was not measured. Else it is the fastest run of the first of them,
-    since others may have been trained on another day. Raises TableError if that is no such table.
+    Of a study at a depth and on a platform that is in the table `step_times` of the config, it is
+    the measured time, and NaN where that was not measured. Else it is the fastest run of the first
+    of them, since others may have been trained on another day. Raises TableError if that is no such
+    table.
     """
     if PER_STEP not in summary:  # nothing was run
         return summary
@@ -43,9 +44,9 @@ def with_times_of_networks(summary: pd.DataFrame, config: Config) -> pd.DataFram
             for machine in (row.machine, ""):
                 platform = Platform(row.backend, machine).name
                 found[row.study, row.depth, row.variant, platform] = row.seconds
-        there = {(study, platform) for study, _, _, platform in found}
+        there = {(study, depth, platform) for study, depth, _, platform in found}
         keys = list(by_network[GROUP].itertuples(index=False, name=None))
         timed = pd.Series([found.get(key) for key in keys], summary.index, dtype=float)
-        is_timed = [(key[0], key[-1]) in there for key in keys]
+        is_timed = [(study, depth, platform) in there for study, depth, _, platform in keys]
         seconds = seconds.mask(np.array(is_timed, bool), timed)
     return summary.assign(**{PER_STEP: seconds})
