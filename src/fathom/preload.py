@@ -225,7 +225,7 @@ def serve_job(job: socket.socket) -> NoReturn:
         leave(1)
     threading.Thread(target=_end_with, args=[job], daemon=True).start()
     status = run()
-    sys.stdout.flush(), sys.stderr.flush()  # the other end closes once it knows how this ended
+    flush()  # the other end closes once it knows how this ended
     job.send(bytes([status]))
     leave(status)
 
@@ -253,9 +253,14 @@ def run() -> int:
 
 def leave(status: int) -> NoReturn:
     """Exit at once: to unload a framework in good order takes half a second."""
+    flush()
+    os._exit(status)
+
+
+def flush() -> None:
+    """Hand on what was printed."""
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(status)
 
 
 if __name__ == "__main__":

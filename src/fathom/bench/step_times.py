@@ -47,32 +47,30 @@ def step_times(
     device = connect(YARDSTICK, "cpu", threads).device
     machine = platform_name(device.kind, device.name, operating_system())
     for study in studies:
-        depth, cells = _networks(config, study)
-        if not cells:
-            continue
+        networks = _networks(config, study)
         with ExitStack() as stack:
             workers = {
-                (cell.variant, "ours"): stack.enter_context(
-                    Worker(config.spec(cell), "ours", threads)
-                )
-                for cell in cells
+                (name, "ours"): stack.enter_context(Worker(config.spec(cell), "ours", threads))
+                for name, cell in networks.items()
             }
             times = time_in_turns(workers, turns)
-        for (variant, _), seconds in times.items():
-            found = (median(seconds), min(seconds), max(seconds))
-            yield StepTime(study, depth, variant, YARDSTICK, machine, turns, threads, *found)
+        for (name, _), seconds in times.items():
+            depth, found = networks[name].depth, (median(seconds), min(seconds), max(seconds))
+            yield StepTime(study, depth, name, YARDSTICK, machine, turns, threads, *found)
 
 
-def _networks(config: Config, study: str) -> tuple[int, list[Cell]]:
-    """The depth that most variants of a study have, and a cell of each of its networks there."""
+def _networks(config: Config, study: str) -> dict[str, Cell]:
+    """A cell of each network of a study, at the depth that most variants have.
+
+    By the first variant with that network, which need not have that depth itself.
+    """
     cells = {
         (cell.depth, cell.variant): cell
         for cell in config.cells()
         if cell.study == study and cell.backend == YARDSTICK
     }
     depth, same = common_depth(depth for depth, _ in cells), config.same_work(study)
-    first = {same[variant]: cell for (at, variant), cell in reversed(cells.items()) if at == depth}
-    return depth, list(first.values())
+    return {same[variant]: cell for (at, variant), cell in cells.items() if at == depth}
 
 
 def write_step_times(rows: Sequence[StepTime], file: TextIO) -> None:

@@ -23,13 +23,7 @@ from fathom.analysis.attribution import APART, diverged_cells
 from fathom.analysis.claims import Published
 from fathom.analysis.platforms import labels_of
 from fathom.analysis.step_times import with_times_of_networks
-from fathom.analysis.tables import (
-    CONFIDENCE,
-    MIN_SEEDS,
-    counted,
-    read_table,
-    read_with_times,
-)
+from fathom.analysis.tables import CONFIDENCE, MIN_SEEDS, counted, read_table, read_with_times
 from fathom.config import Config
 from fathom.metrics import LEARNED
 from fathom.report import schemes

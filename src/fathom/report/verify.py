@@ -25,13 +25,7 @@ from fathom.analysis.platforms import Platform
 from fathom.analysis.tables import write_tables
 from fathom.config import Config
 from fathom.report import kept
-from fathom.report.draw import (
-    OVERVIEW_TABLES,
-    STUDY_TABLES,
-    TABLES_OF,
-    step_times_of,
-    title_of,
-)
+from fathom.report.draw import OVERVIEW_TABLES, STUDY_TABLES, TABLES_OF, step_times_of, title_of
 from fathom.report.figure_manifest import MANIFEST, content, read_figure_manifest
 from fathom.report.figures import figures_of, figures_of_study, files_of
 from fathom.report.page import PAGE, page_of, write_page

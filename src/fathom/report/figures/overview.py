@@ -140,11 +140,10 @@ def _sweep(
             ends.setdefault(variant, (known["x"].iloc[-1], known["mean"].iloc[-1], variant))
     levels = frames.near(panels.levels_of(sweep, score), table[["low", "high"]].stack())
     shallow, deep = (table.loc[table["depth"] == d, "mean"].max() for d in (depths[0], depths[-1]))
-    for name, level in levels.items():  # its name stands above the line: where no curve does
-        side = "right" if shallow > level > deep else "left"
-        style.level(ax, name.partition(",")[0], level, side=side)
-    if log:
-        style.log_if_wide(ax)
+    # The name of a level stands above it: where no curve does.
+    side = "right" if any(shallow > level > deep for level in levels.values()) else "left"
+    short = {name.partition(",")[0]: level for name, level in levels.items()}
+    panels.value_axis(ax, short, log=log, side=side)
     ax.margins(y=0.1)  # room for the name of the line, below the title
     usual = sweep["steps"].mode().iloc[0]
     ax.set_xticks(

@@ -7,7 +7,7 @@ import math
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pandas as pd
 
@@ -314,10 +314,12 @@ def lines(ax: Axes, values: Values, axis: str, of: str) -> None:
     value_axis(ax, values.levels, log=values.log)
 
 
-def value_axis(ax: Axes, levels: Mapping[str, float], *, log: bool) -> None:
-    """The y axis of values that are drawn: its levels, and its scale."""
+def value_axis(
+    ax: Axes, levels: Mapping[str, float], *, log: bool, side: Literal["left", "right"] = "left"
+) -> None:
+    """The y axis of values that are drawn: its levels, named at that side, and its scale."""
     for name, value in levels.items():
-        style.level(ax, name, value, side="left")
+        style.level(ax, name, value, side=side)
     if log:
         style.log_if_wide(ax)
 
