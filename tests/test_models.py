@@ -189,18 +189,14 @@ def test_layer_norm_of_an_overflowing_variance(connect_cpu, name, expected):
     assert out == pytest.approx(np.full((1, 4), expected), nan_ok=True)
 
 
-# --- MLX's GELU from arithmetic alone -------------------------------------------------------------
+# --- MLX's GELU and attention in loops ------------------------------------------------------------
 
 
 @pytest.fixture
 def gelu_and_derivative(connect_cpu):
     """Values of MLX's GELU and, by a cotangent of 3, its derivative."""
-    connect_cpu("mlx")
+    ops = connect_cpu("mlx").ops
     import mlx.core as mx
-
-    from fathom.backends.mlx import MlxOps
-
-    ops = MlxOps(values_one_by_one=True)
 
     def evaluate(x):
         x = mx.array(x.astype(np.float32))
@@ -227,6 +223,38 @@ def test_mlx_gelu_of_what_is_huge_or_not_a_number(gelu_and_derivative):
     assert y[0] == pytest.approx([0, 1e30, 0, math.inf, math.nan, math.nan], nan_ok=True)
     assert derivative[0, :5] == pytest.approx([0.5, 1, 0, 1, 0], abs=1e-6)
     assert math.isnan(derivative[0, 5])
+
+
+@pytest.fixture
+def attention_and_gradients(connect_cpu):
+    """[4, B, H, T, D/H]: MLX's causal attention, and its gradients by a cotangent of ones."""
+    ops = connect_cpu("mlx").ops
+    import mlx.core as mx
+
+    def evaluate(*parts):
+        q, k, v = map(ops.asarray, parts)
+        (out,), gradients = mx.vjp(ops.causal_attention, [q, k, v], [mx.ones(q.shape)])
+        return np.stack([np.asarray(x) for x in (out, *gradients)])
+
+    return evaluate
+
+
+def test_mlx_attention_and_its_gradients_are_pytorchs_in_float64(attention_and_gradients):
+    torch = pytest.importorskip("torch")
+    parts = np.random.default_rng(0).standard_normal((3, 2, 2, 7, 4)) * 3
+    q, k, v = (torch.tensor(part, requires_grad=True) for part in parts)
+    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    expected = [out.detach(), *torch.autograd.grad(out.sum(), (q, k, v))]
+    assert attention_and_gradients(*parts) == pytest.approx(np.stack(expected), abs=2e-5)
+
+
+@pytest.mark.filterwarnings("error")
+def test_mlx_attention_of_what_is_not_a_number(attention_and_gradients):
+    parts = np.random.default_rng(0).standard_normal((3, 1, 1, 5, 4))
+    parts[1, 0, 0, 2] = np.nan  # a key that the last three rows see
+    out, *_ = attention_and_gradients(*parts)
+    assert np.isfinite(out[0, 0, :2]).all()
+    assert np.isnan(out[0, 0, 2:]).all()
 
 
 # --- why MLX has a layer norm of its own here ----------------------------------------------------

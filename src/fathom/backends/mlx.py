@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -19,6 +18,7 @@ from fathom.backends import (
     Trainer,
     choose_device,
 )
+from fathom.backends.mlx_loops import CausalSoftmax, Gelu
 from fathom.backends.numpy import NumpyOps
 from fathom.models.ops import CustomVJP
 from fathom.optimizers import OptimizerConfig, ParamGroup, ScheduledValues, clip_coefficient, muon
@@ -74,50 +74,6 @@ def _layer_norm_vjp(primals: Triple, cotangents: Triple, outputs: Triple) -> Tri
     )
 
 
-def quick_exp(x: array) -> array:
-    """e^x to 3e-7, relative, for −87 ≤ x ≤ 87, from arithmetic alone.
-
-    MLX's own takes its values one by one on the CPU, fifty times slower than a product. Here
-    x = k ln 2 + r with a whole k; a polynomial gives e^r and the bits of a float give 2^k.
-    """
-    # Adding 1.5·2²³ rounds to a whole number, which is then in the low bits.
-    shifted = x * (1 / math.log(2)) + 12582912.0
-    k = shifted - 12582912.0
-    r = (x - k * 0.693359375) + k * 2.12194440e-4  # ln 2 in two parts, the first exact in k
-    power = r * (1 / 720) + 1 / 120
-    for coefficient in (1 / 24, 1 / 6, 0.5, 1.0, 1.0):
-        power = power * r + coefficient
-    exponent = mx.left_shift(mx.view(shifted, mx.int32), 23) + (127 << 23)
-    return power * mx.view(exponent, mx.float32)
-
-
-@mx.custom_function
-def quick_gelu(x: array) -> tuple[array, array]:
-    """Exact GELU and its derivative, both to 1e-6, absolute, without MLX's slow erf and exp.
-
-    Φ(x) = 1 − e^(−x²/2) P(t) for x ≥ 0, with t = 1/(1 + 0.3275911 |x|/√2) and P of degree five
-    (Abramowitz and Stegun, 7.1.26: an error below 1.5e-7 in erf).
-    """
-    near = mx.clip(x, -13.0, 13.0)  # beyond, Φ is 0 or 1
-    exponential = quick_exp(near * near * -0.5)
-    t = mx.reciprocal(mx.abs(near) * (0.3275911 * math.sqrt(0.5)) + 1)
-    tail = t * 1.061405429 - 1.453152027
-    for coefficient in (1.421413741, -0.284496736, 0.254829592):
-        tail = tail * t + coefficient
-    tail = tail * t * exponential * 0.5
-    # 1 − tail above zero and tail below it: a product, since `where` is slow here too.
-    side = mx.sign(x)
-    cdf = side * (0.5 - tail) + 0.5
-    return x * cdf, cdf + near * exponential * (1 / math.sqrt(2 * math.pi))
-
-
-@quick_gelu.vjp
-def _quick_gelu_vjp(
-    primals: array, cotangents: tuple[array, array], outputs: tuple[array, array]
-) -> array:
-    return cotangents[0] * outputs[1]
-
-
 class MlxOps:
     """Ops in a float type. Docstrings: `fathom.models.ops`."""
 
@@ -147,18 +103,11 @@ class MlxOps:
     layer_norm = staticmethod(exact_layer_norm)
     to_numpy = staticmethod(np.array)
 
-    def __init__(
-        self,
-        values_one_by_one: bool = False,
-        dtype: mx.Dtype = mx.float32,
-        on_host: bool = False,
-    ) -> None:
-        """`values_one_by_one`: whether MLX computes erf without vector instructions.
+    def __init__(self, dtype: mx.Dtype = mx.float32, on_host: bool = False) -> None:
+        """`on_host`: whether arrays are in NumPy's reach, with a value as soon as it asks for one.
 
-        `on_host`: whether arrays are in NumPy's reach, with a value as soon as it asks for one: on
-        the CPU, in a step that is not compiled.
+        That is on the CPU, in a step that is not compiled.
         """
-        self.values_one_by_one = values_one_by_one
         self.on_host = on_host
         self.dtype = dtype
 
@@ -205,9 +154,9 @@ class MlxOps:
         return (row[:, None] @ x.swapaxes(1, 2))[:, 0]
 
     def custom_vjp(self, function: CustomVJP, *xs: array) -> tuple[array, ...]:
-        readable = self.on_host and all(x.dtype == mx.float32 for x in xs)
-        if readable and function.has_many_operations and (compiled := function.compiled()):
-            return self._host_vjp(compiled, *xs)
+        loops_pay = self._takes_loops(*xs) and function.has_many_operations
+        if loops_pay and (loops := function.compiled()):
+            return self._host_vjp(loops, *xs)
         outputs = 0
 
         @mx.custom_function
@@ -224,6 +173,9 @@ class MlxOps:
             return function.backward(self, tuple(results[outputs:]), tuple(cotangents[:outputs]))
 
         return tuple(whole(*xs)[:outputs])
+
+    def _takes_loops(self, *xs: array) -> bool:
+        return self.on_host and all(x.dtype == mx.float32 for x in xs)
 
     def _host_vjp(self, function: CustomVJP, *xs: array) -> tuple[array, ...]:
         """As `custom_vjp`, of a compiled function."""
@@ -251,8 +203,8 @@ class MlxOps:
         return x @ weight.T if bias is None else mx.addmm(bias, x, weight.T)
 
     def gelu(self, x: array) -> array:
-        if self.values_one_by_one:
-            return quick_gelu(x)[0]
+        if self._takes_loops(x):
+            return self._host_vjp(Gelu(), x)[0]
         return x * (1 + mx.erf(x * math.sqrt(0.5))) * 0.5
 
     def conv2d(self, x: array, weight: array, bias: array, stride: int = 1) -> array:
@@ -277,6 +229,9 @@ class MlxOps:
 
     def causal_attention(self, q: array, k: array, v: array) -> array:
         scale = q.shape[-1] ** -0.5
+        if self._takes_loops(q, k):
+            scores = (q * scale) @ k.swapaxes(-1, -2)
+            return self._host_vjp(CausalSoftmax(), scores)[0] @ v
         return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask="causal")
 
     def cross_entropy(self, logits: array, targets: array, weights: array | None = None) -> array:
@@ -293,6 +248,7 @@ class MlxOps:
 
 
 HOST_OPS = NumpyOps()
+
 
 SPLIT_AT_ONCE = 64
 """Every part of a split holds all the others: time and memory grow with the square of their number.
@@ -431,7 +387,7 @@ class MlxBackend(Backend):
 
     def __init__(self, kind: str) -> None:
         gpu = kind == "gpu"
-        self.ops = MlxOps(values_one_by_one=not gpu and sys.platform == "linux", on_host=not gpu)
+        self.ops = MlxOps(on_host=not gpu)
         info = mx.device_info() if gpu else {}
         self.device = Device(
             framework="mlx",

@@ -4,38 +4,21 @@ PyTorch, MLX and NumPy run each as several operations. Most of their time goes i
 memory that they write and read again. A loop passes over the memory once.
 
 The classes are those of `custom_vjp`, where the formulas stand; the loops of Sinkhorn's passes
-serve `sinkhorn`. Arrays are contiguous NumPy arrays of one float type. The first call in a process
-takes half a second, and the first call ever a few tenths more for each function: what was compiled
-is kept beside this file.
+serve `sinkhorn`. Arrays are contiguous NumPy arrays of one float type.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numba import njit
 
 from fathom.models.ops import CustomVJP
+from fathom.system.loops import compiled, compiled_in_order
 
 if TYPE_CHECKING:
     from fathom.models.ops import Array, Arrays, Ops
-
-
-def _compile(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:  # noqa: ANN401
-    """The function compiled at its first call; kept in a file, if there is a folder for it."""
-    try:
-        return njit(function, cache=True, error_model="numpy", **options)
-    except RuntimeError:  # none that this user may write to
-        return njit(function, error_model="numpy", **options)
-
-
-# Sums may be added in any order, as in a matrix product. Infinities and NaN stay what they are.
-_loops = partial(_compile, fastmath={"reassoc", "contract"})
-_in_order = partial(_compile, fastmath=False)
 
 
 def load() -> None:
@@ -47,7 +30,7 @@ def load() -> None:
 # --- norms and sums over streams -----------------------------------------------------------------
 
 
-@_loops
+@compiled
 def norm_scales(x: np.ndarray, eps: float) -> np.ndarray:
     """1/√(mean of x² + eps) [N, 1] of the rows of x [N, F]."""
     N, F = x.shape
@@ -60,7 +43,7 @@ def norm_scales(x: np.ndarray, eps: float) -> np.ndarray:
     return found
 
 
-@_loops
+@compiled
 def add_rows(a: np.ndarray, b: np.ndarray, factors: np.ndarray, x: np.ndarray) -> np.ndarray:
     """a + b − factors·x [N, F], with one factor for each row [N, 1]."""
     N, F = x.shape
@@ -72,7 +55,7 @@ def add_rows(a: np.ndarray, b: np.ndarray, factors: np.ndarray, x: np.ndarray) -
     return found
 
 
-@_loops
+@compiled
 def weighted_sum(weights: np.ndarray, x: np.ndarray) -> np.ndarray:
     """Σ_s w_s x_s: [N, S], [N, S, M] → [N, M]."""
     N, S, M = x.shape
@@ -88,7 +71,7 @@ def weighted_sum(weights: np.ndarray, x: np.ndarray) -> np.ndarray:
     return found
 
 
-@_loops
+@compiled
 def row_products(row: np.ndarray, x: np.ndarray) -> np.ndarray:
     """Σ_m r_m x_sm: [N, M], [N, S, M] → [N, S]."""
     N, S, M = x.shape
@@ -102,7 +85,7 @@ def row_products(row: np.ndarray, x: np.ndarray) -> np.ndarray:
     return found
 
 
-@_loops
+@compiled
 def add_to_streams(x: np.ndarray, weights: np.ndarray, y: np.ndarray) -> np.ndarray:
     """x_s + w_s y: [N, S, M], [N, S], [N, M] → [N, S, M]."""
     N, S, M = x.shape
@@ -115,7 +98,7 @@ def add_to_streams(x: np.ndarray, weights: np.ndarray, y: np.ndarray) -> np.ndar
     return found
 
 
-@_loops
+@compiled
 def mix(H: np.ndarray, weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """H x + w y: [N, S, S], [N, S], [N, S, M], [N, M] → [N, S, M]."""
     N, S, M = x.shape
@@ -132,7 +115,7 @@ def mix(H: np.ndarray, weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.
     return found
 
 
-@_loops
+@compiled
 def mix_backward(H: np.ndarray, x: np.ndarray, g: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The gradients (g xᵀ [N, S, S], Hᵀ g [N, S, M]) of H x, whose gradient is g [N, S, M]."""
     N, S, M = x.shape
@@ -219,14 +202,14 @@ class Adding(CustomVJP):
 # of `sinkhorn.Passes`, so that the scales have the same digits.
 
 
-@_in_order
+@compiled_in_order
 def _add_product(total: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
     """total += a·b, all [N]: a loop of its own, which the compiler makes one over vectors."""
     for n in range(len(total)):
         total[n] += a[n] * b[n]
 
 
-@_in_order
+@compiled_in_order
 def scales_of_passes(K: np.ndarray, passes: int, floor: float, added: float) -> np.ndarray:
     """Scales [passes + 1, S, N]: ones, and what each pass finds."""
     S, _, N = K.shape
@@ -249,7 +232,7 @@ def scales_of_passes(K: np.ndarray, passes: int, floor: float, added: float) -> 
     return found
 
 
-@_in_order
+@compiled_in_order
 def passes_backward(K: np.ndarray, scales: np.ndarray, g: np.ndarray, added: float) -> np.ndarray:
     """The gradient of K [S, S, N], from that of the normalised matrices, `g`."""
     S, _, N = K.shape

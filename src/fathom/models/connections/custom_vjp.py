@@ -66,6 +66,8 @@ class WeightedSum(CustomVJP):
 class Mixing(CustomVJP):
     """H [N, S, S], weights [N, S], streams [N, S, M], y [N, M] → (H x + w y [N, S, M],)."""
 
+    has_many_operations = True
+
     def forward(
         self, ops: Ops, H: Array, weights: Array, x: Array, y: Array
     ) -> tuple[Arrays, Arrays]:
