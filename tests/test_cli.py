@@ -206,7 +206,7 @@ def test_what_needs_too_much_memory_says_so(folder, fathom):
     spec["model"]["hidden"] = 2**50
     status, _, (line,) = fathom("job", json.dumps(spec), "--out", "run")
     assert status == 1
-    assert line.startswith("fathom: this needs more memory than there is here (")
+    assert line.startswith("fathom: this needs more memory than there is here; make batch_size")
 
 
 def test_an_output_without_the_letters_of_a_table_escapes_them(trained):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from fathom.backends import BackendError
+from fathom.backends import BackendError, memory_errors
 from fathom.backends.numpy import NumpyOps
 from fathom.config import Compute
 from fathom.datasets import fashion_mnist
@@ -147,6 +147,14 @@ def test_a_device_that_cannot_be_there_is_refused_before_anything_is_written(
     with pytest.raises(BackendError, match=f"{name} has no device '{device}' here"):
         run_cell(spec, tmp_path / "run", Compute(device=device))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_array_that_does_not_fit_into_memory_is_an_error_of_the_user():
+    torch = pytest.importorskip("torch")
+    with pytest.raises(BackendError, match="more memory than there is here"), memory_errors():
+        torch.ones(2**50)
+    with pytest.raises(RuntimeError, match="size"), memory_errors():
+        torch.ones(2) @ torch.ones(3)
 
 
 # --- interruptions -------------------------------------------------------------------------------

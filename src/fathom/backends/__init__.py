@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, ClassVar
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class BackendError(UserError):
-    """A framework or a device that is not there; the message says what would be."""
+    """A framework, a device or memory that is not there; the message says what would be."""
 
 
 ObjectiveFunction = Callable[["dict[str, Array]", "Batch"], "tuple[Array, dict[str, Array]]"]
@@ -114,6 +116,24 @@ class Backend(ABC):
     def peak_memory_bytes(self) -> int | None:
         """Most device memory in use so far; None where the device is the host."""
         return None
+
+
+@contextmanager
+def memory_errors() -> Iterator[None]:
+    """Raise BackendError where an array does not fit into memory.
+
+    The frameworks raise a RuntimeError as for anything else, in words that tell it apart.
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if isinstance(error, RuntimeError) and not re.search("out of memory|allocate", str(error)):
+            raise
+        reason = str(error).partition("\n")[0]
+        raise BackendError(
+            "this needs more memory than there is here; make batch_size or the model smaller "
+            f"({reason})"
+        ) from None
 
 
 def choose_device(framework: str, device: str, present: Mapping[str, bool]) -> str:

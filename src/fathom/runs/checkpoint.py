@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save
 
+from fathom.config import Compute
 from fathom.metrics import Row
 from fathom.runs.folder import PARTIAL, decode_row, encode_row
 from fathom.runs.validate import compare_specs
@@ -35,7 +37,14 @@ class Checkpoint:
         self.file = run / PARTIAL / "checkpoint.safetensors"
         self.identity = json.dumps(identity, sort_keys=True)
         self.resumed_at: list[int] = []
+        self.saved_at, self.saved_rows = time.monotonic(), 0
         self.file.parent.mkdir(parents=True, exist_ok=True)
+
+    def is_due(self, rows: int, compute: Compute) -> bool:
+        """Whether so many seconds have passed since the last one, or so many rows."""
+        return time.monotonic() - self.saved_at >= compute.checkpoint_seconds or bool(
+            compute.checkpoint_steps and rows - self.saved_rows >= compute.checkpoint_steps
+        )
 
     def save(self, rows: Sequence[Row], state: dict[str, np.ndarray]) -> None:
         """Replace the checkpoint atomically."""
@@ -48,6 +57,7 @@ class Checkpoint:
         state = {**state, ROWS: np.frombuffer(text, np.uint8)}
         metadata["sha256"] = _digest(metadata, state)
         write_bytes(self.file, save(state, metadata))
+        self.saved_at, self.saved_rows = time.monotonic(), len(rows)
 
     def resume(self) -> Resume | None:
         """Where to resume; None if there is no valid checkpoint of this identity.
@@ -72,6 +82,7 @@ class Checkpoint:
         except (SafetensorError, ValueError, KeyError, AttributeError):
             return self._start_anew("it is damaged, or of another version of fathom")
         self.resumed_at = [*resumed_at, len(rows)]
+        self.saved_rows = len(rows)
         return Resume(state, rows)
 
     def _start_anew(self, why: str) -> None:

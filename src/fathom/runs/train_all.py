@@ -110,6 +110,6 @@ def _train_one(spec: Spec, folder: Path, compute: Compute) -> str:
         run_cell(spec, folder, compute, log_lines(spec))
     except OSError as error:
         return of_system(error)
-    except (UserError, MemoryError) as error:
+    except UserError as error:
         return str(error)
     return ""

@@ -19,7 +19,7 @@ from safetensors.numpy import load_file
 
 import fathom
 from fathom import backends, datasets, tasks
-from fathom.backends import Backend
+from fathom.backends import Backend, memory_errors
 from fathom.config import Compute, Spec
 from fathom.runs import code_hash
 from fathom.runs.checkpoint import Checkpoint
@@ -54,8 +54,8 @@ def run_cell(
     """Train a cell into `folder`, resuming from a matching checkpoint; returns its outcome.
 
     `on_chunk` is called with the rows as they come. Writes nothing but `.partial/` before the
-    training is over. Raises BackendError if the framework or the device is missing, RunError if
-    another process trains into `folder`.
+    training is over. Raises BackendError if the framework, the device or memory is missing,
+    RunError if another process trains into `folder`.
     """
     compute = compute or Compute()
     started = datetime.now(UTC)
@@ -65,22 +65,16 @@ def run_cell(
     prefix = f"FATHOM_{spec.backend.upper()}_"  # of a backend's switches: may it fuse operations
     switches = {name: value for name, value in os.environ.items() if name.startswith(prefix)}
     identity = {"spec": spec.hash(), "code": code, **digits_of(here), "environment": switches}
-    with _alone(folder):
+    with _alone(folder), memory_errors():
         checkpoint = Checkpoint(folder, identity)
         resume = checkpoint.resume()
         rows = list(resume.rows) if resume else []
-        saved_at, saved_rows = time.monotonic(), len(rows)
-
         problem = Problem(spec)
         for chunk in train(problem, backend, resume):
             rows += chunk.rows
             on_chunk(chunk)
-            is_due = time.monotonic() - saved_at >= compute.checkpoint_seconds or (
-                compute.checkpoint_steps and len(rows) - saved_rows >= compute.checkpoint_steps
-            )
-            if is_due and len(rows) < spec.steps:
+            if len(rows) < spec.steps and checkpoint.is_due(len(rows), compute):
                 checkpoint.save(rows, chunk.trainer.state())
-                saved_at, saved_rows = time.monotonic(), len(rows)
 
         params = chunk.trainer.parameters()
         facts = {
@@ -174,14 +168,15 @@ def time_step(spec: Spec, compute: Compute) -> float:
     Starts no further step after TIMING_SECONDS, and writes nothing. Raises BackendError or
     DataError as training would.
     """
-    problem = Problem(spec)
-    trainer = trainer_for(problem, connect(spec, compute), problem.initial_parameters())
+    problem, backend = Problem(spec), connect(spec, compute)
     seconds: list[float] = []
-    for step in range(min(TIMED_STEPS, spec.steps)):
-        started = time.perf_counter()
-        take_step(problem, trainer, step)
-        trainer.collect()  # waits for the device
-        seconds.append(time.perf_counter() - started)
-        if sum(seconds) > TIMING_SECONDS:
-            break
+    with memory_errors():
+        trainer = trainer_for(problem, backend, problem.initial_parameters())
+        for step in range(min(TIMED_STEPS, spec.steps)):
+            started = time.perf_counter()
+            take_step(problem, trainer, step)
+            trainer.collect()  # waits for the device
+            seconds.append(time.perf_counter() - started)
+            if sum(seconds) > TIMING_SECONDS:
+                break
     return median(seconds[1:] or seconds)
