@@ -493,8 +493,8 @@ def test_what_is_said_to_bring_a_package_brings_it(pytestconfig):
         named = {re.match("[A-Za-z0-9_-]+", line)[0].lower() for line in brought[source]}
         of_modules = {d.lower() for module in modules for d in distributions[module]}
         assert of_modules <= named
-        # Pandas and Snakemake import these two by themselves.
-        assert named - of_modules <= {"tabulate", "snakemake-executor-plugin-slurm"}
+        # Snakemake imports it by itself.
+        assert named - of_modules <= {"snakemake-executor-plugin-slurm"}
 
 
 @pytest.mark.parametrize(("command", "package"), [("tables", "pandas"), ("report", "jinja2")])
