@@ -177,11 +177,11 @@ def load(name: str, mlx_blas: str) -> None:
 def load_backend(backend: str, mlx_blas: str) -> None:
     """Load what training needs, and compute the code hashes of what was loaded."""
     from fathom import backends, tasks
-    from fathom.models.connections import compiled
+    from fathom.models.connections import loops
     from fathom.runs import code_hash, progress, training  # noqa: F401
 
     backends.load(backend, threads=1, mlx_blas=mlx_blas)
-    compiled.load()
+    loops.load()
     for task in tasks.TASKS:
         tasks.load(task)
     learned = (name for name in sys.modules if name.startswith(("fathom.tasks.", "fathom.models.")))

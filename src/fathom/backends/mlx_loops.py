@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fathom.models.ops import CustomVJP
-from fathom.system.loops import compiled
+from fathom.system.compiled import compiled
 
 if TYPE_CHECKING:
     from fathom.models.ops import Array, Arrays, Ops

@@ -38,9 +38,9 @@ class NormedProduct(CustomVJP):
         return of_x, ops.matmul(ops.transpose(scaled, (1, 0)), x)
 
     def compiled(self) -> CustomVJP:
-        from fathom.models.connections import compiled
+        from fathom.models.connections import loops
 
-        return compiled.NormedProduct(self.eps)
+        return loops.NormedProduct(self.eps)
 
 
 class WeightedSum(CustomVJP):
@@ -58,9 +58,9 @@ class WeightedSum(CustomVJP):
         return ops.row_products(of_sum, x), of_x
 
     def compiled(self) -> CustomVJP:
-        from fathom.models.connections import compiled
+        from fathom.models.connections import loops
 
-        return compiled.WeightedSum()
+        return loops.WeightedSum()
 
 
 class Mixing(CustomVJP):
@@ -86,9 +86,9 @@ class Mixing(CustomVJP):
         )
 
     def compiled(self) -> CustomVJP:
-        from fathom.models.connections import compiled
+        from fathom.models.connections import loops
 
-        return compiled.Mixing()
+        return loops.Mixing()
 
 
 class Adding(CustomVJP):
@@ -108,9 +108,9 @@ class Adding(CustomVJP):
         return ops.row_products(y, g), g, ops.weighted_sum(weights, g)
 
     def compiled(self) -> CustomVJP:
-        from fathom.models.connections import compiled
+        from fathom.models.connections import loops
 
-        return compiled.Adding()
+        return loops.Adding()
 
 
 class MixingAndSum(CustomVJP):

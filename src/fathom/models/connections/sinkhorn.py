@@ -171,19 +171,19 @@ class CompiledPasses(Passes):
     """In loops; the scales are one array."""
 
     def forward(self, ops: Ops, Z: Array) -> tuple[Arrays, Arrays]:
-        from fathom.models.connections import compiled
+        from fathom.models.connections import loops
 
         started, K = self.begin(ops, Z)
         K = ops.contiguous(K)
-        scales = compiled.scales_of_passes(K, len(self.sides), self.floor, self.added)
+        scales = loops.scales_of_passes(K, len(self.sides), self.floor, self.added)
         return (self.end(ops, K, scales[-1], scales[-2]),), (started, K, scales)
 
     def backward(self, ops: Ops, saved: Arrays, gradients: Arrays) -> Arrays:
-        from fathom.models.connections import compiled
+        from fathom.models.connections import loops
 
         started, K, scales = saved
         g = ops.contiguous(self.laid_out(ops, gradients[0]))
-        of_K = compiled.passes_backward(K, scales, g, self.added)
+        of_K = loops.passes_backward(K, scales, g, self.added)
         return (self.of_start(ops, started, of_K),)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fathom.models.ops import CustomVJP
-from fathom.system.loops import compiled, compiled_in_order
+from fathom.system.compiled import compiled, compiled_in_order
 
 if TYPE_CHECKING:
     from fathom.models.ops import Array, Arrays, Ops
