@@ -214,7 +214,7 @@ def test_a_bundle_brings_every_file_over_as_it_was(tmp_path, weights):
     assert found == [("imported", CPU_PLATFORM)] * 2
 
 
-@pytest.mark.parametrize("name", ["demo-50", "depth-beyond"])
+@pytest.mark.parametrize("name", ["fashion", "fashion-streams"])
 def test_bundles_of_the_reference_are_read(tmp_path, name):
     """They begin with `bundle.json`, which is no longer written."""
     file = REFERENCE / f"{name}.tar.gz"
