@@ -10,6 +10,7 @@ import naive
 from fathom import tasks
 from fathom.config import Cell
 from fathom.models.gain import composite_gain
+from fathom.models.ops import LARGE
 from fathom.train import step_rows, train
 from gradients import STEADY
 from param_helpers import parameters_of
@@ -189,7 +190,7 @@ def test_layer_norm_of_an_overflowing_variance(connect_cpu, name, expected):
     assert out == pytest.approx(np.full((1, 4), expected), nan_ok=True)
 
 
-# --- MLX's GELU and attention in loops ------------------------------------------------------------
+# --- MLX's GELU and attention: large arrays in loops, GELU of others from arithmetic alone --------
 
 
 @pytest.fixture
@@ -206,9 +207,10 @@ def gelu_and_derivative(connect_cpu):
     return evaluate
 
 
+@pytest.mark.parametrize("size", [2**16, LARGE])
 @pytest.mark.parametrize("reach", [1e-3, 1, 6, 14])
-def test_mlx_gelu_and_its_derivative_to_one_millionth(gelu_and_derivative, reach):
-    x = np.linspace(-reach, reach, 2**16, dtype=np.float32)
+def test_mlx_gelu_and_its_derivative_to_one_millionth(gelu_and_derivative, reach, size):
+    x = np.linspace(-reach, reach, size, dtype=np.float32)
     y, derivative = gelu_and_derivative(x)
     x = x.astype(np.float64)
     density = np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
@@ -216,10 +218,12 @@ def test_mlx_gelu_and_its_derivative_to_one_millionth(gelu_and_derivative, reach
     assert np.abs(derivative - (ndtr(x) + x * density)).max() <= 1e-6
 
 
-def test_mlx_gelu_of_what_is_huge_or_not_a_number(gelu_and_derivative):
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("rows", [8, LARGE // 6 + 1])
+def test_mlx_gelu_of_what_is_huge_or_not_a_number(gelu_and_derivative, rows):
     """As x Φ(x) says, but at −∞, where 0·∞ has no value: the native product gives NaN too."""
     kinds = [0.0, 1e30, -1e30, math.inf, -math.inf, math.nan]
-    y, derivative = gelu_and_derivative(np.tile(kinds, (8, 1)))
+    y, derivative = gelu_and_derivative(np.tile(kinds, (rows, 1)))
     assert y[0] == pytest.approx([0, 1e30, 0, math.inf, math.nan, math.nan], nan_ok=True)
     assert derivative[0, :5] == pytest.approx([0.5, 1, 0, 1, 0], abs=1e-6)
     assert math.isnan(derivative[0, 5])
@@ -241,20 +245,21 @@ def attention_and_gradients(connect_cpu):
 
 def test_mlx_attention_and_its_gradients_are_pytorchs_in_float64(attention_and_gradients):
     torch = pytest.importorskip("torch")
-    parts = np.random.default_rng(0).standard_normal((3, 2, 2, 7, 4)) * 3
+    parts = np.random.default_rng(0).standard_normal((3, 2, 2, 256, 4)) * 3
+    assert LARGE == 2 * 2 * 256 * 256  # scores
     q, k, v = (torch.tensor(part, requires_grad=True) for part in parts)
     out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     expected = [out.detach(), *torch.autograd.grad(out.sum(), (q, k, v))]
-    assert attention_and_gradients(*parts) == pytest.approx(np.stack(expected), abs=2e-5)
+    assert attention_and_gradients(*parts) == pytest.approx(np.stack(expected), rel=1e-5, abs=2e-5)
 
 
 @pytest.mark.filterwarnings("error")
 def test_mlx_attention_of_what_is_not_a_number(attention_and_gradients):
-    parts = np.random.default_rng(0).standard_normal((3, 1, 1, 5, 4))
-    parts[1, 0, 0, 2] = np.nan  # a key that the last three rows see
+    parts = np.random.default_rng(0).standard_normal((3, 1, 1, 512, 4))
+    parts[1, 0, 0, 200] = np.nan  # a key that the rows from there on see
     out, *_ = attention_and_gradients(*parts)
-    assert np.isfinite(out[0, 0, :2]).all()
-    assert np.isnan(out[0, 0, 2:]).all()
+    assert np.isfinite(out[0, 0, :200]).all()
+    assert np.isnan(out[0, 0, 200:]).all()
 
 
 # --- why MLX has a layer norm of its own here ----------------------------------------------------

@@ -1,7 +1,7 @@
 """GELU and the softmax of causal attention in compiled loops, for MLX on the CPU.
 
 There MLX takes exponentials one number at a time. NumPy's exponential has vector instructions, and
-a loop does the rest in one pass. Arrays are contiguous and of float32.
+a loop does the rest in one pass. For large arrays (`ops.LARGE`), contiguous and of float32.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ broadcasting, slicing and `.shape` are the same in all of them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Protocol
 
@@ -15,6 +16,13 @@ Array = Any
 """A tensor of the framework that runs the model."""
 
 Arrays = tuple[Array, ...]
+
+LARGE = 2**18
+"""From so many numbers on, MLX gains more by a loop than it loses by waiting for its array.
+
+Inside a gradient the wait grows with the number of operations before: at 48 layers, loops over
+arrays of half the size cost more than they save.
+"""
 
 Layers = Sequence[Callable[[Array], Array]]
 """What a network hands to its connection: functions […, C] → […, C]."""
@@ -27,8 +35,9 @@ class CustomVJP(Protocol):
     rounding.
     """
 
-    has_many_operations: ClassVar[bool] = False
-    """Whether loops pay even where all that was put off has to be computed before them."""
+    loops_from: ClassVar[float] = math.inf
+    """How many numbers it takes for loops to pay even where all that was put off has to be computed
+    before them."""
 
     def forward(self, ops: Ops, *xs: Array) -> tuple[Arrays, Arrays]:
         """(outputs, arrays that `backward` needs)."""

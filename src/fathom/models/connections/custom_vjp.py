@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fathom.models.ops import CustomVJP
+from fathom.models.ops import LARGE, CustomVJP
 
 if TYPE_CHECKING:
     from fathom.models.ops import Array, Arrays, Ops
@@ -66,7 +66,7 @@ class WeightedSum(CustomVJP):
 class Mixing(CustomVJP):
     """H [N, S, S], weights [N, S], streams [N, S, M], y [N, M] → (H x + w y [N, S, M],)."""
 
-    has_many_operations = True
+    loops_from = LARGE
 
     def forward(
         self, ops: Ops, H: Array, weights: Array, x: Array, y: Array

@@ -84,7 +84,7 @@ class Passes(CustomVJP):
     updates the scales of rows, the next one those of columns, and so on.
     """
 
-    has_many_operations = True
+    loops_from = 0
 
     sides: Sequence[Side]
     """The side that each pass divides, in order: rows and columns in turn."""
