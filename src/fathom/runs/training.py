@@ -35,8 +35,7 @@ ROUNDING = 6
 """Raised by a change of our operations that alters last digits alone.
 
 2: Sinkhorn runs in NumPy. 3: loops are compiled, and α is a factor of φ. 4: products beside them
-are PyTorch's. 5: MLX's GELU, attention and mixing are loops. 6: those
-of large arrays alone.
+are PyTorch's. 5: MLX's GELU, attention and mixing are loops. 6: of large arrays alone.
 """
 
 OTHER_SECONDS = 10.0
