@@ -572,7 +572,8 @@ def test_the_csv_has_what_is_shown(page, plot, tmp_path, against, seeds):
     find(page, ".legend input[name=baseline]")[0].click()
     drawn = traces(page)
     find(page, "[data-csv]")[0].click()
-    (file,) = until(lambda: list(tmp_path.glob("a-*.csv")))
+    # It is there, and empty, before it is written.
+    (file,) = until(lambda: [f for f in tmp_path.glob("a-*.csv") if f.stat().st_size])
     with file.open(newline="") as opened:
         found = list(csv.DictReader(opened))
     shown = [
