@@ -18,7 +18,7 @@ from fathom.backends import (
     Trainer,
     choose_device,
 )
-from fathom.backends.mlx_loops import CausalSoftmax, Gelu
+from fathom.backends.mlx_loops import FAR, SLOPE, TAIL, CausalSoftmax, Gelu
 from fathom.backends.numpy import NumpyOps
 from fathom.models.ops import LARGE, CustomVJP
 from fathom.optimizers import OptimizerConfig, ParamGroup, ScheduledValues, clip_coefficient, muon
@@ -95,14 +95,13 @@ def quick_exp(x: array) -> array:
 def quick_gelu(x: array) -> tuple[array, array]:
     """Exact GELU and its derivative, both to 1e-6, absolute, without MLX's slow erf and exp.
 
-    Φ(x) = 1 − e^(−x²/2) P(t) for x ≥ 0, with t = 1/(1 + 0.3275911 |x|/√2) and P of degree five
-    (Abramowitz and Stegun, 7.1.26: an error below 1.5e-7 in erf).
+    As `mlx_loops.gelu`, where waiting for an array would cost more than a loop saves.
     """
-    near = mx.clip(x, -13.0, 13.0)  # beyond, Φ is 0 or 1
+    near = mx.clip(x, -FAR, FAR)
     exponential = quick_exp(near * near * -0.5)
-    t = mx.reciprocal(mx.abs(near) * (0.3275911 * math.sqrt(0.5)) + 1)
-    tail = t * 1.061405429 - 1.453152027
-    for coefficient in (1.421413741, -0.284496736, 0.254829592):
+    t = mx.reciprocal(mx.abs(near) * SLOPE + 1)
+    tail = t * TAIL[0] + TAIL[1]
+    for coefficient in TAIL[2:]:
         tail = tail * t + coefficient
     tail = tail * t * exponential * 0.5
     # 1 − tail above zero and tail below it: a product, since `where` is slow here too.

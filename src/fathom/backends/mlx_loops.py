@@ -49,6 +49,14 @@ class CausalSoftmax(CustomVJP):
 FAR = 13.0
 """Beyond, Φ is 0 or 1 to float32's last digit."""
 
+SLOPE = 0.3275911 * math.sqrt(0.5)
+TAIL = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
+"""Φ(x) = 1 − e^(−x²/2) P(t) for x ≥ 0, with t = 1/(1 + SLOPE x).
+
+2 P(t)/t is a polynomial with these coefficients, the highest first (Abramowitz and Stegun, 7.1.26:
+an error below 1.5e-7 in erf).
+"""
+
 
 @compiled
 def normal_exponents(x: np.ndarray) -> np.ndarray:
@@ -63,19 +71,15 @@ def normal_exponents(x: np.ndarray) -> np.ndarray:
 
 @compiled
 def gelu(x: np.ndarray, exponential: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """GELU and its derivative of x [N], whose e^(−x²/2) is `exponential`.
-
-    Φ(x) = 1 − e^(−x²/2) P(t) for x ≥ 0, with t = 1/(1 + 0.3275911 |x|/√2) and P of degree five
-    (Abramowitz and Stegun, 7.1.26: an error below 1.5e-7 in erf).
-    """
+    """GELU and its derivative of x [N], whose e^(−x²/2) is `exponential`."""
     of = x.dtype.type
     found, slope = np.empty_like(x), np.empty_like(x)
     for n in range(len(x)):
-        t = 1 / (of(0.3275911 * math.sqrt(0.5)) * abs(x[n]) + 1)
-        tail = of(1.061405429) * t + of(-1.453152027)
-        tail = tail * t + of(1.421413741)
-        tail = tail * t + of(-0.284496736)
-        tail = tail * t + of(0.254829592)
+        t = 1 / (of(SLOPE) * abs(x[n]) + 1)
+        tail = of(TAIL[0]) * t + of(TAIL[1])
+        tail = tail * t + of(TAIL[2])
+        tail = tail * t + of(TAIL[3])
+        tail = tail * t + of(TAIL[4])
         tail *= of(0.5) * t * exponential[n]
         cdf = 1 - tail if x[n] > 0 else tail
         density = exponential[n] * of(1 / math.sqrt(2 * math.pi))
