@@ -774,6 +774,20 @@ def test_a_gate_on_the_identity_and_its_errors_are_not_tested(test, base, expect
     )
 
 
+def test_what_is_said_to_come_from_H_res_is_not_tested_where_it_is_the_identity():
+    rows = gains({8: [1.0, 2.0, 3.0], 16: [11.0, 12.0, 13.0]})
+    test = {**RISES, "variant": "mhc", "than": "mhc"}
+    for base, of_mixing, expected in (
+        (EXACT, False, REPRODUCED),
+        (EXACT, True, NOT_MEASURED),
+        ({**EXACT, "base_diagonal_final": 0.9}, True, REPRODUCED),
+    ):
+        row = judge({**test, "of_mixing": of_mixing}, [{**row, **base} for row in rows])
+        check(row, expected)
+    reason = "cannot be tested this way: H_res of mhc is exactly the identity"
+    assert judge({**test, "of_mixing": True}, [{**r, **EXACT} for r in rows])["reason"] == reason
+
+
 def test_runs_on_the_identity_are_left_out_and_others_are_tested():
     idle = [{**run_, "seed": 3 + n} for n, run_ in enumerate(gates(0.9, 0.9))]
     row = judge(GATE, gates(0.1, 0.2, 0.3, base_diagonal_final=0.5), idle)
@@ -993,6 +1007,35 @@ def test_the_interval_of_a_correlation_by_hand():
     assert row["reason"] == "correlation 0.8 over 4 runs, from -0.7 to 1; needed: 0.5"
 
 
+# --- what more seeds may decide ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("test", "rows", "undecided"),
+    [
+        (ABOVE_HC, sides(mhc=[1.0, 0.5, 2.0], hc=[1.1, 1.2, 1.0]), True),
+        (ABOVE_HC, sides(mhc=[0.5] * 3, hc=[1.0] * 3), False),
+        (ABOVE_HC, sides(mhc=[1.0] * 3, hc=[0.5] * 3), False),
+        # Too small to matter, equal, and not compared: of these more seeds tell nothing new.
+        (ABOVE_HC, sides(mhc=[0.49] * 3, hc=[0.5] * 3), False),
+        (ABOVE_HC, sides(mhc=[0.5] * 3, hc=[0.5] * 3), False),
+        (BY_DIFFERENCE, sides("gain_final", mhc=[1.0] * 3, hc=[NAN] * 3), False),
+        # One comparison of two that is known to be small keeps the order from holding.
+        (ORDERED, sides(mhc=[1.0, 0.5, 2.0], hc=[1.1, 1.2, 1.0], baseline=[1.0, 0.5, 2.0]), False),
+        (RISES, gains({8: [1.0, 2.0, 3.0], 16: [1.0, 2.0, 6.0]}, variant="hc"), True),
+        (NEAR, gains({8: [-0.6, -0.6, 9.0]}), False),  # runs, counted one by one
+        (VARIES, sides("gain_final", mhc=[1.0, 2.0, 3.0, 4.0], hc=[1.0, 2.0, 3.0, 4.5]), True),
+        (LINE, gains({4: [1.0, 5.0], 8: [5.0, 1.0], 16: [1.0, 5.1]}), True),
+        (LINE, gains({4: [2.0] * 3, 16: [4.0] * 3, 64: [8.0] * 3}), False),  # it rises, and bends
+        (CORRELATES, points((1, 1), (2, 3), (3, 2), (4, 4)), True),
+    ],
+)
+def test_what_intervals_that_reach_both_sides_leave_open(test, rows, undecided):
+    row = judge(test, rows)
+    assert row["undecided"] == undecided, row["reason"]
+    assert not undecided or row["verdict"] == NOT_REPRODUCED
+
+
 # --- what was not measured -----------------------------------------------------------------------
 
 KINDS = [
@@ -1126,6 +1169,16 @@ ONE_SEED = {"tests": [{"studies": ["a"], **FAILS, "seeds": 1}]}
 def test_a_verdict_with_its_qualifier_and_what_holds_elsewhere(claim, rows, expected):
     row = verdict_of(claim, rows)
     assert (row["verdict"], row["qualifier"], row["elsewhere"], row["tests"]) == expected
+
+
+def test_a_claim_is_undecided_if_all_that_is_not_reproduced_is():
+    wide, small = [1.0, 0.5, 2.0], [1.0] * 3
+    tests = [{"studies": [study], **ABOVE_HC} for study in ("a", "b")]
+    for of_b, expected in (([2.0] * 3, "undecided"), (wide, "undecided"), ([1.001] * 3, "")):
+        rows = [sides(mhc=wide, hc=[1.1, 1.2, 1.0])]
+        rows += [[{**row, "study": "b"} for row in sides(mhc=small, hc=of_b)]]
+        row = verdict_of({"tests": tests}, *rows)
+        assert (row["verdict"], row["qualifier"]) == (NOT_REPRODUCED, expected)
 
 
 def test_all_tests_must_hold_whatever_their_order():

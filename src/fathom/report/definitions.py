@@ -12,7 +12,8 @@ import pandas as pd
 import yaml
 
 from fathom import tasks
-from fathom.analysis.claims.rules import VERDICTS
+from fathom.analysis.claims.rules import NOT_REPRODUCED, VERDICTS
+from fathom.analysis.claims.verdicts import UNDECIDED
 from fathom.report.kept import first_screen
 from fathom.report.schemes import components_tables, schemes_table
 
@@ -71,6 +72,8 @@ def scorecard() -> str:
     rows = [f"| source | {' | '.join(VERDICTS)} |", f"|---|{'---:|' * len(VERDICTS)}"]
     for source, claims in table.groupby("source", sort=False):
         counts = [str((claims["verdict"] == verdict).sum()) for verdict in VERDICTS]
+        if undecided := claims["qualifier"].str.contains(UNDECIDED).sum():
+            counts[VERDICTS.index(NOT_REPRODUCED)] += f" ({undecided} {UNDECIDED})"
         rows.append(f"| {sources[source]['title']} | {' | '.join(counts)} |")
     return "\n".join(rows) + "\n"
 

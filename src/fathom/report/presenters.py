@@ -14,6 +14,7 @@ import pandas as pd
 
 from fathom import tasks
 from fathom.analysis.claims.rules import NOT_MEASURED, REPRODUCED, VERDICTS
+from fathom.analysis.claims.verdicts import UNDECIDED
 from fathom.analysis.effective_depth import AT, BELOW, BEYOND
 from fathom.analysis.effects import HIGHER, LOWER
 from fathom.analysis.platforms import Platform
@@ -557,6 +558,15 @@ class VerdictsPresenter:
     def named(self, verdict: str) -> list[Record]:
         """The claims with that verdict."""
         return [row for row in self.rows if row["verdict"] == verdict]
+
+    def counts(self) -> str:
+        """How many claims have each verdict, as in '3 are reproduced, 1 is contradicted'."""
+        found = []
+        for verdict, rows in ((verdict, self.named(verdict)) for verdict in VERDICTS):
+            undecided = sum(UNDECIDED in row["qualifier"].split(", ") for row in rows)
+            text = f"{len(rows)} {'is' if len(rows) == 1 else 'are'} {verdict}"
+            found += [f"{text} ({undecided} {UNDECIDED})" if undecided else text] if rows else []
+        return ", ".join(found)
 
     def tests_of(self, claim: str, *, made: bool = False) -> list[Record]:
         """The rows of the table of claims that belong to one claim: all, or of tests made alone."""

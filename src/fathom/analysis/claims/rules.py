@@ -47,7 +47,16 @@ from fathom.analysis.tables import (
 from fathom.config import BACKENDS, Config
 from fathom.metrics import Score, tail_mean
 from fathom.models.recipes import RECIPES
-from fathom.settings import Positive, Registry, Settings, join_values, one_of, short_repr, unknown
+from fathom.settings import (
+    Flag,
+    Positive,
+    Registry,
+    Settings,
+    join_values,
+    one_of,
+    short_repr,
+    unknown,
+)
 
 REPRODUCED, NOT_REPRODUCED = "reproduced", "not reproduced"
 CONTRADICTED, NOT_MEASURED = "contradicted", "not measured"
@@ -208,6 +217,8 @@ class Judgement:
     """The fewest behind any part of it."""
     rests_on: str = ""
     """What it rests on, where that is not what its rule's verdicts rest on."""
+    undecided: bool = False
+    """Whether nothing is established because intervals reach both sides: more seeds may tell."""
 
 
 @dataclass(frozen=True)
@@ -244,8 +255,10 @@ def combine_results(
     reason = f"{too_few(seeds)}; " if verdict == NOT_MEASURED else ""
     reason += describe(worst)
     counted = RUNS if all(result.counted for result in decide) else ""
+    told = any(result.counted or result.small for result in decide)
     mean, half = worst.estimate["mean"], worst.estimate["ci95_half"]
-    return Judgement(verdict, reason, mean, half, published, seeds, counted)
+    undecided = verdict == NOT_REPRODUCED and not told
+    return Judgement(verdict, reason, mean, half, published, seeds, counted, undecided)
 
 
 def verdict_of(holds: bool, fails: bool) -> str:
@@ -275,6 +288,9 @@ class Rule(Settings):
     depths: list[int] | None = Field(None, description="of these; None: every depth that is there")
     seeds: Positive = Field(
         MIN_SEEDS, description="so many seeds a verdict takes; 1: the source tells of one run"
+    )
+    of_mixing: Flag = Field(
+        False, description="whether what it looks at is said to come from H_res and its logits"
     )
     minimum_scale: MinimumScale
     """The least sizes of a study that can be tested, where they are not those of the claim."""
@@ -891,7 +907,8 @@ class Ordered(Pair):
             result = self.judge_group(name, estimate, margin, len(common), seed_sd)
             if (lower[self.metric] - higher[self.metric]).abs().max() < ROUNDING:
                 enough = estimate["n"] >= self.seeds
-                result = replace(result, verdict=NOT_REPRODUCED if enough else NOT_MEASURED)
+                verdict = NOT_REPRODUCED if enough else NOT_MEASURED
+                result = replace(result, verdict=verdict, small="equal but for rounding")
             else:
                 result = self.unless_small(result, higher, evidence)
             results.append(result)
@@ -1224,7 +1241,10 @@ class LineInDepth(Relation):
             f"layers, R² {r_squared:.4f}"
         )
         seeds = int(runs["seed"].nunique())
-        return Judgement(verdict, reason, fit.slope, half, self.published, seeds)
+        undecided = abs(fit.slope) < half
+        return Judgement(
+            verdict, reason, fit.slope, half, self.published, seeds, undecided=undecided
+        )
 
 
 class Correlates(Relation):
@@ -1252,7 +1272,8 @@ class Correlates(Relation):
         verdict = verdict_of(low > self.at_least, high < self.at_least)
         reason = f"correlation {r:.2g} over {len(runs)} runs, from {low:.2g} to {high:.2g}"
         seeds = int(runs["seed"].nunique())
-        return Judgement(verdict, f"{reason}; needed: {self.at_least:g}", r, seeds=seeds)
+        reason += f"; needed: {self.at_least:g}"
+        return Judgement(verdict, reason, r, seeds=seeds, undecided=verdict == NOT_REPRODUCED)
 
 
 def _first_finite(runs: pd.DataFrame, metrics: Sequence[str]) -> pd.Series:

@@ -103,12 +103,14 @@ def _keeps_size(runs: pd.DataFrame) -> bool:
 
 
 def cannot_move(cells: pd.DataFrame, metrics: Iterable[str]) -> pd.Series:
-    """Of which runs one of the metrics is a gate or a Sinkhorn error that has nothing to act on.
-
-    So it is where H_res, before the gate, is the identity to the last bit.
-    """
+    """Of which runs one of the metrics is a gate or a Sinkhorn error that has nothing to act on."""
     if not {*metrics} & {*GATES, *SINKHORN_ERRORS}:
         return pd.Series(data=False, index=cells.index)
+    return mixes_nothing(cells)
+
+
+def mixes_nothing(cells: pd.DataFrame) -> pd.Series:
+    """In which runs H_res, before the gate, is the identity to the last bit."""
     exact = (cells[name] == 0 for name in SINKHORN_ERRORS)
     return (cells["base_diagonal_final"] == 1) & np.logical_and.reduce([*exact])
 

@@ -19,6 +19,7 @@ from fathom.analysis.claims.published import ANY, Claim, Published, Threshold, V
 from fathom.analysis.claims.rules import (
     NO_INTERVAL,
     NOT_MEASURED,
+    NOT_REPRODUCED,
     OVER_RUNS,
     OVER_SEEDS,
     Evidence,
@@ -45,6 +46,9 @@ from fathom.analysis.tables import (
 )
 from fathom.config import Config, Study
 from fathom.settings import join_values
+
+UNDECIDED = "undecided"
+"""The qualifier of a claim that is not reproduced, and that more seeds may yet decide."""
 
 
 def write_claims(config: Config, published: Published, folder: Path) -> None:
@@ -87,7 +91,7 @@ def claims_table(
         everywhere = claim.scope == "everywhere" or home is None
         homes = {name for name in evidence if everywhere or Platform.parse(name).backend == home}
         if not claim.tests:
-            untested = {"verdict": NOT_MEASURED, "reason": claim.untested}
+            untested = {"verdict": NOT_MEASURED, "undecided": False, "reason": claim.untested}
             rows.append({**base, **untested, "control": False, "decides": True})
         for number, test in enumerate(claim.tests, 1):
             base["number"] = number
@@ -97,8 +101,10 @@ def claims_table(
                 made = _test_rows(config, claim, again, evidence, homes)
                 rows += [{**base, **row, "control": True, "decides": False} for row in made]
     columns = ["claim", "source", "statement", "number", "test", "studies", "recipe", "platform"]
-    columns += ["verdict", "observed", "ci95_half", "published", "seeds", "rests_on", "confidence"]
-    return pd.DataFrame(rows, columns=[*columns, "scale", "control", "decides", "reason"])
+    columns += ["verdict", "undecided", "observed", "ci95_half", "published", "seeds", "rests_on"]
+    return pd.DataFrame(
+        rows, columns=[*columns, "confidence", "scale", "control", "decides", "reason"]
+    )
 
 
 def _test_rows(
@@ -147,9 +153,13 @@ def judge(config: Config, claim: Claim, test: Rule, evidence: Evidence) -> Judge
         return _no_run_of(config, test, claim.device)
     if untestable.is_timed(test.named_metrics):
         return Judgement(NOT_MEASURED, untestable.TIMED)
-    still = untestable.cannot_move(evidence.cells, test.named_metrics)
-    found = select(evidence.cells[still], test.studies, test.named_variants, test.depths)
-    evidence = replace(evidence, cells=evidence.cells[~still])
+    cells = evidence.cells
+    if test.of_mixing:
+        still = untestable.mixes_nothing(cells)
+    else:
+        still = untestable.cannot_move(cells, test.named_metrics)
+    found = select(cells[still], test.studies, test.named_variants, test.depths)
+    evidence = replace(evidence, cells=cells[~still])
     try:
         return test.judge(evidence.without(barred, least))
     except NotMeasured as gap:
@@ -242,6 +252,8 @@ def _qualifiers(verdict: str, deciding: pd.DataFrame) -> Iterator[str]:
     if verdict == NOT_MEASURED:
         yield "the tests that could be run hold"
         return
+    if verdict == NOT_REPRODUCED and is_undecided(measured):
+        yield UNDECIDED
     if (measured["scale"].fillna("") != "").any():
         yield "at another scale"
     seeds = int(measured["seeds"].min())
@@ -249,6 +261,11 @@ def _qualifiers(verdict: str, deciding: pd.DataFrame) -> Iterator[str]:
         yield "one seed" if seeds == 1 else f"{seeds} seeds"
     if len(measured) < len(deciding):
         yield "in part"
+
+
+def is_undecided(tests: pd.DataFrame) -> bool:
+    """Whether every test that is not reproduced could go either way."""
+    return bool(tests.loc[tests["verdict"] == NOT_REPRODUCED, "undecided"].all())
 
 
 def _scale_of(claim: Claim, test: Rule, studies: Sequence[Study]) -> str:
