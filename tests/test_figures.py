@@ -943,3 +943,17 @@ def test_long_names_of_effects_leave_room_and_nothing_is_cut():
     assert all(box.x0 >= 0 and box.x1 <= drawn.bbox.width for box in boxes)
     question, name = boxes[:2]
     assert name.y1 <= question.y0
+
+
+def test_a_band_of_many_steps_covers_them_with_few_points():
+    steps = np.arange(1001.0)
+    points = pd.DataFrame({"step": steps, "low": -(steps % 7), "high": steps % 7})
+    edge = style.outline(points, "step")
+    assert len(edge) == style.MOST_ON_EDGE
+    assert edge["step"].is_monotonic_increasing
+    width = steps[-1] / (style.MOST_ON_EDGE - 1)
+    for step, low, high in points.itertuples(index=False):
+        near = edge[(edge["step"] - step).abs() <= width]
+        assert near["low"].min() <= low
+        assert near["high"].max() >= high
+    assert style.outline(points[:200], "step").equals(points[:200])

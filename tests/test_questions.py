@@ -73,6 +73,8 @@ def ask(question, results):
         ((1.0, 1.0001, 1.0), (1.0, 1.0, 1.0), "no difference"),
         ((0.2, 1.0, 3.0), (0.2, 1.0, 3.0), "untold"),
         ((0.5, 0.51, 0.52), (2.0, 2.1, 2.2), "mixed"),
+        ((0.5, 0.51, 0.52), (0.2, 1.0, 3.0), "mixed"),
+        ((0.2, 1.0, 3.0), (2.0, 2.1, 2.2), "none better"),
     ],
 )
 def test_contrasts_are_answered_together(ours, also, outcome):

@@ -42,6 +42,9 @@ MOST_ANSWERS = 10
 BEST_FIRST = ("better", "turns", "no difference", "untold", "worse")
 """Outcomes of contrasts, from what answers "which is best" to what does not."""
 
+MIXED = "mixed"
+"""The outcome where variants do not agree."""
+
 MOST_ROWS = 2
 """So many pieces of evidence stand beside an answer."""
 
@@ -225,20 +228,25 @@ def _worth(row: Record, study: StudyPresenter, name: str) -> tuple[str, Evidence
 
 def _common(outcomes: Sequence[str]) -> str:
     """The outcome, if it is everywhere the same."""
-    return outcomes[0] if len(set(outcomes)) == 1 else "mixed"
+    return outcomes[0] if len(set(outcomes)) == 1 else MIXED
 
 
 def of_effects(question: Contrasts, results: Results) -> Found | None:
     """What pairs of variants show of the score of a study.
 
-    `better`, `worse`, `no difference`, `untold` or `turns`, where all pairs agree; else `mixed`.
+    `better`, `worse`, `no difference`, `untold` or `turns`, where all pairs agree; else `none
+    better`, if that is so, or `mixed`. Evidence begins with the largest effect of each outcome.
     """
     study = results.studies.get(question.study)
     rows = _contrasts(study, question.pairs, question.contrast, question.depth) if study else []
     if study is None or not rows:
         return None
     rows.sort(key=lambda row: (_outcome(row) == "untold", -abs(row["of_chance"])))
-    outcome = _common([_outcome(row) for row in rows])
+    firsts = {_outcome(row): row for row in reversed(rows)}
+    rows.sort(key=lambda row: row is not firsts[_outcome(row)])
+    outcome = _common(list(firsts))
+    if outcome == MIXED and firsts.keys().isdisjoint({"better", "turns"}):
+        outcome = "none better"
     return Found(outcome, [_evidence(row, study, results) for row in rows])
 
 

@@ -87,7 +87,7 @@ class Contrasts(Settings):
 class Effects(Question, Contrasts):
     """What contrasts of a study show of its score."""
 
-    outcomes = ("better", "worse", "no difference", "untold", "turns", "mixed")
+    outcomes = ("better", "worse", "no difference", "untold", "turns", "none better", "mixed")
     kind: Literal["effects"]
 
 

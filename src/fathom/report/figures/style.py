@@ -206,6 +206,9 @@ MOST_BANDS = 1
 FEW_PLACES = 16
 """So many bars fit beside each other along a line."""
 
+MOST_ON_EDGE = 200
+"""More points on the edge of a band are closer than a pixel of a panel at half width."""
+
 BESIDE_END = 0.012
 """How far bars after the end of all lines are apart, as a share of the axis."""
 
@@ -222,7 +225,8 @@ def bands(ax: Axes, course: pd.DataFrame, axis: str) -> None:
         colour, x = colour_of(variant), points[axis]
         ax.plot(x, points["mean"], color=colour, marker="o" if len(points) == 1 else None)
         if count <= MOST_BANDS:
-            ax.fill_between(x, points["low"], points["high"], color=colour, alpha=0.2, lw=0)
+            edge = outline(points, axis)
+            ax.fill_between(edge[axis], edge["low"], edge["high"], color=colour, alpha=0.2, lw=0)
             continue
         if len(points) <= FEW_PLACES:
             at, x = points, shifted(ax, 2.5 * aside(position, count, 1))
@@ -232,6 +236,14 @@ def bands(ax: Axes, course: pd.DataFrame, axis: str) -> None:
             beyond = at[axis] * (1.02 + BESIDE_END * position)
             ax.vlines(beyond, at["low"], at["high"], color=colour, lw=2)
     ax.autoscale_view()
+
+
+def outline(points: pd.DataFrame, axis: str) -> pd.DataFrame:
+    """A band at MOST_ON_EDGE places or fewer: of neighbours, the lowest and the highest value."""
+    if len(points) <= MOST_ON_EDGE:
+        return points
+    place = np.linspace(0, MOST_ON_EDGE - 1, len(points)).round()
+    return points.groupby(place).agg({axis: "mean", "low": "min", "high": "max"})
 
 
 def shifted(ax: Axes, points: float) -> Transform:
