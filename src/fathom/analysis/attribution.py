@@ -123,13 +123,17 @@ def variance_table(config: Config, steps: pd.DataFrame) -> pd.DataFrame:
 
     A row per depth × variant of which two studies form a design. Their runs may differ in steps,
     and a score is measured at the end alone, so this is the mean training loss over the tenth of
-    the steps that ends at the last one that all runs have. Main effects of the balanced
-    design; the rest, interactions, is `other`. Left out are cells that lack a run, and those with a
-    run that is not finite.
+    the steps that ends at the last one that all runs have. Runs are those of the seeds that both
+    studies have. Main effects of the balanced design; the rest, interactions, is `other`. Left out
+    are cells that lack a run, and those with a run that is not finite.
     """
     rows = []
     for (depth, variant), pair in designs(config, steps).items():
         group = select(steps, pair, [variant], [depth])
+        one, other = (set(group.loc[group["study"] == study, "seed"]) for study in pair)
+        group = group[group["seed"].isin(one & other)]
+        if group.empty:
+            continue
         last = int(group.groupby(["study", "seed", "platform"])["step"].max().min())
         upto = group[group["step"] <= last].sort_values("step")
         losses = upto.groupby(["study", "platform", "seed"])["loss"]
