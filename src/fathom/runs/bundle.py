@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import os
 import tarfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,9 +36,6 @@ from fathom.runs.validate import validate_run
 from fathom.system.errors import UserError
 from fathom.system.files import atomic_write, file_to_write, is_stdout, names_itself, write_text
 from fathom.system.text import one_line
-
-INDEX = "bundle.json"
-"""Older bundles begin with this list of their files. It is skipped: manifests have the hashes."""
 
 MAX_JSON_BYTES = 4 * 2**20
 MAX_FILE_BYTES = 256 * 2**20
@@ -280,13 +276,11 @@ def _extract(stream: _Bounded, staging: Path) -> list[Cell]:
         most = MAX_JSON_BYTES if name.endswith(".json") else MAX_FILE_BYTES
         if not 0 <= entry.size <= most:
             raise BundleError(f"{entry.name!r}: a size of {entry.size}, where {most} is the limit")
-        target = Path(os.devnull)  # for the list of an older bundle
-        if cell:
-            cells[cell] = None
-            if len(cells) > MAX_RUNS:
-                raise BundleError(f"holds more than {MAX_RUNS} runs")
-            target = staging / cell.path() / name
-            target.parent.mkdir(parents=True, exist_ok=True)
+        cells[cell] = None
+        if len(cells) > MAX_RUNS:
+            raise BundleError(f"holds more than {MAX_RUNS} runs")
+        target = staging / cell.path() / name
+        target.parent.mkdir(parents=True, exist_ok=True)
         with names_itself(target), target.open("wb") as opened:
             opened.writelines(stream.chunks(entry.size))
         stream.read(-entry.size % tarfile.BLOCKSIZE)  # padding
@@ -315,10 +309,8 @@ def _make_rows(folder: Path) -> None:
     columns.unlink()
 
 
-def _parse_name(name: str) -> tuple[Cell | None, str]:
-    """The cell and the file that an entry is named after; no cell for the list of a bundle."""
-    if name == INDEX:
-        return None, name
+def _parse_name(name: str) -> tuple[Cell, str]:
+    """The cell and the file that an entry is named after."""
     path, _, file = name.removeprefix("runs/").rpartition("/")
     if not name.startswith("runs/") or file not in (*RUN_FILES, WEIGHTS, COLUMNS):
         raise BundleError(f"{name!r}: is no file of a run, as in runs/CELL/spec.json")
