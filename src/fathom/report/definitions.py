@@ -13,7 +13,7 @@ import yaml
 
 from fathom import tasks
 from fathom.analysis.claims.rules import NOT_REPRODUCED, VERDICTS
-from fathom.analysis.claims.verdicts import UNDECIDED
+from fathom.analysis.claims.verdicts import UNDECIDED, count_undecided
 from fathom.report.kept import first_screen
 from fathom.report.schemes import components_tables, schemes_table
 
@@ -72,7 +72,7 @@ def scorecard() -> str:
     rows = [f"| source | {' | '.join(VERDICTS)} |", f"|---|{'---:|' * len(VERDICTS)}"]
     for source, claims in table.groupby("source", sort=False):
         counts = [str((claims["verdict"] == verdict).sum()) for verdict in VERDICTS]
-        if undecided := claims["qualifier"].str.contains(UNDECIDED).sum():
+        if undecided := count_undecided(claims["qualifier"].dropna()):
             counts[VERDICTS.index(NOT_REPRODUCED)] += f" ({undecided} {UNDECIDED})"
         rows.append(f"| {sources[source]['title']} | {' | '.join(counts)} |")
     return "\n".join(rows) + "\n"

@@ -14,7 +14,7 @@ import pandas as pd
 
 from fathom import tasks
 from fathom.analysis.claims.rules import NOT_MEASURED, REPRODUCED, VERDICTS
-from fathom.analysis.claims.verdicts import UNDECIDED
+from fathom.analysis.claims.verdicts import UNDECIDED, count_undecided
 from fathom.analysis.effective_depth import AT, BELOW, BEYOND
 from fathom.analysis.effects import HIGHER, LOWER
 from fathom.analysis.platforms import Platform
@@ -563,7 +563,7 @@ class VerdictsPresenter:
         """How many claims have each verdict, as in '3 are reproduced, 1 is contradicted'."""
         found = []
         for verdict, rows in ((verdict, self.named(verdict)) for verdict in VERDICTS):
-            undecided = sum(UNDECIDED in row["qualifier"].split(", ") for row in rows)
+            undecided = count_undecided(row["qualifier"] for row in rows)
             text = f"{len(rows)} {'is' if len(rows) == 1 else 'are'} {verdict}"
             found += [f"{text} ({undecided} {UNDECIDED})" if undecided else text] if rows else []
         return ", ".join(found)

@@ -42,9 +42,6 @@ MOST_ANSWERS = 10
 BEST_FIRST = ("better", "turns", "no difference", "untold", "worse")
 """Outcomes of contrasts, from what answers "which is best" to what does not."""
 
-MIXED = "mixed"
-"""The outcome where variants do not agree."""
-
 MOST_ROWS = 2
 """So many pieces of evidence stand beside an answer."""
 
@@ -228,7 +225,7 @@ def _worth(row: Record, study: StudyPresenter, name: str) -> tuple[str, Evidence
 
 def _common(outcomes: Sequence[str]) -> str:
     """The outcome, if it is everywhere the same."""
-    return outcomes[0] if len(set(outcomes)) == 1 else MIXED
+    return outcomes[0] if len(set(outcomes)) == 1 else "mixed"
 
 
 def of_effects(question: Contrasts, results: Results) -> Found | None:
@@ -245,7 +242,7 @@ def of_effects(question: Contrasts, results: Results) -> Found | None:
     firsts = {_outcome(row): row for row in reversed(rows)}
     rows.sort(key=lambda row: row is not firsts[_outcome(row)])
     outcome = _common(list(firsts))
-    if outcome == MIXED and firsts.keys().isdisjoint({"better", "turns"}):
+    if outcome == "mixed" and firsts.keys().isdisjoint({"better", "turns"}):
         outcome = "none better"
     return Found(outcome, [_evidence(row, study, results) for row in rows])
 

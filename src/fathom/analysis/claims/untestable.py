@@ -102,15 +102,16 @@ def _keeps_size(runs: pd.DataFrame) -> bool:
     return bool((runs["amax_forward_log10_final"].abs() <= SAME_SIZE).all())
 
 
-def cannot_move(cells: pd.DataFrame, metrics: Iterable[str]) -> pd.Series:
-    """Of which runs one of the metrics is a gate or a Sinkhorn error that has nothing to act on."""
-    if not {*metrics} & {*GATES, *SINKHORN_ERRORS}:
+def cannot_move(
+    cells: pd.DataFrame, metrics: Iterable[str], *, of_mixing: bool = False
+) -> pd.Series:
+    """Of which runs one of the metrics is a gate or a Sinkhorn error that has nothing to act on.
+
+    So it is where H_res, before the gate, is the identity to the last bit. `of_mixing`: whether
+    any metric is looked at for what H_res does to it.
+    """
+    if not (of_mixing or {*metrics} & {*GATES, *SINKHORN_ERRORS}):
         return pd.Series(data=False, index=cells.index)
-    return mixes_nothing(cells)
-
-
-def mixes_nothing(cells: pd.DataFrame) -> pd.Series:
-    """In which runs H_res, before the gate, is the identity to the last bit."""
     exact = (cells[name] == 0 for name in SINKHORN_ERRORS)
     return (cells["base_diagonal_final"] == 1) & np.logical_and.reduce([*exact])
 

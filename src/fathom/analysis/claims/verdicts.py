@@ -6,7 +6,7 @@ Definitions: docs/definitions.md, "Verdicts".
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -154,10 +154,7 @@ def judge(config: Config, claim: Claim, test: Rule, evidence: Evidence) -> Judge
     if untestable.is_timed(test.named_metrics):
         return Judgement(NOT_MEASURED, untestable.TIMED)
     cells = evidence.cells
-    if test.of_mixing:
-        still = untestable.mixes_nothing(cells)
-    else:
-        still = untestable.cannot_move(cells, test.named_metrics)
+    still = untestable.cannot_move(cells, test.named_metrics, of_mixing=test.of_mixing)
     found = select(cells[still], test.studies, test.named_variants, test.depths)
     evidence = replace(evidence, cells=cells[~still])
     try:
@@ -252,7 +249,8 @@ def _qualifiers(verdict: str, deciding: pd.DataFrame) -> Iterator[str]:
     if verdict == NOT_MEASURED:
         yield "the tests that could be run hold"
         return
-    if verdict == NOT_REPRODUCED and is_undecided(measured):
+    lacking = measured[measured["verdict"] == NOT_REPRODUCED]
+    if verdict == NOT_REPRODUCED and lacking["undecided"].all():
         yield UNDECIDED
     if (measured["scale"].fillna("") != "").any():
         yield "at another scale"
@@ -263,9 +261,9 @@ def _qualifiers(verdict: str, deciding: pd.DataFrame) -> Iterator[str]:
         yield "in part"
 
 
-def is_undecided(tests: pd.DataFrame) -> bool:
-    """Whether every test that is not reproduced could go either way."""
-    return bool(tests.loc[tests["verdict"] == NOT_REPRODUCED, "undecided"].all())
+def count_undecided(qualifiers: Iterable[str]) -> int:
+    """How many claims with these qualifiers more seeds may yet decide."""
+    return sum(UNDECIDED in qualifier.split(", ") for qualifier in qualifiers)
 
 
 def _scale_of(claim: Claim, test: Rule, studies: Sequence[Study]) -> str:
