@@ -191,6 +191,43 @@ def test_the_validation_loss_is_the_mean_over_all_windows(
         assert module.validation_loss(end) == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("held_out", "count", "starts"),
+    [
+        ("abcdefghijklmnopqrs", 2, [7]),  # between 0 and 15
+        (
+            "abcdefghijklm",
+            2,
+            [4],
+        ),  # each window shares nothing with its neighbours, and no more fits
+        ("abcdefghijk", 2, []),
+        ("abcdefghijklm", 1, []),
+    ],
+)
+def test_tuning_windows_share_nothing_with_held_out_windows(
+    make_spec, tmp_path, held_out, count, starts
+):
+    folder = put(tmp_path / "own", a=held_out, b="abcdefghijklmnopqrs")
+    spec = make_spec(task="text", **named(folder), length=3, validation_windows=count)
+    found = module.tuning_windows(spec)
+    assert found.tolist() == [list(range(start, start + 4)) for start in starts]
+    assert not set(found.ravel()) & set(module.held_out_windows(spec).ravel())
+
+
+def test_the_tuning_loss_is_the_mean_over_its_windows(spec_on, parameters_off_symmetry):
+    spec = spec_on(variant="plain", length=4, width=8, depth=1)
+    params = parameters_off_symmetry(spec)
+    logits = [
+        naive.transformer("plain", spec, params, w[None, :-1]) for w in module.tuning_windows(spec)
+    ]
+    losses = [
+        naive.cross_entropy(x, w[None, 1:])
+        for x, w in zip(logits, module.tuning_windows(spec), strict=True)
+    ]
+    assert losses
+    assert module.tuning_loss(end_of(spec, params)) == pytest.approx(np.mean(losses), rel=1e-11)
+
+
 # --- evaluations while training ------------------------------------------------------------------
 
 

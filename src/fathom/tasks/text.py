@@ -113,12 +113,27 @@ def noise_batch(spec: Spec) -> Batch:
     return batch_of(rng.integers(0, spec.model.vocab, shape).astype(np.int32))
 
 
-def held_out_windows(spec: Spec) -> np.ndarray:
-    """The windows [N, T + 1] of every evaluation, evenly spread over the held-out text."""
-    text, length = corpus_of(spec.model).validation, spec.model.length
-    last_start = len(text) - length - 1
+def held_out_starts(spec: Spec) -> np.ndarray:
+    """Starts [N] of the windows of every evaluation, evenly spread over the held-out text."""
+    last_start = len(corpus_of(spec.model).validation) - spec.model.length - 1
     count = min(spec.model.validation_windows, last_start + 1)
-    return windows(text, np.linspace(0, last_start, count).astype(int), length)
+    return np.linspace(0, last_start, count).astype(int)
+
+
+def held_out_windows(spec: Spec) -> np.ndarray:
+    """The windows [N, T + 1] of every evaluation."""
+    return windows(corpus_of(spec.model).validation, held_out_starts(spec), spec.model.length)
+
+
+def tuning_windows(spec: Spec) -> np.ndarray:
+    """The windows [N, T + 1] halfway between those of the evaluations, without their characters.
+
+    N is 0 where the held-out text is too short for windows that share none.
+    """
+    starts, length = held_out_starts(spec), spec.model.length
+    middles = (starts[:-1] + starts[1:]) // 2
+    is_apart = (middles - starts[:-1] > length) & (starts[1:] - middles > length)
+    return windows(corpus_of(spec.model).validation, middles[is_apart], length)
 
 
 # --- metrics ------------------------------------------------------------------------------------
@@ -126,9 +141,18 @@ def held_out_windows(spec: Spec) -> np.ndarray:
 
 def validation_loss(trained: Trained) -> float:
     """Mean cross-entropy over the held-out windows, in nats per character."""
-    held_out = held_out_windows(trained.problem.spec)
-    firsts = range(0, len(held_out), EVALUATION_BATCH)
-    return trained.mean_loss(batch_of(held_out[i : i + EVALUATION_BATCH]) for i in firsts)
+    return _loss_over(trained, held_out_windows(trained.problem.spec))
+
+
+def tuning_loss(trained: Trained) -> float | None:
+    """Mean cross-entropy over the tuning windows, in nats per character; None without any."""
+    between = tuning_windows(trained.problem.spec)
+    return _loss_over(trained, between) if len(between) else None
+
+
+def _loss_over(trained: Trained, chosen: np.ndarray) -> float:
+    firsts = range(0, len(chosen), EVALUATION_BATCH)
+    return trained.mean_loss(batch_of(chosen[i : i + EVALUATION_BATCH]) for i in firsts)
 
 
 def characters_per_byte(trained: Trained) -> float:
@@ -174,6 +198,14 @@ STEP_METRICS = Registry(
             validation_loss,
             when="evaluations",
             shown="validation {:.4g}",
+            bounds=POSITIVE,
+        ),
+        "tuning_loss": StepMetric(
+            "tuning loss (nats)",
+            "mean cross-entropy on held-out windows between those of the validation loss, in nats: "
+            "what rates are chosen by",
+            tuning_loss,
+            when="last step",
             bounds=POSITIVE,
         ),
         "characters_per_byte": StepMetric(
