@@ -156,7 +156,6 @@ REFUSED = {
     "replay troch": "unknown backend 'troch'",
     "train larger": "unknown study 'larger' (known: small)",
     "figures --study a": "--steps",
-    "export": "nothing to export: give --crate FOLDER, --zenodo FILE, or both",
 }
 
 
@@ -229,7 +228,7 @@ OUTPUTS = [
 def test_these_options_write():
     assert sorted(f"{' '.join(words)} {option}" for words, option, _ in OUTPUTS) == [
         "bench --figure", "bench --out", "bundle create --out", "cell-figures --out",
-        "compare --out", "contribute --out", "explain --out", "export --crate", "export --zenodo",
+        "compare --out", "contribute --out", "explain --out",
         "fetch --record", "figures --out", "job --out", "overview-figures --out",
         "schema --definitions", "schema --out", "schema --readme", "schema --schemes",
         "step-times --out", "train --out", "verify --json",

@@ -14,7 +14,6 @@ PACKAGES = {
         "PIL", "jinja2", "markdown_it", "matplotlib", "pandas", "plotly", "pooch", "scipy",
         "snakemake", "typst",
     ),
-    ".[archive]": ("rocrate",),
 }  # fmt: skip
 """Arguments of pip, and the modules that each installs; pyproject.toml has the versions."""
 
