@@ -8,10 +8,10 @@ from typing import NoReturn
 from fathom.system.text import printable
 
 PACKAGES = {
-    ".": ("numpy", "pydantic", "safetensors", "typer", "yaml"),
+    ".": ("numpy", "pooch", "pydantic", "safetensors", "tqdm", "typer", "yaml"),
     ".[torch]": ("numba", "torch"),
     ".[workflow]": (
-        "PIL", "jinja2", "markdown_it", "matplotlib", "pandas", "plotly", "pooch", "scipy",
+        "PIL", "jinja2", "markdown_it", "matplotlib", "pandas", "plotly", "scipy",
         "snakemake", "typst",
     ),
 }  # fmt: skip
