@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help all setup test test-slow test-browser test-faults test-cluster test-long test-reference \
-  lint format verify reference page paper smoke dry-runs schema clean validator test-peers
+  lint format verify reference page paper smoke dry-runs schema clean test-peers
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -58,10 +58,6 @@ test: $(STAMP) ## set up, then run every fast test
 test-slow: $(STAMP) ## CONTRIBUTING's examples, processes that preload, whole workflows
 	$(BIN)/python -m pytest -m slow -n 2 --dist loadfile --durations 15
 
-validator: $(STAMP) ## what checks archives, for test-slow: 80 MB, since it needs older packages
-	$(PYTHON) -m venv $(VENV)/validator
-	$(VENV)/validator/bin/python -m pip install --quiet roc-validator==0.13.0
-
 # A folder of their own, seen by these tests alone. What else they import is in the environment.
 PEERS := $(VENV)/peers
 $(PEERS)/.complete: tests/peers.txt $(STAMP)
@@ -70,7 +66,7 @@ $(PEERS)/.complete: tests/peers.txt $(STAMP)
 	  --requirement $<
 	@touch $@
 
-# And the sides of `fathom bench` that wrap our sub-layers in these packages.
+# And the sides of benchmarks/steps.py that wrap our sub-layers in these packages.
 test-peers: $(PEERS)/.complete ## hold connections against those of released models: 95 MB
 	PYTHONPATH=$(PEERS) PEERS_ARE_THERE=1 $(BIN)/python -m pytest -m peers tests/test_peers.py -rs
 	PYTHONPATH=$(PEERS) $(BIN)/python -m pytest -m "slow or not slow" tests/test_bench.py -rs \

@@ -1,13 +1,15 @@
-"""docs/artifact.md: its numbers are the config's, and its commands do what it says."""
+"""CITATION.cff and docs/artifact.md: their numbers are the config's, their commands work."""
 
 import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
+import yaml
 from PIL import Image
 
 from command_helpers import shell
+from fathom import __version__
 from fathom.config import installed_backends
 from fathom.report.figures import figures_of_study
 from markdown_helpers import parsed
@@ -37,6 +39,15 @@ def test_the_table_has_every_study_and_its_sums(default_config):
     total, seconds = map(sum, zip(*rows().values(), strict=True))
     text = " ".join(PAGE.read_text(encoding="utf-8").split())
     assert f"all {total} trainings, {seconds} s" in text
+
+
+def test_the_citation_names_this_version_and_its_sources():
+    """By the keys that the Citation File Format requires; archives read nothing else."""
+    cited = yaml.safe_load((PROJECT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert {"cff-version", "message", "title", "authors"} <= set(cited)
+    assert (cited["version"], cited["license"]) == (__version__, "MIT")
+    named = [work["identifiers"][0]["value"] for work in cited["references"]]
+    assert named == ["arXiv:2512.24880", "arXiv:2409.19606"]
 
 
 @pytest.mark.slow

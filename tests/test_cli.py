@@ -151,12 +151,10 @@ REFUSED = {
     "train-all --set steps": "write KEY=VALUE, as in depths=[12]",
     "status larger": "unknown study 'larger' (known: small)",
     "bundle import --keep --replace b.tar.gz": "--keep and --replace exclude each other",
-    "bench nothing": "unknown part 'nothing'",
     "fetch minst": "unknown data set 'minst'",
     "replay troch": "unknown backend 'troch'",
     "train larger": "unknown study 'larger' (known: small)",
     "figures --study a": "--steps",
-    "export": "nothing to export: give --crate FOLDER, --zenodo FILE, or both",
 }
 
 
@@ -228,11 +226,11 @@ OUTPUTS = [
 
 def test_these_options_write():
     assert sorted(f"{' '.join(words)} {option}" for words, option, _ in OUTPUTS) == [
-        "bench --figure", "bench --out", "bundle create --out", "cell-figures --out",
-        "compare --out", "contribute --out", "explain --out", "export --crate", "export --zenodo",
+        "bundle create --out", "cell-figures --out", "compare --out", "contribute --out",
+        "explain --out",
         "fetch --record", "figures --out", "job --out", "overview-figures --out",
         "schema --definitions", "schema --out", "schema --readme", "schema --schemes",
-        "step-times --out", "train --out", "verify --json",
+        "train --out", "verify --json",
     ]  # fmt: skip
 
 

@@ -2,27 +2,51 @@
 
 import json
 import math
+import os
 
 import pytest
 
 from fathom import cli
-from fathom.config import Compute
-from fathom.report import compare
-from fathom.report.compare import SMALL, compare_variants, comparison, outlook
-from fathom.runs.estimate import assumed_seconds
-from fathom.settings import ConfigError
+from fathom.report.compare import comparison
+from fathom.runs import train_all
+from fathom.runs.folder import run_folder
 from run_helpers import metric_rows, write_run
 
 NAN = math.nan
+LOSSES = {"resnet": [2.0, 1.5, 1.0], "mhc_causal": [2.0, NAN, NAN], "hc": [2.3, 2.3, 2.3]}
+ACCURACY = {"resnet": 0.75, "mhc_causal": 0.1, "hc": 0.125}
 
 
-def specs_of(**changes):
-    config = comparison("fashion", {"backends": ["torch"], **changes})
-    return [config.spec(cell) for cell in config.cells()]
+@pytest.fixture
+def compare(monkeypatch, tmp_path):
+    """A function that compares with these options: specs and compute settings; runs by hand."""
+    asked = []
+
+    def train(specs, results, compute, jobs):
+        for spec in specs:
+            asked.append((spec, compute))
+            rows = metric_rows(LOSSES[spec.variant], grad_norm_stem=[0.5, 0.25, 0.125])
+            rows[0] = {name: rows[0][name] for name in rows[1]}  # images have no trace of layers
+            rows[-1]["test_accuracy"] = ACCURACY[spec.variant]
+            write_run(run_folder(results, spec.cell), spec, rows)
+            yield spec, ""
+
+    monkeypatch.setenv("FATHOM_MLX_COMPILE", "")
+    monkeypatch.setattr(train_all, "train_each", train)
+    monkeypatch.setattr(train_all, "installed_backends", lambda: ("mlx", "torch"))
+    monkeypatch.setattr(train_all, "estimate_by_timing", lambda specs, compute: 7200.0 * len(specs))
+    monkeypatch.setattr("fathom.datasets.fetch", lambda name, log: log(f"fetched {name}"))
+
+    def run(options):
+        cli.main(["compare", "fashion", *options.split(), "--out", str(tmp_path)])
+        return {spec.variant: (spec, compute) for spec, compute in asked}
+
+    return run
 
 
-def test_without_changes_it_is_what_the_source_published():
-    specs = specs_of()
+def test_without_changes_it_is_what_the_source_published(tmp_path):
+    config = comparison("fashion", {"backends": ["torch"]}, tmp_path)
+    specs = [config.spec(cell) for cell in config.cells()]
     assert [spec.variant for spec in specs] == ["resnet", "hc_causal", "mhc_causal", "hc", "mhc"]
     for spec in specs:
         assert (spec.depth, spec.seed, spec.steps, spec.batch_size) == (100, 42, 500, 64)
@@ -31,102 +55,35 @@ def test_without_changes_it_is_what_the_source_published():
         assert (o.lr, o.weight_decay, o.schedule) == (8e-4, 0.1, "cosine")
 
 
-def test_changes_are_laid_over_it_setting_by_setting():
-    (spec,) = specs_of(
-        variants=["mhc_causal"],
-        depths=[3],
-        steps=None,
-        seeds=None,
-        model={"width": 8, "dropout": None},
-        optimizer={"lr": 0.01, "schedule": "constant", "weight_decay": None},
-    )
-    assert (spec.depth, spec.steps, spec.seed) == (3, 500, 42)
-    assert (spec.model.width, spec.model.dropout) == (8, 0.1)
-    assert (spec.optimizer.lr, spec.optimizer.schedule) == (0.01, "constant")
-    assert spec.optimizer.weight_decay == 0.1
-    assert specs_of()[0].model.width == 64  # nothing of it has stayed
-
-
-@pytest.mark.parametrize(
-    ("task", "changes", "said"),
-    [
-        ("tokens", {}, "compare knows no task 'tokens' (known: fashion)"),
-        ("fashoin", {}, "compare knows no task 'fashoin' (known: fashion)"),
-        ("fashion", {"variants": ["mhc_casual"]}, "unknown connection 'mhc_casual'"),
-        ("fashion", {"model": {"width": 0}}, "compare: studies.compare.model.width: "),
-    ],
-)
-def test_what_cannot_be_compared_is_one_line(task, changes, said):
-    with pytest.raises(ConfigError) as caught:
-        comparison(task, {"backends": ["torch"], **changes})
-    (line,) = str(caught.value).splitlines()
-    assert said in line
-
-
-def test_the_options_of_the_command_become_settings(monkeypatch, tmp_path):
-    found = []
-    monkeypatch.setattr(compare, "compare_variants", lambda *given: found.append(given))
-    command = (
-        "compare fashion --mode mhc --mode hc --depth 3 --steps 7 --width 16 --batch-size 5 "
+def test_options_change_it_and_all_that_was_published_is_left(compare, tmp_path, capsys):
+    found = compare(
+        "--mode resnet --mode hc --mode mhc_causal --depth 3 --steps 3 --width 16 --batch-size 5 "
         "--seed 1 --streams 2 --lr 0.5 --weight-decay 0.25 --warmup-steps 2 --dropout 0.5 "
-        f"--no-schedule --backend mlx --device cpu --threads 3 --out {tmp_path}"
+        "--no-schedule --no-compile --backend torch --device cpu"
     )
-    cli.main(command.split())
-    ((specs, compute, out),) = found
-    assert [spec.variant for spec in specs] == ["mhc", "hc"]
-    spec = specs[0]
-    assert (spec.depth, spec.steps, spec.batch_size, spec.seed) == (3, 7, 5, 1)
-    assert (spec.backend, spec.connection.streams) == ("mlx", 2)
-    assert (spec.model.width, spec.model.dropout) == (16, 0.5)
+    assert set(found) == set(LOSSES)
+    spec, compute = found["hc"]
+    assert (spec.depth, spec.steps, spec.batch_size, spec.seed) == (3, 3, 5, 1)
+    assert (spec.connection.streams, spec.model.width, spec.model.dropout) == (2, 16, 0.5)
     o = spec.optimizer
     assert (o.lr, o.weight_decay, o.warmup_steps, o.schedule) == (0.5, 0.25, 2, "constant")
-    assert (compute.device, compute.threads, out) == ("cpu", 3, tmp_path)
+    assert (compute.device, compute.threads) == ("cpu", 1)
+    assert os.environ["FATHOM_MLX_COMPILE"] == "off"
 
-
-# --- what is left behind -------------------------------------------------------------------------
-
-LOSSES = {"resnet": [2.0, 1.5, 1.0], "mhc_causal": [2.0, NAN, NAN], "hc": [2.3, 2.3, 2.3]}
-ACCURACY = {"resnet": 0.75, "mhc_causal": 0.1, "hc": 0.125}
-
-
-@pytest.fixture
-def compared(monkeypatch, tmp_path, capsys):
-    """(folder, the JSON file's content, what was printed) of three runs made by hand."""
-    done = []
-
-    def train(spec, folder, compute, on_chunk):
-        assert compute.threads == 2
-        done.append(spec.variant)
-        rows = metric_rows(LOSSES[spec.variant], grad_norm_stem=[0.5, 0.25, 0.125])
-        rows[-1]["test_accuracy"] = ACCURACY[spec.variant]
-        write_run(folder, spec, rows)
-
-    monkeypatch.setattr(compare, "run_cell", train)
-    monkeypatch.setattr(compare, "time_step", lambda spec, compute: 2.0)
-    monkeypatch.setattr(compare.datasets, "fetch", lambda name, say: done.append(name))
-    sizes = {"depths": [3], "steps": 3, "model": {"width": 8}, "batch_size": 2}
-    specs = specs_of(variants=list(LOSSES), **sizes)
-    compare_variants(specs, Compute(threads=2), tmp_path)
-    assert done == ["fashion_mnist", *LOSSES]
-    (file,) = tmp_path.glob("metrics_*.json")
-    return tmp_path, json.loads(file.read_text(encoding="utf-8")), capsys.readouterr().err
-
-
-def test_runs_figures_and_numbers_are_left(compared):
-    folder, record, printed = compared
-    drawn = {file.name for file in folder.glob("*.png")}
-    assert drawn == {
+    printed = capsys.readouterr()
+    assert "fetched fashion_mnist" in printed.err
+    assert "about 6.0 hours for 3 cells" in printed.err
+    assert {file.name for file in tmp_path.glob("*.png")} == {
         "grad_norm_stem.png", "loss_comparison.png", "mixing_matrix.png", "score.png",
     }  # fmt: skip
     for variant in LOSSES:
-        run = folder / f"runs/compare/3L/{variant}/torch/seed42"
-        assert (run / "manifest.json").is_file()
-        assert (run / "weights.safetensors").is_file()
-
+        assert (tmp_path / f"runs/compare/3L/{variant}/torch/seed1/weights.safetensors").is_file()
+    (file,) = tmp_path.glob("metrics_*.json")
+    record = json.loads(file.read_text(encoding="utf-8"))
     assert list(record) == ["config", "summary", "history"]
-    assert record["config"]["resnet"]["model"]["width"] == 8
+    assert record["config"]["resnet"]["model"]["width"] == 16
     names = ("loss_final", "test_accuracy", "outcome", "diverged")
-    assert {variant: [found[n] for n in names] for variant, found in record["summary"].items()} == {
+    assert {variant: [row[n] for n in names] for variant, row in record["summary"].items()} == {
         "resnet": [1.0, 0.75, "learned", False],
         "mhc_causal": [None, 0.1, "diverged", True],
         "hc": [2.3, 0.125, "at chance", False],
@@ -136,40 +93,21 @@ def test_runs_figures_and_numbers_are_left(compared):
     assert history["grad_norm_stem"] == [0.5, 0.25, 0.125]
     assert history["test_accuracy"] == [None, None, 0.1]
     assert "stream_similarity" not in history
-
-    assert "3 variants of 3 steps: about 18 seconds in all" in printed.splitlines()
-
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in printed.splitlines()]
-    assert [row for row in rows if row] == [
-        ["resnet", "0.7500", "3.0000", "learned", "10"],
-        ["mhc_causal", "0.1000", "3.0000", "diverged", "10"],
-        ["hc", "0.1250", "3.0000", "at chance", "10"],
-    ]
+    rows = [line.split() for line in printed.out.splitlines()]
+    assert ["resnet", "0.750", "0.750", "3.0", "learned", "10.0"] in rows
 
 
-# --- before anything is trained ------------------------------------------------------------------
-
-
-def test_the_time_is_estimated_first_and_a_small_size_is_named(monkeypatch):
-    steps = {"resnet": 10.0, "mhc": 20.0}
-    monkeypatch.setattr(compare, "time_step", lambda spec, compute: steps[spec.variant])
-    specs = specs_of(variants=list(steps))
-    first, small, timing, *each, total = outlook(specs, Compute())
-    assert first.startswith("2 variants of 500 steps: a guess ")
-    assert small.endswith(f": fathom compare fashion {SMALL}")
-    assert timing.startswith("timing")
-    assert each == [
-        "resnet: 10 s a step, about 83 minutes",
-        "mhc: 20 s a step, about 2.8 hours",
-    ]
-    assert total == "2 variants of 500 steps: about 4.2 hours in all"
-
-
-def test_the_small_size_is_small_and_then_none_is_named(monkeypatch, tmp_path):
-    found = []
-    monkeypatch.setattr(compare, "compare_variants", lambda specs, *_: found.extend(specs))
-    cli.main(["compare", "fashion", *SMALL.split(), "--out", str(tmp_path)])
-    assert len(found) == len(specs_of())
-    assert assumed_seconds(found) < 60
-    monkeypatch.setattr(compare, "time_step", lambda spec, compute: 0.1)
-    assert not [line for line in outlook(found, Compute()) if "fathom compare" in line]
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("tokens", "compare knows no task 'tokens' (known: fashion)"),
+        ("fashion --mode mhc_casual", "unknown connection 'mhc_casual'"),
+        ("fashion --width 9999999999999999999", "compare: studies.compare.model.width: "),
+    ],
+)
+def test_what_cannot_be_compared_is_one_line(arguments, said, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["compare", *arguments.split(), "--out", str(tmp_path / "out")])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+    assert not (tmp_path / "out").exists()

@@ -182,11 +182,6 @@ def test_overview_and_bench_are_drawn_from_their_tables(config, drawn, tmp_path)
     assert {name: table["value"].tolist() for name, table in data.items()} == {
         "cells": [0], "variance": [1], "published": [2],
     }  # fmt: skip
-    drawn.clear()
-    draw.draw_bench(tmp_path / "variance.csv", tmp_path / "speed/mine.png")
-    (_, _, data), kept = drawn
-    assert data["bench"]["value"].tolist() == [1]
-    assert kept == ({"mine": "a figure"}, tmp_path / "speed", "bench", inputs[1:2])
 
 
 def test_figures_are_kept_with_the_hashes_of_their_inputs(config, tables, tmp_path):

@@ -48,7 +48,7 @@ from tables_helpers import CHANCE, curve, frame, half_width, run, seeds
 
 NAN, INF = math.nan, math.inf
 GAIN = "gain_proxy_log10_max_entry"
-GROUPS = ("study", "overview", "cell", "bench", "explained")
+GROUPS = ("study", "overview", "cell", "explained")
 LOSS = Score("exact_loss", "exact loss", "nats per token", lambda spec: CHANCE)
 ACCURACY = Score("test_accuracy", "accuracy", "", lambda spec: 0.1, "higher", 1.0)
 
@@ -670,13 +670,6 @@ def data_of(task, losses=(4.0, 2.0, 1.0), depths=(4, 8), count=3, value=None):
         ),
         "published": pd.DataFrame([PUBLISHED, {**PUBLISHED, "metric": "gain_final", "mean": NAN,
                                                "low": NAN, "high": NAN}]),
-        "bench": pd.DataFrame(
-            [("steps", f"{who} step", size, depth, "torch", variants[0], 3.0, 2.0, 5.0)
-             for who in ("ours", "textbook")
-             for size, depth in (("demo", 12), ("default", 12), ("default", 96))],
-            columns=["part", "metric", "size", "depth", "backend", "variant", "value", "low",
-                     "high"],
-        ),
         "rows": frame([row for row in steps if row["variant"] == variants[0]
                        and row["depth"] == depths[0] and not row["seed"]]).assign(
             chance_loss=CHANCE),
@@ -691,7 +684,7 @@ def all_figures(task="tokens", only=(), labels=None, **changes):
 
     `only`: these of them. `labels`: what people read for names.
     """
-    declared = {name: d for group in ("overview", "bench", "study") for name, d in
+    declared = {name: d for group in ("overview", "study") for name, d in
                 figures_of(group).items()}  # fmt: skip
     metrics = [*tasks.presentation(task).figures, "loss", "exact_loss", "nonfinite_total",
                "gain_final", "gate_mean_final"]  # fmt: skip

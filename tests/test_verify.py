@@ -122,12 +122,6 @@ def draw_cell(config, cell):
     draw(Path(config.results, "figures/cells", own), figures_of("cell"), own, metrics)
 
 
-def draw_bench(results):
-    (results / "tables").mkdir(exist_ok=True)
-    (results / "tables/bench.csv").write_text("size,ms\ndemo,1\n", encoding="utf-8")
-    draw(results / "figures", figures_of("bench"), "bench", results / "tables/bench.csv")
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """A folder with published.yaml, templates, and results that hold everything."""
@@ -601,11 +595,9 @@ def retrain_a_cell_that_was_drawn(config):
 
 
 def spoil_what_is_drawn_on_request(config):
-    cell, results = config.cells()[0], Path(config.results)
+    cell = config.cells()[0]
     draw_cell(config, cell)
-    break_within(results / "figures/cells" / cell.path() / "loss.png")
-    draw_bench(results)
-    (results / "tables/bench.csv").write_text("size,ms\ndemo,9\n", encoding="utf-8")
+    break_within(Path(config.results, "figures/cells", cell.path(), "loss.png"))
 
 
 TORCH = "figures/a/torch"
@@ -669,8 +661,7 @@ CORRUPTIONS = {
     ),
     "what is drawn on request": (
         spoil_what_is_drawn_on_request,
-        {f"{CELL}/loss.png": MODIFIED,
-         "figures/figures.json": "its figures were drawn from another bench.csv"},
+        {f"{CELL}/loss.png": MODIFIED},
     ),
     "figures of a cell before it was trained again": (
         retrain_a_cell_that_was_drawn,
@@ -700,15 +691,13 @@ def test_a_corruption_is_named_and_the_advice_fixes_it(config, project, results,
     after = verified(config, project)
     assert all(line.endswith(": missing") for line in after.problems)
     assert after.to_delete() == []
-    # It draws figures of cells and of the bench only on request: those went all together.
-    assert not any("figures/cells" in line or "figures/bench" in line for line in after.problems)
-    assert f"{results}/figures/figures.json: missing" not in after.problems
+    # It draws figures of cells only on request: those went all together.
+    assert not any("figures/cells" in line for line in after.problems)
 
 
 def test_what_is_drawn_on_request_or_hidden_may_be_there_and_a_strange_name_is_escaped(
     config, results, problems
 ):
-    draw_bench(results)
     draw_cell(config, config.cells()[0])
     (results / "figures/.DS_Store").write_bytes(b"")
     (results / "figures/a\x1b[2J\nb.png").write_bytes(b"")
@@ -718,7 +707,6 @@ def test_what_is_drawn_on_request_or_hidden_may_be_there_and_a_strange_name_is_e
 def test_before_the_tables_are_made_only_the_config_is_compared(config, results, problems):
     remove_tables_and_reports(config)
     shutil.rmtree(results / "figures")
-    draw_bench(results)
     draw_cell(config, config.cells()[0])
     assert problems() == []
     without_a_study(results / "config.json")

@@ -93,14 +93,13 @@ def test_short_cells_share_submissions_and_long_ones_do_not(untouched, preset, g
     cells = len(config.cells())
     overlay = ("--configfile", files[1]) if preset else ()
     named = ("--default-resources", "slurm_account=physics", "slurm_partition=short")
-    plan = untouched.snakemake("all", "bench", "-n", "-p", *overlay, *PROFILE, *named).stdout
+    plan = untouched.snakemake("all", "-n", "-p", *overlay, *PROFILE, *named).stdout
     assert len(jobs_of("train", plan)) == cells
     assert plan.count("Group job cells") == (math.ceil(cells / group) if group > 1 else 0)
     compute = config.compute
     wanted = {"slurm_account=physics", "slurm_partition=short", f"mem_mb={compute.mem_mb}"}
-    for rule, minutes in {"train": compute.runtime, "bench": 60}.items():
-        for resources in jobs_of(rule, plan):
-            assert set(resources.split(", ")) >= wanted | {f"runtime={minutes}"}
+    for resources in jobs_of("train", plan):
+        assert set(resources.split(", ")) >= wanted | {f"runtime={compute.runtime}"}
     if preset is None:
         text = (PROJECT / "docs/cluster.md").read_text(encoding="utf-8")
         assert f"| the default scale | none | {math.ceil(cells / group)} |" in text

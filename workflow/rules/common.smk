@@ -141,9 +141,7 @@ REPLAYED = dict.fromkeys((run.cell.study, run.cell.backend) for run in IMPORTED)
 RECEIPTS = [f"{RESULTS}/replay/{study}/{backend}.json" for study, backend in REPLAYED]
 
 FIGURES_OF = {name: figures_of_study(CONFIG, name) for name in STUDIES}
-OVERVIEW, OF_A_CELL, OF_BENCH = (
-    list(figures_of(module).values()) for module in ("overview", "cell", "bench")
-)
+OVERVIEW, OF_A_CELL = (list(figures_of(module).values()) for module in ("overview", "cell"))
 
 
 wildcard_constraints:

@@ -17,9 +17,6 @@ READ_STRICTLY = [*([] if IS_MODULE else ["config.yaml"]), *workflow.configfiles]
 # Jobs in a conda environment have a Python of their own, and packages that are missing here.
 CONDA = bool(workflow.deployment_settings.deployment_method)
 
-# `fathom bench` takes every core, so that nothing runs beside it. A cluster has no number of them.
-CORES = workflow.resource_settings.cores or 1
-
 # Other machines run the jobs, and may have frameworks that are missing here. Snakemake names its
 # executor after it has read the rules; of profiles, a cluster's alone has default resources.
 IS_REMOTE = workflow.remote_exec or workflow.resource_settings.default_resources is not None

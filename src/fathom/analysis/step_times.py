@@ -1,4 +1,4 @@
-"""Times of a training step that can be compared: measured in turns, by `fathom step-times`.
+"""Times of a training step that can be compared: measured in turns, by `benchmarks/steps.py`.
 
 Runs have clocks too. But runs train beside other work, and on other days: the same step takes twice
 as long in some. Without the file, the fastest run of a network stands for it.
@@ -15,7 +15,7 @@ from fathom.analysis.platforms import Platform
 from fathom.analysis.tables import GROUP, STEP_TIMES, read_table
 from fathom.config import Config
 
-REMEDY = "make it again: fathom step-times, or take `step_times` out of the config"
+REMEDY = "make it again: python benchmarks/steps.py studies --out FILE, or leave out `step_times`"
 
 PER_STEP = "seconds_per_step_fastest"
 

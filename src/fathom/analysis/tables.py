@@ -143,7 +143,7 @@ def _rounded(table: pd.DataFrame) -> pd.DataFrame:
 PROFILES = "profiles.csv"
 
 STEP_TIMES = "step_times.csv"
-"""What `fathom step-times` makes; a config says where it is."""
+"""What `benchmarks/steps.py studies` makes; a config says where it is."""
 
 TEXT = (
     "key", "study", "variant", "against", "connection", "backend", "platform", "platform_a",

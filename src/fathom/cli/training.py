@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fathom import datasets
+from fathom import datasets, tasks
 from fathom.cli.options import (
     DEFAULT_CONFIG,
     ConfigFiles,
@@ -125,7 +125,7 @@ def train_left(settings: Config, specs: Sequence[Spec], compute: Compute, jobs: 
 
 
 @app.command(
-    epilog=example("fathom compare fashion --mode resnet --mode mhc_causal --depth 20 --steps 100")
+    epilog=example("fathom compare fashion --depth 4 --steps 100 --width 16 --batch-size 16")
 )
 def compare(
     task: Annotated[str, typer.Argument(metavar="TASK", help="A task with a comparison.")],
@@ -153,18 +153,17 @@ def compare(
     ] = False,
     backend: Annotated[str, typer.Option(help="Framework, for example torch.")] = "torch",
     device: Device = "auto",
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads; by default all cores.")
-    ] = None,
+    threads: Threads = None,
     out: Annotated[Path, output_folder(help="Output folder.")] = Path("results/compare"),
 ) -> None:
     """Train several variants and compare them.
 
     Trains them one after the other, without the workflow. Defaults are as the source published
-    them. Writes a figure, heat maps of the mixing matrices, a table, the weights, and one JSON file
-    with configuration, summary and history. Downloads the data set if it is not there.
+    them. Writes figures, tables, the weights, and one JSON file with configuration, summary and
+    history. Downloads the data set if it is not there. A variant that is trained already is kept.
     """
-    from fathom.report.compare import compare_variants, comparison
+    from fathom.report.compare import comparison, write_comparison
+    from fathom.runs.train_all import specs_left
 
     if no_compile:
         os.environ["FATHOM_MLX_COMPILE"] = "off"
@@ -184,9 +183,12 @@ def compare(
             "schedule": "constant" if no_schedule else None,
         },
     }
-    config = comparison(task, study)
-    cores = threads or os.cpu_count() or 1
-    compare_variants([config.spec(cell) for cell in config.cells()], _here(device, cores), out)
+    config = comparison(task, study, out)
+    for cell in config.cells()[:1]:
+        if dataset := tasks.load(task).dataset(config.spec(cell).model):
+            datasets.fetch(dataset, say)
+    train_left(config, specs_left(config, ()), _here(device, threads), jobs=1)
+    typer.echo(write_comparison(config))
 
 
 @app.command(epilog=example("fathom evaluate results/runs/STUDY/4L/resnet/torch/seed0"))

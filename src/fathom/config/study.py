@@ -79,7 +79,7 @@ MAX_FLOPS = 10**16
 RESERVED_NAMES = frozenset(
     {
         # Rules of the workflow, because a study's name is a target too, and folders of results.
-        "all", "bench", "claims", "data", "figures", "page", "paper", "replay", "report", "reports",
+        "all", "claims", "data", "figures", "page", "paper", "replay", "report", "reports",
         "resolve", "tables", "train", "verify",
         "cells", "overview",
     }
@@ -451,8 +451,8 @@ class Config(Settings):
     step_times: Annotated[File | None, Nullable] = Field(
         None,
         exclude_if=not_,
-        description="table of `fathom step-times`, by which training times are compared; null: by "
-        "the clocks of runs",
+        description="table of `benchmarks/steps.py studies`, by which training times are compared; "
+        "null: by the clocks of runs",
     )
     train: Flag = Field(True, description="false: train nothing; only imported runs count")
     connections: dict[Label, NameOrSettings] = Field(

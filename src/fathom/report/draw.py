@@ -150,13 +150,6 @@ def draw_cell(run: Path, out: Path) -> None:
     keep(draw_figures(declared, of, depth_unit=unit, rows=rows), out, of, (run / METRICS,))
 
 
-def draw_bench(table: Path, figure: Path) -> None:
-    """Draw bench.csv as the PNG `figure`, and beside it in every other format."""
-    rows, labels = read_table(table), labels_of(())
-    (page,) = draw_figures(figures_of("bench").values(), labels=labels, bench=rows).values()
-    keep({figure.stem: page}, figure.parent, "bench", (table,))
-
-
 def draw_explained(config: Config, out: Path) -> None:
     """Draw the pictures of docs/explained: PNG alone, as Markdown shows them."""
     declared = figures_of("explained").values()

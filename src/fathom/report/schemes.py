@@ -25,10 +25,10 @@ STREAMS = 4
 CONTEXT = ConnectionContext(
     layers=12, width=128, pooled_axes=0, has_residual=False, per_block=2, optional_norms=True
 )
-"""The network whose parameters are counted: that in which `fathom bench schemes` measures."""
+"""The network whose parameters are counted: `benchmarks/steps.py` measures schemes in it."""
 
 COSTS = Path("benchmarks/schemes.csv")
-MEASURE = f"fathom bench schemes --out {COSTS}"
+MEASURE = f"python benchmarks/steps.py schemes --out {COSTS}"
 """The kept table of what a step costs, and the command that makes it."""
 
 COUNTED = (
@@ -111,7 +111,7 @@ def count_parameters(spec: Spec) -> int:
 def about_schemes(costs: Path = COSTS) -> dict[str, dict[str, str]]:
     """What is told of each beside its components, by name, in order.
 
-    `costs`: a table of `fathom bench schemes`, which may be missing.
+    `costs`: a table of `benchmarks/steps.py schemes`, which may be missing.
     """
     measured, found = read_costs(costs) if costs.is_file() else {}, {}
     for name, about in ABOUT.items():
@@ -122,16 +122,16 @@ def about_schemes(costs: Path = COSTS) -> dict[str, dict[str, str]]:
 
 
 def read_costs(file: Path) -> dict[str, dict[str, str]]:
-    """By scheme, what a table of `fathom bench` says of each backend. Raises ConfigError."""
+    """By scheme, what a table of costs says of each backend. Raises ConfigError."""
     found: dict[str, dict[str, str]] = {}
     try:
         for row in csv.DictReader(file.read_text(encoding="utf-8").splitlines()):
-            if row["part"] == "schemes":
-                value, low, high = (float(row[key]) for key in ("value", "low", "high"))
-                told = f"{value:.2f} ({low:.2f} to {high:.2f})"
-                found.setdefault(row["variant"], {})[f"cost, {row['backend']}"] = told
+            keys = ("ratio", "ratio_low", "ratio_high")
+            ratio, low, high = (float(row[key]) for key in keys)
+            told = f"{ratio:.2f} ({low:.2f} to {high:.2f})"
+            found.setdefault(row["variant"], {})[f"cost, {row['backend']}"] = told
     except (csv.Error, KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"{file}: no table of fathom bench; make it: {MEASURE}") from error
+        raise ConfigError(f"{file}: no table of costs; make it: {MEASURE}") from error
     return found
 
 

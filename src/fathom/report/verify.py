@@ -40,7 +40,7 @@ from fathom.system.errors import UserError
 from fathom.system.files import sha256, write_json
 from fathom.system.text import one_line
 
-CONFIG, TABLES, FIGURES, PAGES, BENCH = "config.json", "tables", "figures", "studies", "bench.csv"
+CONFIG, TABLES, FIGURES, PAGES = "config.json", "tables", "figures", "studies"
 
 KINDS = {CONFIG: "config", TABLES: "tables", FIGURES: "figures", PAGE: "page", PAPER: "paper"}
 """Kind of a file by the first part of its path in the results folder; any other is a report."""
@@ -131,7 +131,7 @@ def _checks(config: Config, published: Published, templates: Path, fresh: Path) 
     runs = [run for run in find_runs(config) if run.status != "missing"]
     yield from (_check_run(config, run) for run in runs)
     figures = sorted(_figure_sets(config, runs, fresh / TABLES))
-    on_request = {results / TABLES / BENCH, *(f for s in figures if s.is_optional for f in s.files)}
+    on_request = {f for s in figures if s.is_optional for f in s.files}
     reports = (report.name for report in reports_of(config, templates))
     is_made = any((results / name).exists() for name in (*reports, PAGE, PAPER)) or any(
         file not in on_request for file in (*_files(results / TABLES), *_files(results / FIGURES))
@@ -210,7 +210,7 @@ def _make_again(
         return
     for file in (*_files(results / TABLES), *_files(results / PAGES)):
         own = file.relative_to(results)
-        if not ((fresh / own).exists() or own == Path(TABLES, BENCH)):
+        if not (fresh / own).exists():
             yield _stray(_kind(own), file)
     documents = {
         PAGE: (page, partial(write_page, config, page, fresh, figures)),
@@ -290,8 +290,6 @@ def _figure_sets(config: Config, runs: Sequence[Run], tables: Path) -> Iterator[
         yield FigureSet(folder, names, of, (*inputs, *others))
     inputs = tuple(tables / name for name in OVERVIEW_TABLES)
     yield FigureSet(figures / "overview", tuple(figures_of("overview")), "overview", inputs)
-    bench = (Path(config.report_folder, TABLES, BENCH),)
-    yield FigureSet(figures, tuple(figures_of("bench")), "bench", bench, is_optional=True)
     for cell in config.cells() if (figures / "cells").is_dir() else ():
         own, metrics = cell.path(), run_folder(Path(config.results), cell) / METRICS
         names = tuple(figures_of("cell"))

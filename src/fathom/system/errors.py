@@ -8,13 +8,12 @@ from typing import NoReturn
 from fathom.system.text import printable
 
 PACKAGES = {
-    ".": ("numpy", "pydantic", "safetensors", "typer", "yaml"),
+    ".": ("numpy", "pooch", "pydantic", "safetensors", "tqdm", "typer", "yaml"),
     ".[torch]": ("numba", "torch"),
     ".[workflow]": (
-        "PIL", "jinja2", "markdown_it", "matplotlib", "pandas", "plotly", "pooch", "scipy",
+        "PIL", "jinja2", "markdown_it", "matplotlib", "pandas", "plotly", "scipy",
         "snakemake", "typst",
     ),
-    ".[archive]": ("rocrate",),
 }  # fmt: skip
 """Arguments of pip, and the modules that each installs; pyproject.toml has the versions."""
 

@@ -18,7 +18,7 @@ What others use:
 
     figures_of_study(config, study)    the declarations of a study, the same on every platform
     left_out(config, study)            those that would show nothing of it, and why
-    figures_of("overview")             also "cell", "bench", "explained": by name
+    figures_of("overview")             also "cell", "explained": by name
     Declaration.name .reads .caption .label .module
     files_of(folder, name)             the files of a figure, one for each format
 
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from fathom.models.connections.schemes import Scheme
 
 STUDY = "study"
-OTHERS = ("overview", "cell", "bench", "explained")
+OTHERS = ("overview", "cell", "explained")
 """The groups of figures, each drawn into one folder: those of studies, and these modules."""
 
 READS = {
@@ -82,7 +82,6 @@ READS = {
     "parameters": "a function: how many numbers the network of a variant at a depth learns",
     "scores": "the score of every study, by its name",
     "depth_units": "what depth counts in every study, by its name",
-    "bench": "bench.csv",
     "explained": "networks before their first step (`fathom.report.explained.Explained`)",
     "rows": "the metrics of every step of one run, with its variant, depth, seed and chance level",
 }

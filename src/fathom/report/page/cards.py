@@ -16,7 +16,7 @@ Card = dict[str, str]
 def packed_cards(config: Config, costs: Path) -> Markup:
     """Packed JSON: a card for every variant of every study, and what its numbers are.
 
-    `costs`: a table of `fathom bench schemes`, which may be missing.
+    `costs`: a table of `benchmarks/steps.py schemes`, which may be missing.
     """
     return packed(as_json({"words": COUNTED, "studies": cards_of(config, costs)}))
 

@@ -1,4 +1,7 @@
-"""The training step of our network, wrapped by transformers' module of DeepSeek V4."""
+"""The training step of our network, wrapped by transformers' module of DeepSeek V4.
+
+It starts with the parameters of ours, and so at the same loss.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,19 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from pypi.torch import Steps as WrappedSteps
+from pypi import Steps as WrappedSteps
 from torch import Tensor, nn
+from wrapped import coefficients
 
 from fathom import tasks
 from fathom.backends.torch import TorchOps
 from fathom.config import Spec
 from fathom.models.connections.connection import Connection, ConnectionContext
-from released import coefficients
 
 IS_INSTALLED = importlib.util.find_spec("transformers") is not None
 
 VARIANTS = ("deepseek_v4",) if IS_INSTALLED else ()
-"""What `fathom bench` measures: schemes with this module's formulas."""
+"""Schemes with this module's formulas."""
 
 State = tuple[Tensor, ...]
 """The streams [B, T, S, C]; between `read` and `write` also post and comb."""

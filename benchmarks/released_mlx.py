@@ -1,4 +1,7 @@
-"""The training step of our network, wrapped by mlx-lm's module of DeepSeek V4.1."""
+"""The training step of our network, wrapped by mlx-lm's module of DeepSeek V4.1.
+
+It starts with the parameters of ours, and so at the same loss.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,17 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 from mlx.optimizers import AdamW
-from pypi import network_in
+from wrapped import coefficients, network_in
 
 from fathom import tasks
 from fathom.backends.mlx import MlxBackend
 from fathom.config import Spec
 from fathom.models.connections.connection import Connection, ConnectionContext
-from released import coefficients
 
 IS_INSTALLED = importlib.util.find_spec("mlx_lm") is not None
 
 VARIANTS = ("deepseek_v41",) if IS_INSTALLED else ()
-"""What `fathom bench` measures: schemes with this module's formulas."""
+"""Schemes with this module's formulas."""
 
 State = tuple[mx.array, ...]
 """The streams [B, T, S, C] and the next weights `pre`; between `read` and `write` post and comb."""

@@ -1,4 +1,8 @@
-"""The textbook training step on PyTorch."""
+"""The published experiment on PyTorch as tutorials write it: a module per layer, plain loops.
+
+It computes what fathom computes in the plainest way: Sinkhorn in every layer, streams mixed by S×S
+products between permutes, an optimiser that visits tensor after tensor, and metrics that each wait.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from torch import Tensor, nn
 from fathom.config import Spec
 
 VARIANTS = ("baseline", "hc", "mhc")
-"""What `fathom bench` measures."""
+"""Variants that it has."""
 
 
 class Block(nn.Module):

@@ -12,18 +12,17 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor, nn
+from wrapped import network_in
 
 from fathom import tasks
 from fathom.backends.torch import TorchOps
 from fathom.config import Spec
 from fathom.models.connections.connection import Connection, ConnectionContext
-from pypi import network_in
 
 IS_INSTALLED = importlib.util.find_spec("hyper_connections") is not None
 
 VARIANTS = ("hc_paper", "mhc_paper") if IS_INSTALLED else ()
-"""What `fathom bench` measures."""
-
+"""Schemes with these modules' purpose; their mHC is a smaller function than the paper's."""
 
 Writing = Callable[[Tensor], Tensor]
 """From a sub-layer's output to the new streams: the state between `read` and `write`."""

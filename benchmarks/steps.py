@@ -1,0 +1,270 @@
+"""Time training steps of several sides in turns, each side in a process of its own.
+
+    python benchmarks/steps.py sizes demo small     ours, a textbook's, packages, a matrix product
+    python benchmarks/steps.py schemes --out FILE   every named scheme over plain
+    python benchmarks/steps.py studies released --out FILE  each network of a study
+
+A turn of one side takes about half a second, then the next side has its turn. So whatever else the
+machine does weighs on all sides alike, and a ratio is the median of the ratios of each turn. Timing
+libraries (pyperf, pytest-benchmark, torch.utils.benchmark) run one side to its end before the next.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
+from functools import partial
+from itertools import product
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import typer
+
+from fathom import datasets
+from fathom.backends import Backend, connect
+from fathom.cli.options import DEFAULT_CONFIG, ConfigFiles, check_known, output_file
+from fathom.config import Cell, Config, Spec, common_depth, installed_backends, load_config
+from fathom.models.connections.schemes import SCHEMES
+from fathom.runs.estimate import operations_of_step
+from fathom.runs.folder import platform_name
+from fathom.system.errors import UserError, fail, fail_for_system
+from fathom.system.files import atomic_write
+from fathom.system.hardware import cpu_model, operating_system
+from fathom.tasks import Problem
+from fathom.train import step_rows, take_step, trainer_for
+
+SIZES = Path(__file__).with_name("sizes.yaml")
+"""A config with a study for each size."""
+
+SIDES = {
+    "torch": {"textbook": "textbook", "pypi": "pypi", "released": "released_torch"},
+    "mlx": {"released": "released_mlx"},
+}
+"""By backend, the sides besides `ours` and the modules of this folder that have their steps."""
+
+MATRIX = 1024
+"""Rows of the matrices in the side `matmul`, which takes as many operations as a step of ours."""
+
+SCHEME_SIZE, SCHEME_DEPTH = "sublayer", 6
+"""The network in which every named scheme is measured against `plain`."""
+
+Key = tuple[str, str]
+"""A variant and a side of it."""
+
+COLUMNS = (
+    "study", "depth", "variant", "backend", "side", "machine", "turns", "threads",
+    "seconds", "low", "high", "over", "ratio", "ratio_low", "ratio_high",
+)  # fmt: skip
+"""Seconds per step and their ratio to the variant or side `over`: medians of turns, and ranges."""
+
+
+# --- in the process of a side -------------------------------------------------------------------
+
+_run: Callable[[int], None]
+_scale = 1.0
+
+
+def start(side: str, spec: Spec, threads: int) -> bool:
+    """Prepare this process to take steps; False if the side has no such step."""
+    global _run, _scale
+    backend = connect(spec.backend, "cpu", threads)
+    if side == "ours":
+        _run = _ours(spec, backend)
+    elif side == "matmul":
+        _run, _scale = _matmul(backend), operations_of_step(spec) / (2 * MATRIX**3)
+    else:
+        module = importlib.import_module(SIDES[spec.backend][side])
+        if spec.variant not in module.VARIANTS:
+            return False
+        _run = _theirs(module.Steps(spec), Problem(spec))
+    _run(1)  # the first step allocates and compiles
+    return True
+
+
+def seconds(count: int) -> float:
+    """Mean seconds of `count` steps of this process's side."""
+    begun = time.perf_counter()
+    _run(count)
+    return _scale * (time.perf_counter() - begun) / count
+
+
+def _ours(spec: Spec, backend: Backend) -> Callable[[int], None]:
+    """Steps of the training loop, with metrics of every step."""
+    problem = Problem(spec)
+    trainer = trainer_for(problem, backend, problem.initial_parameters())
+
+    def run(count: int) -> None:
+        for step in range(count):
+            take_step(problem, trainer, step)
+        list(step_rows(problem, trainer.collect()))
+
+    return run
+
+
+def _theirs(steps: object, problem: Problem) -> Callable[[int], None]:
+    def run(count: int) -> None:
+        for step in range(count):
+            (batch,) = problem.batches(step)
+            steps.step(*batch.inputs.values(), batch.targets)
+
+    return run
+
+
+def _matmul(backend: Backend) -> Callable[[int], None]:
+    """Products of square matrices, each of the previous one, so none can be optimised away."""
+    entries = np.random.default_rng(0).standard_normal((MATRIX, MATRIX), dtype=np.float32)
+    factor = backend.ops.asarray(entries / MATRIX**0.5)
+
+    def run(count: int) -> None:
+        product = factor
+        for _ in range(count):
+            product = product @ factor
+        backend.ops.to_numpy(product[0, 0])  # waits for the device
+
+    return run
+
+
+# --- turns ----------------------------------------------------------------------------------------
+
+
+def take_turns(specs: Mapping[Key, Spec], turns: int, threads: int) -> dict[Key, list[float]]:
+    """Seconds per step of each side in each turn; sides without such a step are left out."""
+    with ExitStack() as stack:
+        pools = {
+            key: stack.enter_context(ProcessPoolExecutor(1, get_context("spawn"))) for key in specs
+        }
+
+        def ask(key: Key, function: Callable, *given: object) -> Any:
+            try:
+                return pools[key].submit(function, *given).result()
+            except BrokenProcessPool as error:
+                where = f"{specs[key].cell}, {key[1]}"
+                raise UserError(f"{where}: the process ended; is the memory enough?") from error
+
+        ready = [key for key, spec in specs.items() if ask(key, start, key[1], spec, threads)]
+        counts = {key: max(1, min(50, round(0.5 / ask(key, seconds, 1)))) for key in ready}
+        times: dict[Key, list[float]] = {key: [] for key in ready}
+        for _ in range(turns):
+            for key in ready:
+                times[key].append(ask(key, seconds, counts[key]))
+    return times
+
+
+def rows(specs: Mapping[Key, Spec], turns: int, threads: int) -> Iterator[dict[str, object]]:
+    """A row of COLUMNS for each side.
+
+    Other sides are compared with ours of the same variant, and ours with that of the first variant.
+    """
+    first, *_ = specs
+    machine = platform_name("cpu", cpu_model(), operating_system())
+    times = take_turns(specs, turns, threads)
+    for (variant, side), own in times.items():
+        cell, over = specs[variant, side].cell, first if side == "ours" else (variant, "ours")
+        ratios = [a / b for a, b in zip(own, times[over], strict=True)]
+        of = (median(own), min(own), max(own)), (median(ratios), min(ratios), max(ratios))
+        told, ratio = ([f"{number:.4g}" for number in numbers] for numbers in of)
+        where = (cell.study, cell.depth, variant, cell.backend, side, machine, turns, threads)
+        than = over[0] if side == "ours" else over[1]
+        yield dict(zip(COLUMNS, (*where, *told, than, *ratio), strict=True))
+
+
+# --- what is timed --------------------------------------------------------------------------------
+
+
+def spec_for(size: str, variant: str, backend: str, depth: int | None = None) -> Spec:
+    """The spec of a size; by default at its first depth."""
+    config = load_config([SIZES])
+    depth = depth or config.studies[size].depths[0]
+    return config.spec(Cell(size, depth, variant, backend, seed=0))
+
+
+def groups_of_sizes(names: Sequence[str]) -> Iterator[dict[Key, Spec]]:
+    """For each size, depth and backend ours of every variant, a matrix product, other sides."""
+    studies = load_config([SIZES]).studies
+    for size in names:
+        for depth in studies[size].depths:
+            for backend in installed_backends():
+                first, *others = studies[size].labels
+                keys = [(first, "ours"), (first, "matmul"), *product(others, ("ours",))]
+                keys += product((first, *others), SIDES[backend])
+                yield {(v, side): spec_for(size, v, backend, depth) for v, side in keys}
+
+
+def groups_of_schemes(names: Sequence[str]) -> Iterator[dict[Key, Spec]]:
+    """For each backend and named scheme, `plain` and the scheme: two processes at a time."""
+    for backend in installed_backends():
+        for name in names:
+            pair = ("plain", name)
+            yield {(v, "ours"): spec_for(SCHEME_SIZE, v, backend, SCHEME_DEPTH) for v in pair}
+
+
+def groups_of_studies(config: Config, names: Sequence[str]) -> Iterator[dict[Key, Spec]]:
+    """For each study every network on PyTorch, at the depth that most of its variants have.
+
+    Variants whose steps are the same work are timed once, by the first of them, which need not have
+    that depth itself. Studies without cells on PyTorch are passed over.
+    """
+    for name in names:
+        cells = {
+            (cell.depth, cell.variant): cell
+            for cell in config.cells()
+            if cell.study == name and cell.backend == "torch"
+        }
+        depth, same = common_depth(depth for depth, _ in cells), config.same_work(name)
+        found = {same[variant]: cell for (at, variant), cell in cells.items() if at == depth}
+        if found:
+            yield {(network, "ours"): config.spec(cell) for network, cell in found.items()}
+
+
+def main(
+    what: Annotated[Literal["sizes", "schemes", "studies"], typer.Argument()],
+    names: Annotated[list[str] | None, typer.Argument(help="Only these; default: all.")] = None,
+    config: ConfigFiles = DEFAULT_CONFIG,
+    turns: Annotated[int, typer.Option(min=1, help="How many times each side runs.")] = 5,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads of a step.")] = 1,
+    out: Annotated[Path | None, output_file(help="Also write a table; - prints it.")] = None,
+) -> None:
+    """Time training steps, sides in turns. Run nothing else meanwhile."""
+    settings = load_config(config if what == "studies" else [SIZES])
+    os.environ[datasets.ENVIRONMENT] = settings.compute.data
+    known = [name for name in SCHEMES if name != "plain"]
+    known = known if what == "schemes" else list(settings.studies)
+    check_known(what.removesuffix("s"), names or (), known)
+    groups = {
+        "sizes": groups_of_sizes,
+        "schemes": groups_of_schemes,
+        "studies": partial(groups_of_studies, settings),
+    }
+    found = []
+    for group in groups[what](names or known):
+        for row in rows(group, turns, threads):
+            found.append(row)
+            where = "{study:18} {depth:3} {backend:6} {variant:18} {side:9}".format(**row)
+            milliseconds = 1e3 * float(row["seconds"])
+            print(f"{where} {milliseconds:.4g} ms, {row['ratio']} × {row['over']}", file=sys.stderr)
+    if out:
+        with atomic_write(out) as temporary, temporary.open("w", encoding="utf-8") as opened:
+            writer = csv.DictWriter(opened, COLUMNS, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(found)
+
+
+if __name__ == "__main__":
+    try:
+        typer.run(main)
+    except UserError as error:
+        fail(str(error))
+    except OSError as error:
+        fail_for_system(error)
+    except ModuleNotFoundError as error:
+        fail(f"a side needs {error.name}, which is not here; pip install -e '.[torch,mlx,bench]'")
