@@ -124,14 +124,14 @@ class Difference(Estimator):
             lacking = sorted(set(self.depths or ()) - (ours & theirs))
             if lacking or not ours & theirs:
                 depth, both = join_values(lacking), f"{self.variant}, {other}"
-                raise NotMeasured(NO_RUN, variant=both, depth=depth, metric=self.metric)
+                raise NotMeasured(NO_RUN, variant=both, depths=depth, metric=self.metric)
         for depth, other in itertools.product(sorted(runs["depth"].unique()), self.than):
             if (self.variant, depth) in by_cell and (other, depth) in by_cell:
                 sides = by_cell[self.variant, depth], by_cell[other, depth]
                 common = sides[0].index.intersection(sides[1].index)
                 if common.empty:
                     both = f"{self.variant}, {other}"
-                    raise NotMeasured(NO_RUN, variant=both, depth=str(depth), metric=self.metric)
+                    raise NotMeasured(NO_RUN, variant=both, depths=str(depth), metric=self.metric)
                 yield depth, other, *(sides if self.spread else (s.loc[common] for s in sides))
 
     def _compare(
@@ -149,7 +149,7 @@ class Difference(Estimator):
         if self.spread:
             sides = (side["value"].dropna() for side in (one, two))
             found = estimate_difference(
-                *((side - side.median()).abs() for side in sides), self.metric, unit
+                *((side - side.median()).abs() for side in sides), self.metric, "spread"
             )
         else:
             found = estimate_mean(one["value"] - two["value"], self.metric, unit)
@@ -213,7 +213,7 @@ class Agreement(Estimator):
         for depth, variant in itertools.product(self.depths or (), self.variants):
             sides = [select(evidence.steps, [study], [variant], [depth]) for study in self.studies]
             if gaps := [s for s, side in zip(self.studies, sides, strict=True) if side.empty]:
-                where = {"gap_of": ", ".join(gaps), "depth": str(depth)}
+                where = {"gap_of": ", ".join(gaps), "depths": str(depth)}
                 raise NotMeasured(NO_RUN, variant=variant, **where)
             step = min(int(side["step"].max()) for side in sides)
             a, b = (log10(loss_at(side, step)) for side in sides)

@@ -213,7 +213,7 @@ class Estimator(Settings):
             lacking = sorted(set(self.depths or ()) - there)
             if lacking or not there:
                 depth = join_values(lacking)
-                raise NotMeasured(NO_RUN, variant=variant, depth=depth, metric=metric)
+                raise NotMeasured(NO_RUN, variant=variant, depths=depth, metric=metric)
         return rows
 
     def weigh(self, estimate: Estimate, band: Band, seed_sd: float = math.nan) -> str:
@@ -243,7 +243,7 @@ class Estimator(Settings):
             seeds = min(case.seeds for case in skipped)
             verdict = NOT_REPRODUCED if seeds >= self.seeds else NOT_MEASURED
             numbers_of = {"cases": len(skipped), "seeds": seeds, "rests_on": RUNS}
-            where = ", ".join(map(_place, skipped))
+            where = _names(skipped)
             return Judgement(verdict, gap=DIVERGED, gap_of=where, **about(skipped[0]), **numbers_of)
         worst = max(cases, key=lambda case: case.margin)
         verdict = combine_verdicts(case.verdict for case in cases)
@@ -263,7 +263,7 @@ class Estimator(Settings):
             seeds=min(case.seeds for case in deciding),
             rests_on=RUNS if all(case.counted for case in deciding) else "",
             gap=gap,
-            gap_of=", ".join(_place(case) for case in skipped),
+            gap_of=_names(skipped),
         )
 
 
@@ -273,7 +273,7 @@ def about(case: Case) -> dict[str, Any]:
     return {
         "variant": case.variant,
         "against": case.against,
-        "depth": str(case.depth),
+        "depths": str(case.depth),
         "metric": what,
     }
 
@@ -285,5 +285,5 @@ def numbers(estimate: Estimate, band: Band) -> dict[str, Any]:
     return {"observed": estimate.mean, "unit": estimate.unit, **ends}
 
 
-def _place(case: Case) -> str:
-    return f"{case.against or case.variant} {case.depth}"
+def _names(skipped: Sequence[Case]) -> str:
+    return ", ".join(dict.fromkeys(case.against or case.variant for case in skipped))

@@ -43,7 +43,7 @@ class Judgement:
     variant: str = ""
     against: str = ""
     """The other variant, study or platform of a comparison."""
-    depth: str = ""
+    depths: str = ""
     metric: str = ""
     unit: str = ""
     observed: float = math.nan

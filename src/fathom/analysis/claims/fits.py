@@ -51,7 +51,7 @@ class Slope(Estimator):
         runs = runs.assign(value=runs[self.metric].bfill(axis=1).iloc[:, 0]).dropna(subset="value")
         depths, metric = sorted(runs["depth"].unique()), self.metric[0]
         if len(depths) < 3:
-            raise NotMeasured(NO_RUN, variant=self.variant, metric=metric, depth="three")
+            raise NotMeasured(NO_RUN, variant=self.variant, metric=metric, depths="three")
         from scipy import stats
 
         fit = stats.linregress(runs["depth"], runs["value"])
@@ -67,7 +67,7 @@ class Slope(Estimator):
             CONTRADICTED if falls else REPRODUCED if rises else NOT_REPRODUCED,
             undecided=not (rises or falls or bends),
             variant=self.variant,
-            depth=join_values(depths),
+            depths=join_values(depths),
             metric=metric,
             **numbers(found, self.band),
             r_squared=r_squared,

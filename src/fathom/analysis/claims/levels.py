@@ -94,7 +94,7 @@ class Level(Estimator):
         lost &= is_left | (seeds["outcome"] == LOST)
         finite = seeds["value"].dropna()
         if finite.empty and not lost.any():
-            raise NotMeasured(NO_RUN, variant=variant, depth=str(depth), metric=what)
+            raise NotMeasured(NO_RUN, variant=variant, depths=str(depth), metric=what)
         unit = LOG10 if self.is_log else ""
         band, shown = self.band, estimate_mean(finite, what, unit)
         if self.is_log:
@@ -197,7 +197,7 @@ class Count(Estimator):
         weakest = runs.loc[margins.idxmin() if self.one_decides == "for" else margins.idxmax()]
         value = weakest[SCORE] if self.metric == LEFT else weakest["value"]
         case = Case(
-            Estimate(self.metric, float(value), math.nan, math.nan, total), verdict, 0.0,
+            Estimate(self.metric, float(value), math.nan, math.nan, total, self.over_steps or ""), verdict, 0.0,
             weakest["variant"], weakest["depth"], seeds,
         )  # fmt: skip
         return Judgement(
