@@ -79,7 +79,7 @@ class Level(Estimator):
         return log10(found / runs[self.over]) if self.over else found
 
     def judge(self, evidence: Evidence) -> Judgement:
-        runs = untestable.each_once(self.find(evidence, *self.metric[:1] if self.is_log else ()))
+        runs = untestable.each_once(self.find(evidence, LEFT if self.metric == [LEFT] else ""))
         value = partial(self.measure, evidence)
         runs = runs.assign(value=value)
         sd = evidence.seed_sd(self.studies, self.named_variants, value)
@@ -118,7 +118,7 @@ class Level(Estimator):
 def share_left(evidence: Evidence, runs: pd.DataFrame) -> pd.Series:
     """For each run the share of the way from chance to a perfect score that is left to go."""
     perfect = runs["study"].map({name: score.perfect for name, score in evidence.scores.items()})
-    return (runs[SCORE] - perfect) / (runs["score_chance"] - perfect)
+    return (pd.to_numeric(runs[SCORE]) - perfect) / (runs["score_chance"] - perfect)
 
 
 def _as_scores(case: Case, evidence: Evidence, seeds: pd.DataFrame) -> Case:
@@ -196,10 +196,9 @@ class Count(Estimator):
             verdict = {total: REPRODUCED, 0: CONTRADICTED}.get(inside, NOT_REPRODUCED)
         weakest = runs.loc[margins.idxmin() if self.one_decides == "for" else margins.idxmax()]
         value = weakest[SCORE] if self.metric == LEFT else weakest["value"]
-        case = Case(
-            Estimate(self.metric, float(value), math.nan, math.nan, total, self.over_steps or ""), verdict, 0.0,
-            weakest["variant"], weakest["depth"], seeds,
-        )  # fmt: skip
+        where = weakest["variant"], weakest["depth"], seeds
+        found = Estimate(self.metric, float(value), math.nan, math.nan, total, self.over_steps or "")
+        case = Case(found, verdict, 0.0, *where)
         return Judgement(
             verdict,
             undecided=verdict == NOT_REPRODUCED and self.one_decides == "for",
