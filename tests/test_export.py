@@ -227,9 +227,10 @@ KEPT = {
     "RESULTS.md": "# Results\n",
     "COMPARISON.md": "# Comparison\n",
     "studies/a.md": "# a\n",
-    "tables/verdicts.csv": "claim,verdict,qualifier,studies,control_study\n"
-    "it-is-so,reproduced,,a,\nit-lasts,reproduced,,gone,\n",
-    "tables/claims.csv": "claim,verdict,confidence,scale\nit-is-so,reproduced,,\n",
+    "tables/verdicts.csv": "claim,verdict,undecided,other_scale,seeds,in_part,tests,studies,"
+    "control_study\n"
+    "it-is-so,reproduced,False,False,3,False,1,a,\nit-lasts,reproduced,False,False,3,False,1,gone,\n",
+    "tables/claims.csv": "claim,verdict,confidence,scale,gap\nit-is-so,reproduced,,,\n",
     "tables/summary.csv": "study\na\n",
     "figures/overview/loss.png": "a picture",
     "SHA256SUMS": "",
@@ -256,7 +257,8 @@ def with_reference(project, reference):
     studies = yaml.safe_load((project / "config.yaml").read_text(encoding="utf-8"))
     (project / "config.yaml").write_text(yaml.safe_dump({**studies, "reference": str(reference)}))
     (project / "report/templates/RESULTS.md.j2").write_text(WORDS)
-    shutil.copy(PROJECT / "report/templates/macros.j2", project / "report/templates")
+    for name in ("macros.j2", "words.j2"):
+        shutil.copy(PROJECT / "report/templates" / name, project / "report/templates")
     (project / "report/published.yaml").write_text(
         "{sources: {}, notes: [], values: [], claims: []}"
     )

@@ -6,7 +6,8 @@ import pandas as pd
 import pytest
 
 from fathom.analysis.tables import summary_table
-from fathom.report.presenters import StudyPresenter, VerdictsPresenter, group_uncounted
+from fathom.report.presenters import StudyPresenter, group_uncounted
+from fathom.report.verdicts import VerdictsPresenter
 from report_helpers import IMAGES, TEXT
 from run_helpers import GPU_PLATFORM, config_with
 from tables_helpers import frame, run
@@ -196,11 +197,11 @@ def test_scales_and_tests_are_those_of_what_was_measured():
 )
 def test_where_a_controlled_claim_is_reproduced(ours, theirs, where):
     row = {"claim": "c", "verdict": ours, "studies": "a", "control_study": "b", "control": theirs,
-           "qualifier": "at another scale"}  # fmt: skip
+           "in_part": False}  # fmt: skip
     verdicts = VerdictsPresenter(pd.DataFrame([row]), pd.DataFrame(columns=["claim"]))
     assert [found["reproduced_in"] for found in verdicts.controlled_by("b")] == [where]
     assert verdicts.controlled_by("a") == []
-    in_part = pd.DataFrame([{**row, "qualifier": "at another scale, in part"}])
+    in_part = pd.DataFrame([{**row, "in_part": True}])
     verdicts = VerdictsPresenter(in_part, pd.DataFrame(columns=["claim"]))
     assert [found["reproduced_in"] for found in verdicts.controlled_by("b")] == [None]
 
