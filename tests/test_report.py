@@ -19,7 +19,7 @@ from fathom.analysis.tables import TableError
 from fathom.config import check_config
 from fathom.report.figures import figures_of
 from fathom.report.formatting import plus_minus, ratio
-from fathom.report.presenters import records
+from fathom.report.records import records
 from fathom.report.render import environment_of, write_reports
 from fathom.report.reports import reports_of
 from fathom.runs.bundle import record_refusals

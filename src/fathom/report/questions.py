@@ -36,7 +36,8 @@ from fathom.report.formatting import change, either_way, number, percent
 
 if TYPE_CHECKING:
     from fathom.analysis.claims.published import Published
-    from fathom.report.presenters import Record, StudyPresenter
+    from fathom.report.presenters import StudyPresenter
+    from fathom.report.records import Record
     from fathom.report.verdicts import VerdictsPresenter
 
 MOST_ANSWERS = 10

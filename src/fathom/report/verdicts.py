@@ -14,7 +14,7 @@ from fathom.analysis.claims.evidence import NOT_MEASURED, REPRODUCED, VERDICTS
 from fathom.analysis.estimate import LOG10
 from fathom.analysis.tables import CONFIDENCE
 from fathom.report.formatting import number, with_interval
-from fathom.report.presenters import Record, records
+from fathom.report.records import Record, records
 
 LARGEST = 300.0
 """Powers of ten above this are no floats."""

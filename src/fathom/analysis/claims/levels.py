@@ -197,7 +197,9 @@ class Count(Estimator):
         weakest = runs.loc[margins.idxmin() if self.one_decides == "for" else margins.idxmax()]
         value = weakest[SCORE] if self.metric == LEFT else weakest["value"]
         where = weakest["variant"], weakest["depth"], seeds
-        found = Estimate(self.metric, float(value), math.nan, math.nan, total, self.over_steps or "")
+        found = Estimate(
+            self.metric, float(value), math.nan, math.nan, total, self.over_steps or ""
+        )
         case = Case(found, verdict, 0.0, *where)
         return Judgement(
             verdict,
