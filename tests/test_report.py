@@ -422,7 +422,7 @@ def test_what_decides_is_told_from_the_shares(say, tmp_path, loss_of, changes, s
         "summary": records(variance_summary(variance)),
         "diverged": diverged_cells(config, cells, variance),
     }
-    assert re.search(said, say("sentences.j2", "decides", attribution))
+    assert re.search(said, say("words.j2", "decides", attribution))
 
 
 def test_what_decides_stands_in_the_answer_and_beside_its_shares(world):
