@@ -5,7 +5,9 @@ import math
 import pandas as pd
 
 from fathom import tasks
+from fathom.analysis.claims import Published
 from fathom.analysis.platforms import Platform
+from fathom.settings import validate
 from run_helpers import CPU_PLATFORM
 
 CHANCE = math.log(64)
@@ -86,6 +88,21 @@ def groundless(published):
     """Published claims that networks of any size may speak for: those of these tables are tiny."""
     claims = [claim.model_copy(update={"minimum_scale": {}}) for claim in published.claims]
     return published.model_copy(update={"claims": claims})
+
+
+SOURCES = {
+    "lab": {"title": "A lab", "platform": "some GPU", "backend": "torch"},
+    "elsewhere": {"title": "Elsewhere", "platform": "not stated"},
+}
+
+
+def published_with(*claims, values=(), thresholds=()):
+    """Published claims; each is a dict of what differs from a claim of the lab."""
+    base = {"source": "lab", "statement": "It is so."}
+    entries = [{**base, "id": f"claim-{n}", **claim} for n, claim in enumerate(claims)]
+    data = {"sources": SOURCES, "notes": [], "values": list(values), "claims": entries}
+    data["thresholds"] = list(thresholds)
+    return validate(Published, data, "published.yaml")
 
 
 def frame(*groups):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from fathom.report.presenters import group_uncounted
+from fathom.report.records import group_uncounted
 from fathom.report.render import as_prose, escape_markdown, escape_rows
 from fathom.system.errors import fail
 from fathom.system.text import printable

@@ -1,12 +1,19 @@
 """What templates may ask of the tables."""
 
+import dataclasses
 import math
+from pathlib import Path
 
 import pandas as pd
 import pytest
+from markupsafe import Markup
 
+from fathom.analysis.claims.evidence import Judgement
 from fathom.analysis.tables import summary_table
-from fathom.report.presenters import StudyPresenter, VerdictsPresenter, group_uncounted
+from fathom.report.presenters import StudyPresenter
+from fathom.report.records import group_uncounted
+from fathom.report.render import environment_of
+from fathom.report.verdicts import VerdictsPresenter, estimate, needed
 from report_helpers import IMAGES, TEXT
 from run_helpers import GPU_PLATFORM, config_with
 from tables_helpers import frame, run
@@ -196,11 +203,11 @@ def test_scales_and_tests_are_those_of_what_was_measured():
 )
 def test_where_a_controlled_claim_is_reproduced(ours, theirs, where):
     row = {"claim": "c", "verdict": ours, "studies": "a", "control_study": "b", "control": theirs,
-           "qualifier": "at another scale"}  # fmt: skip
+           "in_part": False}  # fmt: skip
     verdicts = VerdictsPresenter(pd.DataFrame([row]), pd.DataFrame(columns=["claim"]))
     assert [found["reproduced_in"] for found in verdicts.controlled_by("b")] == [where]
     assert verdicts.controlled_by("a") == []
-    in_part = pd.DataFrame([{**row, "qualifier": "at another scale, in part"}])
+    in_part = pd.DataFrame([{**row, "in_part": True}])
     verdicts = VerdictsPresenter(in_part, pd.DataFrame(columns=["claim"]))
     assert [found["reproduced_in"] for found in verdicts.controlled_by("b")] == [None]
 
@@ -218,3 +225,58 @@ def test_variants_stand_side_by_side_at_the_depth_of_most_with_the_time_of_their
     found = {row["variant"]: row["times"] for row in study.side_by_side()}
     assert list(found) == ["mhc", "baseline", "hc"]
     assert (found["mhc"], found["baseline"]) == (pytest.approx(3), 1)
+
+
+# --- claims in words -------------------------------------------------------------------------
+
+
+def claim_test(**values):
+    """A row of claims.csv of one test."""
+    base = {f.name: f.default for f in dataclasses.fields(Judgement) if f.name != "verdict"}
+    base |= {"verdict": "reproduced", "test": "level", "studies": "a", "variant": "mhc", "cases": 3,
+             "holding": 3, "depths": "8", "metric": "gain_final", "platform": None}  # fmt: skip
+    return {**base, **values}
+
+
+def say(test, **options):
+    root = Path(__file__).parents[1] / "report/templates"
+    environment = environment_of(root, {"mhc": "the demo's mHC", "hc": "HC"}, **options)
+    environment.globals["min_seeds"] = 3
+    return str(environment.get_template("words.j2").module.reason(test))
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"observed": -0.5, "low": -0.75, "high": -0.25, "needed_high": 0.0}, ["−0.50 ± 0.25"]),
+        # Of logarithms, ratios: 10^−2 (10^−3 to 10^−1), and the band's end 10^0.
+        ({"test": "difference", "against": "hc", "unit": "log10", "observed": -2.0, "low": -3.0,
+          "high": -1.0, "needed_high": 0.0}, ["0.010 (0.0010 to 0.10)", "HC", "at most 1"]),
+        ({"test": "count", "metric": "first_nonfinite_step", "observed": math.inf, "holding": 1,
+          "needed_high": 0.0}, ["1 of 3 runs", "never"]),
+        ({"test": "count", "metric": "left", "holding": 2, "needed_low": 1.0}, ["2 of 3 runs"]),
+        ({"undecided": True, "verdict": "not reproduced", "observed": 1.0}, ["undecided: "]),
+        ({"gap": "no run", "depths": "4, 8"}, ["no run of the demo's mHC at 4, 8 layers"]),
+        ({"gap": "few seeds", "seeds": 1}, ["one seed"]),
+        ({"gap": "too small", "gap_of": "width 8 for 32"}, ["width 8 for 32"]),
+        ({"gap": "inert", "gap_of": "mhc, hc"}, ["the demo's mHC and HC", "H_res"]),
+        ({"gap": "one run", "gap_of": "mhc, hc"}, ["the demo's mHC and HC"]),
+        ({"gap": "identity", "gap_of": "hc"}, ["H_res of HC"]),
+        ({"gap": "diverged", "gap_of": "hc"}, ["HC"]),
+        ({"gap": "untested", "gap_of": "nothing compiles"}, ["nothing compiles"]),
+        ({"gap": "clock"}, ["machine"]),
+    ],
+)  # fmt: skip
+def test_a_test_is_told_in_the_same_words_in_reports_and_paper(values, told):
+    """With the numbers of the table, whatever it found or lacked."""
+    made = "gap" not in values
+    test = claim_test(**{"verdict": "reproduced" if made else "not measured", **values})
+    text = say(test)
+    for part in told:
+        assert part in text
+    assert say(test, autoescape=True, finalize=Markup) == text
+
+
+def test_an_estimate_and_its_band_are_in_one_unit():
+    row = claim_test(unit="log10", observed=math.nan, needed_low=-1.0)
+    assert (estimate(row), needed(row)) == ("not finite", ("0.1", ""))

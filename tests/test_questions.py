@@ -20,10 +20,18 @@ from fathom.analysis.claims.questions import (
 )
 from fathom.analysis.effective_depth import effective_depth_table
 from fathom.analysis.effects import effects_table
-from fathom.analysis.tables import summary_table
+from fathom.analysis.tables import read_table, save_tables, summary_table
 from fathom.config import check_config
-from fathom.report.presenters import StudyPresenter, VerdictsPresenter
-from fathom.report.questions import MOST_ANSWERS, Results, answer_all, headline
+from fathom.report.presenters import StudyPresenter
+from fathom.report.questions import (
+    MOST_ANSWERS,
+    Results,
+    answer_all,
+    answers_of,
+    answers_table,
+    headline,
+)
+from fathom.report.verdicts import VerdictsPresenter
 from fathom.settings import ConfigError
 from run_helpers import config_with
 from tables_helpers import CHANCE, frame, run, seeds
@@ -52,7 +60,7 @@ def results_of(config, cells, verdicts=(), claims=(), seconds=None):
     }
     study = StudyPresenter("a", config.studies["a"], tables)
     columns = ["claim", "verdict", "studies", "control_study"]
-    tests = ["claim", "verdict", "reason", "decides", "confidence", "scale"]
+    tests = ["claim", "verdict", "metric", "decides", "confidence", "scale"]
     judged = VerdictsPresenter(
         pd.DataFrame(verdicts, columns=columns), pd.DataFrame(claims, columns=tests)
     )
@@ -191,7 +199,8 @@ def test_a_claim_answers_with_the_test_that_decides():
     results = results_of(config_of(), frame(run(score=1.0)), verdicts, claims)
     question = OfClaim(kind="claim", claim="one", question="Is it so?")
     answer = ask(question, results)
-    assert (answer.answer, answer.evidence[0].text) == ("contradicted", "and not there")
+    (evidence,) = answer.evidence
+    assert (answer.answer, evidence.test["metric"]) == ("contradicted", "and not there")
     assert answer.evidence[0].link == "tables/claims.csv#L3"
     assert answer_all([question.model_copy(update={"claim": "two"})], results) == []
 
@@ -395,3 +404,23 @@ def test_a_wrong_question_is_refused_by_name(
     (tmp_path / "published.yaml").write_text(text.replace(old, new, 1), encoding="utf-8")
     with pytest.raises(ConfigError, match=re.escape(said)):
         load_published(tmp_path / "published.yaml", default_config)
+
+
+def test_answers_come_back_from_their_table(of_two, tmp_path):
+    """So a kept result answers as it did: outcomes, parts, words and evidence."""
+    claims = [("one", "contradicted", "loss", True, math.nan, "")]
+    judged = results_of(
+        config_of(), frame(run(score=1.0)), [("one", "contradicted", "a", "")], claims
+    )
+    asked = OfClaim(kind="claim", claim="one", question="Is it so?")
+    answers = [*answer_all([EACH], of_two(a=WORSE, b=BETTER)), *answer_all([asked], judged)]
+    save_tables({"answers.csv": answers_table(answers, lambda test: test["metric"])}, tmp_path)
+    again = answers_of(read_table(tmp_path / "answers.csv"))
+    assert [(a.question, a.outcome, a.answer, a.parts) for a in again] == [
+        ("Does it?", "mixed", "text: no; state: yes", {"text": "worse", "state": "better"}),
+        ("Is it so?", "contradicted", "contradicted", {}),
+    ]
+    kept = [(one.text, one.link) for a in again for one in a.evidence]
+    assert kept == [
+        *((one.text, one.link) for one in answers[0].evidence), ("loss", "tables/claims.csv#L2")
+    ]  # fmt: skip

@@ -19,7 +19,7 @@ from fathom.analysis.tables import TableError
 from fathom.config import check_config
 from fathom.report.figures import figures_of
 from fathom.report.formatting import plus_minus, ratio
-from fathom.report.presenters import records
+from fathom.report.records import records
 from fathom.report.render import environment_of, write_reports
 from fathom.report.reports import reports_of
 from fathom.runs.bundle import record_refusals
@@ -274,15 +274,15 @@ def test_the_scorecard_has_every_claim_with_the_test_that_decides(world, shipped
     table = pd.read_csv(world / "tables" / "verdicts.csv")
     assert {v: int(n) for n, v, _ in counted} == table["verdict"].value_counts().to_dict()
     (undecided,) = [int(n) for _, _, n in counted if n]
-    assert undecided == table["qualifier"].str.contains("undecided").sum()
+    assert undecided == table["undecided"].sum()
     rows = by_claim(tables_in(card)[0][2:], shipped)
     # Of hc-fails-48 the source is an MLX program, and there hc ends at chance.
     reason, line = re.fullmatch(
         r"\[(.*)\]\(tables/claims.csv#L(\d+)\)", rows["hc-fails-48"][3]
     ).groups()
-    assert reason == "of 3 runs: 3 at chance"
+    assert reason == "3 of 3 runs do not learn"
     assert read(world, "tables/claims.csv").splitlines()[int(line) - 1].startswith("hc-fails-48,")
-    assert rows["demo-converges-fast"][2:] == ["**not measured**: no run of demo-50", "", ""]
+    assert rows["demo-converges-fast"][2:] == ["**not measured**: no run of “demo-50”", "", ""]
     scale = "vocab 64 for 256, length 8 for 128, width 16 for 256"
     assert re.search(rf"^.*\b{rows['hc-fails-48'][-1]}: {scale}", card, re.MULTILINE)
     tests = pd.read_csv(world / "tables" / "claims.csv")
@@ -295,10 +295,10 @@ def test_the_scorecard_has_every_claim_with_the_test_that_decides(world, shipped
 def test_a_page_says_how_its_claims_were_tested(world):
     blocks = {b.partition('"')[0]: b for b in page(world, "depth-mlx").split('<a id="')[1:]}
     block = blocks["hc-fails-48"]
-    assert ", by the rule `fails`, count of runs: of 3 runs: 3 at chance" in block
+    assert ", by `count`, count of runs: 3 of 3 runs do not learn" in block
     assert "at another scale" in block
     assert "Scale: vocab 64 for 256, length 8 for 128, width 16 for 256" in block
-    assert ", by the rule `near`, count of runs: 9 of 9 runs" in blocks["gain-mhc-bounded"]
+    assert ", by `level`, interval over seeds at 95 %: holds in 3 of" in blocks["gain-mhc-bounded"]
 
 
 def test_why_a_claim_could_not_be_judged_is_said(world, shipped, tmp_path):
@@ -312,7 +312,7 @@ def test_why_a_claim_could_not_be_judged_is_said(world, shipped, tmp_path):
     one = published.model_copy(update={"claims": [deep], "values": []})
     folder = write_world(small_config(tmp_path), one, templates, by_recipe)
     (row,) = tables_in(section(read(folder), "## Scorecard"))[0][2:]
-    assert row[2] == "**not measured**: width 16 cannot speak for 256"
+    assert row[2] == "**not measured**: too small to speak for the claim: width 16 for 256"
 
 
 # --- published beside ours -------------------------------------------------------------------
@@ -422,7 +422,7 @@ def test_what_decides_is_told_from_the_shares(say, tmp_path, loss_of, changes, s
         "summary": records(variance_summary(variance)),
         "diverged": diverged_cells(config, cells, variance),
     }
-    assert re.search(said, say("sentences.j2", "decides", attribution))
+    assert re.search(said, say("words.j2", "decides", attribution))
 
 
 def test_what_decides_stands_in_the_answer_and_beside_its_shares(world):
@@ -905,9 +905,9 @@ def beside(world, shipped, tmp_path_factory):
     (kept / "studies" / "depth-mlx.md").write_text("", encoding="utf-8")
     verdicts = pd.read_csv(world / "tables" / "verdicts.csv").set_index("claim")
     verdicts["verdict"] = "not measured"
-    judged = ["verdict", "qualifier", "studies"]
-    verdicts.loc["hc-fails-48", judged] = ["contradicted", "one seed", "depth-mlx"]
-    verdicts.loc["text-compile", judged] = ["reproduced", "", "text-arms"]
+    judged = ["verdict", "undecided", "seeds", "other_scale", "in_part", "studies"]
+    verdicts.loc["hc-fails-48", judged] = ["contradicted", False, 1, False, False, "depth-mlx"]
+    verdicts.loc["text-compile", judged] = ["reproduced", False, 3, False, False, "text-arms"]
     verdicts.to_csv(kept / "tables" / "verdicts.csv")
     shutil.copy(world / "tables" / "claims.csv", kept / "tables" / "claims.csv")
     config = study_config(world).model_copy(update={"reference": str(kept)})
@@ -944,23 +944,25 @@ def test_what_a_kept_result_answers_stands_before_our_answer(world, shipped, tmp
     (kept / "tables").mkdir(parents=True)
     for table in ("verdicts", "claims"):
         shutil.copy(world / "tables" / f"{table}.csv", kept / "tables")
-    above = "# Streams are fine\n\n**Should I? Yes, there.**\n\n## The answer\n\n| a |\n"
-    (kept / "RESULTS.md").write_text(above, encoding="utf-8")
     config = study_config(world).model_copy(update={"reference": str(kept)})
     shutil.copytree(world / "tables", tmp_path / "own/tables")
     question, outcome, _ = answer(world)[0]
-    deciding = Deciding(decided_by=question, words={outcome.strip("*"): "No, here."})
+    words = {outcome.strip("*"): "No, here.", "there": "Yes, there."}
+    deciding = Deciding(decided_by=question, words=words)
+    there = dict.fromkeys(("part", "answer", "evidence", "link"), "")
+    there |= {"question": [question], "outcome": "there"}
+    pd.DataFrame(there).to_csv(kept / "tables/answers.csv", index=False)
     published, *others = shipped
     above = Headline(title=deciding, asks="Should I?", answer=[deciding], tested="All.")
     published = published.model_copy(update={"headline": above})
     write_reports(config, published, *others, tmp_path / "own")
     text = read(tmp_path / "own")
-    assert text.startswith("# Streams are fine\n\n**Should I? Yes, there.**\n")
+    assert text.startswith("# Yes, there.\n\n**Should I? Yes, there.**\n")
     assert "At the scale of\nthis page: No, here.\n" in text
-    above = (kept / "RESULTS.md").read_text(encoding="utf-8").replace("Yes, there.", "No, here.")
-    (kept / "RESULTS.md").write_text(above, encoding="utf-8")
+    there["outcome"] = outcome.strip("*")
+    pd.DataFrame(there).to_csv(kept / "tables/answers.csv", index=False)
     write_reports(config, published, *others, tmp_path / "own")
-    assert read(tmp_path / "own").count("No, here.") == 1
+    assert read(tmp_path / "own").count("No, here.") == 2  # title and advice
 
 
 @pytest.mark.parametrize("table", ["verdicts", "claims"])

@@ -53,7 +53,7 @@ claims:
   - id: it-is-so
     source: lab
     statement: It converges.
-    tests: [{kind: converges_below, studies: [a], variants: [mhc], depths: [4]}]
+    tests: [{kind: level, studies: [a], variants: [mhc], depths: [4], metric: left, high: 0.1}]
 """
 
 TEMPLATES = {
@@ -193,7 +193,7 @@ def command(config, project, capsys):
 # --- whole results -------------------------------------------------------------------------------
 
 DRAWN = sum(map(len, NAMES.values())) + len(OVERVIEW)
-CHECKED = {"runs": 3, "config": 1, "figures": DRAWN, "reports": 2, "tables": 17}
+CHECKED = {"runs": 3, "config": 1, "figures": DRAWN, "reports": 2, "tables": 18}
 
 
 def test_whole_results_have_no_problem_however_a_table_is_packed(results, command):
@@ -487,7 +487,7 @@ DERIVED = [
     *(f"tables/{name}.csv" for name in (
         "cells", "summary", "comparison", "platforms", "trajectories", "variance",
         "variance_summary", "effects", "effective_depth", "published", "thresholds", "claims",
-        "verdicts", "times", "times_summary", "profiles",
+        "verdicts", "answers", "times", "times_summary", "profiles",
     )),
     "RESULTS.md",
     "COMPARISON.md",
@@ -519,9 +519,9 @@ def test_an_edit_of_the_kept_result_is_named_and_a_missing_one_is_said(config, p
     assert gone.startswith(f"{folder}: is no folder, but the config names it")
     verdicts = folder / "tables/verdicts.csv"
     verdicts.parent.mkdir(parents=True)
-    text = "claim,verdict,qualifier,studies,control_study\na,contradicted,,a,\n"
+    text = "claim,verdict,undecided,studies,control_study\na,contradicted,False,a,\n"
     verdicts.write_text(text)
-    verdicts.with_name("claims.csv").write_text("claim,verdict,confidence,scale\n")
+    verdicts.with_name("claims.csv").write_text("claim,verdict,confidence,scale,gap\n")
     kept.record(folder)
     assert [line for line in problems(changed) if str(folder) in line] == []
     verdicts.write_text(text.replace("contradicted", "reproduced"))

@@ -2,7 +2,7 @@
 #
 # Each template NAME.SUFFIX.j2 makes a report, and studies/STUDY.SUFFIX.j2 one for each study.
 
-from fathom.report.reports import DOCUMENTS, VERDICTS_AND_TESTS, reports_of
+from fathom.report.reports import ANSWERS, DOCUMENTS, VERDICTS_AND_TESTS, reports_of
 from fathom.report.schemes import COSTS
 
 TEMPLATES = files_in("report/templates", "*.j2")
@@ -12,7 +12,8 @@ PAPER = optional(f"{RESULTS}/fathom.pdf", "typst")
 
 # The kept result, where there is one: reports show its verdicts beside those made here.
 REFERENCE = Path(CONFIG.reference or "") / "tables"
-KEPT = [str(file) for name in VERDICTS_AND_TESTS if (file := REFERENCE / f"{name}.csv").is_file()]
+KEPT_TABLES = (*VERDICTS_AND_TESTS, ANSWERS)
+KEPT = [str(file) for name in KEPT_TABLES if (file := REFERENCE / f"{name}.csv").is_file()]
 
 
 rule reports:
@@ -29,6 +30,7 @@ rule reports:
         templates=TEMPLATES,
     output:
         REPORTS,
+        csvs(ANSWERS),
     log:
         f"{RESULTS}/logs/report.log",
     localrule: True
@@ -85,6 +87,7 @@ rule paper:
         config=f"{RESULTS}/config.json",
         published=PUBLISHED,
         templates=files_in("report/paper", "*.typ*"),
+        words=files_in("report/templates", "words.j2"),
     output:
         report(
             f"{RESULTS}/fathom.pdf",

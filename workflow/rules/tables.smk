@@ -82,7 +82,7 @@ checkpoint claims:
     conda:
         "../../envs/report.yaml"
     params:
-        code_hash=code_hash("fathom.analysis.claims", "fathom.analysis.claims.rules"),
+        code_hash=code_hash("fathom.analysis.claims"),
     shell:
         "fathom claims --config {input.config:q} --published {input.published:q} 2> {log:q}"
 

@@ -149,7 +149,7 @@ TEXT = (
     "key", "study", "variant", "against", "connection", "backend", "platform", "platform_a",
     "platform_b", "machine", "answer", "plain_depths", "plain_diverged",
     "status", "reason", "outcome", "score_metric", "made_by", "question", "at_edge",
-    "framework_version", "python", "numpy",
+    "framework_version", "python", "numpy", "depths", "metric", "unit", "gap", "gap_of", "part",
 )  # fmt: skip
 """Columns of text that could look like a number, or be empty."""
 
@@ -167,8 +167,9 @@ COLUMNS = {
     PROFILES: [*AXES, "platform", "metric", "at", "value"],
     "comparison.csv": [*CELL, "platform_a", "platform_b"],
     "platforms.csv": ["platform", "machine", "backend", "runs"],
-    "verdicts.csv": ["claim", "verdict", "qualifier", "studies"],
-    "claims.csv": ["claim", "verdict", "confidence", "scale"],
+    "verdicts.csv": ["claim", "verdict", "undecided", "studies"],
+    "claims.csv": ["claim", "verdict", "confidence", "scale", "gap"],
+    "answers.csv": ["question", "part", "outcome", "answer", "evidence", "link"],
     "effects.csv": [*CELL, "platform", "question", "against", "metric", "verdict"],
     "effective_depth.csv": [*CELL, "platform", "answer"],
     "published.csv": ["source", *CELL, "metric", "platform", "published", "mean", "deviates"],

@@ -8,14 +8,16 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pandas as pd
 import yaml
 
 from fathom import tasks
-from fathom.analysis.claims.rules import NOT_REPRODUCED, VERDICTS
-from fathom.analysis.claims.verdicts import UNDECIDED, count_undecided
+from fathom.analysis.claims.evidence import NOT_REPRODUCED, VERDICTS
+from fathom.analysis.claims.questions import Headline
+from fathom.analysis.tables import read_table
 from fathom.report.kept import first_screen
+from fathom.report.render import as_prose
 from fathom.report.schemes import components_tables, schemes_table
+from fathom.settings import validate
 
 MARKED = re.compile(r"(<!-- ([a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -33,7 +35,7 @@ def with_tables(text: str) -> str:
         "schemes": schemes_table,
         "components": components_tables,
     }
-    if (REFERENCE / "RESULTS.md").exists():
+    if (REFERENCE / "tables/answers.csv").exists():
         tables |= {"answers": answers, "scorecard": scorecard}
     return MARKED.sub(lambda m: f"{m[1]}{tables[m[2]]()}{m[3]}" if m[2] in tables else m[0], text)
 
@@ -60,20 +62,25 @@ def run_table() -> str:
 
 def answers() -> str:
     """The first screen of the kept result: its title, its advice, and every question."""
-    kept = first_screen(REFERENCE)
-    rooted = kept.answers.replace("](tables/", f"]({REFERENCE}/tables/")
-    return f"### {kept.title}\n\n**{kept.advice}**\n\n{rooted}\n"
+    above = yaml.safe_load(PUBLISHED.read_text(encoding="utf-8"))["headline"]
+    kept = first_screen(REFERENCE, validate(Headline, above, f"{PUBLISHED}: headline"))
+    lines = ["| question | answer | evidence |", "|---|---|---|"]
+    for row in kept.answers:
+        links = (f"[{as_prose(one.text)}]({REFERENCE}/{one.link})" for one in row.evidence)
+        question, answer = as_prose(row.question), as_prose(row.answer)
+        lines.append(f"| {question} | **{answer}** | {'; '.join(links)} |")
+    return "\n".join([f"### {kept.title}\n\n**{kept.advice}**\n", *lines, ""])
 
 
 def scorecard() -> str:
     """How many claims of each source have each verdict in the kept result."""
     sources = yaml.safe_load(PUBLISHED.read_text(encoding="utf-8"))["sources"]
-    table = pd.read_csv(REFERENCE / "tables/verdicts.csv")
+    table = read_table(REFERENCE / "tables/verdicts.csv")
     rows = [f"| source | {' | '.join(VERDICTS)} |", f"|---|{'---:|' * len(VERDICTS)}"]
     for source, claims in table.groupby("source", sort=False):
         counts = [str((claims["verdict"] == verdict).sum()) for verdict in VERDICTS]
-        if undecided := count_undecided(claims["qualifier"].dropna()):
-            counts[VERDICTS.index(NOT_REPRODUCED)] += f" ({undecided} {UNDECIDED})"
+        if undecided := int(claims["undecided"].sum()):
+            counts[VERDICTS.index(NOT_REPRODUCED)] += f" ({undecided} undecided)"
         rows.append(f"| {sources[source]['title']} | {' | '.join(counts)} |")
     return "\n".join(rows) + "\n"
 

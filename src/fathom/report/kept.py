@@ -5,12 +5,15 @@ The hashes are in git, in the format of sha256sum, so that an edit of the result
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from fathom.analysis.claims.questions import Headline
+from fathom.analysis.tables import read_table
 from fathom.datasets import SUMS
+from fathom.report.questions import Answer, answers_of, headline
+from fathom.report.reports import ANSWERS
 from fathom.runs.bundle import refused_bundles
 from fathom.system.errors import UserError
 from fathom.system.files import parse_sums, sha256, sums, write_text
@@ -20,6 +23,8 @@ SHOWN = ("*.md", "studies/*.md", "tables/*.csv", "figures/**/*.png")
 
 BUNDLES = "bundles"
 """What it is made from. An archive of other results has what is shown alone."""
+
+REMEDY = "it belongs to the kept result that the config names; put that file back"
 
 
 def shown_files(folder: Path) -> list[Path]:
@@ -48,26 +53,22 @@ def record(folder: Path) -> int:
 
 
 class FirstScreen(NamedTuple):
-    """What a kept RESULTS.md begins with."""
+    """What the reports of a kept result begin with."""
 
     title: str
     advice: str
-    """What it says to do; empty if no question that decides it was asked."""
-    answers: str
-    """Questions, answers and evidence: the lines of a table."""
+    """The question that it asks, and what it says to do."""
+    answers: list[Answer]
 
 
-def first_screen(folder: Path) -> FirstScreen | None:
-    """That of a kept result; None without a report."""
-    try:
-        text = (folder / "RESULTS.md").read_text(encoding="utf-8")
-    except FileNotFoundError:
+def first_screen(folder: Path, above: Headline | None) -> FirstScreen | None:
+    """That of a kept result, from its table of answers; None without one, or without a title."""
+    file = folder / "tables" / f"{ANSWERS}.csv"
+    if not file.is_file():
         return None
-    title = text.partition("\n")[0].removeprefix("# ")
-    above, _, below = text.partition("## The answer")
-    advice = re.search(r"^\*\*(.*)\*\*$", above, re.MULTILINE)
-    rows = re.findall(r"^\|.*\|$", below.partition("\n## ")[0], re.MULTILINE)
-    return FirstScreen(title, advice[1] if advice else "", "\n".join(rows))
+    answers = answers_of(read_table(file, REMEDY))
+    told = headline(above, answers)
+    return FirstScreen(told["title"], f"{told['asks']} {told['answer']}", answers) if told else None
 
 
 def differences(folder: Path) -> Iterator[tuple[Path, str]]:

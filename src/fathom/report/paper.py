@@ -64,7 +64,8 @@ def write_source(
     check_numbers(templates)
     # Whatever an expression gives is text, but for what macros and `literal` have made.
     context = build_context(config, published, folder)
-    environment = environment_of(templates, context["labels"], autoescape=True, finalize=_to_source)
+    folders = [templates, templates.parent / "templates"]  # the second has what reports share
+    environment = environment_of(folders, context["labels"], autoescape=True, finalize=_to_source)
     environment.filters |= {"literal": as_literal, "code": Markup}
     environment.globals |= context | {
         "find_figure": partial(find_figure, figures, root),

@@ -6,25 +6,18 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from string import ascii_uppercase
 from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
 
 from fathom import tasks
-from fathom.analysis.claims.rules import NOT_MEASURED, REPRODUCED, VERDICTS
-from fathom.analysis.claims.verdicts import UNDECIDED, count_undecided
 from fathom.analysis.effective_depth import AT, BELOW, BEYOND
-from fathom.analysis.effects import HIGHER, LOWER
 from fathom.analysis.platforms import Platform
-from fathom.analysis.tables import CONFIDENCE, counted
 from fathom.config import Study, common_depth
 from fathom.report.figures import Declaration
-from fathom.report.formatting import count_layers, largest, number, with_interval
-
-Record = dict[str, Any]
-"""A row of a table. Its `platform` is a Platform, and `line` the line of the CSV that it is on."""
+from fathom.report.formatting import count_layers, largest, with_interval
+from fathom.report.records import Record, format_range, records
 
 ABSENT = "–"
 """What stands for a number that runs do not have."""
@@ -35,39 +28,6 @@ SCORE = "score"
 
 LAYERS = tasks.Table("Layers that matter", ("layers_that_matter",))
 """Of studies that measure the score without each block."""
-
-
-def records(table: pd.DataFrame) -> list[Record]:
-    """Rows of a table, as it was read, as dicts."""
-    if table.empty:  # most tables of most studies, and pandas takes its time for them too
-        return []
-    # As to_dict("records"), which takes three times as long for a row.
-    columns = (table[name].tolist() for name in table)
-    rows = [dict(zip(table, values, strict=True)) for values in zip(*columns, strict=True)]
-    platforms = {"platform", "platform_a", "platform_b"} & set(table.columns)
-    for index, row in zip(table.index, rows, strict=True):
-        row["line"] = index + 2  # the header is the first
-        row |= {name: Platform.parse(row[name]) if row[name] else None for name in platforms}
-    return rows
-
-
-def established(rows: Sequence[Record]) -> list[Record]:
-    """The effects whose interval excludes that of no change, the largest first."""
-    found = [row for row in rows if row["verdict"] in (HIGHER, LOWER)]
-    return sorted(found, key=lambda row: -abs(row["effect"]))
-
-
-def group_uncounted(cells: pd.DataFrame) -> list[Record]:
-    """How many `cells` no table counts, by study, backend, status and reason."""
-    out = cells.drop(counted(cells).index)
-    groups = out.groupby(["study", "backend", "status", "reason"], sort=False)
-    return groups.size().reset_index(name="cells").to_dict("records")
-
-
-def count_deviations(published: pd.DataFrame) -> tuple[int, int]:
-    """How many published values were set beside ours, and how many of them deviate."""
-    compared = published[published["platform"] != ""]
-    return len(compared), int((compared["deviates"] == True).sum())  # noqa: E712, may be missing
 
 
 class StudyPresenter:
@@ -512,111 +472,3 @@ class StudyPresenter:
         rows = self._rows("cells", variant=variant, outcome="learned")
         found = {metric: largest(rows, metric) for metric in metrics}
         return None if any(map(math.isnan, found.values())) else found
-
-
-class VerdictsPresenter:
-    """What a template may ask about the claims.
-
-    `studies` have pages. A row has `page`: the study on whose page its tests are, empty if none.
-    """
-
-    order = VERDICTS
-
-    def __init__(
-        self, verdicts: pd.DataFrame, claims: pd.DataFrame, studies: Collection[str] = ()
-    ) -> None:
-        rows = records(verdicts.astype(object).fillna(""))
-        firsts = [row["studies"].partition(",")[0] for row in rows]
-        self.rows = [
-            {**row, "page": first if first in studies else ""}
-            for row, first in zip(rows, firsts, strict=True)
-        ]
-        self._tests = records(claims)
-        made = [test for test in self._tests if test["verdict"] != NOT_MEASURED]
-        self.tests = len(made)
-        """How many tests were made."""
-        self.tests_with_interval = sum(not math.isnan(test["confidence"]) for test in made)
-        """How many of them rest on an interval."""
-        self.expected_by_chance = self.tests_with_interval * (1 - CONFIDENCE)
-        """How many of those would come out wrong by chance alone, were all claims true."""
-        scales = itertools.chain(*(self.scales_of(row["claim"]) for row in self.rows))
-        self.letters = {
-            scale: ascii_uppercase[i % 26] * (1 + i // 26)  # A to Z, AA to ZZ, …
-            for i, scale in enumerate(dict.fromkeys(scales))
-        }
-        """A letter for each way in which tests differ in scale from what was published."""
-
-    def by_source(self) -> list[Record]:
-        """The claims, source by source, those with the same verdict together."""
-        sources = list(dict.fromkeys(row["source"] for row in self.rows))
-
-        def place(row: Record) -> tuple[int, int]:
-            return sources.index(row["source"]), VERDICTS.index(row["verdict"])
-
-        return sorted(self.rows, key=place)
-
-    def named(self, verdict: str) -> list[Record]:
-        """The claims with that verdict."""
-        return [row for row in self.rows if row["verdict"] == verdict]
-
-    def counts(self) -> str:
-        """How many claims have each verdict, as in '3 are reproduced, 1 is contradicted'."""
-        found = []
-        for verdict, rows in ((verdict, self.named(verdict)) for verdict in VERDICTS):
-            undecided = count_undecided(row["qualifier"] for row in rows)
-            text = f"{len(rows)} {'is' if len(rows) == 1 else 'are'} {verdict}"
-            found += [f"{text} ({undecided} {UNDECIDED})" if undecided else text] if rows else []
-        return ", ".join(found)
-
-    def tests_of(self, claim: str, *, made: bool = False) -> list[Record]:
-        """The rows of the table of claims that belong to one claim: all, or of tests made alone."""
-        own = (test for test in self._tests if test["claim"] == claim)
-        return [test for test in own if not made or test["verdict"] != NOT_MEASURED]
-
-    def deciding(self, row: Mapping[str, Any]) -> Record | None:
-        """The first test that gave a claim its verdict; None if none was made."""
-        made = self.tests_of(row["claim"], made=True)
-        return next((t for t in made if t["decides"] and t["verdict"] == row["verdict"]), None)
-
-    def gaps_of(self, claim: str) -> str:
-        """Why the tests of one claim that could not be made were not; empty if all were."""
-        tests = (t for t in self.tests_of(claim) if t["decides"] and t["verdict"] == NOT_MEASURED)
-        return "; ".join(dict.fromkeys(test["reason"] for test in tests))
-
-    def of_rule(self, kind: str) -> list[Record]:
-        """The tests of one rule that were made, and decide."""
-        made = itertools.chain(*(self.tests_of(row["claim"], made=True) for row in self.rows))
-        return [test for test in made if test["test"] == kind and test["decides"]]
-
-    def scales_of(self, claim: str) -> list[str]:
-        """How the tests of one claim differ from the published scale, where they do."""
-        told = (test["scale"] for test in self.tests_of(claim, made=True))
-        # A test over several studies has the scale of each.
-        scales = (scale.split("; ") for scale in told if isinstance(scale, str))
-        return [scale for scale in dict.fromkeys(itertools.chain(*scales)) if scale]
-
-    def scale_letters(self, claim: str) -> str:
-        """Those of one claim."""
-        return ", ".join(self.letters[scale] for scale in self.scales_of(claim))
-
-    def controlled_by(self, study: str) -> list[Record]:
-        """The claims whose tests were made again in a study, with `reproduced_in`: its studies.
-
-        None where too few of the tests were made to say so.
-        """
-        rows = [row for row in self.rows if row["control_study"] == study]
-        return [{**row, "reproduced_in": _reproduced_in(row)} for row in rows]
-
-
-def _reproduced_in(row: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """The studies in which a claim with a control is reproduced; None if not all was tested."""
-    if NOT_MEASURED in (row["verdict"], row["control"]) or "in part" in row["qualifier"]:
-        return None
-    verdicts = {row["studies"]: row["verdict"], row["control_study"]: row["control"]}
-    return tuple(study for study, verdict in verdicts.items() if verdict == REPRODUCED)
-
-
-def format_range(row: Mapping[str, Any]) -> str:
-    """A published number, or the ends of a published range."""
-    low, high = row["published"], row["published_high"]
-    return f"{number(low, 4)} to {number(high, 4)}" if low < high else number(low, 4)

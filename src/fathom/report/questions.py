@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pandas as pd
+
+from fathom.analysis.claims.evidence import NOT_MEASURED
 from fathom.analysis.claims.questions import (
     Best,
     Contrasts,
@@ -26,7 +29,6 @@ from fathom.analysis.claims.questions import (
     Question,
     Shares,
 )
-from fathom.analysis.claims.rules import NOT_MEASURED
 from fathom.analysis.effective_depth import BELOW, BEYOND
 from fathom.analysis.effects import AT_BEST_RATE, HIGHER, LOWER, TURNS, UNTOLD
 from fathom.config import common_depth
@@ -34,7 +36,9 @@ from fathom.report.formatting import change, either_way, number, percent
 
 if TYPE_CHECKING:
     from fathom.analysis.claims.published import Published
-    from fathom.report.presenters import Record, StudyPresenter, VerdictsPresenter
+    from fathom.report.presenters import StudyPresenter
+    from fathom.report.records import Record
+    from fathom.report.verdicts import VerdictsPresenter
 
 MOST_ANSWERS = 10
 """So many questions stand on the first screen; all are on the pages of their studies."""
@@ -51,7 +55,12 @@ class Evidence:
     """What an answer rests on: a few words, and the line of a table that they come from."""
 
     text: str
+    """Empty where templates word the `test`."""
     link: str
+    part: str = ""
+    """The part of the question that it is about, where that has parts."""
+    test: Record | None = None
+    """A test of a claim."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +138,42 @@ def questions_of(published: Published, results: Results) -> list[Question]:
     return [*own, *asked]
 
 
+COLUMNS = ["question", "part", "outcome", "answer", "evidence", "link"]
+
+
+def answers_table(answers: Sequence[Answer], reason: Callable[[Record], str]) -> pd.DataFrame:
+    """A row for each piece of evidence of each answer, and one for an answer without any.
+
+    `reason` words what a test found. `part` and `outcome` are those that the evidence is of.
+    """
+    rows = [
+        (
+            answer.question,
+            one.part,
+            answer.parts.get(one.part, answer.outcome),
+            answer.answer,
+            reason(one.test) if one.test else one.text,
+            one.link,
+        )
+        for answer in answers
+        for one in answer.evidence or [Evidence("", "")]
+    ]
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def answers_of(table: pd.DataFrame) -> list[Answer]:
+    """The answers that a table of `answers_table` holds."""
+    found = []
+    for question, rows in table.groupby("question", sort=False):
+        parts = {row.part: row.outcome for row in rows.itertuples() if row.part}
+        outcome = _common([*parts.values()] or [rows["outcome"].iloc[0]])
+        evidence = [
+            Evidence(row.evidence, row.link, row.part) for row in rows.itertuples() if row.link
+        ]
+        found.append(Answer(question, outcome, rows["answer"].iloc[0], evidence, parts))
+    return found
+
+
 def headline(above: Headline | None, answers: list[Answer]) -> dict[str, Any] | None:
     """What stands above the answers: `title`, `asks`, `answer`, `tested` and `words`.
 
@@ -159,8 +204,8 @@ def of_claim(question: OfClaim, results: Results) -> Found | None:
     if row is None or row["verdict"] == NOT_MEASURED:
         return None
     test = results.verdicts.deciding(row)
-    evidence = [Evidence(test["reason"], f"tables/claims.csv#L{test['line']}")] if test else []
-    return Found(row["verdict"], evidence)
+    link = f"tables/claims.csv#L{test['line']}" if test else ""
+    return Found(row["verdict"], [Evidence("", link, test=test)] if test else [])
 
 
 def of_limit(question: Limit, results: Results) -> Found | None:
@@ -258,7 +303,7 @@ def of_each(question: Each, results: Results) -> Found | None:
         return None
     each = MOST_ROWS // len(ran)
     evidence = [
-        Evidence(f"{part}: {one.text}", one.link)
+        Evidence(f"{part}: {one.text}", one.link, part)
         for part, found in ran.items()
         for one in found.evidence[:each]
     ]

@@ -23,7 +23,14 @@ from fathom.analysis.attribution import APART, diverged_cells
 from fathom.analysis.claims import Published
 from fathom.analysis.platforms import labels_of
 from fathom.analysis.step_times import with_times_of_networks
-from fathom.analysis.tables import CONFIDENCE, MIN_SEEDS, counted, read_table, read_with_times
+from fathom.analysis.tables import (
+    CONFIDENCE,
+    MIN_SEEDS,
+    counted,
+    read_table,
+    read_with_times,
+    save_tables,
+)
 from fathom.config import Config
 from fathom.metrics import LEARNED
 from fathom.report import schemes
@@ -38,19 +45,18 @@ from fathom.report.formatting import (
     plus_minus,
     ratio,
 )
-from fathom.report.kept import first_screen
-from fathom.report.presenters import (
-    ABSENT,
+from fathom.report.kept import REMEDY, first_screen
+from fathom.report.presenters import ABSENT, StudyPresenter
+from fathom.report.questions import Results, answer_all, answers_table, headline, questions_of
+from fathom.report.records import (
     Record,
-    StudyPresenter,
-    VerdictsPresenter,
     count_deviations,
     established,
     group_uncounted,
     records,
 )
-from fathom.report.questions import Results, answer_all, headline, questions_of
-from fathom.report.reports import VERDICTS_AND_TESTS, reports_of
+from fathom.report.reports import ANSWERS, VERDICTS_AND_TESTS, reports_of
+from fathom.report.verdicts import VerdictsPresenter, estimate, needed
 from fathom.runs.bundle import refused_bundles
 from fathom.settings import ConfigError
 from fathom.system.files import write_text
@@ -60,6 +66,10 @@ TABLES = (
     "cells", "summary", "comparison", "platforms", "trajectories", "variance", "variance_summary",
     "effects", "effective_depth", "published", "thresholds", "claims", "verdicts",
 )  # fmt: skip
+
+
+WORDS = "words.j2"
+"""The template that reports and paper share."""
 
 
 def write_reports(config: Config, published: Published, templates: Path, folder: Path) -> None:
@@ -85,6 +95,11 @@ def write_reports(config: Config, published: Published, templates: Path, folder:
         of_study = {"study": studies[report.study]} if report.study else {}
         text = fill(environment, report.template, **of_study)
         write_text(folder / report.name, lead_up(text, report.name.count("/")))
+
+    def reason(test: Record) -> str:
+        return environment.get_template(WORDS).module.reason(test)
+
+    save_tables({f"{ANSWERS}.csv": answers_table(context["answers"], reason)}, folder / "tables")
 
 
 def build_context(
@@ -119,7 +134,7 @@ def build_context(
         "labels": config.labels | labels_of(tables["platforms"]["platform"]),
         "answers": answers,
         "headline": headline(published.headline, answers),
-        "reference": present_reference(config),
+        "reference": present_reference(config, published),
         "overview": list(figures_of("overview").values()),
         "platforms": records(tables["platforms"].astype(object).fillna("")),
         "uncounted": group_uncounted(tables["cells"]),
@@ -155,11 +170,11 @@ def build_context(
 
 
 def environment_of(
-    templates: Path,
+    templates: Path | list[Path],
     labels: Mapping[str, str] = MappingProxyType({}),
     **options: Any,  # noqa: ANN401
 ) -> jinja2.Environment:
-    """Jinja's, for a folder of templates; `options` as it takes them.
+    """Jinja's, for a folder of templates, or several; `options` as it takes them.
 
     `labels`: what people read for a name, by the filter `label`.
     """
@@ -179,7 +194,7 @@ def environment_of(
     environment.filters |= {
         "number": number, "largest": largest, "percent": percent, "list_words": list_words,
         "paragraphs": split_paragraphs, "prose": as_prose, "change": change,
-        "either_way": either_way,
+        "either_way": either_way, "estimate": estimate, "needed": needed,
         "cell": lambda text: text.replace("|", r"\|"),
         "label": label,
     }  # fmt: skip
@@ -205,7 +220,7 @@ def lead_up(text: str, folders: int) -> str:
     return RELATIVE_LINK.sub("../" * folders, text)
 
 
-def present_reference(config: Config) -> dict[str, Any]:
+def present_reference(config: Config, published: Published) -> dict[str, Any]:
     """The kept result that the config names: verdicts, first screen, studies with a page, a link.
 
     Where there is none it has no verdicts and no pages; `missing`: the path, if the config has one.
@@ -213,12 +228,11 @@ def present_reference(config: Config) -> dict[str, Any]:
     folder = Path(config.reference or "")
     if not config.reference or not (folder / "tables" / "verdicts.csv").is_file():
         return {"verdicts": None, "pages": (), "first": None, "missing": config.reference}
-    remedy = "it belongs to the kept result that the config names; put that file back"
     files = (folder / "tables" / f"{name}.csv" for name in VERDICTS_AND_TESTS)
-    tables = [read_table(file, remedy) for file in files]
+    tables = [read_table(file, REMEDY) for file in files]
     pages = [file.stem for file in (folder / "studies").glob("*.md")]
     verdicts = VerdictsPresenter(*tables, pages)
-    first, link = first_screen(folder), link_to(config, folder)
+    first, link = first_screen(folder, published.headline), link_to(config, folder)
     return {"verdicts": verdicts, "pages": pages, "first": first, "link": link, "missing": None}
 
 

@@ -15,7 +15,8 @@ STUDY = "STUDY"
 """Stands, in the name of a template, for every study of the config."""
 
 VERDICTS_AND_TESTS = ("verdicts", "claims")
-"""The tables of a kept result that reports read: what became of each claim, and of every test."""
+ANSWERS = "answers"
+"""The tables of a kept result that reports read: of claims, of tests, of the first screen."""
 
 DOCUMENTS = ("definitions.md", "schemes.md")
 """The files of docs that reports lead to; the page has them too."""

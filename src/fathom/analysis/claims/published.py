@@ -15,15 +15,19 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import BeforeValidator, Field, model_validator
 
 from fathom import tasks
+from fathom.analysis.claims.comparisons import Agreement, Difference
+from fathom.analysis.claims.estimator import LEFT, SCORE, Estimator, MinimumScale
+from fathom.analysis.claims.fits import Correlation, Slope
+from fathom.analysis.claims.levels import Count, Level
 from fathom.analysis.claims.questions import AnyQuestion, Headline, OfClaim
-from fathom.analysis.claims.rules import RULES, SCORE, MinimumScale, Rule
 from fathom.analysis.platforms import DEVICES
 from fathom.config import BACKENDS, Config, Optimizer, read_yaml
 from fathom.metrics import STEP_METRICS
 from fathom.models.connections.schemes import SCHEMES
 from fathom.settings import ConfigError, OneLine, Settings, one_of, short_repr, unknown, validate
 
-AnyRule = Annotated[reduce(or_, RULES.values()), Field(discriminator="kind")]
+ESTIMATORS = (Level, Count, Difference, Agreement, Slope, Correlation)
+AnyTest = Annotated[reduce(or_, ESTIMATORS), Field(discriminator="kind")]
 
 SCALE_SETTINGS = {"depth", "steps", "batch_size", "streams", "tokens_per_step"}.union(
     Optimizer.model_fields, *(tasks.load(name).Model.model_fields for name in tasks.TASKS)
@@ -158,7 +162,7 @@ class Claim(Entry):
     device: Annotated[str, one_of("device", DEVICES)] | None = Field(
         None, description="what it speaks of; None: it says nothing of a device"
     )
-    tests: Annotated[list[AnyRule], Field(default_factory=list)]
+    tests: Annotated[list[AnyTest], Field(default_factory=list)]
     untested: OneLine = Field(
         "what it needs is not part of this project yet", description="why there are no tests"
     )
@@ -170,7 +174,7 @@ class Claim(Entry):
     def named_studies(self) -> set[str]:
         return {study for test in self.tests for study in test.studies}
 
-    def minimum_scale_of(self, test: Rule, recipe: str = "") -> dict[str, float]:
+    def minimum_scale_of(self, test: Estimator, recipe: str = "") -> dict[str, float]:
         """The claim's, under that of the test where it has one.
 
         One that depends on the recipe is that of `recipe`, or the largest where it has none.
@@ -283,7 +287,7 @@ def _misnamed(published: Published, config: Config) -> Iterator[str]:
         for study, metric in measured:
             task = config.studies[study].task
             of_steps = STEP_METRICS | tasks.load(task).step_metrics
-            if metric not in (SCORE, *tasks.run_metrics((task,)), *of_steps):
+            if metric not in (SCORE, LEFT, *tasks.run_metrics((task,)), *of_steps):
                 yield f"{where}: the task of {study}, {task}, has no metric '{metric}'"
     for name, count in Counter(claim.id for claim in published.claims).items():
         if count > 1:

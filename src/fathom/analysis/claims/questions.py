@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from fathom.analysis.claims.rules import CONTRADICTED, NOT_REPRODUCED, REPRODUCED
+from fathom.analysis.claims.evidence import CONTRADICTED, NOT_REPRODUCED, REPRODUCED
 from fathom.settings import OneLine, Settings, unknown
 
 

@@ -1,4 +1,4 @@
-"""What no test can tell: runs that are one run, and quantities that cannot move.
+"""Runs that are one run, and quantities that cannot move: no test can say anything of them.
 
 Definitions: docs/definitions.md, "Verdicts".
 """
@@ -11,22 +11,15 @@ import numpy as np
 import pandas as pd
 
 from fathom import tasks
+from fathom.analysis.claims.evidence import INERT, ONE_RUN
 from fathom.analysis.effects import differing_settings
 from fathom.analysis.tables import GROUP
 from fathom.config import Config
 
-EQUAL = "{} are one run: equal at every step to the last bit"
-INERT = "{} differ in H_res alone, where streams are copies of each other"
-IDENTITY = "H_res of {} is exactly the identity"
-"""Why a test cannot be made; in braces: of which variants."""
-
-TIMED = "runs do not record whether they had their machine to themselves"
-"""Why no test of a time can be made."""
-
 SAME_AS = "same_as"
 """A column of cells: the first variant whose run is the same as this one."""
 
-ONE_RUN = ["study", "depth", "seed", "platform"]
+PLACE = ["study", "depth", "seed", "platform"]
 """Where two variants may have run the same."""
 
 COPIES = 0.05
@@ -42,13 +35,6 @@ GATES = ("gate_first_final", "gate_mean_final", "gate_largest_final")
 SINKHORN_ERRORS = ("base_row_error_final", "base_column_error_final")
 
 
-def cannot(why: str, *labels: str) -> str:
-    """The reason of a test of these variants that cannot be made this way."""
-    *most, last = labels
-    named = f"{', '.join(most)} and {last}" if most else last
-    return f"cannot be tested this way: {why.format(named)}"
-
-
 def first_of_same(cells: pd.DataFrame, steps: pd.DataFrame) -> pd.Series:
     """For each run the first variant whose losses are its own, to the last bit, at every step.
 
@@ -56,28 +42,33 @@ def first_of_same(cells: pd.DataFrame, steps: pd.DataFrame) -> pd.Series:
     """
     first: dict[tuple[object, ...], str] = {}
     same: dict[tuple[object, ...], str] = {}
-    ordered = steps[[*ONE_RUN, "variant", "step", "loss"]].sort_values("step", kind="stable")
-    for (*run, variant), rows in ordered.groupby([*ONE_RUN, "variant"], sort=False):
+    ordered = steps[[*PLACE, "variant", "step", "loss"]].sort_values("step", kind="stable")
+    for (*run, variant), rows in ordered.groupby([*PLACE, "variant"], sort=False):
         losses = rows["loss"].to_numpy(float)
         if np.isfinite(losses).sum() > 1:
             same[*run, variant] = first.setdefault((*run, losses.tobytes()), variant)
-    runs = zip(*(cells[name] for name in (*ONE_RUN, "variant")), strict=True)
+    runs = zip(*(cells[name] for name in (*PLACE, "variant")), strict=True)
     return pd.Series([same.get(run, run[-1]) for run in runs], cells.index, dtype=object)
 
 
 def each_once(runs: pd.DataFrame) -> pd.DataFrame:
     """The runs without cells of which every run is also that of an earlier variant."""
-    again = runs.duplicated([*ONE_RUN, SAME_AS])
+    again = runs.duplicated([*PLACE, SAME_AS])
     if not again.any():
         return runs
     return runs[~again.groupby([runs[name] for name in GROUP]).transform("all")]
 
 
-def are_same(one: pd.DataFrame, other: pd.DataFrame) -> bool:
-    """Whether two variants, their runs by seed, ran the same at every seed that both have."""
+def tells_nothing(config: Config, is_score: bool, one: pd.DataFrame, other: pd.DataFrame) -> str:
+    """Why two variants, their runs by seed, cannot be told apart: a gap; empty if they can.
+
+    They ran the same at every seed that both have; or, of a score, their H_res does nothing.
+    """
     common = one.index.intersection(other.index)
     ran, again = (side.loc[common, SAME_AS] for side in (one, other))
-    return len(common) > 0 and bool((ran == again).all())
+    if len(common) and (ran == again).all():
+        return ONE_RUN
+    return INERT if is_score and compares_nothing(config, one, other) else ""
 
 
 def compares_nothing(config: Config, one: pd.DataFrame, other: pd.DataFrame) -> bool:

@@ -6,8 +6,8 @@ Definitions: docs/definitions.md, "Verdicts".
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +15,21 @@ import pandas as pd
 
 from fathom import tasks
 from fathom.analysis.claims import untestable
-from fathom.analysis.claims.published import ANY, Claim, Published, Threshold, Value, rounding
-from fathom.analysis.claims.rules import (
-    NO_INTERVAL,
+from fathom.analysis.claims.estimator import NO_INTERVAL, OVER_RUNS, OVER_SEEDS, Estimator
+from fathom.analysis.claims.evidence import (
+    CLOCK,
+    IDENTITY,
+    NO_RUN,
     NOT_MEASURED,
     NOT_REPRODUCED,
-    OVER_RUNS,
-    OVER_SEEDS,
+    TOO_SMALL,
+    UNTESTED,
     Evidence,
     Judgement,
     NotMeasured,
-    Rule,
     combine_verdicts,
-    title_studies,
 )
+from fathom.analysis.claims.published import ANY, Claim, Published, Threshold, Value, rounding
 from fathom.analysis.platforms import DEVICES, Platform
 from fathom.analysis.tables import (
     CELL,
@@ -47,9 +48,6 @@ from fathom.analysis.tables import (
 from fathom.config import Config, Study
 from fathom.settings import join_values
 
-UNDECIDED = "undecided"
-"""The qualifier of a claim that is not reproduced, and that more seeds may yet decide."""
-
 
 def write_claims(config: Config, published: Published, folder: Path) -> None:
     """Write published.csv, thresholds.csv, claims.csv and verdicts.csv beside the other tables."""
@@ -67,11 +65,13 @@ def write_claims(config: Config, published: Published, folder: Path) -> None:
 
 # --- verdicts -----------------------------------------------------------------------------------
 
+JUDGED = [field.name for field in fields(Judgement)]
+
 
 def claims_table(
     config: Config, cells: pd.DataFrame, steps: pd.DataFrame, published: Published
 ) -> pd.DataFrame:
-    """A row per claim, test and platform, with verdict, numbers and reason.
+    """A row per claim, test and platform, with the fields of its Judgement.
 
     A claim with a control has each test a second time, made in that study (column `control`).
     `rests_on` says what the verdict rests on; `confidence` is that of its interval, if it has one.
@@ -91,7 +91,7 @@ def claims_table(
         everywhere = claim.scope == "everywhere" or home is None
         homes = {name for name in evidence if everywhere or Platform.parse(name).backend == home}
         if not claim.tests:
-            untested = {"verdict": NOT_MEASURED, "undecided": False, "reason": claim.untested}
+            untested = asdict(Judgement(NOT_MEASURED, gap=UNTESTED, gap_of=claim.untested))
             rows.append({**base, **untested, "control": False, "decides": True})
         for number, test in enumerate(claim.tests, 1):
             base["number"] = number
@@ -101,14 +101,16 @@ def claims_table(
                 made = _test_rows(config, claim, again, evidence, homes)
                 rows += [{**base, **row, "control": True, "decides": False} for row in made]
     columns = ["claim", "source", "statement", "number", "test", "studies", "recipe", "platform"]
-    columns += ["verdict", "undecided", "observed", "ci95_half", "published", "seeds", "rests_on"]
-    return pd.DataFrame(
-        rows, columns=[*columns, "confidence", "scale", "control", "decides", "reason"]
-    )
+    columns += [*JUDGED, "confidence", "scale", "control", "decides"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def _test_rows(
-    config: Config, claim: Claim, test: Rule, evidence: Mapping[str, Evidence], homes: set[str]
+    config: Config,
+    claim: Claim,
+    test: Estimator,
+    evidence: Mapping[str, Evidence],
+    homes: set[str],
 ) -> Iterator[dict[str, Any]]:
     """The rows of one test, a row for each platform on which it was made.
 
@@ -118,7 +120,7 @@ def _test_rows(
     made = {name: found for name, found in judged.items() if found.verdict != NOT_MEASURED}
     if not homes & made.keys():
         gaps = [found for name, found in judged.items() if name in homes]
-        made[""] = gaps[0] if gaps else _no_run_of(config, test, claim.device)
+        made[""] = gaps[0] if gaps else _no_run(claim)
     ran = {study for found in evidence.values() for study in found.cells["study"]}
     for platform, found in made.items():
         # A verdict stands for the studies that ran; a gap names what the test would need.
@@ -137,78 +139,75 @@ def _test_rows(
         }
 
 
-def judge(config: Config, claim: Claim, test: Rule, evidence: Evidence) -> Judgement:
+def judge(config: Config, claim: Claim, test: Estimator, evidence: Evidence) -> Judgement:
     """The judgement of one test on one platform, from the runs that can speak for the claim.
 
-    They are on its device and large enough, and what is looked at can move. Where that leaves too
-    little to make the test, the reason says so.
+    They are on its device and large enough, and its metrics can move. Where too few are left to
+    make the test, the gap says why.
     """
     studies = [name for name in test.studies if name in config.studies]
     sizes = {name: too_small(claim, test, config.studies[name]) for name in studies}
     barred = {name: why for name, why in sizes.items() if why}
-    least = claim.minimum_scale_of(test).get("depth", 0)
     if claim.device:
         evidence = evidence.on(claim.device)
     if not barred and not evidence.cells["study"].isin(test.studies).any():
-        return _no_run_of(config, test, claim.device)
+        return _no_run(claim)
     if untestable.is_timed(test.named_metrics):
-        return Judgement(NOT_MEASURED, untestable.TIMED)
+        return Judgement(NOT_MEASURED, gap=CLOCK)
     cells = evidence.cells
     still = untestable.cannot_move(cells, test.named_metrics, of_mixing=test.of_mixing)
     found = select(cells[still], test.studies, test.named_variants, test.depths)
     evidence = replace(evidence, cells=cells[~still])
     try:
-        return test.judge(evidence.without(barred, least))
+        return test.judge(evidence.without(barred, claim.minimum_scale_of(test).get("depth", 0)))
     except NotMeasured as gap:
         if barred:
-            return Judgement(NOT_MEASURED, "; ".join(dict.fromkeys(barred.values())))
+            why = "; ".join(dict.fromkeys(barred.values()))
+            return Judgement(NOT_MEASURED, gap=TOO_SMALL, gap_of=why)
         if len(found):
-            labels = map(evidence.label, found["variant"].unique())
-            reason = untestable.cannot(untestable.IDENTITY, *labels)
-            return Judgement(NOT_MEASURED, reason)
-        return Judgement(NOT_MEASURED, str(gap), seeds=gap.seeds)
+            variants = ", ".join(found["variant"].unique())
+            return Judgement(NOT_MEASURED, gap=IDENTITY, gap_of=variants)
+        return gap.judgement
 
 
-def _no_run_of(config: Config, test: Rule, device: str | None = None) -> Judgement:
-    where = f" on {DEVICES[device]}" if device else ""
-    return Judgement(NOT_MEASURED, f"no run of {title_studies(config, test.studies)}{where}")
+def _no_run(claim: Claim) -> Judgement:
+    return Judgement(NOT_MEASURED, gap=NO_RUN, gap_of=DEVICES.get(claim.device, ""))
 
 
-def too_small(claim: Claim, test: Rule, study: Study) -> str:
-    """Why a study cannot speak for a claim: which of its sizes are below the test's minimum scale.
-
-    Empty if none is.
-    """
+def too_small(claim: Claim, test: Estimator, study: Study) -> str:
+    """The sizes of a study below the test's minimum scale, as in 'width 8 for 32'; else empty."""
     ours, found = _sizes(study, study.labels[0], study.depths), []
     for name, least in claim.minimum_scale_of(test, study.recipe_name).items():
         if name in ours and (size := max(ours[name])) < least:
-            what = f"{size:g} layers" if name == "depth" else f"{name} {size:g}"
             published = claim.scale.get(name)
-            needed = f"{published:g}" if isinstance(published, float) else f"{least:g} or more"
-            found.append(f"{what} cannot speak for {needed}")
+            needed = published if isinstance(published, float) else least
+            found.append(f"{name} {size:g} for {needed:g}")
     return ", ".join(found)
 
 
-def _basis(test: Rule, found: Judgement) -> dict[str, Any]:
-    """What a verdict rests on, and at what confidence."""
+def _basis(test: Estimator, found: Judgement) -> dict[str, Any]:
+    """What a verdict rests on, and the confidence of its interval."""
     if found.verdict == NOT_MEASURED:
         return {"rests_on": None, "confidence": math.nan}
-    alone = test.rests_on == OVER_SEEDS and found.seeds < MIN_SEEDS
-    rests_on = NO_INTERVAL if alone else found.rests_on or test.rests_on
+    rests_on = found.rests_on or test.rests_on
+    if rests_on == OVER_SEEDS and found.seeds < MIN_SEEDS:
+        rests_on = NO_INTERVAL
     has_interval = rests_on in (OVER_SEEDS, OVER_RUNS)
     return {"rests_on": rests_on, "confidence": CONFIDENCE if has_interval else math.nan}
 
 
 def verdicts_table(claims: pd.DataFrame) -> pd.DataFrame:
-    """A row per claim: the verdict of the rows that decide it.
+    """A row per claim: the verdict of the rows that decide it, and what limits it.
 
     Contradicted if one of them is, else not reproduced if one of them is, else reproduced if all
-    could be made, else not measured. `qualifier` says what a reader must know beside it. `control`
-    is the verdict of the same tests in the study `control_study`; both are empty without one. It is
-    measured where every test could be made there: a part of them would be compared with all.
+    could be made, else not measured. `undecided`: more seeds may decide it. `other_scale`: a study
+    differs from the published run. `seeds`: the fewest. `in_part`: a test could not be made.
+    `control` is the verdict of the same tests in the study `control_study`; both are empty without
+    one. It is measured where every test could be made there: else a part of them would be compared
+    with all.
     """
-    columns = ["claim", "source", "statement", "verdict", "qualifier", "elsewhere", "studies"]
-    columns += ["control_study", "control", "tests"]
+    columns = ["claim", "source", "statement", "verdict", "undecided", "other_scale", "seeds"]
+    columns += ["in_part", "elsewhere", "studies", "control_study", "control", "tests"]
     rows = (_verdict_row(tests) for _, tests in claims.groupby("claim", sort=False))
     return pd.DataFrame(rows, columns=columns)
 
@@ -218,55 +217,35 @@ def _verdict_row(tests: pd.DataFrame) -> dict[str, Any]:
     decides, control = tests["decides"], tests["control"]
     deciding, controls, others = tests[decides], tests[control], tests[~decides & ~control]
     verdict = combine_verdicts(deciding["verdict"])
+    measured = deciding[deciding["verdict"] != NOT_MEASURED]
+    open_ = measured[measured["verdict"] == NOT_REPRODUCED]
     # A platform where a part of the tests could be made says nothing of the claim.
     on_platforms = {
         combine_verdicts(there["verdict"])
         for _, there in others.groupby("platform")
         if there["number"].nunique() == tests["number"].nunique()
     }
-    row = {
+    lacks = (controls["verdict"] == NOT_MEASURED).any()
+    return {
         **tests.iloc[0][["claim", "source", "statement"]],
         "verdict": verdict,
-        "qualifier": ", ".join(_qualifiers(verdict, deciding)),
+        "undecided": verdict == NOT_REPRODUCED and bool(open_["undecided"].all()),
+        "other_scale": bool((measured["scale"].fillna("") != "").any()),
+        "seeds": int(measured["seeds"].min()) if len(measured) else 0,
+        "in_part": 0 < len(measured) < len(deciding),
         "elsewhere": ", ".join(sorted(on_platforms - {verdict, NOT_MEASURED})),
         "studies": join_values(deciding["studies"].dropna().unique()),
-        "control_study": "",
-        "control": "",
-        "tests": int((deciding["verdict"] != NOT_MEASURED).sum()),
+        "control_study": controls["studies"].iloc[0] if len(controls) else "",
+        "control": ""
+        if controls.empty
+        else NOT_MEASURED
+        if lacks
+        else combine_verdicts(controls["verdict"]),
+        "tests": len(measured),
     }
-    if len(controls):
-        lacks = (controls["verdict"] == NOT_MEASURED).any()
-        row["control_study"] = controls["studies"].iloc[0]
-        row["control"] = NOT_MEASURED if lacks else combine_verdicts(controls["verdict"])
-    return row
 
 
-def _qualifiers(verdict: str, deciding: pd.DataFrame) -> Iterator[str]:
-    """What a reader must know beside the verdict of the tests that decide."""
-    measured = deciding[deciding["verdict"] != NOT_MEASURED]
-    if measured.empty:
-        return
-    if verdict == NOT_MEASURED:
-        yield "the tests that could be run hold"
-        return
-    lacking = measured[measured["verdict"] == NOT_REPRODUCED]
-    if verdict == NOT_REPRODUCED and lacking["undecided"].all():
-        yield UNDECIDED
-    if (measured["scale"].fillna("") != "").any():
-        yield "at another scale"
-    seeds = int(measured["seeds"].min())
-    if 0 < seeds < MIN_SEEDS:
-        yield "one seed" if seeds == 1 else f"{seeds} seeds"
-    if len(measured) < len(deciding):
-        yield "in part"
-
-
-def count_undecided(qualifiers: Iterable[str]) -> int:
-    """How many claims with these qualifiers more seeds may yet decide."""
-    return sum(UNDECIDED in qualifier.split(", ") for qualifier in qualifiers)
-
-
-def _scale_of(claim: Claim, test: Rule, studies: Sequence[Study]) -> str:
+def _scale_of(claim: Claim, test: Estimator, studies: Sequence[Study]) -> str:
     """How the studies of a test differ from the published scale; empty if none does.
 
     They are compared at the depths that the test looks at.

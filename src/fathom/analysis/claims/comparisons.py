@@ -1,0 +1,294 @@
+"""Estimators of two sides: variants, studies or platforms."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Literal
+
+import numpy as np
+import pandas as pd
+from pydantic import BeforeValidator, Field, model_validator
+
+from fathom.analysis.claims import untestable
+from fathom.analysis.claims.estimator import (
+    NOT_SCORED,
+    SCORE,
+    Case,
+    Estimator,
+    Metric,
+    Variants,
+    listed,
+)
+from fathom.analysis.claims.evidence import (
+    CONTRADICTED,
+    DIVERGED,
+    NO_RUN,
+    NOT_MEASURED,
+    NOT_REPRODUCED,
+    REPRODUCED,
+    Evidence,
+    Judgement,
+    NotMeasured,
+    combine_verdicts,
+)
+from fathom.analysis.established import ROUNDING, SMALLEST, share_of_chance
+from fathom.analysis.estimate import LOG10, estimate_difference, estimate_mean
+from fathom.analysis.platforms import DEVICES, FRAMEWORKS, device_of
+from fathom.analysis.tables import (
+    CELL,
+    MIN_SEEDS,
+    differences,
+    is_ratio,
+    log10,
+    select,
+    t_interval,
+    to_scale,
+)
+from fathom.config import BACKENDS
+from fathom.metrics import tail_mean
+from fathom.settings import Flag, join_values, one_of
+
+
+class Difference(Estimator):
+    """A variant less each of `than` lies in the band, at every depth that both have.
+
+    Seeds are compared pair by pair, since the same seed means the same batches. Of a positive
+    metric the logarithm of the ratio is compared, of any other the difference. `spread` compares
+    the distances from the median instead, as the test of Brown and Forsythe does, by Welch's
+    interval: whether runs of the variant differ more from seed to seed.
+
+    A side that diverged is not compared; but if every seed of the side that should have the better
+    score did, and none of the other, that contradicts. Differences below rounding, and those of
+    scores that are too small to count, establish no order. Two variants that ran the same, or that
+    differ in an H_res that does nothing, are not compared.
+    """
+
+    kind: Literal["difference"]
+    variant: str
+    than: Annotated[list[str], BeforeValidator(listed), Field(min_length=1)]
+    metric: Metric = Field(SCORE, description="what is compared; by default the study's score")
+    by: Literal["ratio", "difference"] | None = Field(
+        None, description="difference: of a positive metric that may be zero"
+    )
+    spread: Flag = False
+
+    def judge(self, evidence: Evidence) -> Judgement:
+        study = self.studies[0]
+        score = evidence.scores[study].metric if study in evidence.scores else SCORE
+        metric = score if self.metric == SCORE else self.metric
+        ratio = self.by == "ratio" if self.by else is_ratio(metric)
+        runs = select(evidence.cells, self.studies, self.named_variants, self.depths)
+        if self.metric == SCORE:
+            runs = runs[runs["outcome"] != NOT_SCORED]
+
+        def scale(rows: pd.DataFrame) -> pd.Series:
+            return to_scale(rows[self.metric], ratio=ratio)
+
+        sd = math.nan if self.spread else evidence.seed_sd(self.studies, self.named_variants, scale)
+        cases, skipped, ran, gaps = [], [], set(), {}
+        runs = runs.assign(value=scale)
+        for depth, other, *sides in self._pairs(runs):
+            runs_of_other = (depth, *sides[1][untestable.SAME_AS])
+            if runs_of_other in ran:  # the same runs under another name count once
+                continue
+            ran.add(runs_of_other)
+            if gap := untestable.tells_nothing(evidence.config, self.metric == SCORE, *sides):
+                gaps.setdefault(gap, {self.variant: None})[other] = None
+                continue
+            case = self._compare(depth, other, *sides, sd, evidence, unit=LOG10 if ratio else "")
+            (skipped if case.verdict == DIVERGED else cases).append(case)
+        gap, about = next(((g, ", ".join(names)) for g, names in gaps.items()), ("", ""))
+        if not (cases or skipped):
+            raise NotMeasured(gap, gap_of=about)
+        judged = self.combine(cases, skipped)
+        if not gap:
+            return judged
+        # Where a part says nothing, the rest can speak against the claim, but not for all of it.
+        verdict = combine_verdicts([judged.verdict, NOT_MEASURED])
+        return replace(judged, verdict=verdict, gap=gap, gap_of=about)
+
+    def _pairs(self, runs: pd.DataFrame) -> Iterator[tuple[int, str, pd.DataFrame, pd.DataFrame]]:
+        """(depth, other, our runs by seed, theirs by seed) for every depth that both have.
+
+        Raises NotMeasured where one of the others has none of them, or not each that is named.
+        """
+        by_cell = {
+            key: found.set_index("seed") for key, found in runs.groupby(["variant", "depth"])
+        }
+        for other in self.than:
+            ours, theirs = ({d for v, d in by_cell if v == name} for name in (self.variant, other))
+            lacking = sorted(set(self.depths or ()) - (ours & theirs))
+            if lacking or not ours & theirs:
+                depth, both = join_values(lacking), f"{self.variant}, {other}"
+                raise NotMeasured(NO_RUN, variant=both, depths=depth, metric=self.metric)
+        for depth, other in itertools.product(sorted(runs["depth"].unique()), self.than):
+            if (self.variant, depth) in by_cell and (other, depth) in by_cell:
+                sides = by_cell[self.variant, depth], by_cell[other, depth]
+                common = sides[0].index.intersection(sides[1].index)
+                if common.empty:
+                    both = f"{self.variant}, {other}"
+                    raise NotMeasured(NO_RUN, variant=both, depths=str(depth), metric=self.metric)
+                yield depth, other, *(sides if self.spread else (s.loc[common] for s in sides))
+
+    def _compare(
+        self,
+        depth: int,
+        other: str,
+        one: pd.DataFrame,
+        two: pd.DataFrame,
+        seed_sd: float,
+        evidence: Evidence,
+        unit: str,
+    ) -> Case:
+        """The case of one pair; its verdict is DIVERGED where it is not compared."""
+        case = partial(Case, variant=self.variant, against=other, depth=depth)
+        if self.spread:
+            sides = (side["value"].dropna() for side in (one, two))
+            found = estimate_difference(
+                *((side - side.median()).abs() for side in sides), self.metric, "spread"
+            )
+        else:
+            found = estimate_mean(one["value"] - two["value"], self.metric, unit)
+            n, is_score = len(one), self.metric == SCORE
+            if is_score and self._better_diverged(evidence, one, two):
+                return case(found, CONTRADICTED, math.inf, seeds=n, counted=True)
+            if found.n < n:
+                return case(found, DIVERGED, math.nan, seeds=n)
+        margin, verdict = self.band.margin(found.mean), self.weigh(found, self.band, seed_sd)
+        case = case(found, verdict, margin, seeds=found.n)
+        if self.spread or self.band.margin(0.0) < 0:  # equal sides are what is claimed
+            return case
+        if (one[self.metric] - two[self.metric]).abs().max() < ROUNDING:
+            verdict = NOT_REPRODUCED if found.n >= self.seeds else NOT_MEASURED
+            return replace(case, verdict=verdict, small=True, of_chance=0.0)
+        return unless_small(case, two["value"], self.studies[0], evidence) if is_score else case
+
+    def _better_diverged(self, evidence: Evidence, one: pd.DataFrame, two: pd.DataFrame) -> bool:
+        """Whether all of the side that should be better diverged, and none of the other."""
+        lower, higher = (one, two) if math.isfinite(self.high) else (two, one)
+        is_lower = evidence.scores[self.studies[0]].better == "lower"
+        better, worse = (lower, higher) if is_lower else (higher, lower)
+        return better["value"].isna().all() and worse["value"].notna().all()
+
+
+class Agreement(Estimator):
+    """One variant is the same in two studies, or on two platforms: the difference is in the band.
+
+    Across studies: the training loss at the last step that both have, by Welch's interval of the
+    difference of log10. It is the mean over the tenth of the steps that ends there: a score is
+    measured at the end of a run alone. Studies may differ in size, so a seed means other numbers.
+
+    Across platforms: the score, seed by seed, in each study. The other platform is another backend
+    or machine, and has all cells. One side alone that diverged contradicts.
+
+    The default band is of log10: a factor of two.
+    """
+
+    kind: Literal["agreement"]
+    across: Literal["studies", "platforms"]
+    studies: Annotated[list[str], Field(min_length=1)]
+    variants: Variants
+    low: float = -0.3
+    high: float = 0.3
+    other_backend: Annotated[str, one_of("backend", BACKENDS)] | None = None
+    other_device: Annotated[str, one_of("device", DEVICES)] | None = None
+
+    @model_validator(mode="after")
+    def _two_studies(self) -> Agreement:
+        if self.across == "studies" and (len(self.studies) != 2 or not self.depths):
+            raise ValueError("agreement across studies needs two studies and the depths")
+        return self
+
+    def judge(self, evidence: Evidence) -> Judgement:
+        of = self._studies if self.across == "studies" else self._platforms
+        cases = list(of(evidence))
+        skipped = [case for case in cases if case.verdict == DIVERGED]
+        return self.combine([case for case in cases if case.verdict != DIVERGED], skipped)
+
+    def _studies(self, evidence: Evidence) -> Iterator[Case]:
+        for depth, variant in itertools.product(self.depths or (), self.variants):
+            sides = [select(evidence.steps, [study], [variant], [depth]) for study in self.studies]
+            if gaps := [s for s, side in zip(self.studies, sides, strict=True) if side.empty]:
+                where = {"gap_of": ", ".join(gaps), "depths": str(depth)}
+                raise NotMeasured(NO_RUN, variant=variant, **where)
+            step = min(int(side["step"].max()) for side in sides)
+            a, b = (log10(loss_at(side, step)) for side in sides)
+            found = estimate_difference(a, b, "loss", LOG10)
+            finite = np.isfinite([*a, *b]).all()
+            verdict = self.weigh(found, self.band) if finite else DIVERGED
+            margin, seeds = self.band.margin(found.mean), min(len(a), len(b))
+            yield Case(found, verdict, margin, variant, depth, seeds, against=self.studies[1])
+
+    def _platforms(self, evidence: Evidence) -> Iterator[Case]:
+        ours, found = self._all_studies(evidence, evidence.cells), False
+        for platform, theirs in evidence.on_others(ours):
+            if self.other_backend not in (None, platform.backend):
+                continue
+            if self.other_device:
+                theirs = theirs[theirs["machine"].map(device_of) == self.other_device]
+            try:
+                theirs = self._all_studies(evidence, theirs)
+            except NotMeasured:
+                continue
+            both = theirs.merge(ours, on=[*CELL, "seed"], suffixes=("_there", "_here"))
+            for (study, depth, variant), seeds in both.groupby(CELL, sort=False):
+                found = True
+                yield self._on_two(evidence, study, depth, variant, platform.name, seeds)
+        if not found:
+            names = [FRAMEWORKS.get(self.other_backend), DEVICES.get(self.other_device)]
+            where = " ".join(filter(None, names)) or "another platform"
+            raise NotMeasured(NO_RUN, gap_of=where)
+
+    def _all_studies(self, evidence: Evidence, runs: pd.DataFrame) -> pd.DataFrame:
+        """The runs of all studies. Raises NotMeasured if one lacks a cell."""
+        of_each = (replace(evidence, cells=runs[runs["study"] == name]) for name in self.studies)
+        return pd.concat([untestable.each_once(self.find(each, SCORE)) for each in of_each])
+
+    def _on_two(
+        self, evidence: Evidence, study: str, depth: int, variant: str, platform: str,
+        seeds: pd.DataFrame,
+    ) -> Case:  # fmt: skip
+        a, b = seeds[f"{SCORE}_here"], seeds[f"{SCORE}_there"]
+        ratio = is_ratio(evidence.scores[study].metric)
+        found = estimate_mean(differences(a, b, ratio=ratio), SCORE, LOG10 if ratio else "")
+        case = partial(Case, variant=variant, depth=depth, against=platform)
+        if (a.isna() != b.isna()).any():
+            return case(found, CONTRADICTED, math.inf, seeds=len(a), counted=True)
+        if a.isna().all():  # on both: all that is known is that both failed
+            verdict = REPRODUCED if len(a) >= self.seeds else NOT_MEASURED
+            return case(found, verdict, -math.inf, seeds=len(a), counted=True)
+        verdict = self.weigh(found, self.band)
+        case = case(found, verdict, self.band.margin(found.mean), seeds=found.n)
+        if verdict != CONTRADICTED:
+            return case
+        return unless_small(case, to_scale(b, ratio=ratio), study, evidence)
+
+
+def unless_small(case: Case, against: pd.Series, study: str, evidence: Evidence) -> Case:
+    """The case with its share of the distance from chance to a perfect score.
+
+    A difference of scores that is too small to count establishes nothing. `against` are the values
+    of the second side, on the scale on which scores are compared.
+    """
+    score = evidence.scores[study]
+    chance = float(
+        evidence.everywhere.loc[evidence.everywhere["study"] == study, "score_chance"].iloc[0]
+    )
+    mean = t_interval(against)["mean"]
+    mean, by = (10**mean, "ratio") if case.estimate.unit == LOG10 else (mean, "difference")
+    share = share_of_chance(case.estimate.mean, mean, score, chance, by)
+    case = replace(case, of_chance=share)
+    if case.verdict not in (REPRODUCED, CONTRADICTED) or case.counted or not abs(share) < SMALLEST:
+        return case
+    verdict = NOT_REPRODUCED if case.seeds >= MIN_SEEDS else NOT_MEASURED
+    return replace(case, verdict=verdict, small=True)
+
+
+def loss_at(steps: pd.DataFrame, step: int) -> pd.Series:
+    """By seed, the mean loss over the tenth of the steps that ends at a step."""
+    upto = steps[steps["step"] <= step].sort_values("step")
+    return upto.groupby("seed")["loss"].apply(lambda loss: tail_mean(loss.to_numpy()))

@@ -1,0 +1,289 @@
+"""What every estimator shares: its settings, and how an estimate is held against its band.
+
+An estimator is a kind of test that `report/published.yaml` names with its settings. Each makes
+estimates from the runs of one platform and holds them against its band, from `low` to `high`:
+
+- `level`: the mean of a metric over seeds, in every cell (levels.py);
+- `count`: the number of runs whose metric lies in the band (levels.py);
+- `difference`: a variant less another, seed by seed (comparisons.py);
+- `agreement`: one variant in two studies, or on two platforms (comparisons.py);
+- `slope`: a line over depth (fits.py);
+- `correlation`: of two metrics over runs (fits.py).
+
+A test is reproduced if every interval lies inside the band, contradicted if one lies outside.
+Definitions: docs/definitions.md, "Verdicts".
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar
+
+import pandas as pd
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from fathom import tasks
+from fathom.analysis.claims.evidence import (
+    CONTRADICTED,
+    DIVERGED,
+    FEW_SEEDS,
+    NO_RUN,
+    NOT_MEASURED,
+    NOT_REPRODUCED,
+    REPRODUCED,
+    Evidence,
+    Judgement,
+    NotMeasured,
+    combine_verdicts,
+)
+from fathom.analysis.estimate import (
+    Band,
+    Estimate,
+)
+from fathom.analysis.tables import (
+    MIN_SEEDS,
+    select,
+)
+from fathom.models.recipes import RECIPES
+from fathom.settings import (
+    Flag,
+    Positive,
+    Settings,
+    join_values,
+    one_of,
+    short_repr,
+    unknown,
+)
+
+OVER_SEEDS, OVER_RUNS, NO_INTERVAL = "interval over seeds", "interval over runs", "no interval"
+RUNS, STEPS = "count of runs", "count of steps"
+"""What a verdict may rest on."""
+
+SCORE, NOT_SCORED = "score", "not scored"
+"""The metric that stands for the score of the study, and the outcome of a run that has none."""
+
+LEFT = "left"
+"""The metric that is the share of the way from chance to a perfect score that is left to go."""
+
+LEARNED, LOST = "learned", "diverged"
+"""Outcomes of runs."""
+
+MIN_EFFECT_IN_SD = 10
+"""With too few seeds for an interval, its reach in standard deviations of other cells' seeds."""
+
+
+def listed(value: object) -> object:
+    """The value as a list, if it is none."""
+    return value if isinstance(value, list) else [value]
+
+
+Metric = Annotated[str, one_of("metric", (SCORE, LEFT, *tasks.run_metrics()))]
+Metrics = Annotated[list[Metric], BeforeValidator(listed), Field(min_length=1)]
+Variants = Annotated[list[str], Field(min_length=1)]
+
+MINIMUM_SETTINGS = ("depth", "steps", "width", "streams", "batch_size", "tokens_per_step")
+
+Least = float | dict[str, float]
+"""One number, or one for each recipe."""
+
+
+def _as_minimum(value: object) -> object:
+    """The value. Raises ValueError for anything else, and for an unknown recipe."""
+    by_recipe = value if isinstance(value, dict) else {next(iter(RECIPES)): value}
+    for recipe, least in by_recipe.items():
+        if recipe not in RECIPES:
+            raise ValueError(unknown("recipe", recipe, RECIPES))
+        if not isinstance(least, int | float) or isinstance(least, bool):
+            raise ValueError(f"must be a number, but is {short_repr(least)}")
+    if not by_recipe:
+        raise ValueError("must be a number, or one for each recipe")
+    return value
+
+
+def _steps_alone_by_recipe(minimum: dict[str, Least]) -> dict[str, Least]:
+    for name, value in minimum.items():
+        if name != "steps" and isinstance(value, dict):
+            raise ValueError(f"{name} must be one number: steps alone may differ by recipe")
+    return minimum
+
+
+MinimumScale = Annotated[
+    dict[
+        Annotated[str, one_of("minimum setting", MINIMUM_SETTINGS)],
+        Annotated[Least, BeforeValidator(_as_minimum)],
+    ],
+    Field(default_factory=dict),
+    AfterValidator(_steps_alone_by_recipe),
+]
+
+
+# --- an estimate against a band -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """One estimate against the band."""
+
+    estimate: Estimate
+    verdict: str
+    margin: float
+    """How far the mean lies outside the band, as it was judged."""
+    variant: str
+    depth: int
+    seeds: int
+    against: str = ""
+    band: Band | None = None
+    """The band in the unit of the estimate, where that is not the test's own."""
+    counted: bool = False
+    """Whether the verdict follows from single runs that failed."""
+    of_chance: float = math.nan
+    small: bool = False
+    """Whether two scores differ by too little to count."""
+
+
+class Estimator(Settings):
+    """A kind of test with its settings; `kind` is its name in published.yaml."""
+
+    rests_on: ClassVar[str] = OVER_SEEDS
+    """What its verdicts rest on, unless a judgement says otherwise."""
+
+    studies: Annotated[list[str], Field(min_length=1, max_length=1)] = Field(
+        description="where its cells are: each study is looked at by itself"
+    )
+    depths: list[int] | None = Field(None, description="of these; None: every depth that is there")
+    low: float = -math.inf
+    high: float = math.inf
+    published: float = math.nan
+    seeds: Positive = Field(
+        MIN_SEEDS, description="the seeds that a verdict takes; 1: the source tells of one run"
+    )
+    of_mixing: Flag = Field(
+        False, description="whether its metric is said to come from H_res and its logits"
+    )
+    minimum_scale: MinimumScale
+    """The least sizes of a study that can be tested, where they are not those of the claim."""
+
+    @model_validator(mode="after")
+    def _has_a_band(self) -> Estimator:
+        if not self.low <= self.high or (math.isinf(self.low) and math.isinf(self.high)):
+            raise ValueError(f"{self.kind} needs low, high or both, the first not above the second")
+        return self
+
+    @abstractmethod
+    def judge(self, evidence: Evidence) -> Judgement:
+        """Look at one platform. Raises NotMeasured."""
+
+    @property
+    def band(self) -> Band:
+        """The values that the claim needs."""
+        return Band(self.low, self.high)
+
+    @property
+    def named_variants(self) -> list[str]:
+        """Every variant that its settings name."""
+        found = [getattr(self, field, []) for field in ("variant", "variants", "than")]
+        return [name for names in found for name in ([names] if isinstance(names, str) else names)]
+
+    @property
+    def named_metrics(self) -> list[str]:
+        """Every run metric that its settings name."""
+        found = [getattr(self, field, None) for field in ("metric", "over")]
+        return list(itertools.chain(*(listed(names) for names in found if names)))
+
+    def find(
+        self, evidence: Evidence, metric: str = "", table: pd.DataFrame | None = None
+    ) -> pd.DataFrame:
+        """Its cells that have this metric, or rows of another table; any score is one.
+
+        Raises NotMeasured if they lack a variant, or one at a named depth: a part of the cells
+        cannot speak for all of them.
+        """
+        table = evidence.cells if table is None else table
+        rows = select(table, self.studies, self.named_variants, self.depths)
+        if metric in (SCORE, LEFT):
+            rows = rows[rows["outcome"] != NOT_SCORED]
+        elif metric:
+            rows = rows[rows[metric].notna()]
+        for variant in self.named_variants:
+            there = set(rows.loc[rows["variant"] == variant, "depth"])
+            lacking = sorted(set(self.depths or ()) - there)
+            if lacking or not there:
+                depth = join_values(lacking)
+                raise NotMeasured(NO_RUN, variant=variant, depths=depth, metric=metric)
+        return rows
+
+    def weigh(self, estimate: Estimate, band: Band, seed_sd: float = math.nan) -> str:
+        """The verdict of an estimate.
+
+        With fewer seeds than a verdict takes, its interval reaches MIN_EFFECT_IN_SD times
+        `seed_sd`, the largest standard deviation between seeds; else nothing is measured.
+        """
+        if enough := estimate.n >= self.seeds:
+            estimate = estimate.within(0.0)
+        else:
+            reach = MIN_EFFECT_IN_SD * (math.inf if math.isnan(seed_sd) else seed_sd)
+            estimate = replace(estimate, low=math.nan).within(reach)
+        if estimate.outside(band):
+            return CONTRADICTED
+        if estimate.inside(band):
+            return REPRODUCED
+        return NOT_REPRODUCED if enough else NOT_MEASURED
+
+    def combine(self, cases: Sequence[Case], skipped: Sequence[Case] = ()) -> Judgement:
+        """The judgement of all cases, with the numbers of the weakest.
+
+        `skipped` could not be compared, since a side diverged; of these alone nothing is
+        established.
+        """
+        if not cases:
+            seeds = min(case.seeds for case in skipped)
+            verdict = NOT_REPRODUCED if seeds >= self.seeds else NOT_MEASURED
+            numbers_of = {"cases": len(skipped), "seeds": seeds, "rests_on": RUNS}
+            where = _names(skipped)
+            return Judgement(verdict, gap=DIVERGED, gap_of=where, **about(skipped[0]), **numbers_of)
+        worst = max(cases, key=lambda case: case.margin)
+        verdict = combine_verdicts(case.verdict for case in cases)
+        deciding = [case for case in cases if case.verdict == verdict]
+        told = any(case.counted or case.small for case in deciding)
+        gap = DIVERGED if skipped else FEW_SEEDS if verdict == NOT_MEASURED else ""
+        return Judgement(
+            verdict,
+            undecided=verdict == NOT_REPRODUCED and not told,
+            **about(worst),
+            **numbers(worst.estimate, worst.band or self.band),
+            of_chance=worst.of_chance,
+            published=self.published,
+            cases=len(cases) + len(skipped),
+            holding=sum(case.verdict == REPRODUCED for case in cases),
+            small=sum(case.small for case in cases),
+            seeds=min(case.seeds for case in deciding),
+            rests_on=RUNS if all(case.counted for case in deciding) else "",
+            gap=gap,
+            gap_of=_names(skipped),
+        )
+
+
+def about(case: Case) -> dict[str, Any]:
+    """What a case is about, as a judgement has it."""
+    what = case.estimate.what
+    return {
+        "variant": case.variant,
+        "against": case.against,
+        "depths": str(case.depth),
+        "metric": what,
+    }
+
+
+def numbers(estimate: Estimate, band: Band) -> dict[str, Any]:
+    """An estimate and its band, as a judgement has them."""
+    low, high = (end if math.isfinite(end) else math.nan for end in (band.low, band.high))
+    ends = {"low": estimate.low, "high": estimate.high, "needed_low": low, "needed_high": high}
+    return {"observed": estimate.mean, "unit": estimate.unit, **ends}
+
+
+def _names(skipped: Sequence[Case]) -> str:
+    return ", ".join(dict.fromkeys(case.against or case.variant for case in skipped))

@@ -1,0 +1,135 @@
+"""The runs that a test looks at, and what it found or lacked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import pandas as pd
+
+from fathom.analysis.platforms import Platform, device_of
+from fathom.analysis.tables import CELL, GROUP, MIN_SEEDS, select
+from fathom.config import Config
+from fathom.metrics import Score
+
+REPRODUCED, NOT_REPRODUCED = "reproduced", "not reproduced"
+CONTRADICTED, NOT_MEASURED = "contradicted", "not measured"
+VERDICTS = (REPRODUCED, NOT_REPRODUCED, CONTRADICTED, NOT_MEASURED)
+
+NO_RUN, FEW_SEEDS, TOO_SMALL, UNTESTED = "no run", "few seeds", "too small", "untested"
+DIVERGED, CLOCK = "diverged", "clock"
+ONE_RUN, INERT, IDENTITY = "one run", "inert", "identity"
+"""Gaps: why a test, or a part of it, could not be made. report/templates/claims.j2 words them."""
+
+
+def combine_verdicts(verdicts: Iterable[str]) -> str:
+    """The verdict of several tests together: all must hold, and one that does not is enough."""
+    found = set(verdicts)
+    order = (CONTRADICTED, NOT_REPRODUCED, NOT_MEASURED, REPRODUCED)
+    return next((verdict for verdict in order if verdict in found), NOT_MEASURED)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The verdict of one test on one platform, with the case that speaks most against the claim.
+
+    These are columns of claims.csv.
+    """
+
+    verdict: str
+    undecided: bool = False
+    """Whether nothing is established because intervals reach across: more seeds may decide it."""
+    variant: str = ""
+    against: str = ""
+    """The other variant, study or platform of a comparison."""
+    depths: str = ""
+    metric: str = ""
+    unit: str = ""
+    observed: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    needed_low: float = math.nan
+    needed_high: float = math.nan
+    """The ends of the band, in the unit of `observed`; NaN for an open one."""
+    of_chance: float = math.nan
+    """A difference of scores, as a share of the distance from chance to perfect."""
+    r_squared: float = math.nan
+    published: float = math.nan
+    cases: int = 0
+    """The number of cells, comparisons or runs looked at, ..."""
+    holding: int = 0
+    """... of those in which the claim holds, ..."""
+    small: int = 0
+    """... and of those in which a difference of scores is too small to count."""
+    seeds: int = 0
+    """The fewest seeds behind any part of the verdict."""
+    rests_on: str = ""
+    gap: str = ""
+    """Why the test, or a part of it, could not be made."""
+    gap_of: str = ""
+    """The variants, sizes or platform that the gap is about."""
+
+
+class NotMeasured(Exception):  # noqa: N818, a verdict and no error
+    """A test cannot be made: its runs are missing, too few, or cannot answer it."""
+
+    def __init__(self, gap: str, **about: object) -> None:
+        super().__init__(gap)
+        self.judgement = Judgement(NOT_MEASURED, gap=gap, **about)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The runs that count, on one platform."""
+
+    cells: pd.DataFrame
+    """A row per run, as in cells.csv, with the column `untestable.SAME_AS`."""
+    steps: pd.DataFrame
+    """A row per step of these runs, as in steps.csv.gz."""
+    everywhere: pd.DataFrame
+    """A row per run on any platform."""
+    scores: Mapping[str, Score]
+    """By study, the score that it is judged by."""
+    config: Config
+
+    def without(self, studies: Collection[str], below: float) -> Evidence:
+        """The same without these studies and without networks of fewer than `below` layers."""
+        if not studies and below <= self.everywhere["depth"].min():
+            return self
+        tables = (
+            table[~table["study"].isin(studies) & (table["depth"] >= below)]
+            for table in (self.cells, self.steps, self.everywhere)
+        )
+        return Evidence(*tables, self.scores, self.config)
+
+    def on(self, device: str) -> Evidence:
+        """The same without runs made here on another device."""
+        cells = self.cells[self.cells["machine"].map(device_of) == device]
+        axes = [*CELL, "seed"]
+        ran = pd.MultiIndex.from_frame(cells[axes])
+        steps = self.steps[pd.MultiIndex.from_frame(self.steps[axes]).isin(ran)]
+        return replace(self, cells=cells, steps=steps)
+
+    def on_others(self, runs: pd.DataFrame) -> Iterator[tuple[Platform, pd.DataFrame]]:
+        """For every backend or machine but that of `runs`, all of its runs."""
+        here = runs[["backend", "machine"]].iloc[0]
+        others = self.everywhere.drop(self.cells.index)
+        for name, found in others.groupby("platform", sort=False):
+            # Imported runs of this very machine say nothing new.
+            if (found[["backend", "machine"]].iloc[0] != here).any():
+                yield Platform.parse(name), found
+
+    def seed_sd(
+        self,
+        studies: Collection[str],
+        variants: Collection[str],
+        value: Callable[[pd.DataFrame], pd.Series],
+    ) -> float:
+        """The largest standard deviation of a value over seeds, of any cell on any platform.
+
+        NaN if no cell has MIN_SEEDS seeds.
+        """
+        runs = select(self.everywhere, [*studies], [*variants])
+        groups = value(runs).groupby([runs[name] for name in GROUP])
+        return float(groups.std()[groups.count() >= MIN_SEEDS].max())

@@ -1,0 +1,135 @@
+"""The presenter of claims: their verdicts and tests, as templates need them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection, Mapping
+from string import ascii_uppercase
+from typing import Any
+
+import pandas as pd
+
+from fathom.analysis.claims.evidence import NOT_MEASURED, REPRODUCED, VERDICTS
+from fathom.analysis.estimate import LOG10
+from fathom.analysis.tables import CONFIDENCE
+from fathom.report.formatting import number, with_interval
+from fathom.report.records import Record, records
+
+LARGEST = 300.0
+"""Powers of ten above this are no floats."""
+
+
+class VerdictsPresenter:
+    """What a template may ask about the claims.
+
+    `studies` have pages. A row has `page`: the study on whose page its tests are, empty if none.
+    """
+
+    def __init__(
+        self, verdicts: pd.DataFrame, claims: pd.DataFrame, studies: Collection[str] = ()
+    ) -> None:
+        rows = records(verdicts.astype(object).fillna(""))
+        firsts = [row["studies"].partition(",")[0] for row in rows]
+        self.rows = [
+            {**row, "page": first if first in studies else ""}
+            for row, first in zip(rows, firsts, strict=True)
+        ]
+        self._tests = records(claims)
+        made = [test for test in self._tests if test["verdict"] != NOT_MEASURED]
+        self.tests = len(made)
+        """How many tests were made."""
+        self.tests_with_interval = sum(not math.isnan(test["confidence"]) for test in made)
+        """How many of them rest on an interval."""
+        self.expected_by_chance = self.tests_with_interval * (1 - CONFIDENCE)
+        """How many of those would come out wrong by chance alone, were all claims true."""
+        scales = itertools.chain(*(self.scales_of(row["claim"]) for row in self.rows))
+        self.letters = {
+            scale: ascii_uppercase[i % 26] * (1 + i // 26)  # A to Z, AA to ZZ, …
+            for i, scale in enumerate(dict.fromkeys(scales))
+        }
+        """A letter for each way in which tests differ in scale from what was published."""
+
+    def by_source(self) -> list[Record]:
+        """The claims, source by source, those with the same verdict together."""
+        sources = list(dict.fromkeys(row["source"] for row in self.rows))
+
+        def place(row: Record) -> tuple[int, int]:
+            return sources.index(row["source"]), VERDICTS.index(row["verdict"])
+
+        return sorted(self.rows, key=place)
+
+    def named(self, verdict: str) -> list[Record]:
+        """The claims with that verdict."""
+        return [row for row in self.rows if row["verdict"] == verdict]
+
+    def by_verdict(self) -> dict[str, list[Record]]:
+        """The claims by verdict, without verdicts that none has."""
+        return {verdict: rows for verdict in VERDICTS if (rows := self.named(verdict))}
+
+    def tests_of(self, claim: str, *, made: bool = False) -> list[Record]:
+        """The rows of the table of claims that belong to one claim: all, or of tests made alone."""
+        own = (test for test in self._tests if test["claim"] == claim)
+        return [test for test in own if not made or test["verdict"] != NOT_MEASURED]
+
+    def deciding(self, row: Mapping[str, Any]) -> Record | None:
+        """The first test that gave a claim its verdict; None if none was made."""
+        made = self.tests_of(row["claim"], made=True)
+        return next((t for t in made if t["decides"] and t["verdict"] == row["verdict"]), None)
+
+    def gaps_of(self, claim: str) -> list[Record]:
+        """The tests that decide one claim and could not be made."""
+        own = self.tests_of(claim)
+        return [test for test in own if test["decides"] and test["verdict"] == NOT_MEASURED]
+
+    def of_kind(self, kind: str) -> list[Record]:
+        """The tests by one estimator that were made, and decide."""
+        made = itertools.chain(*(self.tests_of(row["claim"], made=True) for row in self.rows))
+        return [test for test in made if test["test"] == kind and test["decides"]]
+
+    def scales_of(self, claim: str) -> list[str]:
+        """How the tests of one claim differ from the published scale, where they do."""
+        told = (test["scale"] for test in self.tests_of(claim, made=True))
+        # A test over several studies has the scale of each.
+        scales = (scale.split("; ") for scale in told if isinstance(scale, str))
+        return [scale for scale in dict.fromkeys(itertools.chain(*scales)) if scale]
+
+    def scale_letters(self, claim: str) -> str:
+        """Those of one claim."""
+        return ", ".join(self.letters[scale] for scale in self.scales_of(claim))
+
+    def controlled_by(self, study: str) -> list[Record]:
+        """The claims whose tests were made again in a study, with `reproduced_in`: its studies.
+
+        None where too few of the tests were made to say so.
+        """
+        rows = [row for row in self.rows if row["control_study"] == study]
+        return [{**row, "reproduced_in": _reproduced_in(row)} for row in rows]
+
+
+def _reproduced_in(row: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """The studies in which a claim with a control is reproduced; None if not all was tested."""
+    if NOT_MEASURED in (row["verdict"], row["control"]) or row["in_part"]:
+        return None
+    verdicts = {row["studies"]: row["verdict"], row["control_study"]: row["control"]}
+    return tuple(study for study, verdict in verdicts.items() if verdict == REPRODUCED)
+
+
+def estimate(test: Mapping[str, Any]) -> str:
+    """What a test found, with its interval; a ratio where it compared logarithms."""
+    found = [_shown(test, test[name]) for name in ("observed", "low", "high")]
+    if math.isnan(found[0]):
+        return "not finite"
+    return "never" if math.isinf(found[0]) else with_interval(*found)
+
+
+def needed(test: Mapping[str, Any]) -> tuple[str, str]:
+    """The ends of the band that a test needs, in the unit of `estimate`; empty for an open one."""
+    ends = (_shown(test, test[name]) for name in ("needed_low", "needed_high"))
+    low, high = ("" if math.isnan(end) else number(end, 4) for end in ends)
+    return low, high
+
+
+def _shown(test: Mapping[str, Any], value: float) -> float:
+    is_log = test["unit"] == LOG10 and math.isfinite(value)
+    return 10.0 ** min(value, LARGEST) if is_log else value
