@@ -11,8 +11,8 @@ PACKAGES = {
     ".": ("numpy", "pydantic", "safetensors", "typer", "yaml"),
     ".[torch]": ("numba", "torch"),
     ".[workflow]": (
-        "PIL", "jinja2", "markdown_it", "matplotlib", "pandas", "plotly", "pooch", "scipy",
-        "snakemake", "typst",
+        "PIL", "jinja2", "markdown_it", "matplotlib", "pandas", "pooch", "scipy",
+        "snakemake", "typst", "vl_convert",
     ),
     ".[archive]": ("rocrate",),
 }  # fmt: skip
