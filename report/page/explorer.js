@@ -165,10 +165,11 @@ function specOf(study, metric, view) {
       tooltip: [{ field: "label", title: "variant" }, { field: against }, ...told],
     },
   };
-  const range = { ...x, y: { ...y, field: "min" }, y2: { field: "max" }, ...colour };
-  const band = { mark: { type: "area", opacity: 0.15 }, encoding: { ...range, x } };
+  const range = { x, y: { ...y, field: "min" }, y2: { field: "max" }, ...colour };
+  const band = { mark: { type: "area", opacity: 0.15 }, encoding: range };
+  const broken = breakdowns(study, view);
   const crosses = {
-    data: { values: breakdowns(study, view) },
+    data: { values: broken },
     mark: { type: "text", text: "✕", fontWeight: "bold", fontSize: 15 },
     encoding: {
       x: { ...x, field: against === "step" ? "broken" : "depth" },
@@ -178,7 +179,7 @@ function specOf(study, metric, view) {
   const level = values === "own" ? study.chance[against][metric.name] : { ratio: 1, difference: 0 }[values];
   const words = { type: "text", text: values === "own" ? "chance" : "plain", align: "right", dx: -4, dy: -7, x: "width" };
   const levels = {
-    data: { values: level == null || (axis === "log" && level <= 0) ? [] : [{ level }] },
+    data: { values: [{ level }] },
     encoding: { y: { ...y, field: "level" }, color: { value: "#555" } },
     layer: [{ mark: { type: "rule", strokeDash: [2, 3] } }, { mark: words }],
   };
@@ -192,8 +193,8 @@ function specOf(study, metric, view) {
         transform: transformsOf(study, metric, view),
         layer: seeds === "band" ? [band, curves] : [curves],
       },
-      crosses,
-      levels,
+      ...(broken.length ? [crosses] : []),
+      ...(level == null || (axis === "log" && level <= 0) ? [] : [levels]),
     ],
   };
 }
@@ -209,14 +210,20 @@ async function draw() {
   view.values ??= "own";
   view.axis = form.axis.value;
   const theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+  if (!view.variants.length) {
+    shown = { study: name, metric, view, rows: [] };
+    return plot.replaceChildren();
+  }
   const options = { actions: false, renderer: "svg", tooltip: { theme } };
   const result = await vegaEmbed(plot, specOf(study, metric, view), options);
   const points = result.vgSpec.marks.find(({ type }) => type === "symbol").from.data;
   const rows = result.view.data(points);
   shown = { study: name, metric, view, rows, chart: result };
   plot.setAttribute("aria-label", `${metric.label} against ${view.against}`);
-  const absent = view.variants.filter((variant) => !rows.some((row) => row.variant === variant));
-  const notes = breakdowns(study, view).map(({ words }) => `✕ ${words}`);
+  const broken = breakdowns(study, view);
+  const told = new Set([...rows, ...broken].map(({ variant }) => variant));
+  const absent = view.variants.filter((variant) => !told.has(variant));
+  const notes = broken.map(({ words }) => `✕ ${words}`);
   if (absent.length) notes.push(`No curve here: ${absent.map((one) => study.variants[one].label).join(", ")}`);
   document.querySelector("#notes").replaceChildren(...notes.map((words) => element("li", words)));
 }

@@ -32,9 +32,9 @@ function mark() {
   }
   contents.open = !small.matches;
 }
-addEventListener("hashchange", mark);
+for (const event of ["load", "hashchange"]) addEventListener(event, mark);
 small.addEventListener("change", mark);
-mark();
+contents.open = !small.matches;
 
 // A figure is unpacked when it comes near.
 const near = new IntersectionObserver(
@@ -53,13 +53,14 @@ for (const image of document.querySelectorAll("img[data-svg]")) near.observe(ima
 
 // Claims of a verdict, with some words.
 const filter = document.querySelector("[data-filter]");
-filter?.addEventListener("input", () => {
+function choose() {
   const [verdict, words] = [filter.verdict.value, filter.words.value.toLowerCase()];
   for (const row of document.querySelectorAll(`#${filter.dataset.filter} tbody tr`)) {
     const isNamed = !verdict || row.dataset.verdict === verdict;
     row.hidden = !(isNamed && row.textContent.toLowerCase().includes(words));
   }
-});
+}
+for (const event of ["input", "change"]) filter?.addEventListener(event, choose);
 filter?.addEventListener("submit", (event) => event.preventDefault());
 
 // A link to a row of a table shows that row; with a key held, the browser opens the file.

@@ -70,13 +70,14 @@ def write_page(
         )
     sections = read_sections(files, figures, replaced, lines)
     labels = config.labels | labels_of(read_table(tables / "cells.csv")["platform"])
+    sourced = labels | {name: source.title for name, source in published.sources.items()}
     text = fill(
         environment,
         "index.html.j2",
         sections=sections,
         titles={name: labels.get(name, name) for name in config.studies},
         studies={name: packed(study) for name, study in studies_of(config, tables, labels).items()},
-        evidence=packed(evidence_of(config, tables, lines, labels)),
+        evidence=packed(evidence_of(config, tables, lines, sourced)),
         vega=packed(vega_script()),
         own={file.name: Markup(file.read_text("utf-8")) for file in templates.glob("*.*s")},  # noqa: S704
     )

@@ -16,7 +16,7 @@ from fathom.analysis.tables import loss_units, read_table, scores_of
 from fathom.config import Config
 from fathom.metrics import Score
 from fathom.report.figures.panels import run_label, score_label
-from fathom.report.formatting import number, plus_minus, ratio, with_interval
+from fathom.report.formatting import count_layers, number, plus_minus, ratio, with_interval
 
 Line = tuple[str, int]
 """The file of a table and the line of a row, from 2."""
@@ -33,6 +33,7 @@ WORDS = {
     "better": "established effect is to the better",
     "by": "compared by",
     "ci95_half": "half the 95 % interval",
+    "chance_loss": "loss at chance",
     "claim": "name of the claim",
     "control": "a control, which decides nothing",
     "decides": "decides the verdict",
@@ -44,11 +45,14 @@ WORDS = {
     "lr": "learning rate",
     "midway": "effect after half of the steps",
     "n": "runs",
+    "not_scored": "runs without a score",
     "number": "number of the test",
     "of_chance": "change, of the distance from chance to perfect",
     "p": "p of no effect",
     "p_holm": "p of no effect, corrected for all comparisons of the study (Holm)",
     "rests_on": "the verdict rests on",
+    "score_chance": "score at chance",
+    "score_metric": "the score is",
     "seed_sd": "standard deviation over seeds",
     "seeds_needed": "seeds needed to decide",
     "test": "rule of the test",
@@ -69,7 +73,7 @@ def evidence_of(
 ) -> dict[str, dict[str, Any]]:
     """For `TABLE.csv#L12` the title of that line and its rows (name, value), where it is there.
 
-    `labels`: what people read for names of studies, variants and platforms.
+    `labels`: what people read for names of studies, variants, platforms and sources.
     """
     units, scores, found = loss_units(config), scores_of(config), {}
     for name, of_name in itertools.groupby(sorted(lines), key=itemgetter(0)):
@@ -79,21 +83,24 @@ def evidence_of(
                 continue
             row = {key: value for key, value in rows[line - 2].items() if not pd.isna(value)}
             study = row.get("study", "")
-            unit = pd.DataFrame({"loss_unit": [units[study]] if study in units else []})
-            called = partial(_called, unit=unit, score=scores.get(study))
+            if study in config.studies and "depth" in row:
+                unit = tasks.presentation(config.studies[study].task).depth_unit
+                row["depth"] = count_layers(int(row["depth"]), unit)
+            of_loss = pd.DataFrame({"loss_unit": [units[study]] if study in units else []})
+            called = partial(_called, rows=of_loss, score=scores.get(study))
             said = partial(_value, row=row, labels=labels, called=called)
             found[f"{name}#L{line}"] = {
-                "title": ", ".join(said(key) for key in TITLE if row.get(key, "") != ""),
+                "title": " · ".join(said(key) for key in TITLE if row.get(key, "") != ""),
                 "rows": [pair for pair in _rows(row, said, called) if pair[1]],
             }
     return found
 
 
-def _called(metric: str, unit: pd.DataFrame, score: Score | None) -> str:
+def _called(metric: str, rows: pd.DataFrame, score: Score | None) -> str:
     """What a run metric is, with its unit; empty for what is none."""
     is_known = metric in tasks.run_metrics()
     label = score_label(score) if metric == "score" and score else ""
-    return " ".join((label or (run_label(metric, unit) if is_known else "")).split())
+    return " ".join((label or (run_label(metric, rows) if is_known else "")).split())
 
 
 def _rows(
@@ -128,6 +135,7 @@ def _value(
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, str):
+        value = value.replace("_", " ") if key == "test" else value
         words = [labels.get(word, word) for word in value.split(", ")]
         return called(value) or ", ".join(words)
     if key in INTERVALS:
@@ -138,4 +146,4 @@ def _value(
     if key in SHARES:
         low, high = (100 * row.get(f"{key}_{end}", float("nan")) for end in ("low", "high"))
         return f"{with_interval(100 * value, low, high)} %"
-    return f"{number(value, 5)} layers" if key == "depth" else number(value, 5)
+    return number(value, 5)
