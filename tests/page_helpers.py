@@ -1,6 +1,5 @@
 """Results made by hand, small enough to say what their page must show; and a page as it is read."""
 
-import csv
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -58,25 +57,17 @@ def write_results(folder, runs, reports, studies=("a",), **changes):
     return config
 
 
-def write_claims(folder, verdicts, studies="a"):
-    """verdicts.csv and claims.csv with a claim for each verdict, number 0 first, each of one test."""
-    for name in ("verdicts", "claims"):
-        columns = {
-            "verdicts": "claim,source,statement,verdict,qualifier,elsewhere,studies,tests",
-            "claims": "claim,test,verdict,confidence,decides,scale,reason,better",
-        }[name].split(",")
-        rows = [
-            {
-                **{"claim": f"claim-{i}", "source": "demo", "statement": f"Claim {i} <holds>."},
-                **{"verdict": verdict, "studies": studies, "tests": 1, "test": "in_depth"},
-                **{"confidence": 0.95, "decides": True, "reason": f"by {i + 0.5}", "better": False},
-            }
-            for i, verdict in enumerate(verdicts)
-        ]
-        with (folder / "tables" / f"{name}.csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, columns, extrasaction="ignore")
-            writer.writeheader()
-            writer.writerows(rows)
+def write_claims(folder, verdicts):
+    """verdicts.csv and claims.csv with a claim and its test for each verdict, number 0 first."""
+    tables = {
+        "verdicts": "claim,source,statement,verdict,qualifier,elsewhere,studies\n",
+        "claims": "claim,test,verdict,confidence,decides,scale,reason,better\n",
+    }
+    for i, verdict in enumerate(verdicts):
+        tables["verdicts"] += f"claim-{i},demo,Claim {i} <holds>.,{verdict},,,a\n"
+        tables["claims"] += f"claim-{i},in_depth,{verdict},0.95,True,,by {i + 0.5},False\n"
+    for name, text in tables.items():
+        (folder / "tables" / f"{name}.csv").write_text(text, encoding="utf-8")
 
 
 def make_page(config):

@@ -4,6 +4,7 @@ import csv
 import io
 import itertools
 import math
+import re
 import shutil
 import time
 from collections import defaultdict
@@ -46,12 +47,10 @@ RESULTS = f"""# Results
 *Every colour of a line.*
 """
 LINES = sorted({*COLOURS.values(), *SPARE_COLOURS, GREY})
+STRIPE = '<rect y="{}" width="800" height="10" fill="{}"/>'
 SVG = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 800 {}">{}</svg>'.format(
     10 * len(LINES) + 20,
-    '<rect width="800" height="2000" fill="#fff"/>'
-    + "".join(
-        f'<rect y="{10 * i}" width="800" height="10" fill="{line}"/>' for i, line in enumerate(LINES)
-    ),
+    "".join(STRIPE.format(10 * i, line) for i, line in enumerate([*LINES, "#fff", "#fff"])),
 )
 PHONE, DESK = (390, 844), (1280, 900)
 
@@ -160,9 +159,9 @@ def near(value):
 def test_curves_are_those_of_the_runs(visit):
     page = visit("#explorer")
     curves = drawn(page)
-    assert set(curves) == {(variant, seed) for variant in ("baseline", "mhc") for seed in (0, 1)} | {
-        ("hc", 0)
-    }
+    assert set(curves) == {
+        (variant, seed) for variant in ("baseline", "mhc") for seed in (0, 1)
+    } | {("hc", 0)}
     own = losses(8.0)
     assert {0, 1, 149} <= set(curves["baseline", 1])
     assert curves["baseline", 1] == {step: near(own[step]) for step in curves["baseline", 1]}
@@ -182,26 +181,28 @@ def test_curves_are_those_of_the_runs(visit):
 
 
 def test_what_is_drawn_is_where_its_numbers_are(visit):
-    """A point of the plain network by the scales of the axes; a pointer there shows the number."""
+    """By the ends of the axes; a pointer at a point shows its number, as the table has it."""
     from selenium.webdriver import ActionChains
 
     page = visit("#explorer")
-    assert page.execute_script("return shown.chart.view.scale('y').type") == "log"
-    point = "return [shown.chart.view.scale('x')(149), shown.chart.view.scale('y')(arguments[0])]"
-    x, y = page.execute_script(point, losses(4.0)[149])
-    marks = find(page, "#plot .mark-symbol path")
-    places = [mark.get_attribute("transform") for mark in marks]
-    assert f"translate({x:.3f},{y:.3f})" in [
-        "translate({:.3f},{:.3f})".format(*map(float, place[10:-1].split(","))) for place in places
-    ] or any(
-        math.dist((x, y), map(float, place[10:-1].split(","))) < 0.01 for place in places
-    )
-    last = [mark for mark in marks if mark.get_attribute("aria-label").startswith("step: 149")]
-    ActionChains(page).move_to_element(last[0]).perform()
+    scale = "const y = shown.chart.view.scale('y'); return [y.type, ...y.domain(), ...y.range()]"
+    kind, low, high, bottom, top = page.execute_script(scale)
+    loss = losses(4.0)[149]
+    said = "step: 149;", f"variant: baseline; seed: 0; loss: {loss:.5g}"
+    marks = {
+        mark.get_attribute("aria-label"): mark for mark in find(page, "#plot path[aria-label]")
+    }
+    (point,) = [mark for label, mark in marks.items() if all(words in label for words in said)]
+    height = float(point.get_attribute("transform")[10:-1].split(",")[1])
+    assert kind == "log"
+    share = math.log(loss / low) / math.log(high / low)
+    assert height == pytest.approx(bottom + share * (top - bottom), abs=0.01)
+    page.execute_script("arguments[0].scrollIntoView({block: 'center'})", point)
+    ActionChains(page).move_to_element(point).perform()
     told = until(lambda: [cell.text for cell in find(page, "#vg-tooltip-element.visible td")])
-    assert "149" in told
+    assert {"149", f"{loss:.5g}"} <= set(told)
     choose(page, axis="linear")
-    assert page.execute_script("return shown.chart.view.scale('y').type") == "linear"
+    assert page.execute_script(scale)[0] == "linear"
 
 
 def test_an_address_keeps_the_view(visit):
@@ -227,54 +228,47 @@ def test_an_address_keeps_the_view(visit):
 
 def test_one_section_is_shown_and_marked(visit):
     page = visit(size=PHONE)
+    visible = """return [[...document.querySelectorAll('main > section')]
+      .filter((one) => one.checkVisibility()).map(({ id }) => `#${id}`),
+      [...document.querySelectorAll('nav li a[aria-current]')].map(({ hash }) => hash)]"""
     (contents,) = find(page, "#contents")
-    assert contents.get_attribute("open") is None
-    for anchor in ("#studies-a--part", "#results"):
-        page.execute_script("document.querySelector('#contents').open = true")
-        page.execute_script("document.querySelector(`#contents a[href='${arguments[0]}']`).click()", anchor)
-        section = anchor[1:].partition("--")[0]
-        visible = "return [...document.querySelectorAll('main > section')].filter((one) => one.checkVisibility()).map(({ id }) => id)"
-        until(lambda s=section: page.execute_script(visible) == [s])
-        marked = "return [...document.querySelectorAll('nav li a[aria-current]')].map((a) => a.hash)"
-        until(lambda s=section: page.execute_script(marked) == [f"#{s}"])
-        assert contents.get_attribute("open") is None
+    for section, part in (("#results", ""), ("#studies-a", "--part"), ("#results", "")):
+        if contents.get_attribute("open") is None:
+            contents.find_element("tag name", "summary").click()
+        link = f"document.querySelector('#contents li a[href=\"{section}{part}\"]').click()"
+        page.execute_script(link)
+        until(lambda s=section: page.execute_script(visible) == [[s], [s]])
+        assert page.current_url.endswith(section + part)
 
 
 def test_claims_are_filtered_and_a_click_shows_the_row(visit):
     from selenium.webdriver.support.ui import Select
 
     page = visit("#results--scorecard")
-    told = lambda: [row.text for row in find(page, "#claims tbody tr") if row.is_displayed()]
-    assert len(told()) == 3
+    rows = find(page, "#claims tbody tr")
+    assert [row.text[:7] for row in rows] == ["Claim 0", "Claim 1", "Claim 2"]
     Select(find(page, "[name=verdict]")[0]).select_by_visible_text("contradicted (2)")
-    until(lambda: [text[:7] for text in told()] == ["Claim 1", "Claim 2"])
+    until(lambda: [row.is_displayed() for row in rows] == [False, True, True])
     find(page, "[name=words]")[0].send_keys("BY 2.5")
-    until(lambda: [text[:7] for text in told()] == ["Claim 2"])
+    until(lambda: [row.is_displayed() for row in rows] == [False, False, True])
     find(page, "#claims tr:not([hidden]) a[data-row]")[0].click()
     until(lambda: find(page, "dialog[open]"))
-    rows = {row.find_element("tag name", "th").text: row.find_element("tag name", "td").text for row in find(page, "dialog tr")}
-    assert (rows["reason"], rows["decides the verdict"]) == ("by 2.5", "yes")
-    assert rows["established effect is to the better"] == "no"
+    told = [tuple(cell.text for cell in row.find_elements("css selector", "th, td"))
+            for row in find(page, "dialog tr")]  # fmt: skip
+    assert {("reason", "by 2.5"), ("established effect is to the better", "no")} <= set(told)
     find(page, "dialog button")[0].click()
     assert not find(page, "dialog[open]")
 
 
-CONTRASTS = """
-const parse = (text) => text.match(/[\\d.]+/g).map(Number);
-const light = ([r, g, b]) => [r, g, b].map((c) => c / 255)
-  .map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
-  .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+COLOURS_OF_TEXT = """
 const behind = (one) => {
-  const colour = parse(getComputedStyle(one).backgroundColor);
-  return colour[3] === 0 ? behind(one.parentElement) : colour;
+  const { backgroundColor } = getComputedStyle(one);
+  return backgroundColor === 'rgba(0, 0, 0, 0)' ? behind(one.parentElement) : backgroundColor;
 };
 return [...document.querySelectorAll('body *')]
-  .filter((one) => one.checkVisibility() && !one.closest('#plot, button, select, option, input, svg'))
+  .filter((one) => one.checkVisibility() && !one.closest('#plot, button, select, option, svg'))
   .filter((one) => [...one.childNodes].some((node) => node.nodeType === 3 && node.data.trim()))
-  .map((one) => {
-    const two = [light(parse(getComputedStyle(one).color)), light(behind(one))];
-    return [(Math.max(...two) + 0.05) / (Math.min(...two) + 0.05), one.outerHTML.slice(0, 80)];
-  });
+  .map((one) => [getComputedStyle(one).color, behind(one), one.outerHTML.slice(0, 80)]);
 """
 
 
@@ -284,12 +278,20 @@ def luminance(pixel):
     return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
+def contrast(*colours):
+    low, high = sorted(map(luminance, colours))
+    return (high + 0.05) / (low + 0.05)
+
+
 @pytest.mark.parametrize("address", ["#results", "#explorer"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_text_has_contrast(visit, scheme, address):
-    found = visit(address, scheme=scheme).execute_script(CONTRASTS)
-    assert len(found) > 10
-    assert [one for one in found if one[0] < 4.5] == []
+    found = visit(address, scheme=scheme).execute_script(COLOURS_OF_TEXT)
+    texts = [
+        (*(list(map(float, re.findall(r"[\d.]+", c))) for c in two), one) for *two, one in found
+    ]
+    assert len(texts) > 10
+    assert [one for text, ground, one in texts if contrast(text, ground) < 4.5] == []
 
 
 def test_in_the_dark_every_line_has_contrast(visit):
@@ -301,11 +303,15 @@ def test_in_the_dark_every_line_has_contrast(visit):
     page.execute_script("arguments[0].scrollIntoView({block: 'center'})", image)
     until(lambda: page.execute_script("return arguments[0].naturalWidth", image))
     seen = Image.open(io.BytesIO(image.screenshot_as_png)).convert("RGB")
-    stripe = (seen.height - 16) / (len(LINES) + 2)  # without the padding
-    at = lambda i: luminance(seen.getpixel((seen.width // 2, round(8 + stripe * (i + 0.5)))))
-    ground = at(len(LINES) + 1)
-    assert ground < 0.01
-    assert {line: at(i) for i, line in enumerate(LINES) if (at(i) + 0.05) / (ground + 0.05) < 4.5} == {}
+    middle, stripe = seen.width // 2, (seen.height - 16) / (len(LINES) + 2)  # without the padding
+    pixels = [seen.getpixel((middle, round(8 + stripe * (i + 0.5)))) for i in range(len(LINES) + 2)]
+    assert luminance(pixels[-1]) < 0.01
+    faint = {
+        line
+        for line, pixel in zip(LINES, pixels, strict=False)
+        if contrast(pixel, pixels[-1]) < 4.5
+    }
+    assert faint == set()
 
 
 @pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
@@ -321,6 +327,7 @@ def test_nothing_is_cut(visit, address, size):
     assert page.execute_script(beyond) == []
     assert page.execute_script("return document.scrollingElement.scrollWidth <= innerWidth")
     if address == "#results":
-        box = find(page, ".table")[1]
-        scrolls = "return [arguments[0].scrollWidth > arguments[0].clientWidth, getComputedStyle(arguments[0]).overflowX]"
-        assert page.execute_script(scrolls, box) == [True, "auto"]
+        box = find(page, ".table")[1]  # the wide one
+        page.execute_script("arguments[0].scrollLeft = 9999", box)
+        last = box.find_elements("tag name", "td")[-1].rect
+        assert last["x"] + last["width"] <= size[0]

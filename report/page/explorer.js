@@ -2,12 +2,7 @@
 
 const form = document.querySelector("#explorer form");
 const plot = document.querySelector("#plot");
-const CHANGES = {
-  study: ["metric", "depth", "platform", "axis", "variant"],
-  against: ["metric", "axis"],
-  metric: ["axis"],
-  values: ["axis"],
-};
+const RESET = { study: ["metric", "depth", "platform", "axis", "variant"], against: ["metric", "axis"], metric: ["axis"], values: ["axis"] };
 
 /** A study: its variants, platforms and metrics, and the rows of its runs and of their steps. */
 async function load(name) {
@@ -35,22 +30,23 @@ function offer(name, options, usual) {
   return select.value;
 }
 
-/** The depth that most variants have, the largest of several. */
-function commonDepth(runs) {
-  const variants = new Map();
-  for (const { depth, variant } of runs) variants.set(depth, (variants.get(depth) ?? new Set()).add(variant));
-  return [...variants].sort(([a, x], [b, y]) => y.size - x.size || b - a)[0][0];
+/** The entry of a variant in the legend. */
+function entryOf([value, { label, colour, dash }]) {
+  const entry = element("label", "", { title: value });
+  const line = document.querySelector("#swatch").content.cloneNode(true);
+  line.querySelector("path").setAttribute("stroke", colour);
+  line.querySelector("path").setAttribute("stroke-dasharray", dash);
+  entry.append(element("input", "", { type: "checkbox", name: "variant", value }), line, label);
+  return entry;
 }
 
 /** Set the form to what the address says, as far as the study has it. */
 function fill(study) {
-  const runs = study.data.depth;
   const against = offer("against");
   const metrics = study.metrics[against];
   const name = offer("metric", metrics.map(({ name, label }) => [name, label]));
   const metric = metrics.find((one) => one.name === name);
-  const depths = [...new Set(runs.map(({ depth }) => depth))].sort((a, b) => a - b);
-  offer("depth", depths.map((depth) => [depth, depth]), commonDepth(runs));
+  offer("depth", study.depths.map((depth) => [depth, depth]), study.common_depth);
   form.depth.parentElement.hidden = against === "depth";
   offer("platform", Object.entries(study.platforms));
   offer("seeds");
@@ -59,28 +55,14 @@ function fill(study) {
   form.axis.disabled = form.values.value === "difference";
   offer("axis", null, metric.log ? "log" : "linear");
   if (form.axis.disabled) form.axis.value = "linear";
+  const list = document.querySelector("#variants");
+  if (list.dataset.study !== form.study.value) {
+    list.replaceChildren(...Object.entries(study.variants).map(entryOf));
+    list.dataset.study = form.study.value;
+  }
   const asked = new URLSearchParams(location.search).getAll("variant");
-  const boxes = Object.entries(study.variants).map(([value, { label, colour, dash }]) => {
-    const entry = element("label", "", { title: value });
-    const box = element("input", "", { type: "checkbox", name: "variant", value });
-    box.checked = !asked.length || asked.includes(value);
-    const line = document.querySelector("#swatch").content.cloneNode(true);
-    line.querySelector("path").setAttribute("stroke", colour);
-    line.querySelector("path").setAttribute("stroke-dasharray", dash);
-    entry.append(box, line, label);
-    return entry;
-  });
-  document.querySelector("#variants").replaceChildren(...boxes);
+  for (const box of list.querySelectorAll("input")) box.checked = !asked.length || asked.includes(box.value);
   return metric;
-}
-
-/** What the form says; without what is as at first. */
-function viewOf() {
-  const view = new URLSearchParams(new FormData(form));
-  const boxes = [...form.querySelectorAll("[name=variant]")];
-  if (boxes.every(({ checked }) => checked)) view.delete("variant");
-  else if (!view.has("variant")) view.append("variant", "");
-  return view;
 }
 
 /** Where shown variants stopped being finite: one entry for each variant, depth and step. */
@@ -136,7 +118,7 @@ function specOf(study, metric, view) {
     scale: { domain: names, range: names.map((name) => study.variants[name][key]) },
     legend: null,
   });
-  const depths = [...new Set(study.data.depth.map(({ depth }) => depth))].sort((a, b) => a - b);
+  const { depths } = study;
   const isWide = depths.at(-1) >= 16 * depths[0];
   const scale = { ...(isWide ? { type: "log" } : { zero: false }), nice: false, padding: 12 };
   const x = {
@@ -242,8 +224,10 @@ function csvOf({ study, metric, view, rows }) {
 
 if (form) {
   form.addEventListener("change", ({ target }) => {
-    const view = viewOf();
-    for (const name of CHANGES[target.name] ?? []) view.delete(name);
+    const view = new URLSearchParams(new FormData(form));
+    const isAll = [...form.querySelectorAll("[name=variant]")].every(({ checked }) => checked);
+    for (const name of [...(RESET[target.name] ?? []), ...(isAll ? ["variant"] : [])]) view.delete(name);
+    if (!isAll && !view.has("variant")) view.append("variant", ""); // none
     history.replaceState(null, "", `?${view}#explorer`);
     draw();
   });

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from operator import itemgetter
@@ -110,21 +111,15 @@ def _rows(
     parts = ("_n", "_mean", "_sd", "_low", "_high", "_fastest")
     metrics = {key.removesuffix("_n") for key in row if key.endswith("_n")}
     told = {f"{metric}{part}" for metric in metrics for part in parts}
-    told |= {f"{share}_{end}" for share in SHARES for end in ("low", "high")} | {
-        *INTERVALS.values()
-    }
+    told |= {*INTERVALS.values(), *(f"{share}{end}" for share in SHARES for end in parts[3:5])}
     for key in row:
         metric = key.removesuffix("_mean")
         if key not in told:
             yield WORDS.get(key, key.replace("_", " ")), said(key)
         elif key.endswith("_mean") and metric in metrics:
-            mean, *ends = (row.get(metric + part, float("nan")) for part in parts[1:5])
-            sd, low, high = ends
+            runs, mean, sd, low, high = (row.get(metric + part, math.nan) for part in parts[:5])
             words = f"{with_interval(mean, low, high)}, standard deviation {number(sd)}"
-            yield (
-                called(metric) or metric.replace("_", " "),
-                f"{words}, {int(row[f'{metric}_n'])} runs",
-            )
+            yield called(metric) or metric.replace("_", " "), f"{words}, {runs:.0f} runs"
 
 
 def _value(
@@ -139,11 +134,11 @@ def _value(
         words = [labels.get(word, word) for word in value.split(", ")]
         return called(value) or ", ".join(words)
     if key in INTERVALS:
-        half, seeds = row.get(INTERVALS[key], float("nan")), row.get("seeds", 1)
+        half, seeds = row.get(INTERVALS[key], math.nan), row.get("seeds", 1)
         if key != "observed" and row.get("by") == "ratio":
             return f"a ratio of {ratio(value, half, seeds)}"
         return plus_minus(value, half)
     if key in SHARES:
-        low, high = (100 * row.get(f"{key}_{end}", float("nan")) for end in ("low", "high"))
+        low, high = (100 * row.get(f"{key}_{end}", math.nan) for end in ("low", "high"))
         return f"{with_interval(100 * value, low, high)} %"
     return number(value, 5)

@@ -12,7 +12,7 @@ import pandas as pd
 
 from fathom import tasks
 from fathom.analysis.tables import counted, loss_units, read_table, scores_of
-from fathom.config import Config
+from fathom.config import Config, common_depth
 from fathom.metrics import Score
 from fathom.report.figures.frames import constant, first_nonfinite, with_loss_unit
 from fathom.report.figures.panels import run_label, score_label, step_label
@@ -21,67 +21,51 @@ from fathom.report.figures.style import colour_of
 EVENLY, EARLY = 25, 15
 """How many steps of a study are drawn: evenly spaced, and ever closer towards the first."""
 
-DRAWN = ("every step", "evaluations")
-"""Which step metrics have a curve, by when they are measured."""
-
 CLOCKS = ("step", "step_seconds", "elapsed_seconds")
 """No metrics to draw: the axis itself, and times, which depend on the machine."""
 
 RUN = ["platform", "depth", "variant", "seed"]
-DIGITS = "%.5g"
 
 DASHES = ([], [8, 3], [2, 3], [8, 3, 2, 3], [16, 4], [16, 4, 2, 4])
 """Dashes and gaps in pixels: of the first variant of a colour, of the second …"""
 
 
 def studies_of(config: Config, tables: Path, labels: Mapping[str, str]) -> dict[str, Any]:
-    """The explorer's data of each study with runs that count, in the order of the config."""
-    units, scores = loss_units(config), scores_of(config)
+    """What the explorer draws of each study with runs that count, in the order of the config."""
+    units = loss_units(config)
     steps, cells = (
         with_loss_unit(read_table(tables / name), units) for name in ("steps.csv.gz", "cells.csv")
     )
     steps, cells = dict(list(steps.groupby("study"))), dict(list(counted(cells).groupby("study")))
     return {
-        name: study_data(
-            study.labels,
-            config.plain(name),
-            steps[name],
-            cells[name],
-            scores[name],
-            labels,
-            tasks.presentation(study.task).depth_unit,
-        )
-        for name, study in config.studies.items()
+        name: study_data(config, name, steps[name], cells[name], labels)
+        for name in config.studies
         if name in steps
     }
 
 
 def study_data(
-    names: Sequence[str],
-    plain: str | None,
-    steps: pd.DataFrame,
-    cells: pd.DataFrame,
-    score: Score,
-    labels: Mapping[str, str],
-    depth_unit: str = "layer",
+    config: Config, name: str, steps: pd.DataFrame, cells: pd.DataFrame, labels: Mapping[str, str]
 ) -> dict[str, Any]:
-    """What the explorer draws of one study, as JSON has it.
+    """What the explorer draws of one study, as JSON has it, from its rows of both tables.
 
-    `names`: the variants in order. `plain`: the one that others are compared with. `steps`,
-    `cells`: the study's rows. Under `data` are two tables by column: `step` has a row for each
-    drawn step of each run, `depth` one for each run.
+    `labels`: what people read for names. Under `data` are two tables by column: `step` has a row
+    for each drawn step of each run, `depth` one for each run.
     """
-    there = set(cells["variant"])
-    step_metrics, run_metrics = _step_metrics(steps), _run_metrics(cells, score)
+    study, plain, there = config.studies[name], config.plain(name), set(cells["variant"])
+    runs = cells.drop_duplicates(["depth", "variant"])
+    step_metrics = _step_metrics(steps)
+    run_metrics = _run_metrics(cells, scores_of(config)[name])
     broken = {key: first_nonfinite(rows) for key, rows in steps.groupby(RUN, sort=False)}
-    found = [
-        broken.get(key) or (None, None) for key in cells[RUN].itertuples(index=False, name=None)
-    ]
+    keys = cells[RUN].itertuples(index=False, name=None)
+    found = [broken.get(key) or (None, None) for key in keys]
     return {
-        "variants": looks_of([name for name in names if name in there], labels),
+        "variants": looks_of([label for label in study.labels if label in there], labels),
         "plain": plain if plain in there else None,
-        "depth_unit": depth_unit,
-        "platforms": {name: labels.get(name, name) for name in cells["platform"].unique()},
+        "depths": sorted(set(cells["depth"].tolist())),
+        "common_depth": common_depth(runs["depth"].tolist()),
+        "depth_unit": tasks.presentation(study.task).depth_unit,
+        "platforms": {key: labels.get(key, key) for key in cells["platform"].unique()},
         "metrics": {"step": step_metrics, "depth": run_metrics},
         "chance": {
             "step": {"loss": constant(cells, "chance_loss")},
@@ -110,11 +94,9 @@ def looks_of(names: Sequence[str], labels: Mapping[str, str]) -> dict[str, dict[
         label, colour = labels.get(name, name), colour_of(name)
         earlier = drawn[colour]
         drawn[colour] += 1
-        looks[name] = {
-            "label": label if called[label] == 1 else f"{label} ({name})",
-            "colour": colour,
-            "dash": DASHES[earlier] if earlier < len(DASHES) else [4 * earlier, 3],
-        }
+        own = label if called[label] == 1 else f"{label} ({name})"
+        dash = DASHES[earlier] if earlier < len(DASHES) else [4 * earlier, 3]
+        looks[name] = {"label": own, "colour": colour, "dash": dash}
     return looks
 
 
@@ -131,29 +113,29 @@ def thinned(steps: pd.DataFrame, metrics: Sequence[Mapping[str, Any]]) -> pd.Dat
 def _step_metrics(steps: pd.DataFrame) -> list[dict[str, Any]]:
     """The step metrics of a study with a curve, loss first; a constant has none."""
     return [
-        _metric(name, step_label(name, steps), log=metric.log)
-        | {"sparse": metric.when == "evaluations"}
+        _metric(name, step_label(name, steps), log=metric.log, sparse=metric.when == "evaluations")
         for name, metric in tasks.step_metrics().items()
         if name in steps
         and name not in CLOCKS
-        and metric.when in DRAWN
+        and metric.when in ("every step", "evaluations")
         and (name == "loss" or steps[name].nunique() > 1)
     ]
 
 
 def _run_metrics(cells: pd.DataFrame, score: Score) -> list[dict[str, Any]]:
     """The score, and every other run metric that is not the same in all runs."""
-    judged = tasks.step_metrics()[tasks.run_metrics()[score.metric].of]
+    steps, runs = tasks.step_metrics(), tasks.run_metrics()
+    judged = _metric("score", f"score: {score_label(score)}", log=steps[runs[score.metric].of].log)
     others = (
-        _metric(name, run_label(name, cells), log=tasks.step_metrics()[metric.of].log)
-        for name, metric in tasks.run_metrics().items()
+        _metric(name, run_label(name, cells), log=steps[metric.of].log)
+        for name, metric in runs.items()
         if name in cells and name not in tasks.times() and cells[name].nunique() > 1
     )
-    return [_metric("score", f"score: {score_label(score)}", log=judged.log), *others]
+    return [judged, *others]
 
 
-def _metric(name: str, label: str, *, log: bool) -> dict[str, Any]:
-    return {"name": name, "label": " ".join(label.split()), "log": log, "sparse": False}
+def _metric(name: str, label: str, *, log: bool, sparse: bool = False) -> dict[str, Any]:
+    return {"name": name, "label": " ".join(label.split()), "log": log, "sparse": sparse}
 
 
 def _columns(
@@ -169,11 +151,10 @@ def _columns(
     there = numbers.notna()
     has_any = there.groupby([rows[column] for column in by]).transform("any")
     found = {axis: rows[axis].tolist() for axis in axes}
-    for metric in metrics:
-        name = metric["name"]
-        gaps = has_any[name] & (not metric["sparse"])
+    for name, metric in zip(names, metrics, strict=True):
+        has_gaps = has_any[name] & (not metric["sparse"])
         found[name] = [
-            float(DIGITS % value) if is_there else "NaN" if is_gap else None
-            for value, is_there, is_gap in zip(numbers[name], there[name], gaps, strict=True)
+            float(f"{value:.5g}") if is_there else "NaN" if is_gap else None
+            for value, is_there, is_gap in zip(numbers[name], there[name], has_gaps, strict=True)
         ]
     return found
