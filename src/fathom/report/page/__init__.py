@@ -7,13 +7,8 @@ Vega-Lite, in report/page/explorer.js; the script of Vega-Lite is in the page to
 
 from __future__ import annotations
 
-import base64
-import gzip
-import json
-from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from markupsafe import Markup
 
@@ -23,6 +18,7 @@ from fathom.analysis.tables import read_table
 from fathom.config import Config
 from fathom.report.page.evidence import Line, evidence_of
 from fathom.report.page.explorer import studies_of
+from fathom.report.page.packing import packed
 from fathom.report.presenters import VerdictsPresenter
 from fathom.report.render import check_numbers, environment_of, fill, link_to, present_reference
 from fathom.report.reports import DOCUMENTS
@@ -56,7 +52,8 @@ def write_page(
         raise ConfigError(f"{folder}: has no report to make a page of; run: snakemake report")
     tables = folder / "tables"
     docs = templates.parent.parent / "docs"
-    files = reports | documents_of(reports.values(), docs, link_to(config, docs))
+    documents = {f"{link_to(config, docs)}/{name}": docs / name for name in DOCUMENTS}
+    files = reports | {name: file for name, file in documents.items() if file.is_file()}
     environment = environment_of(templates, autoescape=True)
     lines: set[Line] = set()
     replaced = {}
@@ -91,27 +88,9 @@ def reports_in(config: Config, folder: Path) -> list[str]:
     return [*(name for name in known if (folder / name).is_file()), *others]
 
 
-def documents_of(reports: Iterable[Path], folder: Path, link: str) -> dict[str, Path]:
-    """The documents that reports link to, by their path as seen from the page.
-
-    `link`: how reports name the folder. All that are there, since they link to each other, or none
-    where no report links to any.
-    """
-    documents = {f"{link}/{name}": folder / name for name in DOCUMENTS}
-    there = {name: file for name, file in documents.items() if file.is_file()}
-    texts = [report.read_text(encoding="utf-8") for report in reports] if there else []
-    return there if any(name in text for name in there for text in texts) else {}
-
-
 @cache
 def vega_script() -> str:
     """JavaScript that puts vegaEmbed, vega and vegaLite into the window."""
     from vl_convert import javascript_bundle
 
     return javascript_bundle()
-
-
-def packed(data: Any) -> Markup:  # noqa: ANN401, whatever JSON takes
-    """A text, or data as JSON: compressed, in base64. The page's script unpacks it when needed."""
-    text = data if isinstance(data, str) else json.dumps(data, allow_nan=False, ensure_ascii=False)
-    return Markup(base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode())  # noqa: S704

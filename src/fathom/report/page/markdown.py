@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
 import itertools
 import posixpath
 import re
@@ -19,6 +17,7 @@ from markdown_it.token import Token
 from markupsafe import Markup
 
 from fathom.report.page.evidence import Line
+from fathom.report.page.packing import packed
 
 ANCHOR = re.compile(r'<a id="([\w.-]+)">')
 """The only HTML that reports use, beside comments; any other is shown as text."""
@@ -56,64 +55,52 @@ def read_sections(
     stands for. `replaced`: by file and part, the HTML that stands for the first table of that part.
     To `lines` those are added that links lead to.
     """
-    reader = _Reader(figures, {file: _anchor_of(file) for file in files}, lines)
-    return [
-        reader.section(
-            file,
-            path.read_text(encoding="utf-8"),
-            {part: html for (of, part), html in replaced.items() if of == file},
-            lower=i > 0,
-        )
-        for i, (file, path) in enumerate(files.items())
-    ]
-
-
-def markdown() -> MarkdownIt:
-    """The parser of reports: with tables, and without HTML but for comments and anchors."""
-    parser = MarkdownIt("commonmark").enable("table")
-    rules = {
-        "html_block": lambda _, tokens, i, *__: _block(tokens[i].content),
-        "html_inline": lambda _, tokens, i, __, env: _inline(tokens[i].content, env),
-        "table_open": lambda *_: '<div class="table" tabindex="0">\n<table>\n',
-        "table_close": lambda *_: "</table>\n</div>\n",
-        "image": lambda _, tokens, i, *__: tokens[i].meta["html"],
-        "replaced": lambda _, tokens, i, *__: tokens[i].content,
-    }
-    for kind, rule in rules.items():
-        parser.add_render_rule(kind, rule)
-    return parser
+    reader = _Reader(figures, {file: _anchor_of(file) for file in files}, replaced, lines)
+    return [reader.section(file, path, lower=i > 0) for i, (file, path) in enumerate(files.items())]
 
 
 def _block(html: str) -> str:
     return "" if html.startswith("<!--") else f"<p>{escape(html)}</p>\n"
 
 
-def _inline(html: str, environment: Mapping[str, str]) -> str:
+def _inline(html: str, prefix: str) -> str:
     if found := ANCHOR.fullmatch(html):
-        return f'<a id="{environment["prefix"]}--{found[1]}"></a>'
+        return f'<a id="{prefix}--{found[1]}"></a>'
     return "" if html == "</a>" else escape(html)
 
 
+RULES = {
+    "html_block": lambda _, tokens, i, *__: _block(tokens[i].content),
+    "html_inline": lambda _, tokens, i, __, env: _inline(tokens[i].content, env["prefix"]),
+    "table_open": lambda *_: '<div class="table" tabindex="0">\n<table>\n',
+    "table_close": lambda *_: "</table>\n</div>\n",
+    "image": lambda _, tokens, i, *__: tokens[i].content,
+    "replaced": lambda _, tokens, i, *__: tokens[i].content,
+}
+"""How tokens are rendered, where not as usual."""
+
+
+@dataclass(frozen=True)
 class _Reader:
-    """Makes sections that link to each other."""
+    """Makes sections that link to each other; the arguments are those of `read_sections`."""
 
-    def __init__(self, figures: Path, anchors: Mapping[str, str], lines: set[Line]) -> None:
-        self.figures, self.anchors, self.lines = figures, anchors, lines
-        self.parser = markdown()
+    figures: Path
+    anchors: Mapping[str, str]
+    replaced: Mapping[tuple[str, str], str]
+    lines: set[Line]
 
-    def section(
-        self,
-        file: str,
-        text: str,
-        replaced: Mapping[str, str],
-        *,
-        lower: bool,
-    ) -> Section:
+    def section(self, file: str, path: Path, *, lower: bool) -> Section:
         """The section of one file; with `lower`, its headings are one level below their own."""
-        environment = {"prefix": self.anchors[file]}
-        tokens = _with_figures(_replace(self.parser.parse(text), replaced))
+        parser, environment = (
+            MarkdownIt("commonmark").enable("table"),
+            {"prefix": self.anchors[file]},
+        )
+        for kind, rule in RULES.items():
+            parser.add_render_rule(kind, rule)
+        tokens = parser.parse(path.read_text(encoding="utf-8"))
+        replaced = {part: html for (of, part), html in self.replaced.items() if of == file}
+        tokens = _with_figures(_replace(tokens, replaced))
         titles, headings = _name_headings(tokens, self.anchors[file])
-        study = PurePosixPath(file).stem if PurePosixPath(file).parent.name == STUDIES else ""
         is_part = (token.type == "heading_open" and token.tag == "h2" for token in tokens)
         first = next((i for i, opens in enumerate(is_part) if opens), len(tokens))
         for token in tokens:
@@ -125,20 +112,14 @@ class _Reader:
                 if child.type == "link_open":
                     child.attrs |= self._link(str(child.attrGet("href")), file)
                 elif child.type == "image":
-                    child.meta["html"] = self._image(child, file)
-
-        def rendered(some: list[Token]) -> Markup:
-            html = self.parser.renderer.render(some, self.parser.options, environment)
-            return Markup(html)  # noqa: S704, the parser escapes
-
-        return Section(
-            study,
-            self.anchors[file],
-            titles[0] if titles else file,
-            rendered(tokens[:first]),
-            rendered(tokens[first:]),
-            headings,
+                    child.content = self._image(child, file)
+        introduction, parts = (
+            Markup(parser.renderer.render(some, parser.options, environment))  # noqa: S704, escaped
+            for some in (tokens[:first], tokens[first:])
         )
+        study = PurePosixPath(file).stem if PurePosixPath(file).parent.name == STUDIES else ""
+        title = titles[0] if titles else file
+        return Section(study, self.anchors[file], title, introduction, parts, headings)
 
     def _link(self, href: str, file: str) -> dict[str, str]:
         """The attributes of a link of `file`: to a section, a row, or a file beside the page."""
@@ -169,8 +150,7 @@ class _Reader:
             return f'<span class="missing">The figure {name} is not drawn here.</span>'
         root = next(ElementTree.iterparse(svg, events=["start"]))[1]  # noqa: S314, our own figure
         width, height = map(float, root.attrib["viewBox"].split()[2:])
-        drawing = PLACES.sub(_rounded, svg.read_text(encoding="utf-8"))
-        data = base64.b64encode(gzip.compress(drawing.encode(), mtime=0)).decode()
+        data = packed(PLACES.sub(_rounded, svg.read_text(encoding="utf-8")))
         return f'<img alt="{name}" width="{width:.0f}" height="{height:.0f}" data-svg="{data}">'
 
 
