@@ -16,17 +16,9 @@ from page_helpers import make_page, trained, write_claims, write_results
 
 pytestmark = pytest.mark.browser
 
-OPTIONS = (
-    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    "--window-size=1280,900",
-)  # fmt: skip
-COLUMNS = 12
-WIDE = "| {} |\n|{}\n| {} |\n".format(
-    " | ".join(f"a metric {i}" for i in range(COLUMNS)),
-    "---:|" * COLUMNS,
-    " | ".join(["[1.234567 ± 0.000012](tables/summary.csv#L2)"] * COLUMNS),
-)
+OPTIONS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking")
+CELLS = ("| a metric ", "|---:", "| [1.2345 ± 0.0012](tables/summary.csv#L2) ")
+WIDE = "".join(f"{cell * 12}|\n" for cell in CELLS)
 RESULTS = f"""# Results
 
 `code` and [a row](tables/summary.csv#L2), [the study](studies/a.md).
@@ -320,7 +312,7 @@ def test_nothing_is_cut(visit, address, size):
     """No element reaches beyond the screen, unless it is in a box that scrolls."""
     page = visit(address, size)
     beyond = """return [...document.querySelectorAll('main *')].filter((one) => {
-      const box = one.closest('.table, figure, pre')?.getBoundingClientRect();
+      const box = one.closest('.table, figure, pre, p:has(> img)')?.getBoundingClientRect();
       const { left, right, width } = box ?? one.getBoundingClientRect();
       return width && one.checkVisibility() && (left < 0 || right > innerWidth);
     }).map((one) => one.outerHTML.slice(0, 80))"""

@@ -99,7 +99,7 @@ class _Reader:
             parser.add_render_rule(kind, rule)
         tokens = parser.parse(path.read_text(encoding="utf-8"))
         replaced = {part: html for (of, part), html in self.replaced.items() if of == file}
-        tokens = _with_figures(_replace(tokens, replaced))
+        tokens = _replace(tokens, replaced)
         titles, headings = _name_headings(tokens, self.anchors[file])
         is_part = (token.type == "heading_open" and token.tag == "h2" for token in tokens)
         first = next((i for i, opens in enumerate(is_part) if opens), len(tokens))
@@ -174,28 +174,6 @@ def _replace(tokens: list[Token], replaced: Mapping[str, str]) -> list[Token]:
         if token.type == "table_close":
             skipping = False
     return found
-
-
-def _with_figures(tokens: list[Token]) -> list[Token]:
-    """The tokens with a paragraph of one image as a figure, and one in italics after it in that."""
-    for i, (opening, inline) in enumerate(itertools.pairwise(tokens)):
-        children = inline.children or ()
-        if opening.type != "paragraph_open" or [child.type for child in children] != ["image"]:
-            continue
-        own, caption = tokens[i : i + 3], tokens[i + 3 : i + 6]
-        own[0].tag = own[2].tag = "figure"
-        if len(caption) == 3 and _is_italic(caption[1]):
-            caption[0].tag = caption[2].tag = "figcaption"
-            caption[1].children = (caption[1].children or [])[1:-1]
-            tokens[i : i + 6] = [*own[:2], *caption, own[2]]
-    return tokens
-
-
-def _is_italic(inline: Token) -> bool:
-    """Whether the whole of a paragraph is in italics."""
-    kinds = [child.type for child in inline.children or ()]
-    whole = kinds[:1] == ["em_open"] and kinds[-1] == "em_close"
-    return whole and kinds.count("em_open") == 1
 
 
 def _words(heading: Token) -> str:
