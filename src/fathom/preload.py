@@ -48,7 +48,7 @@ MODULES = (
     "fathom.report.draw", "fathom.report.render", "fathom.report.verify", "fathom.report.paper",
     "fathom.report.page.markdown", "fathom.analysis.attribution", "fathom.analysis.effects",
     "fathom.analysis.effective_depth",
-    "matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg", "plotly.offline", "typst",
+    "matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg", "vl_convert", "typst",
     "scipy.stats",
 )  # fmt: skip
 """… and what it loads, as far as it is installed."""

@@ -22,7 +22,7 @@ CELL = "runs/depth-mlx/3L/mhc/torch/seed0"
 
 FIGURES = {"figures_depth_mlx", "figures_depth_torch", "overview_figures"}
 PAPERS = {"paper"} if importlib.util.find_spec("typst") else set()
-PAGES = {"page"} if importlib.util.find_spec("plotly") else set()
+PAGES = {"page"} if importlib.util.find_spec("vl_convert") else set()
 COLLECTORS = {"run_tables", "claims", "reports"} | FIGURES | PAGES | PAPERS
 
 

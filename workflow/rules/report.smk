@@ -3,11 +3,10 @@
 # Each template NAME.SUFFIX.j2 makes a report, and studies/STUDY.SUFFIX.j2 one for each study.
 
 from fathom.report.reports import ANSWERS, DOCUMENTS, VERDICTS_AND_TESTS, reports_of
-from fathom.report.schemes import COSTS
 
 TEMPLATES = files_in("report/templates", "*.j2")
 REPORTS = [f"{RESULTS}/{report.name}" for report in reports_of(CONFIG, Path(TEMPLATES[0]).parent)]
-PAGE = optional(f"{RESULTS}/index.html", "markdown_it", "plotly")
+PAGE = optional(f"{RESULTS}/index.html", "markdown_it", "vl_convert")
 PAPER = optional(f"{RESULTS}/fathom.pdf", "typst")
 
 # The kept result, where there is one: reports show its verdicts beside those made here.
@@ -56,9 +55,11 @@ rule page:
         FIGURES,
         replayed_figures,
         config=f"{RESULTS}/config.json",
+        published=PUBLISHED,
         tables=[*TABLES, *TIMES],
-        costs=[str(COSTS)] if COSTS.is_file() else [],
+        kept=KEPT,
         templates=files_in("report/page", "*.*"),
+        words=files_in("report/templates", "words.j2"),
         documents=[file for name in DOCUMENTS for file in files_in("docs", name)],
     output:
         report(
@@ -76,7 +77,8 @@ rule page:
         code_hash=code_hash("fathom.report.page", *METRICS_CODE),
         templates=lambda w, input: str(Path(input.templates[0]).parent),
     shell:
-        "fathom page --config {input.config:q} --templates {params.templates:q} 2> {log:q}"
+        "fathom page --config {input.config:q} --published {input.published:q}"
+        " --templates {params.templates:q} 2> {log:q}"
 
 
 rule paper:

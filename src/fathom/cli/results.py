@@ -253,13 +253,16 @@ def paper(
 
 
 @app.command(epilog=example("fathom page"))
-def page(config: ConfigFiles = DEFAULT_CONFIG, templates: TemplatesFolder = PAGE) -> None:
+def page(
+    config: ConfigFiles = DEFAULT_CONFIG,
+    published: PublishedFile = PUBLISHED,
+    templates: TemplatesFolder = PAGE,
+) -> None:
     """Make the page of all results, index.html."""
     from fathom.report.page import write_page
 
-    settings = read_config(config)
-    folder = Path(settings.report_folder)
-    write_page(settings, templates, folder, folder / "figures")
+    settings, values, folder = _read(config, published)
+    write_page(settings, values, templates, folder, folder / "figures")
 
 
 @app.command(epilog=example("fathom schema --check"))

@@ -213,7 +213,7 @@ def _make_again(
         if not (fresh / own).exists():
             yield _stray(_kind(own), file)
     documents = {
-        PAGE: (page, partial(write_page, config, page, fresh, figures)),
+        PAGE: (page, partial(write_page, config, published, page, fresh, figures)),
         PAPER: (paper, partial(write_paper, config, published, paper, fresh, figures)),
     }
     for name, (folder, write) in documents.items():

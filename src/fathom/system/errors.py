@@ -11,8 +11,8 @@ PACKAGES = {
     ".": ("numpy", "pooch", "pydantic", "safetensors", "tqdm", "typer", "yaml"),
     ".[torch]": ("numba", "torch"),
     ".[workflow]": (
-        "PIL", "jinja2", "markdown_it", "matplotlib", "pandas", "plotly", "scipy",
-        "snakemake", "typst",
+        "PIL", "jinja2", "markdown_it", "matplotlib", "pandas", "scipy", "snakemake",
+        "typst", "vl_convert",
     ),
 }  # fmt: skip
 """Arguments of pip, and the modules that each installs; pyproject.toml has the versions."""

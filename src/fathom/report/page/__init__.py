@@ -1,37 +1,34 @@
-"""Reports, figures and steps → index.html: one page that opens from disk and loads nothing.
+"""Tables, reports and figures → index.html: one page that opens from disk and loads nothing.
 
-Its words are those of the Markdown reports and of the documents that these lead to; report/page has
-only the frame: index.html.j2, page.css and page.js. The script of plotly, which draws for the
-explorer, is in the page too.
+Its prose is that of the Markdown reports and of the documents that these link to. Its claims, its
+curves and the rows behind each number come from the tables. The explorer is a specification for
+Vega-Lite, in report/page/explorer.js; the script of Vega-Lite is in the page too.
 """
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 from markupsafe import Markup
 
-from fathom import tasks
+from fathom.analysis.claims import Published
 from fathom.analysis.platforms import labels_of
-from fathom.analysis.tables import counted, loss_units, read_table, scores_of
+from fathom.analysis.tables import MIN_SEEDS, read_table
 from fathom.config import Config
-from fathom.report.figures.frames import with_loss_unit
-from fathom.report.page.cards import packed_cards
-from fathom.report.page.evidence import evidence_of
-from fathom.report.page.explorer import EARLY, EVENLY, SWATCH, packed_study
-from fathom.report.page.inline import packed
-from fathom.report.render import check_numbers, environment_of, fill, link_to
+from fathom.report.page.evidence import Line, evidence_of
+from fathom.report.page.explorer import studies_of
+from fathom.report.page.packing import packed
+from fathom.report.render import check_numbers, environment_of, fill, link_to, present_reference
 from fathom.report.reports import DOCUMENTS
-from fathom.report.schemes import COSTS
+from fathom.report.verdicts import VerdictsPresenter
 from fathom.settings import ConfigError
 from fathom.system.files import write_text
 
 PAGE = "index.html"
-TEMPLATE, STYLE, SCRIPT = "index.html.j2", "page.css", "page.js"
 FIRST = "RESULTS.md"
-CONFIG = "config.json"
+SCORECARD = (FIRST, "scorecard")
+"""The report and the part of it whose table of claims the page draws itself, with a filter."""
 
 
 def page_of(templates: Path) -> Path:
@@ -39,96 +36,66 @@ def page_of(templates: Path) -> Path:
     return templates.parent / "page"
 
 
-def write_page(config: Config, templates: Path, folder: Path, figures: Path) -> None:
+def write_page(
+    config: Config, published: Published, templates: Path, folder: Path, figures: Path
+) -> None:
     """Write `folder`/index.html from the reports and tables in `folder` and from `figures`.
 
     Raises ConfigError naming the template if it cannot be filled or has a number of its own, and if
-    there is no report; ModuleNotFoundError where plotly or markdown_it is not installed.
+    there is no report; ModuleNotFoundError where vl_convert or markdown_it is not installed.
     """
-    from plotly.offline import get_plotlyjs
-
     from fathom.report.page.markdown import read_sections
 
     check_numbers(templates)
     reports = {name: folder / name for name in reports_in(config, folder)}
     if not reports:
         raise ConfigError(f"{folder}: has no report to make a page of; run: snakemake report")
-    titles = titles_of(config)
+    tables = folder / "tables"
     docs = templates.parent.parent / "docs"
-    documents = documents_of(reports.values(), docs, link_to(config, docs))
-    sections = read_sections(reports | documents, figures, titles)
+    documents = {f"{link_to(config, docs)}/{name}": docs / name for name in DOCUMENTS}
+    files = reports | {name: file for name, file in documents.items() if file.is_file()}
+    labels = config.labels | labels_of(read_table(tables / "cells.csv")["platform"])
+    environment = environment_of(
+        [templates, templates.parent / "templates"], labels, autoescape=True
+    )
+    lines: set[Line] = set()
+    replaced = {}
+    if (tables / "verdicts.csv").is_file():
+        verdicts, claims = (read_table(tables / f"{name}.csv") for name in ("verdicts", "claims"))
+        shown = VerdictsPresenter(verdicts, claims, config.studies)
+        lines |= {("claims.csv", test["line"]) for r in shown.rows if (test := shown.deciding(r))}
+        environment.globals |= {
+            "verdicts": shown,
+            "reference": present_reference(config, published),
+            "sources": published.sources,
+            "min_seeds": MIN_SEEDS,
+        }
+        replaced[SCORECARD] = Markup(fill(environment, "claims.html.j2"))  # noqa: S704, it escapes
+    sections = read_sections(files, figures, replaced, lines)
+    sourced = labels | {name: source.title for name, source in published.sources.items()}
     text = fill(
-        environment_of(templates, autoescape=True),
-        TEMPLATE,
+        environment,
+        "index.html.j2",
         sections=sections,
-        titles=titles,
-        explored=explored(config, folder / "tables"),
-        about_steps=EVENLY + EARLY,
-        swatch=SWATCH,
-        config=shlex.quote(f"{config.report_folder}/{CONFIG}"),
-        trains=config.train,
-        cards=packed_cards(config, COSTS),
-        evidence=evidence_of(
-            (text for section in sections for text in (section.introduction, section.parts)),
-            folder / "tables",
-        ),
-        style=_own(templates / STYLE),
-        plotly=packed(get_plotlyjs()),
-        script=_own(templates / SCRIPT),
+        titles={name: labels.get(name, name) for name in config.studies},
+        studies={name: packed(study) for name, study in studies_of(config, tables, labels).items()},
+        evidence=packed(evidence_of(config, tables, lines, sourced)),
+        vega=packed(vega_script()),
+        own={file.name: Markup(file.read_text("utf-8")) for file in templates.glob("*.*s")},  # noqa: S704
     )
     write_text(folder / PAGE, text)
 
 
 def reports_in(config: Config, folder: Path) -> list[str]:
-    """The Markdown reports that are there, from `folder`: results, studies, whatever else."""
+    """The Markdown reports that are there, from `folder`: results, studies, then all others."""
     others = sorted({file.name for file in folder.glob("*.md")} - {FIRST})
     known = [FIRST, *(f"studies/{name}.md" for name in config.studies)]
     return [*(name for name in known if (folder / name).is_file()), *others]
 
 
-def documents_of(reports: Iterable[Path], folder: Path, link: str) -> dict[str, Path]:
-    """The documents that links of reports lead to, by their path as seen from the page.
+@cache
+def vega_script() -> str:
+    """JavaScript that puts vegaEmbed, vega and vegaLite into the window."""
+    from vl_convert import javascript_bundle
 
-    `link`: how reports name the folder. All that are there, since they lead to each other, or none
-    where no report leads to any: then the page has no use for them.
-    """
-    documents = {f"{link}/{name}": folder / name for name in DOCUMENTS}
-    there = {name: file for name, file in documents.items() if file.is_file()}
-    texts = [report.read_text(encoding="utf-8") for report in reports] if there else []
-    return there if any(name in text for name in there for text in texts) else {}
-
-
-def titles_of(config: Config) -> dict[str, str]:
-    """What people read for the name of each study: its label, or what it is about."""
-    return {
-        name: config.labels.get(name) or study.description.removesuffix(".") or name
-        for name, study in config.studies.items()
-    }
-
-
-def explored(config: Config, tables: Path) -> dict[str, Markup]:
-    """What there is to draw of every study with a run that counts, in the order of the config."""
-    units, scores = loss_units(config), scores_of(config)
-    steps, cells = (
-        with_loss_unit(read_table(tables / name), units) for name in ("steps.csv.gz", "cells.csv")
-    )
-    cells = counted(cells)  # the others have no steps
-    labels = config.labels | labels_of(cells["platform"])
-    return {
-        name: packed_study(
-            study.labels,
-            config.plain(name),
-            rows,
-            cells[cells["study"] == name],
-            scores[name],
-            labels,
-            tasks.presentation(study.task).depth_unit,
-        )
-        for name, study in config.studies.items()
-        if not (rows := steps[steps["study"] == name]).empty
-    }
-
-
-def _own(file: Path) -> Markup:
-    """A file of the project, as it is."""
-    return Markup(file.read_text(encoding="utf-8"))  # noqa: S704
+    return javascript_bundle()

@@ -1,49 +1,148 @@
-"""The rows of tables that links of the page lead to, for its script, which shows them in place."""
+"""The rows of tables that the page links to, in words and units."""
 
 from __future__ import annotations
 
-import csv
-import re
-from collections import defaultdict
-from collections.abc import Iterable
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
+import pandas as pd
 
-from fathom.report.page.inline import as_json, packed
+from fathom import tasks
+from fathom.analysis.tables import loss_units, read_table, scores_of
+from fathom.config import Config
+from fathom.metrics import Score
+from fathom.report.figures.panels import run_label, score_label
+from fathom.report.formatting import count_layers, number, plus_minus, ratio, with_interval
+from fathom.report.verdicts import estimate
 
-LINK = re.compile(r'href="tables/([\w-]+\.csv)#L([1-9]\d*)"')
-"""A link to a line of a table, as the page has it."""
+Line = tuple[str, int]
+"""The file of a table and the line of a row, from 2."""
 
-NAMING = (
-    "claim", "question", "study", "studies", "platform", "depth", "variant", "against", "metric",
-)  # fmt: skip
-"""The columns that say what a row is of, where a table has them."""
+TITLE = ("statement", "question", "study", "variant", "against", "depth", "platform")
+"""The columns that say what a row is about, in the order in which its title has them."""
+
+WORDS = {
+    "against": "compared with",
+    "against_mean": "mean of what it is compared with",
+    "against_plain": "compared with a plain network",
+    "at_chance": "runs at chance",
+    "at_edge": "best rate at the edge of those that were tried",
+    "better": "established effect is to the better",
+    "by": "compared by",
+    "ci95_half": "half the 95 % interval",
+    "chance_loss": "loss at chance",
+    "claim": "name of the claim",
+    "control": "a control, which decides nothing",
+    "decides": "decides the verdict",
+    "differs_in": "settings that differ",
+    "diverged": "runs that diverged",
+    "high": "95 % interval to",
+    "learned": "runs that learned",
+    "low": "95 % interval from",
+    "lr": "learning rate",
+    "midway": "effect after half of the steps",
+    "n": "runs",
+    "not_scored": "runs without a score",
+    "number": "number of the test",
+    "of_chance": "change, of the distance from chance to perfect",
+    "p": "p of no effect",
+    "p_holm": "p of no effect, corrected for all comparisons of the study (Holm)",
+    "rests_on": "the verdict rests on",
+    "score_chance": "score at chance",
+    "score_metric": "the score is",
+    "seed_sd": "standard deviation over seeds",
+    "seeds_needed": "seeds needed to decide",
+    "test": "rule of the test",
+    "undecided": "undecided: the interval reaches both sides",
+    "visible": "smallest change that could be established",
+}
+"""Columns in words, where their names do not say it."""
+
+SHARES = ("of_chance", "visible", "confidence")
+"""Columns that are shares: percentages are shown."""
+
+INTERVALS = {"effect": "ci95_half", "midway": "midway_ci95_half"}
+"""Columns whose 95 % interval is ± that of another one."""
 
 
-def evidence_of(texts: Iterable[str], tables: Path) -> Markup:
-    """Packed JSON: of every table its columns and its linked rows.
+def evidence_of(
+    config: Config, tables: Path, lines: Iterable[Line], labels: Mapping[str, str]
+) -> dict[str, dict[str, Any]]:
+    """For `TABLE.csv#L12` the title of that line and its rows (name, value), where it is there.
 
-    Values are those of the CSV, letter by letter. A link to what is not there has no row.
+    `labels`: what people read for names of studies, variants, platforms and sources.
     """
-    lines: dict[str, set[int]] = defaultdict(set)
-    for text in texts:
-        for name, line in LINK.findall(text):
-            lines[name].add(int(line))
-    found = {
-        name: table
-        for name in sorted(lines)
-        if (file := tables / name).is_file() and (table := _rows_of(file, lines[name]))["rows"]
-    }
-    return packed(as_json(found))
+    units, scores, found = loss_units(config), scores_of(config), {}
+    for name, of_name in itertools.groupby(sorted(lines), key=itemgetter(0)):
+        rows = read_table(tables / name).to_dict("records") if (tables / name).is_file() else []
+        for _, line in of_name:
+            if not 2 <= line < 2 + len(rows):
+                continue
+            row = {key: value for key, value in rows[line - 2].items() if not pd.isna(value)}
+            study = row.get("study", "")
+            if study in config.studies and "depth" in row:
+                unit = tasks.presentation(config.studies[study].task).depth_unit
+                row["depth"] = count_layers(int(row["depth"]), unit)
+            of_loss = pd.DataFrame({"loss_unit": [units[study]] if study in units else []})
+            called = partial(_called, rows=of_loss, score=scores.get(study))
+            said = partial(_value, row=row, labels=labels, called=called)
+            found[f"{name}#L{line}"] = {
+                "title": " · ".join(said(key) for key in TITLE if row.get(key, "") != ""),
+                "rows": [pair for pair in _rows(row, said, called) if pair[1]],
+            }
+    return found
 
 
-def _rows_of(file: Path, wanted: set[int]) -> dict[str, Any]:
-    """The columns of a table, those that name a row, and the wanted rows by line."""
-    with file.open(encoding="utf-8", newline="") as opened:
-        reader = csv.reader(opened)
-        columns = next(reader, [])
-        rows = {str(line): row for line, row in enumerate(reader, start=2) if line in wanted}
-    naming = [column for column in NAMING if column in columns]
-    return {"columns": columns, "naming": naming, "rows": rows}
+def _called(metric: str, rows: pd.DataFrame, score: Score | None) -> str:
+    """What a run metric is, with its unit; empty for what is none."""
+    is_known = metric in tasks.run_metrics()
+    label = score_label(score) if metric == "score" and score else ""
+    return " ".join((label or (run_label(metric, rows) if is_known else "")).split())
+
+
+def _rows(
+    row: Mapping[str, Any], said: Callable[[str], str], called: Callable[[str], str]
+) -> Iterator[tuple[str, str]]:
+    """(name, value) of each number of a row; a mean and what belongs to it are one."""
+    parts = ("_n", "_mean", "_sd", "_low", "_high", "_fastest")
+    metrics = {key.removesuffix("_n") for key in row if key.endswith("_n")}
+    told = {f"{metric}{part}" for metric in metrics for part in parts}
+    told |= {*INTERVALS.values(), *(f"{share}{end}" for share in SHARES for end in parts[3:5])}
+    told |= {"low", "high"} if "observed" in row else set()
+    for key in row:
+        metric = key.removesuffix("_mean")
+        if key not in told:
+            yield WORDS.get(key, key.replace("_", " ")), said(key)
+        elif key.endswith("_mean") and metric in metrics:
+            runs, mean, sd, low, high = (row.get(metric + part, math.nan) for part in parts[:5])
+            words = f"{with_interval(mean, low, high)}, standard deviation {number(sd)}"
+            yield called(metric) or metric.replace("_", " "), f"{words}, {runs:.0f} runs"
+
+
+def _value(
+    key: str, row: Mapping[str, Any], labels: Mapping[str, str], called: Callable[[str], str]
+) -> str:
+    """One number or text of a row in words, with its unit or interval."""
+    value = row[key]
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        value = value.replace("_", " ") if key == "test" else value
+        words = [labels.get(word, word) for word in value.split(", ")]
+        return called(value) or ", ".join(words)
+    if key == "observed":
+        return estimate({"low": math.nan, "high": math.nan, **row})
+    if key in INTERVALS:
+        half, seeds = row.get(INTERVALS[key], math.nan), row.get("seeds", 1)
+        if row.get("by") == "ratio":
+            return f"a ratio of {ratio(value, half, seeds)}"
+        return plus_minus(value, half)
+    if key in SHARES:
+        low, high = (100 * row.get(f"{key}_{end}", math.nan) for end in ("low", "high"))
+        return f"{with_interval(100 * value, low, high)} %"
+    return number(value, 5)

@@ -9,150 +9,175 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path, PurePosixPath
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
+from xml.etree import ElementTree
 
 from markdown_it import MarkdownIt
-from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 from markupsafe import Markup
 
-from fathom.report.page.inline import packed
+from fathom.report.page.evidence import Line
+from fathom.report.page.packing import packed
 
-ANCHOR = re.compile(r'<a id="([\w.-]+)"></a>')
-"""The only HTML that the reports use; whatever else looks like HTML is shown as text."""
+ANCHOR = re.compile(r'<a id="([\w.-]+)">')
+"""The only HTML that reports use, beside comments; any other is shown as text."""
 
-MARK = re.compile(r"^<!-- [a-z ]+ -->\n", re.MULTILINE)
-"""A line that marks where a table of a document is put: see `fathom.report.definitions`."""
+PLACES, LENGTH = re.compile(r'\b(?:d|x|y)="[^"]*"'), re.compile(r"-?\d+\.\d+")
+"""In a drawing of matplotlib: the places of lines and letters, and a number of those."""
 
-ELSEWHERE = re.compile(r"[a-z][a-z0-9+.-]*:|//", re.IGNORECASE)
-"""How a link starts that leads to no file here."""
-
-PICTURE = re.compile(
-    r'<p>(<img [^>]*>|<span class="missing">[^<]*</span>)</p>\n'
-    r"(?:<p><em>((?:(?!</?em>|</p>).)*)</em></p>\n)?",
-    re.DOTALL,
-)
-"""A paragraph of one image, and one in italics after it, as this module renders them."""
-
-FIGURES, STUDIES = "figures", "studies"
-
-TABLE_OPEN = '<div class="table" role="region" aria-label="Table" tabindex="0">\n<table>\n'
-"""A box that scrolls by itself, with the keyboard too."""
-
-RIGHT = "text-align:right"
-"""The style that the parser gives cells of columns of numbers."""
-
-SIZE = re.compile(r'<svg\b[^>]* width="([\d.]+)(?:pt)?" height="([\d.]+)(?:pt)?"')
-PLACES = re.compile(r'\b(?:d|x|y)="[^"]*"')
-LENGTH = re.compile(r"-?\d+\.\d+")
-"""Of a drawing: its size, where its lines and letters are, and a number of those."""
+FIGURES, STUDIES, TABLES = "figures", "studies", "tables"
 
 
 @dataclass(frozen=True)
 class Section:
-    """What one Markdown file becomes."""
+    """One Markdown file as HTML."""
 
     study: str
-    """Whose report it is; empty if it is no study's."""
+    """The study that it is the report of; empty if it is no study's."""
     anchor: str
     title: str
     introduction: Markup
-    """What stands before its first part."""
+    """The text before its first part."""
     parts: Markup
     headings: dict[str, str]
     """The titles of its parts, by anchor."""
 
 
 def read_sections(
-    files: Mapping[str, Path], figures: Path, titles: Mapping[str, str]
+    files: Mapping[str, Path],
+    figures: Path,
+    replaced: Mapping[tuple[str, str], str],
+    lines: set[Line],
 ) -> list[Section]:
-    """A section for each Markdown file; figures are put into them.
+    """A section for each Markdown file, with its figures.
 
     `files`: by their path as seen from the page. `figures`: the folder that `figures/…` in a report
-    stands for. `titles`: what people read for the name of a study, which heads its report.
+    stands for. `replaced`: by file and part, the HTML that stands for the first table of that part.
+    To `lines` those are added that links lead to.
     """
-    anchors = {file: _anchor_of(file) for file in files}
-    return [
-        _section(file, path.read_text(encoding="utf-8"), anchors, figures, titles, lower=i > 0)
-        for i, (file, path) in enumerate(files.items())
-    ]
+    reader = _Reader(figures, {file: _anchor_of(file) for file in files}, replaced, lines)
+    return [reader.section(file, path, lower=i > 0) for i, (file, path) in enumerate(files.items())]
 
 
-def _section(
-    file: str,
-    text: str,
-    anchors: Mapping[str, str],
-    figures: Path,
-    studies: Mapping[str, str],
-    *,
-    lower: bool,
-) -> Section:
-    """The section of one file; with `lower`, its headings are one level below their own."""
-    parser, environment = _parser(), {"prefix": anchors[file]}
-    tokens = parser.parse(MARK.sub("", text), environment)
-    place = PurePosixPath(file)
-    study = place.stem if place.parent.name == STUDIES else ""
-    opens_part = (token.type == "heading_open" and token.tag == "h2" for token in tokens)
-    parts = next((i for i, opens in enumerate(opens_part) if opens), len(tokens))
-    titles, headings = _name_headings(tokens, anchors[file])
-    names = studies if study else {}
-    titles = [_entitle(tokens, title, names.get(title, title)) for title in titles[:1]]
-    for token in tokens:
-        if lower and token.type in ("heading_open", "heading_close"):
-            token.tag = f"h{min(6, int(token.tag[1]) + 1)}"
-        if token.attrGet("style") == RIGHT:  # of thousands of cells: a class is shorter
-            token.attrs = {"class": "n"}
-        for child in token.children or ():
-            if child.type == "link_open":
-                child.attrSet("href", _target(str(child.attrGet("href")), file, anchors))
-            elif child.type == "image":
-                child.meta["html"] = _picture(child, file, figures)
-
-    def rendered(some: list[Token]) -> Markup:
-        html = parser.renderer.render(some, parser.options, environment)
-        return Markup(PICTURE.sub(_figure, html))  # noqa: S704, the parser escapes
-
-    return Section(
-        study,
-        anchors[file],
-        titles[0] if titles else file,
-        rendered(tokens[:parts]),
-        rendered(tokens[parts:]),
-        headings,
-    )
+def _block(html: str) -> str:
+    return "" if html.startswith("<!--") else f"<p>{escape(html)}</p>\n"
 
 
-# --- the parser ---------------------------------------------------------------------------------
+def _inline(html: str, prefix: str) -> str:
+    if found := ANCHOR.fullmatch(html):
+        return f'<a id="{prefix}--{found[1]}"></a>'
+    return "" if html == "</a>" else escape(html)
 
 
-def _parser() -> MarkdownIt:
-    """Markdown as the reports are written in: with tables, anchors, and no other HTML."""
-    parser = MarkdownIt("commonmark", {"html": False}).enable("table")
-    parser.inline.ruler.before("html_inline", "anchor", _anchor)
-    rules = {
-        "anchor": lambda self, tokens, i, *_: tokens[i].meta["html"],
-        "image": lambda self, tokens, i, *_: tokens[i].meta["html"],
-        "table_open": lambda *_: TABLE_OPEN,
-        "table_close": lambda *_: "</table>\n</div>\n",
-    }
-    for kind, rule in rules.items():
-        parser.add_render_rule(kind, rule)
-    return parser
+RULES = {
+    "html_block": lambda _, tokens, i, *__: _block(tokens[i].content),
+    "html_inline": lambda _, tokens, i, __, env: _inline(tokens[i].content, env["prefix"]),
+    "table_open": lambda *_: '<div class="table" tabindex="0">\n<table>\n',
+    "table_close": lambda *_: "</table>\n</div>\n",
+    "image": lambda _, tokens, i, *__: tokens[i].content,
+    "replaced": lambda _, tokens, i, *__: tokens[i].content,
+}
+"""How tokens are rendered, where not as usual."""
 
 
-def _anchor(state: StateInline, silent: bool) -> bool:
-    """The rule that finds `<a id="…"></a>`."""
-    found = ANCHOR.match(state.src, state.pos, state.posMax)
-    if not found:
-        return False
-    if not silent:
-        token = state.push("anchor", "", 0)
-        token.meta["html"] = f'<a id="{state.env["prefix"]}--{found[1]}"></a>'
-    state.pos = found.end()
-    return True
+@dataclass(frozen=True)
+class _Reader:
+    """Makes sections that link to each other; the arguments are those of `read_sections`."""
+
+    figures: Path
+    anchors: Mapping[str, str]
+    replaced: Mapping[tuple[str, str], str]
+    lines: set[Line]
+
+    def section(self, file: str, path: Path, *, lower: bool) -> Section:
+        """The section of one file; with `lower`, its headings are one level below their own."""
+        parser, environment = (
+            MarkdownIt("commonmark").enable("table"),
+            {"prefix": self.anchors[file]},
+        )
+        for kind, rule in RULES.items():
+            parser.add_render_rule(kind, rule)
+        tokens = parser.parse(path.read_text(encoding="utf-8"))
+        replaced = {part: html for (of, part), html in self.replaced.items() if of == file}
+        tokens = _replace(tokens, replaced)
+        titles, headings = _name_headings(tokens, self.anchors[file])
+        is_part = (token.type == "heading_open" and token.tag == "h2" for token in tokens)
+        first = next((i for i, opens in enumerate(is_part) if opens), len(tokens))
+        for token in tokens:
+            if lower and token.type in ("heading_open", "heading_close"):
+                token.tag = f"h{min(6, int(token.tag[1]) + 1)}"
+            if token.attrGet("style") == "text-align:right":  # a class is shorter
+                token.attrs = {"class": "n"}
+            for child in token.children or ():
+                if child.type == "link_open":
+                    child.attrs |= self._link(str(child.attrGet("href")), file)
+                elif child.type == "image":
+                    child.content = self._image(child, file)
+        introduction, parts = (
+            Markup(parser.renderer.render(some, parser.options, environment))  # noqa: S704, escaped
+            for some in (tokens[:first], tokens[first:])
+        )
+        study = PurePosixPath(file).stem if PurePosixPath(file).parent.name == STUDIES else ""
+        title = titles[0] if titles else file
+        return Section(study, self.anchors[file], title, introduction, parts, headings)
+
+    def _link(self, href: str, file: str) -> dict[str, str]:
+        """The attributes of a link of `file`: to a section, a row, or a file beside the page."""
+        parts = urlsplit(href)
+        if parts.scheme or parts.netloc:
+            return {"href": href}
+        target = _from_page(parts.path, file) if parts.path else file
+        if target in self.anchors:
+            place = f"--{parts.fragment}" if parts.fragment else ""
+            return {"href": f"#{self.anchors[target]}{place}"}
+        to = f"{target}#{parts.fragment}" if parts.fragment else target
+        folder, _, name = target.rpartition("/")
+        line = parts.fragment.removeprefix("L")
+        if folder == TABLES and line.isdecimal():
+            self.lines.add((name, int(line)))
+            return {"href": to, "data-row": f"{name}#L{line}"}
+        return {"href": to}
+
+    def _image(self, image: Token, file: str) -> str:
+        """The HTML of an image: with its drawing, or a line that says that it is not there.
+
+        A drawing is sharp at any size, and packed it is smaller than pixels. The page's script
+        unpacks it when it comes near; until then its size keeps its place.
+        """
+        name, place = escape(image.content), Path(_from_page(str(image.attrGet("src")), file))
+        svg = self.figures.joinpath(*map(unquote, place.parts[1:])).with_suffix(".svg")
+        if place.parts[:1] != (FIGURES,) or not svg.is_file():
+            return f'<span class="missing">The figure {name} is not drawn here.</span>'
+        root = next(ElementTree.iterparse(svg, events=["start"]))[1]  # noqa: S314, our own figure
+        width, height = map(float, root.attrib["viewBox"].split()[2:])
+        data = packed(PLACES.sub(_rounded, svg.read_text(encoding="utf-8")))
+        return f'<img alt="{name}" width="{width:.0f}" height="{height:.0f}" data-svg="{data}">'
 
 
-# --- anchors and links --------------------------------------------------------------------------
+def _rounded(places: re.Match[str]) -> str:
+    """Places with one digit after the point, far less than a line is wide: a third of the size."""
+    return LENGTH.sub(lambda length: f"{float(length[0]):.1f}".removesuffix(".0"), places[0])
+
+
+def _replace(tokens: list[Token], replaced: Mapping[str, str]) -> list[Token]:
+    """The tokens with the first table of each of these parts replaced by HTML."""
+    found, waiting, skipping = [], dict(replaced), False
+    part = ""
+    for token, after in itertools.pairwise([*tokens, Token("end", "", 0)]):
+        if token.type == "heading_open":
+            part = _slug(_words(after))
+        if token.type == "table_open" and part in waiting:
+            skipping = True
+            found.append(Token("replaced", "", 0, content=waiting.pop(part)))
+        if not skipping:
+            found.append(token)
+        if token.type == "table_close":
+            skipping = False
+    return found
+
+
+def _words(heading: Token) -> str:
+    return "".join(child.content for child in heading.children or ())
 
 
 def _slug(heading: str) -> str:
@@ -161,7 +186,7 @@ def _slug(heading: str) -> str:
 
 
 def _anchor_of(file: str) -> str:
-    """That of a file's section, from its name and its folder, wherever that is."""
+    """The anchor of a file's section, from its name and its folder's."""
     return _slug("-".join(PurePosixPath(file).with_suffix("").parts[-2:]))
 
 
@@ -171,81 +196,19 @@ def _name_headings(tokens: Sequence[Token], prefix: str) -> tuple[list[str], dic
     parts: dict[str, str] = {}
     used: dict[str, int] = {}
     for opening, inline in itertools.pairwise(tokens):
-        if opening.type != "heading_open":
-            continue
-        words = "".join(child.content for child in inline.children or ())
-        slug = _slug(words)
-        again = used[slug] = used.get(slug, -1) + 1
-        anchor = f"{prefix}--{slug}" + (f"-{again}" if again else "")
-        opening.attrSet("id", anchor)
-        if opening.tag == "h1":
-            titles.append(words)
-        elif opening.tag == "h2":
-            parts[anchor] = words
+        if opening.type == "heading_open":
+            words = _words(inline)
+            slug = _slug(words)
+            again = used[slug] = used.get(slug, -1) + 1
+            anchor = f"{prefix}--{slug}" + (f"-{again}" if again else "")
+            opening.attrSet("id", anchor)
+            if opening.tag == "h1":
+                titles.append(words)
+            elif opening.tag == "h2":
+                parts[anchor] = words
     return titles, parts
-
-
-def _entitle(tokens: Sequence[Token], name: str, title: str) -> str:
-    """Put a title into the first heading, with the name that stood there, small; return it."""
-    if title != name:
-        heading = next(inline for opens, inline in itertools.pairwise(tokens) if opens.tag == "h1")
-        words, small = Token("text", "", 0), Token("html_inline", "", 0)
-        words.content, small.content = title, f" <small><code>{escape(name)}</code></small>"
-        heading.children = [words, small]
-    return title
 
 
 def _from_page(path: str, file: str) -> str:
     """A path of a link in `file`, as seen from the page."""
     return posixpath.normpath(posixpath.join(posixpath.dirname(file), path))
-
-
-def _target(href: str, file: str, anchors: Mapping[str, str]) -> str:
-    """Where a link of `file` leads on the page: to a section, or to a file beside the page."""
-    if ELSEWHERE.match(href):
-        return href
-    path, _, anchor = href.partition("#")
-    target = _from_page(path, file) if path else file
-    if target in anchors:
-        return f"#{anchors[target]}" + (f"--{anchor}" if anchor else "")
-    return f"{target}#{anchor}" if anchor else target
-
-
-# --- figures ------------------------------------------------------------------------------------
-
-
-def _picture(image: Token, file: str, figures: Path) -> str:
-    """The HTML of an image: with its data, or a line that says that it is not there."""
-    name, source = escape(image.content), unquote(str(image.attrGet("src")))
-    place = PurePosixPath(_from_page(source, file)).parts
-    found = _embedded(figures.joinpath(*place[1:])) if place[:1] == (FIGURES,) else ""
-    if not found:
-        return f'<span class="missing">The figure {name} is not drawn here.</span>'
-    return f'<img alt="{name}" loading="lazy" decoding="async" {found}>'
-
-
-def _embedded(figure: Path) -> str:
-    """The attributes of an image that is a figure, with its drawing; empty if it is not drawn.
-
-    A drawing is sharp at any size, and packed it is smaller than pixels are. Its size keeps its
-    place until the page's script unpacks it.
-    """
-    svg = figure.with_suffix(".svg")
-    if not svg.is_file():
-        return ""
-    drawing = PLACES.sub(_rounded, svg.read_text(encoding="utf-8"))
-    size = SIZE.search(drawing)
-    width, height = (round(float(length)) for length in size.groups()) if size else (0, 0)
-    return f'width="{width}" height="{height}" data-svg="{packed(drawing)}"'
-
-
-def _rounded(places: re.Match[str]) -> str:
-    """Places in a drawing with one digit after the point, far less than a line is wide."""
-    return LENGTH.sub(lambda length: f"{float(length[0]):.1f}".removesuffix(".0"), places[0])
-
-
-def _figure(found: re.Match[str]) -> str:
-    """A paragraph of one image as a figure; one in italics after it, its caption."""
-    picture, caption = found.groups()
-    below = f"<figcaption>{caption}</figcaption>\n" if caption else ""
-    return f"<figure>\n{picture}\n{below}</figure>\n"
