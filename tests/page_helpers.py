@@ -1,9 +1,13 @@
 """Results made by hand, small enough to say what their page must show; and a page as it is read."""
 
+from dataclasses import asdict
 from html.parser import HTMLParser
 from pathlib import Path
 
+import pandas as pd
+
 from fathom.analysis.claims import Published
+from fathom.analysis.claims.evidence import Judgement
 from fathom.analysis.tables import save_tables, summary_table
 from fathom.report.page import write_page
 from run_helpers import config_with
@@ -58,16 +62,24 @@ def write_results(folder, runs, reports, studies=("a",), **changes):
 
 
 def write_claims(folder, verdicts):
-    """verdicts.csv and claims.csv with a claim and its test for each verdict, number 0 first."""
-    tables = {
-        "verdicts": "claim,source,statement,verdict,qualifier,elsewhere,studies\n",
-        "claims": "claim,test,verdict,confidence,decides,scale,reason,better\n",
-    }
+    """verdicts.csv and claims.csv with a claim and its test for each verdict, number 0 first.
+
+    Test i observes i + 0.5 nats.
+    """
+    of_test = {"test": "level", "scale": "", "confidence": 0.95, "decides": True, "control": False}
+    of_claim = {"source": "demo", "elsewhere": "", "studies": "a", "seeds": 3, "tests": 1}
+    of_claim |= dict.fromkeys(("undecided", "other_scale", "in_part"), False)
+    claims, rows = [], []
     for i, verdict in enumerate(verdicts):
-        tables["verdicts"] += f"claim-{i},demo,Claim {i} <holds>.,{verdict},,,a\n"
-        tables["claims"] += f"claim-{i},in_depth,{verdict},0.95,True,,by {i + 0.5},False\n"
-    for name, text in tables.items():
-        (folder / "tables" / f"{name}.csv").write_text(text, encoding="utf-8")
+        found = Judgement(
+            verdict, variant="mhc", metric="loss_final", unit="nats", observed=i + 0.5, low=0.25,
+            high=0.75, needed_high=1.0, cases=1, holding=1, seeds=3,
+        )  # fmt: skip
+        name = {"claim": f"claim-{i}", "verdict": verdict, "statement": f"Claim {i} <holds>."}
+        claims.append(asdict(found) | of_test | name)
+        rows.append(of_claim | name)
+    tables = {"claims.csv": pd.DataFrame(claims), "verdicts.csv": pd.DataFrame(rows)}
+    save_tables(tables, folder / "tables")
 
 
 def make_page(config):

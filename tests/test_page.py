@@ -123,11 +123,11 @@ def test_claims_and_their_rows_come_from_tables(results):
     assert re.search(r"Of two\..*kept", page.text, re.DOTALL)
     assert ("td", {"class": "n"}) in page.elements
     row = data_in(text, "rows")["claims.csv#L2"]
-    assert row["title"] == ""  # claims.csv of this test has no statement
+    assert row["title"] == "Claim 0 <holds>. · mhc"
     told = dict(row["rows"])
-    assert told["rule of the test"] == "in depth"
+    assert told["rule of the test"] == "level"
     assert told["confidence"] == "95 %"
-    assert (told["decides the verdict"], told["reason"]) == ("yes", "by 0.5")
+    assert (told["decides the verdict"], told["observed"]) == ("yes", "0.5 (0.25 to 0.75)")
 
 
 def test_a_row_has_words_units_and_intervals(results):
@@ -222,6 +222,7 @@ def test_verify_and_the_command_make_the_page(results, monkeypatch, capsys):
     config, templates = config_with(results), results.parent / "templates"
     templates.mkdir()
     (templates / "RESULTS.md.j2").write_text("# Results\n\nWords.\n", encoding="utf-8")
+    shutil.copy(TEMPLATES.parent / "templates" / "words.j2", templates)
     shutil.copytree(TEMPLATES, results.parent / "page")
     write_reports(config, PUBLISHED, templates, analyze_runs(config, PUBLISHED))
     write_json(results / "config.json", config.resolved())
