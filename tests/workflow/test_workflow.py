@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import typer
 
 from conftest import SMOKE, copy_of_project, own_lines
 from fathom import cli
@@ -274,12 +275,18 @@ def readme_commands():
 COMMANDS = dict(readme_commands())
 
 
-def test_every_command_of_the_readme_is_tried_here_or_can_be_read():
-    own = {purpose for purpose, command in COMMANDS.items() if command.startswith("fathom ")}
-    assert set(COMMANDS) - own == set(PLANS) | {BROWSABLE}
-    for purpose in own:
-        _, name, *arguments = shlex.split(COMMANDS[purpose])
+def test_every_command_of_the_readme_is_tried_here_or_can_be_read(monkeypatch):
+    own, timing = (
+        {purpose: shlex.split(line) for purpose, line in COMMANDS.items() if line.startswith(start)}
+        for start in ("fathom ", "python benchmarks/steps.py ")
+    )
+    assert set(COMMANDS) - {*own, *timing} == set(PLANS) | {BROWSABLE}
+    for _, name, *arguments in own.values():
         cli.commands().commands[name].make_context(name, arguments)
+    monkeypatch.syspath_prepend(str(PROJECT / "benchmarks"))
+    (app := typer.Typer()).command()(importlib.import_module("steps").main)
+    for _, script, *arguments in timing.values():
+        typer.main.get_command(app).make_context(script, arguments)
 
 
 @pytest.mark.parametrize("purpose", PLANS)
