@@ -1,6 +1,7 @@
 """Tables made by hand, for the tests of everything that reads them."""
 
 import math
+import zlib
 
 import pandas as pd
 
@@ -82,6 +83,12 @@ def curve(
         names = {"loss": 1.0, "grad_norm": 1.0, "gain_proxy_log10_max_entry": 0.0}
         rows.append({**axes, "step": step, **names, column: value})
     return rows
+
+
+def unlike_others(rows):
+    """The steps of a run, with losses that no other variant has."""
+    factor = 1 + 1e-9 * zlib.crc32(rows[0]["variant"].encode()) / 2**32
+    return [{**row, "loss": row["loss"] * factor} for row in rows]
 
 
 def groundless(published):

@@ -3,87 +3,43 @@
 import itertools
 import math
 import statistics
-import zlib
 
 import pandas as pd
 import pytest
 
-from fathom import tasks
-from fathom.analysis.claims import load_published
+from claims_helpers import (
+    CONTRADICTED,
+    INF,
+    NAN,
+    NOT_MEASURED,
+    NOT_REPRODUCED,
+    REPRODUCED,
+    check,
+    claims_of,
+    gains,
+    judge,
+    kind_of,
+    of,
+    scores,
+    sides,
+    verdict,
+)
 from fathom.analysis.claims.evidence import combine_verdicts
-from fathom.analysis.claims.published import ESTIMATORS
-from fathom.analysis.claims.untestable import first_of_same
-from fathom.analysis.claims.verdicts import claims_table, verdicts_table
+from fathom.analysis.claims.verdicts import verdicts_table
 from fathom.analysis.estimate import Band, Estimate, estimate_difference, estimate_mean
-from fathom.config import BACKENDS, load_config
 from run_helpers import GPU_PLATFORM, config_with
-from tables_helpers import CHANCE, T975, TOLD, curve, frame, half_width, published_with, run, seeds
-
-NAN, INF = math.nan, math.inf
-REPRODUCED, NOT_REPRODUCED = "reproduced", "not reproduced"
-CONTRADICTED, NOT_MEASURED = "contradicted", "not measured"
-
-NO_STEPS = frame(curve([1.0], study="no-such-study"))
-
-
-def claims_of(published, cells, steps=NO_STEPS, config=None):
-    """The table of claims, for a config of two studies, a and b."""
-    config = config or config_with(studies=("a", "b"))
-    return claims_table(config, cells, steps, published)
-
-
-def judge(test, *rows, steps=None, config=None):
-    """What a test says of runs on one platform: its row of claims.csv, as a dict."""
-    published = published_with({"scope": "everywhere", "tests": [{"studies": ["a"], **test}]})
-    steps = NO_STEPS if steps is None else frame(*steps)
-    (row,) = claims_of(published, frame(*rows), steps, config).to_dict("records")
-    return row
-
-
-def verdict(test, *rows, steps=None):
-    return judge(test, *rows, steps=steps)["verdict"]
-
-
-def check(row, expected, observed=None, half=None, seeds=None):
-    """Compare a row of claims.csv with a verdict, and with the numbers that are given."""
-    assert row["verdict"] == expected, row
-    if observed is not None:
-        assert row["observed"] == pytest.approx(observed, nan_ok=True)
-    if half is not None:
-        assert row["high"] - row["observed"] == pytest.approx(half, rel=TOLD, abs=1e-12)
-    if seeds is not None:
-        assert row["seeds"] == seeds
-
-
-def of(metric, by_depth, variant="mhc", **axes):
-    """Runs of several depths; by_depth maps a depth to the values of its seeds."""
-    found = [seeds(metric, v, depth=d, variant=variant, **axes) for d, v in by_depth.items()]
-    return [row for rows in found for row in rows]
-
-
-def gains(by_depth, **axes):
-    return of("gain_final", by_depth, **axes)
-
-
-def scores(by_depth, **axes):
-    """Runs with these scores; None diverged. The final loss, which decides nothing, is another."""
-    rows = of("score", by_depth, **axes)
-    for row in rows:
-        row["loss_final"] = 5.0
-        if row["score"] is None:
-            row["outcome"] = "diverged"
-    return rows
-
-
-def kind_of(test):
-    return test["kind"] if isinstance(test, dict) else ""
-
-
-def unlike_others(rows):
-    """The steps of a run, with losses that no other variant has."""
-    factor = 1 + 1e-9 * zlib.crc32(rows[0]["variant"].encode()) / 2**32
-    return [{**row, "loss": row["loss"] * factor} for row in rows]
-
+from tables_helpers import (
+    CHANCE,
+    T975,
+    TOLD,
+    curve,
+    frame,
+    half_width,
+    published_with,
+    run,
+    seeds,
+    unlike_others,
+)
 
 # --- an estimate and its band --------------------------------------------------------------------
 
@@ -338,12 +294,6 @@ OF_GAIN = {**THAN_HC, "metric": "gain_final"}
 NO_LESS = {"kind": "difference", "variant": "mhc", "than": "hc", "metric": "gain_final",
            "low": -0.5}  # fmt: skip
 SPREAD = {**NO_LESS, "spread": True, "low": 0}
-
-
-def sides(metric="score", depth=8, **by_variant):
-    make = scores if metric == "score" else lambda d, **a: of(metric, d, **a)
-    found = [make({depth: values}, variant=v) for v, values in by_variant.items()]
-    return [row for rows in found for row in rows]
 
 
 def pair(ours, theirs, depth=8):
@@ -626,156 +576,6 @@ def test_intervals_that_reach_across_leave_a_test_undecided(test, rows, undecide
     row = judge(test, rows)
     check(row, NOT_REPRODUCED if undecided else row["verdict"])
     assert row["undecided"] == undecided
-
-
-# --- what cannot be tested -----------------------------------------------------------------------
-
-STREAMS = {"stream_difference_max": 0.03, "amax_forward_log10_final": 0.001}
-"""Copies of each other, under rows that sum to one."""
-
-
-def of_streams(ours, theirs, other="hc", config=None, **changes):
-    """The test that mhc is below another variant, its runs with these metrics of streams."""
-    rows = [
-        run(variant=variant, seed=seed, score=score + seed / 100, gain_final=score, **metrics)
-        for variant, score, metrics in (("mhc", 0.5, ours), (other, 1.0, theirs))
-        for seed in range(3)
-    ]
-    return judge({**THAN_HC, "than": [other], **changes}, rows, config=config)
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs", "is_told"),
-    [
-        ({}, {}, False),
-        ({"stream_difference_max": 0.05}, {"stream_difference_max": 0.9}, False),  # one is enough
-        ({"stream_difference_max": 0.051}, {"stream_difference_max": 0.9}, True),
-        ({}, {"amax_forward_log10_final": -0.3}, False),
-        # An H_res that makes a signal larger does so to copies, too.
-        ({}, {"amax_forward_log10_final": 0.31}, True),
-        ({}, {"amax_forward_log10_final": NAN}, True),
-        # Copies, under rows that do not sum to one.
-        ({"amax_forward_log10_final": 0.005}, {"amax_forward_log10_final": 0.005}, True),
-        ({"stream_difference_max": NAN}, {"stream_difference_max": NAN}, True),
-    ],
-)
-def test_H_res_of_streams_that_are_copies_orders_nothing(ours, theirs, is_told):
-    row = of_streams({**STREAMS, **ours}, {**STREAMS, **theirs})
-    check(row, REPRODUCED if is_told else NOT_MEASURED)
-    assert (row["gap"], row["gap_of"]) == (("", "") if is_told else ("inert", "mhc, hc"))
-
-
-FIVE = {"connection": "mhc", "H_res": {"iterations": 5}}
-
-
-@pytest.mark.parametrize(
-    ("other", "changes", "expected"),
-    [
-        (FIVE, {}, NOT_MEASURED),
-        ({**FIVE, "close": "sum"}, {}, REPRODUCED),
-        ({**FIVE, "steps": 4}, {}, REPRODUCED),
-        ("baseline", {}, REPRODUCED),
-        (FIVE, {"metric": "gain_final"}, REPRODUCED),  # whatever the streams do
-    ],
-)
-def test_every_setting_is_looked_at(other, changes, expected):
-    config = config_with(a={"variants": ["mhc", {"other": other}]})
-    check(of_streams(STREAMS, STREAMS, other="other", config=config, **changes), expected)
-
-
-def test_an_untestable_part_blocks_pass_but_not_fail():
-    copies = [run(variant=v, seed=s, score=0.5 + s / 100, **STREAMS)
-              for v in ("mhc", "hc") for s in range(3)]  # fmt: skip
-    for score, expected in ((1.0, NOT_MEASURED), (0.1, CONTRADICTED)):
-        row = judge(LESS, copies + sides(baseline=[score, score + 0.01, score + 0.02]))
-        check(row, expected)
-        assert row["gap"] == "inert"
-
-
-EXACT = {"base_diagonal_final": 1.0, "base_row_error_final": 0.0, "base_column_error_final": 0.0}
-GATE = {"kind": "level", "variants": ["mhc"], "metric": "gate_first_final", "high": 0.9}
-
-
-def gates(*values, variant="mhc", **base):
-    rows = seeds("gate_first_final", list(values), variant=variant)
-    return [{**row, **EXACT, **base} for row in rows]
-
-
-@pytest.mark.parametrize(
-    ("test", "base", "expected"),
-    [
-        (GATE, {}, NOT_MEASURED),
-        (GATE, {"base_diagonal_final": 1 - 1e-7}, REPRODUCED),
-        (GATE, {"base_row_error_final": 1e-9}, REPRODUCED),
-        (GATE, {"base_column_error_final": 1e-9}, REPRODUCED),
-        (GATE, {"base_diagonal_final": NAN}, REPRODUCED),
-        ({**GATE, "metric": "base_row_error_final"}, {}, NOT_MEASURED),
-        ({**GATE, "metric": "base_diagonal_final", "high": 1.5}, {}, REPRODUCED),  # it can move
-        ({**GATE, "metric": "base_diagonal_final", "high": 1.5, "of_mixing": True}, {},
-         NOT_MEASURED),
-    ],
-)  # fmt: skip
-def test_a_gate_on_the_identity_and_its_errors_are_not_tested(test, base, expected):
-    row = judge(test, gates(0.1, 0.2, 0.3, **base))
-    check(row, expected)
-    assert expected == REPRODUCED or (row["gap"], row["gap_of"]) == ("identity", "mhc")
-
-
-def test_runs_on_the_identity_are_left_out_and_others_are_tested():
-    idle = [{**run_, "seed": 3 + n} for n, run_ in enumerate(gates(9.0, 9.0))]
-    check(judge(GATE, gates(0.1, 0.2, 0.3, base_diagonal_final=0.5), idle), REPRODUCED, 0.2)
-
-
-def ran(**losses):
-    """(runs of three seeds, their steps) of variants with these curves, a factor for each seed."""
-    cells, steps = [], []
-    for (variant, curve_), seed in itertools.product(losses.items(), range(3)):
-        final = curve_[-1] * (1 + seed / 100)
-        cells.append(run(variant=variant, seed=seed, score=final, loss_final=final))
-        steps += curve([x * (1 + seed / 100) for x in curve_], variant, seed=seed)
-    return cells, steps
-
-
-def test_a_run_is_not_tested_against_its_equal():
-    same, steps = ran(mhc=[3.0, 0.5], hc=[3.0, 0.5])
-    for test in (THAN_HC, {**NO_LESS, "metric": "loss_final"}, {**SPREAD, "metric": "loss_final"}):
-        row = judge(test, same, steps=[steps])
-        check(row, NOT_MEASURED)
-        assert (row["gap"], row["gap_of"]) == ("one run", "mhc, hc")
-
-
-@pytest.mark.parametrize("curves", [[NAN, NAN], [3.0, NAN], [3.0]], ids=str)
-def test_without_two_finite_losses_runs_are_not_known_to_be_equal(curves):
-    cells, steps = ran(mhc=curves, hc=curves)
-    assert judge(NO_EVENTS, cells, steps=[steps])["cases"] == 6
-
-
-def test_equal_runs_are_equal_at_one_seed_depth_study_and_platform():
-    cells, steps = ran(mhc=[3.0, 0.5])
-    for axes in ({"depth": 4}, {"study": "b"}, {"platform": "mlx"}, {"seed": 9}):
-        others, again = ([{**r, "variant": "hc", **axes} for r in rows] for rows in (cells, steps))
-        table = frame(cells, others)
-        assert first_of_same(table, frame(steps, again)).tolist() == table["variant"].tolist()
-
-
-def test_runs_that_are_equal_count_once():
-    cells, steps = ran(mhc=[3.0, 0.5], hc=[3.0, 0.5], baseline=[3.0, 1.0])
-    shuffled = steps[:2][::-1] + steps[2:]  # steps are taken in order
-    three = ["mhc", "hc", "baseline"]
-    assert judge({**NO_EVENTS, "variants": three}, cells, steps=[shuffled])["cases"] == 6
-    row = judge({**LESS, "variant": "baseline", "than": ["mhc", "hc"]}, cells, steps=[steps])
-    check(row, CONTRADICTED)
-    assert (row["against"], row["cases"]) == ("mhc", 1)
-    # Equal at some seeds alone, it keeps all of its own.
-    steps[3]["loss"] += 0.1
-    assert judge({**NO_EVENTS, "variants": three}, cells, steps=[steps])["cases"] == 9
-
-
-@pytest.mark.parametrize("metric", ["seconds", "seconds_per_step"])
-def test_a_time_decides_nothing(metric):
-    row = judge({**THAN_HC, "metric": metric}, sides(metric, mhc=[1.0] * 3, hc=[2.0] * 3))
-    check(row, NOT_MEASURED)
-    assert row["gap"] == "clock"
 
 
 def test_a_claim_about_a_device_takes_runs_on_it():
@@ -1085,136 +885,3 @@ def test_another_scale_is_said_with_its_numbers(scale, changes, text):
     config = config_with(**changes)
     test = {**LEVEL, "depths": [4, 8, 16]}
     assert of_scale({}, test, scale=scale, config=config)["scale"] == text
-
-
-# --- the claims that are shipped -----------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def shipped(pytestconfig, default_config):
-    return load_published(pytestconfig.rootpath / "report/published.yaml", default_config)
-
-
-@pytest.fixture(scope="module")
-def every_study(pytestconfig):
-    """A config that has every study of the shipped claims."""
-    root = pytestconfig.rootpath
-    return load_config([root / "config.yaml", root / "workflow/presets/paper.yaml"])
-
-
-def test_every_claim_has_a_minimum_scale(shipped):
-    """Half of a depth at least, a quarter of an image network's width, an eighth of another's."""
-    for claim in (claim for claim in shipped.claims if claim.tests):
-        assert {"width", "steps"} <= set(claim.minimum_scale)
-        share = 0.25 if claim.source == "surviving-depth" else 0.125
-        if "width" in claim.scale:
-            assert claim.minimum_scale["width"] >= share * claim.scale["width"]
-        # Of these the depth is no part of what they say, or stands in the test.
-        if "depth" in claim.scale and claim.id not in (
-            "fashion-resnet-fastest", "text-init-3-fails-deeper"
-        ):  # fmt: skip
-            assert claim.minimum_scale["depth"] >= 0.5 * claim.scale["depth"]
-
-
-def test_smoke_runs_give_no_verdict(shipped, pytestconfig):
-    """Whatever they show: three seeds of everything that the preset has, and of every variant."""
-    root = pytestconfig.rootpath
-    config = load_config([root / "config.yaml", root / "workflow/presets/smoke.yaml"])
-    cells, steps = [], []
-    for name, study in config.studies.items():
-        for depth, backend, seed in itertools.product([*study.depths, 48], BACKENDS, range(3)):
-            for variant in (*study.labels, "v1", "v3", "v4b", "v4c", "v4d", "hc", "baseline"):
-                axes = {"study": name, "variant": variant, "depth": depth, "seed": seed}
-                axes["backend"] = backend
-                values = dict.fromkeys([*tasks.run_metrics(), "score"], 0.5 + seed)
-                cells.append(run(**axes, **values))
-                steps += curve([3.0, 2.0], **axes)
-    table = claims_table(config, frame(cells), frame(steps), shipped)
-    assert set(table["verdict"]) == {NOT_MEASURED}
-
-
-MACHINES = {None: "", "cuda": GPU_PLATFORM, "metal": "gpu-test-gpu-darwin"}
-
-
-def value_for(test, holds):
-    """A value inside the band of a test, or plainly outside."""
-    low, high = test.low, test.high
-    if math.isfinite(low) and math.isfinite(high):
-        middle = (low + high) / 2
-        return middle if holds else high + 10 * (high - low)
-    edge = high if math.isfinite(high) else low
-    inwards = (-1 if math.isfinite(high) else 1) * (1 if holds else -1)
-    return edge + 0.5 * inwards * max(abs(edge), 0.5)
-
-
-def runs_of(test, axes, holds, jitter):
-    """The values of one run, and its curve, under which a shipped test holds or does not."""
-    seed, is_first = axes["seed"], axes["variant"] == getattr(test, "variant", None)
-    if test.kind == "agreement":
-        other = test.across == "studies" and axes["study"] == test.studies[1]
-        return {"score": 0.02 * (1 + seed)}, [3.0, 0.2 if other and not holds else 0.02 * jitter]
-    if test.kind == "slope":
-        return {test.metric[0]: (0.58 if holds else -0.58) * axes["depth"] * jitter}, [3.0, 0.02]
-    if test.kind == "correlation":
-        x = seed + axes["depth"] / 10
-        return dict(zip(test.metric, (x, x if holds else -x), strict=True)), [3.0, 0.02]
-    if test.kind == "difference":
-        less = math.isfinite(test.high) == holds
-        value = seed * (0.01 if is_first == less else 1.0) if test.spread else (
-            (0.1 if is_first == less else 1.0) * jitter)  # fmt: skip
-        return {test.metric: value}, [3.0, 0.02]
-    metric = test.metric if isinstance(test.metric, str) else test.metric[0]
-    if metric == "left":
-        learned = holds == math.isfinite(test.high)
-        outcome = "learned" if learned or test.kind == "level" else "at chance"
-        return {"score": (0.001 if learned else 3.79) * jitter, "outcome": outcome}, [3.0, 0.02]
-    if test.kind == "count" and test.over_steps:
-        up = [1.0, 2.0, 3.0]
-        return {}, up if not holds else up[::-1] if test.over_steps == "rises" else [1.0] * 3
-    if metric == "first_nonfinite_step":
-        return {metric: 0 if holds else NAN}, [3.0, 0.02]
-    if getattr(test, "over", None):
-        return {test.over: 1.0, metric: (0.1 if holds else 10.0) * jitter}, [3.0, 0.02]
-    # What is printed with three digits is the same at every seed.
-    narrow = test.high - test.low < 0.01
-    return {metric: value_for(test, holds) * (1 if narrow else jitter)}, [3.0, 0.02]
-
-
-def world(test, backend, device, *, holds):
-    """Runs and steps under which a shipped test holds, or under which it plainly does not."""
-    cells, steps = [], []
-    column = test.metric if getattr(test, "over_steps", None) else "loss"
-    for study, variant, depth, seed in itertools.product(
-        test.studies, dict.fromkeys(test.named_variants), test.depths or [12, 24, 48], range(5)
-    ):
-        axes = {"study": study, "variant": variant, "depth": depth, "seed": seed}
-        axes |= {"backend": backend, "machine": MACHINES[device]}
-        values, losses = runs_of(test, axes, holds, 1 + 0.001 * seed)
-        cells.append(run(**axes, **values))
-        steps += unlike_others(curve(losses, column=column, **axes))
-    if test.kind == "agreement" and test.across == "platforms":
-        other = {"backend": "torch" if backend == "mlx" else "mlx",
-                 "machine": MACHINES[test.other_device]}  # fmt: skip
-        for cell in [*cells]:
-            axes = {name: cell[name] for name in ("study", "variant", "depth", "seed")} | other
-            cells.append(run(**axes, score=cell["score"] * (1 if holds else 9)))
-    return frame(cells), frame(steps)
-
-
-@pytest.mark.parametrize("holds", [True, False])
-def test_every_shipped_test_can_hold_and_fail(shipped, every_study, holds):
-    """No tolerance keeps one from being contradicted; tests of a time have no verdict."""
-    found, kinds = {}, set()
-    for claim in shipped.claims:
-        for number, test in enumerate(claim.tests):
-            home = shipped.sources[claim.source].backend or "torch"
-            cells, steps = world(test, home, claim.device, holds=holds)
-            alone = claim.model_copy(update={"tests": [test], "control": None, "minimum_scale": {}})
-            one = shipped.model_copy(update={"claims": [alone]})
-            rows = claims_table(every_study, cells, steps, one).to_dict("records")
-            (row,) = (row for row in rows if row["decides"])
-            found[claim.id, number, test.kind] = row["verdict"]
-            kinds.add(type(test))
-    of_times = {("fashion-resnet-fastest", 0, "difference"): NOT_MEASURED}
-    assert found == dict.fromkeys(found, REPRODUCED if holds else CONTRADICTED) | of_times
-    assert kinds == set(ESTIMATORS)

@@ -1,5 +1,6 @@
-"""report/published.yaml: values and thresholds beside ours, and mistakes in the file."""
+"""report/published.yaml: values and thresholds beside ours, mistakes in it, the claims in it."""
 
+import itertools
 import math
 import statistics
 
@@ -7,16 +8,23 @@ import pandas as pd
 import pytest
 import yaml
 
+from fathom import tasks
 from fathom.analysis.claims import load_published, write_claims
-from fathom.analysis.claims.published import Bound, Value
-from fathom.analysis.claims.verdicts import deviates, published_table, thresholds_table
+from fathom.analysis.claims.published import ESTIMATORS, Bound, Value
+from fathom.analysis.claims.verdicts import (
+    claims_table,
+    deviates,
+    published_table,
+    thresholds_table,
+)
 from fathom.analysis.tables import read_table, save_tables, summary_table
-from fathom.config import check_config
+from fathom.config import BACKENDS, check_config, load_config
 from fathom.settings import ConfigError, validate
-from run_helpers import config_with
-from tables_helpers import TOLD, curve, frame, half_width, published_with, run, seeds
+from run_helpers import GPU_PLATFORM, config_with
+from tables_helpers import TOLD, curve, frame, half_width, published_with, run, seeds, unlike_others
 
 NAN = math.nan
+REPRODUCED, CONTRADICTED, NOT_MEASURED = "reproduced", "contradicted", "not measured"
 NO_STEPS = frame(curve([1.0], study="no-such-study"))
 EXACT = {"base_diagonal_final": 1.0, "base_row_error_final": 0.0, "base_column_error_final": 0.0}
 
@@ -415,3 +423,136 @@ def test_claims_that_no_study_of_the_config_touches_are_left_out(default_config,
         "constraint-is-key",
     } < claims  # without tests; of several studies
     assert kept("released") == (set(), {"mhc-paper"})  # which has notes alone
+
+
+# --- the claims that are shipped -----------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def shipped(pytestconfig, default_config):
+    return load_published(pytestconfig.rootpath / "report/published.yaml", default_config)
+
+
+@pytest.fixture(scope="module")
+def every_study(pytestconfig):
+    """A config that has every study of the shipped claims."""
+    root = pytestconfig.rootpath
+    return load_config([root / "config.yaml", root / "workflow/presets/paper.yaml"])
+
+
+def test_every_claim_has_a_minimum_scale(shipped):
+    """Half of a depth at least, a quarter of an image network's width, an eighth of another's."""
+    for claim in (claim for claim in shipped.claims if claim.tests):
+        assert {"width", "steps"} <= set(claim.minimum_scale)
+        share = 0.25 if claim.source == "surviving-depth" else 0.125
+        if "width" in claim.scale:
+            assert claim.minimum_scale["width"] >= share * claim.scale["width"]
+        # Of these the depth is no part of what they say, or stands in the test.
+        if "depth" in claim.scale and claim.id not in (
+            "fashion-resnet-fastest", "text-init-3-fails-deeper"
+        ):  # fmt: skip
+            assert claim.minimum_scale["depth"] >= 0.5 * claim.scale["depth"]
+
+
+def test_smoke_runs_give_no_verdict(shipped, pytestconfig):
+    """Whatever they show: three seeds of everything that the preset has, and of every variant."""
+    root = pytestconfig.rootpath
+    config = load_config([root / "config.yaml", root / "workflow/presets/smoke.yaml"])
+    cells, steps = [], []
+    for name, study in config.studies.items():
+        for depth, backend, seed in itertools.product([*study.depths, 48], BACKENDS, range(3)):
+            for variant in (*study.labels, "v1", "v3", "v4b", "v4c", "v4d", "hc", "baseline"):
+                axes = {"study": name, "variant": variant, "depth": depth, "seed": seed}
+                axes["backend"] = backend
+                values = dict.fromkeys([*tasks.run_metrics(), "score"], 0.5 + seed)
+                cells.append(run(**axes, **values))
+                steps += curve([3.0, 2.0], **axes)
+    table = claims_table(config, frame(cells), frame(steps), shipped)
+    assert set(table["verdict"]) == {NOT_MEASURED}
+
+
+MACHINES = {None: "", "cuda": GPU_PLATFORM, "metal": "gpu-test-gpu-darwin"}
+
+
+def value_for(test, holds):
+    """A value inside the band of a test, or plainly outside."""
+    low, high = test.low, test.high
+    if math.isfinite(low) and math.isfinite(high):
+        middle = (low + high) / 2
+        return middle if holds else high + 10 * (high - low)
+    edge = high if math.isfinite(high) else low
+    inwards = (-1 if math.isfinite(high) else 1) * (1 if holds else -1)
+    return edge + 0.5 * inwards * max(abs(edge), 0.5)
+
+
+def runs_of(test, axes, holds, jitter):
+    """The values of one run, and its curve, under which a shipped test holds or does not."""
+    seed, is_first = axes["seed"], axes["variant"] == getattr(test, "variant", None)
+    if test.kind == "agreement":
+        other = test.across == "studies" and axes["study"] == test.studies[1]
+        return {"score": 0.02 * (1 + seed)}, [3.0, 0.2 if other and not holds else 0.02 * jitter]
+    if test.kind == "slope":
+        return {test.metric[0]: (0.58 if holds else -0.58) * axes["depth"] * jitter}, [3.0, 0.02]
+    if test.kind == "correlation":
+        x = seed + axes["depth"] / 10
+        return dict(zip(test.metric, (x, x if holds else -x), strict=True)), [3.0, 0.02]
+    if test.kind == "difference":
+        less = math.isfinite(test.high) == holds
+        value = seed * (0.01 if is_first == less else 1.0) if test.spread else (
+            (0.1 if is_first == less else 1.0) * jitter)  # fmt: skip
+        return {test.metric: value}, [3.0, 0.02]
+    metric = test.metric if isinstance(test.metric, str) else test.metric[0]
+    if metric == "left":
+        learned = holds == math.isfinite(test.high)
+        outcome = "learned" if learned or test.kind == "level" else "at chance"
+        return {"score": (0.001 if learned else 3.79) * jitter, "outcome": outcome}, [3.0, 0.02]
+    if test.kind == "count" and test.over_steps:
+        up = [1.0, 2.0, 3.0]
+        return {}, up if not holds else up[::-1] if test.over_steps == "rises" else [1.0] * 3
+    if metric == "first_nonfinite_step":
+        return {metric: 0 if holds else NAN}, [3.0, 0.02]
+    if getattr(test, "over", None):
+        return {test.over: 1.0, metric: (0.1 if holds else 10.0) * jitter}, [3.0, 0.02]
+    # What is printed with three digits is the same at every seed.
+    narrow = test.high - test.low < 0.01
+    return {metric: value_for(test, holds) * (1 if narrow else jitter)}, [3.0, 0.02]
+
+
+def world(test, backend, device, *, holds):
+    """Runs and steps under which a shipped test holds, or under which it plainly does not."""
+    cells, steps = [], []
+    column = test.metric if getattr(test, "over_steps", None) else "loss"
+    for study, variant, depth, seed in itertools.product(
+        test.studies, dict.fromkeys(test.named_variants), test.depths or [12, 24, 48], range(5)
+    ):
+        axes = {"study": study, "variant": variant, "depth": depth, "seed": seed}
+        axes |= {"backend": backend, "machine": MACHINES[device]}
+        values, losses = runs_of(test, axes, holds, 1 + 0.001 * seed)
+        cells.append(run(**axes, **values))
+        steps += unlike_others(curve(losses, column=column, **axes))
+    if test.kind == "agreement" and test.across == "platforms":
+        other = {"backend": "torch" if backend == "mlx" else "mlx",
+                 "machine": MACHINES[test.other_device]}  # fmt: skip
+        for cell in [*cells]:
+            axes = {name: cell[name] for name in ("study", "variant", "depth", "seed")} | other
+            cells.append(run(**axes, score=cell["score"] * (1 if holds else 9)))
+    return frame(cells), frame(steps)
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_every_shipped_test_can_hold_and_fail(shipped, every_study, holds):
+    """No tolerance keeps one from being contradicted; tests of a time have no verdict."""
+    found, kinds = {}, set()
+    for claim in shipped.claims:
+        for number, test in enumerate(claim.tests):
+            home = shipped.sources[claim.source].backend or "torch"
+            cells, steps = world(test, home, claim.device, holds=holds)
+            alone = claim.model_copy(update={"tests": [test], "control": None, "minimum_scale": {}})
+            one = shipped.model_copy(update={"claims": [alone]})
+            rows = claims_table(every_study, cells, steps, one).to_dict("records")
+            (row,) = (row for row in rows if row["decides"])
+            found[claim.id, number, test.kind] = row["verdict"]
+            kinds.add(type(test))
+    of_times = {("fashion-resnet-fastest", 0, "difference"): NOT_MEASURED}
+    assert found == dict.fromkeys(found, REPRODUCED if holds else CONTRADICTED) | of_times
+    assert kinds == set(ESTIMATORS)
