@@ -23,6 +23,7 @@ from fathom.analysis.tables import (
     mean_with_ci,
     read_table,
     read_with_times,
+    run_metrics,
     save_tables,
     summary_table,
     t_interval,
@@ -314,6 +315,19 @@ def test_a_profile_has_a_table_of_its_own(config, tmp_path, monkeypatch):
     assert named.to_numpy().tolist() == [["mhc", 0, "right", 1], ["mhc", 0, "right", 2.5]]
     assert profiles["value"].tolist()[-2] == 0.5
     assert math.isnan(profiles["value"].tolist()[-1])
+
+
+def test_a_diverged_run_has_no_score_though_its_accuracy_is_a_number():
+    images = {"task": "fashion", "variants": ["resnet", "hc_static"], "model": {"width": 8}}
+    config = config_with(a={**images, "depths": [8], "seeds": [0], "backends": ["torch"]})
+    cell = config.cells()[0]
+    row = {"loss": NAN, "grad_norm_stem": 1.0, "test_accuracy": 0.0}
+    measured = run_metrics(config.spec(cell), [row], "held_out")
+    assert (measured["outcome"], measured["score"]) == ("diverged", None)
+    exploded = {**row, "loss": 2.3, "grad_norm_stem": 1e7, "test_accuracy": 0.3}
+    assert run_metrics(config.spec(cell), [exploded], "held_out")["score"] is None
+    trained = {**exploded, "grad_norm_stem": 1.0}
+    assert run_metrics(config.spec(cell), [trained], "held_out")["score"] == 0.3
 
 
 def test_stale_and_unfinished_runs_are_left_out_and_listed(config, tmp_path):

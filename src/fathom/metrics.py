@@ -751,8 +751,9 @@ class Score:
     oracle: Oracle | None = None
 
     def progress(self, value: float, chance: float) -> float:
-        """How far a score is on the way from chance (0) to perfect (1)."""
-        return (value - chance) / (self.perfect - chance)
+        """How far a score is on the way from chance (0) to perfect (1); 0 where they are equal."""
+        way = self.perfect - chance
+        return (value - chance) / way if way else 0.0
 
 
 def measure_score(rows: Sequence[Row], metric: RunMetric) -> float | None:

@@ -115,8 +115,7 @@ def _row(
 
 def _finite(runs: pd.DataFrame) -> pd.Series:
     """The scores of the runs that did not diverge, by seed."""
-    scores = pd.to_numeric(runs["score"]).where(runs["outcome"] != "diverged")
-    return scores.dropna()
+    return pd.to_numeric(runs["score"]).dropna()
 
 
 def _worse_by(

@@ -306,7 +306,8 @@ def run_metrics(spec: Spec, rows: Sequence[Row], judged_by: tasks.JUDGED_BY) -> 
     return {
         "outcome": outcome,
         "score_metric": score.metric,
-        "score": value if value is not None and math.isfinite(value) else None,
+        # An accuracy is finite even where no logit is: it would count as 0 %.
+        "score": None if outcome == "diverged" else value,
         "score_midway": score_midway(rows, tasks.run_metrics()[score.metric]),
         "score_chance": significant(score.chance(spec)),
         **summarise(rows, tasks.run_metrics()),
