@@ -76,7 +76,7 @@ COLUMNS = [
 def write_effects(config: Config, folder: Path) -> None:
     """Write effects.csv beside the table of cells."""
     cells = read_table(folder / "cells.csv")
-    save_tables({"effects.csv": effects_table(config, cells)}, folder)
+    save_tables({"effects.csv": effects_table(config, cells)}, folder, config.studies)
 
 
 def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:

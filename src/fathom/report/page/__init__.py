@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from fathom import tasks
 from fathom.analysis.platforms import labels_of
-from fathom.analysis.tables import counted, loss_units, read_table, scores_of
+from fathom.analysis.tables import counted, loss_units, read_steps, read_table, scores_of
 from fathom.config import Config
 from fathom.report.figures.frames import with_loss_unit
 from fathom.report.page.cards import packed_cards
@@ -109,10 +109,8 @@ def titles_of(config: Config) -> dict[str, str]:
 def explored(config: Config, tables: Path) -> dict[str, Markup]:
     """What there is to draw of every study with a run that counts, in the order of the config."""
     units, scores = loss_units(config), scores_of(config)
-    steps, cells = (
-        with_loss_unit(read_table(tables / name), units) for name in ("steps.csv.gz", "cells.csv")
-    )
-    cells = counted(cells)  # the others have no steps
+    steps = with_loss_unit(read_steps(tables, config.studies), units)
+    cells = counted(with_loss_unit(read_table(tables / "cells.csv"), units))
     labels = config.labels | labels_of(cells["platform"])
     return {
         name: packed_study(
