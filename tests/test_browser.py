@@ -461,8 +461,11 @@ def near(number):
 
 
 def rows(results, **where):
-    with gzip.open(results / "tables/steps.csv.gz", "rt", newline="") as file:
-        return [r for r in csv.DictReader(file) if all(r[k] == str(v) for k, v in where.items())]
+    found = []
+    for table in sorted(results.glob("tables/studies/*/steps.csv.gz")):
+        with gzip.open(table, "rt", newline="") as file:
+            found += list(csv.DictReader(file))
+    return [row for row in found if all(row[k] == str(v) for k, v in where.items())]
 
 
 def losses_of(results, depth=8, backend="torch", **where):

@@ -22,11 +22,11 @@ from fathom.analysis.claims.verdicts import (
     verdicts_table,
 )
 from fathom.analysis.platforms import device_of
-from fathom.analysis.tables import read_table, save_tables, summary_table
+from fathom.analysis.tables import read_table, summary_table
 from fathom.config import BACKENDS, check_config, load_config
 from fathom.settings import ConfigError, validate
 from run_helpers import CPU_PLATFORM, GPU_PLATFORM, config_with
-from tables_helpers import CHANCE, T975, TOLD, curve, frame, half_width, run, seeds
+from tables_helpers import CHANCE, T975, TOLD, curve, frame, half_width, run, save_by_study, seeds
 
 NAN, INF = math.nan, math.inf
 REPRODUCED, NOT_REPRODUCED = "reproduced", "not reproduced"
@@ -1662,10 +1662,8 @@ def yaml_file(tmp_path):
 )
 def test_a_claim_is_added_by_yaml_alone(yaml_file, tmp_path, losses, expected):
     cells = frame(seeds("loss_final", losses), ended(*["diverged"] * 3))
-    save_tables(
-        {"cells.csv": cells, "summary.csv": summary_table(cells), "steps.csv.gz": NO_STEPS},
-        tmp_path,
-    )
+    tables = {"cells.csv": cells, "summary.csv": summary_table(cells), "steps.csv.gz": NO_STEPS}
+    save_by_study(tables, tmp_path, CONFIG.studies)
     write_claims(CONFIG, load_published(yaml_file(YAML + ADDED), CONFIG), tmp_path)
     verdicts = read_table(tmp_path / "verdicts.csv").set_index("claim")
     assert verdicts["verdict"].to_dict() == {

@@ -155,7 +155,7 @@ REFUSED = {
     "fetch minst": "unknown data set 'minst'",
     "replay troch": "unknown backend 'troch'",
     "train larger": "unknown study 'larger' (known: small)",
-    "figures --study a": "--steps",
+    "figures --study a": "--tables",
     "export": "nothing to export: give --crate FOLDER, --zenodo FILE, or both",
 }
 

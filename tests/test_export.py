@@ -235,7 +235,7 @@ KEPT = {
     "SHA256SUMS": "",
 }
 NOT_CARRIED = (
-    "tables/steps.csv.gz", "figures/overview/loss.svg", "runs/a/metrics.jsonl",
+    "tables/studies/a/summary.csv", "figures/overview/loss.svg", "runs/a/metrics.jsonl",
     "imported/x/metrics.jsonl", "bundles/a.tar.gz", "config.json",
 )  # fmt: skip
 WORDS = """\

@@ -132,7 +132,8 @@ def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
                         if one["metric"] == "score" or not of_score_alone
                     ]
         rows += _judge_together(found, scores[name])
-    return pd.DataFrame(rows, columns=COLUMNS)
+    # Or what is written of a study would depend on whether another one has an empty field.
+    return pd.DataFrame(rows, columns=COLUMNS).astype({"seeds_needed": float})
 
 
 def undecided(file: Path, studies: Collection[str]) -> pd.DataFrame:

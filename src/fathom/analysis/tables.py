@@ -288,7 +288,9 @@ def platform_of(run: Run) -> str:
 
 def cells_table(config: Config, runs: Sequence[Run], rows: Rows) -> pd.DataFrame:
     """A row for every run: axes, platform, status, and the run metrics of those that count."""
-    return pd.DataFrame([_cell_row(config, run, rows.get(run.folder)) for run in runs])
+    table = pd.DataFrame([_cell_row(config, run, rows.get(run.folder)) for run in runs])
+    # Or what is written of a run would depend on whether another one is missing.
+    return table.astype({"steps": "Int64", "first_nonfinite_step": float})
 
 
 def _cell_row(config: Config, run: Run, rows: Sequence[Row] | None) -> dict[str, Any]:
