@@ -528,7 +528,7 @@ def test_the_unsteadiness_of_gradient_norms(norms, expected):
         ([], None),  # no matrices that mix streams
     ],
 )
-def test_what_H_res_learned_is_how_far_it_moved_and_not_how_far_it_is(distances, expected):  # noqa: N802
+def test_what_H_res_learned_is_how_far_it_moved_and_not_how_far_it_is(distances, expected):
     rows = [row_of(step, 1.0, 1.0) | {"H_res_distance": d} for step, d in enumerate(distances)]
     assert summarise(rows)["H_res_moved"] == expected
 

@@ -455,9 +455,9 @@ STEP_METRICS = Registry(
         ),
         "H_res_distance": StepMetric(
             "distance of H_res from the identity\n(mean |H_res − I|)",
-            "distance of H_res from the identity: `|H_res − I|`, mean over layers and entries; where "
-            "H_res is dynamic, of its means over positions. What it is before the first step is the "
-            "scheme's start, and nothing learned",
+            "distance of H_res from the identity: `|H_res − I|`, mean over layers and entries; "
+            "where H_res is dynamic, of its means over positions. What it is at the first step is "
+            "where the scheme starts, and nothing learned",
             H_res_distance,
             bounds=POSITIVE,
         ),
