@@ -11,7 +11,7 @@ from fathom.analysis.claims.evidence import Judgement
 from fathom.analysis.tables import save_tables, summary_table
 from fathom.report.page import write_page
 from run_helpers import config_with
-from tables_helpers import CHANCE, curve, frame, run
+from tables_helpers import CHANCE, curve, frame, run, save_by_study
 
 TEMPLATES = Path(__file__).parents[1] / "report" / "page"
 SOURCES = {"demo": {"title": "The demo", "platform": "a laptop"}}
@@ -54,7 +54,7 @@ def write_results(folder, runs, reports, studies=("a",), **changes):
     table = frame(*steps) if steps else frame(curve([CHANCE])).iloc[:0]
     cells = frame(*ends) if ends else frame({**run(), "status": "missing"})
     tables = {"steps.csv.gz": table, "cells.csv": cells, "summary.csv": summary_table(cells)}
-    save_tables(tables, folder / "tables")
+    save_by_study(tables, folder / "tables", studies)
     for name, text in reports.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")

@@ -79,14 +79,13 @@ def make_reference(folder):
 
 def kept(reference):
     """The files of a reference that .gitignore does not leave out, but for its bundles."""
-    folders = [reference / name for name in ("studies", "tables", "figures")]
-    files = [*reference.glob("*.md"), *(file for f in folders for file in f.rglob("*"))]
+    folders = [reference / name for name in ("studies", "figures")]
+    files = [*reference.glob("*.md"), *reference.glob("tables/*")]
+    files += [file for folder in folders for file in folder.rglob("*")]
     return {
         file.relative_to(reference)
         for file in files
-        if file.is_file()
-        and file.suffix != ".svg"
-        and file.name not in ("figures.json", "steps.csv.gz")
+        if file.is_file() and file.suffix != ".svg" and file.name != "figures.json"
     }
 
 

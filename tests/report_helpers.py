@@ -10,11 +10,11 @@ from fathom.analysis.attribution import write_attribution
 from fathom.analysis.claims import write_claims
 from fathom.analysis.effective_depth import write_effective_depth
 from fathom.analysis.effects import write_effects
-from fathom.analysis.tables import comparison_table, save_tables, summary_table
+from fathom.analysis.tables import comparison_table, summary_table
 from fathom.report.render import write_reports
 from fathom.system.files import write_json
 from run_helpers import CPU_PLATFORM, config_with
-from tables_helpers import CHANCE, curve, frame, run
+from tables_helpers import CHANCE, curve, frame, run, save_by_study
 
 NAN = math.nan
 
@@ -119,7 +119,7 @@ def write_tables(config, published, cells, steps, **facts):
         {"platform": name, "backend": name.partition("-")[0], **facts}
         for name in summary["platform"].unique()
     ]
-    save_tables(
+    save_by_study(
         {
             "cells.csv": cells,
             "steps.csv.gz": frame(steps) if steps else frame(curve([1.0])).iloc[:0],
@@ -128,6 +128,7 @@ def write_tables(config, published, cells, steps, **facts):
             "platforms.csv": pd.DataFrame(platforms, columns=["platform", "backend", *facts]),
         },
         folder / "tables",
+        config.studies,
     )
     write_attribution(config, folder / "tables")
     write_effects(config, folder / "tables")

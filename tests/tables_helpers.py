@@ -8,6 +8,7 @@ import pandas as pd
 from fathom import tasks
 from fathom.analysis.claims import Published
 from fathom.analysis.platforms import Platform
+from fathom.analysis.tables import STEPS, of_study, save_tables
 from fathom.settings import validate
 from run_helpers import CPU_PLATFORM
 
@@ -118,3 +119,11 @@ def frame(*groups):
     for group in groups:
         rows += group if isinstance(group, list) else [group]
     return pd.DataFrame(rows)
+
+
+def save_by_study(tables, folder, studies=("a",)):
+    """Write tables by file name as `write_tables` does: steps for each of these studies apart."""
+    steps = tables[STEPS]
+    save_tables({k: v for k, v in tables.items() if k != STEPS}, folder, studies)
+    for study in studies:
+        save_tables({STEPS: steps[steps["study"] == study]}, of_study(folder, study))

@@ -17,10 +17,10 @@ from fathom.analysis.attribution import (
     variance_table,
     write_attribution,
 )
-from fathom.analysis.tables import read_table, save_tables
+from fathom.analysis.tables import read_table
 from fathom.config import load_config
 from run_helpers import GPU_PLATFORM, config_with
-from tables_helpers import curve, frame, run
+from tables_helpers import curve, frame, run, save_by_study
 
 NAN, INF = math.nan, math.inf
 
@@ -392,7 +392,8 @@ def write_runs(steps, folder):
     axes = ["study", "depth", "variant", "backend", "seed"]
     cells = [run(score=1.0, **row) for row in steps[axes].drop_duplicates().to_dict("records")]
     columns = frame(run()).columns
-    save_tables({"steps.csv.gz": steps, "cells.csv": pd.DataFrame(cells, columns=columns)}, folder)
+    tables = {"steps.csv.gz": steps, "cells.csv": pd.DataFrame(cells, columns=columns)}
+    save_by_study(tables, folder, two_recipes().studies)
 
 
 def test_three_tables_are_written_beside_the_steps(tmp_path):

@@ -154,7 +154,7 @@ REFUSED = {
     "fetch minst": "unknown data set 'minst'",
     "replay troch": "unknown backend 'troch'",
     "train larger": "unknown study 'larger' (known: small)",
-    "figures --study a": "--steps",
+    "figures --study a": "--tables",
 }
 
 

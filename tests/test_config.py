@@ -467,6 +467,9 @@ REFUSED = [
     ("variants", ["mch"], "variants", "unknown variant 'mch'; did you mean 'mhc'?"),
     (f"{DEEP}.exclude", [{"variant": "mch"}], f"{DEEP}.exclude.0.variant", "unknown variant"),
     (f"{DEEP}.accumulate", {"mch": 2}, DEEP, "accumulate: unknown variant 'mch'"),
+    (f"{DEEP}.extra_variants", ["mhc"], DEEP, "extra_variants: mhc is there already"),
+    (f"{DEEP}.extra_variants", ["mch"], f"{DEEP}.variants.mch", "unknown connection 'mch'"),
+    (f"{DEEP}.model.vocab", 1, DEEP, "model: has 1 class to predict, so chance is a perfect"),
     (f"{DEEP}.contrasts", [{"question": "?", "pairs": [["mhc", "mch"]]}], DEEP,
      "contrasts.0.pairs: unknown variant 'mch'"),
     (f"{DEEP}.contrasts", [{"question": "?", "pairs": [["mhc"]]}], f"{DEEP}.contrasts.0.pairs.0",
@@ -540,7 +543,7 @@ def test_a_mistake_in_a_connection_names_variant_key_and_fix(settings, expected)
         (b"a: 1\nb:\n  c: 2\n  c: 3\n", " line 4 malformed YAML (the key 'c' is there twice)"),
         (b"a: 1\nb: 010\n", " line 2 malformed YAML ('010' is not in decimal digits"),
         (b"results: a\x00b\n", " malformed YAML ("),
-        (b"results: \xff\n", " malformed YAML ("),
+        (b"results: \xff\n", " is not UTF-8 ("),
         (b"a: &a [*a]\n", " malformed YAML ("),
         (b"a: " + b"[" * 5000, " malformed YAML ("),
         (b"", " must be a mapping"),
@@ -557,6 +560,54 @@ def test_a_file_that_cannot_be_read_is_named_with_the_line(tmp_path, content, ex
         load_config([file])
     assert "\n" not in str(caught.value)
     assert str(caught.value).startswith(f"{file}:{expected}")
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b'{"studies":\n {"deep": 1,}}', " line 2 malformed JSON ("),
+        (b'{"a": 1, "a": 2}', " malformed JSON (the key 'a' is there twice)"),
+        (b'{"a": NaN}', " malformed JSON (NaN is no number of JSON)"),
+        (b'{"a": ' + b"[" * 100_000, " malformed JSON ("),
+        (b"studies: {}\n", " line 1 malformed JSON ("),
+        (b"[]", " must be a mapping"),
+    ],
+)
+def test_a_json_file_is_read_as_json(tmp_path, content, expected):
+    file = tmp_path / "my.json"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        load_config([file])
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith(f"{file}:{expected}")
+
+
+def test_a_resolved_config_with_any_character_is_read_back(tmp_path):
+    data = config_with("studies.deep.description", "Deep 🌊, tiefer 深い")
+    data["labels"] = {"mhc": "🧭 mHC"}
+    data["studies"]["deep"]["contrasts"] = [{"question": "🧪?", "pairs": [["mhc", "baseline"]]}]
+    config, file = check_config(data), tmp_path / "config.json"
+    file.write_text(json.dumps(config.resolved()))  # as pairs of surrogates, which YAML refuses
+    assert load_config([file]).resolved() == config.resolved()
+
+
+def test_an_overlay_adds_variants_to_a_study(tmp_path):
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump(CONFIG))
+    (tmp_path / "mine.yaml").write_text(
+        "studies: {deep: {extra_variants: [{mine: {connection: mhc, gate: learned}}, mhc_lite]}}\n"
+    )
+    base, both = (
+        load_config([tmp_path / name for name in names])
+        for names in (["base.yaml"], ["base.yaml", "mine.yaml"])
+    )
+    own = [cell for cell in both.cells() if cell.variant not in ("mine", "mhc_lite")]
+    assert own == base.cells()
+    assert [base.spec(cell) for cell in own] == [both.spec(cell) for cell in own]
+    assert len(both.cells()) == len(own) + 2 * len(own) // len(
+        CONFIG["studies"]["deep"]["variants"]
+    )
+    assert both.studies["deep"].labels[-2:] == ["mine", "mhc_lite"]
+    assert "extra_variants" not in base.resolved()["studies"]["deep"]
 
 
 def test_merged_keys_are_no_duplicates(tmp_path):

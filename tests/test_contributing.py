@@ -223,11 +223,8 @@ def said(project):
         f"claims {config}",
         f"report {config}",
         f"figures --study gated-torch --platform torch --out {Path(FIGURE).parent} {config}"
-        f" --steps {tables}/steps.csv.gz --summary {tables}/summary.csv"
-        f" --effects {tables}/effects.csv",
-        f"figures --study communities --platform torch --out drawn {config}"
-        f" --steps {tables}/steps.csv.gz --summary {tables}/summary.csv"
-        f" --effects {tables}/effects.csv",
+        f" --tables {tables}",
+        f"figures --study communities --platform torch --out drawn {config} --tables {tables}",
         "schema",
         f"take-away {FIGURE} {REPORT}",
         f"verify {config}",
@@ -403,7 +400,8 @@ def test_the_measure_of_a_step_is_in_every_row_and_in_the_table_of_steps(project
     for row in rows:
         parts = [row[f"grad_norm_{name}"] ** 2 for name in ("H_pre", "H_post", "H_res", "gate")]
         assert row["grad_norm_connection"] == pytest.approx(math.sqrt(sum(parts)), rel=1e-12)
-    table = [r for r in project.table("steps.csv.gz") if r["variant"] == "mhc_gated"]
+    steps = project.table("studies/gated-torch/steps.csv.gz")
+    table = [r for r in steps if r["variant"] == "mhc_gated"]
     assert [float(r["grad_norm_connection"]) for r in table] == [
         row["grad_norm_connection"] for row in rows
     ]

@@ -18,7 +18,7 @@ from fathom.config import Cell
 from fathom.report import draw
 from fathom.report.figure_manifest import read_figure_manifest
 from run_helpers import GPU_PLATFORM, config_with, write_cell
-from tables_helpers import curve, frame, run
+from tables_helpers import curve, frame, run, save_by_study
 
 PLATFORMS = {
     "torch": {},
@@ -40,7 +40,7 @@ def config(tmp_path):
 
 @pytest.fixture
 def tables(tmp_path):
-    """(steps, summary, effects): the loss on every platform is its position in PLATFORMS."""
+    """The folder of tables: the loss on every platform is its position in PLATFORMS."""
     rows = enumerate(PLATFORMS.values())
     found = {
         "steps.csv.gz": frame(*(curve([float(i)], **axes) for i, axes in rows)),
@@ -51,8 +51,8 @@ def tables(tmp_path):
     }
     others = {DEPTHS: pd.DataFrame(columns=effective_depth.COLUMNS),
               CELLS: frame(*(run(**axes) for axes in PLATFORMS.values()))}  # fmt: skip
-    save_tables(found | others, tmp_path)
-    return tuple(tmp_path / name for name in found)
+    save_by_study(found | others, tmp_path, ("a", "images"))
+    return tmp_path
 
 
 @pytest.fixture
@@ -89,9 +89,9 @@ def test_a_study_is_drawn_from_the_rows_of_one_platform(
     assert data["summary"]["loss_final_mean"].tolist() == [value]
     assert data["score"].metric == "exact_loss"
     assert data["mixing"] == {}  # none of its figures reads it, and no run need be there
-    others = (tmp_path / DEPTHS, tmp_path / CELLS)
     of = f"a on {platform}"
-    assert kept == ({"one": "a figure"}, tmp_path / "figures", of, (*tables, *others))
+    inputs = tuple(tables / "studies/a" / name for name in (*draw.STUDY_TABLES, DEPTHS, CELLS))
+    assert kept == ({"one": "a figure"}, tmp_path / "figures", of, inputs)
 
 
 def test_a_study_is_judged_by_what_its_config_says(tables, drawn, tmp_path):
@@ -103,12 +103,13 @@ def test_a_study_is_judged_by_what_its_config_says(tables, drawn, tmp_path):
 def test_a_figure_of_times_is_drawn_from_their_table(config, tables, tmp_path):
     out = tmp_path / "figures"
     draw.draw_study(config, "a", Platform("torch"), tables, out, ["seconds"])
-    times = tmp_path / "times_summary.csv"
+    own = tables / "studies/a"
+    times, others = own / "times_summary.csv", [own / name for name in draw.STUDY_TABLES]
     assert (out / "seconds.png").stat().st_size > 1000
     listed, of = read_figure_manifest(out), "a on torch"
-    assert listed.why_other(of, (*tables, times)) == ""
+    assert listed.why_other(of, (*others, times)) == ""
     times.write_text(times.read_text() + "\n")
-    assert "times_summary.csv" in listed.why_other(of, (*tables, times))
+    assert "times_summary.csv" in listed.why_other(of, (*others, times))
 
 
 def test_mixing_is_read_where_a_figure_reads_it(config, tables, drawn, tmp_path):
@@ -126,9 +127,9 @@ def test_mixing_is_read_where_a_figure_reads_it(config, tables, drawn, tmp_path)
 
 MISTAKES = {
     ("--study", "b2"): "unknown study 'b2' (known: a, images)",
-    ("--study", "images"): "unknown study and platform 'images on torch'",
-    ("--platform", "jax"): "unknown study and platform 'a on jax'",
-    ("--platform", "torch-nowhere"): "unknown study and platform 'a on torch-nowhere'",
+    ("--study", "images"): "studies/images: unknown platform 'torch' (known: )",
+    ("--platform", "jax"): "studies/a: unknown platform 'jax'",
+    ("--platform", "torch-nowhere"): "unknown platform 'torch-nowhere'",
     ("--only", "los"): "unknown figure or metric 'los'; did you mean 'loss'?",
 }
 
@@ -137,9 +138,8 @@ MISTAKES = {
 def test_a_mistake_is_one_line_and_nothing_is_drawn(config, tables, tmp_path, capsys, mistake):
     file = tmp_path / "config.json"
     file.write_text(config.model_dump_json(), encoding="utf-8")
-    options = dict(zip(("--steps", "--summary", "--effects"), map(str, tables), strict=True))
-    options |= {"--study": "a", "--platform": "torch", "--out": str(tmp_path / "figures")}
-    options |= {"--config": str(file)} | dict([mistake])
+    options = {"--tables": str(tables), "--study": "a", "--platform": "torch"}
+    options |= {"--out": str(tmp_path / "figures"), "--config": str(file)} | dict([mistake])
     assert exit_status(["figures", *itertools.chain(*options.items())]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert MISTAKES[mistake] in line
@@ -190,8 +190,9 @@ def test_figures_are_kept_with_the_hashes_of_their_inputs(config, tables, tmp_pa
     draw.draw_study(config, "a", Platform("torch"), tables, out, ["loss"])
     manifest = read_figure_manifest(out)
     assert set(manifest.files) == {"loss.png", "loss.svg"} == {p.name for p in out.glob("loss.*")}
-    assert manifest.why_other("a on torch", tables) == ""
-    assert manifest.why_other("a on mlx", tables) == "is of 'a on torch', not of 'a on mlx'"
-    tables[1].write_text("another", encoding="utf-8")
-    why = manifest.why_other("a on torch", tables)
+    inputs = [tables / "studies/a" / name for name in draw.STUDY_TABLES]
+    assert manifest.why_other("a on torch", inputs) == ""
+    assert manifest.why_other("a on mlx", inputs) == "is of 'a on torch', not of 'a on mlx'"
+    inputs[1].write_text("another", encoding="utf-8")
+    why = manifest.why_other("a on torch", inputs)
     assert why == "its figures were drawn from another summary.csv"

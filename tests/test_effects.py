@@ -8,6 +8,7 @@ import pytest
 from scipy import stats
 
 from fathom.analysis.effects import (
+    AGAINST_PLAIN,
     AT_BEST_RATE,
     differing_settings,
     effects_table,
@@ -88,6 +89,18 @@ def test_an_effect_on_another_metric_is_the_mean_difference():
     assert found["against_mean"] == pytest.approx(2.5 / 3)
 
 
+def test_the_mean_beside_an_effect_is_of_the_same_seeds_and_geometric_for_ratios_alone():
+    ours = seeds("score", [1.0, 1.0, 1.0], variant="mhc")
+    theirs = seeds("score", [0.1, 1.0, 10.0, 1e6], variant="hc")  # seed 3 has no mhc
+    for row, distance in zip(ours + theirs, [1.0] * 3 + [0.1, 1.0, 10.0, 1e6], strict=True):
+        row["H_res_distance_final"] = distance
+    score, distance = (
+        effect_of(ours, theirs, metric=name) for name in ("score", "H_res_distance_final")
+    )
+    assert (score["against_mean"], score["seed_sd"]) == (pytest.approx(1), pytest.approx(1))
+    assert distance["against_mean"] == pytest.approx(11.1 / 3)  # the arithmetic one
+
+
 def test_the_spread_is_that_of_the_second_variant():
     found = effect_of(
         seeds("score", [1.0, 1.0, 1.0], variant="mhc"),
@@ -161,6 +174,20 @@ def test_runs_that_do_not_count_are_not_compared():
         frame(run(variant="mhc", score=1.0, status="stale"), run(variant="hc", score=2.0)),
     )
     assert table.empty
+
+
+def test_extra_variants_join_the_questions_of_a_study():
+    data = config_of([["mhc", "hc"]]).model_dump(mode="json")
+    data["studies"]["a"]["extra_variants"] = [{"mine": {"connection": "mhc", "gate": "learned"}}]
+    labels = ("baseline", "hc", "mhc", "mine")
+    cells = frame(*(seeds("score", [1.0, 1.1, 1.2], variant=label) for label in labels))
+    found = effects_table(check_config(data), cells)
+    pairs = [(r.question, r.variant, r.against) for r in found.itertuples()]
+    assert pairs == [(QUESTION, "mhc", "hc"), (AGAINST_PLAIN, "mine", "baseline")]
+    # Without questions of the study's own, it is one of the variants.
+    data["studies"]["a"]["contrasts"] = []
+    found = effects_table(check_config(data), cells)
+    assert list(found["variant"]) == ["hc", "mhc", "mine"]
 
 
 def test_a_study_without_contrasts_has_no_effects():

@@ -8,6 +8,7 @@ from scipy import stats
 from fathom import tasks
 from fathom.analysis.established import holm, p_value, share_of_chance
 from fathom.analysis.tables import t_interval
+from fathom.metrics import outcome
 
 
 def test_p_values_are_those_of_the_paired_t_test():
@@ -29,6 +30,12 @@ def test_holm_multiplies_the_smallest_by_their_number_and_never_falls():
     assert holm([0.03, 0.01, 0.04, 0.02]) == pytest.approx([0.06, 0.04, 0.06, 0.06])
     assert holm([0.9, math.nan, 0.6]) == pytest.approx([1, math.nan, 1], nan_ok=True)
     assert holm([]) == []
+
+
+def test_where_chance_is_perfect_nothing_is_learned_and_nothing_is_a_share():
+    loss = tasks.score_of("tokens", "held_out")
+    assert outcome(diverged=False, score=loss, value=0.0, chance=0.0) == "at chance"
+    assert math.isnan(share_of_chance(0.1, 0.0, loss, 0.0, "difference"))
 
 
 def test_a_share_of_the_distance_to_chance():

@@ -41,10 +41,12 @@ def screens(tmp_path_factory):
     """A folder: the reports of the reference's tables, and the paper's source."""
     folder = tmp_path_factory.mktemp("reference")
     shutil.copytree(KEPT / "tables", folder / "tables")
-    # A clone has no table of steps, of which the paper names the hash alone.
-    (folder / "tables/steps.csv.gz").touch()
     files = [PROJECT / "config.yaml", PROJECT / "workflow/presets/reference.yaml"]
     config = load_config(files, {"results": str(folder)})
+    # A clone has no tables of steps, of which the paper names the hash alone.
+    for study in config.studies:
+        (folder / "tables/studies" / study).mkdir(parents=True)
+        (folder / "tables/studies" / study / "steps.csv.gz").touch()
     published = load_published(PROJECT / "report/published.yaml", config)
     write_reports(config, published, TEMPLATES, folder)
     figures = folder / "figures"

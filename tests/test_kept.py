@@ -15,7 +15,8 @@ FILES = ("RESULTS.md", "studies/a.md", "tables/verdicts.csv", "figures/a/torch/l
 @pytest.fixture
 def kept(tmp_path):
     """A kept result with a file of each kind, recorded, and some that are not kept."""
-    for name in (*FILES, "tables/steps.csv.gz", "figures/a/torch/loss.svg", "runs/a/spec.json"):
+    others = ("tables/studies/a/summary.csv", "figures/a/torch/loss.svg", "runs/a/spec.json")
+    for name in (*FILES, *others):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
     assert record(tmp_path) == len(FILES)
@@ -24,7 +25,7 @@ def kept(tmp_path):
 
 def test_what_was_recorded_is_as_it_was(kept):
     assert list(differences(kept)) == []
-    (kept / "tables/steps.csv.gz").write_text("made again")
+    (kept / "tables/studies/a/summary.csv").write_text("made again")
     assert list(differences(kept)) == []
 
 

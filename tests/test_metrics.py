@@ -518,6 +518,21 @@ def test_the_unsteadiness_of_gradient_norms(norms, expected):
     assert summarise(rows)["grad_norm_log10_sd"] == expected
 
 
+@pytest.mark.parametrize(
+    ("distances", "expected"),
+    [
+        ([0.375, 0.376, 0.37575], 0.00075),  # far from the identity from the start, and it stays
+        ([0.375, 0.25, 0.125], 0.25),
+        ([0.0625] * 3, 0),  # learns nothing
+        ([0.375, INF], None),
+        ([], None),  # no matrices that mix streams
+    ],
+)
+def test_what_H_res_learned_is_how_far_it_moved_and_not_how_far_it_is(distances, expected):
+    rows = [row_of(step, 1.0, 1.0) | {"H_res_distance": d} for step, d in enumerate(distances)]
+    assert summarise(rows)["H_res_moved"] == expected
+
+
 def test_run_metrics_are_derived_from_step_metrics():
     run_metrics, step_metrics = tasks.run_metrics(), tasks.step_metrics()
     assert {metric.of for metric in run_metrics.values()} <= set(step_metrics)

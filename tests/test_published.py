@@ -17,11 +17,13 @@ from fathom.analysis.claims.verdicts import (
     published_table,
     thresholds_table,
 )
-from fathom.analysis.tables import read_table, save_tables, summary_table
+from fathom.analysis.tables import read_table, summary_table
 from fathom.config import BACKENDS, check_config, load_config
 from fathom.settings import ConfigError, validate
 from run_helpers import GPU_PLATFORM, config_with
-from tables_helpers import TOLD, curve, frame, half_width, published_with, run, seeds, unlike_others
+from tables_helpers import (
+    TOLD, curve, frame, half_width, published_with, run, save_by_study, seeds, unlike_others,
+)  # fmt: skip
 
 NAN = math.nan
 REPRODUCED, CONTRADICTED, NOT_MEASURED = "reproduced", "contradicted", "not measured"
@@ -255,10 +257,8 @@ def test_a_claim_is_added_by_yaml_alone(yaml_file, tmp_path, losses, expected):
     cells = frame(
         seeds("loss_final", losses), seeds("score", [NAN] * 3, variant="hc", outcome="diverged")
     )
-    save_tables(
-        {"cells.csv": cells, "summary.csv": summary_table(cells), "steps.csv.gz": NO_STEPS},
-        tmp_path,
-    )
+    tables = {"cells.csv": cells, "summary.csv": summary_table(cells), "steps.csv.gz": NO_STEPS}
+    save_by_study(tables, tmp_path, CONFIG.studies)
     write_claims(CONFIG, load_published(yaml_file(YAML + ADDED), CONFIG), tmp_path)
     verdicts = read_table(tmp_path / "verdicts.csv").set_index("claim")
     assert verdicts["verdict"].to_dict() == {

@@ -105,7 +105,8 @@ def two(tmp_path):
         (folder / "tables/summary.csv").write_text("n,mean\n3,0.5\n")
         Image.fromarray(noise).save(folder / "figures/a/torch/loss.png", compress_level=level)
         # What is not kept may differ.
-        (folder / "tables/steps.csv.gz").write_bytes(bytes([level]))
+        (folder / "tables/studies/a").mkdir(parents=True)
+        (folder / "tables/studies/a/summary.csv").write_bytes(bytes([level]))
         (folder / "figures/a/torch/loss.svg").write_text(f"<svg id='{level}'/>")
         (folder / "figures/a/torch/figures.json").write_text(f"{level}")
         (folder / "imported/x/metrics.jsonl").write_text(f"{level}")
@@ -130,7 +131,7 @@ def test_what_is_kept_is_what_git_keeps(tmp_path):
     shutil.copy(PROJECT / ".gitignore", tmp_path)
     names = [
         "RESULTS.md", "config.json", "index.html", "fathom.pdf", "studies/a.md", "logs/tables.log",
-        "tables/summary.csv", "tables/steps.csv.gz", "figures/a/torch/loss.png",
+        "tables/summary.csv", "tables/studies/a/steps.csv.gz", "figures/a/torch/loss.png",
         "figures/a/torch/loss.svg", "figures/a/torch/figures.json", "figures/overview/b.png",
         "imported/x/metrics.jsonl", "runs/a/metrics.jsonl", "replay/torch.json",
         "bundles/a.tar.gz", "SHA256SUMS",

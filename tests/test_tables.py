@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import itertools
 import math
 import os
 import subprocess
@@ -15,14 +16,20 @@ from scipy import stats
 
 from fathom import tasks
 from fathom.analysis import tables
+from fathom.analysis.effective_depth import write_effective_depth
+from fathom.analysis.effects import write_effects
 from fathom.analysis.platforms import Platform, labels_of
 from fathom.analysis.tables import (
+    BY_STUDY,
+    STEPS,
     TEXT,
     TableError,
     comparison_table,
     mean_with_ci,
+    read_steps,
     read_table,
     read_with_times,
+    run_metrics,
     save_tables,
     summary_table,
     t_interval,
@@ -253,7 +260,9 @@ def config(tmp_path):
 def tables_of(config, folder):
     """Every table that the runs of a config make, by name, as read back."""
     write_tables(config, folder)
-    return {file.name.partition(".")[0]: read_table(file) for file in folder.iterdir()}
+    files = (file for file in folder.iterdir() if file.is_file())
+    found = {file.name.partition(".")[0]: read_table(file) for file in files}
+    return found | {"steps": read_steps(folder, config.studies)}
 
 
 def test_tables_of_runs_by_hand(config, tmp_path):
@@ -314,6 +323,19 @@ def test_a_profile_has_a_table_of_its_own(config, tmp_path, monkeypatch):
     assert named.to_numpy().tolist() == [["mhc", 0, "right", 1], ["mhc", 0, "right", 2.5]]
     assert profiles["value"].tolist()[-2] == 0.5
     assert math.isnan(profiles["value"].tolist()[-1])
+
+
+def test_a_diverged_run_has_no_score_though_its_accuracy_is_a_number():
+    images = {"task": "fashion", "variants": ["resnet", "hc_static"], "model": {"width": 8}}
+    config = config_with(a={**images, "depths": [8], "seeds": [0], "backends": ["torch"]})
+    cell = config.cells()[0]
+    row = {"loss": NAN, "grad_norm_stem": 1.0, "test_accuracy": 0.0}
+    measured = run_metrics(config.spec(cell), [row], "held_out")
+    assert (measured["outcome"], measured["score"]) == ("diverged", None)
+    exploded = {**row, "loss": 2.3, "grad_norm_stem": 1e7, "test_accuracy": 0.3}
+    assert run_metrics(config.spec(cell), [exploded], "held_out")["score"] is None
+    trained = {**exploded, "grad_norm_stem": 1.0}
+    assert run_metrics(config.spec(cell), [trained], "held_out")["score"] == 0.3
 
 
 def test_stale_and_unfinished_runs_are_left_out_and_listed(config, tmp_path):
@@ -447,9 +469,38 @@ def test_what_clocks_measured_is_in_their_tables_alone(config, tmp_path):
             write_cell(config, cell, [4.0, 2.0, 1.0], step_seconds=clock, platform=GPU_PLATFORM,
                        device=GPU)  # fmt: skip
         write_tables(config, tmp_path / "tables")
-        written[number] = {f.name: f.read_bytes() for f in (tmp_path / "tables").iterdir()}
+        files = (file for file in (tmp_path / "tables").rglob("*") if file.is_file())
+        written[number] = {str(f.relative_to(tmp_path)): f.read_bytes() for f in files}
     changed = {name for name in written[0] if written[0][name] != written[1][name]}
-    assert changed == {"times.csv", "times_summary.csv"}
+    of_all = {f"tables/{name}" for name in ("times.csv", "times_summary.csv")}
+    assert changed == {*of_all, "tables/studies/a/times_summary.csv"}
+
+
+def test_another_run_of_a_study_changes_no_table_of_another_study(tmp_path):
+    """What figures read: one more seed of `b` that learns otherwise, and `a` is as it was."""
+    config = config_with(tmp_path, ("a", "b"), depths=[8], seeds=[0, 1], backends=["torch"])
+    *cells, last = config.cells()
+    for cell in cells:
+        write_cell(config, cell, [4.0, 2.0, 1.0])
+    written = []
+    for _ in range(2):
+        write_tables(config, tmp_path / "tables")
+        write_effects(config, tmp_path / "tables")
+        write_effective_depth(config, tmp_path / "tables")
+        folders = [tmp_path / "tables/studies" / study for study in ("a", "b")]
+        written.append([{f.name: f.read_bytes() for f in folder.iterdir()} for folder in folders])
+        write_cell(config, last, [4.0, 3.0, 3.5])
+    (before, _), (after, _) = written
+    assert before == after
+    assert set(after) == {STEPS, *BY_STUDY}
+    changed = {name for name in after if written[0][1][name] != written[1][1][name]}
+    assert changed >= {STEPS, "cells.csv", "summary.csv"}
+    # Each study has its own rows of the table of all, to the byte, and no run is in none.
+    for name in BY_STUDY:
+        header, *rows = (tmp_path / "tables" / name).read_text().splitlines()
+        parts = [(folder / name).read_text().splitlines() for folder in folders]
+        assert [part[0] for part in parts] == [header] * 2
+        assert sorted(itertools.chain(*(part[1:] for part in parts))) == sorted(rows)
 
 
 def test_times_of_other_runs_are_refused(config, tmp_path):

@@ -13,11 +13,11 @@ import yaml
 from command_helpers import exit_status
 from fathom.analysis.claims import load_published
 from fathom.analysis.platforms import Platform
-from fathom.analysis.tables import read_table, write_tables
+from fathom.analysis.tables import BY_STUDY, read_table, write_tables
 from fathom.cli.options import workflow_command
 from fathom.config import check_config
 from fathom.report import kept
-from fathom.report.draw import TABLES_OF, title_of
+from fathom.report.draw import tables_of, title_of
 from fathom.report.figure_manifest import write_figure_manifest
 from fathom.report.figures import figures_of, figures_of_study, files_of
 from fathom.report.render import write_reports
@@ -109,11 +109,8 @@ def draw(folder, names, of, *sources):
 
 
 def draw_study(config, results, study):
-    declared = figures_of_study(config, study)
-    reads = {read for figure in declared for read in figure.reads}
-    others = [TABLES_OF[read] for read in TABLES_OF if read in reads]
-    names = ("steps.csv.gz", "summary.csv", "effects.csv", *others)
-    tables, of = (results / "tables" / name for name in names), title_of(study, Platform("torch"))
+    declared, of = figures_of_study(config, study), title_of(study, Platform("torch"))
+    tables = tables_of(declared, results / "tables/studies" / study)
     draw(results / f"figures/{study}/torch", [figure.name for figure in declared], of, *tables)
 
 
@@ -193,11 +190,12 @@ def command(config, project, capsys):
 # --- whole results -------------------------------------------------------------------------------
 
 DRAWN = sum(map(len, NAMES.values())) + len(OVERVIEW)
-CHECKED = {"runs": 3, "config": 1, "figures": DRAWN, "reports": 2, "tables": 18}
+CHECKED = {"runs": 3, "config": 1, "figures": DRAWN, "reports": 2, "tables": 38}
+"""17 tables, and seven for each of three studies."""
 
 
 def test_whole_results_have_no_problem_however_a_table_is_packed(results, command):
-    file = results / "tables/steps.csv.gz"
+    file = results / "tables/studies/a/steps.csv.gz"
     file.write_bytes(gzip.compress(gzip.decompress(file.read_bytes()), compresslevel=1, mtime=9))
     status, printed = command("verify")
     assert status == 0, printed.err
@@ -339,14 +337,15 @@ def test_a_damaged_run_is_named_and_is_in_no_table(name, config, results, projec
 def test_the_commands_name_damage_in_one_line_and_fail(name, config, results, command):
     _, folder = run_of(config, "a")
     truncate(folder / "metrics.jsonl")
-    before = {file: file.read_bytes() for file in (results / "tables").iterdir()}
+    tables = [file for file in (results / "tables").rglob("*") if file.is_file()]
+    before = {file: file.read_bytes() for file in tables}
     status, printed = command(name)
     assert status == 1
     lines = printed.err.splitlines()
     assert all(line.startswith("fathom: ") for line in lines)
     (named,) = [line for line in lines if line.startswith(f"fathom: {folder}: ")]
     assert "metrics.jsonl" in named
-    assert before == {file: file.read_bytes() for file in (results / "tables").iterdir()}
+    assert before == {file: file.read_bytes() for file in tables}
     if name == "verify":
         assert lines[-2] == f"fathom: 2 problems in 3 runs, 1 config, {DRAWN} figures"
         assert lines[-1].startswith(f"fathom: to fix: delete {folder}, then run snakemake all")
@@ -409,7 +408,7 @@ def test_runs_that_changed_are_named_and_their_tables_are_no_longer_right(
         assert is_named == (status not in ("missing", "measured"))
     changed = {
         f"{results}/tables/{name}: {CHANGED}"
-        for name in ("cells.csv", "summary.csv", "steps.csv.gz")
+        for name in ("cells.csv", "summary.csv", "studies/a/steps.csv.gz")
     }
     assert (changed <= set(found)) == ("corrupt" not in statuses.values())
 
@@ -434,8 +433,8 @@ def test_tables_leave_stale_runs_out_and_reports_say_so(config, project, results
     table = read_table(results / "tables/cells.csv").set_index("study")
     assert table.loc["kept", "status"] == "stale"
     assert table.loc["kept"].isna()["loss_final"]
-    for name in ("summary.csv", "steps.csv.gz"):
-        assert set(read_table(results / "tables" / name)["study"]) == {"a"}
+    assert set(read_table(results / "tables/summary.csv")["study"]) == {"a"}
+    assert read_table(results / "tables/studies/kept/steps.csv.gz").empty
     report = (results / "RESULTS.md").read_text(encoding="utf-8")
     assert f"- kept: 1 stale {reason}\n" in report
     # The run itself is the only problem: the tables are right to leave it out.
@@ -480,7 +479,7 @@ def drop_the_last_line(file):
 
 def alter_what_is_packed(file):
     text = gzip.decompress(file.read_bytes()).decode()
-    file.write_bytes(gzip.compress(text.replace(",0,", ",1,", 1).encode(), mtime=0))
+    file.write_bytes(gzip.compress(text.replace(",", ",1", 1).encode(), mtime=0))
 
 
 DERIVED = [
@@ -492,8 +491,8 @@ DERIVED = [
     "RESULTS.md",
     "COMPARISON.md",
     "config.json",
-    "tables/steps.csv.gz",
 ]  # fmt: skip
+OF_STUDIES = [f"tables/studies/{study}" for study in ("a", "kept", "pictures")]
 
 
 ALTERATIONS = [append, empty, truncate, replace_by_junk, replace_by_a_folder, remove,
@@ -502,14 +501,20 @@ ALTERATIONS = [append, empty, truncate, replace_by_junk, replace_by_a_folder, re
 
 def test_every_table_and_report_altered_by_hand_is_named(results, problems):
     """All at once, since each is compared with what the runs give and not with another."""
-    found = [*results.glob("tables/*"), *(f for f in results.iterdir() if f.is_file())]
-    assert sorted(str(file.relative_to(results)) for file in found) == sorted(DERIVED)
-    *texts, packed = DERIVED
-    for name, alter in zip(texts, itertools.cycle(ALTERATIONS), strict=False):
+    texts = [f"{folder}/{name}" for folder in OF_STUDIES for name in BY_STUDY]
+    packed = [f"{folder}/steps.csv.gz" for folder in OF_STUDIES]
+    found = [f for f in (results / "tables").rglob("*") if f.is_file()]
+    found += [f for f in results.iterdir() if f.is_file()]
+    names = {str(file.relative_to(results)) for file in found}
+    assert names == {*DERIVED, *texts, *packed}
+    for name, alter in zip(DERIVED, itertools.cycle(ALTERATIONS), strict=False):
         alter(results / name)
-    alter_what_is_packed(results / packed)
+    for name in texts:
+        append(results / name)
+    for name in packed:
+        alter_what_is_packed(results / name)
     lines = [line.partition(": ")[0] for line in problems()]
-    assert sorted(lines) == sorted(str(results / name) for name in DERIVED)
+    assert sorted(lines) == sorted(str(results / name) for name in names)
 
 
 def test_an_edit_of_the_kept_result_is_named_and_a_missing_one_is_said(config, problems, tmp_path):
@@ -582,7 +587,7 @@ def figures_of_another_study(config):
 def draw_from_an_edited_table(config):
     """What Snakemake does when a table is newer than the figures."""
     results = Path(config.report_folder)
-    alter_a_character(results / "tables/summary.csv")
+    alter_a_character(results / "tables/studies/a/summary.csv")
     draw_study(config, results, "a")
 
 
@@ -650,7 +655,7 @@ CORRUPTIONS = {
     ),
     "an edit that flowed on": (
         draw_from_an_edited_table,
-        {"tables/summary.csv": CHANGED, f"{TORCH}/figures.json": OTHER_SUMMARY},
+        {"tables/studies/a/summary.csv": CHANGED, f"{TORCH}/figures.json": OTHER_SUMMARY},
     ),
     "hashes": (
         change({f"{TORCH}/figures.json": remove, "figures/kept/torch/figures.json": replace_by_junk,

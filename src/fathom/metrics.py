@@ -454,8 +454,10 @@ STEP_METRICS = Registry(
             bounds=COSINE,
         ),
         "H_res_distance": StepMetric(
-            "mean |H_res − I|",
-            "mean over layers and entries; where H_res is dynamic, of its means over positions",
+            "distance of H_res from the identity\n(mean |H_res − I|)",
+            "distance of H_res from the identity: `|H_res − I|`, mean over layers and entries; "
+            "where H_res is dynamic, of its means over positions. What it is at the first step is "
+            "where the scheme starts, and nothing learned",
             H_res_distance,
             bounds=POSITIVE,
         ),
@@ -557,6 +559,11 @@ def first(values: np.ndarray) -> float | None:
 def last(values: np.ndarray) -> float | None:
     """The last value."""
     return float(values[-1]) if len(values) else None
+
+
+def moved(values: np.ndarray) -> float | None:
+    """The amount by which the last value differs from the first."""
+    return significant(abs(float(values[-1] - values[0]))) if len(values) else None
 
 
 def tail_mean(values: np.ndarray) -> float | None:
@@ -668,6 +675,14 @@ RUN_METRICS = Registry(
             )
             for stream in range(MOST_SHARES)
         },
+        "H_res_moved": RunMetric(
+            "H_res_distance",
+            moved,
+            "the last less the first, as an amount: H_res has moved at least so far from where it "
+            "started, mean over layers and entries; 0: it learned nothing",
+            always=False,
+            label="movement of H_res since the start\n(change of mean |H_res − I|)",
+        ),
         "layers_that_matter": RunMetric(
             "layers_that_matter", last, "as after training", always=False
         ),
@@ -751,8 +766,9 @@ class Score:
     oracle: Oracle | None = None
 
     def progress(self, value: float, chance: float) -> float:
-        """How far a score is on the way from chance (0) to perfect (1)."""
-        return (value - chance) / (self.perfect - chance)
+        """How far a score is on the way from chance (0) to perfect (1); 0 where they are equal."""
+        way = self.perfect - chance
+        return (value - chance) / way if way else 0.0
 
 
 def measure_score(rows: Sequence[Row], metric: RunMetric) -> float | None:

@@ -132,6 +132,18 @@ def test_a_cell_that_is_trained_again_draws_nothing_again(workflow):
     assert workflow.planned("all") == []
 
 
+@pytest.mark.slow
+def test_a_cell_that_is_trained_again_draws_the_times_of_its_own_study_alone(workflow):
+    """A study of four schemes has a figure of times, and other studies have none of its rows."""
+    variants = "depth-torch:\n    variants: [mhc"
+    workflow.edit(PRESET, f"{variants}]", f"{variants}, baseline, hc, mhc_lite]")
+    workflow.smoke("all")
+    shutil.rmtree(workflow.folder / "results/smoke/runs/depth-torch/2L/mhc/torch/seed0")
+    lines = re.findall(r"^\[[0-9/]+\] ([a-z_]+)", workflow.smoke("all").stderr, re.M)
+    assert {line for line in lines if "figures" in line} == {"figures_depth_torch"}
+    assert workflow.planned("all") == []
+
+
 # --- what an edit brings about -------------------------------------------------------------------
 
 SRC, PRESET = "src/fathom/", "workflow/presets/smoke.yaml"

@@ -5,7 +5,19 @@
 FIGURES = figures_at(MEASURED) + figure_files(f"{RESULTS}/figures/overview", OVERVIEW)
 
 # Tables that only some figures read, by the name that they go by there.
-FIGURE_TABLES = ("profiles", "effective_depth", "cells")
+FIGURE_TABLES = {
+    "times": "times_summary.csv",
+    "profiles": "profiles.csv",
+    "effective_depth": "effective_depth.csv",
+    "cells": "cells.csv",
+}
+
+
+def tables_of_figures(study):
+    """The tables of a study that its figures read."""
+    some = [file for read, file in FIGURE_TABLES.items() if read_by(FIGURES_OF[study], read)]
+    return tables_of_study(study, ["steps.csv.gz", "summary.csv", "effects.csv", *some])
+
 
 # A rule for each study: Snakemake's outputs depend on no wildcard, and studies have other figures.
 for name in STUDIES:
@@ -15,11 +27,8 @@ for name in STUDIES:
             f"figures_{name}".replace("-", "_")
         input:
             config=f"{RESULTS}/config.json",
-            steps=f"{RESULTS}/tables/steps.csv.gz",
-            summary=f"{RESULTS}/tables/summary.csv",
-            effects=f"{RESULTS}/tables/effects.csv",
-            times=[*TIMES, *STEP_TIMES] if read_by(FIGURES_OF[name], "times") else [],
-            others=csvs(*(t for t in FIGURE_TABLES if read_by(FIGURES_OF[name], t))),
+            tables=tables_of_figures(name),
+            step_times=STEP_TIMES if read_by(FIGURES_OF[name], "times") else [],
             mixing=functools.partial(mixing_of, name),
             sampled=functools.partial(sampled_of, name),
         output:
@@ -40,11 +49,12 @@ for name in STUDIES:
             platform="{platform}",
             captions=captions_of(FIGURES_OF[name]),
             code_hash=code_of_figures(FIGURES_OF[name]),
+            tables=f"{RESULTS}/tables",
             folder=subpath(output[0], parent=True),
         shell:
             "fathom figures --config {input.config:q} --study {params.study:q}"
-            " --platform {params.platform:q} --steps {input.steps:q} --summary {input.summary:q}"
-            " --effects {input.effects:q} --out {params.folder:q} 2> {log:q}"
+            " --platform {params.platform:q} --tables {params.tables:q} --out {params.folder:q}"
+            " 2> {log:q}"
 
 
 rule overview_figures:

@@ -13,10 +13,26 @@ ATTRIBUTION = ("trajectories", "variance", "variance_summary")
 VERDICTS = ("published", "thresholds", "claims", "verdicts")
 
 
-STEPS = f"{RESULTS}/tables/steps.csv.gz"
-# Reports and claims alone show times, so nothing else is made again where only these have changed.
+# Of each study alone, what its figures read: a run changes no figure of another study.
+STUDY_TABLES = (
+    "steps.csv.gz",
+    "cells.csv",
+    "summary.csv",
+    "times_summary.csv",
+    "profiles.csv",
+    "effects.csv",
+    "effective_depth.csv",
+)
+
+
+def tables_of_study(study, names=STUDY_TABLES):
+    return [f"{RESULTS}/tables/studies/{study}/{name}" for name in names]
+
+
+STEPS = [file for study in STUDIES for file in tables_of_study(study, ["steps.csv.gz"])]
+# What shows no time is not made again where only these have changed.
 TIMES = csvs("times", "times_summary")
-TABLES = [*csvs(*RUN_TABLES, *ATTRIBUTION, *VERDICTS), STEPS]
+TABLES = [*csvs(*RUN_TABLES, *ATTRIBUTION, *VERDICTS), *STEPS]
 
 PUBLISHED = in_project("report/published.yaml")
 CONFIG_JSON = json.dumps(CONFIG.resolved(), indent=2, allow_nan=False) + "\n"
@@ -48,7 +64,7 @@ checkpoint run_tables:
     output:
         csvs(*RUN_TABLES, *ATTRIBUTION),
         TIMES,
-        STEPS,
+        [tables_of_study(study) for study in STUDIES],
     log:
         f"{RESULTS}/logs/tables.log",
     localrule: True
@@ -73,7 +89,7 @@ checkpoint claims:
         cells=f"{RESULTS}/tables/cells.csv",
         summary=f"{RESULTS}/tables/summary.csv",
         times=TIMES,
-        steps=f"{RESULTS}/tables/steps.csv.gz",
+        steps=STEPS,
     output:
         csvs(*VERDICTS),
     log:

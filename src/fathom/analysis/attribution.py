@@ -18,6 +18,7 @@ from fathom.analysis.tables import (
     GROUP,
     counted,
     is_ratio,
+    read_steps,
     read_table,
     save_tables,
     select,
@@ -45,7 +46,7 @@ Numbers = TypeVar("Numbers", pd.Series, pd.DataFrame)
 
 def write_attribution(config: Config, folder: Path) -> None:
     """Write trajectories.csv, variance.csv and variance_summary.csv beside the other tables."""
-    cells, steps = (read_table(folder / name) for name in ("cells.csv", "steps.csv.gz"))
+    cells, steps = read_table(folder / "cells.csv"), read_steps(folder, config.studies)
     variance = variance_table(config, steps)
     tables = {
         "trajectories.csv": trajectories_table(counted(cells), steps),

@@ -41,7 +41,8 @@ COLUMNS = [
 def write_effective_depth(config: Config, folder: Path) -> None:
     """Write effective_depth.csv beside the table of cells."""
     cells = read_table(folder / "cells.csv")
-    save_tables({"effective_depth.csv": effective_depth_table(config, cells)}, folder)
+    table = effective_depth_table(config, cells)
+    save_tables({"effective_depth.csv": table}, folder, config.studies)
 
 
 def effective_depth_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
@@ -115,8 +116,7 @@ def _row(
 
 def _finite(runs: pd.DataFrame) -> pd.Series:
     """The scores of the runs that did not diverge, by seed."""
-    scores = pd.to_numeric(runs["score"]).where(runs["outcome"] != "diverged")
-    return scores.dropna()
+    return pd.to_numeric(runs["score"]).dropna()
 
 
 def _worse_by(

@@ -14,7 +14,6 @@ from typing import Any
 
 import pandas as pd
 
-from fathom import tasks
 from fathom.analysis.established import (
     LEVEL,
     ROUNDING,
@@ -38,7 +37,7 @@ from fathom.analysis.tables import (
     to_scale,
 )
 from fathom.config import Cell, Config, Contrast
-from fathom.metrics import Score
+from fathom.metrics import POSITIVE, UNBOUNDED, Score
 
 METRICS = (
     "score",
@@ -59,7 +58,7 @@ ALIKE, SMALL, TURNS, UNTOLD = (
 """The other verdicts."""
 
 AGAINST_PLAIN = "Does it end better than the plain residual network?"
-"""What is asked of every variant of a study that has no contrasts of its own."""
+"""What is asked of extra variants, and of all in a study that has no contrasts of its own."""
 
 AT_BEST_RATE = "At each one's best rate, does it end better than the plain residual network?"
 """What is asked where several learning rates were tried."""
@@ -77,20 +76,20 @@ COLUMNS = [
 def write_effects(config: Config, folder: Path) -> None:
     """Write effects.csv beside the table of cells."""
     cells = read_table(folder / "cells.csv")
-    save_tables({"effects.csv": effects_table(config, cells)}, folder)
+    save_tables({"effects.csv": effects_table(config, cells)}, folder, config.studies)
 
 
 def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
     """A row per contrast, depth, metric and platform: the mean difference over common seeds.
 
     `effect` is `variant` less `against`, with half its interval; `against_mean` and `seed_sd` are
-    the mean of `against` and its standard deviation over seeds. Where a metric is compared `by`
-    ratio, effect, interval and deviation are of log10 and the mean is the geometric one. A seed
-    counts where both sides are there, and finite. `p` is that of no effect, and `p_holm` the same
-    corrected for the study's contrasts on the platform, metric by metric. `against_plain`: whether
-    that one is a plain residual network. `differs_in`: the settings that the two differ in, as
-    `differing_settings` names them. `at_edge`: the sides of a contrast at the best rates whose rate
-    is the smallest or the largest that was tried.
+    the mean of `against` and its standard deviation over the same seeds. Where a metric is compared
+    `by` ratio, effect, interval and deviation are of log10 and the mean is the geometric one. A
+    seed counts where both sides are there, and finite. `p` is that of no effect, and `p_holm` the
+    same corrected for the study's contrasts on the platform, metric by metric. `against_plain`:
+    whether that one is a plain residual network. `differs_in`: the settings that the two differ in,
+    as `differing_settings` names them. `at_edge`: the sides of a contrast at the best rates whose
+    rate is the smallest or the largest that was tried.
 
     Of the score alone: `of_chance` with the ends of its interval, the difference as a share of the
     distance from chance to perfect; `visible`, the smallest such share that would be established;
@@ -133,7 +132,8 @@ def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
                         if one["metric"] == "score" or not of_score_alone
                     ]
         rows += _judge_together(found, scores[name])
-    return pd.DataFrame(rows, columns=COLUMNS)
+    # Or what is written of a study would depend on whether another one has an empty field.
+    return pd.DataFrame(rows, columns=COLUMNS).astype({"seeds_needed": float})
 
 
 def undecided(file: Path, studies: Collection[str]) -> pd.DataFrame:
@@ -149,12 +149,16 @@ def undecided(file: Path, studies: Collection[str]) -> pd.DataFrame:
 
 
 def contrasts_of(config: Config, study: str) -> tuple[Contrast, ...]:
-    """A study's own, or without any every variant against the plain residual network."""
-    own, plain = config.studies[study].contrasts, config.plain(study)
-    pairs = [[label, plain] for label in config.studies[study].labels if label != plain]
-    if own or plain is None or not pairs:
-        return own
-    return (Contrast(question=AGAINST_PLAIN, pairs=pairs),)
+    """A study's own, and its extra variants against the plain residual network.
+
+    Without contrasts of its own, every variant against the plain one.
+    """
+    settings, plain = config.studies[study], config.plain(study)
+    labels = settings.extra_labels if settings.contrasts else settings.labels
+    pairs = [[label, plain] for label in labels if label != plain]
+    if plain is None or not pairs:
+        return settings.contrasts
+    return (*settings.contrasts, Contrast(question=AGAINST_PLAIN, pairs=pairs))
 
 
 Runs = Mapping[str, pd.DataFrame]
@@ -263,22 +267,22 @@ def _effects(ours: pd.DataFrame, theirs: pd.DataFrame, score: Score) -> Iterator
         difference = (values[0] - values[1]).dropna()
         if difference.empty:
             continue
-        effect = t_interval(differences(*values, ratio=ratio))
-        bounds = tasks.bounds_of(score.metric if metric == "score" else metric)
+        common = difference.index
+        effect, against = t_interval(differences(*values, ratio=ratio)), values[1][common]
         row = {
             "metric": metric,
             "by": "ratio" if ratio else "difference",
             "seeds": effect["n"],
             "effect": effect["mean"],
             "ci95_half": effect["ci95_half"],
-            "against_mean": mean_with_ci(values[1], bounds)["mean"],
-            "seed_sd": t_interval(to_scale(values[1], ratio=ratio))["sd"],
+            "against_mean": mean_with_ci(against, POSITIVE if ratio else UNBOUNDED)["mean"],
+            "seed_sd": t_interval(to_scale(against, ratio=ratio))["sd"],
             "p": p_value(effect),
             "effect_sd": effect["sd"],
             "is_rounding": effect["n"] >= MIN_SEEDS and difference.abs().max() < ROUNDING,
         }
         if metric == "score":
-            midway = (side["score_midway"] for side in (ours, theirs))
+            midway = (side["score_midway"].reindex(common) for side in (ours, theirs))
             then = t_interval(differences(*midway, ratio=ratio))
             row |= {"midway": then["mean"], "midway_ci95_half": then["ci95_half"]}
             row["chance"] = float(ours.iloc[0]["score_chance"])

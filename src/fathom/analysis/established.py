@@ -28,10 +28,12 @@ ROUNDING = 1e-5
 def share_of_chance(effect: float, against: float, score: Score, chance: float, by: str) -> float:
     """A difference to a score `against`, as a share of the distance from chance to perfect.
 
-    `effect` is the difference itself, or of log10 where scores are compared `by` ratio.
+    `effect` is the difference itself, or of log10 where scores are compared `by` ratio. NaN where
+    chance is perfect.
     """
     difference = against * math.expm1(effect * math.log(10)) if by == "ratio" else effect
-    return difference / abs(score.perfect - chance)
+    way = abs(score.perfect - chance)
+    return difference / way if way else math.nan
 
 
 def p_value(estimate: Mapping[str, float]) -> float:

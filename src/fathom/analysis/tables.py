@@ -1,12 +1,15 @@
 """Runs → tidy CSVs. Every number that a report shows is read from one of these.
 
+A folder has the tables of all studies. Below it, in `studies/STUDY`, are the same tables with the
+rows of one study, which its figures read: so a run of one study changes no figure of another. The
+steps of runs are there alone.
+
 Intervals and counts: docs/definitions.md, "Statistics".
 """
 
 from __future__ import annotations
 
 import gzip
-import io
 import itertools
 import math
 import re
@@ -80,16 +83,23 @@ def write_tables(config: Config, folder: Path) -> None:
     tables = {
         "cells.csv": cells,
         "summary.csv": summary,
-        "steps.csv.gz": steps_table(runs, rows),
         PROFILES: profiles_table(runs, rows),
         "comparison.csv": comparison_table(cells, summary),
         "platforms.csv": platforms_table(runs),
     }
-    save_tables(tables, folder)
+    save_tables(tables, folder, config.studies)
+    for study in config.studies:
+        steps = steps_table([run for run in runs if run.cell.study == study], rows)
+        save_tables({STEPS: steps}, of_study(folder, study))
 
 
-def save_tables(tables: dict[str, pd.DataFrame], folder: Path) -> None:
-    """Write tables by file name, each all at once.
+def of_study(folder: Path, study: str) -> Path:
+    """Where the tables of one study are, in the folder of the tables of all."""
+    return folder / "studies" / study
+
+
+def save_tables(tables: dict[str, pd.DataFrame], folder: Path, studies: Iterable[str] = ()) -> None:
+    """Write tables by file name, each all at once; those in BY_STUDY also for each of `studies`.
 
     A table with a row for each run or step (it has a column `seed`) holds what runs recorded, to
     the last digit. In any other, numbers have as many digits as are the same on every processor.
@@ -110,6 +120,9 @@ def save_tables(tables: dict[str, pd.DataFrame], folder: Path) -> None:
         # No name or time inside the archive: the same runs make the same bytes.
         packed = gzip.compress(content, LEVEL, mtime=0) if name.endswith(".gz") else content
         write_bytes(folder / name, packed)
+        for study in studies if name in BY_STUDY else ():
+            own = table[table["study"] == study].to_csv(index=False).encode()
+            write_bytes(of_study(folder, study) / name, own)
 
 
 FORMULA, PLAIN_FORMULA = re.compile(r"^'*[=+\-@]"), re.compile(r"^'(?='*[=+\-@])")
@@ -140,7 +153,17 @@ def _rounded(table: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([table.drop(columns=fractions.columns), rounded], axis=1)[list(table)]
 
 
-PROFILES = "profiles.csv"
+STEPS, PROFILES = "steps.csv.gz", "profiles.csv"
+
+BY_STUDY = (
+    "cells.csv",
+    "summary.csv",
+    "times_summary.csv",
+    PROFILES,
+    "effects.csv",
+    "effective_depth.csv",
+)
+"""Tables that are also there for each study alone: what its figures read, besides its steps."""
 
 STEP_TIMES = "step_times.csv"
 """What `benchmarks/steps.py studies` makes; a config says where it is."""
@@ -163,7 +186,7 @@ COLUMNS = {
     "cells.csv": ["key", *AXES, *TRAINED, "platform", "machine", "status", "reason", "outcome",
                   "score_metric", "score", "score_chance", "chance_loss", "steps"],
     "summary.csv": [*GROUP, "n"],
-    "steps.csv.gz": [*AXES, "platform", "step", "loss"],
+    STEPS: [*AXES, "platform", "step", "loss"],
     PROFILES: [*AXES, "platform", "metric", "at", "value"],
     "comparison.csv": [*CELL, "platform_a", "platform_b"],
     "platforms.csv": ["platform", "machine", "backend", "runs"],
@@ -187,21 +210,17 @@ COLUMNS = {
 MAKE_AGAIN = "run: fathom tables, then: fathom claims"
 
 
-def read_table(
-    file: Path, remedy: str = MAKE_AGAIN, name: str = "", study: str = ""
-) -> pd.DataFrame:
+def read_table(file: Path, remedy: str = MAKE_AGAIN, name: str = "") -> pd.DataFrame:
     """A table as written. Text stays text, and an empty text is not a missing number.
 
-    `name`: of the table that it stands for, where the file is called otherwise. `study`: of a
-    compressed table whose first column is the study, the rows of this one alone. Raises TableError,
+    `name`: of the table that it stands for, where the file is called otherwise. Raises TableError,
     with the remedy, for a file that is no such table.
     """
     try:
-        source = _rows_of_study(file, study) if study else file
         # Only what is empty is missing: a variant may be called `nan`. Given types of columns and
         # not functions, pandas would take three times as long for a wide table.
         table = pd.read_csv(
-            source, converters=dict.fromkeys(TEXT, str), keep_default_na=False, na_values=[""]
+            file, converters=dict.fromkeys(TEXT, str), keep_default_na=False, na_values=[""]
         )
     except (ValueError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         why = f"cannot be read ({one_line(str(error))})"
@@ -219,21 +238,17 @@ OPTIONAL = ("better",)
 """Columns that say yes or no, and in some rows neither."""
 
 
-def _rows_of_study(file: Path, study: str) -> io.BytesIO:
-    """The first line of a table, and the lines of a study: parsing all would take far longer."""
-    begins = f"{study},".encode()
-    with gzip.open(file) as opened:
-        lines = [line for n, line in enumerate(opened) if n == 0 or line.startswith(begins)]
-    return io.BytesIO(b"".join(lines))
+def read_steps(folder: Path, studies: Iterable[str]) -> pd.DataFrame:
+    """The steps of these studies, given the folder of the tables of all."""
+    tables = [read_table(of_study(folder, study) / STEPS) for study in studies]
+    # Columns of an empty table have no type of their own.
+    return pd.concat([t for t in tables if len(t)] or tables[:1], ignore_index=True)
 
 
-def read_with_times(file: Path, name: str = "") -> pd.DataFrame:
-    """A table of TIMES with its times. Raises TableError if they are of other rows.
-
-    `name`: as `read_table` has it.
-    """
-    own, keys = TIMES[name or file.name]
-    table, times = read_table(file, name=name), read_table(file.with_name(own))
+def read_with_times(file: Path) -> pd.DataFrame:
+    """A table of TIMES with its times. Raises TableError if they are of other rows."""
+    own, keys = TIMES[file.name]
+    table, times = read_table(file), read_table(file.with_name(own))
     if not table[keys].astype(str).equals(times[keys].astype(str)):
         raise TableError(f"{file.with_name(own)}: does not fit {file.name}; {MAKE_AGAIN}")
     return table.join(times.drop(columns=keys))
@@ -274,7 +289,9 @@ def platform_of(run: Run) -> str:
 
 def cells_table(config: Config, runs: Sequence[Run], rows: Rows) -> pd.DataFrame:
     """A row for every run: axes, platform, status, and the run metrics of those that count."""
-    return pd.DataFrame([_cell_row(config, run, rows.get(run.folder)) for run in runs])
+    table = pd.DataFrame([_cell_row(config, run, rows.get(run.folder)) for run in runs])
+    # Or what is written of a run would depend on whether another one is missing.
+    return table.astype({"steps": "Int64", "first_nonfinite_step": float})
 
 
 def _cell_row(config: Config, run: Run, rows: Sequence[Row] | None) -> dict[str, Any]:
@@ -307,7 +324,8 @@ def run_metrics(spec: Spec, rows: Sequence[Row], judged_by: tasks.JUDGED_BY) -> 
     return {
         "outcome": outcome,
         "score_metric": score.metric,
-        "score": value if value is not None and math.isfinite(value) else None,
+        # An accuracy is finite even where no logit is: it would count as 0 %.
+        "score": None if outcome == "diverged" else value,
         "score_midway": score_midway(rows, tasks.run_metrics()[score.metric]),
         "score_chance": significant(score.chance(spec)),
         **summarise(rows, tasks.run_metrics()),
@@ -340,7 +358,7 @@ def steps_table(runs: Iterable[Run], rows: Rows) -> pd.DataFrame:
         for run in runs
         for row in rows.get(run.folder, ())
     ]
-    return _table(steps, "steps.csv.gz")
+    return _table(steps, STEPS)
 
 
 def without_profiles(row: Row) -> Row:

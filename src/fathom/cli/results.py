@@ -169,15 +169,11 @@ def claims(config: ConfigFiles = DEFAULT_CONFIG, published: PublishedFile = PUBL
 
 @app.command(
     epilog=example(
-        "fathom figures --study depth-mlx --platform torch --out figures --steps "
-        "results/tables/steps.csv.gz --summary results/tables/summary.csv "
-        "--effects results/tables/effects.csv"
+        "fathom figures --study depth-mlx --platform torch --tables results/tables --out figures"
     )
 )
 def figures(
-    steps: Annotated[Path, typer.Option(help="The table of steps.")],
-    summary: Annotated[Path, typer.Option(help="The table of groups of seeds.")],
-    effects: Annotated[Path, typer.Option(help="The table of effects.")],
+    tables: Annotated[Path, typer.Option(help="The folder of tables.")],
     name: Annotated[str, typer.Option("--study", help="Which study.")],
     platform: Annotated[
         str, typer.Option(help="torch, or torch-MACHINE for imported runs: a column of the tables.")
@@ -193,7 +189,6 @@ def figures(
     from fathom.analysis.platforms import Platform
     from fathom.report.draw import draw_study
 
-    tables = steps, summary, effects
     draw_study(read_config(config), name, Platform.parse(platform), tables, out, only or ())
 
 

@@ -1,4 +1,4 @@
-"""Reading a config: YAML files laid over each other, then validated."""
+"""Reading a config: YAML or JSON files laid over each other, then validated."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from fathom.settings import NULLS, ConfigError, deep_merge, short_repr, unknown,
 from fathom.spec import BACKENDS
 
 MAX_BYTES, MAX_VALUES = 5_000_000, 50_000
-"""The largest file that is read as YAML, and the most values that it may stand for."""
+"""The largest file that is read, in bytes, and the most values that it may stand for."""
 
 
 def load_config(files: Sequence[str | Path], overrides: Mapping[str, Any] | None = None) -> Config:
-    """The config of YAML files, later ones over earlier ones, with `overrides` over all.
+    """The config of YAML or JSON files, later ones over earlier ones, with `overrides` over all.
 
     Raises ConfigError, one line per problem.
     """
@@ -44,30 +44,58 @@ def _check_drops(source: str, studies: object, known: object) -> None:
 
 
 def read_yaml(file: str | Path) -> dict[str, Any]:
-    """The mapping in a YAML file. Raises ConfigError with the file, the line and the problem."""
+    """The mapping in a YAML file, or in a JSON file if its name ends in .json.
+
+    Raises ConfigError with the file, the line and the problem.
+    """
+    is_json = Path(file).suffix == ".json"
     try:
         with Path(file).open("rb") as opened:  # which may be a device without end
             content = opened.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
             raise ConfigError(f"{file}: is longer than {MAX_BYTES} bytes")
-        data = parse_yaml(content.decode("utf-8"), f"{file}:")
+        parse = parse_json if is_json else parse_yaml
+        data = parse(content.decode("utf-8"), f"{file}:")
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{file}: malformed YAML ({error})") from error
+        raise ConfigError(f"{file}: is not UTF-8 ({error})") from error
     if not isinstance(data, dict):
         raise ConfigError(f"{file}: must be a mapping with keys such as 'studies'")
     return data
+
+
+def parse_json(text: str, source: str) -> Any:  # noqa: ANN401, any data
+    """The data in a JSON text. Raises ConfigError, one line that begins with `source`."""
+    try:
+        data = json.loads(text, object_pairs_hook=_mapping, parse_constant=_refuse_constant)
+        _check_count(data)
+    except json.JSONDecodeError as e:
+        raise ConfigError(f"{source} line {e.lineno} malformed JSON ({e.msg})") from e
+    except (ValueError, RecursionError) as e:
+        raise ConfigError(f"{source} malformed JSON ({e})") from e
+    return data
+
+
+def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object. Raises ValueError for a duplicate key."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {short_repr(key)} is there twice")
+        found[key] = value
+    return found
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
 
 
 def parse_yaml(text: str, source: str) -> Any:  # noqa: ANN401, any data
     """The data in a YAML text. Raises ConfigError, one line that begins with `source`."""
     try:
         data = yaml.load(text, Loader=_Loader)  # noqa: S506, a SafeLoader
-        if _count(data, {}) > MAX_VALUES:
-            raise ValueError(
-                f"more than {MAX_VALUES} values, an alias counted as what it stands for"
-            )
+        _check_count(data)
         json.dumps(data)  # refuses what is not plain data: sets, bytes, an alias of its own parent
     # PyYAML lets all but the first through, for tags such as `!!bool x` and escapes such as
     # \UFFFFFFFF.
@@ -77,6 +105,11 @@ def parse_yaml(text: str, source: str) -> Any:  # noqa: ANN401, any data
         problem = " ".join((getattr(e, "problem", None) or str(e)).split())
         raise ConfigError(f"{source}{line} malformed YAML ({problem[:200]})") from e
     return data
+
+
+def _check_count(data: object) -> None:
+    if _count(data, {}) > MAX_VALUES:
+        raise ValueError(f"more than {MAX_VALUES} values, an alias counted as what it stands for")
 
 
 def _count(data: object, counted: dict[int, int]) -> int:

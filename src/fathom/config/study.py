@@ -197,6 +197,12 @@ class Study(Settings):
         description="names of connections, or label: {connection: name, setting: value}; recipe, "
         "optimizer, model and steps among the settings are laid over the study's own"
     )
+    extra_variants: tuple[VariantEntry, ...] = Field(
+        (),
+        exclude_if=not_,
+        description="further variants, written as `variants` are: an overlay adds its own to a "
+        "study, and each is compared with the study's plain network",
+    )
     streams: Positive = Field(4, description="S, residual streams of variants that have streams")
     depths: Annotated[list[Depth], Unique] = Field(description="L, layers")
     plain_depths: tuple[Depth, ...] = Field(
@@ -251,6 +257,10 @@ class Study(Settings):
 
     @model_validator(mode="after")
     def _can_be_trained(self) -> Study:
+        listed = [label for entry in (*self.variants, *self.extra_variants) for label in entry]
+        for label in self.extra_labels:
+            if listed.count(label) > 1:
+                raise ValueError(f"extra_variants: {label} is there already; give it another label")
         named = {
             f"contrasts.{i}.pairs": itertools.chain(*contrast.pairs)
             for i, contrast in enumerate(self.contrasts)
@@ -271,6 +281,11 @@ class Study(Settings):
                     "its own"
                 )
             key = f"variants.{label}." if self._own(label).model_fields_set else ""
+            if tasks.load(study.task).classes(study.model) == 1:
+                raise ValueError(
+                    f"{key}model: has 1 class to predict, so chance is a perfect score; make vocab "
+                    "2 or more"
+                )
             if study.optimizer.warmup_steps >= study.steps:
                 raise ValueError(
                     f"{key}optimizer.warmup_steps is {study.optimizer.warmup_steps} of "
@@ -301,6 +316,11 @@ class Study(Settings):
         """The variants' labels, in order."""
         return list(self.connections)
 
+    @property
+    def extra_labels(self) -> list[str]:
+        """The labels of `extra_variants`, in order."""
+        return [label for entry in self.extra_variants for label in entry]
+
     @cached_property
     def connections(self) -> dict[str, Any]:
         """The name or settings of each variant's connection, by label, in order."""
@@ -310,7 +330,8 @@ class Study(Settings):
     def _parsed_variants(self) -> dict[str, tuple[Any, VariantSettings]]:
         """Each variant's connection and what it changes beside that, by label, in order."""
         found = {}
-        for label, value in itertools.chain(*(entry.items() for entry in self.variants)):
+        entries = [*self.variants, *self.extra_variants]
+        for label, value in itertools.chain(*(entry.items() for entry in entries)):
             given = value if isinstance(value, Mapping) else {"connection": value}
             own = {key: given[key] for key in VariantSettings.model_fields if key in given}
             rest = {key: setting for key, setting in given.items() if key not in own}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,9 +14,11 @@ from fathom.analysis.step_times import with_times_of_networks
 from fathom.analysis.tables import (
     AXES,
     PROFILES,
+    STEPS,
     TIMES,
     counted,
     loss_units,
+    of_study,
     read_table,
     read_with_times,
     scores_of,
@@ -25,7 +27,14 @@ from fathom.analysis.tables import (
 from fathom.config import Cell, Config
 from fathom.report.explained import explained
 from fathom.report.figure_manifest import write_figure_manifest
-from fathom.report.figures import draw_figures, figures_of, figures_of_study, find, save
+from fathom.report.figures import (
+    Declaration,
+    draw_figures,
+    figures_of,
+    figures_of_study,
+    find,
+    save,
+)
 from fathom.report.figures.frames import with_loss_unit
 from fathom.report.mixing import mixing_matrices
 from fathom.report.samples import draw_samples
@@ -42,12 +51,19 @@ TABLES_OF = {
     "effective_depth": "effective_depth.csv",
     "cells": "cells.csv",
 }
-"""What only some figures read, and its table, which lies beside that of groups of seeds."""
+"""What only some figures read, and its table."""
 
 
-STUDY_TABLES = ("steps.csv.gz", "summary.csv", "effects.csv")
+STUDY_TABLES = (STEPS, "summary.csv", "effects.csv")
 OVERVIEW_TABLES = ("cells.csv", "variance.csv", "published.csv")
-"""What the figures of a study, and those over all studies, are drawn from."""
+"""What the figures of every study, and those over all studies, are drawn from."""
+
+
+def tables_of(declared: Iterable[Declaration], folder: Path) -> tuple[Path, ...]:
+    """The tables that these figures of a study are drawn from, in the folder of its tables."""
+    reads = {read for figure in declared for read in figure.reads}
+    names = *STUDY_TABLES, *(file for read, file in TABLES_OF.items() if read in reads)
+    return tuple(folder / name for name in names)
 
 
 def title_of(study: str, platform: Platform) -> str:
@@ -59,30 +75,28 @@ def draw_study(
     config: Config,
     study: str,
     platform: Platform,
-    tables: tuple[Path, ...],
+    tables: Path,
     out: Path,
     only: Sequence[str] = (),
 ) -> None:
     """Draw the figures of one study on one platform.
 
-    `tables` are those of steps, groups of seeds and effects. `only`: names of figures or metrics;
-    none means all figures of the study. Raises ConfigError for a study that the config lacks, for a
-    study or a platform that the tables lack, and for an unknown figure.
+    `tables`: the folder of the tables of all studies. `only`: names of figures or metrics; none
+    means all figures of the study. Raises ConfigError for a study that the config lacks, for a
+    platform that its tables lack, and for an unknown figure.
     """
     if study not in config.studies:
         raise ConfigError(unknown("study", study, config.studies))
     declared = [find(name) for name in only] or figures_of_study(config, study)
-    steps = read_table(tables[0], name=STUDY_TABLES[0], study=study)
-    summary, effects = (
-        read_table(file, name=name) for file, name in zip(tables[1:], STUDY_TABLES[1:], strict=True)
-    )
+    folder = of_study(tables, study)
+    inputs = tables_of(declared, folder)
+    steps, summary, effects = (read_table(folder / name) for name in STUDY_TABLES)
     of = title_of(study, platform)
     units = loss_units(config)
-    own = with_loss_unit(_rows_of(steps, study, platform), units)
+    own = with_loss_unit(_rows_of(steps, platform), units)
     if own.empty:
-        known = summary[["study", "platform"]].drop_duplicates().itertuples(index=False)
-        titles = [title_of(name, Platform.parse(key)) for name, key in known]
-        raise ConfigError(f"{tables[0]}: {unknown('study and platform', of, titles)}")
+        known = list(dict.fromkeys(summary["platform"]))
+        raise ConfigError(f"{folder}: {unknown('platform', platform.name, known)}")
     axes = own[AXES].drop_duplicates().astype(object).itertuples(index=False)
     cells, runs = [Cell(*row) for row in axes], platform.runs(config.results)
     mixing, samples = {}, []
@@ -92,11 +106,13 @@ def draw_study(
         mixing = mixing_matrices(cells, runs)
     if "samples" in reads:
         samples = draw_samples(cells, runs)
-    others = {read: tables[1].with_name(TABLES_OF[read]) for read in TABLES_OF if read in reads}
-    data = {read: read_table(file) for read, file in others.items() if read != "times"}
-    inputs = (*tables, *others.values())
-    if "times" in others:
-        with_times = read_with_times(tables[1], STUDY_TABLES[1])
+    data = {
+        read: read_table(folder / name)
+        for read, name in TABLES_OF.items()
+        if read in reads and read != "times"
+    }
+    if "times" in reads:
+        with_times = read_with_times(folder / "summary.csv")
         data["times"] = with_times_of_networks(with_times, config)
         inputs += step_times_of(config)
     labels = config.labels | labels_of(summary["platform"])
@@ -106,14 +122,14 @@ def draw_study(
         labels,
         tasks.presentation(config.studies[study].task).depth_unit,
         steps=own,
-        summary=with_loss_unit(_rows_of(summary, study, platform), units),
-        effects=_rows_of(effects, study, platform),
+        summary=with_loss_unit(_rows_of(summary, platform), units),
+        effects=_rows_of(effects, platform),
         score=scores_of(config)[study],
         mixing=mixing,
         samples=samples,
         plain=config.plain(study),
         parameters=lambda variant, depth: count_parameters(config.spec(networks[variant, depth])),
-        **{read: _rows_of(table, study, platform) for read, table in data.items()},
+        **{read: _rows_of(table, platform) for read, table in data.items()},
     )
     keep(figures, out, of, inputs)
 
@@ -168,6 +184,6 @@ def keep(figures: dict[str, Figure], out: Path, of: str, inputs: Sequence[Path])
     write_figure_manifest(out, figures, of, inputs)
 
 
-def _rows_of(table: pd.DataFrame, study: str, platform: Platform) -> pd.DataFrame:
-    """The rows of one study on one platform."""
-    return table[(table["study"] == study) & (table["platform"] == platform.name)]
+def _rows_of(table: pd.DataFrame, platform: Platform) -> pd.DataFrame:
+    """The rows of one platform."""
+    return table[table["platform"] == platform.name]

@@ -11,6 +11,7 @@ import math
 import re
 import shutil
 import tempfile
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from markupsafe import Markup
 
 from fathom import __version__
 from fathom.analysis.claims import Published
+from fathom.analysis.tables import STEPS, of_study
 from fathom.config import Config
 from fathom.models.connections.constraints import Sinkhorn
 from fathom.report.figure_manifest import content
@@ -69,7 +71,7 @@ def write_source(
     environment.filters |= {"literal": as_literal, "code": Markup}
     environment.globals |= context | {
         "find_figure": partial(find_figure, figures, root),
-        "hashes_of_tables": hash_tables(folder / "tables"),
+        "hashes_of_tables": hash_tables(folder / "tables", config.studies),
         "fathom_version": __version__,
         "passes": Sinkhorn.model_fields["iterations"].default,
         "initial_slope": lambda streams: math.log10(math.e + (streams - 1) / math.e),
@@ -130,10 +132,11 @@ def find_figure(figures: Path, root: Path, *path: str) -> str:
     return ""
 
 
-def hash_tables(tables: Path) -> str:
-    """SHA-256 of what the tables that it reads hold, unpacked and in the order of their names."""
-    names = sorted([*(f"{table}.csv" for table in TABLES), "steps.csv.gz"])
+def hash_tables(tables: Path, studies: Iterable[str]) -> str:
+    """SHA-256 of what the tables that it reads hold, in the order of their names, and all steps."""
+    files = [tables / f"{table}.csv" for table in sorted(TABLES)]
+    files += [of_study(tables, study) / STEPS for study in studies]
     found = hashlib.sha256()
-    for name in names:
-        found.update(content(tables / name))
+    for file in files:
+        found.update(content(file))
     return found.hexdigest()

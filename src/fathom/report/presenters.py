@@ -26,8 +26,13 @@ SCORE = "score"
 """The columns of every task's score."""
 
 
+MIXING = tasks.Table(
+    "What H_res learned",
+    ("H_res_distance_final", "H_res_moved"),
+    "A scheme may start far from the identity: only what has moved was learned.",
+)
 LAYERS = tasks.Table("Layers that matter", ("layers_that_matter",))
-"""Of studies that measure the score without each block."""
+"""Of studies whose schemes mix streams, and of those that measure the score without each block."""
 
 
 class StudyPresenter:
@@ -193,8 +198,8 @@ class StudyPresenter:
         return {"columns": columns, "rows": rows, "zeros": zeros}
 
     def evidence(self) -> Iterator[tuple[tasks.Table, list[str]]]:
-        """The task's tables, and that of layers, each with its metrics that runs have."""
-        for table in (*self.task.tables, LAYERS):
+        """The task's tables, and those of all tasks, each with its metrics that runs have."""
+        for table in (*self.task.tables, MIXING, LAYERS):
             if metrics := [name for name in table.metrics if self.has(name)]:
                 yield table, metrics
 

@@ -22,10 +22,10 @@ from fathom.analysis.claims import Published, write_claims
 from fathom.analysis.effective_depth import write_effective_depth
 from fathom.analysis.effects import write_effects
 from fathom.analysis.platforms import Platform
-from fathom.analysis.tables import write_tables
+from fathom.analysis.tables import of_study, write_tables
 from fathom.config import Config
 from fathom.report import kept
-from fathom.report.draw import OVERVIEW_TABLES, STUDY_TABLES, TABLES_OF, step_times_of, title_of
+from fathom.report.draw import OVERVIEW_TABLES, step_times_of, tables_of, title_of
 from fathom.report.figure_manifest import MANIFEST, content, read_figure_manifest
 from fathom.report.figures import figures_of, figures_of_study, files_of
 from fathom.report.page import PAGE, page_of, write_page
@@ -279,15 +279,14 @@ def _figure_sets(config: Config, runs: Sequence[Run], tables: Path) -> Iterator[
         for run in runs
         if (is_local := _is_local(config, run)) or run.status == "imported"
     }
-    inputs = tuple(tables / name for name in STUDY_TABLES)
     for study, platform in measured:
         declared = figures_of_study(config, study)
         names = tuple(figure.name for figure in declared)
         folder, of = figures / study / platform.name, title_of(study, platform)
-        reads = {read for figure in declared for read in figure.reads}
-        others = [tables / file for read, file in TABLES_OF.items() if read in reads]
-        others += step_times_of(config) if "times" in reads else []
-        yield FigureSet(folder, names, of, (*inputs, *others))
+        inputs = tables_of(declared, of_study(tables, study))
+        if any("times" in figure.reads for figure in declared):
+            inputs += step_times_of(config)
+        yield FigureSet(folder, names, of, inputs)
     inputs = tuple(tables / name for name in OVERVIEW_TABLES)
     yield FigureSet(figures / "overview", tuple(figures_of("overview")), "overview", inputs)
     for cell in config.cells() if (figures / "cells").is_dir() else ():

@@ -286,7 +286,7 @@ PRESENTATION = Presentation(
     unit="character",
     sizes=sizes,
     tables=(
-        Table("Streams", ("stream_similarity_final", "H_res_distance_final")),
+        Table("Streams", ("stream_similarity_final",)),
         Table("Time", ("seconds",)),
     ),
     figures=("validation", "final_bits", "similarity", "gates", "trade_off"),

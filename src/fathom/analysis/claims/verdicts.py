@@ -39,7 +39,7 @@ from fathom.analysis.tables import (
     TIMES,
     counted,
     mean_with_ci,
-    read_table,
+    read_steps,
     read_with_times,
     save_tables,
     scores_of,
@@ -52,7 +52,7 @@ from fathom.settings import join_values
 def write_claims(config: Config, published: Published, folder: Path) -> None:
     """Write published.csv, thresholds.csv, claims.csv and verdicts.csv beside the other tables."""
     cells, summary = (read_with_times(folder / name) for name in TIMES)
-    steps = read_table(folder / "steps.csv.gz")
+    steps = read_steps(folder, config.studies)
     claims = claims_table(config, cells, steps, published)
     tables = {
         "published.csv": published_table(config, summary, published),

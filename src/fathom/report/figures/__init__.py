@@ -22,8 +22,8 @@ What others use:
     Declaration.name .reads .caption .label .module
     files_of(folder, name)             the files of a figure, one for each format
 
-    fathom figures --config FILE --study NAME --platform PLATFORM --steps FILE --summary FILE
-                   --effects FILE --out FOLDER [--only FIGURE …]
+    fathom figures --config FILE --study NAME --platform PLATFORM --tables FOLDER --out FOLDER
+                   [--only FIGURE …]
     fathom overview-figures --config FILE --cells FILE --variance FILE --published FILE --out FOLDER
     fathom cell-figures RUN --out FOLDER
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from fathom import tasks
-from fathom.analysis.tables import counted, loss_units, read_table, scores_of
+from fathom.analysis.tables import counted, loss_units, read_steps, read_table, scores_of
 from fathom.config import Config, common_depth
 from fathom.metrics import Score
 from fathom.report.figures.frames import constant, first_nonfinite, with_loss_unit
@@ -33,9 +33,8 @@ DASHES = ([], [8, 3], [2, 3], [8, 3, 2, 3], [16, 4], [16, 4, 2, 4])
 def studies_of(config: Config, tables: Path, labels: Mapping[str, str]) -> dict[str, Any]:
     """What the explorer draws of each study with runs that count, in the order of the config."""
     units = loss_units(config)
-    steps, cells = (
-        with_loss_unit(read_table(tables / name), units) for name in ("steps.csv.gz", "cells.csv")
-    )
+    steps = with_loss_unit(read_steps(tables, config.studies), units)
+    cells = with_loss_unit(read_table(tables / "cells.csv"), units)
     steps, cells = dict(list(steps.groupby("study"))), dict(list(counted(cells).groupby("study")))
     return {
         name: study_data(config, name, steps[name], cells[name], labels)
