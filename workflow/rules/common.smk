@@ -5,6 +5,7 @@ import importlib
 import importlib.util
 import json
 import shlex
+from collections import Counter
 
 from fathom import datasets
 from fathom.analysis.platforms import Platform
@@ -17,7 +18,7 @@ from fathom.runs.bundle import refused_file
 from fathom.runs.code_hash import code_hash, digits
 from fathom.runs.folder import FILES, MANIFEST
 from fathom.runs.training_code import training_code_hash
-from fathom.runs.validate import imported_runs
+from fathom.runs.validate import imported_runs, validate_run
 
 if IS_MODULE:
     CONFIG = or_exit(check_config, config)
