@@ -1,7 +1,7 @@
 """Judge run folders, and find those of a config.
 
-Whoever asks whether a run is current asks `validate_run`: tables, reports, `fathom status`, `verify`,
-`train` and `train-all`, and Snakemake's plan. Nothing here writes.
+Everyone who needs to know whether a run is current asks `validate_run`: tables, reports, `fathom
+status`, `verify`, `train` and `train-all`, and Snakemake's plan. Nothing here writes.
 """
 
 from __future__ import annotations
