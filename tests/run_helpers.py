@@ -39,6 +39,8 @@ TINY = {
 """A study that is trained in no time, but for its backends."""
 RUN_FILES = ("spec.json", "metrics.jsonl", "mixing.safetensors", "manifest.json")
 """What a run holds, the manifest last."""
+ARRIVED = {*RUN_FILES, "verdict.json"}
+"""What there is of a run that was trained or imported."""
 
 CPU = {"framework_version": "2.0.0", "kind": "cpu", "name": "Test CPU"}
 GPU = {"framework_version": "2.0.0", "kind": "cuda", "name": "Test GPU", "driver": "CUDA 13.0"}

@@ -21,7 +21,7 @@ from fathom.config import installed_backends, load_config
 from fathom.runs.checkpoint import Checkpoint
 from fathom.runs.validate import find_runs
 from fathom.system.errors import PACKAGES
-from run_helpers import RUN_FILES, TINY
+from run_helpers import ARRIVED, TINY
 
 BACKENDS = installed_backends()
 BACKEND = BACKENDS[0] if BACKENDS else "torch"
@@ -276,7 +276,7 @@ def test_every_chosen_cell_is_trained(folder, fathom, patterns, trained):
     count = len(trained)
     assert [line for line in errors if line.startswith(f"[{count}/{count}]") and ": done" in line]
     for manifest in folder.rglob("manifest.json"):
-        assert {file.name for file in manifest.parent.iterdir()} == set(RUN_FILES)
+        assert {file.name for file in manifest.parent.iterdir()} == ARRIVED
 
 
 def test_only_what_is_missing_corrupt_or_stale_is_trained(trained, fathom):

@@ -22,7 +22,15 @@ from fathom.config import BACKENDS, check_config, load_config
 from fathom.settings import ConfigError, validate
 from run_helpers import GPU_PLATFORM, config_with
 from tables_helpers import (
-    TOLD, curve, frame, half_width, published_with, run, save_by_study, seeds, unlike_others,
+    TOLD,
+    curve,
+    frame,
+    half_width,
+    published_with,
+    run,
+    save_by_study,
+    seeds,
+    unlike_others,
 )  # fmt: skip
 
 NAN = math.nan

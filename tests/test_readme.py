@@ -52,5 +52,6 @@ def test_what_a_section_says_works(name, tmp_path, monkeypatch) -> None:
             shell(content, tmp_path)
         else:
             (tmp_path / first.removeprefix("# ")).write_text(rest)
-    runs = list((tmp_path / "results/runs").rglob("manifest.json"))
+    assert not (tmp_path / "results/runs").exists()  # those of config.yaml
+    runs = list((tmp_path / "results").rglob("manifest.json"))
     assert len(runs) == (6 if name == "your-own-study" else 1)

@@ -21,7 +21,7 @@ from fathom.runs.training import environment, evaluate_run, run_cell
 from fathom.runs.validate import validate_run
 from fathom.system.files import locked
 from fathom.tasks import Problem, outcome_of
-from run_helpers import RUN_FILES, read_manifest, seal
+from run_helpers import ARRIVED, RUN_FILES, read_manifest, seal
 
 MIXING = "mixing.safetensors"
 CPU = Compute(device="cpu")
@@ -69,7 +69,7 @@ def test_a_run_and_its_manifest(backend, spec_on, tmp_path):
     spec, seen = spec_on(backend), []
     said = run_cell(spec, tmp_path / "run", CHECKPOINTS, lambda chunk: seen.extend(chunk.rows))
     assert [file.name for file in tmp_path.iterdir()] == ["run"]
-    assert files_in(tmp_path / "run") == set(RUN_FILES)
+    assert files_in(tmp_path / "run") == ARRIVED
     found = validate_run(tmp_path / "run", spec)
     assert (found.status, found.reason) == ("measured", "")
     rows = read_rows(tmp_path / "run")
@@ -194,7 +194,7 @@ def test_an_interrupted_training_goes_on_as_if_nothing_had_happened(
     assert_same_numbers(tmp_path / "broken", tmp_path / "whole")
     # Rows come after 1 and 11 steps: the interruption at 11 fell back to the save at 1.
     assert read_manifest(tmp_path / "broken")["resumed_at_steps"] == [1]
-    assert files_in(tmp_path / "broken") == set(RUN_FILES)
+    assert files_in(tmp_path / "broken") == ARRIVED
 
 
 def test_a_training_that_is_interrupted_twice_goes_on_twice(connect_cpu, spec_on, tmp_path):
@@ -319,7 +319,7 @@ def test_a_new_training_replaces_an_older_run(connect_cpu, spec_on, tmp_path):
     backend = connect_cpu("torch")
     run_cell(spec_on(backend, seed=1), tmp_path, CPU)
     run_cell(spec_on(backend, seed=2), tmp_path, CPU)
-    assert files_in(tmp_path) == set(RUN_FILES)
+    assert files_in(tmp_path) == ARRIVED
     assert read_manifest(tmp_path)["spec_hash"] == spec_on(backend, seed=2).hash()
 
 
@@ -362,7 +362,7 @@ def image_spec(spec_on):
 def test_weights_give_what_was_measured_after_training_again(backend, image_spec, images, tmp_path):
     spec, folder = image_spec(backend), tmp_path / "run"
     run_cell(spec, folder, images)
-    assert files_in(folder) == {*RUN_FILES, "weights.safetensors"}
+    assert files_in(folder) == {*ARRIVED, "weights.safetensors"}
     assert validate_run(folder, spec).status == "measured"
     last = read_rows(folder)[-1]
     names = (

@@ -23,7 +23,7 @@ from run_helpers import TINY
 
 PROJECT = Path(__file__).parents[2]
 PACKAGE = Path(fathom.__file__).parent
-RUN_FILES = {"spec.json", "metrics.jsonl", "mixing.safetensors", "manifest.json"}
+RUN_FILES = {"spec.json", "metrics.jsonl", "mixing.safetensors", "manifest.json", "verdict.json"}
 STUDY = {**TINY, "variants": ["mhc"], "backends": list(installed_backends()), "steps": 600}
 SECONDS = 300
 """No command here takes as long, unless it hangs."""

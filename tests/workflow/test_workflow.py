@@ -219,7 +219,7 @@ def test_a_dry_run_says_what_would_run_and_why_on_a_screen(untouched, workflow):
         f"{SRC}backends/mlx.py", "staticmethod(mx.tanh)", "staticmethod(lambda x: mx.tanh(x))"
     )
     why = dict(re.findall(r"^(.*?)  +[0-9]+  (.*)$", workflow.smoke("-n", "all").stdout, re.M))
-    found = "code and settings changed (4), settings changed (3), not made yet (1)"
+    found = "spec differs (7), not made yet (1)"
     assert why["train depth-mlx"] == found
     assert why["reports"] == "an input is made again"
 

@@ -5,6 +5,7 @@ import importlib
 import importlib.util
 import json
 import shlex
+from collections import Counter
 
 from fathom import datasets
 from fathom.analysis.platforms import Platform
@@ -12,18 +13,20 @@ from fathom.config import BACKENDS, Cell, check_config, installed_backends, load
 from fathom.report.figure_manifest import MANIFEST as FIGURE_MANIFEST
 from fathom.report.figures import figures_of, figures_of_study, files_of
 from fathom.report.mixing import mixing_file, shown_cells
+from fathom.report.reports import check_folder
 from fathom.report.samples import sampled_cells
 from fathom.runs.bundle import refused_file
 from fathom.runs.code_hash import code_hash, digits
 from fathom.runs.folder import FILES, MANIFEST
 from fathom.runs.training_code import training_code_hash
-from fathom.runs.validate import imported_runs
+from fathom.runs.validate import imported_runs, validate_run
 
 if IS_MODULE:
     CONFIG = or_exit(check_config, config)
     CONFIG_FILES, CONFIG_CHANGES = [f"{CONFIG.report_folder}/config.json"], {}
 else:
     CONFIG = or_exit(load_config, CONFIG_FILES, CONFIG_CHANGES)
+or_exit(check_folder, CONFIG)
 
 # Jobs use the interpreter that runs Snakemake, or that of their conda environment; PYTHONPATH lets
 # both find fathom. How jobs compute is no parameter, since it changes no result.

@@ -46,6 +46,8 @@ def describe_job(rule_name, wildcards):
 
 def describe_reason(job):
     """Why a job runs, in a few words."""
+    if is_training(job) and (why := why_again(job)):
+        return why.partition(":")[0]
     names, changed = reason_of(job)
     words = next((words for name, words in REASONS.items() if name in names), "always runs")
     if str(job.params.get("code_hash")) not in changed:

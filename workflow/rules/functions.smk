@@ -29,6 +29,28 @@ def spec_of(wildcards):
     return or_exit(spec_of_cell, cell)
 
 
+def is_training(job):
+    """By its outputs: a module's user may have renamed the rule."""
+    return job.output.get("manifest") is not None
+
+
+@functools.cache
+def why_again(job):
+    """Why a cell that has a run is trained again; empty if its run is current or not complete."""
+    folder = Path(job.output.manifest).parent
+    run = or_exit(validate_run, folder, spec_of(job.wildcards))
+    if run.counts or not all(Path(file).exists() for file in job.output):
+        return ""
+    return run.reason if run.status == "stale" else f"{run.status}: {run.reason}"
+
+
+def tell_reasons(reasons):
+    """Say in one line how many runs are trained again, and why: what most of them have in common."""
+    each = [f"{why} ({n})" for why, n in Counter(reasons).most_common(3)]
+    more = "; `fathom status` names the others" if len(set(reasons)) > len(each) else ""
+    warn(f"{len(reasons)} runs are not current and train again: {'; '.join(each)}{more}")
+
+
 def data_of(wildcards):
     """The data set that a cell reads, if it needs one."""
     dataset = DATASET_OF.get(spec_of(wildcards).study)

@@ -61,3 +61,41 @@ def reason_of(job):
     reason = workflow.dag.reason(job)
     changed = getattr(reason.params_changed, "only_new", ())
     return set(reason.get_names()), " ".join(map(str, changed))
+
+
+def judge_jobs(is_judged, why_again, tell):
+    """Let a judgement of our own decide about jobs for which `is_judged(job)` holds.
+
+    `why_again(job)` is why a job whose files are there runs again; if empty, it does not. What
+    Snakemake has recorded of parameters, inputs and interruptions counts for nothing then. As ever it
+    makes missing files, and what the user forces. `tell` gets the reasons of the plan, if there are any.
+    Snakemake's setting `forcerun` would add targets.
+    """
+    prepare = workflow._prepare_dag
+
+    def unless_judged(changes):
+        return lambda job, file=None: () if is_judged(job) else changes(job, file)
+
+    def prepare_and_judge(*arguments, **settings):
+        prepare(*arguments, **settings)
+        dag, records = workflow.dag, workflow.persistence
+        check_incomplete = dag.check_incomplete
+        for name in ("params_changed", "input_changed", "code_changed", "software_stack_changed"):
+            setattr(records, name, unless_judged(getattr(records, name)))
+
+        async def judge():
+            forced = set(dag.forcefiles)
+            await check_incomplete()
+            reasons = []
+            for job in filter(is_judged, dag.jobs):
+                dag.forcefiles.difference_update(set(job.output) - forced)
+                if why := why_again(job):
+                    dag.forcefiles.update(job.output)
+                    reasons.append(why)
+            if reasons:
+                tell(reasons)
+
+        dag.check_incomplete = judge
+
+    if workflow.is_main_process:
+        workflow._prepare_dag = prepare_and_judge

@@ -1,4 +1,7 @@
 # One job per cell, and one target per study.
+#
+# A cell is trained where its run is missing or not current. `fathom.runs.validate` judges that, as for
+# `fathom status`: parameters, times and what Snakemake recorded decide nothing.
 
 
 CELL = "{study}/{depth}L/{variant}/{backend}/seed{seed}"
@@ -37,13 +40,13 @@ rule train:
         at_once=1,
     params:
         spec=lambda w: spec_of(w).json(),
-        spec_hash=lambda w: spec_of(w).hash(),
-        code_hash=lambda w: training_code_hash(spec_of(w)),
-        device=CONFIG.compute.device,
         folder=subpath(output.manifest, parent=True),
     shell:
         "fathom job {params.spec:q} --out {params.folder:q}"
         ' --compute "$FATHOM_COMPUTE" 2> {log:q}'
+
+
+judge_jobs(is_training, why_again, tell_reasons)
 
 
 for name in STUDIES:

@@ -45,13 +45,22 @@ README = Path("README.md")
 PICTURES = Path("docs/images/explained")
 
 
+def _read_own(files: Sequence[Path], overrides: Sequence[str] = ()) -> Config:
+    """The config. Raises ConfigError if the folder of its reports has those of another one."""
+    from fathom.report.reports import check_folder
+
+    settings = read_config(files, overrides)
+    check_folder(settings)
+    return settings
+
+
 def _read(
     files: Sequence[Path], published: Path, overrides: Sequence[str] = ()
 ) -> tuple[Config, Published, Path]:
     """The config, the published values checked against it, and the folder of its results."""
     from fathom.analysis.claims import load_published
 
-    settings = read_config(files, overrides)
+    settings = _read_own(files, overrides)
     return settings, load_published(published, settings), Path(settings.report_folder)
 
 
@@ -147,7 +156,7 @@ def tables(config: ConfigFiles = DEFAULT_CONFIG) -> None:
     from fathom.analysis.effects import write_effects
     from fathom.analysis.tables import write_tables
 
-    settings = read_config(config)
+    settings = _read_own(config)
     folder = Path(settings.report_folder) / "tables"
     write_tables(settings, folder)
     write_attribution(settings, folder)

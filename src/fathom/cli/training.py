@@ -51,12 +51,16 @@ def train(
     override: Overrides = [],  # noqa: B006, typer copies it
     device: Device = None,
     threads: Threads = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Train even if a run of another spec is there.")
+    ] = False,
 ) -> None:
     """Train one cell of a study.
 
     Options for which the study lists only one value can be omitted; values that it does not list
-    are allowed. An interrupted training resumes from its checkpoint. The run folder holds
-    spec.json, metrics.jsonl, mixing.safetensors and manifest.json.
+    are allowed. An interrupted training resumes from its checkpoint. A run of another spec is
+    replaced, and a current one trained again, only with --replace. The run folder holds spec.json,
+    metrics.jsonl, mixing.safetensors and manifest.json.
     """
     from fathom.runs.folder import run_folder
 
@@ -65,7 +69,9 @@ def train(
     spec = _spec_of(settings, name, wanted)
     settings.check_trains([name])
     compute = changed(settings.compute, device=device, threads=threads)
-    _train(spec, out or run_folder(Path(settings.results), spec.cell), compute)
+    folder = out or run_folder(Path(settings.results), spec.cell)
+    if replace or _is_free(folder, spec):
+        _train(spec, folder, compute)
 
 
 @app.command("train-all", epilog=example("fathom train-all 'depth-mlx/*' --jobs 2"))
@@ -262,6 +268,24 @@ def _spec_of(settings: Config, name: str, wanted: dict[str, Any]) -> Spec:
             raise ConfigError(f"{name}: add --{axis}, one of {known}")
         values[axis] = listed[0] if value is None else value
     return settings.spec(Cell(name, **values))
+
+
+def _is_free(folder: Path, spec: Spec) -> bool:
+    """Whether a training into the folder loses nothing; says so if it holds the spec's own run.
+
+    Exits with status 1 if it holds a whole run of another spec.
+    """
+    from fathom.runs.validate import validate_run
+
+    found = validate_run(folder, spec)
+    if found.status == "stale" and found.manifest.spec_hash != spec.hash():
+        fail(
+            f"{folder}: holds a run of another spec ({found.reason}); add --replace to train in "
+            "its place, or keep it: --out FOLDER, or --set results=FOLDER"
+        )
+    if found.counts:
+        say(f"{folder}: holds this run already, and it is current; --replace trains it again")
+    return not found.counts
 
 
 def _train(spec: Spec, out: Path, compute: Compute) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from fathom.config import Config
 from fathom.settings import ConfigError
+from fathom.system.text import load_json, one_line
 
 STUDY = "STUDY"
 """Stands, in the name of a template, for every study of the config."""
@@ -20,6 +21,28 @@ ANSWERS = "answers"
 
 DOCUMENTS = ("definitions.md", "schemes.md")
 """The files of docs that reports lead to; the page has them too."""
+
+
+CONFIG = "config.json"
+"""The config that the reports beside it are of."""
+
+
+def check_folder(config: Config) -> None:
+    """Raise ConfigError if the folder of reports has those of a config without any of its studies.
+
+    A config that was edited has some of them still.
+    """
+    file = Path(config.report_folder) / CONFIG
+    try:
+        there = load_json(file.read_text(encoding="utf-8"))["studies"].keys()
+    except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        return  # nothing is there, or nothing that says whose it is
+    if there and there.isdisjoint(config.studies):
+        raise ConfigError(
+            f"{file}: is of a config with other studies ({one_line(', '.join(there), 60)}), whose "
+            f"reports would be replaced; add `results: {config.results}/NAME` to yours, or delete "
+            "this file if yours takes its place"
+        )
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from fathom.runs.folder import (
     RunError,
     check_run,
     read_manifest,
+    receive_run,
     run_folder,
 )
 from fathom.runs.incoming import incoming, move_in
@@ -206,9 +207,11 @@ def unpack(file: Path, staging: Path, *, check: bool = True) -> dict[Cell, Manif
             cells = _extract(_Bounded(unzipped, limit), staging)
         for cell in cells if check else ():
             _make_rows(staging / cell.path())
-        manifests = {cell: read_manifest(staging / cell.path()) for cell in cells}
+        manifests = {}
+        for cell in cells:
+            folder = staging / cell.path()
+            manifests[cell] = receive_run(folder, cell) if check else read_manifest(folder)
         for cell, manifest in manifests.items() if check else ():
-            check_run(staging / cell.path(), manifest, cell)
             if not 0 < len(manifest.platform) <= MAX_PLATFORM:
                 raise BundleError(
                     f"{cell}: device and system make a platform of {len(manifest.platform)} "

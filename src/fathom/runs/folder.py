@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 from pydantic import Field
@@ -52,6 +52,9 @@ RUN_FILES = (*FILES, MANIFEST)
 WEIGHTS = "weights.safetensors"
 """The last parameters: a run holds them too if its study asks for it."""
 
+VERDICT = "verdict.json"
+"""What was found out about a run when it arrived. It is of this machine: no bundle carries it."""
+
 PARTIAL = ".partial"
 """The folder of a training that is not over."""
 
@@ -82,6 +85,14 @@ class ListedFile(Settings):
 
     sha256: PlainText
     bytes: NonNegative
+
+
+class Verdict(Settings):
+    """`verdict.json`: the content of the files that a manifest lists was checked, and is valid."""
+
+    format: Literal[1] = 1
+    manifest: PlainText = Field(description="its `sha256`; of other files this says nothing")
+    content: Literal["valid"] = "valid"
 
 
 class Manifest(Settings):
@@ -152,7 +163,8 @@ def write_run(
     `weights`: None if the run keeps none. `facts`: the fields of the manifest that do not follow
     from the files.
     """
-    (folder / MANIFEST).unlink(missing_ok=True)
+    for name in (VERDICT, MANIFEST):
+        (folder / name).unlink(missing_ok=True)
     for left in folder.glob(".*.tmp"):  # by a training that was killed while it wrote
         left.unlink(missing_ok=True)
     write_json(folder / SPEC, spec.model_dump())
@@ -271,6 +283,23 @@ def read_manifest(folder: Path) -> Manifest:
     if manifest.sha256 != manifest_hash(content):
         raise RunError(f"{file}: its content does not have the SHA-256 that it names")
     return manifest
+
+
+def receive_run(folder: Path, cell: Cell) -> Manifest:
+    """Check a run that has just arrived, and write its verdict. Raises RunError."""
+    manifest = read_manifest(folder)
+    check_run(folder, manifest, cell)
+    write_json(folder / VERDICT, Verdict(manifest=manifest.sha256).model_dump())
+    return manifest
+
+
+def is_known_valid(folder: Path, manifest: Manifest) -> bool:
+    """Whether a verdict says that files with the hashes of this manifest have valid content."""
+    try:
+        verdict = read_with(partial(validate, Verdict), folder / VERDICT)
+    except RunError:
+        return False
+    return verdict.manifest == manifest.sha256
 
 
 def check_run(folder: Path, manifest: Manifest, cell: Cell) -> Problem:

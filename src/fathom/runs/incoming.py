@@ -6,7 +6,7 @@ import math
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from fathom.system.files import locked
@@ -20,7 +20,10 @@ PARTS = 6
 
 @contextmanager
 def incoming(home: Path) -> Iterator[Path]:
-    """A folder inside `home`, which no other import cleans up meanwhile."""
+    """A folder inside `home`, which no other import cleans up meanwhile.
+
+    Cleans up after imports that were killed, first.
+    """
     home.mkdir(parents=True, exist_ok=True)
     with locked(home, math.inf) as is_locked:
         if is_locked:
@@ -40,14 +43,6 @@ def move_in(run: Path, target: Path, home: Path, folder: Path) -> None:
         aside.parent.mkdir(parents=True, exist_ok=True)
         target.replace(aside)
     run.replace(target)
-
-
-def recover(home: Path) -> None:
-    """Clean up after a killed import, if nothing is being imported and it can be done here."""
-    if any(home.glob(f"{PREFIX}*")):
-        with suppress(OSError), locked(home, 0) as is_locked:
-            if is_locked:
-                _clean_up(home)
 
 
 def _clean_up(home: Path, pattern: str = f"{PREFIX}*") -> None:

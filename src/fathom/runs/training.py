@@ -7,7 +7,7 @@ import platform
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +23,7 @@ from fathom.backends import Backend, memory_errors
 from fathom.config import Compute, Spec
 from fathom.runs import code_hash
 from fathom.runs.checkpoint import Checkpoint
-from fathom.runs.folder import PARTIAL, WEIGHTS, RunError, check_weights, write_run
+from fathom.runs.folder import PARTIAL, WEIGHTS, RunError, check_weights, receive_run, write_run
 from fathom.runs.training_code import training_code
 from fathom.system.files import locked
 from fathom.system.hardware import operating_system, peak_host_memory_bytes, processor
@@ -89,6 +89,8 @@ def run_cell(
         }
         mixing = learned_mixing(problem, backend, params)
         write_run(folder, spec, rows, mixing, params if spec.weights else None, facts)
+        with suppress(RunError):  # without a verdict whoever reads the run finds what is wrong
+            receive_run(folder, spec.cell)
         shutil.rmtree(folder / PARTIAL, ignore_errors=True)
     return tasks.outcome_of(spec, rows)[0]
 

@@ -1,4 +1,8 @@
-"""Validate run folders, and find those of a config."""
+"""Judge run folders, and find those of a config.
+
+Everyone who needs to know whether a run is current asks `validate_run`: tables, reports, `fathom
+status`, `verify`, `train` and `train-all`, and Snakemake's plan. Nothing here writes.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +22,11 @@ from fathom.runs.folder import (
     RunError,
     check_content,
     check_files,
+    is_known_valid,
     read_json,
     read_manifest,
     run_folder,
 )
-from fathom.runs.incoming import recover
 from fathom.runs.receipts import NOT_REPEATED, Replay, read_replays
 from fathom.runs.run import Run, group_runs, manifests_of
 from fathom.runs.training_code import starts, training_code, training_code_hash
@@ -30,7 +34,11 @@ from fathom.system.text import one_line
 
 
 def validate_run(folder: Path, spec: Spec, *, imported: bool = False) -> Run:
-    """Validate the run in `folder` against its manifest, the spec and today's code."""
+    """Judge the run in `folder` by its manifest, the spec and today's code.
+
+    Its files are compared with the hashes in the manifest. Their content was checked when the run
+    arrived (`receive_run`); it is checked here where no verdict says so.
+    """
     manifest: Manifest | None = None
 
     def found(status: str, reason: str = "", platform: str = "") -> Run:
@@ -47,7 +55,8 @@ def validate_run(folder: Path, spec: Spec, *, imported: bool = False) -> Run:
         check_files(folder, manifest, spec.cell)
         if why_stale := _why_stale(folder, manifest, spec):
             return found("stale", one_line(why_stale), manifest.platform)
-        check_content(folder, manifest)  # a stale run may have the format of an older code
+        if not is_known_valid(folder, manifest):
+            check_content(folder, manifest)  # a stale run may have the format of an older code
     except RunError as error:
         return found("corrupt", one_line(_inside(folder, error)))
     return found("imported" if imported else "measured", platform=manifest.platform)
@@ -91,7 +100,7 @@ def compare_specs(old: dict[str, Any], new: dict[str, Any], prefix: str = "") ->
 
 
 def find_runs(config: Config) -> list[Run]:
-    """Every run of the config's cells, trained here or imported, validated.
+    """Every run of the config's cells, trained here or imported, judged as `validate_run` does.
 
     A cell without any run has one of status `missing`. With `train: false`, runs of this machine
     are ignored. Raises RunError for a damaged receipt, and where nothing can count.
@@ -111,7 +120,7 @@ def find_runs(config: Config) -> list[Run]:
 
 
 def imported_runs(config: Config, studies: Collection[str] = ()) -> list[Run]:
-    """Every imported run of the config's cells, or of these studies', validated.
+    """Every imported run of the config's cells, or of these studies', judged.
 
     Raises RunError for a damaged receipt, and if there is no run where no other could count.
     """
@@ -173,6 +182,5 @@ def _apply_replay(run: Run, replay: Replay | None) -> Run:
 
 def imported_platforms(results: Path) -> list[Path]:
     """The folders that bundles were imported into, one for each platform."""
-    recover(results / "imported")
     # An import unpacks into a folder whose name begins with a dot: what is in it is unchecked.
     return sorted(folder for folder in results.glob("imported/[!.]*") if folder.is_dir())

@@ -1,0 +1,270 @@
+"""One notion of a current run: everyone who asks gets the same answer."""
+
+import csv
+import json
+import os
+import shutil
+import sys
+from base64 import urlsafe_b64encode
+from dataclasses import astuple
+from pathlib import Path
+
+import pytest
+
+from command_helpers import shell
+from conftest import SMOKE, own_lines
+from fathom import cli
+from fathom.analysis.claims import load_published
+from fathom.analysis.tables import write_tables
+from fathom.config import Cell, load_config
+from fathom.report.verify import verify
+from fathom.runs import folder as runs
+from fathom.runs.status import status_of
+from run_helpers import seal, write_manifest
+
+pytestmark = pytest.mark.slow
+
+FILES = ("config.yaml", *SMOKE[1:])
+OPTIONS = [word for name in FILES for word in ("-c", name)]
+AXES = ("depth", "variant", "backend", "seed")
+
+
+def run_of(cell):
+    return Path("results/smoke/runs") / cell
+
+
+def train(cell, *options):
+    """`fathom train` by hand."""
+    study, *values = astuple(Cell.parse(cell))
+    axes = [f"--{axis}={v}" for axis, v in zip(AXES, values, strict=True)]
+    cli.main(["train", study, *axes, *OPTIONS, *options])
+
+
+# --- situations: what befalls a run of a finished `snakemake all` --------------------------------
+
+
+def nothing(cell):
+    pass
+
+
+def never_trained(cell):
+    shutil.rmtree(run_of(cell))
+
+
+def another_spec_by_hand(cell):
+    train(cell, "--set", f"studies.{cell.partition('/')[0]}.optimizer.lr=0.5", "--replace")
+
+
+def trained_again_by_hand(cell):
+    train(cell, "--replace")
+
+
+def other_code(cell):
+    manifest = json.loads((run_of(cell) / "manifest.json").read_text())
+    manifest["code"]["fathom.train:train"] = "0" * 16
+    write_manifest(run_of(cell), manifest)
+
+
+def truncated_with_its_old_time(cell):
+    file = run_of(cell) / "metrics.jsonl"
+    before = file.stat()
+    file.write_bytes(file.read_bytes()[:-200])
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def touched(cell):
+    for file in run_of(cell).iterdir():
+        os.utime(file, (1, 1) if file.name == "spec.json" else None)
+
+
+def killed_half_way(cell):
+    (run_of(cell) / "manifest.json").unlink()
+    (run_of(cell) / ".partial").mkdir()
+
+
+def as_imported(cell):
+    """The run is of another platform, and none was trained here."""
+    platform = runs.read_manifest(run_of(cell)).platform
+    target = Path("results/smoke/imported", platform, cell)
+    target.parent.mkdir(parents=True)
+    run_of(cell).rename(target)
+    return target
+
+
+def imported_and_not_repeated(cell):
+    """Of the other code, its first steps are not those of today's."""
+    target = as_imported(cell)
+    rows = [json.loads(line) for line in (target / "metrics.jsonl").read_text().splitlines()]
+    rows[0]["loss"] += 0.1
+    (target / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    seal(target)
+    cli.main(["replay", *OPTIONS])
+
+
+SITUATIONS = {
+    "depth-mlx/2L/hc/mlx/seed0": (nothing, "measured"),
+    "depth-mlx/2L/hc/torch/seed0": (never_trained, "missing"),
+    "depth-mlx/2L/mhc/mlx/seed0": (another_spec_by_hand, "stale"),
+    "depth-mlx/2L/mhc/torch/seed0": (trained_again_by_hand, "measured"),
+    "depth-mlx/3L/hc/mlx/seed0": (other_code, "stale"),
+    "depth-mlx/3L/hc/torch/seed0": (truncated_with_its_old_time, "corrupt"),
+    "depth-mlx/3L/mhc/mlx/seed0": (touched, "measured"),
+    "depth-mlx/3L/mhc/torch/seed0": (killed_half_way, "failed"),
+    "depth-torch/2L/mhc/mlx/seed0": (as_imported, "imported"),
+    "depth-torch/2L/mhc/torch/seed0": (imported_and_not_repeated, "stale"),
+}
+"""By cell: what befalls it, and the status of its run then. What is neither measured nor imported
+does not count; what is not measured is trained here."""
+
+CURRENT = {cell for cell, (_, status) in SITUATIONS.items() if status == "measured"}
+
+
+REGISTRY = "STEP_METRICS = Registry(\n    {\n"
+NEW_METRIC = f"""def loss_doubled(steps: Steps) -> np.ndarray:
+    return 2 * loss(steps)
+
+
+{REGISTRY}        "loss_doubled": StepMetric("twice the loss", "the loss, doubled", loss_doubled),
+"""
+
+
+@pytest.fixture
+def here(workflow, monkeypatch):
+    monkeypatch.chdir(workflow.folder)
+    monkeypatch.setenv("PYTHONPATH", str(workflow.folder / "src"))
+    return workflow
+
+
+def to_train(workflow):
+    """The cells to train, by who is asked."""
+    status = json.loads(shell(f"fathom status --json {' '.join(OPTIONS)}", workflow.folder))
+    trained = [output for rule, output in workflow.planned("all") if rule == "train"]
+    program = (
+        "from fathom.config import load_config; from fathom.runs.train_all import specs_left;"
+        f"print(*(spec.cell for spec in specs_left(load_config({FILES}), ())))"
+    )
+    return {
+        "status": set(status["left"]),
+        "train-all": set(shell(f'{sys.executable} -c "{program}"', workflow.folder).split()),
+        "snakemake": {name.removeprefix("runs/").rpartition("/")[0] for name in trained},
+    }
+
+
+def left_out():
+    """The status of the cells whose runs do not count, by who is asked."""
+    config = load_config(FILES)
+    published = load_published(Path("report/published.yaml"), config)
+    checks = verify(config, published, Path("report/templates")).checks
+    found = {check.path: check.problem.partition(":")[0] for check in checks if check.problem}
+    listed = [run for run in status_of(config).runs if run.status != "missing"]
+    return {
+        "status": {run.folder: run.status for run in listed if not run.counts},
+        "verify": {path: status for path, status in found.items() if (path / "spec.json").exists()},
+    }
+
+
+def tree(folder):
+    """Content and time of every file, but for what Snakemake and Python keep for themselves."""
+    own = (".snakemake", "__pycache__", "tools")
+    files = [f for f in folder.rglob("*") if f.is_file() and not set(f.parts) & set(own)]
+    return {f: (f.stat().st_mtime_ns, f.read_bytes()) for f in files}
+
+
+def everyone(cells):
+    return {name: set(cells) for name in ("status", "train-all", "snakemake")}
+
+
+def test_everyone_agrees_on_what_is_current(here):
+    for cell, (befall, _) in SITUATIONS.items():
+        befall(cell)
+    before = tree(here.folder)
+    assert to_train(here) == everyone(SITUATIONS.keys() - CURRENT)
+    found = left_out()
+    assert found["verify"] == found["status"]
+    unfit = [s for _, s in SITUATIONS.values() if s not in ("measured", "imported", "missing")]
+    assert sorted(found["status"].values()) == sorted(unfit)
+    assert tree(here.folder) == before  # whoever asks changes nothing
+
+    # Tables name what is damaged, and nothing else; without it they take what counts.
+    config, damaged = load_config(FILES), run_of("depth-mlx/3L/hc/torch/seed0")
+    with pytest.raises(runs.RunError) as refused:
+        write_tables(config, Path("tables"))
+    assert [line.partition(":")[0] for line in str(refused.value).splitlines()] == [str(damaged)]
+    kept = damaged.rename("kept")
+    write_tables(config, Path("tables"))
+    kept.rename(damaged)
+    with Path("tables/cells.csv").open(newline="") as table:
+        rows = list(csv.DictReader(table))
+    for row in rows:
+        cell = f"{row['study']}/{row['depth']}L/{row['variant']}/{row['backend']}/seed{row['seed']}"
+        _, status = SITUATIONS[cell]
+        assert row["status"] == ("missing" if status == "corrupt" else status), cell
+
+    # What was said is done, and nothing is left.
+    said = here.smoke("all").stderr
+    (line,) = [line for line in said.splitlines() if "are not current" in line]
+    assert line.startswith("fathom: 3 runs are not current and train again: ")
+    for reason in ("optimizer.lr 0.5 → ", "fathom.train:train", "corrupt: metrics.jsonl"):
+        assert reason in line
+    assert to_train(here) == everyone([])
+
+
+def test_a_new_step_metric_leaves_every_run_current(here):
+    here.edit("src/fathom/metrics.py", REGISTRY, NEW_METRIC)
+    assert to_train(here) == everyone([])
+
+
+def test_a_job_that_snakemake_saw_interrupted_is_trained_again_only_if_it_has_to(here):
+    """Killed after the run was whole, or ended by hand since: Snakemake alone knows of it."""
+    whole, killed = "depth-mlx/2L/hc/mlx/seed0", "depth-mlx/2L/mhc/mlx/seed0"
+    for cell in (whole, killed):
+        for name in runs.RUN_FILES:
+            marker = urlsafe_b64encode(f"results/smoke/runs/{cell}/{name}".encode()).decode()
+            (here.folder / ".snakemake/incomplete" / marker).write_text('{"external_jobid": null}')
+    killed_half_way(killed)
+    assert to_train(here) == everyone([killed])
+
+
+def test_a_run_of_another_spec_is_replaced_only_when_asked(here, capsys):
+    cell = "depth-mlx/2L/hc/torch/seed0"
+    other = ("--set", "studies.depth-mlx.optimizer.lr=0.5")
+    before = tree(run_of(cell))
+    train(cell)
+    assert "is current" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="1"):
+        train(cell, *other)
+    line = capsys.readouterr().err.strip()
+    assert line.startswith(f"fathom: {run_of(cell)}: holds a run of another spec (spec differs: ")
+    assert "→ 0.5); add --replace" in line
+    assert tree(run_of(cell)) == before
+    train(cell, *other, "--replace")
+    assert status_of(load_config(FILES)).counts == {"measured": 9, "stale": 1}
+    with pytest.raises(SystemExit, match="1"):  # nor is it replaced in the other direction
+        train(cell)
+
+
+def test_reports_of_another_config_are_replaced_by_none(here):
+    """A config with other studies, into the same folder: what `results:` is for."""
+    study = """  mine: {task: tokens, recipe: torch-defaults, variants: [baseline, mhc],
+    depths: [2], seeds: [0], backends: [torch], steps: 4, batch_size: 2, optimizer: {lr: 0.01},
+    model: {vocab: 16, length: 4, width: 8, heads: 2, hidden: 16}}
+"""
+    (here.folder / "mine.yaml").write_text(f"results: results/smoke\nstudies:\n{study}")
+    own = ("--replace-workflow-config", "--configfile", "mine.yaml")
+    before = tree(here.folder)
+    result = here.snakemake("all", *own)
+    assert result.returncode == 1
+    (line,) = own_lines(result)
+    assert line.startswith("fathom: results/smoke/config.json: is of a config with other studies ")
+    assert "results: results/smoke/NAME" in line
+    for command in ("tables", "claims", "report", "page", "paper"):
+        with pytest.raises(SystemExit, match="1"):
+            cli.main([command, "-c", "mine.yaml"])
+    assert tree(here.folder) == before
+    # With a folder of its own it is made; and an edit in place is no other config.
+    result = here.snakemake("tables", *own, "--config", "results=results/mine")
+    assert result.returncode == 0, result.stderr
+    assert (here.folder / "results/mine/tables/cells.csv").exists()
+    with (here.folder / "grid.yaml").open("a") as grid:
+        grid.write(study)
+    assert "mine" in here.smoke("-n", "all").stdout
