@@ -86,11 +86,12 @@ def start(backends: Sequence[str], threads: int, mlx_blas: str) -> None:
             watched, _ = os.pipe()  # its other end is closed when this process ends
             arguments = (f"{folder}/{name}", str(listener.fileno()), mlx_blas)
             source = str(Path(__file__).parents[1])
+            path = os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH")])])
             subprocess.Popen(
                 [sys.executable, "-m", "fathom.preload", *arguments],
                 stdin=watched,
                 pass_fds=[listener.fileno()],
-                env={**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"},
+                env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
                 start_new_session=True,  # Ctrl-C reaches only the jobs
             )
             os.close(watched)

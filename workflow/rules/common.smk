@@ -1,6 +1,8 @@
 # What every stage needs: the validated config, its cells, and how a job calls fathom.
 
+import base64
 import functools
+import gzip
 import importlib
 import importlib.util
 import json
@@ -26,13 +28,15 @@ else:
     CONFIG = or_exit(load_config, CONFIG_FILES, CONFIG_CHANGES)
 
 # Jobs use the interpreter that runs Snakemake, or that of their conda environment; PYTHONPATH lets
-# both find fathom. How jobs compute is no parameter, since it changes no result.
+# both find fathom, and then what the caller has in it. How jobs compute is no parameter, since it
+# changes no result.
 python = "python" if CONDA else shlex.quote(sys.executable)
 source = shlex.quote(str(PROJECT / "src"))
 compute = shlex.quote(CONFIG.compute.model_dump_json())
 data = shlex.quote(CONFIG.compute.data)
 prefix = (
-    f"export PYTHONPATH={source} FATHOM_COMPUTE={compute} FATHOM_DATA={data}; "
+    f'export PYTHONPATH={source}"${{PYTHONPATH:+:$PYTHONPATH}}" '
+    f"FATHOM_COMPUTE={compute} FATHOM_DATA={data}; "
     f'fathom() {{ {python} -m fathom "$@"; }}; '
 )
 shell.prefix(prefix.replace("{", "{{").replace("}", "}}"))  # Snakemake formats it once more

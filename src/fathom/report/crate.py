@@ -32,7 +32,7 @@ from fathom.system.files import sha256
 
 PROJECT = (
     "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md",
-    "Snakefile", "config.yaml", "pyproject.toml", "requirements.txt",
+    "config.yaml", "pyproject.toml", "requirements.txt",
     "benchmarks", "config", "docs", "envs", "report", "src", "tests", "workflow",
 )  # fmt: skip
 """What is needed to make the results again."""
