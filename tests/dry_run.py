@@ -3,7 +3,7 @@
     python tests/dry_run.py [--configfile OVERLAY.yaml] [OPTION …]
 
 Plans as where nothing is made yet, every framework is installed and no data set is known to be out
-of reach. Exits with 1 where the plan has fewer trainings than the config has cells: Snakemake itself
+of reach. Exits with 1 where the plan has fewer trainings than the config has cells: Snakemake
 is content with an empty plan.
 """
 

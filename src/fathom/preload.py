@@ -59,6 +59,9 @@ DELEGATED = ("job", "replay", *OF_REPORTS)
 MESSAGE_BYTES = 1 << 20
 ACCEPTED, STARTED = b"accepted", b"started"
 
+KILLED = 128 + 9
+"""The exit status of a job whose fork ended without one, as of a process that was killed."""
+
 ANSWER_SECONDS, LOADING_SECONDS = 10, 60
 """How long a job waits for a loaded process to accept it, and then to have loaded the framework."""
 
@@ -134,7 +137,7 @@ def delegate(arguments: Sequence[str]) -> int | None:
         status = connection.recv(1)
     if not status:
         print("fathom: the loaded process has ended unexpectedly", file=sys.stderr)
-    return status[0] if status else 1
+    return status[0] if status else KILLED
 
 
 def process_for(arguments: Sequence[str]) -> str:

@@ -34,16 +34,24 @@ python = "python" if CONDA else shlex.quote(sys.executable)
 source = shlex.quote(str(PROJECT / "src"))
 compute = shlex.quote(CONFIG.compute.model_dump_json())
 data = shlex.quote(CONFIG.compute.data)
+killed = (
+    "killed, perhaps for lack of memory; the same command again goes on from the last checkpoint"
+)
 prefix = (
     f'export PYTHONPATH={source}"${{PYTHONPATH:+:$PYTHONPATH}}" '
     f"FATHOM_COMPUTE={compute} FATHOM_DATA={data}; "
-    f'fathom() {{ {python} -m fathom "$@"; }}; '
+    f'fathom() {{ {python} -m fathom "$@" || {{ '
+    f's=$?; [ $s -le 130 ] || echo "fathom: {killed}" >&2; return $s; }}; }}; '
 )
 shell.prefix(prefix.replace("{", "{{").replace("}", "}}"))  # Snakemake formats it once more
 
 # Runs are in STORE. Tables, figures and reports are in RESULTS, which a cut has of its own.
 STORE = CONFIG.results
 RESULTS = CONFIG.report_folder
+
+for folder in (STORE, RESULTS, CONFIG.compute.data):
+    if problem := broken_link(folder):
+        fail(problem)
 
 INSTALLED = BACKENDS if CONDA or IS_REMOTE or CONFIG.assume_backends else installed_backends()
 
@@ -153,8 +161,8 @@ OVERVIEW, OF_A_CELL, OF_BENCH = (
 wildcard_constraints:
     # `spec_of` refuses an unknown study, variant or backend in words.
     study="[a-z][a-z0-9-]*",
-    depth="[0-9]+",
+    depth="[1-9][0-9]*",  # no leading zeros: 02 would be another folder for the same cell
     variant="[a-z0-9_]+",
     backend="[a-z]+",
     platform="[a-z0-9-]+",
-    seed="[0-9]+",
+    seed="0|[1-9][0-9]*",
