@@ -1,6 +1,9 @@
 # What fathom reads from inside Snakemake 9, where there is no public way. If a new version breaks the
 # workflow, look here first; rules/console.smk has the rest, formatting its records.
 
+from snakemake.jobs import GroupJob
+from snakemake.logging import logger
+
 # Another workflow has this one as a module: the config comes from there, not from config.yaml.
 IS_MODULE = workflow.modifier.skip_configfile
 
@@ -64,3 +67,16 @@ def reason_of(job):
     reason = workflow.dag.reason(job)
     changed = getattr(reason.params_changed, "only_new", ())
     return set(reason.get_names()), " ".join(map(str, changed))
+
+
+def log_group_error(group, msg=None, *, log=GroupJob.log_error, **details):
+    """Log the executor's message too, such as why Slurm refuses a job: Snakemake drops it.
+
+    Of a job that was not submitted this is all.
+    """
+    logger.error(msg)
+    if "external_jobid" in details:
+        log(group, msg, **details)
+
+
+GroupJob.log_error = log_group_error
