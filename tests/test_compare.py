@@ -6,12 +6,13 @@ import math
 import pytest
 
 from fathom import cli
-from fathom.config import Compute
+from fathom.config import Compute, installed_backends
 from fathom.report import compare
 from fathom.report.compare import SMALL, compare_variants, comparison, outlook
+from fathom.runs import training
 from fathom.runs.estimate import assumed_seconds
 from fathom.settings import ConfigError
-from run_helpers import metric_rows, write_run
+from run_helpers import config_with, metric_rows, write_run
 
 NAN = math.nan
 
@@ -103,6 +104,7 @@ def compared(monkeypatch, tmp_path, capsys):
 
     monkeypatch.setattr(compare, "run_cell", train)
     monkeypatch.setattr(compare, "time_step", lambda spec, compute: 2.0)
+    monkeypatch.setattr(compare, "time_measurements", lambda spec, compute: (1.0, 4.0))
     monkeypatch.setattr(compare.datasets, "fetch", lambda name, say: done.append(name))
     sizes = {"depths": [3], "steps": 3, "model": {"width": 8}, "batch_size": 2}
     specs = specs_of(variants=list(LOSSES), **sizes)
@@ -137,7 +139,9 @@ def test_runs_figures_and_numbers_are_left(compared):
     assert history["test_accuracy"] == [None, None, 0.1]
     assert "stream_similarity" not in history
 
-    assert "3 variants of 3 steps: about 18 seconds in all" in printed.splitlines()
+    # Each: a second before the first step, three steps of 2 s, and an evaluation of 4 s.
+    total = "3 variants of 3 steps: about 33 seconds in all, evaluations included"
+    assert total in printed.splitlines()
 
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in printed.splitlines()]
     assert [row for row in rows if row] == [
@@ -151,25 +155,55 @@ def test_runs_figures_and_numbers_are_left(compared):
 
 
 def test_the_time_is_estimated_first_and_a_small_size_is_named(monkeypatch):
-    steps = {"resnet": 10.0, "mhc": 20.0}
-    monkeypatch.setattr(compare, "time_step", lambda spec, compute: steps[spec.variant])
-    specs = specs_of(variants=list(steps))
+    """An evaluation is timed on 4 layers, where a step takes 0.5 s: it is as long as 100 steps."""
+    steps = {("resnet", 100): 10.0, ("mhc", 100): 20.0, ("resnet", 4): 0.5}
+    monkeypatch.setattr(compare, "time_step", lambda spec, _: steps[spec.variant, spec.depth])
+    monkeypatch.setattr(compare, "time_measurements", lambda spec, _: (spec.depth, 50.0))
+    specs = specs_of(variants=["resnet", "mhc"], evaluate_every=200)
     first, small, timing, *each, total = outlook(specs, Compute())
     assert first.startswith("2 variants of 500 steps: a guess ")
     assert small.endswith(f": fathom compare fashion {SMALL}")
     assert timing.startswith("timing")
+    # 500 steps and 3 evaluations: 8000 s and 16000 s.
     assert each == [
-        "resnet: 10 s a step, about 83 minutes",
-        "mhc: 20 s a step, about 2.8 hours",
+        "resnet: 10 s a step, about 2.2 hours",
+        "mhc: 20 s a step, about 4.4 hours",
     ]
-    assert total == "2 variants of 500 steps: about 4.2 hours in all"
+    assert total == "2 variants of 500 steps: about 6.7 hours in all, evaluations included"
+
+
+@pytest.mark.skipif("torch" not in installed_backends(), reason="torch is not installed")
+def test_the_estimate_is_of_steps_after_the_first_which_compiles(monkeypatch):
+    """A clock by hand: the first step takes 100 s, each other one 3 s."""
+    config = config_with(variants=["baseline"], depths=[2], seeds=[0], backends=["torch"],
+                         a={"steps": 9})  # fmt: skip
+    (spec,) = [config.spec(cell) for cell in config.cells()]
+    clock = [0.0]
+    monkeypatch.setattr(training.time, "perf_counter", lambda: clock[0])
+
+    def take(problem, trainer, step):
+        clock[0] += 3.0 if step else 100.0
+        real(problem, trainer, step)
+
+    real = training.take_step
+    monkeypatch.setattr(training, "take_step", take)
+    assert training.time_step(spec, Compute(device="cpu")) == 3.0
 
 
 def test_the_small_size_is_small_and_then_none_is_named(monkeypatch, tmp_path):
+    """And it trains on one thread, as on a machine where others compute it is fastest."""
     found = []
-    monkeypatch.setattr(compare, "compare_variants", lambda specs, *_: found.extend(specs))
+    threads = []
+
+    def record(specs, compute, out):
+        found.extend(specs)
+        threads.append(compute.threads)
+
+    monkeypatch.setattr(compare, "compare_variants", record)
     cli.main(["compare", "fashion", *SMALL.split(), "--out", str(tmp_path)])
     assert len(found) == len(specs_of())
+    assert threads == [1]
     assert assumed_seconds(found) < 60
     monkeypatch.setattr(compare, "time_step", lambda spec, compute: 0.1)
+    monkeypatch.setattr(compare, "time_measurements", lambda spec, compute: (0.1, 0.1))
     assert not [line for line in outlook(found, Compute()) if "fathom compare" in line]

@@ -154,8 +154,9 @@ def compare(
     backend: Annotated[str, typer.Option(help="Framework, for example torch.")] = "torch",
     device: Device = "auto",
     threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads; by default all cores.")
-    ] = None,
+        int,
+        typer.Option(min=1, help="CPU threads: more than one only where other cores are idle."),
+    ] = 1,
     out: Annotated[Path, output_folder(help="Output folder.")] = Path("results/compare"),
 ) -> None:
     """Train several variants and compare them.
@@ -185,8 +186,7 @@ def compare(
         },
     }
     config = comparison(task, study)
-    cores = threads or os.cpu_count() or 1
-    compare_variants([config.spec(cell) for cell in config.cells()], _here(device, cores), out)
+    compare_variants([config.spec(cell) for cell in config.cells()], _here(device, threads), out)
 
 
 @app.command(epilog=example("fathom evaluate results/runs/STUDY/4L/resnet/torch/seed0"))

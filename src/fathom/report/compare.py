@@ -23,13 +23,16 @@ from fathom.report.mixing import mixing_matrices
 from fathom.runs.estimate import assumed_seconds
 from fathom.runs.folder import read_rows, run_folder
 from fathom.runs.progress import training_progress
-from fathom.runs.training import run_cell, time_step
+from fathom.runs.training import run_cell, time_measurements, time_step
 from fathom.settings import ConfigError, deep_merge
 from fathom.system.files import write_text
 from fathom.system.text import format_duration
 
 LONG_SECONDS = 600.0
 """A comparison that takes longer is told of a small size."""
+
+SHALLOW = 4
+"""Layers of the network whose evaluation is timed: that of a deep one takes minutes."""
 
 SMALL = "--depth 4 --steps 100 --width 16 --batch-size 16"
 """Options of a comparison that takes a minute or two on a CPU."""
@@ -89,20 +92,26 @@ def compare_variants(specs: Sequence[Spec], compute: Compute, out: Path) -> None
 def outlook(specs: Sequence[Spec], compute: Compute) -> Iterator[str]:
     """What will be trained and for about how long: by its operations, then by timed steps.
 
+    An evaluation is timed once, on SHALLOW layers, and taken to be as many steps for every network.
     Raises BackendError if the framework or the device is missing.
     """
     counts = f"{len(specs)} variants of {specs[0].steps} steps"
     guess = assumed_seconds(specs)
-    yield f"{counts}: a guess from the size of the networks is {format_duration(guess)} on one core"
     if guess > LONG_SECONDS:
+        yield f"{counts}: a guess by their operations is {format_duration(guess)} on one core"
         yield f"to try it in a minute or two: fathom compare {specs[0].task} {SMALL}"
-    yield "timing a few steps of each variant"
+    yield "timing an evaluation, and a few steps of each variant"
+    shallow = specs[0].model_copy(update={"depth": min(specs[0].depth, SHALLOW)})
+    at_start, evaluation = time_measurements(shallow, compute)
+    of_evaluation = evaluation / time_step(shallow, compute)
     total = 0.0
     for spec in specs:
         step = time_step(spec, compute)
-        total += step * spec.steps
-        yield f"{spec.variant}: {step:.2g} s a step, about {format_duration(step * spec.steps)}"
-    yield f"{counts}: about {format_duration(total)} in all"
+        evaluations = math.ceil(spec.steps / (spec.evaluate_every or spec.steps))
+        seconds = at_start + step * (spec.steps + of_evaluation * evaluations)
+        total += seconds
+        yield f"{spec.variant}: {step:.2g} s a step, about {format_duration(seconds)}"
+    yield f"{counts}: about {format_duration(total)} in all, evaluations included"
 
 
 def draw(
