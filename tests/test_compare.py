@@ -6,7 +6,7 @@ import math
 import pytest
 
 from fathom import cli
-from fathom.config import Compute, installed_backends
+from fathom.config import Compute
 from fathom.report import compare
 from fathom.report.compare import SMALL, compare_variants, comparison, outlook
 from fathom.runs import training
@@ -172,11 +172,11 @@ def test_the_time_is_estimated_first_and_a_small_size_is_named(monkeypatch):
     assert total == "2 variants of 500 steps: about 6.7 hours in all, evaluations included"
 
 
-@pytest.mark.skipif("torch" not in installed_backends(), reason="torch is not installed")
-def test_the_estimate_is_of_steps_after_the_first_which_compiles(monkeypatch):
+def test_the_estimate_is_of_steps_after_the_first_which_compiles(backend, monkeypatch):
     """A clock by hand: the first step takes 100 s, each other one 3 s."""
-    config = config_with(variants=["baseline"], depths=[2], seeds=[0], backends=["torch"],
-                         a={"steps": 9})  # fmt: skip
+    name = backend.device.framework
+    sizes = {"variants": ["baseline"], "depths": [2], "seeds": [0], "backends": [name]}
+    config = config_with(**sizes, a={"steps": 9})
     (spec,) = [config.spec(cell) for cell in config.cells()]
     clock = [0.0]
     monkeypatch.setattr(training.time, "perf_counter", lambda: clock[0])

@@ -38,6 +38,7 @@ def test_no_study_has_the_name_of_a_rule():  # which have an underscore, or are 
     rules = {
         name for file in RULES for name in re.findall(r"^ *rule (\w+):", file.read_text(), re.M)
     }
+    assert {"all", "train", "tables", "reports"} <= rules
     assert {name for name in rules if "_" not in name} <= RESERVED_NAMES
 
 
