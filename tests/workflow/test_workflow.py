@@ -438,6 +438,23 @@ def test_jobs_keep_the_python_path_of_the_caller(fresh, tmp_path):
     assert "-m fathom.preload" in text or sys.platform != "linux"
 
 
+@pytest.mark.slow
+def test_a_job_that_is_killed_says_that_the_same_command_goes_on(fresh, tmp_path):
+    """As the system does where memory runs out. The job's log says it, and Snakemake shows that."""
+    (tmp_path / "extra").mkdir()
+    (tmp_path / "extra/sitecustomize.py").write_text(
+        "import os, signal, sys\n"
+        "if sys.orig_argv[1:4] == ['-m', 'fathom', 'job']:\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    path = {"PYTHONPATH": str(tmp_path / "extra")}
+    done = fresh.snakemake(f"results/smoke/{CELL}/metrics.jsonl", *SMOKE, environment=path)
+    assert done.returncode == 1
+    (line,) = own_lines(done)
+    assert line.startswith("fathom: killed")
+    assert "the same command again goes on" in line
+
+
 def test_off_is_off_for_snakemake_too(fresh):
     fresh.edit("config.yaml", "mlx_blas: auto", "mlx_blas: off")
     result = fresh.snakemake("-n", "depth-torch", "--config", "depths=null")
