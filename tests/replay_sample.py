@@ -41,6 +41,8 @@ def main(backend: str, *files: str) -> None:
     replays = defaultdict(list)
     for group in group_runs(run for run in runs if run.replay and run.cell.backend == backend):
         replays[group[0].cell.study].append(replay_one_of(config, group))
+    if not replays:
+        sys.exit(f"{backend}: no imported run to replay")
     for study, of_study in replays.items():
         file = receipt_file(config, study, backend)
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -5,7 +5,7 @@ import pytest
 
 from command_helpers import exit_status
 from fathom import parity
-from fathom.config import load_config
+from fathom.config import BACKENDS, load_config
 from fathom.models.connections.schemes import SCHEMES
 
 NOT_AROUND_BLOCKS = {"qwen4_exp", "scaled", "depth_scaled", "residual_scaled"}
@@ -43,12 +43,17 @@ def check(tmp_path, backend, capsys):
 
 
 def test_every_scheme_is_checked_on_every_network(pytestconfig):
-    studies = load_config([pytestconfig.rootpath / CHECK]).studies
+    config = load_config([pytestconfig.rootpath / CHECK])
+    page = (pytestconfig.rootpath / "docs/contribute-runs.md").read_text(encoding="utf-8")
+    studies = config.studies
     for network in ("sublayer", "block", "images"):
         refused = NOT_AROUND_BLOCKS if network == "block" else set()
         assert set(studies[network].labels) == set(SCHEMES) - refused, network
     assert {s.optimizer.muon is None for s in studies.values()} == {True, False}
     assert {s.optimizer.clip is None for s in studies.values()} == {True, False}
+    for backend in BACKENDS:
+        steps = sum(cell.backend == backend for cell in config.cells())
+        assert f"\nall {steps} steps agree" in page, backend
 
 
 @pytest.mark.parametrize("study", ["images", "parts", "clipped", "muon"])
@@ -114,10 +119,13 @@ def test_a_step_that_cannot_run_is_a_line_and_the_others_go_on(check, backend, m
     assert "1 of 2 steps fail here" in error
 
 
-def test_wrong_options_are_one_line(capsys, monkeypatch, pytestconfig):
+def test_wrong_options_are_one_line(capsys, monkeypatch, pytestconfig, tmp_path):
     monkeypatch.chdir(pytestconfig.rootpath)
     assert exit_status(["check-device", "--backend", "x"]) == 1
     assert exit_status(["check-device", "--backend", "torch", "--device", "gpu"]) == 1
-    first, second = capsys.readouterr().err.splitlines()
+    (tmp_path / "few.yaml").write_text(FEW.replace("backends: [torch, mlx]", "backends: [mlx]"))
+    assert exit_status(["check-device", "--config", str(tmp_path / "few.yaml")]) == 1
+    first, second, empty = capsys.readouterr().err.splitlines()
     assert "unknown backend 'x'" in first
+    assert "few.yaml: has no cell of backend torch" in empty
     assert "torch has no device 'gpu' here" in second

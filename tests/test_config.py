@@ -413,6 +413,7 @@ REFUSED = [
     ("studeis", {}, "top level", "did you mean 'studies'?"),
     ("compute", {"thread": 2}, "compute", "did you mean 'threads'?"),
     (f"{DEEP}.variants", [{"mhc": "hc", "b": "hc"}], f"{DEEP}.variants.0", "one label"),
+    (f"{DEEP}.variants", ["mhc", True], f"{DEEP}.variants.1", "YAML reads True; put it in quotes"),
     # types
     (f"{DEEP}.steps", "many", f"{DEEP}.steps", "integer"),
     (f"{DEEP}.steps", True, f"{DEEP}.steps", "must be a number, not true or false"),

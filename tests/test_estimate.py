@@ -3,7 +3,7 @@
 import pytest
 
 from fathom.config import Compute, installed_backends
-from fathom.runs import estimate, progress, train_all
+from fathom.runs import estimate, progress, train_all, training
 from fathom.runs.estimate import LAYER_SECONDS, OPERATIONS_PER_SECOND, assumed_step_seconds
 from fathom.runs.progress import log_lines
 from fathom.runs.training import time_step
@@ -25,14 +25,46 @@ def test_a_step_is_assumed_to_take_its_layers_and_its_products():
     )
 
 
-def test_a_timed_step_of_each_backend_says_how_long_all_of_its_cells_take(monkeypatch):
+def test_timed_steps_and_evaluations_say_how_long_all_cells_take(monkeypatch):
     for module in (estimate, train_all):
         monkeypatch.setattr(module, "assumed_step_seconds", lambda spec: float(spec.depth))
-    timed = {("torch", 8): 2.0, ("mlx", 8): 16.0}
-    monkeypatch.setattr(train_all, "time_step", lambda spec, _: timed[spec.backend, spec.depth])
+    steps = {("torch", 8): 2.0, ("torch", 4): 1.0, ("mlx", 8): 16.0, ("mlx", 4): 8.0}
+    monkeypatch.setattr(train_all, "time_step", lambda spec, _: steps[spec.backend, spec.depth])
+    measured = {("torch", 4): (0.5, 2.0), ("mlx", 4): (1.0, 4.0)}
+    monkeypatch.setattr(
+        train_all, "time_measurements", lambda spec, _: measured[spec.backend, spec.depth]
+    )
     specs = specs_of(depths=[8, 4], backends=["torch", "mlx"])
-    # torch: 2 s for 8 layers, so 1 s for 4. MLX: 16 s, so 8 s. Three steps each.
-    assert train_all.estimate_by_timing(specs, Compute()) == pytest.approx(3 * (2 + 1 + 16 + 8))
+    # An evaluation is two steps on torch, half a step on MLX. Each cell has three steps and one
+    # evaluation: 0.5 + 2 · 5, 0.5 + 1 · 5, 1 + 16 · 3.5, 1 + 8 · 3.5 seconds.
+    assert train_all.estimate_by_timing(specs, Compute()) == pytest.approx(10.5 + 5.5 + 57 + 29)
+
+
+def test_each_of_a_few_variants_is_timed_by_itself(monkeypatch):
+    monkeypatch.setattr(train_all, "assumed_step_seconds", lambda spec: 1.0)
+    monkeypatch.setattr(
+        train_all, "time_step", lambda spec, _: {"baseline": 1.0, "mhc": 5.0}[spec.variant]
+    )
+    monkeypatch.setattr(train_all, "time_measurements", lambda spec, _: (0.0, 0.0))
+    config = config_with(variants=["baseline", "mhc"], depths=[4], backends=["torch"], seeds=[0])
+    specs = [config.spec(cell) for cell in config.cells()]
+    assert train_all.estimate_by_timing(specs, Compute()) == pytest.approx(3 * (1 + 5))
+
+
+def test_a_timed_step_is_not_the_first_which_compiles(backend, monkeypatch):
+    """A clock by hand: the first step takes 100 s, each other one 3 s."""
+    name = backend.device.framework
+    (spec,) = specs_of(depths=[2], backends=[name], a={"steps": 9})
+    clock = [0.0]
+    monkeypatch.setattr(training.time, "perf_counter", lambda: clock[0])
+
+    def take(problem, trainer, step):
+        clock[0] += 3.0 if step else 100.0
+        real(problem, trainer, step)
+
+    real = training.take_step
+    monkeypatch.setattr(training, "take_step", take)
+    assert time_step(spec, Compute(device="cpu")) == 3.0
 
 
 def test_the_longest_cell_is_the_one_of_most_operations_and_not_the_deepest(tmp_path, monkeypatch):

@@ -67,6 +67,16 @@ def test_an_environment_that_is_complete_is_not_made_again(make, python):
     assert "pip" not in make("setup", f"PYTHON={python}")
 
 
+# --- dry-runs ------------------------------------------------------------------------------------
+
+
+def test_every_dry_run_counts_the_cells_that_it_plans(make):
+    """tests/dry_run.py fails where it plans fewer: tests/workflow/test_workflow.py."""
+    lines = make("--dry-run", "--old-file", ".venv/.complete", "dry-runs").splitlines()
+    assert len(lines) == 5
+    assert all("/python tests/dry_run.py" in line for line in lines)
+
+
 # --- clean ---------------------------------------------------------------------------------------
 
 CARRIED = [

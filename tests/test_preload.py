@@ -194,8 +194,20 @@ def test_a_training_that_is_killed_fails_its_job(sockets, spec, tmp_path):
     fork = max(processes_naming(f"{sockets}/{spec.backend}"), key=start_of)
     os.kill(fork, signal.SIGKILL)
     _, printed = job.communicate(timeout=30)
-    assert job.returncode == 1
+    assert job.returncode == preload.KILLED
     assert "ended unexpectedly" in printed
+
+
+def test_ctrl_c_is_one_line_and_ends_the_training_too(sockets, spec, tmp_path):
+    long = spec.model_copy(update={"steps": 100_000})
+    job = subprocess.Popen(command(long, tmp_path), stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: list(tmp_path.glob(".partial/*")))
+    job.send_signal(signal.SIGINT)
+    _, printed = job.communicate(timeout=30)
+    assert job.returncode == 130
+    assert "Traceback" not in printed
+    assert printed.splitlines()[-1].startswith("fathom: interrupted")
+    wait_until(lambda: len(processes_naming(f"{sockets}/{spec.backend}")) == 1)
 
 
 @pytest.mark.parametrize("end", ["leaves", "is killed"])

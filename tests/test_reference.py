@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fathom.config import load_config
+from fathom.report.kept import SUMS
 from fathom.report.kept import differences as differences_of_kept
 from fathom.spec import Cell
 from reference_helpers import (
@@ -36,6 +38,10 @@ def fathom(folder, *arguments):
     return run(folder, *command)
 
 
+def config():
+    return load_config([PROJECT / "config.yaml", PROJECT / PRESET])
+
+
 # --- the reference itself ------------------------------------------------------------------------
 
 
@@ -59,6 +65,7 @@ def rendered(committed, tmp_path_factory):
 
 @pytest.mark.reference
 def test_the_bundles_give_what_is_committed(committed, rendered):
+    assert len(kept(committed)) > len(config().studies)
     assert differences(committed, rendered / REFERENCE) == []
 
 
@@ -70,11 +77,14 @@ def test_every_run_of_the_bundles_counts_and_todays_code_repeats_one_of_each_gro
     runs = [run for run in json.loads(said)["runs"] if run["status"] != "missing"]
     wrong = [run for run in runs if (run["status"], run["replay"]) != ("imported", "agrees")]
     assert wrong == []
+    assert len(runs) == len(config().cells())  # README: every cell of it is trained
     assert {Cell.parse(run["cell"]).backend for run in runs} == {"torch", "mlx"}
 
 
 def test_it_is_as_its_hashes_were_recorded(committed):
     assert list(differences_of_kept(committed)) == []
+    recorded = (committed / SUMS).read_text(encoding="utf-8").splitlines()
+    assert len(recorded) > len(kept(committed))  # and the bundles
 
 
 @pytest.mark.reference

@@ -4,7 +4,7 @@ import io
 import os
 import sys
 
-from fathom.system.errors import fail_for_missing
+from fathom.system.errors import fail_for_interrupt, fail_for_missing
 
 
 def main() -> None:
@@ -17,6 +17,8 @@ def main() -> None:
         from fathom import cli
     except ModuleNotFoundError as error:  # of the core, which `cli` imports
         fail_for_missing(error)
+    except KeyboardInterrupt:
+        fail_for_interrupt()
     # Not in `cli`: a loaded process runs that over the streams of another.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # its encoding may lack a letter that is printed

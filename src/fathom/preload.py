@@ -59,6 +59,9 @@ DELEGATED = ("job", "replay", *OF_REPORTS)
 MESSAGE_BYTES = 1 << 20
 ACCEPTED, STARTED = b"accepted", b"started"
 
+KILLED = 128 + 9
+"""The exit status of a job whose fork ended without one, as of a process that was killed."""
+
 ANSWER_SECONDS, LOADING_SECONDS = 10, 60
 """How long a job waits for a loaded process to accept it, and then to have loaded the framework."""
 
@@ -86,11 +89,12 @@ def start(backends: Sequence[str], threads: int, mlx_blas: str) -> None:
             watched, _ = os.pipe()  # its other end is closed when this process ends
             arguments = (f"{folder}/{name}", str(listener.fileno()), mlx_blas)
             source = str(Path(__file__).parents[1])
+            path = os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH")])])
             subprocess.Popen(
                 [sys.executable, "-m", "fathom.preload", *arguments],
                 stdin=watched,
                 pass_fds=[listener.fileno()],
-                env={**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"},
+                env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
                 start_new_session=True,  # Ctrl-C reaches only the jobs
             )
             os.close(watched)
@@ -133,7 +137,7 @@ def delegate(arguments: Sequence[str]) -> int | None:
         status = connection.recv(1)
     if not status:
         print("fathom: the loaded process has ended unexpectedly", file=sys.stderr)
-    return status[0] if status else 1
+    return status[0] if status else KILLED
 
 
 def process_for(arguments: Sequence[str]) -> str:

@@ -53,6 +53,16 @@ def test_the_catalog_finds_what_its_standard_asks_for():
     assert (PROJECT / "config/config.yaml").resolve() == PROJECT / "config.yaml"
 
 
+def test_all_is_the_default_unless_the_workflow_around_has_a_first_rule(tmp_path):
+    workflow = deployed(tmp_path, f'"{PROJECT / "workflow/Snakefile"}"')
+    assert "run_tables" in smoke(workflow, "-n")
+    file = tmp_path / "workflow/Snakefile"
+    file.write_text(f"rule mine:\n    output: 'mine.txt'\n    shell: 'x'\n\n{file.read_text()}")
+    plan = smoke(workflow, "-n")
+    assert "mine" in plan
+    assert "run_tables" not in plan
+
+
 def test_as_a_module_it_makes_tables_and_reports_in_an_empty_folder(tmp_path):
     workflow = deployed(tmp_path, f'"{PROJECT / "workflow/Snakefile"}"')
     smoke(workflow, "all")

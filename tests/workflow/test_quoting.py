@@ -1,18 +1,21 @@
 """What a rule puts on a command line, and names that the workflow has for itself."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 
 from conftest import SMOKE
 from fathom.config.study import RESERVED_NAMES
-from grid_helpers import PROJECT
+from grid_helpers import PROJECT, copy_project, only
 
 pytestmark = pytest.mark.slow
 
 RULES = [*sorted((PROJECT / "workflow").rglob("*.smk")), PROJECT / "workflow/Snakefile"]
-STRANGE = """it's "a" $(touch pwned) `touch pwned` * ; & %s \\ # b"""
+STRANGE = """it's "a" $(touch pwned) `touch pwned` * ; & %s \\ # é"""
 
 
 def shell_commands(text):
@@ -35,31 +38,35 @@ def test_no_study_has_the_name_of_a_rule():  # which have an underscore, or are 
     rules = {
         name for file in RULES for name in re.findall(r"^ *rule (\w+):", file.read_text(), re.M)
     }
+    assert {"all", "train", "tables", "reports"} <= rules
     assert {name for name in rules if "_" not in name} <= RESERVED_NAMES
 
 
-def test_a_folder_may_have_any_name(workflow):
-    """A cell, the tables and a figure, made in it by the real rules."""
-    results = workflow.folder / STRANGE
-    (workflow.folder / "results/smoke").rename(results)
-    workflow.edit("workflow/presets/smoke.yaml", "results/smoke", json.dumps(STRANGE))
-    workflow.edit(
-        "workflow/presets/smoke.yaml",
-        "  depth-torch:\n",
-        "  depth-torch:\n    description: The {x}.\n",
-    )
-    (results / "config.json").unlink()
-    metrics = results / "runs/depth-torch/2L/mhc/torch/seed0/metrics.jsonl"
-    figure = next((results / "figures/depth-torch/torch").glob("*.png"))
-    for file in (metrics, figure):
-        file.unlink()
-    wanted = (results / "config.json", metrics, figure)
-    result = workflow.snakemake(*(str(f.relative_to(workflow.folder)) for f in wanted), *SMOKE)
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert metrics.stat().st_size > 0
-    assert figure.stat().st_size > 10_000
+def test_project_interpreter_results_and_temporary_folder_may_have_any_name(tmp_path):
+    """Every job of a cell, its tables, figures and reports; and of the checks after it."""
+    project, python, scratch = (tmp_path / f"{name} {STRANGE}" for name in ("a", "b", "c"))
+    for folder in (project, scratch):
+        folder.mkdir()
+    python.symlink_to(sys.prefix)
+    study = {"variants": ["mhc"], "backends": ["torch"], "description": "The {x}."}
+    copy_project(project, only({"depth-torch": study}, results=STRANGE))
+    done = subprocess.run(
+        [python / "bin/python", "-m", "snakemake", "all", "verify", "cell_figures", *SMOKE],
+        cwd=project, env={**os.environ, "TMPDIR": str(scratch)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = project / STRANGE
+    assert (results / "runs/depth-torch/2L/mhc/torch/seed0/metrics.jsonl").stat().st_size > 0
+    assert (results / "RESULTS.md").read_text().startswith("# Results")
+    assert (results / "logs/verify.log").read_text().startswith("verified: ")
+    figures = [
+        *results.glob("figures/depth-torch/torch/*.png"),
+        *results.glob("figures/cells/**/*.png"),
+    ]
+    assert len(figures) > 2
+    assert all(figure.stat().st_size > 5000 for figure in figures)
     kept = json.loads((results / "config.json").read_text())
     assert kept["results"] == STRANGE
     assert kept["studies"]["depth-torch"]["description"] == "The {x}."
-    assert not list(workflow.folder.rglob("pwned"))
-    assert not (workflow.folder / "results/smoke").exists()
+    assert not list(tmp_path.rglob("pwned"))

@@ -69,6 +69,7 @@ def test_imported_runs_are_rendered_alone(finished, fresh):
         return [row for row in rows(made / "tables" / table) if row["study"] == "depth-mlx"]
 
     for table in ("studies/depth-mlx/steps.csv.gz", "summary.csv", "effects.csv"):
+        assert carried(table)
         assert rows(results / "tables" / table) == carried(table)
 
     def losses(cells):

@@ -6,6 +6,8 @@ import json
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 import zipfile
 from collections import Counter
 from pathlib import Path
@@ -57,8 +59,9 @@ def test_all_makes_everything_once_and_says_so_in_a_line_for_each_job(finished):
     for report in ("RESULTS.md", "COMPARISON.md"):
         text = (results / report).read_text()
         assert text.startswith("# ")
-        for image in re.findall(r"!\[.*?\]\((.*?)\)", text):
-            assert (results / image).is_file(), image
+        images = re.findall(r"!\[.*?\]\((.*?)\)", text)
+        assert images or report != "RESULTS.md"
+        assert [image for image in images if not (results / image).is_file()] == []
     # depth-mlx: 2 depths × 2 variants; depth-torch: mhc at one depth; both on 2 backends.
     cells = rows(results / "tables/cells.csv")
     assert [cell["status"] for cell in cells] == ["measured"] * (8 + 2)
@@ -389,6 +392,13 @@ REFUSED = {
     "no value": (NO_EDIT, (*CONFIG, "seeds=[]"), "seeds: must list at least one value"),
     "a wrong value": (NO_EDIT, (*CONFIG, "depths=[7]"), "depths: unknown depth 7"),
     "a wrong target": (NO_EDIT, ("dpeth-mlx",), "did you mean depth-mlx?"),
+    "leading zeros": (
+        NO_EDIT, (f"results/runs/depth-mlx/02L/mhc/torch/{METRICS}",), "no study, target or file",
+    ),
+    "leading zeros of a seed": (
+        NO_EDIT, ("results/runs/depth-mlx/2L/mhc/torch/seed00/metrics.jsonl",),
+        "no study, target or file",
+    ),
     "a wrong variant": (
         NO_EDIT, (f"results/runs/depth-mlx/48L/mhk/torch/{METRICS}",), "did you mean 'mhc'?",
     ),
@@ -397,6 +407,9 @@ REFUSED = {
     ),
     "malformed YAML": (
         ("config.yaml", "variants: null", "variants: [unclosed"), (), "malformed YAML",
+    ),
+    "malformed YAML, in an overlay": (
+        (PRESET, "results: ", "results: [x\nresults: "), SMOKE, "smoke.yaml: line 4 malformed YAML",
     ),
     "a key twice, in an overlay": (
         (PRESET, "results: ", "results: x\nresults: "), SMOKE,
@@ -417,10 +430,67 @@ def test_a_mistake_is_refused_in_one_line_and_nothing_starts(fresh, edit, argume
     assert not (fresh.folder / "results").exists()
 
 
+def test_a_link_to_nothing_and_a_home_that_cannot_be_written_are_one_line(fresh):
+    """Root writes everywhere, but not below a file."""
+    home = {"HOME": str(fresh.folder / "config.yaml"), "XDG_CACHE_HOME": ""}
+    (line,) = own_lines(fresh.snakemake("-n", "depth-torch", environment=home))
+    assert "config.yaml/" in line
+    assert "export XDG_CACHE_HOME=" in line
+    (fresh.folder / "results").symlink_to("nowhere")
+    (line,) = own_lines(fresh.snakemake("-n", "depth-torch"))
+    assert line.startswith("fathom: results: is a link to nowhere")
+
+
+@pytest.mark.slow
+def test_jobs_keep_the_python_path_of_the_caller(fresh, tmp_path):
+    """With and without a loaded process. A module of that path is found as late as by Python."""
+    (tmp_path / "extra").mkdir()
+    seen = tmp_path / "seen"
+    (tmp_path / "extra/sitecustomize.py").write_text(
+        f"import sys\nwith open({str(seen)!r}, 'a') as file: print(*sys.orig_argv, file=file)\n"
+    )
+    path = {"PYTHONPATH": str(tmp_path / "extra")}
+    done = fresh.snakemake(f"results/smoke/{CELL}/metrics.jsonl", *SMOKE, environment=path)
+    assert done.returncode == 0, done.stderr
+    text = seen.read_text()
+    assert "-m fathom job" in text
+    assert "-m fathom.preload" in text or sys.platform != "linux"
+
+
+@pytest.mark.slow
+def test_a_job_that_is_killed_says_that_the_same_command_goes_on(fresh, tmp_path):
+    """As the system does where memory runs out. The job's log says it, and Snakemake shows that."""
+    (tmp_path / "extra").mkdir()
+    (tmp_path / "extra/sitecustomize.py").write_text(
+        "import os, signal, sys\n"
+        "if sys.orig_argv[1:4] == ['-m', 'fathom', 'job']:\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    path = {"PYTHONPATH": str(tmp_path / "extra")}
+    done = fresh.snakemake(f"results/smoke/{CELL}/metrics.jsonl", *SMOKE, environment=path)
+    assert done.returncode == 1
+    (line,) = own_lines(done)
+    assert line.startswith("fathom: killed")
+    assert "the same command again goes on" in line
+
+
 def test_off_is_off_for_snakemake_too(fresh):
     fresh.edit("config.yaml", "mlx_blas: auto", "mlx_blas: off")
     result = fresh.snakemake("-n", "depth-torch", "--config", "depths=null")
     assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.slow
+def test_a_dry_run_that_plans_too_little_fails(fresh):
+    """As where a Snakefile that only includes another one has no target by default."""
+    command = [sys.executable, PROJECT / "tests/dry_run.py", *SMOKE[:2]]
+    done = [subprocess.run(command, cwd=fresh.folder, capture_output=True, text=True, check=False)]
+    (fresh.folder / "Snakefile").write_text('include: "workflow/Snakefile"\n')
+    done.append(
+        subprocess.run(command, cwd=fresh.folder, capture_output=True, text=True, check=False)
+    )
+    assert [one.returncode for one in done] == [0, 1], done[0].stderr
+    assert "plans 0 trainings" in done[1].stderr
 
 
 def test_a_path_with_braces_is_refused_in_one_line(tmp_path):

@@ -1,6 +1,8 @@
 # What every stage needs: the validated config, its cells, and how a job calls fathom.
 
+import base64
 import functools
+import gzip
 import importlib
 import importlib.util
 import json
@@ -29,20 +31,30 @@ else:
 or_exit(check_folder, CONFIG)
 
 # Jobs use the interpreter that runs Snakemake, or that of their conda environment; PYTHONPATH lets
-# both find fathom. How jobs compute is no parameter, since it changes no result.
+# both find fathom, and then what the caller has in it. How jobs compute is no parameter, since it
+# changes no result.
 python = "python" if CONDA else shlex.quote(sys.executable)
 source = shlex.quote(str(PROJECT / "src"))
 compute = shlex.quote(CONFIG.compute.model_dump_json())
 data = shlex.quote(CONFIG.compute.data)
+killed = (
+    "killed, perhaps for lack of memory; the same command again goes on from the last checkpoint"
+)
 prefix = (
-    f"export PYTHONPATH={source} FATHOM_COMPUTE={compute} FATHOM_DATA={data}; "
-    f'fathom() {{ {python} -m fathom "$@"; }}; '
+    f'export PYTHONPATH={source}"${{PYTHONPATH:+:$PYTHONPATH}}" '
+    f"FATHOM_COMPUTE={compute} FATHOM_DATA={data}; "
+    f'fathom() {{ {python} -m fathom "$@" || {{ '
+    f's=$?; [ $s -le 130 ] || echo "fathom: {killed}" >&2; return $s; }}; }}; '
 )
 shell.prefix(prefix.replace("{", "{{").replace("}", "}}"))  # Snakemake formats it once more
 
 # Runs are in STORE. Tables, figures and reports are in RESULTS, which a cut has of its own.
 STORE = CONFIG.results
 RESULTS = CONFIG.report_folder
+
+for folder in (STORE, RESULTS, CONFIG.compute.data):
+    if problem := broken_link(folder):
+        fail(problem)
 
 INSTALLED = BACKENDS if CONDA or IS_REMOTE or CONFIG.assume_backends else installed_backends()
 
@@ -150,8 +162,8 @@ OVERVIEW, OF_A_CELL = (list(figures_of(module).values()) for module in ("overvie
 wildcard_constraints:
     # `spec_of` refuses an unknown study, variant or backend in words.
     study="[a-z][a-z0-9-]*",
-    depth="[0-9]+",
+    depth="[1-9][0-9]*",  # no leading zeros: 02 would be another folder for the same cell
     variant="[a-z0-9_]+",
     backend="[a-z]+",
     platform="[a-z0-9-]+",
-    seed="[0-9]+",
+    seed="0|[1-9][0-9]*",

@@ -7,7 +7,7 @@ import difflib
 import re
 from collections import Counter
 
-from snakemake.logging import DefaultFormatter, get_event, logger, show_logs
+from snakemake.logging import DefaultFormatter, get_event, show_logs
 from snakemake_interface_logger_plugins.common import LogEvent
 
 # Snakemake's names of reasons, the strongest first: a job that was never made has others as well.
@@ -28,11 +28,14 @@ HIDDEN_EVENTS = {
     LogEvent.JOB_FINISHED,
     LogEvent.PROGRESS,
     LogEvent.SHELLCMD,
+    LogEvent.GROUP_INFO,
+    LogEvent.GROUP_ERROR,  # an error of each of its jobs follows
 }
 HIDDEN_MESSAGES = re.compile(
     "Assuming unrestricted|Building DAG|Using shell|Conda environments: ignored|Select jobs"
     "|Reasons:|Some jobs were triggered|Rules with provenance|Config file .* is extended|This was a dry-run"
     "|DAG of jobs will be updated|Updating checkpoint dependencies|The run involves checkpoint jobs"
+    "|Trying to restart job"
 )
 MISSING = re.compile(r"No rule to produce (.*?) \(if you use input functions")
 
@@ -79,47 +82,64 @@ def plan(jobs):
     return "\n".join(f"{name:{width}}  {n:>5}  {why}".rstrip() for name, n, why in table) + "\n"
 
 
+def without_command(message):
+    """An executor's message, of which the indented lines are a command of 40 cells."""
+    return str(message).partition("\n    ")[0]
+
+
 class Console(DefaultFormatter):
     """Formats Snakemake's records in few words; `filter` drops those that add nothing."""
 
     def __init__(self, settings):
         super().__init__(settings.quiet, settings.show_failed_logs)
-        self.started, self.total, self.names = 0, 0, {}
+        self.names, self.said = {}, set()
 
     def filter(self, record):
         event = get_event(record)
         if event is None:
+            if record.levelname == "ERROR":
+                return self.is_new(without_command(record.msg))
             return not HIDDEN_MESSAGES.match(str(record.msg))
         if event == LogEvent.JOB_INFO:
-            return bool(record.output) and not workflow.dryrun  # a target has none
-        if event == LogEvent.RUN_INFO:
-            return not self.total  # a dry-run has it twice
+            is_first = record.jobid not in self.names  # and not one of its retries
+            return bool(record.output) and not workflow.dryrun and is_first  # a target has none
+        if event == LogEvent.RUN_INFO:  # a dry-run has it twice
+            return self.is_new(event)
+        if event == LogEvent.JOB_ERROR and record.indent:  # some cells of a shared job are finished
+            return not all(Path(file).exists() for file in record.output)
+        if event == LogEvent.JOB_ERROR and record.rule_msg and not record.aux:  # was not submitted
+            return self.is_new(without_command(record.rule_msg))
         if event == LogEvent.ERROR:  # the exception of a job: its own error follows
             return not (record.exception == "RuleException" and "CalledProcess" in record.msg)
         return event not in HIDDEN_EVENTS
 
     def format_run_info(self, msg):
-        jobs = jobs_to_run()
-        self.total = len(jobs)
         hint = "Nothing was run. Add --printshellcmds to see every job in full."
-        return plan(jobs) + (hint if workflow.dryrun else "")
+        return plan(jobs_to_run()) + (hint if workflow.dryrun else "")
 
     def format_job_info(self, msg):
-        self.started += 1
-        name = describe_job(msg["rule_name"], msg["wildcards"])
-        self.names[msg["jobid"]] = name
+        name = self.names[msg["jobid"]] = describe_job(msg["rule_name"], msg["wildcards"])
         # A replay may bring figures, and tables that hold what they held leave jobs out.
-        self.total = self.started + sum(job.jobid not in self.names for job in jobs_to_run())
-        return f"[{self.started}/{self.total}] {name}"
+        left = sum(job.jobid not in self.names for job in jobs_to_run())
+        return f"[{len(self.names)}/{len(self.names) + left}] {name}"
+
+    def is_new(self, message):
+        """Whether it is said for the first time: what refuses one job may refuse them all."""
+        is_new = message not in self.said
+        self.said.add(message)
+        return is_new
 
     def format_job_error(self, msg):
         lines = [f"failed: {self.names.get(msg['jobid'], msg['rule_name'])}"]
+        lines += [f"    {without_command(msg['rule_msg'])}"] if msg["rule_msg"] else []
         lines += [f"    {key}: {value}" for key, value in msg["aux"].items()]
-        lines += [f"    {msg['shellcmd'].strip()}"] if msg["shellcmd"] else []
-        lines += show_logs(msg["log"]) if self.show_failed_logs else msg["log"]
+        logs = [log for log in msg["log"] if Path(log).is_file() and Path(log).stat().st_size]
+        lines += show_logs(logs) if self.show_failed_logs else logs
         return "\n".join(lines)
 
     def format(self, record):
+        if get_event(record) is None and record.levelname == "ERROR":
+            return without_command(record.msg)
         missing = get_event(record) == LogEvent.ERROR and MISSING.search(record.msg)
         if not missing:
             return super().format(record)

@@ -1,6 +1,9 @@
 # What fathom reads from inside Snakemake 9, where there is no public way. If a new version breaks the
 # workflow, look here first; rules/console.smk has the rest, formatting its records.
 
+from snakemake.jobs import GroupJob
+from snakemake.logging import logger
+
 # Another workflow has this one as a module: the config comes from there, not from config.yaml.
 IS_MODULE = workflow.modifier.skip_configfile
 
@@ -99,3 +102,16 @@ def judge_jobs(is_judged, why_again, tell):
 
     if workflow.is_main_process:
         workflow._prepare_dag = prepare_and_judge
+
+
+def log_group_error(group, msg=None, *, log=GroupJob.log_error, **details):
+    """Log the executor's message too, such as why Slurm refuses a job: Snakemake drops it.
+
+    Of a job that was not submitted this is all.
+    """
+    logger.error(msg)
+    if "external_jobid" in details:
+        log(group, msg, **details)
+
+
+GroupJob.log_error = log_group_error

@@ -29,6 +29,10 @@ def find_project():
 
 PROJECT = find_project()
 sys.path.insert(0, str(PROJECT / "src"))
+# A profile may have loaded fathom out of another project, the one that it is started in.
+for name in [name for name in sys.modules if name.partition(".")[0] == "fathom"]:
+    if not Path(sys.modules[name].__file__ or "").is_relative_to(PROJECT):
+        del sys.modules[name]
 
 
 def in_project(path):
@@ -38,7 +42,7 @@ def in_project(path):
 
 from fathom import preload
 from fathom.config import read_yaml
-from fathom.system.errors import UserError, fail
+from fathom.system.errors import UserError, broken_link, fail
 
 if set("{}") & set(str(PROJECT)):
     fail(f"{PROJECT}: Snakemake reads braces as wildcards; move the project to a path without them")

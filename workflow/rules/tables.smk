@@ -36,6 +36,8 @@ TABLES = [*csvs(*RUN_TABLES, *ATTRIBUTION, *VERDICTS), *STEPS]
 
 PUBLISHED = in_project("report/published.yaml")
 CONFIG_JSON = json.dumps(CONFIG.resolved(), indent=2, allow_nan=False) + "\n"
+# Compressed: a command above 64 KB goes through a file, whose path Snakemake does not quote.
+CONFIG_GZIP = base64.b64encode(gzip.compress(CONFIG_JSON.encode(), mtime=0)).decode()
 
 
 rule resolve:
@@ -47,10 +49,10 @@ rule resolve:
     conda:
         "../../envs/report.yaml"
     params:
-        config=lambda w: CONFIG_JSON,  # Snakemake would read the braces of a plain text as wildcards
+        config=CONFIG_GZIP,
         code_hash=code_hash("fathom.config"),
-    script:
-        "../scripts/resolve.py"
+    shell:
+        "echo {params.config:q} | base64 -d | gzip -d > {output.config:q} 2> {log:q}"
 
 
 # Checkpoints, since Snakemake looks again after one: where a table is as it was, nothing follows.

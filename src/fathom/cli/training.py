@@ -159,7 +159,10 @@ def compare(
     ] = False,
     backend: Annotated[str, typer.Option(help="Framework, for example torch.")] = "torch",
     device: Device = "auto",
-    threads: Threads = None,
+    threads: Annotated[
+        int,
+        typer.Option(min=1, help="CPU threads: more than one only where other cores are idle."),
+    ] = 1,
     out: Annotated[Path, output_folder(help="Output folder.")] = Path("results/compare"),
 ) -> None:
     """Train several variants and compare them.

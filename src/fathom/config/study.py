@@ -112,6 +112,8 @@ def _parse_variant(value: object) -> object:
         return {value: value}
     if isinstance(value, Mapping) and len(value) == 1:
         return value
+    if isinstance(value, bool):
+        raise ValueError(f"must be text, but YAML reads {value}; put it in quotes")
     raise ValueError("must be a name, or one label with its settings")
 
 

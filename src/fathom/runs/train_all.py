@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -18,7 +19,7 @@ from fathom.config import Compute, Config, Spec, installed_backends
 from fathom.runs.estimate import assumed_seconds, assumed_step_seconds
 from fathom.runs.folder import run_folder
 from fathom.runs.progress import log_lines
-from fathom.runs.training import run_cell, time_step
+from fathom.runs.training import run_cell, time_measurements, time_step
 from fathom.runs.validate import validate_run
 from fathom.system.errors import UserError, of_system
 
@@ -44,21 +45,43 @@ def specs_left(config: Config, patterns: Sequence[str]) -> list[Spec]:
     return sorted(left, key=lambda spec: assumed_seconds([spec]), reverse=True)
 
 
-def estimate_by_timing(specs: Sequence[Spec], compute: Compute) -> float | None:
-    """Seconds that these trainings take here one after the other, from a few timed steps.
+MOST_TIMED = 8
+"""Networks of which a few steps are timed, at most; of more, the longest of each backend."""
 
-    Times the first spec of each backend, the longest. None if one cannot be trained here: the
-    training will report why.
+SHALLOW = 4
+"""Layers of the network whose evaluation is timed: that of a deep one takes minutes."""
+
+
+def estimate_by_timing(specs: Sequence[Spec], compute: Compute) -> float | None:
+    """Seconds that these trainings take here one after the other, evaluations included.
+
+    Times a few steps of the longest of each variant, and an evaluation of a shallow network, which
+    is taken to be as many steps for every network of its backend. None if one cannot be trained
+    here: the training will report why.
     """
-    first = {spec.backend: spec for spec in reversed(specs)}
+    by_variant = {(spec.backend, spec.variant): spec for spec in reversed(specs)}
+    of_backend = {spec.backend: spec for spec in reversed(specs)}
+    is_few = len(by_variant) <= MOST_TIMED
+    timed = by_variant if is_few else {(backend, ""): s for backend, s in of_backend.items()}
     try:
-        rates = {
-            name: time_step(spec, compute) / assumed_step_seconds(spec)
-            for name, spec in first.items()
-        }
+        rates = {key: time_step(s, compute) / assumed_step_seconds(s) for key, s in timed.items()}
+        evaluations = {backend: _evaluation(spec, compute) for backend, spec in of_backend.items()}
     except UserError:
         return None
-    return sum(rates[spec.backend] * assumed_seconds([spec]) for spec in specs)
+    total = 0.0
+    for spec in specs:
+        at_start, in_steps = evaluations[spec.backend]
+        step = rates[spec.backend, spec.variant if is_few else ""] * assumed_step_seconds(spec)
+        count = math.ceil(spec.steps / (spec.evaluate_every or spec.steps))
+        total += at_start + step * (spec.steps + in_steps * count)
+    return total
+
+
+def _evaluation(spec: Spec, compute: Compute) -> tuple[float, float]:
+    """(Seconds before the first step, an evaluation in steps) of a shallow network."""
+    shallow = spec.model_copy(update={"depth": min(spec.depth, SHALLOW)})
+    at_start, evaluation = time_measurements(shallow, compute)
+    return at_start, evaluation / time_step(shallow, compute)
 
 
 def train_each(

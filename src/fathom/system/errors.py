@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import NoReturn
 
 from fathom.system.text import printable
@@ -34,8 +35,18 @@ def fail_for_system(error: OSError) -> NoReturn:
 
 
 def of_system(error: OSError) -> str:
-    """The file and what the system says of it."""
-    return f"{error.filename or 'writing'}: {error.strerror or error}"
+    """The file and what the system says of it; of a link to nothing, what it names."""
+    of_link = broken_link(error.filename) if isinstance(error, FileExistsError) else ""
+    return of_link or f"{error.filename or 'writing'}: {error.strerror or error}"
+
+
+def broken_link(path: str | Path) -> str:
+    """The message for a path that is, or leads through, a link to nothing; else an empty text."""
+    for part in (Path(path), *Path(path).parents):
+        if part.is_symlink() and not part.exists():
+            to = part.readlink()
+            return f"{part}: is a link to {to}, which is not there; make that, or remove the link"
+    return ""
 
 
 def fail_for_missing(error: ModuleNotFoundError) -> NoReturn:
