@@ -66,7 +66,7 @@ class ResidualConnection(Verbs, nn.Module):
     def _arrays(self) -> dict[str, mx.array]:
         return dict(self.parameters())
 
-    def _ops(self, dtype: str) -> MlxOps:
+    def _ops(self, dtype: str, device: None) -> MlxOps:
         return MlxOps(dtype=getattr(mx, dtype))
 
     def _cast(self, x: mx.array, dtype: str) -> mx.array:
