@@ -182,7 +182,6 @@ class MlxOps:
     sum = staticmethod(mx.sum)
     mean = staticmethod(mx.mean)
     softmax = staticmethod(partial(mx.softmax, axis=-1))
-    logsumexp = staticmethod(partial(mx.logsumexp, keepdims=True))
     matmul = staticmethod(mx.matmul)
     tensordot = staticmethod(partial(mx.tensordot, axes=1))
     add_matmul = staticmethod(mx.addmm)
@@ -212,6 +211,10 @@ class MlxOps:
 
     def split(self, x: array, sizes: Sequence[int]) -> Sequence[array]:
         return mx.split(x, list(itertools.accumulate(sizes))[:-1], axis=-1)
+
+    def logsumexp(self, x: array, axis: int) -> array:
+        # MLX refuses an array without numbers, as of no tokens.
+        return (mx.logsumexp if x.size else mx.sum)(x, axis=axis, keepdims=True)
 
     def relu(self, x: array) -> array:
         return mx.maximum(x, 0)
