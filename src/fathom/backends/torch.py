@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812, the name that PyTorch's own documentation uses
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.optim.adamw import adamw
 
 from fathom.backends import (
@@ -240,6 +241,7 @@ def runs_eagerly() -> bool:
         or torch.jit.is_tracing()
         or torch._C._are_functorch_transforms_active()
         or torch._C._len_torch_dispatch_stack()
+        or forward_ad._current_level >= 0
     )
 
 
