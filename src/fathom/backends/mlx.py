@@ -264,8 +264,9 @@ class MlxOps:
             return tuple(map(mx.array, found)), ()
 
         def backward(xs: Arrays, _: Arrays, gradients: Arrays) -> Arrays:
-            given, of_outputs = (tuple(map(np.ascontiguousarray, x)) for x in (xs, gradients))
-            found = function.backward(HOST_OPS, given, saved, of_outputs)
+            # One by one, as they are asked for: not every function needs what it was given.
+            given, of_outputs = (map(np.ascontiguousarray, part) for part in (xs, gradients))
+            found = function.backward(HOST_OPS, given, saved, tuple(of_outputs))
             return tuple(map(mx.array, found))
 
         return with_vjp(forward, backward, plain, *xs)

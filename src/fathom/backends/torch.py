@@ -191,9 +191,10 @@ class CustomVJPFunction(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         kept, ops = ctx.saved_tensors, ctx.ops
-        xs, saved, wanted = kept[: ctx.count], kept[ctx.count :], ctx.needs_input_grad[3:]
+        xs, saved = kept[: ctx.count], kept[ctx.count :]
         with without_autocast(ops.device):
             if torch.is_grad_enabled() or ctx.way is None:
+                wanted = ctx.needs_input_grad[3:]
                 found = gradient_of_plain(ops, ctx.function, xs, gradients, wanted)
             else:
                 found = ctx.way.backward(ops, xs, saved, gradients)
@@ -293,8 +294,10 @@ class OnHost(CustomVJP):
         return tuple(map(torch.from_numpy, outputs)), tuple(map(torch.from_numpy, saved))
 
     def backward(self, ops: TorchOps, xs: Tensors, saved: Tensors, gradients: Tensors) -> Tensors:
-        given = (tuple(map(on_host, tensors)) for tensors in (xs, saved, gradients))
-        return tuple(map(torch.from_numpy, self.loops.backward(HOST_OPS, *given)))
+        kept, given = (tuple(x.contiguous().numpy() for x in part) for part in (saved, gradients))
+        # One by one, as they are asked for: not every function needs what it was given.
+        found = self.loops.backward(HOST_OPS, map(on_host, xs), kept, given)
+        return tuple(map(torch.from_numpy, found))
 
 
 def is_on_host(x: Tensor) -> bool:

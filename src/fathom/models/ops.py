@@ -7,7 +7,7 @@ broadcasting, slicing and `.shape` are the same in all of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -42,7 +42,7 @@ class CustomVJP(Protocol):
     def forward(self, ops: Ops, *xs: Array) -> tuple[Arrays, Arrays]:
         """(outputs, arrays beside `xs` that `backward` needs)."""
 
-    def backward(self, ops: Ops, xs: Arrays, saved: Arrays, gradients: Arrays) -> Arrays:
+    def backward(self, ops: Ops, xs: Iterable[Array], saved: Arrays, gradients: Arrays) -> Arrays:
         """The gradient of each x, from the gradients of the outputs."""
 
     def plain(self, ops: Ops, *xs: Array) -> Arrays:

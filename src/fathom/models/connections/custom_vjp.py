@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from fathom.models.ops import LARGE, CustomVJP
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from fathom.models.ops import Array, Arrays, Ops
 
 
@@ -29,7 +31,7 @@ class NormedProduct(CustomVJP):
         product = ops.linear(x, phi) * scale
         return (product, x), (scale, product)
 
-    def backward(self, ops: Ops, xs: Arrays, saved: Arrays, gradients: Arrays) -> Arrays:
+    def backward(self, ops: Ops, xs: Iterable[Array], saved: Arrays, gradients: Arrays) -> Arrays:
         (x, phi), (scale, product), (of_product, of_x) = xs, saved, gradients
         scaled = of_product * scale
         along_x = ops.sum(of_product * product, axis=-1, keepdims=True) * scale * scale / x.shape[1]
@@ -52,7 +54,7 @@ class WeightedSum(CustomVJP):
     def forward(self, ops: Ops, weights: Array, x: Array) -> tuple[Arrays, Arrays]:
         return (ops.weighted_sum(weights, x), x), ()
 
-    def backward(self, ops: Ops, xs: Arrays, saved: Arrays, gradients: Arrays) -> Arrays:
+    def backward(self, ops: Ops, xs: Iterable[Array], saved: Arrays, gradients: Arrays) -> Arrays:
         (weights, x), (of_sum, of_x) = xs, gradients
         N, S, M = x.shape
         row = ops.reshape(of_sum, (N, 1, M))
@@ -77,7 +79,7 @@ class Mixing(CustomVJP):
         written = ops.reshape(weights, (N, S, 1)) * ops.reshape(y, (N, 1, M))
         return (ops.add_matmul(written, H, x),), ()
 
-    def backward(self, ops: Ops, xs: Arrays, saved: Arrays, gradients: Arrays) -> Arrays:
+    def backward(self, ops: Ops, xs: Iterable[Array], saved: Arrays, gradients: Arrays) -> Arrays:
         (H, weights, x, y), (g,) = xs, gradients
         return (
             ops.matmul(g, ops.transpose(x, (0, 2, 1))),
@@ -103,7 +105,7 @@ class Adding(CustomVJP):
         found = ops.add_product(x, ops.reshape(weights, (N, S, 1)), ops.reshape(y, (N, 1, M)))
         return (found,), ()
 
-    def backward(self, ops: Ops, xs: Arrays, saved: Arrays, gradients: Arrays) -> Arrays:
+    def backward(self, ops: Ops, xs: Iterable[Array], saved: Arrays, gradients: Arrays) -> Arrays:
         (weights, _, y), (g,) = xs, gradients
         return ops.row_products(y, g), g, ops.weighted_sum(weights, g)
 
@@ -125,7 +127,7 @@ class MixingAndSum(CustomVJP):
         found = ops.add_matmul(written, A[:, :S], x)
         return (found[:S], found[S]), ()
 
-    def backward(self, ops: Ops, xs: Arrays, saved: Arrays, gradients: Arrays) -> Arrays:
+    def backward(self, ops: Ops, xs: Iterable[Array], saved: Arrays, gradients: Arrays) -> Arrays:
         (A, x, y), (of_x, of_sum) = xs, gradients
         S, M = x.shape
         row, column = ops.reshape(of_sum, (1, M)), ops.reshape(y, (M, 1))

@@ -18,6 +18,8 @@ from fathom.models.ops import CustomVJP
 from fathom.system.compiled import compiled, compiled_in_order
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from fathom.models.ops import Array, Arrays, Ops
 
 
@@ -149,7 +151,7 @@ class NormedProduct(CustomVJP):
         product = ops.matmul(x, phi.T) * scale
         return (product, x), (scale, product)
 
-    def backward(self, ops: Ops, xs: Arrays, saved: Arrays, gradients: Arrays) -> Arrays:
+    def backward(self, ops: Ops, xs: Iterable[Array], saved: Arrays, gradients: Arrays) -> Arrays:
         (x, phi), (scale, product), (of_product, of_x) = xs, saved, gradients
         scaled = of_product * scale
         along_x = row_products(scaled, product[:, None]) * scale / x.shape[1]
@@ -163,7 +165,7 @@ class WeightedSum(CustomVJP):
     def forward(self, ops: Ops, weights: Array, x: Array) -> tuple[Arrays, Arrays]:
         return (weighted_sum(weights, x), x), ()
 
-    def backward(self, ops: Ops, xs: Arrays, saved: Arrays, gradients: Arrays) -> Arrays:
+    def backward(self, ops: Ops, xs: Iterable[Array], saved: Arrays, gradients: Arrays) -> Arrays:
         (weights, x), (of_sum, of_x) = xs, gradients
         return row_products(of_sum, x), add_to_streams(of_x, weights, of_sum)
 
@@ -176,7 +178,7 @@ class Mixing(CustomVJP):
     ) -> tuple[Arrays, Arrays]:
         return (mix(H, weights, x, y),), ()
 
-    def backward(self, ops: Ops, xs: Arrays, saved: Arrays, gradients: Arrays) -> Arrays:
+    def backward(self, ops: Ops, xs: Iterable[Array], saved: Arrays, gradients: Arrays) -> Arrays:
         (H, weights, x, y), (g,) = xs, gradients
         of_H, of_x = mix_backward(H, x, g)
         return of_H, row_products(y, g), of_x, weighted_sum(weights, g)
@@ -188,7 +190,7 @@ class Adding(CustomVJP):
     def forward(self, ops: Ops, weights: Array, x: Array, y: Array) -> tuple[Arrays, Arrays]:
         return (add_to_streams(x, weights, y),), ()
 
-    def backward(self, ops: Ops, xs: Arrays, saved: Arrays, gradients: Arrays) -> Arrays:
+    def backward(self, ops: Ops, xs: Iterable[Array], saved: Arrays, gradients: Arrays) -> Arrays:
         (weights, _, y), (g,) = xs, gradients
         return row_products(y, g), g, weighted_sum(weights, g)
 

@@ -435,7 +435,9 @@ class DynamicStreams(StreamConnection):
         """(H̃ [N, …] by part, the streams [N, S, M])."""
         found, x = self.computed(ops, self.settings.coefficients, c, x)
         parts = zip(self.shapes().items(), ops.split(found, self.sizes().values()), strict=True)
-        return {part: ops.reshape(values, (x.shape[0], *shape)) for (part, shape), values in parts}, x
+        return {
+            part: ops.reshape(values, (x.shape[0], *shape)) for (part, shape), values in parts
+        }, x
 
     def computed(self, ops: Ops, dynamic: FromStreams, c: Dynamics, x: Array) -> Arrays:
         """(H̃ [N, logits], the streams [N, S, M])."""
