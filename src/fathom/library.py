@@ -79,6 +79,13 @@ class Verbs:
     """
 
     connection: Connection
+    scheme: str | Mapping[str, Any]
+    """The name of the connection, or the settings as they were given."""
+
+    def _sizes(self) -> str:
+        """How it was made, for `repr`."""
+        context = self.connection.context
+        return f"{self.scheme!r}, layers={context.layers}, width={context.width}"
 
     @property
     def reads_normed(self) -> bool:
@@ -114,6 +121,8 @@ class Verbs:
         """
         context, shape, given = self.connection.context, tuple(x.shape), type_name(x)
         device = getattr(x, "device", None)
+        if context.pooled_axes and 0 in shape[-1 - context.pooled_axes :]:
+            raise ValueError(f"the input has no positions to average over: {list(shape)}")
         if len(shape) <= context.pooled_axes or shape[-1] != context.width:
             wanted = ", ".join(["…", *["…"] * context.pooled_axes, str(context.width)])
             raise ValueError(f"the input must have shape [{wanted}], but has {list(shape)}")
@@ -193,6 +202,12 @@ class Verbs:
 
     def _check(self, state: Pass, verb: str, k: int) -> None:
         """Raises ValueError unless it is the turn of this verb of function k."""
+        if not isinstance(state, Pass):
+            raise TypeError(
+                "the state must be what open, read or write returned, but is a "
+                f"{type(state).__name__}; torch.utils.checkpoint takes it apart unless "
+                "use_reentrant=False"
+            )
         if (verb, k) != (state.verb, state.k):
             turns = [name if name == "close" else f"{name} {n}" for name, n in
                      ((verb, k), (state.verb, state.k))]  # fmt: skip

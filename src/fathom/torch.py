@@ -70,7 +70,7 @@ class ResidualConnection(Verbs, nn.Module):
             pooled_axes=pooled_axes,
             has_residual=has_residual,
         )
-        self.seed = seed
+        self.scheme, self.seed = scheme, seed
         declared = self.connection.parameters()
         self._names = [name.removeprefix(PREFIX) for name in declared]
         for name, parameter in zip(self._names, declared.values(), strict=True):
@@ -105,8 +105,7 @@ class ResidualConnection(Verbs, nn.Module):
         return without_autocast(device)
 
     def extra_repr(self) -> str:
-        context = self.connection.context
-        return f"layers={context.layers}, width={context.width}"
+        return self._sizes()
 
 
 @cache

@@ -39,16 +39,23 @@ NamedArrays = dict[str, array]
 Arrays = tuple[array, ...]
 
 
+def as_tuple(primals: array | Arrays) -> Arrays:
+    """MLX hands over a single array by itself."""
+    return primals if isinstance(primals, tuple) else (primals,)
+
+
 def with_vjp(
     forward: Callable[..., tuple[Arrays, Arrays]],
     backward: Callable[[Arrays, Arrays, Arrays], Arrays],
     plain: Callable[..., Arrays],
     *xs: array,
+    once: bool = False,
 ) -> Arrays:
     """plain(*xs), its value by `forward` and its gradient by `backward`.
 
     `forward(*xs)` → (outputs, saved); `backward(xs, saved, gradients of outputs)` → the gradient of
     each x. Derivatives of that are those of `plain`: MLX would take what is saved for constants.
+    `once`: there are none, as in training. Nothing is kept for them then, which takes time.
     """
     count, outputs = len(xs), 0
 
@@ -61,7 +68,9 @@ def with_vjp(
 
     @whole.vjp
     def gradient(primals: array | Arrays, cotangents: Arrays, results: Arrays) -> Arrays:
-        saved = results[outputs:]
+        xs, saved, given = as_tuple(primals), results[outputs:], cotangents[:outputs]
+        if once:
+            return backward(xs, saved, given)
         first = mx.custom_function(lambda *both: backward(both[:count], saved, both[count:]))
 
         @first.vjp
@@ -71,13 +80,12 @@ def with_vjp(
 
             return tuple(mx.vjp(gradient_of_plain, both, cotangents)[1])
 
-        xs = (primals,) if count == 1 else primals
-        return first(*xs, *cotangents[:outputs])
+        return first(*xs, *given)
 
     return whole(*xs)[:outputs]
 
 
-def exact_layer_norm(x: array, weight: array, bias: array) -> array:
+def exact_layer_norm(x: array, weight: array, bias: array, once: bool = False) -> array:
     """Layer norm over the last axis whose gradient stays exact however large x is.
 
     MLX's own gradient on the CPU cubes 1/σ, which loses digits and then underflows as σ passes
@@ -85,9 +93,8 @@ def exact_layer_norm(x: array, weight: array, bias: array) -> array:
     factor of 60. Where the variance overflows, 1/σ is zero and so is the output: MLX's own
     convention, which is under study here, so it is kept.
     """
-    return with_vjp(_layer_norm, _layer_norm_vjp, lambda *xs: _layer_norm(*xs)[0], x, weight, bias)[
-        0
-    ]
+    plain = lambda *xs: _layer_norm(*xs)[0]  # noqa: E731
+    return with_vjp(_layer_norm, _layer_norm_vjp, plain, x, weight, bias, once=once)[0]
 
 
 def _layer_norm(x: array, weight: array, bias: array) -> tuple[Arrays, Arrays]:
@@ -127,12 +134,13 @@ def quick_exp(x: array) -> array:
     return power * mx.view(exponent, mx.float32)
 
 
-def quick_gelu(x: array) -> array:
+def quick_gelu(x: array, once: bool = False) -> array:
     """Exact GELU to 1e-6, absolute, without MLX's slow erf and exp.
 
     As `mlx_loops.gelu`, where waiting for an array would cost more than a loop saves.
     """
-    return with_vjp(_quick_gelu, lambda _, slope, g: (g[0] * slope[0],), exact_gelu, x)[0]
+    backward = lambda _, slope, g: (g[0] * slope[0],)  # noqa: E731
+    return with_vjp(_quick_gelu, backward, exact_gelu, x, once=once)[0]
 
 
 def exact_gelu(x: array) -> Arrays:
@@ -186,15 +194,17 @@ class MlxOps:
     tensordot = staticmethod(partial(mx.tensordot, axes=1))
     add_matmul = staticmethod(mx.addmm)
     stop_gradient = staticmethod(mx.stop_gradient)
-    layer_norm = staticmethod(exact_layer_norm)
     to_numpy = staticmethod(np.array)
 
-    def __init__(self, dtype: mx.Dtype = mx.float32, on_host: bool = False) -> None:
+    def __init__(
+        self, dtype: mx.Dtype = mx.float32, on_host: bool = False, once: bool = False
+    ) -> None:
         """`on_host`: whether arrays are in NumPy's reach, with a value as soon as it asks for one.
 
-        That is on the CPU, in a step that is not compiled.
+        That is on the CPU, in a step that is not compiled. `once`: whether no gradient will be
+        differentiated.
         """
-        self.on_host = on_host
+        self.on_host, self.once = on_host, once
         self.dtype = dtype
 
     def asarray(self, x: np.ndarray) -> array:
@@ -247,7 +257,7 @@ class MlxOps:
         if self._takes_loops(*xs, least=function.loops_from) and (loops := function.compiled()):
             return self._host_vjp(loops, partial(function.plain, self), *xs)
         ways = (partial(way, self) for way in (function.forward, function.backward, function.plain))
-        return with_vjp(*ways, *xs)
+        return with_vjp(*ways, *xs, once=self.once)
 
     def _takes_loops(self, *xs: array, least: float = LARGE) -> bool:
         """Whether the largest array has so many numbers, and all are in NumPy's reach."""
@@ -269,7 +279,7 @@ class MlxOps:
             found = function.backward(HOST_OPS, given, saved, tuple(of_outputs))
             return tuple(map(mx.array, found))
 
-        return with_vjp(forward, backward, plain, *xs)
+        return with_vjp(forward, backward, plain, *xs, once=self.once)
 
     def embedding(self, table: array, ids: array) -> array:
         return table[ids]
@@ -280,7 +290,10 @@ class MlxOps:
     def gelu(self, x: array) -> array:
         if self._takes_loops(x):
             return self._host_vjp(Gelu(), exact_gelu, x)[0]
-        return quick_gelu(x) if self.on_host else exact_gelu(x)[0]
+        return quick_gelu(x, self.once) if self.on_host else exact_gelu(x)[0]
+
+    def layer_norm(self, x: array, weight: array, bias: array) -> array:
+        return exact_layer_norm(x, weight, bias, self.once)
 
     def conv2d(self, x: array, weight: array, bias: array, stride: int = 1) -> array:
         return mx.conv2d(x, weight, stride=stride, padding=1) + bias
@@ -462,7 +475,7 @@ class MlxBackend(Backend):
 
     def __init__(self, kind: str) -> None:
         gpu = kind == "gpu"
-        self.ops = MlxOps(on_host=not gpu)
+        self.ops = MlxOps(on_host=not gpu, once=True)
         info = mx.device_info() if gpu else {}
         self.device = Device(
             framework="mlx",

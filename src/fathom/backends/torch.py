@@ -550,6 +550,9 @@ class TorchBackend(Backend):
             driver=f"CUDA {torch.version.cuda}" if cuda else None,
         )
 
+    def arithmetic(self) -> dict[str, str]:
+        return {"ATen": torch.backends.cpu.get_cpu_capability()}
+
     def peak_memory_bytes(self) -> int | None:
         if self.torch_device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.torch_device)
