@@ -67,6 +67,15 @@ class Torch:
     def tanh_of(self, x, weight):
         return self.library.tanh(x @ weight)
 
+    def second(self, module, x, loss):
+        """Gradients, as below, of half the squared length of all gradients."""
+        x, arrays = x.clone().requires_grad_(), dict(module.named_parameters())
+        wanted = [x, *arrays.values()]
+        take = partial(self.library.autograd.grad, materialize_grads=True)
+        penalty = sum((g * g).sum() / 2 for g in take(loss(x), wanted, create_graph=True))
+        found = dict(zip(["x", *arrays], take(penalty, wanted), strict=True))
+        return {name: self.numpy(g) for name, g in found.items()}
+
     def gradients(self, module, x, loss):
         """By parameter, and that of the input as `x`."""
         x = x.clone().requires_grad_()
@@ -111,6 +120,19 @@ class Mlx:
 
     def tanh_of(self, x, weight):
         return self.library.tanh(x @ weight)
+
+    def second(self, module, x, loss):
+        def objective(params, x):
+            module.update(params)
+            return loss(x)
+
+        def penalty(params, x):
+            found, of_x = self.library.grad(objective, argnums=(0, 1))(params, x)
+            return sum((g * g).sum() / 2 for g in (of_x, *found.values()))
+
+        params = module.trainable_parameters()
+        found, of_x = self.library.grad(penalty, argnums=(0, 1))(params, x)
+        return {name: self.numpy(g) for name, g in {**found, "x": of_x}.items()}
 
     def gradients(self, module, x, loss):
         def objective(params, x):
@@ -219,12 +241,86 @@ def test_gradients_are_those_of_the_oracle(framework, scheme):
     assert_gradients(loss, {**values, "x": INPUT}, {framework.name: gradients}, rel, floor)
 
 
+def moved_little(framework, scheme, dtype):
+    """As `moved`, by a tenth: at three layers the exponentials of hc_dynamic stay in float32."""
+    module = framework.module(scheme, LAYERS, WIDTH)
+    rng = np.random.default_rng(2)
+    framework.retype(module, dtype)
+    values = framework.values(module)
+    moved = {
+        k: (v + 0.1 * rng.standard_normal(v.shape)).astype(np.float32) for k, v in values.items()
+    }
+    framework.load(module, moved)
+    return module
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("way", ["loops", "operations"])
+def test_second_derivatives_in_torch_are_slopes_of_the_first(torch, monkeypatch, scheme, way):
+    """A gradient penalty, along a random direction, against differences of the gradients."""
+    framework = Torch()
+    if way == "operations":  # as on a GPU
+        monkeypatch.setattr("fathom.backends.torch.is_on_host", lambda x: False)
+    module = moved_little(framework, scheme, "float64")
+    functions, x = branches(framework, "float64"), framework.array(INPUT, "float64")
+    loss = lambda x: (module(x, functions) ** 2).sum()  # noqa: E731
+    found = framework.second(module, x, loss)
+    rng = np.random.default_rng(5)
+    along = {name: rng.standard_normal(value.shape) for name, value in found.items()}
+
+    def penalty(h):
+        values = framework.values(module)
+        framework.load(module, {k: v + h * along[k] for k, v in values.items()})
+        gradients = framework.gradients(
+            module, x + h * framework.array(along["x"], "float64"), loss
+        )
+        framework.load(module, values)
+        return sum((g**2).sum() for g in gradients.values()) / 2
+
+    h = 1e-5  # an error of h² from curvature, and of 1e-16/h from rounding
+    slope = (penalty(h) - penalty(-h)) / (2 * h)
+    size = math.sqrt(sum((g**2).sum() for g in found.values()))
+    assert sum((found[n] * along[n]).sum() for n in found) == pytest.approx(slope, abs=1e-6 * size)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_second_derivatives_in_mlx_are_those_of_torch(torch, scheme):
+    found = {}
+    for framework, dtype in ((Torch(), "float64"), (installed(Mlx), "float32")):
+        module = moved_little(framework, scheme, dtype)
+        functions = branches(framework, dtype)
+        loss = lambda x, m=module, f=functions: (m(x, f) ** 2).sum()
+        found[framework.name] = framework.second(module, framework.array(INPUT, dtype), loss)
+    for name, expected in found["torch"].items():
+        size = np.abs(expected).max() + 1e-3
+        # Of products of some hundred terms, which float32 rounds by 6e-8 each.
+        assert found["mlx"][name] == pytest.approx(expected, abs=1e-4 * size), name
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_no_tokens_and_tokens_of_zeros(framework, scheme):
+    """Idle ranks pass an empty batch, and padding is zeros: gradients are numbers."""
+    for shape, pooled in (((0, 3, 4), 0), ((2, 0, 4), 0), ((0, 2, 2, 4), 2), ((1, 2, 4), 0)):
+        module, _ = moved(framework, scheme, pooled_axes=pooled)
+        out, functions = [], branches(framework)
+
+        def loss(x, module=module, functions=functions, out=out):
+            out.append(module(x, functions))
+            return (out[-1] ** 2).sum()
+
+        gradients = framework.gradients(module, framework.array(np.zeros(shape)), loss)
+        assert tuple(out[0].shape) == shape
+        assert all(np.isfinite(g).all() for g in gradients.values()), shape
+        if 0 in shape:
+            assert not any(g.any() for g in gradients.values())
+
+
 @pytest.mark.parametrize("scheme", ["plain", "hc_causal", "mhc_static", "mhc_paper"])
 def test_by_hand_wrapped_and_whole_are_one_pass_with_the_digits_of_through(framework, scheme):
     module, _ = moved(framework, scheme)
     functions, x = branches(framework), framework.array(INPUT)
     params = {f"connection.{name}": value for name, value in module._arrays().items()}
-    ops = module._ops("float32")
+    ops = module._ops("float32", getattr(x, "device", None))
     expected = framework.numpy(module.connection.through(ops, params, x, functions, None)[0])
     by_hand = wrapped = module.open(x)
     for k, function in enumerate(functions):
@@ -356,7 +452,7 @@ def test_torch_copies_it_and_makes_it_in_a_type(torch):
     assert {p.dtype for p in module.parameters()} == {torch.float32}
     half = ResidualConnection("mhc_paper", 1, 2, dtype=torch.bfloat16)
     assert {p.dtype for p in half.parameters()} == {torch.bfloat16}
-    assert repr(module) == "ResidualConnection(layers=3, width=4)"
+    assert repr(module) == "ResidualConnection('mhc_scaled', layers=3, width=4)"
 
 
 @pytest.mark.slow  # PyTorch takes seconds to load what it needs for a shape without numbers
@@ -375,7 +471,7 @@ def test_torch_moves_it_off_memory_and_back(torch):
 
 def test_mlx_shows_its_sizes():
     shown = repr(installed(Mlx).module("plain", 3, 4))
-    assert shown.startswith("ResidualConnection(layers=3, width=4")
+    assert shown.startswith("ResidualConnection('plain', layers=3, width=4")
 
 
 # --- inside a training step -----------------------------------------------------------------------
@@ -396,6 +492,132 @@ def stepped(framework, module, functions, context=nullcontext, step=None, dtype=
 
     gradients = framework.gradients(module, framework.array(INPUT, dtype), loss)
     return {**gradients, "out": framework.numpy(loss.out)}
+
+
+OF_EACH_KIND = ("plain", "hc_static", "mhc_paper", "deepseek_v4", "hy_v4", "altup", "qwen4_exp")
+
+
+def functional_uses(torch, call, x):
+    """(name, what a tool of PyTorch makes of a call, what it should be)."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    other, along, h = x + 1, torch.ones_like(x), 1e-6
+    yield "functionalize", torch.func.functionalize(call)(x), call(x)
+    yield "vmap", torch.func.vmap(call)(x), call(x)
+    yield "make_fx", make_fx(call)(x)(other), call(other)
+    yield "jit.trace", torch.jit.trace(call, x)(other), call(other)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fake = call(mode.from_tensor(x))
+    assert fake.shape == x.shape
+    yield "after fake tensors", call(x), call(x)
+    slope = (call(x + h * along) - call(x - h * along)) / (2 * h)
+    yield "jvp", torch.func.jvp(call, (x,), (along,))[1], slope
+    with torch.autograd.forward_ad.dual_level() as _:
+        dual = call(torch.autograd.forward_ad.make_dual(x, along))
+        yield "forward mode", torch.autograd.forward_ad.unpack_dual(dual).tangent, slope
+    leaf = x.clone().requires_grad_()
+    (expected,) = torch.autograd.grad((call(leaf) ** 2).sum(), leaf)
+    yield "func.grad", torch.func.grad(lambda x: (call(x) ** 2).sum())(x), expected
+
+
+@pytest.mark.parametrize("scheme", OF_EACH_KIND)
+@pytest.mark.filterwarnings("ignore")
+def test_what_records_or_transforms_is_right_and_leaves_nothing_behind(torch, scheme):
+    from fathom.torch import kept_ops
+
+    kept_ops.cache_clear()
+    framework = Torch()
+    module, _ = moved(framework, scheme, "float64")
+    functions = branches(framework, "float64")
+    x = framework.array(INPUT, "float64")
+    # Each from an empty memory, and an ordinary call after it.
+    for name, found, expected in functional_uses(torch, lambda x: module(x, functions), x):
+        size = float(expected.abs().max())
+        assert found.detach().numpy() == pytest.approx(
+            expected.detach().numpy(), abs=1e-6 * size
+        ), name
+        kept_ops.cache_clear()
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_what_is_changed_in_place_after_its_write_is_noticed(torch, scheme):
+    """By the framework's own error, or it does not matter."""
+    framework = Torch()
+    module, _ = moved(framework, scheme)
+    x = framework.array(INPUT)
+
+    def gradient(change):
+        leaf, state = x.clone().requires_grad_(), None
+        state = module.open(leaf)
+        for k, function in enumerate(branches(framework)):
+            read, state = module.read(state, k)
+            y = function(read) * 1  # tanh would notice by itself
+            state = module.write(state, k, y)
+            change(y.detach())
+        return torch.autograd.grad((module.close(state) ** 2).sum(), leaf)[0]
+
+    expected = gradient(lambda y: None)
+    try:
+        found = gradient(lambda y: y.zero_())
+    except RuntimeError as error:
+        assert "modified by an inplace operation" in str(error)
+    else:
+        assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_backward_inside_autocast_has_the_digits_of_one_outside(torch, scheme):
+    """Of the connection: these branches have no product that could be rounded."""
+    framework = Torch()
+    module, _ = moved(framework, scheme)
+    x, wanted = framework.array(INPUT).requires_grad_(), list(module.parameters())
+    take = partial(torch.autograd.grad, inputs=[x, *wanted], materialize_grads=True)
+    loss = lambda: (module(x, [torch.tanh] * LAYERS) ** 2).sum()  # noqa: E731
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = take(loss())
+    for found, expected in zip(inside, take(loss()), strict=True):
+        size = float(expected.abs().max())
+        # A product has the same terms in another order.
+        assert found.numpy() == pytest.approx(expected.numpy(), abs=1e-5 * size)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_parameters_are_found_by_their_names_and_their_memory_stays_resizable(torch, scheme):
+    """Parametrised, as buffers, or shared; FSDP frees a parameter's memory and takes it again."""
+    framework = Torch()
+    module, values = moved(framework, scheme)
+    x, functions = framework.array(INPUT), branches(framework)
+    expected = module(x, functions)
+    expected.sum().backward() if expected.requires_grad else None
+    assert all(p.untyped_storage().resizable() for p in module.parameters())
+    for name in values:
+        torch.nn.utils.parametrize.register_parametrization(module, name, torch.nn.Identity())
+    assert torch.equal(module(x, functions), expected)
+    plain, _ = moved(framework, scheme)
+    for name in values:
+        kept = getattr(plain, name).detach()
+        delattr(plain, name)
+        plain.register_buffer(name, kept)
+    assert torch.equal(plain(x, functions), expected)
+
+
+def test_parameters_may_be_shared(torch):
+    module, _ = moved(Torch(), "mhc_paper")
+    module.phi_post = module.phi_pre
+    assert module(Torch().array(INPUT), branches(Torch())).isfinite().all()
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+def test_a_reentrant_checkpoint_is_refused(torch):
+    from torch.utils.checkpoint import checkpoint
+
+    framework = Torch()
+    module, _ = moved(framework, "mhc_paper")
+    state = module.open(framework.array(INPUT).requires_grad_())
+    state = checkpoint(module.wrap(branches(framework)[0], 0), state, use_reentrant=True)
+    with pytest.raises(TypeError, match=r"unless use_reentrant=False$"):
+        module.read(state, 1)
 
 
 @pytest.mark.slow  # checkpoints load PyTorch's compiler

@@ -66,6 +66,8 @@ class Pass(NamedTuple):
     """The type of the input."""
     computed: str
     """The type of the streams and of all that is computed with them."""
+    device: Any
+    """Where the input is, in frameworks in which arrays have a device."""
     state: State
 
 
@@ -77,6 +79,13 @@ class Verbs:
     """
 
     connection: Connection
+    scheme: str | Mapping[str, Any]
+    """The name of the connection, or the settings as they were given."""
+
+    def _sizes(self) -> str:
+        """How it was made, for `repr`."""
+        context = self.connection.context
+        return f"{self.scheme!r}, layers={context.layers}, width={context.width}"
 
     @property
     def reads_normed(self) -> bool:
@@ -87,15 +96,15 @@ class Verbs:
         """The parameters by name."""
         raise NotImplementedError
 
-    def _ops(self, dtype: str) -> Ops:
-        """The framework's primitives in a float type, where the parameters are."""
+    def _ops(self, dtype: str, device: Any) -> Ops:  # noqa: ANN401
+        """The framework's primitives in a float type, on a device."""
         raise NotImplementedError
 
     def _cast(self, x: Array, dtype: str) -> Array:
         """`x` in a float type."""
         raise NotImplementedError
 
-    def _exactly(self) -> AbstractContextManager[None]:
+    def _exactly(self, device: Any) -> AbstractContextManager[None]:  # noqa: ANN401
         """Where no operation is moved to another type than that of its arguments."""
         return nullcontext()
 
@@ -111,6 +120,9 @@ class Verbs:
         outside of training. Raises ValueError for another width or type.
         """
         context, shape, given = self.connection.context, tuple(x.shape), type_name(x)
+        device = getattr(x, "device", None)
+        if context.pooled_axes and 0 in shape[-1 - context.pooled_axes :]:
+            raise ValueError(f"the input has no positions to average over: {list(shape)}")
         if len(shape) <= context.pooled_axes or shape[-1] != context.width:
             wanted = ", ".join(["…", *["…"] * context.pooled_axes, str(context.width)])
             raise ValueError(f"the input must have shape [{wanted}], but has {list(shape)}")
@@ -121,11 +133,10 @@ class Verbs:
         computed = "float64" if "float64" in types else "float32"
         params = {f"{PREFIX}{name}": self._cast(value, computed) for name, value in arrays.items()}
         noise = None if noise is None else self._cast(noise, computed)
-        with self._exactly():
-            state = self.connection.open(
-                self._ops(computed), params, self._cast(x, computed), noise
-            )
-        return Pass("read", 0, shape, given, computed, state)
+        ops, x = self._ops(computed, device), self._cast(x, computed)
+        with self._exactly(device):
+            state = self.connection.open(ops, params, x, noise)
+        return Pass("read", 0, shape, given, computed, device, state)
 
     def read(self, state: Pass, k: int) -> tuple[Array, Pass]:
         """(The input of function k, shaped as the input of `open`; the state for `write`).
@@ -133,8 +144,9 @@ class Verbs:
         Raises ValueError out of turn: functions read and write once each, from 0 on.
         """
         self._check(state, "read", k)
-        with self._exactly():
-            x, inner = self.connection.read(self._ops(state.computed), state.state, k)
+        ops = self._ops(state.computed, state.device)
+        with self._exactly(state.device):
+            x, inner = self.connection.read(ops, state.state, k)
         return self._cast(x, state.given), state._replace(verb="write", state=inner)
 
     def write(self, state: Pass, k: int, y: Array) -> Pass:
@@ -148,9 +160,9 @@ class Verbs:
                 f"function {k} must return the shape of its input, {list(state.shape)}, "
                 f"but returned {list(y.shape)}"
             )
-        y = self._cast(y, state.computed)
-        with self._exactly():
-            inner = self.connection.write(self._ops(state.computed), state.state, k, y)
+        ops, y = self._ops(state.computed, state.device), self._cast(y, state.computed)
+        with self._exactly(state.device):
+            inner = self.connection.write(ops, state.state, k, y)
         verb = "close" if k + 1 == self.connection.context.layers else "read"
         return state._replace(verb=verb, k=k + 1, state=inner)
 
@@ -160,8 +172,9 @@ class Verbs:
         A network's final norm comes after it.
         """
         self._check(state, "close", self.connection.context.layers)
-        with self._exactly():
-            x = self.connection.close(self._ops(state.computed), state.state)
+        ops = self._ops(state.computed, state.device)
+        with self._exactly(state.device):
+            x = self.connection.close(ops, state.state)
         return self._cast(x, state.given)
 
     def wrap(self, branch: Callable[..., Array], k: int) -> Callable[..., Pass]:
@@ -189,6 +202,12 @@ class Verbs:
 
     def _check(self, state: Pass, verb: str, k: int) -> None:
         """Raises ValueError unless it is the turn of this verb of function k."""
+        if not isinstance(state, Pass):
+            raise TypeError(
+                "the state must be what open, read or write returned, but is a "
+                f"{type(state).__name__}; torch.utils.checkpoint takes it apart unless "
+                "use_reentrant=False"
+            )
         if (verb, k) != (state.verb, state.k):
             turns = [name if name == "close" else f"{name} {n}" for name, n in
                      ((verb, k), (state.verb, state.k))]  # fmt: skip

@@ -56,6 +56,7 @@ class ResidualConnection(Verbs, nn.Module):
             pooled_axes=pooled_axes,
             has_residual=has_residual,
         )
+        object.__setattr__(self, "scheme", scheme)  # MLX would take a mapping for parameters
         for name, value in self._initial(seed).items():
             setattr(self, name, mx.array(value))
 
@@ -66,12 +67,11 @@ class ResidualConnection(Verbs, nn.Module):
     def _arrays(self) -> dict[str, mx.array]:
         return dict(self.parameters())
 
-    def _ops(self, dtype: str) -> MlxOps:
+    def _ops(self, dtype: str, device: None) -> MlxOps:
         return MlxOps(dtype=getattr(mx, dtype))
 
     def _cast(self, x: mx.array, dtype: str) -> mx.array:
         return x.astype(getattr(mx, dtype))
 
     def _extra_repr(self) -> str:
-        context = self.connection.context
-        return f"layers={context.layers}, width={context.width}"
+        return self._sizes()

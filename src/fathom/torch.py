@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fathom.backends.torch import TorchOps
+from fathom.backends.torch import (
+    OpsAmidAutocast,
+    TorchOps,
+    is_autocast,
+    runs_eagerly,
+    without_autocast,
+)
 from fathom.library import PREFIX, Verbs, connection_for
 
 __all__ = ["ResidualConnection"]
@@ -64,10 +70,12 @@ class ResidualConnection(Verbs, nn.Module):
             pooled_axes=pooled_axes,
             has_residual=has_residual,
         )
-        self.seed = seed
-        for name, parameter in self.connection.parameters().items():
+        self.scheme, self.seed = scheme, seed
+        declared = self.connection.parameters()
+        self._names = [name.removeprefix(PREFIX) for name in declared]
+        for name, parameter in zip(self._names, declared.values(), strict=True):
             empty = torch.empty(parameter.shape, device=device, dtype=dtype)
-            self.register_parameter(name.removeprefix(PREFIX), nn.Parameter(empty))
+            self.register_parameter(name, nn.Parameter(empty))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -81,31 +89,26 @@ class ResidualConnection(Verbs, nn.Module):
         return self.through(x, branches)
 
     def _arrays(self) -> dict[str, Tensor]:
-        return dict(self.named_parameters())
+        # Each by its name, as a parametrisation, a pruned or a replicated module has it.
+        return {name: getattr(self, name) for name in self._names}
 
-    def _ops(self, dtype: str) -> TorchOps:
-        make = TorchOps if torch.compiler.is_compiling() else kept_ops
-        return make(self._device(), getattr(torch, dtype))
+    def _ops(self, dtype: str, device: torch.device) -> TorchOps:
+        of = getattr(torch, dtype)
+        if not runs_eagerly():
+            return TorchOps(device, of)
+        return kept_ops(OpsAmidAutocast if is_autocast(device) else TorchOps, device, of)
 
     def _cast(self, x: Tensor, dtype: str) -> Tensor:
         return x.to(getattr(torch, dtype))
 
-    def _exactly(self) -> AbstractContextManager[None]:
-        kind = self._device().type
-        if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
-            return torch.autocast(kind, enabled=False)
-        return nullcontext()
-
-    def _device(self) -> torch.device:
-        first = next(self.parameters(), None)
-        return torch.device("cpu") if first is None else first.device
+    def _exactly(self, device: torch.device) -> AbstractContextManager[None]:
+        return without_autocast(device)
 
     def extra_repr(self) -> str:
-        context = self.connection.context
-        return f"layers={context.layers}, width={context.width}"
+        return self._sizes()
 
 
 @cache
-def kept_ops(device: torch.device, dtype: torch.dtype) -> TorchOps:
+def kept_ops(kind: type[TorchOps], device: torch.device, dtype: torch.dtype) -> TorchOps:
     """Primitives of a device in a float type: kept, as they keep its constants."""
-    return TorchOps(device, dtype)
+    return kind(device, dtype)

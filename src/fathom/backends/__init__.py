@@ -113,6 +113,10 @@ class Backend(ABC):
         """A trainer that starts from the given parameters."""
         return self.trainer_class(self.ops, params, objective, update)
 
+    def arithmetic(self) -> dict[str, str]:
+        """The instructions that the framework chose for this processor, by what chose them."""
+        return {}
+
     def peak_memory_bytes(self) -> int | None:
         """Most device memory in use so far; None where the device is the host."""
         return None

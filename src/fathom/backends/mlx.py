@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -36,10 +36,56 @@ import mlx.optimizers  # noqa: E402
 from mlx.core import array  # noqa: E402
 
 NamedArrays = dict[str, array]
-Triple = tuple[array, array, array]
+Arrays = tuple[array, ...]
 
 
-def exact_layer_norm(x: array, weight: array, bias: array) -> array:
+def as_tuple(primals: array | Arrays) -> Arrays:
+    """MLX hands over a single array by itself."""
+    return primals if isinstance(primals, tuple) else (primals,)
+
+
+def with_vjp(
+    forward: Callable[..., tuple[Arrays, Arrays]],
+    backward: Callable[[Arrays, Arrays, Arrays], Arrays],
+    plain: Callable[..., Arrays],
+    *xs: array,
+    once: bool = False,
+) -> Arrays:
+    """plain(*xs), its value by `forward` and its gradient by `backward`.
+
+    `forward(*xs)` → (outputs, saved); `backward(xs, saved, gradients of outputs)` → the gradient of
+    each x. Derivatives of that are those of `plain`: MLX would take what is saved for constants.
+    `once`: there are none, as in training. Nothing is kept for them then, which takes time.
+    """
+    count, outputs = len(xs), 0
+
+    @mx.custom_function
+    def whole(*xs: array) -> Arrays:
+        nonlocal outputs
+        found, saved = forward(*xs)
+        outputs = len(found)
+        return *found, *saved
+
+    @whole.vjp
+    def gradient(primals: array | Arrays, cotangents: Arrays, results: Arrays) -> Arrays:
+        xs, saved, given = as_tuple(primals), results[outputs:], cotangents[:outputs]
+        if once:
+            return backward(xs, saved, given)
+        first = mx.custom_function(lambda *both: backward(both[:count], saved, both[count:]))
+
+        @first.vjp
+        def further(both: Arrays, cotangents: Arrays, results: Arrays) -> Arrays:
+            def gradient_of_plain(*both: array) -> Arrays:
+                return tuple(mx.vjp(plain, both[:count], both[count:])[1])
+
+            return tuple(mx.vjp(gradient_of_plain, both, cotangents)[1])
+
+        return first(*xs, *given)
+
+    return whole(*xs)[:outputs]
+
+
+def exact_layer_norm(x: array, weight: array, bias: array, once: bool = False) -> array:
     """Layer norm over the last axis whose gradient stays exact however large x is.
 
     MLX's own gradient on the CPU cubes 1/σ, which loses digits and then underflows as σ passes
@@ -47,23 +93,20 @@ def exact_layer_norm(x: array, weight: array, bias: array) -> array:
     factor of 60. Where the variance overflows, 1/σ is zero and so is the output: MLX's own
     convention, which is under study here, so it is kept.
     """
-    return _layer_norm(x, weight, bias)[0]
+    plain = lambda *xs: _layer_norm(*xs)[0]  # noqa: E731
+    return with_vjp(_layer_norm, _layer_norm_vjp, plain, x, weight, bias, once=once)[0]
 
 
-@mx.custom_function
-def _layer_norm(x: array, weight: array, bias: array) -> Triple:
-    """The output, and what the gradient is made of: the normalised x, and 1/σ."""
+def _layer_norm(x: array, weight: array, bias: array) -> tuple[Arrays, Arrays]:
+    """((the output,), (the normalised x, 1/σ))."""
     centred = x - mx.mean(x, axis=-1, keepdims=True)
     reciprocal_std = mx.rsqrt(mx.mean(mx.square(centred), axis=-1, keepdims=True) + 1e-5)
     normed = centred * reciprocal_std
-    return normed * weight + bias, normed, reciprocal_std
+    return (normed * weight + bias,), (normed, reciprocal_std)
 
 
-@_layer_norm.vjp
-def _layer_norm_vjp(primals: Triple, cotangents: Triple, outputs: Triple) -> Triple:
-    _, weight, _ = primals
-    cotangent, *_ = cotangents
-    _, normed, reciprocal_std = outputs
+def _layer_norm_vjp(xs: Arrays, saved: Arrays, cotangents: Arrays) -> Arrays:
+    (_, weight, _), (normed, reciprocal_std), (cotangent,) = xs, saved, cotangents
     g = cotangent * weight
     along = mx.mean(g * normed, axis=-1, keepdims=True)
     rows = tuple(range(normed.ndim - 1))
@@ -91,12 +134,22 @@ def quick_exp(x: array) -> array:
     return power * mx.view(exponent, mx.float32)
 
 
-@mx.custom_function
-def quick_gelu(x: array) -> tuple[array, array]:
-    """Exact GELU and its derivative, both to 1e-6, absolute, without MLX's slow erf and exp.
+def quick_gelu(x: array, once: bool = False) -> array:
+    """Exact GELU to 1e-6, absolute, without MLX's slow erf and exp.
 
     As `mlx_loops.gelu`, where waiting for an array would cost more than a loop saves.
     """
+    backward = lambda _, slope, g: (g[0] * slope[0],)  # noqa: E731
+    return with_vjp(_quick_gelu, backward, exact_gelu, x, once=once)[0]
+
+
+def exact_gelu(x: array) -> Arrays:
+    """x Φ(x), by MLX's error function."""
+    return (x * (1 + mx.erf(x * math.sqrt(0.5))) * 0.5,)
+
+
+def _quick_gelu(x: array) -> tuple[Arrays, Arrays]:
+    """((GELU,), (its derivative,)), both to 1e-6, absolute."""
     near = mx.clip(x, -FAR, FAR)
     exponential = quick_exp(near * near * -0.5)
     t = mx.reciprocal(mx.abs(near) * SLOPE + 1)
@@ -107,14 +160,13 @@ def quick_gelu(x: array) -> tuple[array, array]:
     # 1 − tail above zero and tail below it: a product, since `where` is slow here too.
     side = mx.sign(x)
     cdf = side * (0.5 - tail) + 0.5
-    return x * cdf, cdf + near * exponential * (1 / math.sqrt(2 * math.pi))
+    return (x * cdf,), (cdf + near * exponential * (1 / math.sqrt(2 * math.pi)),)
 
 
-@quick_gelu.vjp
-def _quick_gelu_vjp(
-    primals: array, cotangents: tuple[array, array], outputs: tuple[array, array]
-) -> array:
-    return cotangents[0] * outputs[1]
+def causal_softmax(scores: array) -> Arrays:
+    """Scores [B, H, T, T] → the softmax of each row up to the diagonal, and zeros after it."""
+    seen = mx.tril(mx.ones(scores.shape[-2:], mx.bool_))
+    return (mx.softmax(mx.where(seen, scores, -math.inf), axis=-1),)
 
 
 class MlxOps:
@@ -138,20 +190,21 @@ class MlxOps:
     sum = staticmethod(mx.sum)
     mean = staticmethod(mx.mean)
     softmax = staticmethod(partial(mx.softmax, axis=-1))
-    logsumexp = staticmethod(partial(mx.logsumexp, keepdims=True))
     matmul = staticmethod(mx.matmul)
     tensordot = staticmethod(partial(mx.tensordot, axes=1))
     add_matmul = staticmethod(mx.addmm)
     stop_gradient = staticmethod(mx.stop_gradient)
-    layer_norm = staticmethod(exact_layer_norm)
     to_numpy = staticmethod(np.array)
 
-    def __init__(self, dtype: mx.Dtype = mx.float32, on_host: bool = False) -> None:
+    def __init__(
+        self, dtype: mx.Dtype = mx.float32, on_host: bool = False, once: bool = False
+    ) -> None:
         """`on_host`: whether arrays are in NumPy's reach, with a value as soon as it asks for one.
 
-        That is on the CPU, in a step that is not compiled.
+        That is on the CPU, in a step that is not compiled. `once`: whether no gradient will be
+        differentiated.
         """
-        self.on_host = on_host
+        self.on_host, self.once = on_host, once
         self.dtype = dtype
 
     def asarray(self, x: np.ndarray) -> array:
@@ -168,6 +221,10 @@ class MlxOps:
 
     def split(self, x: array, sizes: Sequence[int]) -> Sequence[array]:
         return mx.split(x, list(itertools.accumulate(sizes))[:-1], axis=-1)
+
+    def logsumexp(self, x: array, axis: int) -> array:
+        # MLX refuses an array without numbers, as of no tokens.
+        return (mx.logsumexp if x.size else mx.sum)(x, axis=axis, keepdims=True)
 
     def relu(self, x: array) -> array:
         return mx.maximum(x, 0)
@@ -198,47 +255,31 @@ class MlxOps:
 
     def custom_vjp(self, function: CustomVJP, *xs: array) -> tuple[array, ...]:
         if self._takes_loops(*xs, least=function.loops_from) and (loops := function.compiled()):
-            return self._host_vjp(loops, *xs)
-        outputs = 0
-
-        @mx.custom_function
-        def whole(*xs: array) -> tuple[array, ...]:
-            nonlocal outputs
-            found, saved = function.forward(self, *xs)
-            outputs = len(found)
-            return *found, *saved
-
-        @whole.vjp
-        def gradient(
-            primals: object, cotangents: Sequence[array], results: Sequence[array]
-        ) -> tuple[array, ...]:
-            return function.backward(self, tuple(results[outputs:]), tuple(cotangents[:outputs]))
-
-        return tuple(whole(*xs)[:outputs])
+            return self._host_vjp(loops, partial(function.plain, self), *xs)
+        ways = (partial(way, self) for way in (function.forward, function.backward, function.plain))
+        return with_vjp(*ways, *xs, once=self.once)
 
     def _takes_loops(self, *xs: array, least: float = LARGE) -> bool:
         """Whether the largest array has so many numbers, and all are in NumPy's reach."""
         readable = self.on_host and all(x.dtype == mx.float32 for x in xs)
         return readable and max(x.size for x in xs) >= least
 
-    def _host_vjp(self, function: CustomVJP, *xs: array) -> tuple[array, ...]:
-        """As `custom_vjp`, of a compiled function."""
+    def _host_vjp(self, function: CustomVJP, plain: Callable[..., Arrays], *xs: array) -> Arrays:
+        """As `with_vjp`, by a compiled function."""
         saved: tuple[np.ndarray, ...] = ()
 
-        @mx.custom_function
-        def whole(*xs: array) -> tuple[array, ...]:
+        def forward(*xs: array) -> tuple[Arrays, Arrays]:
             nonlocal saved
             found, saved = function.forward(HOST_OPS, *map(np.ascontiguousarray, xs))
+            return tuple(map(mx.array, found)), ()
+
+        def backward(xs: Arrays, _: Arrays, gradients: Arrays) -> Arrays:
+            # One by one, as they are asked for: not every function needs what it was given.
+            given, of_outputs = (map(np.ascontiguousarray, part) for part in (xs, gradients))
+            found = function.backward(HOST_OPS, given, saved, tuple(of_outputs))
             return tuple(map(mx.array, found))
 
-        @whole.vjp
-        def gradient(
-            primals: object, cotangents: array | Sequence[array], results: object
-        ) -> tuple[array, ...]:
-            found = function.backward(HOST_OPS, saved, tuple(map(np.ascontiguousarray, cotangents)))
-            return tuple(map(mx.array, found))
-
-        return tuple(whole(*xs))
+        return with_vjp(forward, backward, plain, *xs, once=self.once)
 
     def embedding(self, table: array, ids: array) -> array:
         return table[ids]
@@ -248,10 +289,11 @@ class MlxOps:
 
     def gelu(self, x: array) -> array:
         if self._takes_loops(x):
-            return self._host_vjp(Gelu(), x)[0]
-        if self.on_host:
-            return quick_gelu(x)[0]
-        return x * (1 + mx.erf(x * math.sqrt(0.5))) * 0.5
+            return self._host_vjp(Gelu(), exact_gelu, x)[0]
+        return quick_gelu(x, self.once) if self.on_host else exact_gelu(x)[0]
+
+    def layer_norm(self, x: array, weight: array, bias: array) -> array:
+        return exact_layer_norm(x, weight, bias, self.once)
 
     def conv2d(self, x: array, weight: array, bias: array, stride: int = 1) -> array:
         return mx.conv2d(x, weight, stride=stride, padding=1) + bias
@@ -277,7 +319,7 @@ class MlxOps:
         scale = q.shape[-1] ** -0.5
         scores = (q * scale) @ k.swapaxes(-1, -2)  # not computed unless it is used
         if self._takes_loops(scores):
-            return self._host_vjp(CausalSoftmax(), scores)[0] @ v
+            return self._host_vjp(CausalSoftmax(), causal_softmax, scores)[0] @ v
         return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask="causal")
 
     def cross_entropy(self, logits: array, targets: array, weights: array | None = None) -> array:
@@ -433,7 +475,7 @@ class MlxBackend(Backend):
 
     def __init__(self, kind: str) -> None:
         gpu = kind == "gpu"
-        self.ops = MlxOps(on_host=not gpu)
+        self.ops = MlxOps(on_host=not gpu, once=True)
         info = mx.device_info() if gpu else {}
         self.device = Device(
             framework="mlx",

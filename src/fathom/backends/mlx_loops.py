@@ -15,6 +15,8 @@ from fathom.models.ops import CustomVJP
 from fathom.system.compiled import compiled
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from fathom.models.ops import Array, Arrays, Ops
 
 
@@ -27,7 +29,7 @@ class Gelu(CustomVJP):
         y, slope = gelu(flat, np.exp(exponents, out=exponents))
         return (y.reshape(x.shape),), (slope,)
 
-    def backward(self, ops: Ops, saved: Arrays, gradients: Arrays) -> Arrays:
+    def backward(self, ops: Ops, xs: Iterable[Array], saved: Arrays, gradients: Arrays) -> Arrays:
         (slope,), (g,) = saved, gradients
         return (multiply(g.reshape(-1), slope).reshape(g.shape),)
 
@@ -41,7 +43,7 @@ class CausalSoftmax(CustomVJP):
         divide_by_sums(p)
         return (p.reshape(scores.shape),), (p,)
 
-    def backward(self, ops: Ops, saved: Arrays, gradients: Arrays) -> Arrays:
+    def backward(self, ops: Ops, xs: Iterable[Array], saved: Arrays, gradients: Arrays) -> Arrays:
         (p,), (g,) = saved, gradients
         return (softmax_backward(p, g.reshape(p.shape)).reshape(g.shape),)
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812, the name that PyTorch's own documentation uses
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.optim.adamw import adamw
 
 from fathom.backends import (
@@ -26,6 +30,8 @@ from fathom.optimizers import OptimizerConfig, ScheduledValues, clip_coefficient
 from fathom.system.errors import say
 from fathom.system.hardware import cpu_model
 from fathom.tasks import Batch
+
+Tensors = tuple[Tensor, ...]
 
 
 class TorchOps:
@@ -65,8 +71,9 @@ class TorchOps:
         return torch.tensor(x, dtype=dtype, device=self.device)
 
     def constant(self, x: np.ndarray) -> Tensor:
-        if torch.compiler.is_compiling():
-            # A constant of the graph, and float: a compiler cannot ask NumPy for the type.
+        if not runs_eagerly():
+            # The recorder's or the transform's own, not to be kept; and float: a compiler cannot
+            # ask NumPy for the type.
             return torch.as_tensor(x, dtype=self.dtype, device=self.device)
         # Kept: while a graph is captured nothing may be copied from the host.
         key = (x.shape, x.tobytes())
@@ -102,6 +109,8 @@ class TorchOps:
         return torch.eye(x.shape[-1], dtype=x.dtype, device=x.device)
 
     def add_matmul(self, c: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        if not runs_eagerly():
+            return c + torch.matmul(a, b)  # a transform may know more axes of a than of c
         return c.baddbmm_(a, b) if c.ndim == 3 else c.addmm_(a, b)
 
     def sum_of_products(self, a: Tensor, b: Tensor) -> Tensor:
@@ -118,9 +127,10 @@ class TorchOps:
         return torch.matmul(row[:, None], x.mT)[:, 0]
 
     def custom_vjp(self, function: CustomVJP, *xs: Tensor) -> tuple[Tensor, ...]:
-        if all(map(is_on_host, xs)) and (compiled := function.compiled()):
-            return HostVJPFunction.apply(compiled, *xs)
-        return CustomVJPFunction.apply(self, function, *xs)
+        if not runs_eagerly():
+            return function.plain(self, *xs)
+        loops = function.compiled() if all(map(is_on_host, xs)) else None
+        return CustomVJPFunction.apply(self, function, OnHost(loops) if loops else function, *xs)
 
     def embedding(self, table: Tensor, ids: Tensor) -> Tensor:
         return F.embedding(ids, table)
@@ -159,19 +169,108 @@ class TorchOps:
 
 
 class CustomVJPFunction(torch.autograd.Function):
-    """A `CustomVJP` as PyTorch takes it."""
+    """A `CustomVJP` as PyTorch takes it: `way` computes it, and its gradient unless that is None.
+
+    Where its gradient will be differentiated, and without a `way`, that is taken of `plain`.
+    """
 
     @staticmethod
-    def forward(ctx: Any, ops: TorchOps, function: CustomVJP, *xs: Tensor) -> tuple[Tensor, ...]:  # noqa: ANN401
-        outputs, saved = function.forward(ops, *xs)
-        ctx.ops, ctx.function = ops, function
-        ctx.save_for_backward(*saved)
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        ops: TorchOps,
+        function: CustomVJP,
+        way: CustomVJP | None,
+        *xs: Tensor,
+    ) -> tuple[Tensor, ...]:
+        outputs, saved = (way or function).forward(ops, *xs)
+        ctx.ops, ctx.function, ctx.way, ctx.count = ops, function, way, len(xs)
+        # Inputs as they are: PyTorch notices where one is changed before it is used again.
+        ctx.save_for_backward(*xs, *saved)
         return outputs
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        found = ctx.function.backward(ctx.ops, ctx.saved_tensors, gradients)
-        return None, None, *found
+        kept, ops = ctx.saved_tensors, ctx.ops
+        xs, saved = kept[: ctx.count], kept[ctx.count :]
+        with without_autocast(ops.device):
+            if torch.is_grad_enabled() or ctx.way is None:
+                wanted = ctx.needs_input_grad[3:]
+                found = gradient_of_plain(ops, ctx.function, xs, gradients, wanted)
+            else:
+                found = ctx.way.backward(ops, xs, saved, gradients)
+        return None, None, None, *found
+
+
+def gradient_of_plain(
+    ops: TorchOps,
+    function: CustomVJP,
+    xs: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    wanted: Sequence[bool],
+) -> list[Tensor | None]:
+    """The gradient of each x that is wanted, differentiable itself if gradients are recorded."""
+    again = torch.is_grad_enabled()
+    with torch.enable_grad():
+        # Views, so that one x that was computed from another is not followed back to it.
+        views = [x.view_as(x) if again else x.detach() for x in xs]
+        asked = [
+            x.requires_grad_() for x, is_wanted in zip(views, wanted, strict=True) if is_wanted
+        ]
+        outputs = function.plain(ops, *views)
+        found = torch.autograd.grad(
+            outputs, asked, gradients, create_graph=again, materialize_grads=True
+        )
+    of_asked = iter(found)
+    return [next(of_asked) if is_wanted else None for is_wanted in wanted]
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[None]:
+    """Where no operation is moved to another type than that of its arguments."""
+    return torch.autocast(device.type, enabled=False) if is_autocast(device) else nullcontext()
+
+
+def is_autocast(device: torch.device) -> bool:
+    """Whether operations on this device may be moved to another type."""
+    kind = device.type
+    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+
+
+def runs_eagerly() -> bool:
+    """Whether operations run as they are called, and nothing records or transforms them."""
+    return not (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or torch._C._are_functorch_transforms_active()
+        or torch._C._len_torch_dispatch_stack()
+        or forward_ad._current_level >= 0
+    )
+
+
+@dataclass(frozen=True)
+class Product(CustomVJP):
+    """A product of PyTorch's, whose gradient is taken without autocast."""
+
+    of: Callable[..., Tensor]
+
+    def forward(self, ops: TorchOps, *xs: Tensor) -> tuple[tuple[Tensor], tuple[()]]:
+        return (self.of(*xs),), ()
+
+
+class OpsAmidAutocast(TorchOps):
+    """Ops whose gradients have the digits that they have outside of autocast.
+
+    PyTorch's own products would take their gradient in 16 bits if `backward` is called inside.
+    """
+
+    def matmul(self, a: Tensor, b: Tensor) -> Tensor:
+        return CustomVJPFunction.apply(self, Product(torch.matmul), None, a, b)[0]
+
+    def linear(self, x: Tensor, weight: Tensor) -> Tensor:
+        return CustomVJPFunction.apply(self, Product(F.linear), None, x, weight)[0]
+
+    def tensordot(self, a: Tensor, b: Tensor) -> Tensor:
+        of = partial(torch.tensordot, dims=1)
+        return CustomVJPFunction.apply(self, Product(of), None, a, b)[0]
 
 
 class HostOps(NumpyOps):
@@ -184,6 +283,23 @@ class HostOps(NumpyOps):
 HOST_OPS = HostOps()
 
 
+@dataclass(frozen=True)
+class OnHost(CustomVJP):
+    """A compiled `CustomVJP`, on the memory of tensors."""
+
+    loops: CustomVJP
+
+    def forward(self, ops: TorchOps, *xs: Tensor) -> tuple[Tensors, Tensors]:
+        outputs, saved = self.loops.forward(HOST_OPS, *map(on_host, xs))
+        return tuple(map(torch.from_numpy, outputs)), tuple(map(torch.from_numpy, saved))
+
+    def backward(self, ops: TorchOps, xs: Tensors, saved: Tensors, gradients: Tensors) -> Tensors:
+        kept, given = (tuple(x.contiguous().numpy() for x in part) for part in (saved, gradients))
+        # One by one, as they are asked for: not every function needs what it was given.
+        found = self.loops.backward(HOST_OPS, map(on_host, xs), kept, given)
+        return tuple(map(torch.from_numpy, found))
+
+
 def is_on_host(x: Tensor) -> bool:
     """Whether NumPy can read the memory of `x`, and no other thread would share the work."""
     return (
@@ -191,33 +307,21 @@ def is_on_host(x: Tensor) -> bool:
         and x.device.type == "cpu"
         and x.dtype in (torch.float32, torch.float64)
         and (x.numel() <= SHARED or torch.get_num_threads() == 1)
-        and not torch.compiler.is_compiling()
     )
 
 
 def on_host(x: Tensor) -> np.ndarray:
-    """The same memory in NumPy, or a copy where that is not contiguous."""
-    return np.ascontiguousarray(x.detach().numpy())
+    """The same memory in NumPy; a copy where that is not contiguous, or a parameter's.
+
+    PyTorch does not resize memory any more that NumPy has seen, and FSDP resizes parameters.
+    """
+    is_parameter = isinstance(x if x._base is None else x._base, torch.nn.Parameter)
+    x = x.detach()
+    return (x.clone() if is_parameter else x).contiguous().numpy()
 
 
 SHARED = 2**16
 """PyTorch gives each thread at least 2¹⁵ numbers of an operation."""
-
-
-class HostVJPFunction(torch.autograd.Function):
-    """A compiled `CustomVJP`, on the memory of tensors."""
-
-    @staticmethod
-    def forward(ctx: Any, function: CustomVJP, *xs: Tensor) -> tuple[Tensor, ...]:  # noqa: ANN401
-        outputs, ctx.saved = function.forward(HOST_OPS, *map(on_host, xs))
-        ctx.function = function
-        return tuple(map(torch.from_numpy, outputs))
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        given = tuple(map(on_host, gradients))
-        found = ctx.function.backward(HOST_OPS, ctx.saved, given)
-        return None, *map(torch.from_numpy, found)
 
 
 IGNORE_NONE = torch.iinfo(torch.int64).min
@@ -231,9 +335,9 @@ UNCORRECTED = 2**30
 
 Its corrections 1 − β^t are then exactly one."""
 
-Tensors = dict[str, Tensor]
+NamedTensors = dict[str, Tensor]
 
-Step = Callable[[tuple[Tensors, ...], Tensor], Tensors]
+Step = Callable[[tuple[NamedTensors, ...], Tensor], NamedTensors]
 """From batches as `Batch.arrays` and the scheduled values [2]: updates the parameters, returns what
 it measured."""
 
@@ -253,11 +357,11 @@ class Captured:
         self.stream = torch.cuda.Stream()
         self.runs = 0
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.batches: tuple[Tensors, ...] = ()
+        self.batches: tuple[NamedTensors, ...] = ()
         self.scheduled: Tensor | None = None
-        self.measured: Tensors = {}
+        self.measured: NamedTensors = {}
 
-    def __call__(self, batches: tuple[Tensors, ...], scheduled: Tensor) -> Tensors:
+    def __call__(self, batches: tuple[NamedTensors, ...], scheduled: Tensor) -> NamedTensors:
         if self.scheduled is None:
             self.batches = tuple({k: x.clone() for k, x in batch.items()} for batch in batches)
             self.scheduled = scheduled.clone()
@@ -319,7 +423,7 @@ class TorchTrainer(Trainer):
         # One for each parameter, as the fused update wants it.
         self.counters = {k: torch.tensor(float(self.ahead), device=ops.device) for k in self.v}
         self.steps = 0
-        self.measured: list[Tensors] = []
+        self.measured: list[NamedTensors] = []
         captures = ops.device.type == "cuda" and os.environ.get(GRAPH_SWITCH, "on") != "off"
         self.whole_step: Step = Captured(self._whole_step) if captures else self._whole_step
 
@@ -332,7 +436,7 @@ class TorchTrainer(Trainer):
         self.measured.append(self.whole_step(arrays, numbers))
         self.steps += 1
 
-    def _whole_step(self, batches: tuple[Tensors, ...], scheduled: Tensor) -> Tensors:
+    def _whole_step(self, batches: tuple[NamedTensors, ...], scheduled: Tensor) -> NamedTensors:
         loss, grads, report = self._mean_over(batches)
         norms = torch.stack([torch.linalg.vector_norm(g) for g in grads])
         measured = {
@@ -348,7 +452,9 @@ class TorchTrainer(Trainer):
             self._apply(dict(zip(self.params, grads, strict=True)), scheduled)
         return measured
 
-    def _mean_over(self, batches: tuple[Tensors, ...]) -> tuple[Tensor, list[Tensor], Tensors]:
+    def _mean_over(
+        self, batches: tuple[NamedTensors, ...]
+    ) -> tuple[Tensor, list[Tensor], NamedTensors]:
         """Mean loss and gradients, and the reports: those of the last, but finite if all are."""
         params = list(self.params.values())
         losses, sums, finite = [], None, []
@@ -367,7 +473,7 @@ class TorchTrainer(Trainer):
         report["logits_finite"] = torch.stack(finite).all()
         return torch.stack(losses).mean(), list(means), report
 
-    def _apply(self, grads: Tensors, scheduled: Tensor) -> None:
+    def _apply(self, grads: NamedTensors, scheduled: Tensor) -> None:
         rate, momentum = (
             scheduled.tolist() if scheduled.device.type == "cpu" else scheduled.unbind()
         )
@@ -443,6 +549,9 @@ class TorchBackend(Backend):
             name=torch.cuda.get_device_name(device) if cuda else cpu_model(),
             driver=f"CUDA {torch.version.cuda}" if cuda else None,
         )
+
+    def arithmetic(self) -> dict[str, str]:
+        return {"ATen": torch.backends.cpu.get_cpu_capability()}
 
     def peak_memory_bytes(self) -> int | None:
         if self.torch_device.type == "cuda":

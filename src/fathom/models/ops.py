@@ -7,7 +7,7 @@ broadcasting, slicing and `.shape` are the same in all of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -31,8 +31,8 @@ Layers = Sequence[Callable[[Array], Array]]
 class CustomVJP(Protocol):
     """A function with a hand-written vector-Jacobian product, the same code for all frameworks.
 
-    Its purpose is speed: automatic differentiation of `forward` gives the same gradient up to
-    rounding.
+    Its purpose is speed: automatic differentiation of `plain` gives the same gradient up to
+    rounding. Derivatives of that gradient are those of `plain`.
     """
 
     loops_from: ClassVar[float] = math.inf
@@ -40,10 +40,14 @@ class CustomVJP(Protocol):
     before them."""
 
     def forward(self, ops: Ops, *xs: Array) -> tuple[Arrays, Arrays]:
-        """(outputs, arrays that `backward` needs)."""
+        """(outputs, arrays beside `xs` that `backward` needs)."""
 
-    def backward(self, ops: Ops, saved: Arrays, gradients: Arrays) -> Arrays:
+    def backward(self, ops: Ops, xs: Iterable[Array], saved: Arrays, gradients: Arrays) -> Arrays:
         """The gradient of each x, from the gradients of the outputs."""
+
+    def plain(self, ops: Ops, *xs: Array) -> Arrays:
+        """The outputs, of operations that a framework differentiates any number of times."""
+        return self.forward(ops, *xs)[0]
 
     def compiled(self) -> CustomVJP | None:
         """The same function of contiguous NumPy arrays, in compiled loops, if there is one."""
@@ -143,7 +147,10 @@ class Ops(Protocol):
         """Σ_m r_m x_sm for each n: [N, M] and [N, S, M] → [N, S]."""
 
     def custom_vjp(self, function: CustomVJP, *xs: Array) -> Arrays:
-        """The function's outputs, differentiated with its `backward`; compiled, on the CPU."""
+        """The function's outputs, differentiated with its `backward`; compiled, on the CPU.
+
+        A second derivative is that of `plain`, or an error.
+        """
 
     def tensordot(self, a: Array, b: Array) -> Array:
         """Contract the last axis of `a` with the first of `b`."""

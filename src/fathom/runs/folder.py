@@ -114,6 +114,9 @@ class Manifest(Settings):
     python: PlainText = ""
     numpy: PlainText = ""
     threads: NonNegative = 1
+    arithmetic: dict[PlainText, PlainText] = Field(
+        {}, description="versions, targets and switches of compilers and kernels; older runs: none"
+    )
     rounding: NonNegative = 1  # of the code that made the run: training.ROUNDING
     started: PlainText = ""
     ended: PlainText = ""

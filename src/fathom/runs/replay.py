@@ -30,7 +30,7 @@ from fathom.runs.folder import (
 )
 from fathom.runs.receipts import Replay
 from fathom.runs.run import Run, group_of, group_runs, manifests_of
-from fathom.runs.training import connect, digits_of, environment, run_cell
+from fathom.runs.training import connect, environment, run_cell, same_digits
 from fathom.runs.training_code import training_code_hash
 from fathom.system.text import one_line
 from fathom.tasks import Problem
@@ -117,8 +117,8 @@ def _repeat(run: Run, compute: Compute, steps: int) -> Comparison:
     except RunError as error:
         why = f"cannot be read, {str(error).removeprefix(f'{run.folder}/')}"
         return Comparison("differs", one_line(why, MAX_WHY), {})
-    here = digits_of(environment(backend, compute.threads))
-    return compare_rows(recorded, again, exactly=here == digits_of(run.manifest.model_dump()))
+    exactly = same_digits(environment(backend, compute.threads), run.manifest.model_dump())
+    return compare_rows(recorded, again, exactly=exactly)
 
 
 def _like(manifest: Manifest, compute: Compute) -> Compute:
@@ -139,7 +139,7 @@ def replay_whole(
     with tempfile.TemporaryDirectory(prefix="fathom-") as made:
         run_cell(spec, Path(made), _like(manifest, compute), on_chunk)
         here, recorded, again = read_manifest(Path(made)), read_rows(folder), read_rows(Path(made))
-    exactly = digits_of(here.model_dump()) == digits_of(manifest.model_dump())
+    exactly = same_digits(here.model_dump(), manifest.model_dump())
     found = compare_rows(recorded, again, exactly=exactly, every=True)
     arrays = [name for name in manifest.files if name.endswith(".safetensors")]
     others = [n for n in arrays if exactly and here.files[n].sha256 != manifest.files[n].sha256]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -37,6 +38,14 @@ ROUNDING = 6
 2: Sinkhorn runs in NumPy. 3: loops are compiled, and α is a factor of φ. 4: products beside them
 are PyTorch's. 5: MLX's GELU, attention and mixing are loops. 6: of large arrays alone.
 """
+
+TARGETS = (
+    "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_ENABLE_AVX", "NUMBA_OPT", "NUMBA_DISABLE_JIT",
+    "NUMBA_LOOP_VECTORIZE", "NUMBA_SLP_VECTORIZE", "OPENBLAS_CORETYPE", "MKL_CBWR",
+    "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "NPY_DISABLE_CPU_FEATURES",
+    "NPY_ENABLE_CPU_FEATURES",
+)  # fmt: skip
+"""Environment variables that choose instructions, and so last digits."""
 
 OTHER_SECONDS = 10.0
 """How long a process that is being ended may still hold a run that is to be trained."""
@@ -132,13 +141,33 @@ def environment(backend: Backend, threads: int) -> dict[str, Any]:
             name: value and printable(value) for name, value in asdict(backend.device).items()
         },
         "threads": threads,
+        "arithmetic": arithmetic(backend),
         "rounding": ROUNDING,
     }
 
 
+def arithmetic(backend: Backend) -> dict[str, str]:
+    """Versions of compilers, the instructions that kernels use, and what the user set of either."""
+    found = backend.arithmetic()
+    for package in ("numba", "llvmlite"):
+        with suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    found |= {name: os.environ[name] for name in TARGETS if name in os.environ}
+    return {name: printable(value) for name, value in found.items()}
+
+
+DIGITS = ("cpu", "device", "numpy", "threads", "arithmetic", "rounding")
+
+
 def digits_of(environment: Mapping[str, Any]) -> dict[str, Any]:
     """The part of an environment, or of a manifest, that last digits depend on."""
-    return {name: environment[name] for name in ("cpu", "device", "numpy", "threads", "rounding")}
+    return {name: environment[name] for name in DIGITS}
+
+
+def same_digits(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two environments or manifests give the same last digits, as far as both say."""
+    known = [name for name in DIGITS if name != "arithmetic" or (one[name] and other[name])]
+    return all(one[name] == other[name] for name in known)
 
 
 def connect(spec: Spec, compute: Compute) -> Backend:

@@ -45,6 +45,9 @@ class AltUp(Settings):
 LEAST_SQUARE = 1e-5
 """The mean square that a projection counts as having, at least."""
 
+SMALLEST_SQUARE = 2.0**-126
+"""Of a token that is not zero; the smallest normal number of float32."""
+
 
 class Router(NamedTuple):
     """The parameters of one layer."""
@@ -121,11 +124,11 @@ class AltUpConnection(Connection):
         return m, state._replace(streams=predicted, passed=passed)
 
     def write(self, ops: Ops, state: AltUpState, k: int, y: Array) -> AltUpState:
-        (N, S, _), router = state.streams.shape, state.routers[k]
-        first, y = state.streams[:, 0], ops.reshape(y, (len(state.streams), -1))
+        (N, S, M), router = state.streams.shape, state.routers[k]
+        first, y = state.streams[:, 0], ops.reshape(y, (N, M))
         whole, added = (y, y - first) if self.context.has_residual else (first + y, y)
         weights = 1 + ops.linear(self.routed(ops, router, whole), router.correct)
-        written = ops.reshape(weights, (N, S, 1)) * ops.reshape(added, (N, 1, -1))
+        written = ops.reshape(weights, (N, S, 1)) * ops.reshape(added, (N, 1, M))
         return state._replace(streams=state.streams + written)
 
     def close(self, ops: Ops, state: AltUpState) -> Array:
@@ -149,9 +152,9 @@ class AltUpConnection(Connection):
 
     def routed(self, ops: Ops, router: Router, z: Array) -> Array:
         """r(z) [N, S] of z [N, M]; where positions are pooled, of its mean over them."""
-        C = self.context.width
-        if z.shape[1] > C:
-            z = ops.mean(ops.reshape(z, (len(z), -1, C)), axis=1)
+        (N, M), C = z.shape, self.context.width
+        if M > C:
+            z = ops.mean(ops.reshape(z, (N, M // C, C)), axis=1)
         normed = z / root_mean_square(ops, z, self.settings.eps) * router.gain
         return ops.tanh(ops.linear(normed / C, router.weight))
 
@@ -160,4 +163,6 @@ def projected(ops: Ops, x: Array, weight: Array, like: Array) -> Array:
     """x Wᵀ […, C], scaled at each position to the root mean square of `like`."""
     y = ops.linear(x, weight)
     size = ops.sqrt(ops.maximum(ops.sum(y * y, axis=-1, keepdims=True) / y.shape[-1], LEAST_SQUARE))
-    return y * (root_mean_square(ops, like) / size)
+    squares = ops.sum(like * like, axis=-1, keepdims=True) / like.shape[-1]
+    # The root has no gradient at zero, which a padded token is.
+    return y * (ops.sqrt(ops.maximum(squares, SMALLEST_SQUARE)) / size)

@@ -338,7 +338,7 @@ class FromStreams(Settings):
         `phi` [rows of all parts, …], `alpha` [logits] or None, `b` [logits]: one layer's.
         """
         product, x = self.product(ops, phi, x)
-        values = ops.reshape(product, (x.shape[0], -1))
+        values = ops.reshape(product, (x.shape[0], b.shape[0]))
         return b + values if alpha is None else ops.add_product(b, alpha, values), x
 
 
@@ -377,7 +377,7 @@ class DynamicPerStream(FromStreams):
     def product(self, ops: Ops, phi: Array, x: Array) -> tuple[Array, Array]:
         N, S, C = x.shape
         found, again = ops.custom_vjp(NormedProduct(self.eps), ops.reshape(x, (N * S, C)), phi)
-        by_stream = ops.reshape(ops.tanh(found), (N, S, -1))
+        by_stream = ops.reshape(ops.tanh(found), (N, S, phi.shape[0]))
         return ops.transpose(by_stream, (0, 2, 1)), ops.reshape(again, x.shape)
 
 

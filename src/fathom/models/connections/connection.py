@@ -43,10 +43,15 @@ class ConnectionContext:
         """N, how many sets of dynamic coefficients an input of that shape […, C] has."""
         return math.prod(shape[: len(shape) - 1 - self.pooled_axes])
 
+    def set_size(self, shape: Sequence[int]) -> int:
+        """M, how many numbers of an input of that shape […, C] share a set of coefficients."""
+        return math.prod(shape[len(shape) - 1 - self.pooled_axes :])
+
     def by_set(self, ops: Ops, streams: Array) -> Array:
         """Streams [S, …, C] → [N, S, M]: M covers the axes that share a set of coefficients."""
         S, *shape = streams.shape
-        return ops.transpose(ops.reshape(streams, (S, self.sets(shape), -1)), (1, 0, 2))
+        found = ops.reshape(streams, (S, self.sets(shape), self.set_size(shape)))
+        return ops.transpose(found, (1, 0, 2))
 
 
 class Connection(ABC):
@@ -146,10 +151,10 @@ class MixingTrace:
 def by_stream(ops: Ops, streams: Array, shape: tuple[int, ...]) -> Array:
     """The inverse of `by_set`, [N, S, M] → [S, …, C]; `shape`: […, C]."""
     streams = ops.transpose(streams, (1, 0, 2))
-    return ops.reshape(streams, (len(streams), *shape))
+    return ops.reshape(streams, (streams.shape[0], *shape))
 
 
-def root_mean_square(ops: Ops, x: Array, eps: float = 0.0) -> Array:
+def root_mean_square(ops: Ops, x: Array, eps: float) -> Array:
     """√(mean of x² + eps) over the last axis, which is kept with size 1."""
     squares = ops.sum(x * x, axis=-1, keepdims=True)  # l2_norm has no gradient at zero
     return ops.sqrt(squares / x.shape[-1] + eps)

@@ -240,7 +240,9 @@ class Kronecker(MixingMatrix):
         found = ops.constant(np.ones((1, 1, 1)))
         for k in range(K):
             n = 2**k
-            outer = ops.reshape(found, (-1, n, 1, n, 1)) * factors[:, k, None, :, None, :]
+            outer = (
+                ops.reshape(found, (found.shape[0], n, 1, n, 1)) * factors[:, k, None, :, None, :]
+            )
             found = ops.reshape(outer, (N, 2 * n, 2 * n))
         return found if K else ops.broadcast(found, (N, 1, 1))
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from fathom.models.ops import LARGE, CustomVJP
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from fathom.models.ops import Array, Arrays, Ops
 
 
@@ -27,15 +29,18 @@ class NormedProduct(CustomVJP):
         norm = ops.l2_norm(x)
         scale = 1 / ops.sqrt(norm * norm / x.shape[1] + self.eps)
         product = ops.linear(x, phi) * scale
-        return (product, x), (x, phi, scale, product)
+        return (product, x), (scale, product)
 
-    def backward(self, ops: Ops, saved: Arrays, gradients: Arrays) -> Arrays:
-        x, phi, scale, product = saved
-        of_product, of_x = gradients
+    def backward(self, ops: Ops, xs: Iterable[Array], saved: Arrays, gradients: Arrays) -> Arrays:
+        (x, phi), (scale, product), (of_product, of_x) = xs, saved, gradients
         scaled = of_product * scale
         along_x = ops.sum(of_product * product, axis=-1, keepdims=True) * scale * scale / x.shape[1]
         of_x = ops.add_matmul(ops.add_product(of_x, -along_x, x), scaled, phi)
         return of_x, ops.matmul(ops.transpose(scaled, (1, 0)), x)
+
+    def plain(self, ops: Ops, x: Array, phi: Array) -> Arrays:
+        squares = ops.sum(x * x, axis=-1, keepdims=True)  # the norm has no curvature at zero
+        return ops.linear(x, phi) / ops.sqrt(squares / x.shape[1] + self.eps), x
 
     def compiled(self) -> CustomVJP:
         from fathom.models.connections import loops
@@ -47,11 +52,10 @@ class WeightedSum(CustomVJP):
     """Weights [N, S], streams [N, S, M] → (Σ_s w_s x_s [N, M], streams)."""
 
     def forward(self, ops: Ops, weights: Array, x: Array) -> tuple[Arrays, Arrays]:
-        return (ops.weighted_sum(weights, x), x), (weights, x)
+        return (ops.weighted_sum(weights, x), x), ()
 
-    def backward(self, ops: Ops, saved: Arrays, gradients: Arrays) -> Arrays:
-        weights, x = saved
-        of_sum, of_x = gradients
+    def backward(self, ops: Ops, xs: Iterable[Array], saved: Arrays, gradients: Arrays) -> Arrays:
+        (weights, x), (of_sum, of_x) = xs, gradients
         N, S, M = x.shape
         row = ops.reshape(of_sum, (N, 1, M))
         of_x = ops.add_product(of_x, ops.reshape(weights, (N, S, 1)), row)
@@ -73,11 +77,10 @@ class Mixing(CustomVJP):
     ) -> tuple[Arrays, Arrays]:
         N, S, M = x.shape
         written = ops.reshape(weights, (N, S, 1)) * ops.reshape(y, (N, 1, M))
-        return (ops.add_matmul(written, H, x),), (H, weights, x, y)
+        return (ops.add_matmul(written, H, x),), ()
 
-    def backward(self, ops: Ops, saved: Arrays, gradients: Arrays) -> Arrays:
-        H, weights, x, y = saved
-        (g,) = gradients
+    def backward(self, ops: Ops, xs: Iterable[Array], saved: Arrays, gradients: Arrays) -> Arrays:
+        (H, weights, x, y), (g,) = xs, gradients
         return (
             ops.matmul(g, ops.transpose(x, (0, 2, 1))),
             ops.row_products(y, g),
@@ -100,11 +103,10 @@ class Adding(CustomVJP):
     def forward(self, ops: Ops, weights: Array, x: Array, y: Array) -> tuple[Arrays, Arrays]:
         N, S, M = x.shape
         found = ops.add_product(x, ops.reshape(weights, (N, S, 1)), ops.reshape(y, (N, 1, M)))
-        return (found,), (weights, y)
+        return (found,), ()
 
-    def backward(self, ops: Ops, saved: Arrays, gradients: Arrays) -> Arrays:
-        weights, y = saved
-        (g,) = gradients
+    def backward(self, ops: Ops, xs: Iterable[Array], saved: Arrays, gradients: Arrays) -> Arrays:
+        (weights, _, y), (g,) = xs, gradients
         return ops.row_products(y, g), g, ops.weighted_sum(weights, g)
 
     def compiled(self) -> CustomVJP:
@@ -123,12 +125,11 @@ class MixingAndSum(CustomVJP):
         S, M = x.shape
         written = A[:, S:] * ops.reshape(y, (1, M))
         found = ops.add_matmul(written, A[:, :S], x)
-        return (found[:S], found[S]), (A, x, y)
+        return (found[:S], found[S]), ()
 
-    def backward(self, ops: Ops, saved: Arrays, gradients: Arrays) -> Arrays:
-        A, x, y = saved
+    def backward(self, ops: Ops, xs: Iterable[Array], saved: Arrays, gradients: Arrays) -> Arrays:
+        (A, x, y), (of_x, of_sum) = xs, gradients
         S, M = x.shape
-        of_x, of_sum = gradients
         row, column = ops.reshape(of_sum, (1, M)), ops.reshape(y, (M, 1))
         below = ops.transpose(A[S:], (1, 0)) * row
         found = ops.add_matmul(below, ops.transpose(A[:S], (1, 0)), of_x)

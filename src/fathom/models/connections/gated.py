@@ -123,8 +123,8 @@ class GatedConnection(Connection):
         return m, state._replace(post=2 * ops.sigmoid(logits))
 
     def write(self, ops: Ops, state: GatedState, k: int, y: Array) -> GatedState:
-        N, S, _ = state.streams.shape
-        written = ops.reshape(state.post, (N, S, 1)) * ops.reshape(y, (N, 1, -1))
+        N, S, M = state.streams.shape
+        written = ops.reshape(state.post, (N, S, 1)) * ops.reshape(y, (N, 1, M))
         return state._replace(streams=state.streams + written, post=None)
 
     def close(self, ops: Ops, state: GatedState) -> Array:
@@ -147,16 +147,16 @@ class GatedConnection(Connection):
 
         Where positions are pooled, that x̃ is of the means of streams over them.
         """
-        S, C, reader = self.settings.streams, self.context.width, state.readers[k]
-        x = ops.reshape(state.streams, (len(state.streams), S, -1, C))
+        (N, S, M), C, reader = state.streams.shape, self.context.width, state.readers[k]
+        x = ops.reshape(state.streams, (N, S, M // C, C))
         normed = pooled = self.normed(ops, x, reader.gain)
         if x.shape[2] > 1:
-            means = ops.reshape(ops.mean(x, axis=2), (len(x), S, 1, C))
+            means = ops.reshape(ops.mean(x, axis=2), (N, S, 1, C))
             pooled = self.normed(ops, means, reader.gain)
-        pooled = ops.reshape(pooled, (len(x), S * C))
+        pooled = ops.reshape(pooled, (N, S * C))
         hidden = ops.linear(pooled, reader.down) / S
         gates = ops.sigmoid(ops.linear(hidden * ops.sigmoid(hidden), reader.up))
-        gates = ops.reshape(gates, (len(x), S, 1, -1))
+        gates = ops.reshape(gates, (N, S, 1, gates.shape[1] // S))
         return ops.reshape(ops.mean(gates * normed, axis=1), state.shape), pooled
 
     def normed(self, ops: Ops, x: Array, gain: Array) -> Array:

@@ -18,6 +18,8 @@ from fathom.models.ops import CustomVJP
 from fathom.system.compiled import compiled, compiled_in_order
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from fathom.models.ops import Array, Arrays, Ops
 
 
@@ -147,11 +149,10 @@ class NormedProduct(CustomVJP):
     def forward(self, ops: Ops, x: Array, phi: Array) -> tuple[Arrays, Arrays]:
         scale = norm_scales(x, self.eps)
         product = ops.matmul(x, phi.T) * scale
-        return (product, x), (x, phi, scale, product)
+        return (product, x), (scale, product)
 
-    def backward(self, ops: Ops, saved: Arrays, gradients: Arrays) -> Arrays:
-        x, phi, scale, product = saved
-        of_product, of_x = gradients
+    def backward(self, ops: Ops, xs: Iterable[Array], saved: Arrays, gradients: Arrays) -> Arrays:
+        (x, phi), (scale, product), (of_product, of_x) = xs, saved, gradients
         scaled = of_product * scale
         along_x = row_products(scaled, product[:, None]) * scale / x.shape[1]
         along_phi = ops.matmul(scaled, phi)
@@ -162,11 +163,10 @@ class WeightedSum(CustomVJP):
     """`custom_vjp.WeightedSum`."""
 
     def forward(self, ops: Ops, weights: Array, x: Array) -> tuple[Arrays, Arrays]:
-        return (weighted_sum(weights, x), x), (weights, x)
+        return (weighted_sum(weights, x), x), ()
 
-    def backward(self, ops: Ops, saved: Arrays, gradients: Arrays) -> Arrays:
-        weights, x = saved
-        of_sum, of_x = gradients
+    def backward(self, ops: Ops, xs: Iterable[Array], saved: Arrays, gradients: Arrays) -> Arrays:
+        (weights, x), (of_sum, of_x) = xs, gradients
         return row_products(of_sum, x), add_to_streams(of_x, weights, of_sum)
 
 
@@ -176,11 +176,10 @@ class Mixing(CustomVJP):
     def forward(
         self, ops: Ops, H: Array, weights: Array, x: Array, y: Array
     ) -> tuple[Arrays, Arrays]:
-        return (mix(H, weights, x, y),), (H, weights, x, y)
+        return (mix(H, weights, x, y),), ()
 
-    def backward(self, ops: Ops, saved: Arrays, gradients: Arrays) -> Arrays:
-        H, weights, x, y = saved
-        (g,) = gradients
+    def backward(self, ops: Ops, xs: Iterable[Array], saved: Arrays, gradients: Arrays) -> Arrays:
+        (H, weights, x, y), (g,) = xs, gradients
         of_H, of_x = mix_backward(H, x, g)
         return of_H, row_products(y, g), of_x, weighted_sum(weights, g)
 
@@ -189,11 +188,10 @@ class Adding(CustomVJP):
     """`custom_vjp.Adding`."""
 
     def forward(self, ops: Ops, weights: Array, x: Array, y: Array) -> tuple[Arrays, Arrays]:
-        return (add_to_streams(x, weights, y),), (weights, y)
+        return (add_to_streams(x, weights, y),), ()
 
-    def backward(self, ops: Ops, saved: Arrays, gradients: Arrays) -> Arrays:
-        weights, y = saved
-        (g,) = gradients
+    def backward(self, ops: Ops, xs: Iterable[Array], saved: Arrays, gradients: Arrays) -> Arrays:
+        (weights, _, y), (g,) = xs, gradients
         return row_products(y, g), g, weighted_sum(weights, g)
 
 

@@ -8,7 +8,7 @@ the last axis, for vectorisation.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -128,7 +128,7 @@ class Passes(CustomVJP):
         """What belongs to the side of the last pass and to the other, or from these back to it."""
         return (last, other) if len(self.sides) % 2 else (other, last)
 
-    def backward(self, ops: Ops, saved: Arrays, gradients: Arrays) -> Arrays:
+    def backward(self, ops: Ops, xs: Iterable[Array], saved: Arrays, gradients: Arrays) -> Arrays:
         """The gradient if no sum was below the floor."""
         started, K, *scales = saved
         u, v = self.rows_and_columns(scales[-1], scales[-2])
@@ -178,7 +178,7 @@ class CompiledPasses(Passes):
         scales = loops.scales_of_passes(K, len(self.sides), self.floor, self.added)
         return (self.end(ops, K, scales[-1], scales[-2]),), (started, K, scales)
 
-    def backward(self, ops: Ops, saved: Arrays, gradients: Arrays) -> Arrays:
+    def backward(self, ops: Ops, xs: Iterable[Array], saved: Arrays, gradients: Arrays) -> Arrays:
         from fathom.models.connections import loops
 
         started, K, scales = saved

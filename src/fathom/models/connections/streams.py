@@ -376,7 +376,7 @@ class DynamicStreams(StreamConnection):
             close,
             streams,
             shape,
-            ops.broadcast(ops.constant(np.eye(S)[0]), (len(streams), S)) if is_late else None,
+            ops.broadcast(ops.constant(np.eye(S)[0]), (streams.shape[0], S)) if is_late else None,
         )
 
     def read(self, ops: Ops, state: DynamicState, k: int) -> tuple[Array, DynamicState]:
@@ -384,7 +384,7 @@ class DynamicStreams(StreamConnection):
         found, streams = self.logits(ops, c, state.streams)
         pre, post = s.pre.weights(ops, found["pre"]), s.post.weights(ops, found["post"])
         H = s.gate.apply(ops, c.g, self.ungated(ops, found.get("res")))
-        H = ops.broadcast(H, (len(streams), s.streams, s.streams))
+        H = ops.broadcast(H, (streams.shape[0], s.streams, s.streams))
         m, streams = ops.custom_vjp(WeightedSum(), state.pre if s.read == "late" else pre, streams)
         passed = (*state.passed, ops.stop_gradient(H))
         state = state._replace(streams=streams, pre=pre, mixing=(H, post), passed=passed)
@@ -392,7 +392,8 @@ class DynamicStreams(StreamConnection):
 
     def write(self, ops: Ops, state: DynamicState, k: int, y: Array) -> DynamicState:
         (H, post), streams = state.mixing, state.streams
-        y = ops.reshape(y, (len(streams), -1))
+        N, _, M = streams.shape
+        y = ops.reshape(y, (N, M))
         if self.settings.H_res.is_identity and self.settings.gate.kind == "none":
             (streams,) = ops.custom_vjp(Adding(), post, streams, y)
         else:
@@ -434,13 +435,15 @@ class DynamicStreams(StreamConnection):
         """(H̃ [N, …] by part, the streams [N, S, M])."""
         found, x = self.computed(ops, self.settings.coefficients, c, x)
         parts = zip(self.shapes().items(), ops.split(found, self.sizes().values()), strict=True)
-        return {part: ops.reshape(values, (len(x), *shape)) for (part, shape), values in parts}, x
+        return {
+            part: ops.reshape(values, (x.shape[0], *shape)) for (part, shape), values in parts
+        }, x
 
     def computed(self, ops: Ops, dynamic: FromStreams, c: Dynamics, x: Array) -> Arrays:
         """(H̃ [N, logits], the streams [N, S, M])."""
         (N, S, M), C = x.shape, self.context.width
         if M == C:
             return dynamic.logits(ops, c.phi, c.alpha, c.b, x)
-        means = ops.mean(ops.reshape(x, (N, S, -1, C)), axis=2)
+        means = ops.mean(ops.reshape(x, (N, S, M // C, C)), axis=2)
         found, _ = dynamic.logits(ops, c.phi, c.alpha, c.b, means)
         return found, x
