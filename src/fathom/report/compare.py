@@ -13,9 +13,9 @@ import pandas as pd
 from fathom import tasks
 from fathom.analysis.effects import write_effects
 from fathom.analysis.platforms import Platform
-from fathom.analysis.tables import AXES, read_table, read_with_times, write_tables
+from fathom.analysis.tables import AXES, read_steps, read_with_times, write_tables
 from fathom.config import Config, check_config
-from fathom.report.draw import STUDY_TABLES, draw_study
+from fathom.report.draw import draw_study
 from fathom.settings import ConfigError, deep_merge
 from fathom.system.files import write_text
 
@@ -48,11 +48,10 @@ def write_comparison(config: Config) -> str:
     shown, platform = tasks.presentation(study.task), Platform(study.backends[0])
     write_tables(config, tables)
     write_effects(config, tables)
-    files = tuple(tables / name for name in STUDY_TABLES)
-    draw_study(config, STUDY, platform, files, out, shown.figures)
+    draw_study(config, STUDY, platform, tables, out, shown.figures)
     cells = read_with_times(tables / "cells.csv").set_index("variant", drop=False)
     cells["diverged"] = cells["outcome"] == "diverged"
-    steps = read_table(files[0]).drop(columns=[*(set(AXES) - {"variant"}), "platform"])
+    steps = read_steps(tables, [STUDY]).drop(columns=[*(set(AXES) - {"variant"}), "platform"])
     record = {
         "config": {cell.variant: config.spec(cell).model_dump() for cell in config.cells()},
         "summary": json.loads(cells.to_json(orient="index", double_precision=15)),
