@@ -71,6 +71,16 @@ GREY, PALE = "#555555", "#B5B5B5"
 """Of what stands for no variant: legend entries, levels, and what counts for less beside them."""
 
 
+@contextmanager
+def from_defaults() -> Iterator[None]:
+    """A context that begins with matplotlib's defaults, whatever the user's matplotlibrc says."""
+    import matplotlib as mpl
+
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        yield
+
+
 def in_style() -> AbstractContextManager[None]:
     """A context in which figures get the common look."""
     import matplotlib as mpl
