@@ -226,12 +226,14 @@ class MlxOps:
         saved: tuple[np.ndarray, ...] = ()
 
         @mx.custom_function
+        @np.errstate(all="ignore")  # MLX does not warn of infinities and NaN either
         def whole(*xs: array) -> tuple[array, ...]:
             nonlocal saved
             found, saved = function.forward(HOST_OPS, *map(np.ascontiguousarray, xs))
             return tuple(map(mx.array, found))
 
         @whole.vjp
+        @np.errstate(all="ignore")
         def gradient(
             primals: object, cotangents: array | Sequence[array], results: object
         ) -> tuple[array, ...]:

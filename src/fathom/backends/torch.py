@@ -208,12 +208,14 @@ class HostVJPFunction(torch.autograd.Function):
     """A compiled `CustomVJP`, on the memory of tensors."""
 
     @staticmethod
+    @np.errstate(all="ignore")  # PyTorch does not warn of infinities and NaN either
     def forward(ctx: Any, function: CustomVJP, *xs: Tensor) -> tuple[Tensor, ...]:  # noqa: ANN401
         outputs, ctx.saved = function.forward(HOST_OPS, *map(on_host, xs))
         ctx.function = function
         return tuple(map(torch.from_numpy, outputs))
 
     @staticmethod
+    @np.errstate(all="ignore")
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         given = tuple(map(on_host, gradients))
         found = ctx.function.backward(HOST_OPS, ctx.saved, given)
