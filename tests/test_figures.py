@@ -938,6 +938,16 @@ def test_a_users_matplotlibrc_changes_no_figure(tmp_path):
         assert ours.read_bytes() == theirs.read_bytes(), name
 
 
+def test_words_of_a_config_are_no_formulas(tmp_path):
+    words, data = r"$x^$ for $2", data_of("tokens", depths=[8], count=1)
+    data["effects"]["question"] = words
+    declared = [find("effects"), find("loss_comparison")]
+    drawn = draw_figures(declared, words, labels={"mhc": words}, **data)
+    save(drawn, tmp_path, only=["svg"])  # a formula that is none is an error
+    shown = (text.get_text() for text in drawn["effects"].findobj(Text))
+    assert sum(text.count(r"\$x^\$ for \$2") for text in shown) >= 3  # title, question, label
+
+
 def test_effects_stand_below_their_question_in_percent_and_those_of_several_settings_are_hollow():
     base = dict.fromkeys(EFFECTS, "") | {"metric": "score", "study": "a", "depth": 8}
     rows = [

@@ -347,7 +347,8 @@ def draw_figures(
     found = {}
     with style.from_defaults(), style.worded(labels or {}, depth_unit):
         for one in declared:
-            data["title"] = "\n".join(line for line in (one.question, title) if line)
+            lines = (one.question, style.words(title))
+            data["title"] = "\n".join(line for line in lines if line)
             found[one.name] = one.draw(**{read: data[read] for read in one.reads})
     return found
 

@@ -107,7 +107,12 @@ def worded(labels: Mapping[str, str], depth_unit: str) -> Iterator[None]:
 
 def label_of(name: str) -> str:
     """What people read for a variant or a platform; its name where it has no label."""
-    return _LABELS.get().get(name, name)
+    return words(_LABELS.get().get(name, name))
+
+
+def words(text: str) -> str:
+    """Text that matplotlib shows as it is: two dollar signs would make a formula."""
+    return text.replace("$", r"\$")
 
 
 def count_layers(depth: int) -> str:
