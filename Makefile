@@ -6,6 +6,7 @@ VENV := .venv
 PIP_ARGS ?=
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
+NEWEST := $(VENV)-newest
 SNAKEMAKE := $(BIN)/snakemake
 SMOKE := --configfile workflow/presets/smoke.yaml
 REFERENCE := workflow/presets/reference.yaml
@@ -15,8 +16,8 @@ SOURCES := src tests workflow benchmarks docs/examples
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help all setup test test-slow test-browser test-faults test-cluster test-long test-reference \
-  lint format verify reference page paper smoke dry-runs schema clean test-peers
+.PHONY: help all setup test test-numbers test-alone test-newest test-slow test-browser test-faults \
+  test-cluster test-long test-reference lint format verify reference page paper smoke dry-runs schema clean test-peers
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -54,6 +55,24 @@ $(STAMP): requirements.txt pyproject.toml
 
 test: $(STAMP) ## set up, then run every fast test
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# Those that compare floating-point results: with the kernels of another processor, and one thread.
+NUMBERS := $(wildcard $(patsubst %,tests/test_%.py,connections constraints convnet custom_vjp \
+  gate_noise init library metrics models ngrams optimizer problem schemes tasks* transformer))
+test-numbers: $(STAMP) ## hold numbers against the oracle under other instruction sets
+	ATEN_CPU_CAPABILITY=default OPENBLAS_CORETYPE=Haswell $(BIN)/python -m pytest -n 2 $(NUMBERS)
+	ATEN_CPU_CAPABILITY=avx2 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(NUMBERS)
+
+test-alone: $(STAMP) ## the fast tests with PyTorch alone, then with MLX alone
+	for framework in mlx torch; do \
+	  $(BIN)/python tests/without.py $$framework $(VENV)/without-$$framework && \
+	  $(VENV)/without-$$framework/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
+	  || exit 1; done
+
+test-newest: ## the fast tests with the newest packages that pyproject.toml allows: 0.5 GB
+	$(PYTHON) -m venv --clear $(NEWEST)
+	$(NEWEST)/bin/python -m pip install --quiet $(PIP_ARGS) --editable '.[torch,mlx,workflow,dev]'
+	$(NEWEST)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-slow: $(STAMP) ## CONTRIBUTING's examples, processes that preload, whole workflows
 	$(BIN)/python -m pytest -m slow -n 2 --dist loadfile --durations 15

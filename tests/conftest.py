@@ -1,7 +1,6 @@
 """What the tests share: a small cell, both backends on the CPU, and the float64 oracle."""
 
 import functools
-import importlib.util
 import os
 
 import jinja2
@@ -61,7 +60,7 @@ def data_folder(monkeypatch):
 def connect_to_cpu(name):
     """The backend on the CPU; skips the test where its framework is not installed."""
     # Not importorskip: MLX must not be imported before fathom has chosen its BLAS.
-    if importlib.util.find_spec(name) is None:
+    if name not in installed_backends():
         pytest.skip(f"{name} is not installed")
     return backends.connect(name, "cpu")
 

@@ -893,6 +893,54 @@ def test_the_same_numbers_make_the_same_bytes_without_date_or_version(tmp_path):
             assert word not in content, one.name
 
 
+HOSTILE = """
+axes.facecolor: black
+axes.xmargin: 0.4
+axes.prop_cycle: cycler('color', ['r', 'g'])
+figure.constrained_layout.h_pad: 1
+font.family: monospace
+font.size: 30
+image.cmap: hot
+legend.fontsize: 40
+lines.linewidth: 9
+lines.markersize: 30
+path.sketch: 5, 50, 5
+savefig.bbox: tight
+savefig.dpi: 30
+savefig.facecolor: red
+savefig.transparent: True
+svg.fonttype: none
+text.parse_math: False
+xtick.direction: in
+ytick.major.size: 20
+"""
+
+
+def test_a_users_matplotlibrc_changes_no_figure(tmp_path):
+    data = data_of("tokens", depths=[8], count=2)
+    declared = [find(name) for name in ("mixing_matrix", "loss_comparison", "score")]
+    (tmp_path / "matplotlibrc").write_text(HOSTILE)
+    save(draw_figures(declared, "a", **data), tmp_path / "ours")
+    with matplotlib.rc_context(fname=tmp_path / "matplotlibrc"):
+        save(draw_figures(declared, "a", **data), tmp_path / "theirs")
+        assert matplotlib.rcParams["font.size"] == 30  # and is the user's again
+    names = sorted(file.name for file in (tmp_path / "ours").iterdir())
+    assert len(names) == 6
+    for name in names:
+        ours, theirs = (tmp_path / folder / name for folder in ("ours", "theirs"))
+        assert ours.read_bytes() == theirs.read_bytes(), name
+
+
+def test_words_of_a_config_are_no_formulas(tmp_path):
+    words, data = r"$x^$ for $2", data_of("tokens", depths=[8], count=1)
+    data["effects"]["question"] = words
+    declared = [find("effects"), find("loss_comparison")]
+    drawn = draw_figures(declared, words, labels={"mhc": words}, **data)
+    save(drawn, tmp_path, only=["svg"])  # a formula that is none is an error
+    shown = (text.get_text() for text in drawn["effects"].findobj(Text))
+    assert sum(text.count(r"\$x^\$ for \$2") for text in shown) >= 3  # title, question, label
+
+
 def test_effects_stand_below_their_question_in_percent_and_those_of_several_settings_are_hollow():
     base = dict.fromkeys(EFFECTS, "") | {"metric": "score", "study": "a", "depth": 8}
     rows = [

@@ -2,7 +2,6 @@
 
 import copy
 import importlib
-import importlib.util
 import math
 import os
 import re
@@ -18,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 
 from fathom import tasks
 from fathom.backends.numpy import NumpyOps
+from fathom.config import installed_backends
 from fathom.library import type_name
 from fathom.models.connections.schemes import SCHEMES, resolve
 from fathom.settings import ConfigError
@@ -147,7 +147,7 @@ class Mlx:
 def installed(kind):
     """The framework; skips the test where it is not installed."""
     # Not importorskip: MLX must not be imported before fathom has chosen its BLAS.
-    if importlib.util.find_spec(kind.name) is None:
+    if kind.name not in installed_backends():
         pytest.skip(f"{kind.name} is not installed")
     return kind()
 

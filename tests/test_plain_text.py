@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from fathom.report.records import group_uncounted
-from fathom.report.render import as_prose, escape_markdown, escape_rows
+from fathom.report.render import as_prose, escape_markdown, escape_rows, escape_words
 from fathom.system.errors import fail
 from fathom.system.text import printable
 from tables_helpers import frame, run
@@ -80,6 +80,27 @@ def test_a_description_begins_no_block_and_ends_no_cell(begin, text):
 )
 def test_markdown_of_a_description_stays(text):
     assert as_prose(text) == text
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_words_are_escaped_but_for_underscores_inside_them(text):
+    assert shows(escape_words(text), text)
+    assert escape_words("H_res of mhc_paper, _x_") == r"H_res of mhc_paper, \_x\_"
+
+
+@given(st.text(st.sampled_from("a_\\`*é |"), min_size=1).map(lambda text: f"x{text}x"))
+def test_any_words_are_shown(text):
+    assert shows(escape_words(text), text)
+
+
+@pytest.mark.parametrize("text", ["a ` b", "a * b", "`a` ` b", "a `*` *b* c*"])
+def test_a_mark_alone_pairs_with_none_that_follows(text):
+    inline = MARKDOWN.parse(f"{as_prose(text)} `c` **d**\n")[1]
+    types, shown = zip(*((piece.type, piece.content) for piece in inline.children), strict=True)
+    assert shown[types.index("strong_open") + 1] == "d"
+    assert [word for word, kind in zip(shown, types, strict=True) if kind == "code_inline"][
+        -1
+    ] == "c"
 
 
 def test_names_of_devices_stay_readable():

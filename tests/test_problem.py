@@ -1,5 +1,6 @@
 """Batches by name, weights of targets, and what a problem hands to every backend."""
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from fathom import tasks
 from fathom.backends.numpy import NumpyOps
 from fathom.tasks import Batch, Problem, TaskError
+from fathom.train import train
 from gradients import STEADY
 
 LOGITS = np.array([[2.0, 0.0, -1.0], [0.5, 0.5, 0.0], [0.0, 3.0, 1.0]])
@@ -144,3 +146,25 @@ def test_a_name_stands_for_one_metric_only(monkeypatch):
         monkeypatch.undo()
         for function in cached:
             function.cache_clear()
+
+
+@pytest.mark.parametrize("task", ["tokens", "graph", "unrolled"])
+def test_a_diverging_run_warns_of_nothing(backend, make_spec, task):
+    spec = make_spec(task=task, variant="mhc_paper", lr=1e18, steps=5, depth=6)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rows = [row for chunk in train(Problem(spec), backend) for row in chunk.rows]
+    assert len(rows) == 5
+    assert not rows[-1]["loss"] < 2 * rows[0]["loss"]
+
+
+@pytest.mark.parametrize("size", [0.0, 1e38, np.inf, np.nan])
+def test_activations_of_any_size_are_measured_without_warnings(
+    backend, make_spec, monkeypatch, size
+):
+    inputs = [np.float32(size) * np.array([[1.0, -1.0, 2.0]], np.float32)]
+    monkeypatch.setattr(Problem, "block_inputs", lambda *_: map(backend.ops.asarray, inputs))
+    problem = Problem(make_spec())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        problem.at_start(backend.ops, problem.initial_parameters())

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from markdown_it import MarkdownIt
 
 from fathom import tasks
 from fathom.analysis.attribution import diverged_cells, variance_summary, variance_table
@@ -17,6 +18,7 @@ from fathom.analysis.claims import load_published
 from fathom.analysis.claims.questions import Deciding, Headline
 from fathom.analysis.tables import TableError
 from fathom.config import check_config
+from fathom.config.study import Contrast
 from fathom.report.figures import figures_of
 from fathom.report.formatting import plus_minus, ratio
 from fathom.report.records import records
@@ -131,6 +133,45 @@ def tables_in(text):
         elif found[-1]:
             found.append([])
     return [table for table in found if table]
+
+
+HOSTILE = "A|B `c` *d* <e> $f$ _g_ [h](i) ~~j~~ 🙂 \\ k`l*m"
+"""What does something in Markdown, in pairs and alone."""
+
+
+def parsed(text):
+    """(the types of all tokens, what they show) of Markdown."""
+    pieces = []
+    for token in MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text):
+        pieces += token.children or [token]
+    shown = "".join(piece.content for piece in pieces if piece.type.startswith("text"))
+    return [piece.type for piece in pieces if not piece.type.startswith("text")], shown
+
+
+def test_words_of_a_config_are_shown_and_do_nothing(tmp_path, quick):
+    def reports(folder, words, description):
+        config = small_config(tmp_path / folder)
+        contrast = Contrast(question=f"{words}?", pairs=[["mhc", "hc"]])
+        studies = {
+            name: study.model_copy(update={"description": description, "contrasts": [contrast]})
+            for name, study in config.studies.items()
+        }
+        labels = dict.fromkeys(["mhc", "depth-mlx"], words)
+        config = config.model_copy(update={"labels": labels, "studies": studies})
+        published = quick[0].model_copy(update={"questions": []})  # those of the config instead
+        made = write_world(config, published, quick[1], by_recipe)
+        return {file.name: parsed(file.read_text()) for file in sorted(made.rglob("*.md"))}
+
+    plain = reports("plain", "PLAIN", "A sentence.")
+    hostile = reports("hostile", HOSTILE, "A | sentence * of <b> one ` mark.")
+    assert len(plain) == 4
+    for name, (types, text) in hostile.items():
+        text = text.replace(HOSTILE, "PLAIN").replace(
+            "A | sentence * of <b> one ` mark.", "A sentence."
+        )
+        assert (types, text) == plain[name], name
+    assert "PLAIN?" in plain["depth-mlx.md"][1]
+    assert "A sentence." in plain["depth-mlx.md"][1]
 
 
 @pytest.mark.parametrize("name", ["RESULTS.md", "COMPARISON.md", "studies/depth-mlx.md"])

@@ -263,8 +263,12 @@ def test_the_digest_notices_every_change(mine):
         ({"a": "one", "b": "\0\1"}, "b.txt", "is no text (it holds the character 0); move it away"),
         ({"a": "one", "b": ""}, "b.txt", "is empty; move it away"),
         ({"a": "xx", "b": "x"}, "", "its .txt files have 1 distinct characters; at least 2"),
+        (  # the first of ten is held out
+            {"a": "one\n", "b": "two", "c": b"one\r\n"}, "",
+            "a.txt, which is held out, has the same text as c.txt; remove one",
+        ),
     ],
-)
+)  # fmt: skip
 def test_a_bad_text_is_refused_in_one_line(mine, texts, file, said):
     folder = mine(**texts)
     assert refusal(data.own, folder).startswith(f"{folder / file}: {said}")

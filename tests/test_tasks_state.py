@@ -89,19 +89,35 @@ def test_elements_are_uniform(small):
     assert ((counts - expected) ** 2 / expected).sum() < 11 + 6 * math.sqrt(2 * 11)
 
 
-def test_held_out_words_are_the_same_for_every_run_and_no_training_has_them(small):
-    def held_out(**changes):
-        batches = list(module.held_out(small(group="S4", length=8, **changes)))
-        return np.concatenate([batch.inputs["tokens"] for batch in batches])
+def words_of(batches):
+    """The words of some batches, each as a tuple."""
+    return [tuple(word) for batch in batches for word in batch.inputs["tokens"].tolist()]
 
-    found = held_out()
-    assert found.shape == (module.HELD_OUT, 8)
-    assert (held_out(seed=9, variant="hc", depth=2, batch_size=1) == found).all()
-    # Of 24⁸ words, a thousand drawn ones would be among these once in 50 000 times.
-    known = set(map(tuple, found))
-    spec = small(group="S4", length=8, batch_size=4)
-    for step in range(250):
-        assert not known & set(map(tuple, state.batch(spec, step).inputs["tokens"]))
+
+def test_held_out_words_are_the_same_for_every_run(small):
+    found = words_of(module.held_out(small(group="S4")))
+    assert len(found) == module.HELD_OUT
+    assert found == words_of(module.held_out(small(group="S4", seed=9, variant="hc", depth=2)))
+
+
+@pytest.mark.parametrize(("length", "count"), [(4, 648), (6, 1024)])
+def test_no_training_has_a_held_out_word_however_short(small, length, count):
+    spec = small(length=length, held_out=count, batch_size=32)
+    trained = words_of(state.batch(spec, step) for step in range(400))
+    assert len(trained) == 400 * 32
+    assert not set(trained) & set(words_of(module.held_out(spec)))
+    # All the others can come: of 1296 words, each that is left is drawn about 20 times.
+    if length == 4:
+        assert len(set(trained)) == 6**4 - len(set(words_of(module.held_out(spec))))
+
+
+def test_long_words_are_the_generators_own(small):
+    # Of 6^16 words none is drawn twice, so runs of this length are what they were before held-out
+    # words were excluded.
+    spec = small(length=16, batch_size=32)
+    for step in range(400):
+        drawn = np.random.default_rng([0, 0x7374617465, step]).integers(0, 6, (32, 16))
+        assert (state.batch(spec, step).inputs["tokens"] == drawn).all()
 
 
 # --- what is measured ----------------------------------------------------------------------------
@@ -135,7 +151,7 @@ def test_accuracies_of_a_network_that_follows_for_a_while(small):
 
 
 def test_logits_that_are_not_finite_name_no_element(small):
-    lost = trained(small(length=2), lambda words: np.full((*words.shape, 6), math.nan))
+    lost = trained(small(length=2, held_out=18), lambda words: np.full((*words.shape, 6), math.nan))
     assert module.state_accuracy_by_position(lost) == {1: 0, 2: 0}
     assert (module.states_tracked(lost), module.state_accuracy(lost)) == (0, 0)
 
@@ -161,7 +177,7 @@ def test_the_loss_of_a_network_that_knows_nothing_is_the_chance_level(small):
 def test_both_backends_equal_the_oracle(
     small, parameters_off_symmetry, oracle_loss, check_first_step
 ):
-    spec = small(variant="mhc_paper", wrap="sublayer", beta1=0.0, depth=1, length=4)
+    spec = small(variant="mhc_paper", wrap="sublayer", beta1=0.0, depth=1, length=5)
     params, batch = parameters_off_symmetry(spec), state.batch(spec, 0)
     logits = naive.NETWORKS["state"]("mhc_paper", spec, params, batch.inputs["tokens"])
     expected = naive.cross_entropy(logits, batch.targets)
@@ -172,13 +188,17 @@ def test_both_backends_equal_the_oracle(
 STUDY = {
     "task": "state", "recipe": "torch-defaults", "depths": [1], "backends": ["torch"], "seeds": [0],
     "variants": ["baseline"], "steps": 2, "batch_size": 2, "optimizer": {"lr": 0.01},
-    "model": {"length": 4, "width": 8, "heads": 2, "hidden": 8},
+    "model": {"length": 5, "width": 8, "heads": 2, "hidden": 8},
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("model", "message"),
-    [({"vocab": 6}, "unknown key 'vocab'"), ({"group": "S5"}, "group: input should be 'S3', 'A4'")],
+    [
+        ({"vocab": 6}, "unknown key 'vocab'"),
+        ({"group": "S5"}, "group: input should be 'S3', 'A4'"),
+        ({"length": 4}, "there are 1296 words of length 4.* make length larger, or held_out 648"),
+    ],
 )
 def test_settings_that_no_group_has_are_refused(model, message):
     with pytest.raises(ConfigError, match=message):

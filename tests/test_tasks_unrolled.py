@@ -123,6 +123,31 @@ def test_a_quarter_of_all_arguments_is_an_expression():
     assert (nested + digits) / expressions == pytest.approx(3.5, abs=0.15)
 
 
+def share_trained_on(spec, steps):
+    """The share of the held-out sequences that some batch of the first steps has."""
+    held_out = [row.tobytes() for row in unrolled.held_out(spec.model, spec.depth).inputs["tokens"]]
+    batches = (task.batch(spec, step).inputs["tokens"] for step in range(steps))
+    trained = {row.tobytes() for batch in batches for row in batch}
+    return sum(row in trained for row in held_out) / len(held_out)
+
+
+@pytest.mark.parametrize(
+    ("changes", "low", "high"),
+    [
+        # All ten there are, which the definition says.
+        ({"kind": "copy", "depth": 16}, 1, 1),
+        # 10 · 9 · 8 · 7 · 10⁴ · 4 = 2e8 sequences: 512 · 6400 / 2e8 = 0.016 are expected.
+        ({"kind": "recall", "depth": 16}, 0, 1 / 512),
+        # Expressions of few digits come again and again: docs/definitions.md has these shares.
+        ({"kind": "listops", "depth": 16}, 0.28, 0.32),
+        ({"kind": "listops", "depth": 64}, 0.18, 0.22),
+    ],
+)
+def test_how_many_held_out_sequences_a_training_of_the_reference_draws(spec_of, changes, low, high):
+    spec = spec_of(batch_size=16, **changes)
+    assert low <= share_trained_on(spec, 400) <= high
+
+
 def test_what_is_held_out_is_the_same_for_every_seed(spec_of):
     blank = unrolled.held_out(spec_of(symbols=5, depth=4).model, 4)
     assert blank.inputs["tokens"].tolist() == [[symbol, 5, 5, 5] for symbol in range(5)]

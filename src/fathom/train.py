@@ -117,7 +117,8 @@ def step_rows(problem: Problem, measured: dict[str, np.ndarray]) -> Iterator[Row
         if metric.when != "every step":
             continue
         compute = metric.compute or (lambda steps, name=name: steps.reports.get(name))
-        values = compute(steps)
+        with np.errstate(all="ignore"):  # of diverged steps too
+            values = compute(steps)
         if values is not None:
             kind = int if metric.whole else np.float64
             columns[name] = values.astype(kind)

@@ -268,11 +268,13 @@ class MlxOps:
         """As `with_vjp`, by a compiled function."""
         saved: tuple[np.ndarray, ...] = ()
 
+        @np.errstate(all="ignore")  # MLX does not warn of infinities and NaN either
         def forward(*xs: array) -> tuple[Arrays, Arrays]:
             nonlocal saved
             found, saved = function.forward(HOST_OPS, *map(np.ascontiguousarray, xs))
             return tuple(map(mx.array, found)), ()
 
+        @np.errstate(all="ignore")
         def backward(xs: Arrays, _: Arrays, gradients: Arrays) -> Arrays:
             # One by one, as they are asked for: not every function needs what it was given.
             given, of_outputs = (map(np.ascontiguousarray, part) for part in (xs, gradients))

@@ -289,10 +289,12 @@ class OnHost(CustomVJP):
 
     loops: CustomVJP
 
+    @np.errstate(all="ignore")  # PyTorch does not warn of infinities and NaN either
     def forward(self, ops: TorchOps, *xs: Tensor) -> tuple[Tensors, Tensors]:
         outputs, saved = self.loops.forward(HOST_OPS, *map(on_host, xs))
         return tuple(map(torch.from_numpy, outputs)), tuple(map(torch.from_numpy, saved))
 
+    @np.errstate(all="ignore")
     def backward(self, ops: TorchOps, xs: Tensors, saved: Tensors, gradients: Tensors) -> Tensors:
         kept, given = (tuple(x.contiguous().numpy() for x in part) for part in (saved, gradients))
         # One by one, as they are asked for: not every function needs what it was given.

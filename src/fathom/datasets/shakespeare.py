@@ -181,6 +181,12 @@ def own(folder: Path) -> Corpus:
     if distinct < 2:
         raise DataError(f"{folder}: its .txt files have {distinct} distinct characters; at least 2")
 
+    held_out = {works[name]: name for name in _held_out(works)}
+    for name in sorted(works.keys() - held_out.values()):
+        if copy := held_out.get(works[name]):
+            raise DataError(
+                f"{folder}: {copy}, which is held out, has the same text as {name}; remove one"
+            )
     digests = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
     return _corpus(works, digests)
 
@@ -235,9 +241,14 @@ def _split(works: Mapping[str, str]) -> tuple[str, str]:
         (text,) = works.values()
         cut = len(text) - max(1, len(text) // HELD_OUT)
         return text[:cut], text[cut:]
-    validation = sorted(works)[::HELD_OUT]
+    validation = _held_out(works)
     training = (text for name, text in works.items() if name not in validation)
     return "".join(training), "".join(works[name] for name in validation)
+
+
+def _held_out(works: Mapping[str, str]) -> list[str]:
+    """The names of the works that are held out, where there are several."""
+    return sorted(works)[::HELD_OUT] if len(works) > 1 else []
 
 
 def _code_points(text: str) -> np.ndarray:

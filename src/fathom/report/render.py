@@ -82,7 +82,8 @@ def write_reports(config: Config, published: Published, templates: Path, folder:
     """
     check_numbers(templates)
     context = build_context(config, published, folder, times=True)
-    environment = environment_of(templates, context["labels"])
+    labels = {name: escape_words(text) for name, text in context["labels"].items()}
+    environment = environment_of(templates, labels)
     # Global, so that a file of macros has it too.
     environment.globals |= context | {
         # Their texts come from run folders, which others may have written.
@@ -193,7 +194,7 @@ def environment_of(
     )
     environment.filters |= {
         "number": number, "largest": largest, "percent": percent, "list_words": list_words,
-        "paragraphs": split_paragraphs, "prose": as_prose, "change": change,
+        "paragraphs": split_paragraphs, "prose": as_prose, "words": escape_words, "change": change,
         "either_way": either_way, "estimate": estimate, "needed": needed,
         "cell": lambda text: text.replace("|", r"\|"),
         "label": label,
@@ -212,7 +213,7 @@ def fill(environment: jinja2.Environment, name: str, **values: Any) -> str:  # n
         raise ConfigError(f"{lines[-1] if lines else name}: {error}") from error
 
 
-RELATIVE_LINK = re.compile(r"(?<=\]\()(?!#|/|[a-z]+:)")
+RELATIVE_LINK = re.compile(r"(?<=\]\()(?<!\\\]\()(?!#|/|[a-z]+:)")
 
 
 def lead_up(text: str, folders: int) -> str:
@@ -250,6 +251,14 @@ def escape_markdown(text: str) -> str:
     return SPECIAL.sub(lambda found: f"\\{found[0]}", printable(text))
 
 
+IN_WORD = re.compile(r"(?<=[^\W_])\\_(?=[^\W_])")
+
+
+def escape_words(text: str) -> str:
+    """As `escape_markdown`, of words that people wrote; H_res stays, for it does nothing."""
+    return IN_WORD.sub("_", escape_markdown(text))
+
+
 BLOCK = re.compile(
     r"^(\d{1,9}(?=[.)](?:\s|$))|(?=#+(?:\s|$)|[-+*](?:\s|$)|>|```|~~~|(?:[-*_]\s*){3,}$))"
     r"|(?<!\\)(?=\||<[A-Za-z/!?])"
@@ -258,7 +267,13 @@ BLOCK = re.compile(
 
 
 def as_prose(text: str) -> str:
-    """Markdown that somebody wrote, as one line that begins no block and ends no cell."""
+    """Markdown that somebody wrote, as one line that begins no block and ends no cell.
+
+    A mark without its other half stays a mark: it would pair with one of the words around.
+    """
+    for mark in "`*":
+        if text.count(mark) % 2:
+            text = text.replace(mark, f"\\{mark}")
     return BLOCK.sub(r"\1\\", " ".join(text.split()))
 
 

@@ -536,6 +536,7 @@ class Problem:
             found |= self._measure("last step", trained.value)
         return {name: value for name, value in found.items() if value is not None}
 
+    @np.errstate(all="ignore")  # of a diverged network, infinities and NaN are what is measured
     def _measure(self, when: str, value_of: Callable[[str], Any]) -> Row:
         found: Row = {}
         for name, metric in self.step_metrics.items():

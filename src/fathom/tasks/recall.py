@@ -6,6 +6,7 @@ Definition: docs/definitions.md, "Task recall".
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -16,8 +17,8 @@ from fathom.settings import Positive, Registry
 from fathom.spec import Spec
 from fathom.tasks import Batch, Presentation, Table, Task, Trained
 
-# Keep the sequences' random numbers apart from those of the initial parameters, and held-out
-# sequences apart from those of every training.
+# Keep the random numbers of batches and of held-out sequences apart from each other and from those
+# of the initial parameters.
 STREAM = 0x726563616C6C
 HELD_OUT_STREAM = 0x68656C64
 
@@ -61,6 +62,13 @@ class Model(TransformerModel):
                 f"vocab is {self.vocab}, but half of it are values, and half a blank and at least "
                 f"{self.pairs} keys; make it even, and {2 * self.pairs + 2} or more"
             )
+        keys, K = self.values - 1, self.pairs
+        count = math.perm(keys, K) * math.perm(self.values, K) * math.factorial(K)
+        if count < 2 * HELD_OUT:
+            raise ValueError(
+                f"length {self.length} and vocab {self.vocab} allow only {count} sequences with "
+                f"pairs: {K}, and {HELD_OUT} are held out of training; make vocab or length larger"
+            )
         return self
 
 
@@ -92,11 +100,18 @@ def some_of(whole: int, some: int, count: int, rng: np.random.Generator) -> np.n
     return rng.random((count, whole)).argsort(axis=1)[:, :some]
 
 
-def held_out(spec: Spec, pairs: int) -> list[Batch]:
+def held_out(model: Model, pairs: int) -> list[Batch]:
     """The held-out sequences of so many pairs, in the batches of an evaluation."""
     rng = np.random.default_rng([0, HELD_OUT_STREAM, pairs])
     parts = range(0, HELD_OUT, EVALUATION_BATCH)
-    return [sequences(spec.model, np.full(EVALUATION_BATCH, pairs), rng) for _ in parts]
+    return [sequences(model, np.full(EVALUATION_BATCH, pairs), rng) for _ in parts]
+
+
+@lru_cache(maxsize=2)
+def excluded(model: Model) -> frozenset[bytes]:
+    """The tokens of the held-out sequences of K pairs, which no training has."""
+    batches = held_out(model, model.pairs)
+    return frozenset(row.tobytes() for batch in batches for row in batch.inputs["tokens"])
 
 
 def numbers_of_pairs(model: Model) -> list[int]:
@@ -109,20 +124,20 @@ def numbers_of_pairs(model: Model) -> list[int]:
 
 def recall_loss(trained: Trained) -> float:
     """Mean cross-entropy of the answers to held-out sequences of K pairs, in nats per answer."""
-    spec = trained.problem.spec
-    return trained.mean_loss(held_out(spec, spec.model.pairs))
+    model = trained.problem.spec.model
+    return trained.mean_loss(held_out(model, model.pairs))
 
 
 def recall_accuracy(trained: Trained) -> float:
     """The share of these answers that are right."""
-    spec = trained.problem.spec
-    return trained.accuracy(held_out(spec, spec.model.pairs))
+    model = trained.problem.spec.model
+    return trained.accuracy(held_out(model, model.pairs))
 
 
 def recall_accuracy_by_pairs(trained: Trained) -> dict[int, float]:
     """The same by the number of pairs that a sequence shows."""
-    spec = trained.problem.spec
-    return {k: trained.accuracy(held_out(spec, k)) for k in numbers_of_pairs(spec.model)}
+    model = trained.problem.spec.model
+    return {k: trained.accuracy(held_out(model, k)) for k in numbers_of_pairs(model)}
 
 
 STEP_METRICS = Registry(
@@ -165,10 +180,18 @@ class Recall(Task):
     step_metrics = STEP_METRICS
 
     def batch(self, spec: Spec, step: int) -> Batch:
-        """Sequences of one to K pairs, each number as likely."""
+        """Sequences of one to K pairs, each number as likely.
+
+        A held-out sequence of K pairs, by which runs are judged, is drawn anew.
+        """
         rng = np.random.default_rng([spec.seed, STREAM, step])
         pairs = rng.integers(1, spec.model.pairs, spec.batch_size, endpoint=True)
-        return sequences(spec.model, pairs, rng)
+        batch, taken = sequences(spec.model, pairs, rng), excluded(spec.model)
+        tokens = batch.inputs["tokens"]
+        while again := [i for i, row in enumerate(tokens) if row.tobytes() in taken]:
+            fresh = sequences(spec.model, pairs[again], rng)
+            tokens[again], batch.targets[again] = fresh.inputs["tokens"], fresh.targets
+        return batch
 
     def classes(self, model: Model) -> int:
         return model.vocab

@@ -8,11 +8,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from typing import Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from fathom.metrics import POSITIVE, SHARE, Oracle, Score, StepMetric
 from fathom.models.transformer import Transformer, TransformerParts, sizes
@@ -20,8 +20,8 @@ from fathom.settings import Positive, Registry
 from fathom.spec import Spec
 from fathom.tasks import Batch, Presentation, Table, Task, Trained
 
-# Keep the sequences' random numbers apart from those of the initial parameters, and held-out
-# sequences apart from those of every training.
+# Keep the random numbers of batches and of held-out words apart from each other and from those of
+# the initial parameters.
 STREAM = 0x7374617465
 HELD_OUT_STREAM = 0x68656C64
 
@@ -57,6 +57,17 @@ class Model(TransformerParts):
         """V."""
         return len(products(self.group))
 
+    @model_validator(mode="after")
+    def _leaves_words_for_training(self) -> Model:
+        words = self.vocab**self.length
+        if 2 * self.held_out > words:
+            raise ValueError(
+                f"held_out is {self.held_out}, but there are {words} words of length {self.length} "
+                f"in {self.group}, and half of them are for training; make length larger, or "
+                f"held_out {words // 2} or less"
+            )
+        return self
+
 
 @cache
 def products(group: str) -> np.ndarray:
@@ -91,12 +102,18 @@ def draw_words(model: Model, count: int, rng: np.random.Generator) -> np.ndarray
     return rng.integers(0, model.vocab, (count, model.length), dtype=np.int32)
 
 
+@lru_cache(maxsize=2)
+def held_out_words(model: Model) -> tuple[np.ndarray, frozenset[bytes]]:
+    """The held-out words, int32 [N, T], and the bytes of each."""
+    words = draw_words(model, model.held_out, np.random.default_rng([0, HELD_OUT_STREAM]))
+    return words, frozenset(word.tobytes() for word in words)
+
+
 def held_out(spec: Spec) -> Iterator[Batch]:
     """The held-out words, in the batches of an evaluation."""
-    model = spec.model
-    words = draw_words(model, model.held_out, np.random.default_rng([0, HELD_OUT_STREAM]))
-    for first in range(0, model.held_out, EVALUATION_BATCH):
-        yield word_problem(model.group, words[first : first + EVALUATION_BATCH])
+    words, _ = held_out_words(spec.model)
+    for first in range(0, len(words), EVALUATION_BATCH):
+        yield word_problem(spec.model.group, words[first : first + EVALUATION_BATCH])
 
 
 # --- metrics ------------------------------------------------------------------------------------
@@ -183,9 +200,13 @@ class State(Task):
     step_metrics = STEP_METRICS
 
     def batch(self, spec: Spec, step: int) -> Batch:
-        """Words of uniformly random elements."""
+        """Words of uniformly random elements; a held-out word is drawn anew."""
         rng = np.random.default_rng([spec.seed, STREAM, step])
-        return word_problem(spec.model.group, draw_words(spec.model, spec.batch_size, rng))
+        words = draw_words(spec.model, spec.batch_size, rng)
+        _, excluded = held_out_words(spec.model)
+        while again := [i for i, word in enumerate(words) if word.tobytes() in excluded]:
+            words[again] = draw_words(spec.model, len(again), rng)
+        return word_problem(spec.model.group, words)
 
     def classes(self, model: Model) -> int:
         return model.vocab

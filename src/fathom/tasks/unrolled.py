@@ -25,7 +25,7 @@ from fathom.tasks import Batch, Presentation, Table, Task, Trained
 # Keeps the sequences' random numbers apart from those of the initial parameters.
 STREAM = 0x756E726F6C6C6564
 HELD_OUT = (0x68656C64, STREAM)
-"""Seeds of the held-out sequences: no training draws these."""
+"""Seeds of the held-out sequences. Training may draw one of them too: docs/definitions.md."""
 
 EVALUATION_BATCH = 256
 """Sequences of an evaluation that go through the network at once."""

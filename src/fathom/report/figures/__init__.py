@@ -344,9 +344,10 @@ def draw_figures(
     `depth_unit`: what depth counts where all is of one task.
     """
     found = {}
-    with style.worded(labels or {}, depth_unit):
+    with style.from_defaults(), style.worded(labels or {}, depth_unit):
         for one in declared:
-            data["title"] = "\n".join(line for line in (one.question, title) if line)
+            lines = (one.question, style.words(title))
+            data["title"] = "\n".join(line for line in lines if line)
             found[one.name] = one.draw(**{read: data[read] for read in one.reads})
     return found
 
@@ -361,7 +362,7 @@ def save(figures: dict[str, Figure], folder: Path, only: Iterable[str] = ()) -> 
 
     `only`: these formats; none means all.
     """
-    with style.in_style():
+    with style.from_defaults(), style.in_style():
         for name, figure_ in figures.items():
             # Positions of panels and numbers of ticks depend on each other. They are settled once:
             # each format would lay the figure out again, and take a third longer.

@@ -86,7 +86,7 @@ def effects(effects: pd.DataFrame, score: Score, title: str) -> Figure:
 
 def _lines(rows: pd.DataFrame, question: str) -> Iterator[tuple[str, dict[str, Any] | None]]:
     """The name of each line of the figure and its effect, none for the question itself."""
-    yield textwrap.fill(question, BESIDE), None
+    yield textwrap.fill(style.words(question), BESIDE), None
     several = rows["depth"].nunique() > 1
     for row in rows[rows["question"] == question].to_dict("records"):
         name = " − ".join(style.label_of(row[side]) for side in ("variant", "against"))

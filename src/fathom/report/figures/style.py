@@ -71,6 +71,16 @@ GREY, PALE = "#555555", "#B5B5B5"
 """Of what stands for no variant: legend entries, levels, and what counts for less beside them."""
 
 
+@contextmanager
+def from_defaults() -> Iterator[None]:
+    """A context that begins with matplotlib's defaults, whatever the user's matplotlibrc says."""
+    import matplotlib as mpl
+
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        yield
+
+
 def in_style() -> AbstractContextManager[None]:
     """A context in which figures get the common look."""
     import matplotlib as mpl
@@ -97,7 +107,12 @@ def worded(labels: Mapping[str, str], depth_unit: str) -> Iterator[None]:
 
 def label_of(name: str) -> str:
     """What people read for a variant or a platform; its name where it has no label."""
-    return _LABELS.get().get(name, name)
+    return words(_LABELS.get().get(name, name))
+
+
+def words(text: str) -> str:
+    """Text that matplotlib shows as it is: two dollar signs would make a formula."""
+    return text.replace("$", r"\$")
 
 
 def count_layers(depth: int) -> str:
