@@ -1,4 +1,4 @@
-"""Worth: step multipliers read from ladders of the plain network, against values worked out by hand."""
+"""Worth: step multipliers read from ladders of the plain network, against hand-worked values."""
 
 import math
 
@@ -150,7 +150,7 @@ def test_a_diverged_run_has_no_worth_and_takes_no_other_with_it():
 
 
 def test_rates_are_chosen_by_the_other_seeds():
-    """By all four seeds `low` has the better mean, but only through seed 3, where it would count."""
+    """By all seeds `low` has the better mean, but only through seed 3, where it would count."""
     rates = {"mhc_low": 0.001, "mhc": 0.002, "mhc_high": 0.004}
     variants = ["baseline", "mhc"]
     variants += [

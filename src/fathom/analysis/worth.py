@@ -245,5 +245,7 @@ def _cost(times: StepTimes, labels: Mapping[str, Any], row: Mapping[str, Any]) -
         "cost_low": low,
         "cost_high": high,
         "machine": ours.machine,
-        **{f"net{end}": row[end.strip("_") or "multiplier"] / cost for end in ("", "_low", "_high")},
+        **{
+            f"net{end}": row[end.strip("_") or "multiplier"] / cost for end in ("", "_low", "_high")
+        },
     }
