@@ -81,3 +81,8 @@ def seeds_to_tell(mean: float, sd: float, smallest: float, tests: int) -> int | 
 def quantile(n: int, tests: int) -> float:
     """Of Student's t for a mean of n values, two-sided, at LEVEL shared by so many tests."""
     return float(stdtrit(n - 1, 1 - LEVEL / tests / 2))
+
+
+def one_sided_quantile(n: int) -> float:
+    """Of Student's t for a mean of n values, one-sided, at LEVEL."""
+    return float(stdtrit(n - 1, 1 - LEVEL))

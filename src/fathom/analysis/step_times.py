@@ -6,7 +6,10 @@ as long in some. Without the file, the fastest run of a network stands for it.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,6 +21,40 @@ from fathom.config import Config
 REMEDY = "make it again: python benchmarks/steps.py studies --out FILE, or leave out `step_times`"
 
 PER_STEP = "seconds_per_step_fastest"
+
+
+class StepTime(NamedTuple):
+    """Seconds of a step of a network: the median over turns, and their range."""
+
+    seconds: float
+    low: float
+    high: float
+    machine: str
+
+
+StepTimes = Mapping[tuple[str, int, str, str], StepTime]
+"""By study, depth, variant and platform."""
+
+
+def read_step_times(config: Config) -> StepTimes:
+    """Every variant's, from the table `step_times` of the config; none without one.
+
+    Variants whose steps are the same work have one time. Raises TableError if that is no such
+    table.
+    """
+    if not config.step_times:
+        return {}
+    table = read_table(Path(config.step_times), REMEDY, name=STEP_TIMES)
+    found = {}
+    for row in table.itertuples():
+        if row.study not in config.studies:
+            continue
+        alike = [v for v, first in config.same_work(row.study).items() if first == row.variant]
+        # Of a run that was made here no table says the machine: it is this one.
+        for variant, machine in itertools.product(alike, (row.machine, "")):
+            key = row.study, row.depth, variant, Platform(row.backend, machine).name
+            found[key] = StepTime(row.seconds, row.low, row.high, row.machine)
+    return found
 
 
 def with_times_of_networks(summary: pd.DataFrame, config: Config) -> pd.DataFrame:
@@ -34,19 +71,12 @@ def with_times_of_networks(summary: pd.DataFrame, config: Config) -> pd.DataFram
     same = {study: config.same_work(study) for study in studies}
     pairs = summary[["study", "variant"]].itertuples(index=False)
     networks = [same.get(study, {}).get(variant, variant) for study, variant in pairs]
-    by_network = summary.assign(variant=networks)
-    seconds = by_network.groupby(GROUP)[PER_STEP].transform("first")
-    if config.step_times:
-        table = read_table(Path(config.step_times), REMEDY, name=STEP_TIMES)
-        found = {}
-        for row in table.itertuples():
-            # Of a run that was made here no table says the machine: it is this one.
-            for machine in (row.machine, ""):
-                platform = Platform(row.backend, machine).name
-                found[row.study, row.depth, row.variant, platform] = row.seconds
-        there = {(study, depth, platform) for study, depth, _, platform in found}
-        keys = list(by_network[GROUP].itertuples(index=False, name=None))
-        timed = pd.Series([found.get(key) for key in keys], summary.index, dtype=float)
-        is_timed = [(study, depth, platform) in there for study, depth, _, platform in keys]
-        seconds = seconds.mask(np.array(is_timed, bool), timed)
-    return summary.assign(**{PER_STEP: seconds})
+    seconds = summary.assign(variant=networks).groupby(GROUP)[PER_STEP].transform("first")
+    found = read_step_times(config)
+    there = {(study, depth, platform) for study, depth, _, platform in found}
+    keys = list(summary[GROUP].itertuples(index=False, name=None))
+    measured = pd.Series(
+        [found[key].seconds if key in found else None for key in keys], summary.index, dtype=float
+    )
+    is_timed = [(study, depth, platform) in there for study, depth, _, platform in keys]
+    return summary.assign(**{PER_STEP: seconds.mask(np.array(is_timed, bool), measured)})

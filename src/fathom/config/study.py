@@ -145,6 +145,7 @@ StudyName = Annotated[Text, AfterValidator(_check_study_name)]
 NameOrSettings = Annotated[either(str, dict[str, Any]), BeforeValidator(_parse_words)]
 VariantEntry = Annotated[dict[Label, NameOrSettings], BeforeValidator(_parse_variant)]
 PartName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$"), QUOTED]
+Factor = Annotated[Number, Field(ge=0.01, lt=10)]
 Named = Annotated[str, Field(pattern=r"^[a-z0-9_-]+$", max_length=64), QUOTED]
 Pair = Annotated[list[Label], Field(min_length=2, max_length=2)]
 Values = BeforeValidator(_parse_values)
@@ -240,6 +241,12 @@ class Study(Settings):
     contrasts: tuple[Contrast, ...] = Field(
         (), description="questions, each with the pairs of variants to compare"
     )
+    ladder: dict[Label, Annotated[list[Factor], Unique]] = Field(
+        {},
+        exclude_if=not_,
+        description="factors of its steps at which a plain variant is trained too, each with its "
+        "whole schedule, as in {baseline: [0.5, 2]}: a scale to read step multipliers by",
+    )
     part: Annotated[PartName | None, Nullable] = Field(
         None,
         description="name of this study's own part of the report, report/templates/parts/NAME.j2",
@@ -268,10 +275,18 @@ class Study(Settings):
             for i, contrast in enumerate(self.contrasts)
         }
         named["accumulate"] = self.accumulate if isinstance(self.accumulate, dict) else ()
+        named["ladder"] = self.ladder
         for key, labels in named.items():
             for label in labels:
                 if label not in self.labels:
                     raise ValueError(f"{key}: {unknown('variant', label, self.labels)}")
+        listed = [label for entry in self.variants for label in entry]
+        rungs = [rung for base in self.ladder for rung in self.rungs(base).values() if rung != base]
+        if twice := [label for label, n in Counter([*listed, *rungs]).items() if n > 1]:
+            raise ValueError(
+                f"ladder: needs the label {twice[0]} for one of its trainings, which is taken; "
+                "rename that variant, or take factors further apart"
+            )
         for depth in self.values("depths"):
             self.batch_size_at(depth)
         for label in self.labels:
@@ -339,7 +354,23 @@ class Study(Settings):
             rest = {key: setting for key, setting in given.items() if key not in own}
             connection = rest if isinstance(value, Mapping) else value
             found[label] = connection, validate(VariantSettings, own, place=("variants", label))
+        for base in [label for label in found if label in self.ladder]:
+            connection, own = found[base]
+            for factor, label in self.rungs(base).items():
+                if factor != 1:
+                    steps = max(1, round(factor * (own.steps or self.steps)))
+                    found[label] = connection, own.model_copy(update={"steps": steps})
         return found
+
+    def rungs(self, base: str) -> dict[float, str]:
+        """Labels of a variant's ladder by the factor of its steps, ascending; 1 is the variant."""
+        factors = sorted({1.0, *self.ladder.get(base, ())})
+        return {f: base if f == 1 else f"{base}_x{round(100 * f):03d}" for f in factors}
+
+    def trains_alike(self, variant: str, other: str) -> bool:
+        """Whether two variants may differ in connection and model alone."""
+        one, another = ({**self.changes(label), "model": None} for label in (variant, other))
+        return one == another
 
     def _own(self, variant: str) -> VariantSettings:
         """What a variant changes; nothing if the study does not list it."""
@@ -496,6 +527,18 @@ class Config(Settings):
         False, description="plan for every backend, installed here or not: jobs run elsewhere"
     )
 
+    @model_validator(mode="after")
+    def _label_ladders(self) -> Config:
+        """Labels of the trainings of ladders, as in 'plain, 2 × the steps'."""
+        found = {
+            rung: f"{self.labels.get(base, base)}, {factor:g} × the steps"
+            for study in self.studies.values()
+            for base in study.ladder
+            for factor, rung in study.rungs(base).items()
+            if rung != base
+        }
+        return self.model_copy(update={"labels": found | self.labels}) if found else self
+
     @property
     def subset(self) -> dict[str, list[Any]]:
         """The values kept, by axis, of the axes that keep only some; empty for the whole grid."""
@@ -536,6 +579,7 @@ class Config(Settings):
         for find in (
             self._misnamed,
             self._unconnected,
+            self._unladdered,
             self._too_many,
             self._unfit,
             self._too_large,
@@ -576,6 +620,16 @@ class Config(Settings):
                     self.connection(name, label, source)
                 except ConfigError as error:
                     yield from str(error).splitlines()
+
+    def _unladdered(self, source: str) -> Iterator[str]:
+        """Ladders of what is no plain network."""
+        for name, study in self.studies.items():
+            for label in study.ladder:
+                if self.connection(name, label).kind != "plain":
+                    yield (
+                        f"{source}: studies.{name}.ladder: {label} is no plain network, by which "
+                        "step multipliers are read; name one that is"
+                    )
 
     def _unfit(self, source: str) -> Iterator[str]:
         """Variants whose connection the study's network cannot take."""

@@ -1,0 +1,60 @@
+"""Counted work of a step: against counts by hand, and PyTorch's own counter of products."""
+
+import pytest
+
+from fathom.models.connections.schemes import SCHEMES
+from fathom.tasks import Batch, Problem
+
+torch = pytest.importorskip("torch")
+from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
+
+from fathom.backends.torch import TorchOps  # noqa: E402
+from fathom.backends.torch_counting import count, count_step  # noqa: E402
+
+A, B, ROW, W = (torch.empty(shape, device="meta") for shape in [(4, 6), (4, 6), (1, 6), (6, 7)])
+
+
+@pytest.mark.parametrize(
+    ("function", "operations", "numbers"),
+    [
+        (lambda: A @ W, 2 * 4 * 6 * 7, 4 * 6 + 6 * 7 + 4 * 7),
+        (lambda: A + B, 48, 72),
+        (lambda: A * ROW, 30, 54),  # a broadcast factor is read once
+        (lambda: A * A, 24, 48),  # so is a square's
+        (lambda: A.sum(), 24, 25),
+        (lambda: A.mT.contiguous(), 24, 48),
+        (lambda: A.reshape(6, 4).mT[1:], 0, 0),  # a view
+        (lambda: torch.empty(9, device="meta"), 0, 0),
+    ],
+)
+def test_kernels_by_hand(function, operations, numbers):
+    assert count(function)[1:] == (operations, 4 * numbers)
+
+
+def products_of_a_real_step(problem):
+    """Operations of matrix products in a forward and backward pass, by PyTorch's own counter."""
+    ops = TorchOps(torch.device("cpu"), torch.float16)  # in a type that no compiled loop takes
+    batch = problem.batches(0)[0]
+    params = {
+        name: torch.zeros(p.shape, dtype=ops.dtype, requires_grad=True)
+        for name, p in problem.network.parameters().items()
+    }
+    # The fused attention of a CPU is one kernel, which that counter does not know.
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        given = Batch.of_arrays(batch.arrays(ops.asarray))
+        output = problem.network.forward(ops, params, given.inputs)
+        loss = problem.task.loss(ops, output, given)
+        torch.autograd.grad(loss, list(params.values()), materialize_grads=True)
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize("scheme", ["plain", *SCHEMES])
+def test_a_step_has_the_products_of_a_real_one(make_spec, scheme):
+    problem = Problem(make_spec(task="state", variant=scheme, wrap="sublayer"))
+    found = count_step(problem)
+    assert found.products == products_of_a_real_step(problem) > 0
+    # A parameter is read in both passes, and its gradient written.
+    parameters = sum(torch.Size(p.shape).numel() for p in problem.network.parameters().values())
+    assert found.bytes > 4 * 3 * parameters
+    assert found.operations > found.products

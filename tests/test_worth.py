@@ -1,0 +1,202 @@
+"""Worth: step multipliers read from ladders of the plain network, against hand-worked values."""
+
+import math
+
+import pytest
+
+from fathom.analysis.worth import is_equivalent, log_multiplier, worth_table
+from fathom.config import ConfigError, check_config
+from run_helpers import config_with
+from tables_helpers import T975, TOLD, frame, run, seeds
+
+LADDER = {0.5: 4.0, 1.0: 3.0, 2.0: 2.0, 4.0: 1.0}
+"""A nat less for each doubling of the steps."""
+
+
+@pytest.mark.parametrize(
+    ("score", "factor"),
+    [
+        (3.0, 1),
+        (2.5, math.sqrt(2)),  # half-way between 1 and 2 on the logarithm of the steps
+        (2.0, 2),
+        (1.25, 2 * 2**0.75),
+        (4.0, 0.5),
+        (1.0, 4),
+        (4.001, 0),
+        (0.999, math.inf),
+    ],
+)
+@pytest.mark.parametrize("sign", [1, -1])  # -1: scores of which higher ones are better
+def test_a_multiplier_is_read_by_straight_lines_over_the_logarithm_of_the_steps(
+    score, factor, sign
+):
+    ladder = {f: sign * plain for f, plain in LADDER.items()}
+    found = log_multiplier(ladder, sign * score, sign)
+    assert math.exp(found) == pytest.approx(factor, rel=1e-12)
+
+
+def test_a_ladder_that_turns_back_is_read_at_its_first_crossing():
+    ladder = {1.0: 3.0, 2.0: 2.0, 4.0: 2.5, 8.0: 1.0}
+    assert math.exp(log_multiplier(ladder, 2.25, 1)) == pytest.approx(2**0.75, rel=1e-12)
+
+
+def test_equivalence_is_two_one_sided_tests():
+    # Student's t, 95 %, four degrees of freedom, from a printed table: 2.131847.
+    def half(sd):
+        return 2.131847 * sd / math.sqrt(5)
+
+    for mean, sd in [(0.02, 0.01), (0.0, 0.05), (-0.04, 0.02), (0.0, 0.0511), (0.0, 0.0512)]:
+        expected = abs(mean) + half(sd) < math.log(1.05)
+        assert is_equivalent({"mean": mean, "sd": sd, "n": 5}) == expected
+    assert is_equivalent({"mean": 0.0, "sd": 0.0511, "n": 5})
+    assert not is_equivalent({"mean": 0.0, "sd": 0.0512, "n": 5})
+
+
+def config_of(variants=("baseline", "mhc"), ladder=(0.5, 2, 4), **changes):
+    data = config_with(studies=("a",)).model_dump(mode="json")
+    data["studies"]["a"] |= {
+        "variants": list(variants),
+        "ladder": {"baseline": list(ladder)},
+        "steps": 100,
+        "seeds": [0, 1, 2, 3],
+        "optimizer": {**data["studies"]["a"]["optimizer"], "warmup_steps": 0},
+        **changes,
+    }
+    return check_config(data)
+
+
+def plain_ladder(slope=1.0, noise=(0, 0, 0, 0)):
+    """Runs of a plain network that lose `slope` for each doubling; `noise` by seed."""
+    return [
+        run(label, seed=seed, loss_final=3 - slope * math.log2(factor) + extra)
+        for factor, label in config_of().studies["a"].rungs("baseline").items()
+        for seed, extra in enumerate(noise)
+    ]
+
+
+def worth_of(*runs, config=None):
+    table = worth_table(config or config_of(), frame(*runs))
+    return {row["variant"]: row for row in table.to_dict("records")}
+
+
+def test_a_ladder_is_trained_as_variants_with_other_steps():
+    config = config_of()
+    steps = {cell.variant: config.spec(cell).steps for cell in config.cells()}
+    assert steps == {
+        "baseline": 100, "mhc": 100, "baseline_x050": 50, "baseline_x200": 200,
+        "baseline_x400": 400,
+    }  # fmt: skip
+
+
+def test_the_multiplier_of_a_variant_is_the_geometric_mean_over_seeds():
+    logs = [0.1, 0.3, 0.2, 0.6]  # of two: how many doublings the plain network needs
+    noise = [0, 0.01, -0.02, 0.03]  # both sides have it: seeds are paired
+    ours = seeds("loss_final", [3 - d + e for d, e in zip(logs, noise, strict=True)])
+    row = worth_of(plain_ladder(noise=noise), ours)["mhc"]
+    mean = sum(logs) / 4
+    sd = math.sqrt(sum((x - mean) ** 2 for x in logs) / 3)
+    half = T975[3] * sd / 2
+    assert row["answer"] == "at"
+    assert row["multiplier"] == pytest.approx(2**mean, rel=TOLD)
+    assert row["low"] == pytest.approx(2 ** (mean - half), rel=1e-7)
+    assert row["high"] == pytest.approx(2 ** (mean + half), rel=1e-7)
+    assert row["break_even"] == pytest.approx(2**mean - 1, rel=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("losses", "answer", "outside", "bound"),
+    [
+        ([0.9, 0.8, 0.7, 0.6], "beyond", 4, 4),
+        ([4.1, 4.2, 4.3, 4.4], "below", 4, 0.5),
+        ([1.0, 1.0, 1.0, 0.9], "beyond", 1, 4),
+        ([0.9, 4.1, 3.0, 3.0], "both", 2, 2**0.25),
+    ],
+)
+def test_outside_of_the_ladder_nothing_is_extrapolated(losses, answer, outside, bound):
+    row = worth_of(plain_ladder(), seeds("loss_final", losses))["mhc"]
+    assert (row["answer"], row["outside"]) == (answer, outside)
+    assert row["multiplier"] == pytest.approx(bound, rel=1e-9)
+    assert math.isnan(row["low"]) and math.isnan(row["high"])
+
+
+@pytest.mark.parametrize(
+    ("losses", "verdict"),
+    [
+        ([2.8, 2.81, 2.79, 2.8], "better"),
+        ([3.2, 3.21, 3.19, 3.2], "worse"),
+        ([3.001, 2.999, 3.002, 2.998], "equivalent"),
+        ([2.5, 3.5, 2.6, 3.3], "undecided"),
+    ],
+)
+def test_verdicts(losses, verdict):
+    assert worth_of(plain_ladder(), seeds("loss_final", losses))["mhc"]["verdict"] == verdict
+
+
+def test_what_is_not_trained_alike_is_not_read_on_the_ladder():
+    config = config_of(
+        variants=["baseline", "mhc", {"mhc_fast": {"connection": "mhc", "optimizer": {"lr": 0.5}}}]
+    )
+    runs = [seeds("loss_final", [2.5] * 4, variant=v) for v in ("mhc", "mhc_fast")]
+    assert worth_of(plain_ladder(), *runs, config=config).keys() == {"mhc"}
+
+
+def test_a_diverged_run_has_no_worth_and_takes_no_other_with_it():
+    ours = seeds("loss_final", [2.5, 2.5, 2.5, 2.5])
+    ours[3] |= {"outcome": "diverged", "loss_final": 0.0, "score": 0.0}
+    row = worth_of(plain_ladder(), ours)["mhc"]
+    assert row["seeds"] == 3
+    assert row["multiplier"] == pytest.approx(math.sqrt(2), rel=1e-9)
+    assert not worth_of(plain_ladder(), [one | {"outcome": "diverged"} for one in ours])
+
+
+def test_rates_are_chosen_by_the_other_seeds():
+    """By all seeds `low` has the better mean, but only through seed 3, where it would count."""
+    rates = {"mhc_low": 0.001, "mhc": 0.002, "mhc_high": 0.004}
+    variants = ["baseline", "mhc"]
+    variants += [
+        {label: {"connection": kind, "optimizer": {"lr": lr}}}
+        for kind in ("mhc", "baseline")
+        for label, lr in ((f"{kind}_low", 0.001), (f"{kind}_high", 0.004))
+    ]
+    config = config_of(variants=variants, optimizer={"lr": 0.002})
+    losses = {"mhc_low": [2.6, 2.6, 2.6, 1.0], "mhc": [2.5] * 4, "mhc_high": [2.9] * 4}
+    runs = [seeds("loss_final", losses[v], variant=v) for v in rates]
+    runs += [seeds("loss_final", [3.5] * 4, variant=f"baseline_{v}") for v in ("low", "high")]
+    table = worth_table(config, frame(plain_ladder(), *runs))
+    (best,) = table[table["at"] == "best rates"].to_dict("records")
+    # Without seed 3 `mhc` is best (2.5); without any other seed `mhc_low` is (its mean is lower).
+    logs = [0.4, 0.4, 0.4, 0.5]
+    assert best["multiplier"] == pytest.approx(2 ** (sum(logs) / 4), rel=1e-9)
+    assert best["variant"] == "mhc_low" and best["against"] == "baseline"
+
+
+@pytest.mark.parametrize(
+    "ladder",
+    [
+        {"nothing": [2]},  # no variant
+        {"mhc": [2]},  # not plain
+        {"baseline": [0]},
+        {"baseline": [2, 2]},
+        {"baseline": [2, 2.001]},  # one label for both
+        {"baseline": [0.01]},  # one step, and a warm-up of two
+    ],
+)
+def test_a_ladder_that_cannot_be_trained_is_refused(ladder):
+    data = config_of(optimizer={"lr": 0.1, "warmup_steps": 2}).model_dump(mode="json")
+    data["studies"]["a"]["ladder"] = ladder
+    with pytest.raises(ConfigError) as refused:
+        check_config(data)
+    (line,) = str(refused.value).splitlines()
+    assert "studies.a" in line and ("ladder" in line or "baseline_x001" in line)
+
+
+def test_a_label_of_a_ladder_that_a_variant_has_is_refused():
+    with pytest.raises(ConfigError, match="baseline_x050"):
+        config_of(variants=["baseline", {"baseline_x050": {"connection": "mhc"}}])
+
+
+def test_people_read_the_factor_and_not_the_label():
+    config = config_of()
+    assert config.labels["baseline_x050"] == "baseline, 0.5 × the steps"
+    data = config_of().model_dump(mode="json") | {"labels": {"baseline": "plain"}}
+    assert check_config(data).labels["baseline_x400"] == "plain, 4 × the steps"
