@@ -529,6 +529,7 @@ def test_what_records_or_transforms_is_right_and_leaves_nothing_behind(torch, sc
     kept_ops.cache_clear()
     framework = Torch()
     module, _ = moved(framework, scheme, "float64")
+    module.requires_grad_(False)  # jit.trace takes no parameters but a module's own
     functions = branches(framework, "float64")
     x = framework.array(INPUT, "float64")
     # Each from an empty memory, and an ordinary call after it.
