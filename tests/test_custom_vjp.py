@@ -201,7 +201,7 @@ def test_what_it_is_given_stays_as_it_is(backend, function, plain, inputs):
     outputs, saved = function.forward(backend.ops, *xs)
     kept = [backend.ops.to_numpy(x).copy() for x in (*xs, *outputs, *saved)]
     cotangents = [backend.ops.asarray(np.ones(output.shape)) for output in outputs]
-    function.backward(backend.ops, saved, tuple(cotangents))
+    function.backward(backend.ops, tuple(xs), saved, tuple(cotangents))
     for x, before in zip((*xs, *outputs, *saved), kept, strict=True):
         assert np.array_equal(backend.ops.to_numpy(x), before)
     assert all((backend.ops.to_numpy(c) == 1).all() for c in cotangents)
@@ -214,8 +214,8 @@ def test_adding_is_mixing_by_the_identity(backend):
     weights, x, y, g = map(ops.asarray, arrays((N, 4), (N, 4, 32), (N, 32), (N, 4, 32)))
     H = ops.broadcast(ops.constant(np.eye(4)), (N, 4, 4))
     (mixed,), saved = Mixing().forward(ops, H, weights, x, y)
-    _, of_weights, of_x, of_y = Mixing().backward(ops, saved, (g,))
+    _, of_weights, of_x, of_y = Mixing().backward(ops, (H, weights, x, y), saved, (g,))
     (added,), saved = Adding().forward(ops, weights, x, y)
-    found = Adding().backward(ops, saved, (g,))
+    found = Adding().backward(ops, (weights, x, y), saved, (g,))
     for one, other in zip((added, *found), (mixed, of_weights, of_x, of_y), strict=True):
         assert ops.to_numpy(one) == pytest.approx(ops.to_numpy(other), rel=1e-6, abs=1e-6)

@@ -39,8 +39,13 @@ class NormedProduct(CustomVJP):
         return of_x, ops.matmul(ops.transpose(scaled, (1, 0)), x)
 
     def plain(self, ops: Ops, x: Array, phi: Array) -> Arrays:
-        squares = ops.sum(x * x, axis=-1, keepdims=True)  # the norm has no curvature at zero
-        return ops.linear(x, phi) / ops.sqrt(squares / x.shape[1] + self.eps), x
+        # Not the norm, which has no curvature at zero. And divided by a constant of its own size,
+        # which cancels: the fourth power of a large x would overflow in a second derivative.
+        size = ops.sqrt(ops.sum(x * x, axis=-1, keepdims=True) / x.shape[1] + self.eps)
+        size = ops.stop_gradient(size)
+        scaled = x / size
+        squares = ops.sum(scaled * scaled, axis=-1, keepdims=True) / x.shape[1]
+        return ops.linear(scaled, phi) / ops.sqrt(squares + self.eps / (size * size)), x
 
     def compiled(self) -> CustomVJP:
         from fathom.models.connections import loops
