@@ -480,7 +480,7 @@ def command(tmp_path, monkeypatch, capsys, connect_cpu):
         data = {"studies": {"own": study_of(settings, **changes)}, "compute": {"device": "cpu"}}
         (tmp_path / "config.yaml").write_text(yaml.safe_dump(data))
         try:
-            cli.main(["train", "own"])
+            cli.main(["train", "own", "--replace"])
             status = 0
         except SystemExit as end:
             status = end.code or 0
