@@ -52,7 +52,7 @@ class KinkDistances(NumpyOps):
 
 
 def parameters_off_kinks(problem: Problem, batch: Batch) -> Params:
-    """`parameters_off_symmetry` of the first seed at which no ReLU is near its kink, or the last."""
+    """`parameters_off_symmetry` by the first seed with no ReLU near its kink, or the last."""
     for seed in range(12345, 12365):
         params, ops = parameters_off_symmetry(problem, seed), KinkDistances()
         exact = {name: ops.asarray(value) for name, value in params.items()}
