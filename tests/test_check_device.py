@@ -7,6 +7,7 @@ from command_helpers import exit_status
 from fathom import parity
 from fathom.config import BACKENDS, load_config
 from fathom.models.connections.schemes import SCHEMES
+from fathom.tasks import Problem, example_batch
 
 NOT_AROUND_BLOCKS = {"qwen4_exp", "scaled", "depth_scaled", "residual_scaled"}
 CHECK = "benchmarks/check.yaml"
@@ -62,6 +63,21 @@ def test_the_last_variant_of_a_study_agrees(pytestconfig, backend, study):
     (*_, cell) = (cell for cell in config.cells() if cell.study == study)
     errors, _ = parity.check_step(backend, config.spec(cell))
     assert all(10 * errors[key] < allowed for key, allowed in parity.ALLOWED.items()), errors
+
+
+def test_no_relu_of_the_check_is_near_its_kink(pytestconfig):
+    """There a device may round to the other side; mhc_demo's first parameters are at one."""
+    config = load_config([pytestconfig.rootpath / CHECK])
+    cell = next(c for c in config.cells() if (c.study, c.variant) == ("images", "mhc_demo"))
+    problem, batch = Problem(config.spec(cell)), example_batch(config.spec(cell))
+
+    def nearest(params):
+        ops = parity.KinkDistances()
+        problem.network.forward(ops, {n: ops.asarray(v) for n, v in params.items()}, batch.inputs)
+        return ops.nearest
+
+    assert nearest(parity.parameters_off_symmetry(problem)) < parity.KINK
+    assert nearest(parity.parameters_off_kinks(problem, batch)) > parity.KINK
 
 
 def test_a_device_that_agrees_is_said_in_a_table(check):

@@ -253,6 +253,16 @@ def moved_little(framework, scheme, dtype):
     return module
 
 
+def smooth_branches(framework, dtype):
+    """Two functions; not tanh, of which MLX's second derivative is NaN from 89 on."""
+
+    def bounded(x, w):
+        y = x @ w
+        return y / (1 + y * y)
+
+    return [partial(bounded, w=framework.array(w, dtype)) for w in WEIGHTS[:2]]
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("way", ["loops", "operations"])
 def test_second_derivatives_in_torch_are_slopes_of_the_first(torch, monkeypatch, scheme, way):
@@ -261,7 +271,7 @@ def test_second_derivatives_in_torch_are_slopes_of_the_first(torch, monkeypatch,
     if way == "operations":  # as on a GPU
         monkeypatch.setattr("fathom.backends.torch.is_on_host", lambda x: False)
     module = moved_little(framework, scheme, "float64")
-    functions, x = branches(framework, "float64", 2), framework.array(INPUT, "float64")
+    functions, x = smooth_branches(framework, "float64"), framework.array(INPUT, "float64")
     loss = lambda x: (module(x, functions) ** 2).sum()  # noqa: E731
     found = framework.second(module, x, loss)
     rng = np.random.default_rng(5)
@@ -287,7 +297,7 @@ def test_second_derivatives_in_mlx_are_those_of_torch(torch, scheme):
     found = {}
     for framework, dtype in ((Torch(), "float64"), (installed(Mlx), "float32")):
         module = moved_little(framework, scheme, dtype)
-        functions = branches(framework, dtype, 2)
+        functions = smooth_branches(framework, dtype)
         loss = partial(lambda m, f, x: (m(x, f) ** 2).sum(), module, functions)
         found[framework.name] = framework.second(module, framework.array(INPUT, dtype), loss)
     size = max(np.abs(expected).max() for expected in found["torch"].values())

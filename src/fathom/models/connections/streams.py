@@ -350,10 +350,10 @@ class DynamicStreams(StreamConnection):
         alpha, g = (coefficients.get(name) for name in ("connection.alpha", "g"))
         if alpha is not None:
             # Repeat each α for each of its logits.
-            belongs = np.repeat(np.eye(len(sizes)), list(sizes.values()), axis=1)
-            if self.settings.coefficients.one_alpha:
-                belongs = belongs.sum(axis=0, keepdims=True)
-            alpha = ops.matmul(alpha, ops.constant(belongs))
+            of_logits = [part for part, size in sizes.items() for _ in range(size)]
+            each = [sizes] if self.settings.coefficients.one_alpha else [[part] for part in sizes]
+            belongs = [[float(part in parts) for part in of_logits] for parts in each]
+            alpha = ops.matmul(alpha, ops.constant(np.array(belongs)))
             if self.settings.coefficients.is_linear:
                 # α (x̄ φᵀ) is x̄ (α φ)ᵀ, which takes one product for all layers.
                 phi, alpha = ops.reshape(alpha, (L, -1, 1)) * phi, None
