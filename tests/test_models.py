@@ -243,8 +243,12 @@ def attention_and_gradients(connect_cpu):
     return evaluate
 
 
-def test_mlx_attention_and_its_gradients_are_pytorchs_in_float64(attention_and_gradients):
-    torch = pytest.importorskip("torch")
+def test_mlx_attention_and_its_gradients_are_pytorchs_in_float64(
+    attention_and_gradients, connect_cpu
+):
+    connect_cpu("torch")
+    import torch
+
     parts = np.random.default_rng(0).standard_normal((3, 2, 2, 256, 4)) * 3
     assert LARGE == 2 * 2 * 256 * 256  # scores
     q, k, v = (torch.tensor(part, requires_grad=True) for part in parts)
