@@ -71,7 +71,7 @@ def backend(request):
     return connect_to_cpu(request.param)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def connect_cpu():
     """A function from a backend's name to the backend, for tests of one of them."""
     return connect_to_cpu

@@ -135,7 +135,8 @@ def test_a_step_that_cannot_run_is_a_line_and_the_others_go_on(check, backend, m
     assert "1 of 2 steps fail here" in error
 
 
-def test_wrong_options_are_one_line(capsys, monkeypatch, pytestconfig, tmp_path):
+def test_wrong_options_are_one_line(capsys, monkeypatch, pytestconfig, tmp_path, connect_cpu):
+    connect_cpu("torch")
     monkeypatch.chdir(pytestconfig.rootpath)
     assert exit_status(["check-device", "--backend", "x"]) == 1
     assert exit_status(["check-device", "--backend", "torch", "--device", "gpu"]) == 1

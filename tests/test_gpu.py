@@ -72,9 +72,9 @@ ON_META = quick_ones({"-".join(pair): pair for pair in PAIRS}, "images-muon")
 
 
 @pytest.fixture(scope="module")
-def meta():
+def meta(connect_cpu):
     """PyTorch's device that computes shapes only: it refuses what CUDA refuses."""
-    backends.load("torch", 1, "auto")
+    connect_cpu("torch")
     import torch
 
     from fathom.backends.torch import TorchBackend

@@ -149,8 +149,10 @@ def test_a_device_that_cannot_be_there_is_refused_before_anything_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_array_that_does_not_fit_into_memory_is_an_error_of_the_user():
-    torch = pytest.importorskip("torch")
+def test_an_array_that_does_not_fit_into_memory_is_an_error_of_the_user(connect_cpu):
+    connect_cpu("torch")
+    import torch
+
     with pytest.raises(BackendError, match="more memory than there is here"), memory_errors():
         torch.ones(2**50)
     with pytest.raises(RuntimeError, match="size"), memory_errors():
@@ -231,9 +233,9 @@ DAMAGES = {
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory, make_spec):
+def whole(tmp_path_factory, make_spec, connect_cpu):
     """A folder of a training on torch that nothing disturbed, and of one that was interrupted."""
-    pytest.importorskip("torch")
+    connect_cpu("torch")
     folder = tmp_path_factory.mktemp("whole")
     run_cell(make_spec(steps=STEPS), folder / "run", CPU)
     interrupted(make_spec(steps=STEPS), folder / "interrupted")
