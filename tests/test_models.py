@@ -243,6 +243,43 @@ def attention_and_gradients(connect_cpu):
     return evaluate
 
 
+def attention_and_rounding(q, k, v):
+    """([4, B, H, T, D] in float64, a bound of float32's errors in any order of sums).
+
+    Attention, and its gradients by a cotangent of ones. A sum of n products errs by at most n ε
+    times the sum of their sizes, with ε = 2⁻²⁴; an exponential by 4 ε, relative. To first order.
+    """
+    *_, T, D = q.shape
+    eps, scale = 2.0**-24, D**-0.5
+    turned = lambda x: x.swapaxes(-1, -2)  # noqa: E731
+    seen = np.tril(np.ones((T, T), bool))
+    scores = np.where(seen, scale * q @ turned(k), -np.inf)
+    below = scores - scores.max(-1, keepdims=True)
+    p = np.exp(below)
+    p /= p.sum(-1, keepdims=True)
+    relative = np.where(seen, (D + 2) * eps * scale * np.abs(q) @ turned(np.abs(k)), 0)
+    relative += eps * (4 + np.where(seen, np.abs(below), 0))
+    of_p = p * (relative + (p * relative).sum(-1, keepdims=True) + (T + 2) * eps)
+    sizes = np.abs(v).sum(-1)[..., None, :]
+    dp = np.ones_like(q) @ turned(v)
+    of_dp = D * eps * sizes
+    along = (p * dp).sum(-1, keepdims=True)
+    of_along = (of_p * np.abs(dp) + p * of_dp + T * eps * p * np.abs(dp)).sum(-1, keepdims=True)
+    ds = p * (dp - along)
+    of_ds = of_p * np.abs(dp - along)
+    of_ds += p * (of_dp + of_along + 2 * eps * (np.abs(dp) + np.abs(along)))
+    summed = of_ds + (T + 2) * eps * np.abs(ds)
+    of_written = of_p + T * eps * p
+    exact = (p @ v, scale * ds @ k, scale * turned(ds) @ q, turned(p) @ np.ones_like(q))
+    bounds = (
+        of_written @ np.abs(v),
+        scale * summed @ np.abs(k),
+        scale * turned(summed) @ np.abs(q),
+        turned(of_written) @ np.ones_like(q),
+    )
+    return np.stack(exact), np.stack(bounds)
+
+
 def test_mlx_attention_and_its_gradients_are_exact_up_to_float32(
     attention_and_gradients, connect_cpu
 ):
