@@ -504,7 +504,11 @@ def stepped(framework, module, functions, context=nullcontext, step=None, dtype=
     return {**gradients, "out": framework.numpy(loss.out)}
 
 
-OF_EACH_KIND = ("plain", "hc_static", "mhc_paper", "deepseek_v4", "hy_v4", "altup", "qwen4_exp")
+OF_EACH_KIND = [
+    "hc_static", "mhc_paper", "altup",
+    *(pytest.param(n, marks=pytest.mark.slow) for n in ("plain", "deepseek_v4", "hy_v4")),
+    pytest.param("qwen4_exp", marks=pytest.mark.slow),
+]  # fmt: skip
 
 
 def functional_uses(torch, call, x):
@@ -690,6 +694,7 @@ def test_constants_that_inference_made_serve_training_too(torch):
 FEW = {"H_res": {"iterations": 2}}
 COMPILED = {
     "hc_causal": "hc_causal",
+    "hc_paper": "hc_paper",
     "mhc_paper": {"connection": "mhc_paper", **FEW},
 }
 
@@ -713,6 +718,29 @@ def test_torch_compile_takes_a_pass_as_one_graph(torch, scheme):
     found["out"] = framework.numpy(compiled(x))
     for name, value in expected.items():
         assert found[name] == pytest.approx(value, rel=1e-9, abs=1e-10 * np.abs(value).max()), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", COMPILED.values(), ids=list(COMPILED))
+@pytest.mark.filterwarnings("ignore:Dynamo detected a call")
+def test_torch_compile_makes_few_graphs_of_many_lengths(torch, scheme):
+    """One of any length; and perhaps one more, of a length that equals another size."""
+    framework, graphs = Torch(), []
+    module, _ = moved(framework, scheme)
+    functions = branches(framework)
+
+    def backend(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    call = torch.compile(lambda x: module(x, functions), backend=backend, dynamic=True)
+    for length in range(3, 12):
+        x = torch.randn(2, length, WIDTH)
+        assert call(x).detach().numpy() == pytest.approx(
+            module(x, functions).detach().numpy(), rel=1e-4, abs=1e-4
+        )
+    assert len(graphs) <= 2
 
 
 @pytest.mark.slow
