@@ -39,8 +39,9 @@ def times_of(runs, config):
 
 def measured(tmp_path, *rows):
     """A config that names a table of measured times."""
-    names = ("study", "depth", "variant", "backend", "machine", "seconds")
-    lines = [",".join(map(str, row)) for row in (names, *rows)]
+    names = ("study", "depth", "variant", "backend", "machine", "seconds", "low", "high")
+    spread = [(*row, row[-1], row[-1]) for row in rows]
+    lines = [",".join(map(str, row)) for row in (names, *spread)]
     (tmp_path / "times.csv").write_text("\n".join(lines) + "\n")
     config = config_with(studies=("a", "b"), variants=VARIANTS)
     return config.model_copy(update={"step_times": str(tmp_path / "times.csv")})

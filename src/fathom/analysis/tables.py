@@ -201,7 +201,7 @@ COLUMNS = {
     "variance.csv": ["depth", "variant", "recipe_share", "platform_share", "seed_share",
                      "other_share"],
     "variance_summary.csv": ["factor", "median", "decides"],
-    STEP_TIMES: ["study", "depth", "variant", "backend", "machine", "seconds"],
+    STEP_TIMES: ["study", "depth", "variant", "backend", "machine", "seconds", "low", "high"],
     **dict(TIMES.values()),
 }  # fmt: skip
 """What tables have whatever they are of, by file name."""

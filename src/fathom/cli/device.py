@@ -36,6 +36,10 @@ def check_device(
     check_known("backend", [backend], BACKENDS)
     settings = load_config(config)
     specs = [settings.spec(cell) for cell in settings.cells() if cell.backend == backend]
+    if not specs:
+        fail(
+            f"{' + '.join(map(str, config))}: has no cell of backend {backend}, so nothing to check"
+        )
     here = backends.connect(backend, device or "auto", threads or 1)
     worst: dict[str, dict[str, float]] = {}
     problems = []
