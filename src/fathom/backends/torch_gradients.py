@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,10 +13,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from fathom.backends.numpy import NumpyOps
-from fathom.models.ops import CustomVJP
-
-if TYPE_CHECKING:
-    from fathom.backends.torch import TorchOps
+from fathom.models.ops import CustomVJP, Ops
 
 Tensors = tuple[Tensor, ...]
 
@@ -30,7 +27,7 @@ class CustomVJPFunction(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,  # noqa: ANN401
-        ops: TorchOps,
+        ops: Ops,
         function: CustomVJP,
         way: CustomVJP | None,
         *xs: Tensor,
@@ -45,7 +42,7 @@ class CustomVJPFunction(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         kept, ops = ctx.saved_tensors, ctx.ops
         xs, saved = kept[: ctx.count], kept[ctx.count :]
-        with without_autocast(ops.device):
+        with without_autocast(xs[0].device):
             if torch.is_grad_enabled() or ctx.way is None:
                 wanted = ctx.needs_input_grad[3:]
                 found = gradient_of_plain(ops, ctx.function, xs, gradients, wanted)
@@ -55,7 +52,7 @@ class CustomVJPFunction(torch.autograd.Function):
 
 
 def gradient_of_plain(
-    ops: TorchOps,
+    ops: Ops,
     function: CustomVJP,
     xs: Sequence[Tensor],
     gradients: Sequence[Tensor],
@@ -105,7 +102,7 @@ class Product(CustomVJP):
 
     of: Callable[..., Tensor]
 
-    def forward(self, ops: TorchOps, *xs: Tensor) -> tuple[tuple[Tensor], tuple[()]]:
+    def forward(self, ops: Ops, *xs: Tensor) -> tuple[tuple[Tensor], tuple[()]]:
         return (self.of(*xs),), ()
 
 
@@ -125,11 +122,11 @@ class OnHost(CustomVJP):
 
     loops: CustomVJP
 
-    def forward(self, ops: TorchOps, *xs: Tensor) -> tuple[Tensors, Tensors]:
+    def forward(self, ops: Ops, *xs: Tensor) -> tuple[Tensors, Tensors]:
         outputs, saved = self.loops.forward(HOST_OPS, *map(on_host, xs))
         return tuple(map(torch.from_numpy, outputs)), tuple(map(torch.from_numpy, saved))
 
-    def backward(self, ops: TorchOps, xs: Tensors, saved: Tensors, gradients: Tensors) -> Tensors:
+    def backward(self, ops: Ops, xs: Tensors, saved: Tensors, gradients: Tensors) -> Tensors:
         kept, given = (tuple(x.contiguous().numpy() for x in part) for part in (saved, gradients))
         # One by one, as they are asked for: not every function needs what it was given.
         found = self.loops.backward(HOST_OPS, map(on_host, xs), kept, given)
