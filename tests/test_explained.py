@@ -240,9 +240,9 @@ def numbers(config, sizes):
             f"rows add up to {RHO:.2f}",
             f"about 10^{48 * math.log10(RHO):.0f} times as large. That is a 1 with 28 zeros",
             f"passes the grey line at layer {too_large}",
-            f"`mhc` with 48 layers ends at {final_loss('mhc', 48):.5f}",
-            f"with 12 layers at {final_loss('baseline', 12):.4f}",
-            f"a loss of {final_loss('baseline', 1):.5f}",
+            f"`mhc` with 48 layers ends at {final_score('mhc', 48):.5f}",
+            f"with 12 layers at {final_score('baseline', 12):.4f}",
+            f"a loss of {final_score('baseline', 1):.5f}",
             f"{text_steps('baseline')} steps the ordinary network is at {text_loss('baseline')}, "
             "and the papers' mHC at "
             f"{text_loss('mhc_paper')}",
@@ -424,9 +424,9 @@ def kept_rows(table):
         return list(csv.DictReader(file))
 
 
-def final_loss(variant, depth):
-    """Of the kept result's depth-mlx: geometric mean over seeds, on PyTorch."""
-    return kept_mean("depth-mlx", depth, variant, "loss_final")
+def final_score(variant, depth):
+    """The exact loss of the kept result's depth-mlx: geometric mean over seeds, on PyTorch."""
+    return kept_mean("depth-mlx", depth, variant, "score")
 
 
 def text_loss(variant):

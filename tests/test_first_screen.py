@@ -45,7 +45,7 @@ def screens(tmp_path_factory):
     config = load_config(files, {"results": str(folder)})
     # A clone has no tables of steps, of which the paper names the hash alone.
     for study in config.studies:
-        (folder / "tables/studies" / study).mkdir(parents=True)
+        (folder / "tables/studies" / study).mkdir(parents=True, exist_ok=True)
         (folder / "tables/studies" / study / "steps.csv.gz").touch()
     published = load_published(PROJECT / "report/published.yaml", config)
     write_reports(config, published, TEMPLATES, folder)

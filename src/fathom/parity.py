@@ -37,7 +37,7 @@ of roundings each, a gradient ten times as often, and an update, which divides a
 size, ten times that. Products in ten bits, as of TensorFloat-32, err by 1e-3."""
 
 FLOOR = 1e-6
-"""What cancellation leaves of order-one terms in a gradient."""
+"""What cancellation leaves of few order-one terms in a gradient: some roundings of 6e-8."""
 
 
 class KinkDistances(NumpyOps):
@@ -183,8 +183,15 @@ def check_step(backend: Backend, spec: Spec) -> tuple[dict[str, float], str]:
     trainer = trainer_for(problem, backend, params)
     measured, gradients = first_step(trainer, problem, batch, scheduled)
     expected = oracle_loss(problem, params, batch)
+    # A scalar's gradient may be what cancellation leaves of a term for each number of a stream:
+    # n independent roundings of order-one terms add up to √n·2⁻²⁴.
+    n = sum(np.size(x) for x in batch.inputs.values()) * problem.network.connection.context.width
     errors = gradient_errors(
-        lambda p: oracle_loss(problem, p, batch), params, {"": gradients}, ALLOWED["gradients"]
+        lambda p: oracle_loss(problem, p, batch),
+        params,
+        {"": gradients},
+        ALLOWED["gradients"],
+        max(FLOOR, math.sqrt(n) * 2**-24),
     )
     of_gradients, _, worst = max(errors, key=lambda error: (math.isnan(error[0]), error))
     return {

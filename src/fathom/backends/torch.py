@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812, the name that PyTorch's own documentation uses
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.optim.adamw import adamw
 
 from fathom.backends import (
@@ -24,14 +20,18 @@ from fathom.backends import (
     Trainer,
     choose_device,
 )
-from fathom.backends.numpy import NumpyOps
+from fathom.backends.torch_gradients import (
+    CustomVJPFunction,
+    OnHost,
+    Product,
+    is_on_host,
+    runs_eagerly,
+)
 from fathom.models.ops import CustomVJP
 from fathom.optimizers import OptimizerConfig, ScheduledValues, clip_coefficient, muon
 from fathom.system.errors import say
 from fathom.system.hardware import cpu_model
 from fathom.tasks import Batch
-
-Tensors = tuple[Tensor, ...]
 
 
 class TorchOps:
@@ -168,94 +168,6 @@ class TorchOps:
         return x.isfinite().all()
 
 
-class CustomVJPFunction(torch.autograd.Function):
-    """A `CustomVJP` as PyTorch takes it: `way` computes it, and its gradient unless that is None.
-
-    Where its gradient will be differentiated, and without a `way`, that is taken of `plain`.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,  # noqa: ANN401
-        ops: TorchOps,
-        function: CustomVJP,
-        way: CustomVJP | None,
-        *xs: Tensor,
-    ) -> tuple[Tensor, ...]:
-        outputs, saved = (way or function).forward(ops, *xs)
-        ctx.ops, ctx.function, ctx.way, ctx.count = ops, function, way, len(xs)
-        # Inputs as they are: PyTorch notices where one is changed before it is used again.
-        ctx.save_for_backward(*xs, *saved)
-        return outputs
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        kept, ops = ctx.saved_tensors, ctx.ops
-        xs, saved = kept[: ctx.count], kept[ctx.count :]
-        with without_autocast(ops.device):
-            if torch.is_grad_enabled() or ctx.way is None:
-                wanted = ctx.needs_input_grad[3:]
-                found = gradient_of_plain(ops, ctx.function, xs, gradients, wanted)
-            else:
-                found = ctx.way.backward(ops, xs, saved, gradients)
-        return None, None, None, *found
-
-
-def gradient_of_plain(
-    ops: TorchOps,
-    function: CustomVJP,
-    xs: Sequence[Tensor],
-    gradients: Sequence[Tensor],
-    wanted: Sequence[bool],
-) -> list[Tensor | None]:
-    """The gradient of each x that is wanted, differentiable itself if gradients are recorded."""
-    again = torch.is_grad_enabled()
-    with torch.enable_grad():
-        # Views, so that one x that was computed from another is not followed back to it.
-        views = [x.view_as(x) if again else x.detach() for x in xs]
-        asked = [
-            x.requires_grad_() for x, is_wanted in zip(views, wanted, strict=True) if is_wanted
-        ]
-        outputs = function.plain(ops, *views)
-        found = torch.autograd.grad(
-            outputs, asked, gradients, create_graph=again, materialize_grads=True
-        )
-    of_asked = iter(found)
-    return [next(of_asked) if is_wanted else None for is_wanted in wanted]
-
-
-def without_autocast(device: torch.device) -> AbstractContextManager[None]:
-    """Where no operation is moved to another type than that of its arguments."""
-    return torch.autocast(device.type, enabled=False) if is_autocast(device) else nullcontext()
-
-
-def is_autocast(device: torch.device) -> bool:
-    """Whether operations on this device may be moved to another type."""
-    kind = device.type
-    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
-
-
-def runs_eagerly() -> bool:
-    """Whether operations run as they are called, and nothing records or transforms them."""
-    return not (
-        torch.compiler.is_compiling()
-        or torch.jit.is_tracing()
-        or torch._C._are_functorch_transforms_active()
-        or torch._C._len_torch_dispatch_stack()
-        or forward_ad._current_level >= 0
-    )
-
-
-@dataclass(frozen=True)
-class Product(CustomVJP):
-    """A product of PyTorch's, whose gradient is taken without autocast."""
-
-    of: Callable[..., Tensor]
-
-    def forward(self, ops: TorchOps, *xs: Tensor) -> tuple[tuple[Tensor], tuple[()]]:
-        return (self.of(*xs),), ()
-
-
 class OpsAmidAutocast(TorchOps):
     """Ops whose gradients have the digits that they have outside of autocast.
 
@@ -271,60 +183,6 @@ class OpsAmidAutocast(TorchOps):
     def tensordot(self, a: Tensor, b: Tensor) -> Tensor:
         of = partial(torch.tensordot, dims=1)
         return CustomVJPFunction.apply(self, Product(of), None, a, b)[0]
-
-
-class HostOps(NumpyOps):
-    """Ops of NumPy arrays, with PyTorch's matrix products: NumPy's have threads of their own."""
-
-    def matmul(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        return torch.matmul(torch.from_numpy(a), torch.from_numpy(b)).numpy()
-
-
-HOST_OPS = HostOps()
-
-
-@dataclass(frozen=True)
-class OnHost(CustomVJP):
-    """A compiled `CustomVJP`, on the memory of tensors."""
-
-    loops: CustomVJP
-
-    @np.errstate(all="ignore")  # PyTorch does not warn of infinities and NaN either
-    def forward(self, ops: TorchOps, *xs: Tensor) -> tuple[Tensors, Tensors]:
-        outputs, saved = self.loops.forward(HOST_OPS, *map(on_host, xs))
-        return tuple(map(torch.from_numpy, outputs)), tuple(map(torch.from_numpy, saved))
-
-    @np.errstate(all="ignore")
-    def backward(self, ops: TorchOps, xs: Tensors, saved: Tensors, gradients: Tensors) -> Tensors:
-        kept, given = (tuple(x.contiguous().numpy() for x in part) for part in (saved, gradients))
-        # One by one, as they are asked for: not every function needs what it was given.
-        found = self.loops.backward(HOST_OPS, map(on_host, xs), kept, given)
-        return tuple(map(torch.from_numpy, found))
-
-
-def is_on_host(x: Tensor) -> bool:
-    """Whether NumPy can read the memory of `x`, and no other thread would share the work."""
-    return (
-        type(x) in (Tensor, torch.nn.Parameter)
-        and x.device.type == "cpu"
-        and x.dtype in (torch.float32, torch.float64)
-        and (x.numel() <= SHARED or torch.get_num_threads() == 1)
-    )
-
-
-def on_host(x: Tensor) -> np.ndarray:
-    """The same memory in NumPy; a copy where that is not contiguous, or a parameter's.
-
-    PyTorch does not resize memory any more that NumPy has seen, and FSDP resizes parameters.
-    """
-    owner = x if x._base is None else x._base
-    # Not isinstance, which takes as long as all the rest.
-    x = x.detach().clone() if type(owner) is torch.nn.Parameter else x.detach()
-    return x.contiguous().numpy()
-
-
-SHARED = 2**16
-"""PyTorch gives each thread at least 2¹⁵ numbers of an operation."""
 
 
 IGNORE_NONE = torch.iinfo(torch.int64).min
