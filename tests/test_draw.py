@@ -3,10 +3,8 @@
 import itertools
 import math
 
-import numpy as np
 import pandas as pd
 import pytest
-from safetensors.numpy import save_file
 
 from command_helpers import exit_status
 from fathom.analysis import effective_depth
@@ -14,7 +12,6 @@ from fathom.analysis.effects import COLUMNS
 from fathom.analysis.platforms import Platform
 from fathom.analysis.tables import COLUMNS as REQUIRED
 from fathom.analysis.tables import TableError, save_tables, summary_table
-from fathom.config import Cell
 from fathom.report import draw
 from fathom.report.figure_manifest import read_figure_manifest
 from run_helpers import GPU_PLATFORM, config_with, write_cell
@@ -92,37 +89,6 @@ def test_a_study_is_drawn_from_the_rows_of_one_platform(
     of = f"a on {platform}"
     inputs = tuple(tables / "studies/a" / name for name in (*draw.STUDY_TABLES, DEPTHS, CELLS))
     assert kept == ({"one": "a figure"}, tmp_path / "figures", of, inputs)
-
-
-def test_a_study_is_judged_by_what_its_config_says(tables, drawn, tmp_path):
-    config = config_with(tmp_path, ("a",), a={"score": "training_loss"})
-    draw.draw_study(config, "a", Platform("torch"), tables, tmp_path)
-    assert drawn[0][2]["score"].metric == "loss_tail"
-
-
-def test_a_figure_of_times_is_drawn_from_their_table(config, tables, tmp_path):
-    out = tmp_path / "figures"
-    draw.draw_study(config, "a", Platform("torch"), tables, out, ["seconds"])
-    own = tables / "studies/a"
-    times, others = own / "times_summary.csv", [own / name for name in draw.STUDY_TABLES]
-    assert (out / "seconds.png").stat().st_size > 1000
-    listed, of = read_figure_manifest(out), "a on torch"
-    assert listed.why_other(of, (*others, times)) == ""
-    times.write_text(times.read_text() + "\n")
-    assert "times_summary.csv" in listed.why_other(of, (*others, times))
-
-
-def test_mixing_is_read_where_a_figure_reads_it(config, tables, drawn, tmp_path):
-    matrix = np.full((2, 2), 0.5, np.float32)
-    folder = tmp_path / "results/runs" / Cell("a", 8, "mhc", "torch", 0).path()
-    folder.mkdir(parents=True)
-    save_file({"mixing": matrix, "weights": matrix}, folder / "mixing.safetensors")
-    names = ["mixing_matrix", "grad_norm"]
-    draw.draw_study(config, "a", Platform("torch"), tables, tmp_path, names)
-    (found, _, data), _ = drawn
-    assert found == names
-    assert list(data["mixing"]) == ["mhc"]
-    np.testing.assert_array_equal(data["mixing"]["mhc"].matrix, matrix)
 
 
 MISTAKES = {

@@ -12,8 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import report_helpers
-from fathom.cli import main
 from fathom.report import paper
 from fathom.report.paper import as_literal, as_typst, write_paper, write_source
 from fathom.report.verify import verify
@@ -43,24 +41,6 @@ def typst():
 # --- text ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "source"),
-    [
-        ("hc", '#"hc";'),
-        ('a "b"', r'#"a \"b\"";'),
-        ("a\\b", r'#"a\\b";'),
-        ("#x $ * _ ` @ < > [ ]", '#"#x $ * _ ` @ < > [ ]";'),
-        ("a\nb", r'#"a\\nb";'),
-        ("", ""),
-        ("near 10^-0.6 at", '#"near 10";#super("−0.6");#" at";'),
-        ("(3.40 ± 0.51)·10^−4", '#"(3.40 ± 0.51)·10";#super("−4");'),
-        ("x^2", '#"x^2";'),
-    ],
-)
-def test_text_becomes_a_string_of_typst(text, source):
-    assert as_typst(text) == source
-
-
 def of_typst(typst, expression):
     """The value of an expression, as typst itself has it."""
     found = typst.query(f"#metadata({expression}) <found>".encode(), "<found>", field="value")
@@ -85,25 +65,6 @@ def test_typst_reads_back_what_was_written(typst):
 @pytest.fixture(scope="module")
 def folder_of_paper(pytestconfig):
     return pytestconfig.rootpath / "report/paper"
-
-
-def statements(file):
-    lines = file.read_text(encoding="utf-8").splitlines()
-    return [line for line in lines if line.strip() and not line.lstrip().startswith("//")]
-
-
-def test_the_style_holds_no_words(folder_of_paper):
-    """So no number of its own can be read as a result: there is no prose that it could be in."""
-    text = "\n".join(statements(folder_of_paper / "style.typ"))
-    assert "[" not in text
-    strings = {s for s in re.findall(r'"([^"]*)"', text) if " " in s}
-    assert strings == {"Libertinus Serif", "DejaVu Sans Mono"}
-
-
-def test_formulas_are_formulas_alone(folder_of_paper):
-    for line in statements(folder_of_paper / "formulas.typ"):
-        assert re.fullmatch(r"#let [A-Za-z-]+ = \$[^$]*\$", line)
-        assert set(re.findall(r"[0-9.]*[0-9]", line)) <= {"0", "1", "2", "10"}, line
 
 
 # --- worlds of runs --------------------------------------------------------------------------
@@ -184,25 +145,6 @@ def test_the_paper_says_what_the_tables_hold(source, published):
     assert "Not measured here: no study of images was run." in text
 
 
-def test_labels_are_not_escaped_as_html(source):
-    text = source(labels={"hc_paper": "the papers' HC"}, **SMALL)
-    assert "Those are the papers' HC and mhc_paper here" in text
-    assert "&#" not in text
-
-
-def test_without_a_claim_the_paper_begins_with_its_own_studies(source, few):
-    own = few.model_copy(update={"claims": [], "headline": None, "questions": []})
-    own_studies = {
-        "depth-mlx": {"part": None, "description": "Two connections."},
-        "depth-torch": {"part": None, "description": "The same again."},
-    }
-    text = source(published=own, **SMALL, **own_studies)
-    opening = text.partition("= Results")[0]
-    assert "“depth-mlx” compares hc and mhc. Two connections." in opening
-    assert "demonstrations" not in opening
-    assert "The first network" not in opening
-
-
 def test_without_any_run_the_paper_says_so(source, published):
     text = source(lambda cell: None, published, **SMALL)
     assert "Nothing was run here, so nothing can be said." in text
@@ -213,25 +155,6 @@ def test_without_any_run_the_paper_says_so(source, published):
     assert f"{claims} are not measured" in text
     assert f"{claims} claims have no test that could be made, {claims - 2} of them for" in text
     assert "only a part of the tests" not in text
-
-
-@pytest.mark.parametrize(
-    ("gains", "said"),
-    [
-        ((-6.0, -12.0, -24.0), "No, the gain does not grow with depth. Over"),
-        ((6.0, 30.0, 6.5), "This is not established: the gain may not grow, or not along a line."),
-    ],
-)
-def test_the_answer_on_the_gain_of_hc_is_that_of_its_test(source, monkeypatch, gains, said):
-    gain_at = dict(zip((12, 24, 48), gains, strict=True))
-
-    def row(config, cell, loss, usual=report_helpers.row_of):
-        return {**usual(config, cell, loss), "gain_final": gain_at[cell.depth]}
-
-    monkeypatch.setattr(report_helpers, "row_of", row)
-    text = source(variants=["hc"], backends=["mlx"], **{"depth-torch": {"depths": [12]}})
-    assert said in text
-    assert "the gain of hc changes by" in text
 
 
 SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"></svg>'
@@ -315,20 +238,6 @@ def test_every_kind_of_study_has_a_section(few, folder_of_paper, tmp_path):
         assert (folder / "fathom.pdf").read_bytes().startswith(b"%PDF")
 
 
-def test_limits_have_the_most_steps_of_any_network(few, folder_of_paper, tmp_path):
-    """As numbers, of which 1000 is more than 900, and also where a variant has steps of its own."""
-    longer = {"variants": ["mhc", {"longer": {"connection": "mhc", "steps": 1000}}]}
-    config = config_with(tmp_path, ("few", "many"), few={"steps": 900}, many=longer)
-    cells = [("few", "mhc"), ("many", "mhc"), ("many", "longer")]
-    rows = [run(study=study, depth=4, variant=variant, loss_final=1.0) for study, variant in cells]
-    folder = write_tables(config, few, rows, [])
-    write_source(config, few, folder_of_paper, folder, folder / "figures", tmp_path / "source")
-    text = shown_in((tmp_path / "source/paper.typ").read_text(encoding="utf-8"))
-    limits = text[text.index("= Limits") :]
-    assert "1000 steps" in limits
-    assert "900 steps" not in limits[: limits.index("*Platforms.*")]
-
-
 # --- the PDF ---------------------------------------------------------------------------------
 
 
@@ -360,30 +269,6 @@ def test_what_typst_cannot_read_is_one_line(typst, small, few, folder_of_paper, 
     with pytest.raises(ConfigError, match=r"paper\.typ\.j2: typst: unknown variable: strange"):
         write_paper(config, few, copy, folder, folder / "figures")
     assert not (folder / "fathom.pdf").exists()
-
-
-def test_a_misspelt_name_is_found_by_its_line(small, few, folder_of_paper, tmp_path):
-    config, folder = small
-    shutil.copytree(folder_of_paper.parent / "templates", tmp_path / "templates")
-    copy = shutil.copytree(folder_of_paper, tmp_path / "paper")
-    template = copy / "paper.typ.j2"
-    text = template.read_text(encoding="utf-8")
-    template.write_text("{{ verdcts }}\n" + text, encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"paper\.typ\.j2: line 1: 'verdcts' is undefined"):
-        write_source(config, few, copy, folder, folder / "figures", tmp_path / "source")
-
-
-def test_without_typst_the_command_says_so_in_one_line(monkeypatch, pytestconfig, capsys):
-    monkeypatch.chdir(pytestconfig.rootpath)
-    monkeypatch.setitem(sys.modules, "typst", None)
-    with pytest.raises(SystemExit) as ended:
-        main(["paper"])
-    assert ended.value.code == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line == (
-        "fathom: this needs typst, which is not installed here; "
-        "pip install -e '.[workflow]' brings it"
-    )
 
 
 @pytest.fixture

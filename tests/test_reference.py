@@ -16,7 +16,6 @@ from fathom.report.kept import differences as differences_of_kept
 from fathom.spec import Cell
 from reference_helpers import (
     BUNDLES,
-    MAX_BYTES,
     MAX_PAGE_BYTES,
     MAX_PAPER_PAGES,
     PRESET,
@@ -28,7 +27,6 @@ from reference_helpers import (
     make_reference,
     pages_of,
     run,
-    size_of,
 )
 
 
@@ -85,11 +83,6 @@ def test_it_is_as_its_hashes_were_recorded(committed):
     assert list(differences_of_kept(committed)) == []
     recorded = (committed / SUMS).read_text(encoding="utf-8").splitlines()
     assert len(recorded) > len(kept(committed))  # and the bundles
-
-
-@pytest.mark.reference
-def test_it_is_no_larger_than_a_clone_may_be(committed):
-    assert size_of(committed) <= MAX_BYTES
 
 
 @pytest.mark.reference

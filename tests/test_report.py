@@ -657,5 +657,3 @@ def test_a_kept_table_without_its_columns_is_refused_by_name(beside, shipped, tm
         TableError, match=rf"{table}\.csv: has no column 'verdict'; it .* put that file back"
     ):
         write_reports(config, *shipped, tmp_path)
-
-
