@@ -87,15 +87,6 @@ def test_every_target_of_make_exists(document):
         assert {word for word in words if "=" not in word} <= targets(), words
 
 
-@pytest.mark.parametrize("file", [".github/workflows/ci.yml", ".ci/run"])
-def test_continuous_integration_calls_targets_that_exist(file):
-    text = (PROJECT / file).read_text(encoding="utf-8")
-    lines = re.findall(r"^ *(?:step|run:) make (.+)$", text, re.MULTILINE)
-    assert lines
-    for line in lines:
-        assert {word for word in line.split() if re.match("[a-z]", word)} <= targets(), line
-
-
 # --- environments --------------------------------------------------------------------------------
 
 IN_CONDA = {

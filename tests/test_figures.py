@@ -2,15 +2,12 @@
 
 import math
 import re
-import subprocess
-import sys
 import warnings
 
 import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.colors import to_hex
 from matplotlib.text import Text
 from safetensors.numpy import save_file
 
@@ -19,7 +16,7 @@ from fathom.analysis.effects import COLUMNS as EFFECTS
 from fathom.analysis.effects import LOWER
 from fathom.analysis.tables import summary_table
 from fathom.config import Cell
-from fathom.metrics import LARGEST_VALUE, RunMetric, Score, StepMetric, last
+from fathom.metrics import LARGEST_VALUE, Score
 from fathom.report.figures import (
     contrasts,
     draw_figures,
@@ -29,20 +26,16 @@ from fathom.report.figures import (
     frames,
     panels,
     save,
-    style,
-    text,
 )
 from fathom.report.mixing import Mixing, mixing_file, mixing_matrices
 from fathom.report.samples import GeneratedSamples
-from fathom.settings import ConfigError
 from fathom.tasks import Samples
 from param_helpers import quick_ones
 from run_helpers import config_with
-from tables_helpers import CHANCE, curve, frame, half_width, run, seeds
+from tables_helpers import CHANCE, curve, frame, run, seeds
 
 NAN, INF = math.nan, math.inf
 GAIN = "gain_proxy_log10_max_entry"
-GROUPS = ("study", "overview", "cell", "explained")
 LOSS = Score("exact_loss", "exact loss", "nats per token", lambda spec: CHANCE)
 ACCURACY = Score("test_accuracy", "accuracy", "", lambda spec: 0.1, "higher", 1.0)
 
@@ -56,65 +49,7 @@ def rows_of(table, *columns):
 # --- profiles ------------------------------------------------------------------------------------
 
 
-def test_means_along_have_a_row_for_each_variant_and_depth():
-    values = {
-        ("mhc", 8, 0): [1.0, 0.5], ("mhc", 8, 1): [0.5, NAN], ("mhc", 1, 0): [0.25, 0.75],
-        ("hc", 8, 0): [0.5, 0.0],
-    }  # fmt: skip
-    table = pd.DataFrame(
-        {"variant": variant, "depth": depth, "seed": seed, "at": at, "value": value}
-        for (variant, depth, seed), line in values.items()
-        for at, value in enumerate(line, start=1)
-    )
-    found = frames.means_along(table)
-    assert found.index.tolist() == [("mhc", 1), ("mhc", 8), ("hc", 8)]  # variants in their order
-    assert found.columns.tolist() == [1, 2]
-    np.testing.assert_array_equal(found, [[0.25, 0.75], [0.75, NAN], [0.5, 0.0]])
-
-
 # --- declarations ---------------------------------------------------------------------------------
-
-
-def test_declarations_are_read_without_matplotlib():
-    """The workflow reads them at every start."""
-    code = (
-        "import sys; from fathom.report.figures import figures_of, find; "
-        f"[figures_of(group) for group in {GROUPS}]; find('loss'); "
-        "from fathom.report.mixing import mixing_file; "
-        "print([m for m in ('matplotlib', 'scipy', 'fathom.train') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
-
-
-@pytest.fixture
-def of_a_new_task(monkeypatch):
-    """A step metric and a run metric that no figure knows of."""
-    step, run_, _ = tasks.step_metrics(), tasks.run_metrics(), tasks.averaged()  # it is cached
-    reward = StepMetric("reward (points)", "points of the step")
-    best = RunMetric("reward", last, "points at the end")
-    monkeypatch.setattr(tasks, "step_metrics", lambda: {**step, "reward": reward})
-    monkeypatch.setattr(tasks, "run_metrics", lambda: {**run_, "best": best})
-
-
-@pytest.mark.usefixtures("of_a_new_task")
-def test_a_metric_of_a_task_has_a_figure_without_a_function():
-    """Against step and against depth, labelled with its unit."""
-    steps = frame(curve([1.0, 3.0], column="reward"), curve([2.0, 5.0], depth=4, column="reward"))
-    found = draw_figures([find("reward")], "a study", steps=steps)["reward"]
-    assert [ax.get_title() for ax in found.axes] == ["4 layers", "8 layers"]
-    assert found.axes[0].get_ylabel() == "reward (points)"
-    assert find("reward").caption.startswith("Reward")
-    assert "points of the step" in find("reward").caption
-    cells = frame(seeds("gain_final", [1.0], depth=4), seeds("gain_final", [2.0], depth=8))
-    names = {f"gain_final_{part}": f"best_{part}" for part in ("n", "mean", "sd", "low", "high")}
-    data = {"summary": summary_table(cells).rename(columns=names), "score": LOSS,
-            "cells": cells.assign(best=cells["gain_final"])}  # fmt: skip
-    (ax,) = draw_figures([find("best")], "a study", **data)["best"].axes
-    assert ax.get_ylabel() == "reward (points):\npoints at the end"
-    label = panels.run_label("validation_bpc", pd.DataFrame({"loss_unit": ["nats"]}))
-    assert label.endswith("(bits per character)")  # not in nats
-    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["4", "8"]
 
 
 CURVES = ["loss_comparison", "score", "grad_norm_comparison", "depth_scaling"]
@@ -135,22 +70,14 @@ FAST = [*({f"m{i}": {"connection": "mhc", "optimizer": {"lr": 0.01 * (i + 1)}}} 
         ({"contrasts": PAIRS}, ["effects", "variants", *CURVES, DEPTH]),
         # A doubly stochastic matrix has the same gain at every depth; the rate says all of a study.
         ({"variants": ["mhc", FAST[4]]}, ["score_against_rate", *CURVES[:3]]),
-        ({"variants": FAST}, ["score_against_rate"]),
         ({"variants": ["baseline", BESIDE, *FAST], "contrasts": []}, ["effects", "variants"]),
         ({"variants": MANY}, ["effects", "variants"]),
         ({"depths": [4]}, CURVES[:3]),
-        ({"depths": [4], "plain_depths": [], "variants": ["hc"]}, [CURVES[0], CURVES[2]]),
         ({"variants": ["baseline", "hc", "mhc", "hc_paper"]}, ["frontier", *CURVES, DEPTH]),
         (IMAGES, [*PICTURES, "mixing_matrix", DEPTH]),
         ({**IMAGES, "exclude": [{"variant": "mhc_causal"}]}, PICTURES),
-        ({**IMAGES, "variants": ["resnet", {"mine": "mhc_causal"}]},
-         [*PICTURES, "mixing_matrix", DEPTH]),
         ({**IMAGES, "variants": ["resnet", "mhc_static"]}, [*PICTURES, DEPTH]),
     ],
-    ids=["task", "two depths", "contrasts", "rates", "many rates", "rates beside another width",
-         "more variants than colours", "one depth", "one point", "four connections", "causal",
-         "left out", "by another name",
-         "not causal"],
 )  # fmt: skip
 def test_figures_of_a_study(tmp_path, study, names):
     config = config_with(tmp_path, a=study)
@@ -193,56 +120,21 @@ def test_a_course_has_the_steps_at_which_every_seed_is_finite(other, geometric, 
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ({"loss": [NAN, NAN, NAN], "grad_norm": [NAN] * 3, GAIN: [5.0, NAN, NAN],
-          "nonfinite_event": [1, 1, 1]}, (0, "loss")),
         ({"loss": [4.0, NAN, NAN], "nonfinite_event": [1, 1, 1]}, (0, "logits")),
         ({"loss": [4.0, 4.0, NAN], "grad_norm": [1.0, INF, NAN], GAIN: [5.0, 5.0, NAN],
           "nonfinite_event": [0, 0, 1]}, (1, "gradient")),
         ({GAIN: [5.0, NAN, NAN]}, (1, "H_res")),
         ({GAIN: [NAN] * 3}, None),  # causal mixing has no such product
-        ({"loss": [4.0, 1.0, 0.0]}, None),  # zero is finite
         ({"validation_loss": [NAN, 2.0, NAN]}, None),  # not evaluated
     ],
-    ids=["loss", "logits", "gradient", "H_res", "no gain", "zero", "not evaluated"],
+    ids=["logits", "gradient", "H_res", "no gain", "not evaluated"],
 )  # fmt: skip
 def test_where_and_in_what_a_run_stops_being_finite(rows, said):
     steps = frame(curve([4.0] * 3)).assign(**rows)
     assert frames.first_nonfinite(steps) == said
 
 
-def evaluated(variant, losses, **metrics):
-    """A run that is evaluated at steps 1, 3, …: losses in nats."""
-    rows = frame(curve([3.0] * len(losses), variant, depth=metrics.pop("depth", 2),
-                       seed=metrics.pop("seed", 0)))  # fmt: skip
-    at = [loss if step % 2 else NAN for step, loss in enumerate(losses)]
-    return rows.assign(validation_loss=at, **metrics)
-
-
-def test_evaluations_are_the_steps_at_which_a_run_has_one_also_for_one_that_failed():
-    steps = pd.concat([evaluated("v1", [0, 3.0, 0, 2.0]), evaluated("v5", [0, 3.0, 0, NAN])])
-    found = frames.evaluations(steps, "validation_loss")
-    assert rows_of(found, "variant", "step") == [("v1", 1), ("v1", 3), ("v5", 1), ("v5", 3)]
-    assert rows_of(frames.failures(found, "validation_loss"), "variant", "step", "reason") == [
-        ("v5", 3, "validation loss")
-    ]
-    bits = text.in_bits(steps).loc[lambda t: t["variant"] == "v1", "validation_loss"]
-    assert bits.tolist() == pytest.approx([3 / math.log(2), 2 / math.log(2)])
-    assert frames.evaluations(frame(curve([1.0])), "validation_loss").empty
-
-
 # --- against depth --------------------------------------------------------------------------------
-
-
-def test_groups_of_seeds_by_hand():
-    cells = frame(
-        seeds("gain_final", [1.0, 2.0, 6.0], depth=4), seeds("gain_final", [5.0], depth=16)
-    )
-    found = frames.groups_of_seeds(summary_table(cells), "gain_final")
-    half = half_width([1.0, 2.0, 6.0])
-    assert rows_of(found, "variant", "depth", "failed") == [("mhc", 4, False), ("mhc", 16, False)]
-    assert found[["mean", "low", "high"]].to_numpy() == pytest.approx(
-        np.array([[3, 3 - half, 3 + half], [5, NAN, NAN]]), nan_ok=True
-    )  # one seed has no interval
 
 
 def diverged(variant="hc", depth=8, seed=0, **values):
@@ -294,29 +186,6 @@ def test_a_group_with_a_run_that_failed_has_no_mean_of_the_others():
 
 
 # --- over all studies -----------------------------------------------------------------------------
-
-
-def cells_of(*rows):
-    """Three seeds with the same score for each row, which names study, variant and so on."""
-    return frame([run(seed=seed, **{"score": 0.6, **row}) for row in rows for seed in range(3)])
-
-
-def test_a_sweep_is_a_study_over_depth_and_what_continues_it():
-    (found,) = frames.sweeps(
-        cells_of(
-            {"study": "sweep", "depth": 4}, {"study": "sweep", "depth": 8},
-            {"study": "sweep", "depth": 8, "variant": "hc"},
-            {"study": "beyond", "depth": 16}, {"study": "beyond", "depth": 16, "variant": "hc"},
-            {"study": "same depth", "depth": 8},
-            {"study": "arms", "depth": 4}, {"study": "arms", "depth": 8},
-            {"study": "arms", "depth": 8, "variant": "hc"},
-            {"study": "arms", "depth": 8, "variant": "mhc_lite"},
-            {"study": "strange", "depth": 32, "variant": "mhc_lite"},
-            {"study": "recipe", "depth": 32, "recipe": "another"},
-            {"study": "task", "depth": 32, "score_chance": 2.0},
-        )
-    )  # fmt: skip
-    assert set(found["study"]) == {"sweep", "beyond"}
 
 
 def test_final_scores_by_hand():
@@ -371,15 +240,6 @@ def test_mixing_is_the_whole_matrix_and_the_weights_of_variants_that_mix_over_de
     assert (found["plain"].depth, found["plain"].seed) == (2, 5)
     assert (found["plain"].matrix == MATRIX).all()
     assert (found["plain"].weights == WEIGHTS).all()
-
-
-@pytest.mark.parametrize("content", [None, b"", b"no safetensors"])
-def test_a_file_of_matrices_that_cannot_be_read_is_named(tmp_path, content):
-    (cell,) = matrix_files(tmp_path, mhc_causal={})
-    file = mixing_file(cell, tmp_path)
-    file.unlink() if content is None else file.write_bytes(content)
-    with pytest.raises(ConfigError, match=re.escape(f"{file}: cannot be read")):
-        mixing_matrices([cell], tmp_path)
 
 
 # --- pages ----------------------------------------------------------------------------------------
@@ -502,11 +362,9 @@ def test_every_figure_fits_and_is_drawn_as_png_and_svg_for_every_task(task, dept
 CASES = {
     "nan from step 0": ({"losses": [NAN, NAN, NAN]},),
     "nan from step 1": ({"losses": [4.0, NAN, NAN]},),
-    "infinite": ({"losses": [4.0, INF, INF], "depths": [8]},),
     "zero": ({"losses": [0.0, 0.0]},),
     "one number": ({"losses": [4.0], "count": 1, "depths": [8]},),
     "largest": ({"losses": [LARGEST_VALUE, 0.0, 1.0], "depths": [8]},),
-    "largest, negative": ({"losses": [-LARGEST_VALUE, 0.0, 1.0], "depths": [8]},),
     "nothing optional": ({"value": NAN},),
 }
 
@@ -530,25 +388,6 @@ def test_every_figure_is_drawn_from_extreme_tables_and_says_neither_nan_nor_a_co
             assert not [words for words in unread if code_name.search(words)], name
 
 
-@pytest.fixture(scope="module")
-def pages():
-    """Figures with legends, by task."""
-    shown = (*JUDGING, "loss_comparison", "published")
-    return {task: all_figures(task, shown) for task in ("tokens", "fashion")}
-
-
-def test_a_variant_has_one_colour_in_all_figures(pages):
-    colours = {}
-    for page in pages["tokens"].values():
-        for legend in page.legends:
-            for handle, label in zip(legend.legend_handles, legend.get_texts(), strict=True):
-                colours.setdefault(label.get_text(), set()).add(to_hex(handle.get_color()))
-    for variant in VARIANTS["tokens"]:
-        assert colours[variant] == {style.colour_of(variant).lower()}
-        assert any(to_hex(line.get_color()) in colours[variant]
-                   for line in pages["tokens"]["loss_comparison"].axes[0].lines)  # fmt: skip
-
-
 @pytest.mark.parametrize("score", [LOSS, ACCURACY])
 def test_a_run_that_diverged_is_marked_where_no_value_is(score):
     cells = frame(run(depth=4, score=0.5), run(depth=8, score=0.5), diverged(depth=4),
@@ -562,18 +401,6 @@ def test_a_run_that_diverged_is_marked_where_no_value_is(score):
     assert len(at) == 2
     assert all(y > 1 for y in at)
     assert "a run diverged" in [text.get_text() for text in page.legends[0].get_texts()]
-
-
-@pytest.mark.parametrize(("best", "triangles"), [(4, 1), (1, 0)])
-def test_what_is_better_than_every_plain_network_is_drawn_where_depth_helps(best, triangles):
-    """Where the plain network is best with fewer layers, its table says "not told"."""
-    row = {"variant": "mhc", "depth": 8, "plain_depths": "1 2 4", "deepest": 4, "plain_best": best,
-           "effective_depth": 2.0, "low": 1.5, "high": 3.0, "low_open": False,
-           "high_open": False}  # fmt: skip
-    table = pd.DataFrame([{**row, "answer": "at"}, {**row, "answer": "beyond"}])
-    (page,) = draw_figures([find("effective_depth")], "a", effective_depth=table).values()
-    marks = [line.get_marker() for line in page.axes[0].lines]
-    assert marks.count("^") == triangles
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -592,24 +419,14 @@ def test_the_same_numbers_make_the_same_bytes_without_date_or_version(tmp_path):
 
 HOSTILE = """
 axes.facecolor: black
-axes.xmargin: 0.4
-axes.prop_cycle: cycler('color', ['r', 'g'])
-figure.constrained_layout.h_pad: 1
 font.family: monospace
 font.size: 30
-image.cmap: hot
-legend.fontsize: 40
 lines.linewidth: 9
-lines.markersize: 30
 path.sketch: 5, 50, 5
 savefig.bbox: tight
 savefig.dpi: 30
-savefig.facecolor: red
-savefig.transparent: True
 svg.fonttype: none
 text.parse_math: False
-xtick.direction: in
-ytick.major.size: 20
 """
 
 
@@ -626,44 +443,3 @@ def test_a_users_matplotlibrc_changes_no_figure(tmp_path):
     for name in names:
         ours, theirs = (tmp_path / folder / name for folder in ("ours", "theirs"))
         assert ours.read_bytes() == theirs.read_bytes(), name
-
-
-def test_effects_stand_below_their_question_in_percent_and_those_of_several_settings_are_hollow():
-    base = dict.fromkeys(EFFECTS, "") | {"metric": "score", "study": "a", "depth": 8}
-    rows = [
-        {**base, "question": "One?", "variant": "mhc", "against": "baseline", "differs_in": "H_res",
-         "of_chance": 0.04, "of_chance_low": 0.03, "of_chance_high": 0.06, "verdict": LOWER},
-        {**base, "question": "Two?", "variant": "hc", "against": "mhc", "differs_in": "lr, steps",
-         "of_chance": -0.001, "of_chance_low": NAN, "of_chance_high": NAN, "verdict": "untold"},
-    ]  # fmt: skip
-    score = tasks.score_of("tokens")
-    labels = {"baseline": "plain", "mhc": "the demo's mHC"}
-    data = {"effects": pd.DataFrame(rows), "score": score}
-    (drawn,) = draw_figures([find("effects")], "a", labels, **data).values()
-    (ax,) = drawn.axes
-    names = [text.get_text() for text in ax.get_yticklabels()]
-    assert names == ["One?", "the demo's mHC − plain", "Two?", "hc − the demo's mHC"]
-    first, second = (container.lines[0] for container in ax.containers)
-    _, beside_first, _, beside_second = ax.get_yticks()
-    assert [(line.get_xdata()[0], line.get_ydata()[0]) for line in (first, second)] == [
-        (4.0, beside_first),
-        (pytest.approx(-0.1), beside_second),
-    ]
-    assert first.get_markerfacecolor() == first.get_color() != second.get_color()
-    assert second.get_markerfacecolor() == "white"
-    (band,) = ax.patches
-    assert (band.get_x(), band.get_width()) == (-1, 2)
-
-
-def test_a_band_of_many_steps_covers_them_with_few_points():
-    steps = np.arange(1001.0)
-    points = pd.DataFrame({"step": steps, "low": -(steps % 7), "high": steps % 7})
-    edge = style.outline(points, "step")
-    assert len(edge) == style.MOST_ON_EDGE
-    assert edge["step"].is_monotonic_increasing
-    width = steps[-1] / (style.MOST_ON_EDGE - 1)
-    for step, low, high in points.itertuples(index=False):
-        near = edge[(edge["step"] - step).abs() <= width]
-        assert near["low"].min() <= low
-        assert near["high"].max() >= high
-    assert style.outline(points[:200], "step").equals(points[:200])

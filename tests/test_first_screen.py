@@ -1,11 +1,9 @@
-"""The first screen: short, the same in every text, and like all reports in the words of readers."""
+"""The first screen is the same in every text: results, page, paper and README."""
 
 import re
 import shutil
 
-import pandas as pd
 import pytest
-from markdown_it import MarkdownIt
 
 from fathom.analysis.claims import load_published
 from fathom.config import load_config
@@ -17,12 +15,6 @@ from reference_helpers import PROJECT, REFERENCE
 
 KEPT = PROJECT / REFERENCE
 TEMPLATES = PROJECT / "report/templates"
-
-
-def words_of(markdown):
-    """What a reader sees of inline Markdown, without what is code."""
-    (token,) = MarkdownIt("commonmark").parseInline(markdown)
-    return " ".join("".join(c.content for c in token.children if c.type == "text").split())
 
 
 def screen_of(folder):
@@ -78,31 +70,3 @@ def test_readme_gives_the_answer_of_the_kept_result():
 
 
 # --- in the words of readers ----------------------------------------------------------------------
-
-ENGLISH = {"fashion", "flow", "graph", "ingredients", "recall", "released", "state", "unrolled"}
-"""Names of studies that are words."""
-
-
-def code_names(config, *others):
-    """Names of variants and studies that no reader knows."""
-    variants = {variant for study in config.studies.values() for variant in study.labels}
-    return ({*config.studies, *variants, *others}) - ENGLISH
-
-
-def named_in(folder, names):
-    """(file, name, text) where a report of the folder has a code name that is not code."""
-    pattern = re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, sorted(names)))})(?![\w-])")
-    return [
-        (file.name, found[0], text)
-        for file in sorted(folder.rglob("*.md"))
-        for line in file.read_text(encoding="utf-8").splitlines()
-        for text in [words_of(line)]
-        for found in pattern.finditer(text)
-    ]
-
-
-def test_the_kept_result_has_no_code_name_in_its_text():
-    files = [PROJECT / "config.yaml", PROJECT / "workflow/presets/reference.yaml"]
-    config = load_config(files)
-    machines = pd.read_csv(KEPT / "tables/platforms.csv")["machine"].unique()
-    assert named_in(KEPT, code_names(config, *machines)) == []

@@ -5,22 +5,17 @@ import json
 import math
 import re
 import shutil
-import sys
-from functools import partial
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fathom.report import paper
 from fathom.report.paper import as_literal, as_typst, write_paper, write_source
-from fathom.report.verify import verify
 from fathom.settings import ConfigError
 from fathom.system.text import printable
 from report_helpers import (
     IMAGES,
     TEXT,
-    analyze_runs,
     by_recipe,
     rows_of,
     study_config,
@@ -157,35 +152,6 @@ def test_without_any_run_the_paper_says_so(source, published):
     assert "only a part of the tests" not in text
 
 
-SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"></svg>'
-PNG = bytes.fromhex(
-    "89504e470d0a1a0a0000000d49484452000000010000000108000000003a7e9b55"
-    "0000000a49444154789c636000000002000148afa4710000000049454e44ae426082"
-)
-
-
-def test_a_study_that_was_not_run_is_named_and_figures_are_vectors_where_there_are_any(
-    source, tmp_path
-):
-    folder = tmp_path / "results/figures/depth-torch/torch"
-    folder.mkdir(parents=True)
-    (folder / "depth_scaling.svg").write_text(SVG)
-    overview = tmp_path / "results/figures/overview"
-    overview.mkdir()
-    for file in (folder / "depth_scaling.png", overview / "score_against_depth.png"):
-        file.write_bytes(PNG)
-    ran = {"seeds": [0], **SMALL}
-    text = source(lambda cell: by_recipe(cell) if cell.study == "depth-torch" else None, **ran)
-    assert "“depth-mlx” was not run." in text
-    assert "[depth-mlx (not run)]" in text
-    assert "Shares of variance are not measured here" in text
-    assert "Without intervals, for want of seeds: “depth-torch”." in text
-    assert "[1]" in text  # of mhc
-    assert '#drawing("figures/depth-torch/torch/depth_scaling.svg"' in text
-    assert '#drawing("figures/overview/score_against_depth.png"' in text
-    assert "@fig-gain" in text
-
-
 def test_a_backend_that_was_not_run_is_named_and_texts_of_run_folders_do_nothing(source):
     there = {"device": NASTY, **SMALL}
     text = source(lambda cell: by_recipe(cell) if cell.backend == "torch" else None, **there)
@@ -269,38 +235,3 @@ def test_what_typst_cannot_read_is_one_line(typst, small, few, folder_of_paper, 
     with pytest.raises(ConfigError, match=r"paper\.typ\.j2: typst: unknown variable: strange"):
         write_paper(config, few, copy, folder, folder / "figures")
     assert not (folder / "fathom.pdf").exists()
-
-
-@pytest.fixture
-def problems(few, folder_of_paper, tmp_path):
-    """(the folder of results of which nothing was trained, a function: problems of its paper)."""
-    config = study_config(tmp_path / "results", **SMALL, seeds=[0])
-    templates = tmp_path / "templates"
-    templates.mkdir()
-    (templates / "A.md.j2").write_text("# A\n")
-    shutil.copy(folder_of_paper.parent / "templates/words.j2", templates)
-    shutil.copytree(folder_of_paper, tmp_path / "paper")
-
-    def found():
-        problems = verify(config, few, templates).problems
-        return [problem for problem in problems if "fathom.pdf" in problem]
-
-    folder = analyze_runs(config, few)
-    return (
-        folder,
-        found,
-        partial(write_paper, config, few, paper.paper_of(templates), folder, folder / "figures"),
-    )
-
-
-def test_verify_makes_the_paper_again_if_it_can(typst, problems, monkeypatch):
-    folder, found, write = problems
-    file = folder / "fathom.pdf"
-    assert found() == [f"{file}: missing"]
-    write()
-    assert found() == []
-    file.write_bytes(file.read_bytes() + b"\n")
-    assert found() == [f"{file}: is not what its inputs give"]
-    monkeypatch.setitem(sys.modules, "typst", None)
-    (problem,) = found()
-    assert problem.startswith(f"{file}: not checked, since typst is not installed")

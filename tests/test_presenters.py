@@ -4,7 +4,6 @@ import dataclasses
 import math
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from markupsafe import Markup
 
@@ -12,9 +11,9 @@ from fathom.analysis.claims.evidence import Judgement
 from fathom.analysis.tables import summary_table
 from fathom.report.presenters import StudyPresenter
 from fathom.report.render import environment_of
-from fathom.report.verdicts import VerdictsPresenter, estimate, needed
+from fathom.report.verdicts import estimate, needed
 from report_helpers import IMAGES, TEXT
-from run_helpers import GPU_PLATFORM, config_with
+from run_helpers import config_with
 from tables_helpers import frame, run
 
 NAN = math.nan
@@ -28,20 +27,6 @@ def present(*rows, **changes):
     cells = frame(*rows)
     tables = {"cells": cells, "summary": summary_table(cells)}
     return StudyPresenter("a", config_with(**changes).studies["a"], tables)
-
-
-def test_what_failed_is_counted_over_all_platforms():
-    study = present(
-        run(), run(seed=1, outcome="diverged"), run(seed=2, outcome="at chance"),
-        run(outcome="at chance", machine=GPU_PLATFORM), run(outcome="diverged", depth=16),
-        run(depth=4),
-    )  # fmt: skip
-    assert study.failed("mhc", 8) == (3, 4)
-    assert study.failed("mhc", 16) == (1, 1)
-    assert study.failed("hc", 8) == (0, 0)
-    found = [(row["depth"], row["platform"].machine) for row in study.failures()]
-    assert found == [(8, ""), (8, GPU_PLATFORM), (16, "")]
-    assert study.limit("mhc") == (4, 8)
 
 
 @pytest.mark.parametrize(
@@ -94,63 +79,6 @@ def test_an_oracle_is_beaten_by_the_whole_interval(bits, beaten):
     """2.8 ± 0.5 holds the 2.9 of the trigram."""
     (best,) = present(scored("text", {"mhc": bits}, trigram_bpc=2.9), a=TEXT).best()
     assert (best["oracle"], best["beaten"]) == (2.9, beaten)
-
-
-def claim_row(claim, verdict, **values):
-    return {"claim": claim, "verdict": verdict, "scale": NAN, "confidence": 0.95, **values}
-
-
-def test_scales_and_tests_are_those_of_what_was_measured():
-    claims = pd.DataFrame(
-        [
-            claim_row("a", "reproduced", scale="width 16 for 256"),
-            claim_row("a", "not reproduced", scale="width 16 for 256", confidence=NAN),
-            claim_row("a", "not measured", scale="width 16 for 512", confidence=NAN),
-            claim_row("b", "contradicted"),
-        ]
-    )
-    verdicts = VerdictsPresenter(pd.DataFrame(columns=["claim"]), claims)
-    assert verdicts.scales_of("a") == ["width 16 for 256"]
-    assert verdicts.scales_of("b") == []
-    assert (verdicts.tests, verdicts.tests_with_interval) == (3, 2)
-    assert verdicts.expected_by_chance == pytest.approx(0.1)
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs", "where"),
-    [
-        ("reproduced", "reproduced", ("a", "b")),
-        ("reproduced", "not reproduced", ("a",)),
-        ("contradicted", "reproduced", ("b",)),
-        ("contradicted", "not reproduced", ()),
-        ("reproduced", "not measured", None),
-        ("not measured", "reproduced", None),
-    ],
-)
-def test_where_a_controlled_claim_is_reproduced(ours, theirs, where):
-    row = {"claim": "c", "verdict": ours, "studies": "a", "control_study": "b", "control": theirs,
-           "in_part": False}  # fmt: skip
-    verdicts = VerdictsPresenter(pd.DataFrame([row]), pd.DataFrame(columns=["claim"]))
-    assert [found["reproduced_in"] for found in verdicts.controlled_by("b")] == [where]
-    assert verdicts.controlled_by("a") == []
-    in_part = pd.DataFrame([{**row, "in_part": True}])
-    verdicts = VerdictsPresenter(in_part, pd.DataFrame(columns=["claim"]))
-    assert [found["reproduced_in"] for found in verdicts.controlled_by("b")] == [None]
-
-
-def test_variants_stand_side_by_side_at_the_depth_of_most_with_the_time_of_their_fastest_run():
-    """A step of mhc takes 3 times as long, undisturbed; plain's other run was slowed down."""
-    seconds = {("baseline", 0): 0.2, ("baseline", 1): 0.8, ("mhc", 0): 0.9, ("mhc", 1): 0.6}
-    cells = frame(
-        *(run(variant=v, depth=8, seed=s, score=1.0 if v == "mhc" else 2.0, seconds_per_step=t)
-          for (v, s), t in seconds.items()),
-        run(variant="baseline", depth=4), run(variant="hc", depth=8, outcome="diverged", score=NAN),
-    )  # fmt: skip
-    tables = {"cells": cells, "summary": summary_table(cells)}
-    study = StudyPresenter("a", config_with().studies["a"], tables, plain="baseline")
-    found = {row["variant"]: row["times"] for row in study.side_by_side()}
-    assert list(found) == ["mhc", "baseline", "hc"]
-    assert (found["mhc"], found["baseline"]) == (pytest.approx(3), 1)
 
 
 # --- claims in words -------------------------------------------------------------------------

@@ -20,21 +20,19 @@ from fathom.analysis.claims.questions import (
 )
 from fathom.analysis.effective_depth import effective_depth_table
 from fathom.analysis.effects import effects_table
-from fathom.analysis.tables import read_table, save_tables, summary_table
+from fathom.analysis.tables import summary_table
 from fathom.config import check_config
 from fathom.report.presenters import StudyPresenter
 from fathom.report.questions import (
     MOST_ANSWERS,
     Results,
     answer_all,
-    answers_of,
-    answers_table,
     headline,
 )
 from fathom.report.verdicts import VerdictsPresenter
 from fathom.settings import ConfigError
 from run_helpers import config_with
-from tables_helpers import CHANCE, frame, run, seeds
+from tables_helpers import frame, run, seeds
 
 PUBLISHED = "report/published.yaml"
 LABELS = {"baseline": "plain", "mhc": "the demo's mHC"}
@@ -97,29 +95,6 @@ def test_contrasts_are_answered_together(ours, also, outcome):
     answer = ask(question, results)
     assert (answer.outcome, answer.answer) == (outcome, "so it is")
     assert all(re.fullmatch(r"tables/effects\.csv#L\d", one.link) for one in answer.evidence)
-    if outcome == "worse":
-        share = 100 * (10 ** (sum(map(math.log10, ours)) / 3) - 1) / CHANCE
-        assert share > 0
-        assert [one.text for one in answer.evidence] == [
-            f"{name} against plain, 8 layers: loss over all sequences +{share:.2g} % of its range"
-            for name in ("hc", "the demo's mHC")
-        ]
-
-
-def test_the_deepest_networks_answer_or_those_that_are_asked_for():
-    cells = frame(
-        *(
-            seeds("score", values, variant=variant, depth=depth)
-            for depth, ours in ((8, (0.5, 0.5, 0.5)), (16, (2.0, 2.0, 2.0)))
-            for variant, values in (("mhc", ours), ("baseline", (1.0, 1.0, 1.0)))
-        )
-    )
-    results = results_of(config_of(depths=[8, 16]), cells)
-    question = Effects(kind="effects", pairs=[["mhc", "baseline"]], **ASKED)
-    assert ask(question, results).outcome == "worse"
-    at_8 = question.model_copy(update={"depth": 8})
-    assert ask(at_8, results).outcome == "better"
-    assert answer_all([question.model_copy(update={"study": "b"})], results) == []
 
 
 @pytest.mark.parametrize(
@@ -278,24 +253,15 @@ def test_two_studies_have_one_answer_where_they_agree(of_two, ours, outcome, wor
 # --- the questions that are shipped ---------------------------------------------------------------
 
 
-def test_every_answer_is_short_and_every_outcome_has_one(default_config, pytestconfig):
+def test_every_outcome_has_an_answer(default_config, pytestconfig):
     published = load_published(pytestconfig.rootpath / PUBLISHED, default_config)
     assert len(published.questions) <= MOST_ANSWERS
     for question in published.questions:
         assert set(question.answers) >= set(question.outcomes) - {"mixed", "turns"}
-        told = [
-            " ".join(f"{part} {words}" for part in question.parts) or words
-            for words in question.answers.values()
-        ]
-        assert all(len(words.split()) <= 6 for words in told)
     above = published.headline
     asked = {question.question: question for question in published.questions}
     for deciding in (above.title, *above.answer):
         assert set(deciding.words) == set(asked[deciding.decided_by].outcomes)
-        for text in deciding.words.values():
-            assert len(text.split()) <= 25
-    assert len(above.answer) <= 2
-    assert all(text.count(".") == 1 for one in above.answer for text in one.words.values())
 
 
 @pytest.mark.parametrize(
@@ -316,23 +282,3 @@ def test_a_wrong_question_is_refused_by_name(
     (tmp_path / "published.yaml").write_text(text.replace(old, new, 1), encoding="utf-8")
     with pytest.raises(ConfigError, match=re.escape(said)):
         load_published(tmp_path / "published.yaml", default_config)
-
-
-def test_answers_come_back_from_their_table(of_two, tmp_path):
-    """So a kept result answers as it did: outcomes, parts, words and evidence."""
-    claims = [("one", "contradicted", "loss", True, math.nan, "")]
-    judged = results_of(
-        config_of(), frame(run(score=1.0)), [("one", "contradicted", "a", "")], claims
-    )
-    asked = OfClaim(kind="claim", claim="one", question="Is it so?")
-    answers = [*answer_all([EACH], of_two(a=WORSE, b=BETTER)), *answer_all([asked], judged)]
-    save_tables({"answers.csv": answers_table(answers, lambda test: test["metric"])}, tmp_path)
-    again = answers_of(read_table(tmp_path / "answers.csv"))
-    assert [(a.question, a.outcome, a.answer, a.parts) for a in again] == [
-        ("Does it?", "mixed", "text: no; state: yes", {"text": "worse", "state": "better"}),
-        ("Is it so?", "contradicted", "contradicted", {}),
-    ]
-    kept = [(one.text, one.link) for a in again for one in a.evidence]
-    assert kept == [
-        *((one.text, one.link) for one in answers[0].evidence), ("loss", "tables/claims.csv#L2")
-    ]  # fmt: skip

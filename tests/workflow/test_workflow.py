@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 import shutil
-import sys
 import zipfile
 from collections import Counter
 from pathlib import Path
@@ -97,29 +96,6 @@ def test_the_config_that_a_run_used_is_kept_as_every_command_reads_it(finished, 
     kept = json.loads((finished.folder / f"results/{preset}/config.json").read_text())
     config = load_config([finished.folder / file for file in files])
     assert json.dumps(kept) == json.dumps(config.resolved())
-
-
-@pytest.mark.slow
-def test_a_deleted_file_brings_back_its_cell_and_what_depends_on_it(workflow):
-    metrics = workflow.folder / "results/smoke" / CELL / "metrics.jsonl"
-    metrics.unlink()
-    jobs = workflow.planned("all")
-    assert trained(jobs) == [CELL]
-    assert rules(jobs) == {"train"} | COLLECTORS
-    workflow.smoke(f"results/smoke/{CELL}/metrics.jsonl")
-    assert len(metrics.read_text().splitlines()) == 4
-
-
-@pytest.mark.parametrize(
-    ("target", "cells"),
-    [
-        (f"results/smoke/{CELL}/metrics.jsonl", [CELL]),
-        ("depth-torch", [f"runs/depth-torch/2L/mhc/{name}/seed0" for name in BACKENDS]),
-    ],
-)
-def test_a_cell_and_a_study_are_targets(untouched, target, cells):
-    jobs = untouched.planned(target)
-    assert (trained(jobs), rules(jobs)) == (cells, {"train"})
 
 
 @pytest.mark.slow
@@ -372,22 +348,6 @@ def test_a_mistake_is_refused_in_one_line_and_nothing_starts(fresh, edit, argume
     (line,) = [line for line in lines if "is not installed here" not in line]
     assert said in line
     assert not (fresh.folder / "results").exists()
-
-
-@pytest.mark.slow
-def test_jobs_keep_the_python_path_of_the_caller(fresh, tmp_path):
-    """With and without a loaded process. A module of that path is found as late as by Python."""
-    (tmp_path / "extra").mkdir()
-    seen = tmp_path / "seen"
-    (tmp_path / "extra/sitecustomize.py").write_text(
-        f"import sys\nwith open({str(seen)!r}, 'a') as file: print(*sys.orig_argv, file=file)\n"
-    )
-    path = {"PYTHONPATH": str(tmp_path / "extra")}
-    done = fresh.snakemake(f"results/smoke/{CELL}/metrics.jsonl", *SMOKE, environment=path)
-    assert done.returncode == 0, done.stderr
-    text = seen.read_text()
-    assert "-m fathom job" in text
-    assert "-m fathom.preload" in text or sys.platform != "linux"
 
 
 @pytest.mark.slow
