@@ -9,7 +9,6 @@ import math
 import re
 import subprocess
 import sys
-import zlib
 from collections import defaultdict
 
 import matplotlib.image
@@ -87,17 +86,6 @@ def sizes(config):
     study, depth, variants = BLOCKS
     by_variant = {variant: sizes_by_naive(config, study, depth, variant) for variant in variants}
     return {**by_variant, "sub-layers": sizes_by_naive(config, *SUBLAYERS[:2], "baseline")}
-
-
-def logits_of(name, seed, shape, mean):
-    """Logits with noise, as the initial numbers are defined: docs/definitions.md."""
-    rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
-    return (mean + 0.05 * rng.standard_normal(shape)).astype(np.float32).astype(np.float64)
-
-
-def first_matrix():
-    """Of mhc_static, four blocks, seed 0: exp of the first layer's logits."""
-    return np.exp(logits_of("connection.H_res", 0, (4, 4, 4), 4 * np.eye(4))[0])
 
 
 LEFT = {

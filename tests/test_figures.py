@@ -46,9 +46,6 @@ def rows_of(table, *columns):
     return list(chosen.where(chosen.notna(), None).itertuples(index=False, name=None))
 
 
-# --- profiles ------------------------------------------------------------------------------------
-
-
 # --- declarations ---------------------------------------------------------------------------------
 
 

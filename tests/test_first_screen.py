@@ -67,6 +67,3 @@ def test_readme_gives_the_answer_of_the_kept_result():
     report = (KEPT / "RESULTS.md").read_text(encoding="utf-8").splitlines()
     assert len(given) == 2 + len(kept.answers)
     assert {line.replace(f"]({REFERENCE}/", "](") for line in given} <= set(report)
-
-
-# --- in the words of readers ----------------------------------------------------------------------

@@ -59,9 +59,6 @@ def test_an_environment_that_is_complete_is_not_made_again(make, python):
     assert "pip" not in make("setup", f"PYTHON={python}")
 
 
-# --- dry-runs ------------------------------------------------------------------------------------
-
-
 # --- clean ---------------------------------------------------------------------------------------
 
 CARRIED = [

@@ -424,9 +424,6 @@ def test_a_study_of_ones_own_is_answered_and_speaks_of_no_claim(shipped, tmp_pat
     assert "Published beside ours" not in read(folder, "COMPARISON.md")
 
 
-# --- effective depth ------------------------------------------------------------------------------
-
-
 # --- platforms ----------------------------------------------------------------------------------
 
 

@@ -60,9 +60,6 @@ def test_links_and_expressions_may_hold_them(prose, text):
     prose(text)
 
 
-# --- what templates may name -------------------------------------------------------------------
-
-
 # --- templates that cannot be filled ---------------------------------------------------------
 
 

@@ -383,9 +383,6 @@ def test_runs_that_changed_are_named_and_their_tables_are_no_longer_right(
     assert (changed <= set(found)) == ("corrupt" not in statuses.values())
 
 
-# --- stale runs ----------------------------------------------------------------------------------
-
-
 # --- tables, reports and figures altered by hand -------------------------------------------------
 
 
