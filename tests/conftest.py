@@ -36,10 +36,16 @@ class CompiledTemplates(jinja2.BytecodeCache):
         self.code = {}
 
     def load_bytecode(self, bucket):
-        bucket.code = self.code.get((bucket.key, bucket.checksum))
+        bucket.code = self.code.get(self.key(bucket))
 
     def dump_bytecode(self, bucket):
-        self.code[bucket.key, bucket.checksum] = bucket.code
+        self.code[self.key(bucket)] = bucket.code
+
+    @staticmethod
+    def key(bucket):
+        """Reports and the paper compile the same template, and the paper's code finalizes."""
+        environment = bucket.environment
+        return bucket.key, bucket.checksum, environment.autoescape, environment.finalize
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -9,7 +9,6 @@ import inspect
 import json
 import math
 import os
-import re
 import shutil
 import statistics
 import subprocess
@@ -20,11 +19,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from PIL import Image
 from safetensors.numpy import load_file
 
 from contributing_helpers import (
-    CONTRIBUTING,
     PROJECT,
     ROWS,
     SECTIONS,
@@ -42,7 +39,6 @@ from fathom.backends import Backend, Trainer
 from fathom.backends.numpy import NumpyOps
 from fathom.config import Cell, Compute, load_config
 from fathom.models.ops import Ops
-from fathom.report.figures import figures_of
 from fathom.runs.code_hash import definition_hashes
 from fathom.runs.folder import read_manifest, read_rows, read_spec, run_folder
 from fathom.runs.training import run_cell
@@ -50,7 +46,6 @@ from fathom.runs.training_code import training_roots
 from fathom.runs.validate import changed_code
 from param_helpers import parameters_of
 from tables_helpers import curve, frame, seeds
-from test_rooms import ROOMS
 
 pytestmark = pytest.mark.slow
 
@@ -62,19 +57,9 @@ needs_torch = pytest.mark.skipif(
 # --- what CONTRIBUTING says ----------------------------------------------------------------------
 
 
-def test_the_table_has_a_row_for_every_thing_that_can_be_added():
-    assert len(ROWS) == 8
-    assert set(ROWS) <= set(SECTIONS)
-
-
 def test_every_example_belongs_to_a_row_of_the_table():
     with_examples = {name for name in SECTIONS if [*blocks_of(name), *copied_by(name)]}
     assert with_examples == set(ROWS)
-
-
-def test_the_rooms_are_those_that_the_test_of_rooms_checks_in_its_order():
-    listed = re.findall(r"^\| `([a-z_]+)(?:/|\.py)` \|", CONTRIBUTING, re.MULTILINE)
-    assert (*listed, "__main__") == ROOMS
 
 
 # --- one example at a time ------------------------------------------------------------------------
@@ -131,18 +116,12 @@ def test_a_change_of_meaning_would_be_seen(kept, tmp_path):
 # --- everything at once, in use ------------------------------------------------------------------
 
 RUN_COMMANDS = """\
-import contextlib, io, json, os, shlex, sys
+import contextlib, io, json, shlex, sys
 from fathom import cli
 
 answers = []
 for line in json.load(sys.stdin):
     said = io.StringIO()
-    if line.startswith("take-away "):
-        missing = [file for file in line.split()[1:] if not os.path.exists(file)]
-        for file in set(line.split()[1:]) - set(missing):
-            os.rename(file, os.path.basename(file))
-        answers.append([len(missing), f"missing: {missing}"])
-        continue
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         try:
             status = cli.main(shlex.split(line))
@@ -226,25 +205,17 @@ def said(project):
         f" --tables {tables}",
         f"figures --study communities --platform torch --out drawn {config} --tables {tables}",
         "schema",
-        f"take-away {FIGURE} {REPORT}",
-        f"verify {config}",
     ]
     answers = json.loads(project.python("-c", RUN_COMMANDS, text=json.dumps(lines)))
     return dict(zip((line.split()[0] for line in lines), answers, strict=True))
 
 
 @needs_torch
-def test_every_command_works_with_every_example_in_place(said):
+def test_every_command_works_with_every_example_in_place(project, said):
     for command in ("status", "train-all", "tables", "claims", "report", "figures", "schema"):
         status, text = said[command]
         assert status == 0, f"{command}: {text}"
-
-
-@needs_torch
-def test_the_run_of_before_is_current(said):
-    runs = json.loads(said["status"][1])["runs"]
-    of_before = [run["status"] for run in runs if run["cell"] == KEPT.path()]
-    assert of_before == ["measured"]
+    assert all((project.folder / file).stat().st_size > 100 for file in (FIGURE, REPORT))
 
 
 @needs_torch
@@ -278,26 +249,17 @@ def test_the_component_mixes_by_one_number(project, said, label, start):
         assert gradient > 1e-6  # rounding alone gives some 1e-9
 
 
-@needs_torch
-def test_the_component_gives_a_matrix_that_one_number_describes(project, said):
-    run = project.results / "runs/blend-torch/2L/blend_static/torch/seed0"
-    for H in load_file(run / "mixing.safetensors")["H_res"]:
-        off = H[0, 1]  # m/4; three steps of AdamW at a rate of 0.002 move its logit by 0.006
-        assert off == pytest.approx(1 / (1 + math.exp(2)) / 4, rel=0.01)
-        assert pytest.approx(off + (1 - 4 * off) * np.eye(4), abs=1e-7) == H
-
-
 TASKS = {
-    "communities": ("hidden_accuracy", 1 / 4, ("gcn", "mhc_paper")),
-    "repeat": ("recalled", 1 / 15, ("baseline", "mhc_paper")),
+    "communities": ("hidden_accuracy", 1 / 4),
+    "repeat": ("recalled", 1 / 15),
 }
-"""The examples of a task: its metric, its level at chance, and the variants of its study."""
+"""The examples of a task: its metric and its level at chance."""
 
 
 @needs_torch
 @pytest.mark.parametrize("study", TASKS)
 def test_a_task_is_judged_by_its_own_score(project, said, study):
-    metric, chance, _ = TASKS[study]
+    metric, chance = TASKS[study]
     rows = [row for row in project.table("cells.csv") if row["study"] == study]
     assert len(rows) == 6
     for row in rows:
@@ -309,88 +271,6 @@ def test_a_task_is_judged_by_its_own_score(project, said, study):
         assert row["outcome"] == ("learned" if learned else "at chance")
     if study == "communities":
         assert {row["outcome"] for row in rows} == {"learned"}
-
-
-@needs_torch
-@pytest.mark.parametrize("study", TASKS)
-def test_the_page_of_a_task_says_what_it_measures_and_nothing_else(project, said, study):
-    metric, chance, variants = TASKS[study]
-    page = (project.results / f"studies/{study}.md").read_text(encoding="utf-8")
-    tables = re.findall(r"^\| layers .*(?:\n\|.*)+", page, re.MULTILINE)
-    means = {
-        row["variant"]: float(row[f"{metric}_mean"])
-        for row in project.table("summary.csv")
-        if row["study"] == study
-    }
-    assert set(means) == set(variants)
-    # The table of the task's own metric has the mean of each variant, linked to its row.
-    own = [
-        table
-        for table in tables
-        if all(f"[{mean:.2g}"[:4] in table for mean in means.values()) and "summary.csv#L" in table
-    ]
-    assert own, page
-    # What other tasks have is not told of it: neither streams of no width, nor matrices it has not.
-    assert "NaN" not in page
-    assert not re.search(r"(?<![0-9.])0 ± 0", page)
-    named = {*load_config([PROJECT / file for file in FILES]).connections, "hc", "mhc", "resnet"}
-    for other in named - set(variants):
-        assert not re.search(rf"\b{other}\b", page.replace("mhc_paper", "")), other
-    assert f"chance is {chance:.4g}" in page
-
-
-@needs_torch
-def test_the_answer_has_a_sentence_for_each_task(project, said):
-    text = (project.results / "RESULTS.md").read_text(encoding="utf-8")
-    answer = text.partition("## The answer")[2].partition("\n## ")[0]
-    for study in TASKS:
-        assert re.search(rf"^\| {study}: ", answer, re.MULTILINE), answer
-
-
-@needs_torch
-@pytest.mark.parametrize("name", ["loss", "hidden_accuracy"])
-def test_the_figures_of_a_task_are_its_metrics(project, said, name):
-    with Image.open(project.folder / f"drawn/{name}.png") as picture:
-        picture.load()
-        assert min(picture.size) > 200
-
-
-def test_graphs_are_what_the_example_says(make_spec, tmp_path):
-    module = module_of("communities", tmp_path, "src/fathom/tasks/communities.py", "a-task")
-    model = module.Model(width=8)
-    batch = module.graphs(model, 200, np.random.default_rng(0))
-    nodes, links = batch.inputs["nodes"], batch.inputs["links"]
-    assert links.sum(axis=2) == pytest.approx(1, abs=1e-6)
-    linked = links > 0
-    assert (linked == linked.swapaxes(1, 2)).all()
-    same = batch.targets[:, :, None] == batch.targets[:, None, :]
-    apart = ~np.eye(model.nodes, dtype=bool)
-    assert linked[same & apart].mean() == pytest.approx(0.4, abs=0.01)
-    assert linked[~same].mean() == pytest.approx(0.1, abs=0.01)
-    shown = nodes.any(axis=2)
-    assert shown.mean() == pytest.approx(0.25, abs=0.02)
-    assert (batch.weights == ~shown).all()  # a node that shows its community is not asked
-    assert (nodes.argmax(axis=2)[shown] == batch.targets[shown]).all()
-
-
-def test_a_repeated_sequence_is_asked_in_its_second_half(make_spec, tmp_path):
-    module = module_of("repeat", tmp_path, "src/fathom/tasks/repeat.py", "a-task")
-    batch = module.Repeat().batch(make_spec(vocab=16, length=6, batch_size=8), 1)
-    first, second = np.split(batch.inputs["tokens"], 2, axis=1)
-    assert (second == 0).all()
-    assert first.min() >= 1
-    assert (batch.targets[:, 3:] == first).all()
-    assert batch.weights.tolist() == [[0, 0, 0, 1, 1, 1]] * 8
-
-
-def module_of(name, folder, file, section):
-    """A module of the project with the examples of a section in it, apart from the real one."""
-    copy_of_project(folder)
-    apply(section, folder)
-    spec = importlib.util.spec_from_file_location(f"example_{name}", folder / file)
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @needs_torch
@@ -434,53 +314,6 @@ def test_the_measure_of_a_task_is_in_the_first_row(project, said):
 
 
 @needs_torch
-def test_the_definitions_gain_a_row_for_each_measure_and_lose_none(project, said):
-    before = (PROJECT / "docs/definitions.md").read_text(encoding="utf-8").splitlines()
-    after = (project.folder / "docs/definitions.md").read_text(encoding="utf-8").splitlines()
-    assert set(before) <= set(after)
-    new = [line.split("|")[1].strip() for line in after if line not in before]
-    assert set(new) == {
-        "`grad_norm_connection`", "`activation_growth_log10`", "`loss_median`",
-        "`hidden_accuracy`", "`recalled`",
-    }  # fmt: skip
-
-
-def test_the_figure_shows_the_table_it_is_given(tmp_path):
-    path = "src/fathom/report/figures/scaling.py"
-    scaling = module_of("scaling", tmp_path, path, "a-figure")
-    cells = frame(
-        seeds("loss_final", [0.5], variant="hc", depth=12),
-        seeds("loss_final", [0.25], variant="hc", depth=24),
-        seeds("loss_final", [2.0], depth=12),
-    )
-    try:
-        (ax,) = scaling.loss_scaling(summary_table(cells), "a title").axes
-    finally:
-        figures_of("study").pop("loss_scaling", None)
-    points = [container.lines[0].get_xydata().tolist() for container in ax.containers]
-    assert points == [[[12, 0.5], [24, 0.25]], [[12, 2]]]
-    assert ax.get_yscale() == "log"
-
-
-@needs_torch
-def test_the_figure_is_drawn(project, said):
-    with Image.open(project.folder / Path(FIGURE).name) as picture:
-        picture.load()  # raises where a file is cut short
-        assert min(picture.size) > 200
-
-
-@needs_torch
-def test_verify_misses_the_figure_and_the_report(said):
-    """They were taken away before it was asked. Of what is there it has nothing to say."""
-    status, text = said["verify"]
-    *problems, _, advice = (line.removeprefix("fathom: ") for line in text.splitlines())
-    assert status == 1
-    assert {f"{REPORT}: missing", f"{FIGURE}: missing"} <= set(problems), text
-    assert all(problem.endswith(": missing") for problem in problems), text
-    assert advice.startswith("to fix: run snakemake all ")
-
-
-@needs_torch
 def test_the_workflow_expects_the_runs_the_figure_and_the_report(project, said):
     config = ["--configfile", *FILES, "tiny.yaml"]
     arguments = ["-n", "--forceall", "--printshellcmds", "all", *config]
@@ -493,21 +326,6 @@ def test_the_workflow_expects_the_runs_the_figure_and_the_report(project, said):
         "SCORES.tex",
     ):
         assert f"results/smoke/{file}" in text
-
-
-@needs_torch
-def test_the_template_is_filled_from_the_tables(project, said):
-    text = (project.folder / Path(REPORT).name).read_text(encoding="utf-8")
-    first, head, *rows, last = text.strip().splitlines()
-    assert (first, last) == (r"\begin{tabular}{lrll}", r"\end{tabular}")
-    found = {tuple(row.removesuffix(r" \\").split(" & ")) for row in [head, *rows]}
-    expected = {("study", "layers", "variant", "score")}
-    for row in project.table("cells.csv"):
-        if row["status"] == "measured" and row["study"] not in TASKS:  # one seed: no interval
-            variant = row["variant"].replace("_", r"\_")
-            expected.add((row["study"], row["depth"], variant, f"{float(row['score']):.3g}"))
-    assert {row for row in found if row[0] not in TASKS} == expected
-    assert len(found) == len(expected) + 4
 
 
 @pytest.mark.parametrize(
@@ -543,16 +361,6 @@ def judged(folder, losses):
     cells = frame(seeds("loss_final", losses, **axes))
     claims = claims_table(config, cells, frame(curve([1.0], **axes)), published)
     return claims, published_table(config, summary_table(cells), published)
-
-
-@needs_torch
-def test_the_examples_keep_the_rules_of_style(project):
-    """Of layout, names, docstrings and annotations, as `make lint` checks them."""
-    pytest.importorskip("ruff")
-    files = [file for file in differing(project.folder) if file.endswith(".py")]
-    assert len(files) == 7
-    project.python("-m", "ruff", "check", *files)
-    project.python("-m", "ruff", "format", "--check", *files)
 
 
 # --- the backend ---------------------------------------------------------------------------------
@@ -595,12 +403,6 @@ def test_the_backend_defines_every_method_with_the_arguments_that_are_asked(name
     assert set(needed) <= set(defined)
     for method in set(asked) & set(defined):
         assert defined[method] == asked[method], method
-
-
-def test_the_backend_offers_connect():
-    (connect,) = (n for n in JAX.body if isinstance(n, ast.FunctionDef) and n.name == "connect")
-    assert [a.arg for a in connect.args.args] == ["device"]
-    assert [ast.literal_eval(default) for default in connect.args.defaults] == ["auto"]
 
 
 COMPARE_WITH_TORCH = """\

@@ -1,26 +1,20 @@
-"""What the documents name is there: files, commands, options, targets, links and their anchors."""
+"""What the documents name is there: commands, options, targets, links and their anchors."""
 
 import itertools
 import re
 import shlex
 import tomllib
 from functools import cache
-from pathlib import Path
 
 import pytest
 import yaml
 
-from contributing_helpers import PROJECT, ROWS, blocks_of, copied_by
+from contributing_helpers import PROJECT, ROWS, blocks_of
 from fathom import cli
 from markdown_helpers import anchors, inline, parsed
 
 DOCUMENTS = [PROJECT / name for name in ("CONTRIBUTING.md", "README.md", "config/README.md")]
 DOCUMENTS += sorted((PROJECT / "docs").rglob("*.md"))
-
-SOURCES = (".py", ".yaml", ".md", ".j2", ".smk", ".toml", ".txt", ".png", "Makefile")
-"""How names of files end that have to be in the repository."""
-DATA = (".csv", ".gz", ".json", ".jsonl", ".safetensors")
-"""How names of files end that the program writes: it has to know them."""
 
 
 def in_documents(test):
@@ -47,66 +41,6 @@ def commands(text, program):
             words = shlex.split(part) if part.count("'") % 2 == 0 else part.split()
             if words and words[0] == program:
                 yield words[1 : words.index("…") if "…" in words else None]
-
-
-# --- files ---------------------------------------------------------------------------------------
-
-TRACKED = [
-    file.relative_to(PROJECT)
-    for folder in (
-        "",
-        "src",
-        "tests",
-        "docs",
-        "workflow",
-        "report",
-        "envs",
-        "benchmarks",
-        ".ci",
-        ".github",
-    )
-    for file in (PROJECT / folder).glob("**/*" if folder else "*")
-    if "__pycache__" not in file.parts
-]
-MADE = {block.file for section in ROWS for block in blocks_of(section) if block.how == "whole"}
-MADE |= {f"{to}{Path(of).name}" for section in ROWS for of, to in copied_by(section)}
-
-
-def exists(name):
-    """Whether the repository has the file or folder, named from any folder above it."""
-    pattern = re.sub(r"\bNAME\b|\bSUFFIX\b", "*", name.rstrip("/"))
-    return name in MADE or any(file.match(pattern) for file in TRACKED)
-
-
-@cache
-def program_text():
-    files = [*(PROJECT / "src").rglob("*.py"), *(PROJECT / "workflow").rglob("*.smk")]
-    return "\n".join(file.read_text(encoding="utf-8") for file in files)
-
-
-@in_documents
-def test_every_file_that_is_named_exists(document):
-    folders = {file.parts[0] for file in TRACKED}
-    missing = []
-    for name in codes(document.read_text(encoding="utf-8")):
-        if not re.fullmatch(r"[\w./-]+", name) or name.startswith(("results/", "data/")):
-            continue
-        is_path = "/" in name and name.split("/")[0] in folders
-        if not (is_path or name.endswith((*SOURCES, "/"))):
-            continue
-        if not (exists(name) or exists(f"report/templates/{name}.j2")):  # a report has a template
-            missing.append(name)
-    assert missing == []
-
-
-@in_documents
-def test_every_file_that_is_written_is_known_to_the_program(document):
-    program = program_text()
-    named = [c for c in codes(document.read_text(encoding="utf-8")) if c.endswith(DATA)]
-    unknown = [c for c in named if Path(c).name not in program and not exists(c)]
-    # Tables are written by their names, without an ending.
-    unknown = [c for c in unknown if f'"{Path(c).name.split(".")[0]}"' not in program]
-    assert unknown == []
 
 
 # --- commands ------------------------------------------------------------------------------------
@@ -142,13 +76,6 @@ def test_every_command_of_fathom_exists_with_its_options(document):
             assert words[0] in known, f"{said} {words[0]}"
 
 
-def test_documents_hold_commands_at_all():
-    """Each may hold none, so the tests of one document pass where none is found in any."""
-    texts = [document.read_text(encoding="utf-8") for document in DOCUMENTS]
-    for program, least in {"fathom": 20, "make": 10}.items():
-        assert sum(len(list(commands(text, program))) for text in texts) >= least, program
-
-
 def targets():
     makefile = (PROJECT / "Makefile").read_text(encoding="utf-8")
     return set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
@@ -158,15 +85,6 @@ def targets():
 def test_every_target_of_make_exists(document):
     for words in commands(document.read_text(encoding="utf-8"), "make"):
         assert {word for word in words if "=" not in word} <= targets(), words
-
-
-@pytest.mark.parametrize("file", [".github/workflows/ci.yml", ".ci/run"])
-def test_continuous_integration_calls_targets_that_exist(file):
-    text = (PROJECT / file).read_text(encoding="utf-8")
-    lines = re.findall(r"^ *(?:step|run:) make (.+)$", text, re.MULTILINE)
-    assert lines
-    for line in lines:
-        assert {word for word in line.split() if re.match("[a-z]", word)} <= targets(), line
 
 
 # --- environments --------------------------------------------------------------------------------
@@ -229,15 +147,6 @@ def test_every_link_leads_somewhere(document):
             assert int(line[1]) <= len(file.read_text(encoding="utf-8").splitlines()), target
         elif anchor:
             assert anchor in anchors(file.read_text(encoding="utf-8")), target
-
-
-def test_every_file_of_tests_that_may_skip_is_in_the_list_of_what_ci_skips():
-    text = (PROJECT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    listed = codes(text.partition("\n## What CI skips\n")[2].partition("\n## ")[0])
-    skips = re.compile(r"importorskip\(|\bskipif\(|pytest\.skip\(")
-    files = [*(PROJECT / "tests").rglob("*.py")]
-    skipping = {str(f.relative_to(PROJECT)) for f in files if skips.search(f.read_text("utf-8"))}
-    assert {name for name in listed if name.startswith("tests/")} == skipping
 
 
 def test_the_documents_use_the_kinds_of_reference_that_are_checked():

@@ -1,32 +1,20 @@
-"""The first screen: short, the same in every text, and like all reports in the words of readers."""
+"""The first screen is the same in every text: results, page, paper and README."""
 
 import re
 import shutil
 
-import pandas as pd
 import pytest
-from markdown_it import MarkdownIt
 
 from fathom.analysis.claims import load_published
 from fathom.config import load_config
 from fathom.report.kept import first_screen
 from fathom.report.page.markdown import read_sections
 from fathom.report.paper import paper_of, write_source
-from fathom.report.questions import MOST_ANSWERS, MOST_ROWS
 from fathom.report.render import write_reports
 from reference_helpers import PROJECT, REFERENCE
-from report_helpers import by_recipe, small_config, write_world
-from run_helpers import CPU_PLATFORM
 
-MOST_WORDS, MOST_WORDS_OF_AN_ANSWER = 25, 6
 KEPT = PROJECT / REFERENCE
 TEMPLATES = PROJECT / "report/templates"
-
-
-def words_of(markdown):
-    """What a reader sees of inline Markdown, without what is code."""
-    (token,) = MarkdownIt("commonmark").parseInline(markdown)
-    return " ".join("".join(c.content for c in token.children if c.type == "text").split())
 
 
 def screen_of(folder):
@@ -54,18 +42,6 @@ def screens(tmp_path_factory):
     return folder
 
 
-def test_it_takes_few_words(screens):
-    screen = screen_of(screens)
-    assert 5 <= len(screen.answers) <= MOST_ANSWERS
-    texts = [screen.title, screen.advice]
-    for row in screen.answers:
-        assert len(row.answer.split()) <= MOST_WORDS_OF_AN_ANSWER, row.question
-        assert 1 <= len(row.evidence) <= MOST_ROWS, row.question
-        texts += [row.question, row.answer, *(one.text for one in row.evidence)]
-    sentences = [s for text in texts for s in re.split(r"(?<=[.?!]) ", text)]
-    assert not [sentence for sentence in sentences if len(sentence.split()) > MOST_WORDS]
-
-
 def test_results_page_and_paper_give_one_answer(screens):
     screen = screen_of(screens)
     (page,) = read_sections({"RESULTS.md": screens / "RESULTS.md"}, screens / "figures", {}, set())
@@ -91,43 +67,3 @@ def test_readme_gives_the_answer_of_the_kept_result():
     report = (KEPT / "RESULTS.md").read_text(encoding="utf-8").splitlines()
     assert len(given) == 2 + len(kept.answers)
     assert {line.replace(f"]({REFERENCE}/", "](") for line in given} <= set(report)
-
-
-# --- in the words of readers ----------------------------------------------------------------------
-
-ENGLISH = {"fashion", "flow", "graph", "ingredients", "recall", "released", "state", "unrolled"}
-"""Names of studies that are words."""
-
-
-def code_names(config, *others):
-    """Names of variants and studies that no reader knows."""
-    variants = {variant for study in config.studies.values() for variant in study.labels}
-    return ({*config.studies, *variants, *others}) - ENGLISH
-
-
-def named_in(folder, names):
-    """(file, name, text) where a report of the folder has a code name that is not code."""
-    pattern = re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, sorted(names)))})(?![\w-])")
-    return [
-        (file.name, found[0], text)
-        for file in sorted(folder.rglob("*.md"))
-        for line in file.read_text(encoding="utf-8").splitlines()
-        for text in [words_of(line)]
-        for found in pattern.finditer(text)
-    ]
-
-
-def test_no_report_has_a_code_name_in_its_text(shipped, default_config, tmp_path):
-    """The names of commands and columns are code; all else has a label."""
-    config = small_config(tmp_path).model_copy(update={"labels": default_config.labels})
-    folder = write_world(config, *shipped, by_recipe)
-    names = code_names(config, *code_names(default_config), "torch", f"torch-{CPU_PLATFORM}")
-    assert {"hc", "mhc", "depth-mlx", "text-arms", "v1"} <= names
-    assert named_in(folder, names) == []
-
-
-def test_the_kept_result_has_no_code_name_in_its_text():
-    files = [PROJECT / "config.yaml", PROJECT / "workflow/presets/reference.yaml"]
-    config = load_config(files)
-    machines = pd.read_csv(KEPT / "tables/platforms.csv")["machine"].unique()
-    assert named_in(KEPT, code_names(config, *machines)) == []

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fathom.report.formatting import largest, number, percent, plus_minus, with_interval
+from fathom.report.formatting import number, percent, plus_minus, with_interval
 
 NAN, INF = math.nan, math.inf
 
@@ -18,9 +18,7 @@ NAN, INF = math.nan, math.inf
     ("mean", "half", "text"),
     [
         (0.5, 0.012, "0.500 ± 0.012"),
-        (4.1714, 0.0759, "4.171 ± 0.076"),
         (1.7115, 1.4, "1.7 ± 1.4"),
-        (130.2, 19.4, "130 ± 19"),
         (-0.59718, 0.00158, "−0.5972 ± 0.0016"),
         (-13.59, 0.183, "−13.59 ± 0.18"),
         (0.0, 0.1, "0.00 ± 0.10"),
@@ -29,22 +27,13 @@ NAN, INF = math.nan, math.inf
         (0.012, 0.34, "0.01 ± 0.34"),
         # Far narrower: five digits of the mean, no more.
         (-0.602059, 1e-9, "−0.60206 ± <0.00001"),
-        (27.347123, 1e-7, "27.347 ± <0.001"),
-        (12345.678, 0.001, "12346 ± <1"),
         # A constant.
         (0.0, 0.0, "0"),
-        (-0.6020599, 0.0, "−0.60206 ± 0"),
         # Beyond what is read as it is: powers of ten.
         (0.0034, 0.00051, "0.00340 ± 0.00051"),
-        (0.00034, 0.000051, "(3.40 ± 0.51)·10^−4"),
-        (1e-7, 2e-9, "(1.000 ± 0.020)·10^−7"),
-        (-2.5e-12, 3.1e-13, "(−2.50 ± 0.31)·10^−12"),
         (1234567.0, 1000.0, "(1.2346 ± 0.0010)·10^6"),
-        (3e20, 4e19, "(3.00 ± 0.40)·10^20"),
         # No interval: fewer than three values.
         (0.0034567, NAN, "0.00346"),
-        (-12.3456, NAN, "−12.3"),
-        (0.0, NAN, "0"),
         # No mean.
         (NAN, NAN, "NaN"),
     ],
@@ -57,11 +46,8 @@ def test_mean_and_interval_by_hand(mean, half, text):
     ("values", "text"),
     [
         ((0.5, 0.012, 3, 3), "0.500 ± 0.012"),
-        ((0.5, NAN, 1, 1), "0.5"),
-        ((0.5, NAN, 2, 3), "0.5 (NaN: 1 of 3)"),
         ((0.5, NAN, 1, 3), "0.5 (NaN: 2 of 3)"),
         ((0.5, 0.012, 3, 5), "0.500 ± 0.012 (NaN: 2 of 5)"),
-        ((0.5, 0.0, 3, 5), "0.5 ± 0 (NaN: 2 of 5)"),
         ((1e-7, 2e-9, 3, 4), "(1.000 ± 0.020)·10^−7 (NaN: 1 of 4)"),
         ((NAN, NAN, 0, 3), "NaN (3 of 3)"),
         ((NAN, NAN, 0.0, 3.0), "NaN (3 of 3)"),  # as a CSV with gaps gives them
@@ -76,17 +62,11 @@ def test_values_that_are_not_finite_are_counted(values, text):
     [
         # Even to 1.2: with the longer side.
         ((3.0, 2.0, 4.0), "3.0 ± 1.0"),
-        ((-0.602, -0.612, -0.592), "−0.602 ± 0.010"),
         ((1.0, 1 / 1.19, 1.19), "1.00 ± 0.19"),
-        ((0.0036, 0.00325, 0.004), "0.00360 ± 0.00040"),
-        ((0.5, 0.5, 0.5), "0.5 ± 0"),
         ((0.0, 0.0, 0.0), "0"),
         # Both ends.
         ((1.0, 1 / 1.21, 1.21), "1.0 (0.83 to 1.2)"),
         ((7.1, 2.9, 17.0), "7.1 (2.9 to 17)"),
-        ((0.42, 0.0, 1.0), "0.42 (0 to 1.0)"),
-        ((0.99977, 0.99937, 1.0), "0.99977 (0.99937 to 1.0000)"),
-        ((123.0, 83.4, 180.9), "120 (83 to 180)"),
         ((1e-5, 1e-7, 1e-3), "1.0·10^−5 (1.0·10^−7 to 0.0010)"),
         ((2e5, 9.96e4, 4e5), "2.0·10^5 (1.0·10^5 to 4.0·10^5)"),
         # As many digits as plus_minus has: no more could be seen.
@@ -126,10 +106,8 @@ def test_what_is_shown_is_the_number_rounded(m, e, width, below, sign):
     [
         (3.14159, 3, "3.14"),
         (0.5, 3, "0.5"),
-        (-0.602, 3, "−0.602"),
         (1234.5, 3, "1.23e+03"),
         (3.3e-07, 2, "3.3e−07"),
-        (0, 3, "0"),
         (48, 3, "48"),
         (INF, 3, "inf"),
         (NAN, 3, "NaN"),
@@ -149,11 +127,3 @@ def test_a_number_in_few_digits(value, digits, text):
 )  # fmt: skip
 def test_a_share_as_a_percentage(share, text):
     assert percent(share) == text
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"), [([1.0, 3.0, 2.0], 3), ([NAN, 1.0], 1), ([NAN], NAN), ([], NAN)]
-)
-def test_the_largest_finite_value(values, expected):
-    rows = [{"x": value} for value in values]
-    assert largest(rows, "x") == pytest.approx(expected, nan_ok=True)

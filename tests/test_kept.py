@@ -45,12 +45,6 @@ def test_one_too_few_and_one_too_many_are_named(kept, name):
     }
 
 
-def test_an_archive_may_have_what_is_shown_alone(kept):
-    (kept / "bundles/gpu.tar.gz").unlink()
-    (kept / "bundles").rmdir()
-    assert list(differences(kept)) == []
-
-
 @pytest.mark.parametrize("text", [None, "nonsense\n", b"\xff\xfe"])
 def test_without_a_list_nothing_is_trusted(kept, text):
     (kept / SUMS).unlink()

@@ -47,14 +47,6 @@ def python(tmp_path):
     return file
 
 
-def test_setup_says_sizes_before_it_downloads_and_every_stage(make, python):
-    lines = make("setup", f"PYTHON={python}").splitlines()
-    first_call = next(n for n, line in enumerate(lines) if line.startswith("pip "))
-    assert any(" GB" in line for line in lines[:first_call])
-    assert [line[:6] for line in lines if " of 3:" in line] == ["1 of 3", "2 of 3", "3 of 3"]
-    assert "--quiet" not in lines[first_call]  # so that pip shows its own progress
-
-
 def test_setup_hands_arguments_on_to_pip(make, python):
     lines = make("setup", f"PYTHON={python}", "PIP_ARGS=--extra-index-url URL").splitlines()
     calls = [line for line in lines if line.startswith("pip ")]
@@ -65,17 +57,6 @@ def test_setup_hands_arguments_on_to_pip(make, python):
 def test_an_environment_that_is_complete_is_not_made_again(make, python):
     make("setup", f"PYTHON={python}")
     assert "pip" not in make("setup", f"PYTHON={python}")
-
-
-# --- dry-runs ------------------------------------------------------------------------------------
-
-
-def test_every_dry_run_counts_the_cells_that_it_plans(make):
-    """tests/dry_run.py fails where it plans fewer: tests/workflow/test_workflow.py."""
-    said = make("--dry-run", "--old-file", ".venv/.complete", "dry-runs").splitlines()
-    lines = [line for line in said if not line.startswith("make")]  # what `make test` adds
-    assert len(lines) == 5
-    assert all("/python tests/dry_run.py" in line for line in lines)
 
 
 # --- clean ---------------------------------------------------------------------------------------
@@ -118,17 +99,3 @@ def test_clean_deletes_what_was_made_and_spares_what_was_carried(make, tmp_path)
     left = {str(f.relative_to(tmp_path)) for f in tmp_path.rglob("*") if f.is_file()}
     assert left == {*CARRIED, "Makefile", "requirements.txt", "pyproject.toml"}
     assert not (tmp_path / "results/compare").exists()
-
-
-def test_clean_leaves_no_empty_folder_of_a_preset(make, tmp_path):
-    for name in ("results/smoke/runs/a", "results/paper/tables/a"):
-        (tmp_path / name).mkdir(parents=True)
-    make("clean")
-    assert sorted(path.name for path in (tmp_path / "results").iterdir()) == []
-
-
-@pytest.mark.skipif(not (PROJECT / ".git").exists(), reason="not a clone")
-@pytest.mark.parametrize("name", ["report.html", "report.zip", "results/compare/a.png"])
-def test_git_ignores_what_commands_leave(name):
-    command = ["git", "check-ignore", "--quiet", name]
-    assert subprocess.run(command, cwd=PROJECT, check=False).returncode == 0

@@ -5,24 +5,17 @@ import json
 import math
 import re
 import shutil
-import sys
-from functools import partial
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import report_helpers
-from fathom.cli import main
-from fathom.report import paper
 from fathom.report.paper import as_literal, as_typst, write_paper, write_source
-from fathom.report.verify import verify
 from fathom.settings import ConfigError
 from fathom.system.text import printable
 from report_helpers import (
     IMAGES,
     TEXT,
-    analyze_runs,
     by_recipe,
     rows_of,
     study_config,
@@ -41,24 +34,6 @@ def typst():
 
 
 # --- text ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "source"),
-    [
-        ("hc", '#"hc";'),
-        ('a "b"', r'#"a \"b\"";'),
-        ("a\\b", r'#"a\\b";'),
-        ("#x $ * _ ` @ < > [ ]", '#"#x $ * _ ` @ < > [ ]";'),
-        ("a\nb", r'#"a\\nb";'),
-        ("", ""),
-        ("near 10^-0.6 at", '#"near 10";#super("−0.6");#" at";'),
-        ("(3.40 ± 0.51)·10^−4", '#"(3.40 ± 0.51)·10";#super("−4");'),
-        ("x^2", '#"x^2";'),
-    ],
-)
-def test_text_becomes_a_string_of_typst(text, source):
-    assert as_typst(text) == source
 
 
 def of_typst(typst, expression):
@@ -85,25 +60,6 @@ def test_typst_reads_back_what_was_written(typst):
 @pytest.fixture(scope="module")
 def folder_of_paper(pytestconfig):
     return pytestconfig.rootpath / "report/paper"
-
-
-def statements(file):
-    lines = file.read_text(encoding="utf-8").splitlines()
-    return [line for line in lines if line.strip() and not line.lstrip().startswith("//")]
-
-
-def test_the_style_holds_no_words(folder_of_paper):
-    """So no number of its own can be read as a result: there is no prose that it could be in."""
-    text = "\n".join(statements(folder_of_paper / "style.typ"))
-    assert "[" not in text
-    strings = {s for s in re.findall(r'"([^"]*)"', text) if " " in s}
-    assert strings == {"Libertinus Serif", "DejaVu Sans Mono"}
-
-
-def test_formulas_are_formulas_alone(folder_of_paper):
-    for line in statements(folder_of_paper / "formulas.typ"):
-        assert re.fullmatch(r"#let [A-Za-z-]+ = \$[^$]*\$", line)
-        assert set(re.findall(r"[0-9.]*[0-9]", line)) <= {"0", "1", "2", "10"}, line
 
 
 # --- worlds of runs --------------------------------------------------------------------------
@@ -184,25 +140,6 @@ def test_the_paper_says_what_the_tables_hold(source, published):
     assert "Not measured here: no study of images was run." in text
 
 
-def test_labels_are_not_escaped_as_html(source):
-    text = source(labels={"hc_paper": "the papers' HC"}, **SMALL)
-    assert "Those are the papers' HC and mhc_paper here" in text
-    assert "&#" not in text
-
-
-def test_without_a_claim_the_paper_begins_with_its_own_studies(source, few):
-    own = few.model_copy(update={"claims": [], "headline": None, "questions": []})
-    own_studies = {
-        "depth-mlx": {"part": None, "description": "Two connections."},
-        "depth-torch": {"part": None, "description": "The same again."},
-    }
-    text = source(published=own, **SMALL, **own_studies)
-    opening = text.partition("= Results")[0]
-    assert "“depth-mlx” compares hc and mhc. Two connections." in opening
-    assert "demonstrations" not in opening
-    assert "The first network" not in opening
-
-
 def test_without_any_run_the_paper_says_so(source, published):
     text = source(lambda cell: None, published, **SMALL)
     assert "Nothing was run here, so nothing can be said." in text
@@ -213,54 +150,6 @@ def test_without_any_run_the_paper_says_so(source, published):
     assert f"{claims} are not measured" in text
     assert f"{claims} claims have no test that could be made, {claims - 2} of them for" in text
     assert "only a part of the tests" not in text
-
-
-@pytest.mark.parametrize(
-    ("gains", "said"),
-    [
-        ((-6.0, -12.0, -24.0), "No, the gain does not grow with depth. Over"),
-        ((6.0, 30.0, 6.5), "This is not established: the gain may not grow, or not along a line."),
-    ],
-)
-def test_the_answer_on_the_gain_of_hc_is_that_of_its_test(source, monkeypatch, gains, said):
-    gain_at = dict(zip((12, 24, 48), gains, strict=True))
-
-    def row(config, cell, loss, usual=report_helpers.row_of):
-        return {**usual(config, cell, loss), "gain_final": gain_at[cell.depth]}
-
-    monkeypatch.setattr(report_helpers, "row_of", row)
-    text = source(variants=["hc"], backends=["mlx"], **{"depth-torch": {"depths": [12]}})
-    assert said in text
-    assert "the gain of hc changes by" in text
-
-
-SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"></svg>'
-PNG = bytes.fromhex(
-    "89504e470d0a1a0a0000000d49484452000000010000000108000000003a7e9b55"
-    "0000000a49444154789c636000000002000148afa4710000000049454e44ae426082"
-)
-
-
-def test_a_study_that_was_not_run_is_named_and_figures_are_vectors_where_there_are_any(
-    source, tmp_path
-):
-    folder = tmp_path / "results/figures/depth-torch/torch"
-    folder.mkdir(parents=True)
-    (folder / "depth_scaling.svg").write_text(SVG)
-    overview = tmp_path / "results/figures/overview"
-    overview.mkdir()
-    for file in (folder / "depth_scaling.png", overview / "score_against_depth.png"):
-        file.write_bytes(PNG)
-    ran = {"seeds": [0], **SMALL}
-    text = source(lambda cell: by_recipe(cell) if cell.study == "depth-torch" else None, **ran)
-    assert "“depth-mlx” was not run." in text
-    assert "[depth-mlx (not run)]" in text
-    assert "Shares of variance are not measured here" in text
-    assert "Without intervals, for want of seeds: “depth-torch”." in text
-    assert "[1]" in text  # of mhc
-    assert '#drawing("figures/depth-torch/torch/depth_scaling.svg"' in text
-    assert '#drawing("figures/overview/score_against_depth.png"' in text
-    assert "@fig-gain" in text
 
 
 def test_a_backend_that_was_not_run_is_named_and_texts_of_run_folders_do_nothing(source):
@@ -315,20 +204,6 @@ def test_every_kind_of_study_has_a_section(few, folder_of_paper, tmp_path):
         assert (folder / "fathom.pdf").read_bytes().startswith(b"%PDF")
 
 
-def test_limits_have_the_most_steps_of_any_network(few, folder_of_paper, tmp_path):
-    """As numbers, of which 1000 is more than 900, and also where a variant has steps of its own."""
-    longer = {"variants": ["mhc", {"longer": {"connection": "mhc", "steps": 1000}}]}
-    config = config_with(tmp_path, ("few", "many"), few={"steps": 900}, many=longer)
-    cells = [("few", "mhc"), ("many", "mhc"), ("many", "longer")]
-    rows = [run(study=study, depth=4, variant=variant, loss_final=1.0) for study, variant in cells]
-    folder = write_tables(config, few, rows, [])
-    write_source(config, few, folder_of_paper, folder, folder / "figures", tmp_path / "source")
-    text = shown_in((tmp_path / "source/paper.typ").read_text(encoding="utf-8"))
-    limits = text[text.index("= Limits") :]
-    assert "1000 steps" in limits
-    assert "900 steps" not in limits[: limits.index("*Platforms.*")]
-
-
 # --- the PDF ---------------------------------------------------------------------------------
 
 
@@ -360,62 +235,3 @@ def test_what_typst_cannot_read_is_one_line(typst, small, few, folder_of_paper, 
     with pytest.raises(ConfigError, match=r"paper\.typ\.j2: typst: unknown variable: strange"):
         write_paper(config, few, copy, folder, folder / "figures")
     assert not (folder / "fathom.pdf").exists()
-
-
-def test_a_misspelt_name_is_found_by_its_line(small, few, folder_of_paper, tmp_path):
-    config, folder = small
-    shutil.copytree(folder_of_paper.parent / "templates", tmp_path / "templates")
-    copy = shutil.copytree(folder_of_paper, tmp_path / "paper")
-    template = copy / "paper.typ.j2"
-    text = template.read_text(encoding="utf-8")
-    template.write_text("{{ verdcts }}\n" + text, encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"paper\.typ\.j2: line 1: 'verdcts' is undefined"):
-        write_source(config, few, copy, folder, folder / "figures", tmp_path / "source")
-
-
-def test_without_typst_the_command_says_so_in_one_line(monkeypatch, pytestconfig, capsys):
-    monkeypatch.chdir(pytestconfig.rootpath)
-    monkeypatch.setitem(sys.modules, "typst", None)
-    with pytest.raises(SystemExit) as ended:
-        main(["paper"])
-    assert ended.value.code == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line == (
-        "fathom: this needs typst, which is not installed here; "
-        "pip install -e '.[workflow]' brings it"
-    )
-
-
-@pytest.fixture
-def problems(few, folder_of_paper, tmp_path):
-    """(the folder of results of which nothing was trained, a function: problems of its paper)."""
-    config = study_config(tmp_path / "results", **SMALL, seeds=[0])
-    templates = tmp_path / "templates"
-    templates.mkdir()
-    (templates / "A.md.j2").write_text("# A\n")
-    shutil.copy(folder_of_paper.parent / "templates/words.j2", templates)
-    shutil.copytree(folder_of_paper, tmp_path / "paper")
-
-    def found():
-        problems = verify(config, few, templates).problems
-        return [problem for problem in problems if "fathom.pdf" in problem]
-
-    folder = analyze_runs(config, few)
-    return (
-        folder,
-        found,
-        partial(write_paper, config, few, paper.paper_of(templates), folder, folder / "figures"),
-    )
-
-
-def test_verify_makes_the_paper_again_if_it_can(typst, problems, monkeypatch):
-    folder, found, write = problems
-    file = folder / "fathom.pdf"
-    assert found() == [f"{file}: missing"]
-    write()
-    assert found() == []
-    file.write_bytes(file.read_bytes() + b"\n")
-    assert found() == [f"{file}: is not what its inputs give"]
-    monkeypatch.setitem(sys.modules, "typst", None)
-    (problem,) = found()
-    assert problem.startswith(f"{file}: not checked, since typst is not installed")

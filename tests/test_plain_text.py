@@ -7,11 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from fathom.report.records import group_uncounted
-from fathom.report.render import as_prose, escape_markdown, escape_rows, escape_words
+from fathom.report.render import as_prose, escape_markdown, escape_words
 from fathom.system.errors import fail
 from fathom.system.text import printable
-from tables_helpers import frame, run
 
 # A parser of its own, with tables and links like GitHub's.
 MARKDOWN = MarkdownIt("commonmark").enable(["table", "strikethrough"])
@@ -49,12 +47,6 @@ def test_markdown_shows_any_text(text):
     assert shows(escape_markdown(text), printable(text))
 
 
-@pytest.mark.parametrize("text", ["https://example.org", "www.example.org", "a@example.org", "$x$"])
-def test_what_only_github_makes_something_of_is_escaped(text):
-    assert text not in escape_markdown(text)
-    assert shows(escape_markdown(text), text)
-
-
 BLOCKS = [
     "# x", "###### x", "#", "- x", "+ x", "* x", "1. x", "12) x", "> x", "```", "~~~ x", "---",
     "* * *",
@@ -75,44 +67,10 @@ def test_a_description_begins_no_block_and_ends_no_cell(begin, text):
     assert shows(shown, " ".join(text.split()))
 
 
-@pytest.mark.parametrize(
-    "text", ["`mhc` at 48 layers", "**bold**", "-1 is", "#1", "3.5 times", r"a \| b"]
-)
-def test_markdown_of_a_description_stays(text):
-    assert as_prose(text) == text
-
-
 @pytest.mark.parametrize("text", HOSTILE)
 def test_words_are_escaped_but_for_underscores_inside_them(text):
     assert shows(escape_words(text), text)
     assert escape_words("H_res of mhc_paper, _x_") == r"H_res of mhc_paper, \_x\_"
-
-
-@given(st.text(st.sampled_from("a_\\`*é |"), min_size=1).map(lambda text: f"x{text}x"))
-def test_any_words_are_shown(text):
-    assert shows(escape_words(text), text)
-
-
-@pytest.mark.parametrize("text", ["a ` b", "a * b", "`a` ` b", "a `*` *b* c*"])
-def test_a_mark_alone_pairs_with_none_that_follows(text):
-    inline = MARKDOWN.parse(f"{as_prose(text)} `c` **d**\n")[1]
-    types, shown = zip(*((piece.type, piece.content) for piece in inline.children), strict=True)
-    assert shown[types.index("strong_open") + 1] == "d"
-    assert [word for word, kind in zip(shown, types, strict=True) if kind == "code_inline"][
-        -1
-    ] == "c"
-
-
-def test_names_of_devices_stay_readable():
-    assert escape_markdown("AMD EPYC 7763 64-Core (R), 2.0.0+cpu") == (
-        "AMD EPYC 7763 64-Core (R), 2.0.0+cpu"
-    )
-
-
-def test_why_a_run_is_left_out_is_escaped_in_the_report():
-    cells = frame(run(status="stale", reason="code differs: fathom.x:<b>|\x1b[2J"))
-    (row,) = escape_rows(group_uncounted(cells))
-    assert row["reason"] == r"code differs: fathom.x:\<b\>\|\\x1b\[2J"
 
 
 @pytest.mark.parametrize("mark", ["\x1b[2J", "\x9b2J", "\r", "\u202e", "\u2028", "\x07", "\u200b"])

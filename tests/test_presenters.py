@@ -4,31 +4,19 @@ import dataclasses
 import math
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from markupsafe import Markup
 
 from fathom.analysis.claims.evidence import Judgement
 from fathom.analysis.tables import summary_table
 from fathom.report.presenters import StudyPresenter
-from fathom.report.records import group_uncounted
 from fathom.report.render import environment_of
-from fathom.report.verdicts import VerdictsPresenter, estimate, needed
+from fathom.report.verdicts import estimate, needed
 from report_helpers import IMAGES, TEXT
-from run_helpers import GPU_PLATFORM, config_with
+from run_helpers import config_with
 from tables_helpers import frame, run
 
 NAN = math.nan
-
-
-def test_what_is_not_counted_is_grouped():
-    stale = {"status": "stale", "reason": "code differs"}
-    rows = [run(), *(run(seed=s, **stale) for s in (1, 2)), run(backend="mlx", status="missing")]
-    groups = group_uncounted(frame(rows))
-    assert [(g["backend"], g["status"], g["reason"], g["cells"]) for g in groups] == [
-        ("torch", "stale", "code differs", 2),
-        ("mlx", "missing", "", 1),
-    ]
 
 
 # --- what a template may ask of a study ------------------------------------------------------
@@ -39,44 +27,6 @@ def present(*rows, **changes):
     cells = frame(*rows)
     tables = {"cells": cells, "summary": summary_table(cells)}
     return StudyPresenter("a", config_with(**changes).studies["a"], tables)
-
-
-def test_a_study_knows_what_was_measured_of_it():
-    study = present(
-        run(variant="mhc", depth=16), run(variant="baseline", depth=4), run(study="b", depth=99),
-        run(variant="mhc", depth=16, seed=1), run(backend="mlx", status="stale"),
-    )  # fmt: skip
-    assert study.is_measured
-    assert study.variants == ["baseline", "mhc"]  # in the config's order, without hc
-    assert study.depths == [4, 16]
-    assert study.seeds == 2  # of 16 layers
-    assert [platform.name for platform in study.platforms] == ["torch"]
-    assert study.backends_not_run == ["mlx"]
-    assert not present(run(study="b")).is_measured
-
-
-def test_what_failed_is_counted_over_all_platforms():
-    study = present(
-        run(), run(seed=1, outcome="diverged"), run(seed=2, outcome="at chance"),
-        run(outcome="at chance", machine=GPU_PLATFORM), run(outcome="diverged", depth=16),
-        run(depth=4),
-    )  # fmt: skip
-    assert study.failed("mhc", 8) == (3, 4)
-    assert study.failed("mhc", 16) == (1, 1)
-    assert study.failed("hc", 8) == (0, 0)
-    found = [(row["depth"], row["platform"].machine) for row in study.failures()]
-    assert found == [(8, ""), (8, GPU_PLATFORM), (16, "")]
-    assert study.limit("mhc") == (4, 8)
-
-
-def test_maxima_are_those_of_runs_that_learned():
-    study = present(
-        run(grad_norm_max=1.0), run(seed=1, grad_norm_max=2.0),
-        run(seed=2, grad_norm_max=9.0, outcome="diverged"),
-    )  # fmt: skip
-    assert study.maxima("mhc", ["grad_norm_max"]) == {"grad_norm_max": 2.0}
-    assert study.maxima("mhc", ["grad_norm_max", "stream_difference_max"]) is None
-    assert study.maxima("hc", ["grad_norm_max"]) is None
 
 
 @pytest.mark.parametrize(
@@ -97,26 +47,6 @@ def test_a_value_is_a_mean_or_what_stood_in_its_way(metric, outcome, values, tex
     study = present([run(seed=i, outcome=outcome, **{metric: v}) for i, v in enumerate(values)])
     ((_, row),) = study.rows.items()
     assert study.format(row, metric) == text
-
-
-def test_metrics_that_runs_do_not_have_and_constants_have_no_table():
-    def of(variant, gain, depth=8, **values):
-        return run(variant=variant, depth=depth, gain_final=gain, grad_norm_max=depth, **values)
-
-    study = present(
-        of("baseline", 0.0), of("hc", 1.5), of("mhc", NAN, outcome="diverged"),
-        of("baseline", 0.0, 16), of("hc", 2.5, 16), of("mhc", NAN, 16, status="missing"),
-        of("hc", 3.5, 32),
-    )  # fmt: skip
-    table = study.metric_table("gain_final")
-    assert (table["columns"], table["zeros"]) == (["hc", "mhc"], ["baseline"])
-    texts = [[c and study.format(c, "gain_final") for c in row["cells"]] for row in table["rows"]]
-    assert texts == [["1.5", "NaN (1 of 1)"], ["2.5", None], ["3.5", ""]]  # no mhc is asked for
-    gain, events, norm = (metrics for _, metrics in study.evidence())
-    assert gain == ["gain_final"]  # nothing has a gain at the first step
-    assert [study.constant(name) for name in events] == [0]
-    assert norm[0] == "grad_norm_max"
-    assert study.constant("grad_norm_max") is None
 
 
 def scored(task, scores, depth=8, **values):
@@ -149,82 +79,6 @@ def test_an_oracle_is_beaten_by_the_whole_interval(bits, beaten):
     """2.8 ± 0.5 holds the 2.9 of the trigram."""
     (best,) = present(scored("text", {"mhc": bits}, trigram_bpc=2.9), a=TEXT).best()
     assert (best["oracle"], best["beaten"]) == (2.9, beaten)
-
-
-def test_leaders_are_best_on_every_platform_among_runs_that_did_not_diverge():
-    first, last = {"hc": [1.0], "mhc": [2.0]}, {"hc": [2.0], "mhc": [1.0]}
-    rows = [
-        *scored("tokens", first), *scored("tokens", first, backend="mlx"),
-        *scored("tokens", first, 16), *scored("tokens", last, 16, backend="mlx"),
-        *scored("tokens", {"hc": [1.0]}, 4, outcome="diverged"),
-        *scored("tokens", {"baseline": [3.0], "mhc": [2.0]}, 4),
-    ]  # fmt: skip
-    assert present(rows).leaders() == {"mhc": [4], "hc": [8]}
-
-
-def test_the_scale_of_a_study_by_hand():
-    study = present(run(), batch_size={4: 32, 8: 24, 16: 8})
-    assert study.scale == (
-        "V 64, T 8, D 16, H 4, F 32, S 4, B 32 at 4L / 24 at 8L / 8 at 16L, 3 steps, "
-        "lr 0.002 (constant), decay 0"
-    )
-
-
-def claim_row(claim, verdict, **values):
-    return {"claim": claim, "verdict": verdict, "scale": NAN, "confidence": 0.95, **values}
-
-
-def test_scales_and_tests_are_those_of_what_was_measured():
-    claims = pd.DataFrame(
-        [
-            claim_row("a", "reproduced", scale="width 16 for 256"),
-            claim_row("a", "not reproduced", scale="width 16 for 256", confidence=NAN),
-            claim_row("a", "not measured", scale="width 16 for 512", confidence=NAN),
-            claim_row("b", "contradicted"),
-        ]
-    )
-    verdicts = VerdictsPresenter(pd.DataFrame(columns=["claim"]), claims)
-    assert verdicts.scales_of("a") == ["width 16 for 256"]
-    assert verdicts.scales_of("b") == []
-    assert (verdicts.tests, verdicts.tests_with_interval) == (3, 2)
-    assert verdicts.expected_by_chance == pytest.approx(0.1)
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs", "where"),
-    [
-        ("reproduced", "reproduced", ("a", "b")),
-        ("reproduced", "not reproduced", ("a",)),
-        ("contradicted", "reproduced", ("b",)),
-        ("contradicted", "not reproduced", ()),
-        ("reproduced", "not measured", None),
-        ("not measured", "reproduced", None),
-    ],
-)
-def test_where_a_controlled_claim_is_reproduced(ours, theirs, where):
-    row = {"claim": "c", "verdict": ours, "studies": "a", "control_study": "b", "control": theirs,
-           "in_part": False}  # fmt: skip
-    verdicts = VerdictsPresenter(pd.DataFrame([row]), pd.DataFrame(columns=["claim"]))
-    assert [found["reproduced_in"] for found in verdicts.controlled_by("b")] == [where]
-    assert verdicts.controlled_by("a") == []
-    in_part = pd.DataFrame([{**row, "in_part": True}])
-    verdicts = VerdictsPresenter(in_part, pd.DataFrame(columns=["claim"]))
-    assert [found["reproduced_in"] for found in verdicts.controlled_by("b")] == [None]
-
-
-def test_variants_stand_side_by_side_at_the_depth_of_most_with_the_time_of_their_fastest_run():
-    """A step of mhc takes 3 times as long, undisturbed; plain's other run was slowed down."""
-    seconds = {("baseline", 0): 0.2, ("baseline", 1): 0.8, ("mhc", 0): 0.9, ("mhc", 1): 0.6}
-    cells = frame(
-        *(run(variant=v, depth=8, seed=s, score=1.0 if v == "mhc" else 2.0, seconds_per_step=t)
-          for (v, s), t in seconds.items()),
-        run(variant="baseline", depth=4), run(variant="hc", depth=8, outcome="diverged", score=NAN),
-    )  # fmt: skip
-    tables = {"cells": cells, "summary": summary_table(cells)}
-    study = StudyPresenter("a", config_with().studies["a"], tables, plain="baseline")
-    found = {row["variant"]: row["times"] for row in study.side_by_side()}
-    assert list(found) == ["mhc", "baseline", "hc"]
-    assert (found["mhc"], found["baseline"]) == (pytest.approx(3), 1)
 
 
 # --- claims in words -------------------------------------------------------------------------

@@ -20,21 +20,19 @@ from fathom.analysis.claims.questions import (
 )
 from fathom.analysis.effective_depth import effective_depth_table
 from fathom.analysis.effects import effects_table
-from fathom.analysis.tables import read_table, save_tables, summary_table
+from fathom.analysis.tables import summary_table
 from fathom.config import check_config
 from fathom.report.presenters import StudyPresenter
 from fathom.report.questions import (
     MOST_ANSWERS,
     Results,
     answer_all,
-    answers_of,
-    answers_table,
     headline,
 )
 from fathom.report.verdicts import VerdictsPresenter
 from fathom.settings import ConfigError
 from run_helpers import config_with
-from tables_helpers import CHANCE, frame, run, seeds
+from tables_helpers import frame, run, seeds
 
 PUBLISHED = "report/published.yaml"
 LABELS = {"baseline": "plain", "mhc": "the demo's mHC"}
@@ -97,29 +95,6 @@ def test_contrasts_are_answered_together(ours, also, outcome):
     answer = ask(question, results)
     assert (answer.outcome, answer.answer) == (outcome, "so it is")
     assert all(re.fullmatch(r"tables/effects\.csv#L\d", one.link) for one in answer.evidence)
-    if outcome == "worse":
-        share = 100 * (10 ** (sum(map(math.log10, ours)) / 3) - 1) / CHANCE
-        assert share > 0
-        assert [one.text for one in answer.evidence] == [
-            f"{name} against plain, 8 layers: loss over all sequences +{share:.2g} % of its range"
-            for name in ("hc", "the demo's mHC")
-        ]
-
-
-def test_the_deepest_networks_answer_or_those_that_are_asked_for():
-    cells = frame(
-        *(
-            seeds("score", values, variant=variant, depth=depth)
-            for depth, ours in ((8, (0.5, 0.5, 0.5)), (16, (2.0, 2.0, 2.0)))
-            for variant, values in (("mhc", ours), ("baseline", (1.0, 1.0, 1.0)))
-        )
-    )
-    results = results_of(config_of(depths=[8, 16]), cells)
-    question = Effects(kind="effects", pairs=[["mhc", "baseline"]], **ASKED)
-    assert ask(question, results).outcome == "worse"
-    at_8 = question.model_copy(update={"depth": 8})
-    assert ask(at_8, results).outcome == "better"
-    assert answer_all([question.model_copy(update={"study": "b"})], results) == []
 
 
 @pytest.mark.parametrize(
@@ -143,17 +118,6 @@ def test_depth_is_used_where_as_many_plain_layers_are_needed(ours, outcome, word
     assert answer.evidence[0].text.startswith(words)
 
 
-def test_without_a_plain_network_as_deep_more_cannot_be_told():
-    plain = {1: 4.0, 2: 2.0, 4: 1.0}
-    cells = frame(
-        seeds("score", [0.1] * 3, variant="mhc"),
-        *(seeds("score", [loss] * 3, variant="baseline", depth=d) for d, loss in plain.items()),
-    )
-    results = results_of(config_of(depths=[1, 2, 4, 8]), cells)
-    answer = ask(EffectiveDepth(kind="effective_depth", variants=["mhc"], **ASKED), results)
-    assert answer.outcome == "not told"
-
-
 @pytest.mark.parametrize(
     ("outcomes", "outcome", "words"),
     [
@@ -170,26 +134,6 @@ def test_a_limit_is_the_first_depth_at_which_a_run_fails(outcomes, outcome, word
     assert (answer.outcome, answer.evidence[0].text) == (outcome, words)
 
 
-def test_a_whole_contrast_is_asked_by_its_question():
-    contrasts = [{"question": "One?", "pairs": [["mhc", "baseline"]]},
-                 {"question": "Other?", "pairs": [["hc", "baseline"]]}]  # fmt: skip
-    cells = frame(
-        seeds("score", (1.0, 1.0, 1.0), variant="baseline"),
-        seeds("score", (0.4, 0.41, 0.42), variant="mhc"),
-        seeds("score", (2.4, 2.41, 2.42), variant="hc"),
-    )
-    results = results_of(config_of(contrasts=contrasts), cells)
-    for text, outcome in {"One?": "better", "Other?": "worse"}.items():
-        asked = Effects(kind="effects", contrast=text, **ASKED)
-        assert ask(asked, results).outcome == outcome
-
-
-@pytest.mark.parametrize("given", [{}, {"contrast": "One?", "pairs": [("mhc", "hc")]}])
-def test_effects_are_asked_of_pairs_or_of_a_contrast(given):
-    with pytest.raises(ValueError, match="either pairs or contrast"):
-        Effects(kind="effects", **ASKED, **given)
-
-
 def test_a_claim_answers_with_the_test_that_decides():
     verdicts = [("one", "contradicted", "a", ""), ("two", "not measured", "a", "")]
     claims = [
@@ -203,23 +147,6 @@ def test_a_claim_answers_with_the_test_that_decides():
     assert (answer.answer, evidence.test["metric"]) == ("contradicted", "and not there")
     assert answer.evidence[0].link == "tables/claims.csv#L3"
     assert answer_all([question.model_copy(update={"claim": "two"})], results) == []
-
-
-def test_variants_that_use_their_depth_differently_are_answered_together():
-    plain = {1: 4.0, 2: 2.0, 4: 1.0, 8: 0.5}
-    cells = frame(
-        seeds("score", [1.5] * 3, variant="mhc"),
-        seeds("score", [0.5] * 3, variant="hc"),
-        *(seeds("score", [loss] * 3, variant="baseline", depth=d) for d, loss in plain.items()),
-    )
-    results = results_of(config_of(depths=[1, 2, 4, 8]), cells)
-    asked = EffectiveDepth(kind="effective_depth", variants=["hc", "mhc"], **ASKED)
-    answer = ask(asked, results)
-    assert answer.outcome == "mixed"
-    assert [one.text.rpartition(" (")[0] or one.text for one in answer.evidence] == [
-        "8 layers of hc are worth 8",
-        "8 layers of the demo's mHC are worth 2.7",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -247,34 +174,6 @@ def test_the_best_is_the_one_that_is_established_to_gain_most(mhc, hc, outcome, 
     answer = ask(question, results_of(config_of(), cells))
     assert (answer.outcome, answer.answer) == (outcome, f"it is {best}")
     assert answer.evidence[0].text.startswith(f"{best} against plain")
-
-
-def test_the_best_is_sought_at_the_depth_that_most_variants_have():
-    """And not among the one variant that was also run deeper."""
-    cells = frame(
-        *(seeds("score", (1.0, 1.0, 1.0), variant="baseline", depth=d) for d in (8, 16)),
-        *(seeds("score", (0.9, 0.91, 0.92), variant="mhc", depth=d) for d in (8, 16)),
-        seeds("score", (0.4, 0.41, 0.42), variant="hc"),
-    )
-    question = Best(kind="best", variants=["mhc", "hc"], against="baseline", **ASKED)
-    answer = ask(question, results_of(config_of(), cells))
-    assert answer.evidence[0].text.startswith("hc against plain, 8 layers")
-
-
-def test_the_best_is_named_with_its_cost():
-    """Three times as long for a step, of which the plain network takes twice as many."""
-    settings = {"connection": "baseline", "steps": 2 * config_of().studies["a"].steps}
-    config = config_of(variants=["mhc", {"longer": settings}])
-    cells = frame(
-        seeds("score", (1.0, 1.0, 1.0), variant="longer"),
-        seeds("score", (2.0, 2.0, 2.0), variant="mhc"),
-    )
-    seconds = {"longer": 0.1, "mhc": 0.3}
-    question = Best(kind="best", variants=["mhc"], against="longer", **ASKED)
-    (evidence,) = ask(question, results_of(config, cells, seconds=seconds)).evidence
-    assert evidence.text.endswith("% of its range, 1.5 × the time")
-    (evidence,) = ask(question, results_of(config, cells)).evidence
-    assert evidence.text.endswith("% of its range")
 
 
 def test_title_and_answer_follow_from_the_questions_that_decide():
@@ -351,39 +250,18 @@ def test_two_studies_have_one_answer_where_they_agree(of_two, ours, outcome, wor
     assert len({one.link for one in answer.evidence}) == len(about)
 
 
-def test_a_title_may_follow_from_one_of_two_studies(of_two):
-    words = {"better": "It does", "worse": "It does not", "mixed": "Who knows"}
-    answers = answer_all([EACH], of_two(a=WORSE, b=BETTER))
-    for part, title in {"text": "It does not", "state": "It does", None: "Who knows"}.items():
-        deciding = Deciding(decided_by="Does it?", part=part, words=words)
-        above = Headline(asks="Should I?", title=deciding, answer=[deciding], tested="Little.")
-        assert headline(above, answers)["title"] == title
-    only_state = answer_all([EACH], of_two(b=BETTER))
-    of_text = above.model_copy(update={"title": deciding.model_copy(update={"part": "text"})})
-    assert headline(of_text, only_state) is None
-
-
 # --- the questions that are shipped ---------------------------------------------------------------
 
 
-def test_every_answer_is_short_and_every_outcome_has_one(default_config, pytestconfig):
+def test_every_outcome_has_an_answer(default_config, pytestconfig):
     published = load_published(pytestconfig.rootpath / PUBLISHED, default_config)
     assert len(published.questions) <= MOST_ANSWERS
     for question in published.questions:
         assert set(question.answers) >= set(question.outcomes) - {"mixed", "turns"}
-        told = [
-            " ".join(f"{part} {words}" for part in question.parts) or words
-            for words in question.answers.values()
-        ]
-        assert all(len(words.split()) <= 6 for words in told)
     above = published.headline
     asked = {question.question: question for question in published.questions}
     for deciding in (above.title, *above.answer):
         assert set(deciding.words) == set(asked[deciding.decided_by].outcomes)
-        for text in deciding.words.values():
-            assert len(text.split()) <= 25
-    assert len(above.answer) <= 2
-    assert all(text.count(".") == 1 for one in above.answer for text in one.words.values())
 
 
 @pytest.mark.parametrize(
@@ -404,23 +282,3 @@ def test_a_wrong_question_is_refused_by_name(
     (tmp_path / "published.yaml").write_text(text.replace(old, new, 1), encoding="utf-8")
     with pytest.raises(ConfigError, match=re.escape(said)):
         load_published(tmp_path / "published.yaml", default_config)
-
-
-def test_answers_come_back_from_their_table(of_two, tmp_path):
-    """So a kept result answers as it did: outcomes, parts, words and evidence."""
-    claims = [("one", "contradicted", "loss", True, math.nan, "")]
-    judged = results_of(
-        config_of(), frame(run(score=1.0)), [("one", "contradicted", "a", "")], claims
-    )
-    asked = OfClaim(kind="claim", claim="one", question="Is it so?")
-    answers = [*answer_all([EACH], of_two(a=WORSE, b=BETTER)), *answer_all([asked], judged)]
-    save_tables({"answers.csv": answers_table(answers, lambda test: test["metric"])}, tmp_path)
-    again = answers_of(read_table(tmp_path / "answers.csv"))
-    assert [(a.question, a.outcome, a.answer, a.parts) for a in again] == [
-        ("Does it?", "mixed", "text: no; state: yes", {"text": "worse", "state": "better"}),
-        ("Is it so?", "contradicted", "contradicted", {}),
-    ]
-    kept = [(one.text, one.link) for a in again for one in a.evidence]
-    assert kept == [
-        *((one.text, one.link) for one in answers[0].evidence), ("loss", "tables/claims.csv#L2")
-    ]  # fmt: skip

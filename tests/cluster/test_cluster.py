@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from single_node import PROGRAM, working_in
+from single_node import working_in
 
 from fathom.config import installed_backends
 from grid_helpers import copy_project, only
@@ -197,29 +197,6 @@ def without_clocks(row):
     return {name: value for name, value in row.items() if "seconds" not in name}
 
 
-def test_nothing_is_left_when_the_tests_are_killed(new_folder):
-    folder = new_folder()
-    start = (
-        "import subprocess, sys\n"
-        "cluster = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, start_new_session=True)\n"
-        "cluster.wait()\n"
-    )
-    command = [sys.executable, "-c", start, sys.executable, PROGRAM, folder]
-    parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert parent.stdout.readline() == "ready\n"
-    environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
-    sleep = ("sbatch", "--chdir", folder, "--output=/dev/null", "--wrap", "sleep 1000")
-    subprocess.run(sleep, env=environment, check=True, capture_output=True)
-    wait_until(lambda: "sleep" in {name_of(process) for process in working_in(folder)})
-    parent.kill()
-    parent.wait()
-    wait_until(lambda: not folder.exists())  # it is removed when nothing works in it
-
-
-def name_of(process):
-    return from_proc(process, "comm").strip()
-
-
 def commands_in(folder):
     """Command lines of the processes that work in a folder; of what ends meanwhile, nothing."""
     found = (from_proc(process, "cmdline").replace("\0", " ") for process in working_in(folder))
@@ -239,7 +216,3 @@ def wait_until_none(left):
     while found := left():
         assert time.monotonic() < end, found
         time.sleep(0.1)
-
-
-def wait_until(condition):
-    wait_until_none(lambda: [] if condition() else ["the condition does not hold"])

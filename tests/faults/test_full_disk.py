@@ -110,21 +110,6 @@ def test_a_training_that_fills_the_disk_says_so_and_spoils_nothing(trained, disk
     assert trained.numbers(second) == in_pieces
 
 
-@pytest.mark.parametrize("command", ["train", "job"])
-def test_the_other_ways_to_train_say_so_as_well(trained, disk, command):
-    _, cell = trained.config.cells()
-    fill(disk, 16 * KIB)
-    if command == "train":
-        arguments = ["train", "small", "--seed", "1"]
-    else:  # what the workflow calls
-        compute = trained.config.compute.model_dump_json()
-        folder = str(trained.cell_folder(cell))
-        arguments = ["job", trained.config.spec(cell).json(), "--out", folder, "--compute", compute]
-    run_on_full_disk(trained, *arguments)
-    assert trained.validate(cell).status in ("failed", "missing")
-    assert half_written(disk) == []
-
-
 def test_a_bundle_that_does_not_fit_leaves_no_bundle(trained, disk):
     fill(disk, 4 * KIB)
     run_on_full_disk(trained, "bundle", "create", "-o", str(disk / "b.tar.gz"))

@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import sys
-from base64 import urlsafe_b64encode
 from dataclasses import astuple
 from pathlib import Path
 
@@ -119,15 +118,6 @@ does not count; what is not measured is trained here."""
 CURRENT = {cell for cell, (_, status) in SITUATIONS.items() if status == "measured"}
 
 
-REGISTRY = "STEP_METRICS = Registry(\n    {\n"
-NEW_METRIC = f"""def loss_doubled(steps: Steps) -> np.ndarray:
-    return 2 * loss(steps)
-
-
-{REGISTRY}        "loss_doubled": StepMetric("twice the loss", "the loss, doubled", loss_doubled),
-"""
-
-
 @pytest.fixture
 def here(workflow, monkeypatch):
     monkeypatch.chdir(workflow.folder)
@@ -207,22 +197,6 @@ def test_everyone_agrees_on_what_is_current(here):
     for reason in ("optimizer.lr 0.5 → ", "fathom.train:train", "corrupt: metrics.jsonl"):
         assert reason in line
     assert to_train(here) == everyone([])
-
-
-def test_a_new_step_metric_leaves_every_run_current(here):
-    here.edit("src/fathom/metrics.py", REGISTRY, NEW_METRIC)
-    assert to_train(here) == everyone([])
-
-
-def test_a_job_that_snakemake_saw_interrupted_is_trained_again_only_if_it_has_to(here):
-    """Killed after the run was whole, or ended by hand since: Snakemake alone knows of it."""
-    whole, killed = "depth-mlx/2L/hc/mlx/seed0", "depth-mlx/2L/mhc/mlx/seed0"
-    for cell in (whole, killed):
-        for name in runs.RUN_FILES:
-            marker = urlsafe_b64encode(f"results/smoke/runs/{cell}/{name}".encode()).decode()
-            (here.folder / ".snakemake/incomplete" / marker).write_text('{"external_jobid": null}')
-    killed_half_way(killed)
-    assert to_train(here) == everyone([killed])
 
 
 def test_a_run_of_another_spec_is_replaced_only_when_asked(here, capsys):

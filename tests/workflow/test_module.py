@@ -4,9 +4,8 @@ import shutil
 import subprocess
 
 import pytest
-import yaml
 
-from conftest import Workflow, copy_of_project, own_lines
+from conftest import Workflow, copy_of_project
 from grid_helpers import PROJECT, only
 
 pytestmark = pytest.mark.slow
@@ -41,28 +40,6 @@ def smoke(workflow, *arguments, environment=None):
     return done.stdout + done.stderr
 
 
-def test_the_catalog_finds_what_its_standard_asks_for():
-    usage = yaml.safe_load((PROJECT / ".snakemake-workflow-catalog.yml").read_text())["usage"]
-    assert usage["software-stack-deployment"] == {"conda": True}
-    assert usage["report"] is True
-    readme = (PROJECT / "README.md").read_text().lower()
-    assert "snakemake" in readme
-    assert "workflow" in readme
-    assert (PROJECT / "workflow/Snakefile").is_file()
-    assert (PROJECT / "config/README.md").is_file()
-    assert (PROJECT / "config/config.yaml").resolve() == PROJECT / "config.yaml"
-
-
-def test_all_is_the_default_unless_the_workflow_around_has_a_first_rule(tmp_path):
-    workflow = deployed(tmp_path, f'"{PROJECT / "workflow/Snakefile"}"')
-    assert "run_tables" in smoke(workflow, "-n")
-    file = tmp_path / "workflow/Snakefile"
-    file.write_text(f"rule mine:\n    output: 'mine.txt'\n    shell: 'x'\n\n{file.read_text()}")
-    plan = smoke(workflow, "-n")
-    assert "mine" in plan
-    assert "run_tables" not in plan
-
-
 def test_as_a_module_it_makes_tables_and_reports_in_an_empty_folder(tmp_path):
     workflow = deployed(tmp_path, f'"{PROJECT / "workflow/Snakefile"}"')
     smoke(workflow, "all")
@@ -78,16 +55,6 @@ def test_as_a_module_it_makes_tables_and_reports_in_an_empty_folder(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} <= {
         "config", "workflow", "cut.yaml", "results", ".snakemake",
     }  # fmt: skip
-
-
-def test_a_module_with_a_wrong_config_says_so_in_one_line(tmp_path):
-    workflow = deployed(tmp_path, f'"{PROJECT / "workflow/Snakefile"}"')
-    with (tmp_path / "config/config.yaml").open("a") as config:
-        config.write("stidues: {}\n")
-    done = workflow.snakemake("all", "-n", "--cores", "1")
-    assert done.returncode == 1
-    (line,) = own_lines(done)
-    assert "unknown key 'stidues'; did you mean 'studies'?" in line
 
 
 def test_of_a_repository_on_a_host_all_files_are_unpacked(tmp_path):

@@ -9,7 +9,6 @@ import sys
 import pytest
 
 from conftest import SMOKE
-from fathom.config.study import RESERVED_NAMES
 from grid_helpers import PROJECT, copy_project, only
 
 pytestmark = pytest.mark.slow
@@ -32,14 +31,6 @@ def test_everything_on_a_command_line_is_quoted(file):
         fields = re.findall(r"\{(.*?)\}", command)
         assert fields
         assert [field for field in fields if not field.endswith(":q")] == []
-
-
-def test_no_study_has_the_name_of_a_rule():  # which have an underscore, or are reserved
-    rules = {
-        name for file in RULES for name in re.findall(r"^ *rule (\w+):", file.read_text(), re.M)
-    }
-    assert {"all", "train", "tables", "reports"} <= rules
-    assert {name for name in rules if "_" not in name} <= RESERVED_NAMES
 
 
 def test_project_interpreter_results_and_temporary_folder_may_have_any_name(tmp_path):

@@ -7,7 +7,6 @@ import sys
 import pandas as pd
 import pytest
 
-from conftest import own_lines
 from reference_helpers import pixels_apart
 
 pytestmark = pytest.mark.slow
@@ -39,14 +38,6 @@ def rows(file):
     """Of a table as it is written, without what says where its numbers are from."""
     table = pd.read_csv(file, dtype=str, keep_default_na=False)
     return table.drop(columns=["platform", "machine", "status"], errors="ignore").to_dict("records")
-
-
-def test_without_any_run_one_line_says_so(fresh):
-    for target in ("all", "depth-mlx"):
-        result = fresh.snakemake("-n", target, "--configfile", *CONFIG[1:], *ALONE)
-        assert result.returncode == 1
-        (line,) = own_lines(result)
-        assert line.startswith("fathom: results/smoke/imported: holds no run of this config, ")
 
 
 def test_imported_runs_are_rendered_alone(finished, fresh):

@@ -90,21 +90,3 @@ def test_the_advice_of_verify_fixes_everything(workflow, monkeypatch, capsys):
     assert (status, lines) == (0, [lines[0]])
     assert lines[0].startswith("verified: 10 runs, ")
     assert derived(workflow.folder) == before
-
-
-def test_an_edited_figure_is_found_after_another_run_and_drawn_again(workflow, monkeypatch, capsys):
-    """Snakemake writes the reports again, since a figure is newer, and leaves the figure."""
-    before = derived(workflow.folder)
-    figure = workflow.folder / "results/smoke/figures/overview/published.png"
-    figure.write_bytes(figure.read_bytes()[:-1])
-    workflow.smoke("all")
-    status, lines = verify(workflow.folder, monkeypatch, capsys)
-    assert status == 1
-    assert lines[0] == (
-        "fathom: results/smoke/figures/overview/published.png: was modified after it was drawn"
-    )
-    repaired(workflow, lines)
-    assert verify(workflow.folder, monkeypatch, capsys)[0] == 0
-    assert derived(workflow.folder) == before
-    # The target reads the same config, with its changes; of this cut nothing is made.
-    assert "verified: 4 runs\n" in workflow.smoke("verify", "--config", "depths=[3]").stdout

@@ -6,7 +6,6 @@ import shutil
 
 import pytest
 
-from conftest import own_lines
 from fathom.runs import folder as runs
 
 pytestmark = pytest.mark.slow
@@ -90,19 +89,3 @@ def test_what_agrees_is_shown_and_what_differs_is_left_out(workflow):
     workflow.smoke("replay")
     receipt = json.loads((results / "replay/depth-torch/torch.json").read_text())
     assert [r["outcome"] for r in receipt["replays"]] == ["differs"]
-
-
-def test_without_such_runs_there_is_no_replay(finished):
-    assert replays(finished.planned("replay")) == []
-
-
-def test_a_damaged_receipt_is_refused_in_one_line(workflow):
-    results = workflow.folder / "results/smoke"
-    carry(results, "torch")
-    (results / "replay/depth-torch").mkdir(parents=True)
-    (results / "replay/depth-torch/torch.json").write_text("{")
-    result = workflow.snakemake("-n", "--configfile", "workflow/presets/smoke.yaml", "grid.yaml")
-    assert result.returncode == 1
-    (line,) = own_lines(result)
-    assert line.startswith("fathom: results/smoke/replay/depth-torch/torch.json: not valid JSON")
-    assert line.endswith("; delete it, then run: fathom replay")

@@ -9,7 +9,6 @@ import math
 import os
 import re
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -84,30 +83,6 @@ def test_the_profile_trains_a_cell_of_a_backend_that_only_the_cluster_has(fresh,
     options = " ".join(json.loads(submitted))
     for asked in ("-A physics", "-p long", "-t 10", "--mem 2000", "--cpus-per-task=1"):
         assert asked in options
-
-
-REFUSAL = "Requested time limit is invalid (missing or exceeds some limit)"
-
-
-@pytest.mark.parametrize("group", [10, 1])
-def test_what_slurm_says_when_it_refuses_jobs_is_shown_once(fresh, slurm, group):
-    """And not the command of each job, nor three times each of its cells."""
-    environment, _ = slurm
-    refuse = f"#!/bin/sh\necho 'sbatch: error: {REFUSAL}' >&2\nexit 1\n"
-    Path(environment["PATH"].partition(os.pathsep)[0], "sbatch").write_text(refuse)
-    options = (*PROFILE, *WITHOUT_ACCOUNTING, "--group-components", f"cells={group}")
-    cut = {"seeds": [0], "backends": ["torch"]}
-    cells = load_config([PROJECT / "config.yaml"], cut).cells()
-    wanted = [cell for cell in cells if cell.study == "depth-torch"]
-    assert len(wanted) > group
-    words = [f"{key}={json.dumps(value)}" for key, value in cut.items()]
-    result = fresh.snakemake("depth-torch", *options, "--config", *words, environment=environment)
-    assert result.returncode == 1
-    text = result.stdout + result.stderr
-    assert text.count(REFUSAL) == 1
-    assert "empty file" not in text
-    assert text.count("] train ") == len(wanted)
-    assert len([line for line in text.splitlines() if not line.startswith("[")]) < 30
 
 
 @pytest.mark.parametrize(("preset", "group"), [(None, 40), ("paper", 1)])

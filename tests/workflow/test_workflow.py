@@ -6,8 +6,6 @@ import json
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 import zipfile
 from collections import Counter
 from pathlib import Path
@@ -15,7 +13,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from conftest import SMOKE, copy_of_project, own_lines
+from conftest import SMOKE, own_lines
 from fathom import cli
 from fathom.config import installed_backends, load_config
 from grid_helpers import PROJECT
@@ -101,29 +99,6 @@ def test_the_config_that_a_run_used_is_kept_as_every_command_reads_it(finished, 
 
 
 @pytest.mark.slow
-def test_a_deleted_file_brings_back_its_cell_and_what_depends_on_it(workflow):
-    metrics = workflow.folder / "results/smoke" / CELL / "metrics.jsonl"
-    metrics.unlink()
-    jobs = workflow.planned("all")
-    assert trained(jobs) == [CELL]
-    assert rules(jobs) == {"train"} | COLLECTORS
-    workflow.smoke(f"results/smoke/{CELL}/metrics.jsonl")
-    assert len(metrics.read_text().splitlines()) == 4
-
-
-@pytest.mark.parametrize(
-    ("target", "cells"),
-    [
-        (f"results/smoke/{CELL}/metrics.jsonl", [CELL]),
-        ("depth-torch", [f"runs/depth-torch/2L/mhc/{name}/seed0" for name in BACKENDS]),
-    ],
-)
-def test_a_cell_and_a_study_are_targets(untouched, target, cells):
-    jobs = untouched.planned(target)
-    assert (trained(jobs), rules(jobs)) == (cells, {"train"})
-
-
-@pytest.mark.slow
 def test_a_cell_that_is_trained_again_draws_nothing_again(workflow):
     """Its clock is another, which reports alone show; its numbers are the same."""
     run = workflow.folder / "results/smoke" / CELL
@@ -133,21 +108,6 @@ def test_a_cell_that_is_trained_again_draws_nothing_again(workflow):
     lines = re.findall(r"^\[[0-9/]+\] ([a-z_]+)", workflow.smoke("all").stderr, re.M)
     assert {*lines} == {"train", "run_tables", "claims", "reports"} | PAGES
     assert times.read_bytes() != before
-    assert workflow.planned("all") == []
-
-
-@pytest.mark.slow
-def test_a_cell_that_is_trained_again_draws_the_times_of_its_own_study_alone(workflow):
-    """Both studies have four schemes, and so a figure of times."""
-    variants = "depth-torch:\n    variants: [mhc"
-    workflow.edit(PRESET, f"{variants}]", f"{variants}, baseline, hc, mhc_lite]")
-    workflow.edit(
-        PRESET, "variants: [baseline, hc, mhc]", "variants: [baseline, hc, mhc, mhc_lite]"
-    )
-    workflow.smoke("all")
-    shutil.rmtree(workflow.folder / "results/smoke/runs/depth-torch/2L/mhc/torch/seed0")
-    lines = re.findall(r"^\[[0-9/]+\] ([a-z_]+)", workflow.smoke("all").stderr, re.M)
-    assert {line for line in lines if "figures" in line} == {"figures_depth_torch"}
     assert workflow.planned("all") == []
 
 
@@ -163,7 +123,6 @@ EDITS = {
     "how jobs compute": (
         "config.yaml", "checkpoint_seconds: 30", "checkpoint_seconds: 7", set(), set(),
     ),
-    "memory of jobs": ("config.yaml", "mem_mb: 2000", "mem_mb: 4000", set(), set()),
     "a style of figures": (
         f"{SRC}report/figures/style.py", '"font.size": 13', '"font.size": 12',
         set(), FIGURES | {"reports"} | PAGES | PAPERS,
@@ -176,26 +135,14 @@ EDITS = {
         f"{SRC}models/connections/sinkhorn.py", "* iterations", "* (iterations + 1)",
         BOTH, None,
     ),
-    "a metric": (
-        f"{SRC}models/gain.py", "np.where(scale == 0, 1, scale)", "np.where(scale == 0, 2, scale)",
-        {*BOTH, "hc/torch", "hc/mlx"}, None,
-    ),
     "a backend": (
         f"{SRC}backends/mlx.py", "staticmethod(mx.tanh)", "staticmethod(lambda x: mx.tanh(x))",
         {"hc/mlx", "mhc/mlx"}, None,
-    ),
-    "a message": (
-        f"{SRC}models/transformer.py", "is not divisible by heads", "cannot be split between them",
-        set(), set(),
-    ),
-    "a docstring": (
-        f"{SRC}train.py", "Train one cell, yielding", "Train a cell, yielding", set(), set(),
     ),
     "a comment": (
         f"{SRC}models/connections/connection.py", "has no gradient at zero", "has none at zero",
         set(), set(),
     ),
-    "a check of settings": (f"{SRC}settings.py", "?\" if match", "!\" if match", set(), None),
     "another task": (f"{SRC}tasks/fashion.py", "MARGIN = 2", "MARGIN = 3", set(), None),
 }  # fmt: skip
 """What is edited; which cells then train, and what runs (None: whatever follows from that)."""
@@ -211,24 +158,6 @@ def test_an_edit_runs_what_it_changes_the_meaning_of(workflow, file, old, new, r
     jobs = workflow.planned("all")
     assert {"/".join(cell.split("/")[3:5]) for cell in trained(jobs)} == retrained
     assert run is None or rules(jobs) == run
-
-
-@pytest.mark.slow
-def test_a_dry_run_says_what_would_run_and_why_on_a_screen(untouched, workflow):
-    text = untouched.snakemake("-n").stdout
-    studies = load_config([PROJECT / "config.yaml"]).studies
-    assert len(text.splitlines()) <= len(studies) + 20  # a line for each study and kind of job
-    assert max(map(len, text.splitlines())) <= 100
-
-    workflow.edit(PRESET, "steps: 4", "steps: 5")
-    (workflow.folder / "results/smoke" / CELL / "mixing.safetensors").unlink()
-    workflow.edit(
-        f"{SRC}backends/mlx.py", "staticmethod(mx.tanh)", "staticmethod(lambda x: mx.tanh(x))"
-    )
-    why = dict(re.findall(r"^(.*?)  +[0-9]+  (.*)$", workflow.smoke("-n", "all").stdout, re.M))
-    found = "spec differs (7), not made yet (1)"
-    assert why["train depth-mlx"] == found
-    assert why["reports"] == "an input is made again"
 
 
 @pytest.mark.slow
@@ -393,27 +322,13 @@ REFUSED = {
     "a wrong key": (
         NO_EDIT, (*CONFIG, "studies={depth-mlx: {model: {widht: 3}}}"), "did you mean 'width'",
     ),
-    "no value": (NO_EDIT, (*CONFIG, "seeds=[]"), "seeds: must list at least one value"),
     "a wrong value": (NO_EDIT, (*CONFIG, "depths=[7]"), "depths: unknown depth 7"),
     "a wrong target": (NO_EDIT, ("dpeth-mlx",), "did you mean depth-mlx?"),
-    "leading zeros": (
-        NO_EDIT, (f"results/runs/depth-mlx/02L/mhc/torch/{METRICS}",), "no study, target or file",
-    ),
-    "leading zeros of a seed": (
-        NO_EDIT, ("results/runs/depth-mlx/2L/mhc/torch/seed00/metrics.jsonl",),
-        "no study, target or file",
-    ),
-    "a wrong variant": (
-        NO_EDIT, (f"results/runs/depth-mlx/48L/mhk/torch/{METRICS}",), "did you mean 'mhc'?",
-    ),
     "a wrong study": (
         NO_EDIT, (f"results/runs/dpeth-mlx/48L/mhc/torch/{METRICS}",), "no study 'dpeth-mlx'",
     ),
     "malformed YAML": (
         ("config.yaml", "variants: null", "variants: [unclosed"), (), "malformed YAML",
-    ),
-    "malformed YAML, in an overlay": (
-        (PRESET, "results: ", "results: [x\nresults: "), SMOKE, "smoke.yaml: line 4 malformed YAML",
     ),
     "a key twice, in an overlay": (
         (PRESET, "results: ", "results: x\nresults: "), SMOKE,
@@ -435,33 +350,6 @@ def test_a_mistake_is_refused_in_one_line_and_nothing_starts(fresh, edit, argume
     assert not (fresh.folder / "results").exists()
 
 
-def test_a_link_to_nothing_and_a_home_that_cannot_be_written_are_one_line(fresh):
-    """Root writes everywhere, but not below a file."""
-    home = {"HOME": str(fresh.folder / "config.yaml"), "XDG_CACHE_HOME": ""}
-    (line,) = own_lines(fresh.snakemake("-n", "depth-torch", environment=home))
-    assert "config.yaml/" in line
-    assert "export XDG_CACHE_HOME=" in line
-    (fresh.folder / "results").symlink_to("nowhere")
-    (line,) = own_lines(fresh.snakemake("-n", "depth-torch"))
-    assert line.startswith("fathom: results: is a link to nowhere")
-
-
-@pytest.mark.slow
-def test_jobs_keep_the_python_path_of_the_caller(fresh, tmp_path):
-    """With and without a loaded process. A module of that path is found as late as by Python."""
-    (tmp_path / "extra").mkdir()
-    seen = tmp_path / "seen"
-    (tmp_path / "extra/sitecustomize.py").write_text(
-        f"import sys\nwith open({str(seen)!r}, 'a') as file: print(*sys.orig_argv, file=file)\n"
-    )
-    path = {"PYTHONPATH": str(tmp_path / "extra")}
-    done = fresh.snakemake(f"results/smoke/{CELL}/metrics.jsonl", *SMOKE, environment=path)
-    assert done.returncode == 0, done.stderr
-    text = seen.read_text()
-    assert "-m fathom job" in text
-    assert "-m fathom.preload" in text or sys.platform != "linux"
-
-
 @pytest.mark.slow
 def test_a_job_that_is_killed_says_that_the_same_command_goes_on(fresh, tmp_path):
     """As the system does where memory runs out. The job's log says it, and Snakemake shows that."""
@@ -477,40 +365,3 @@ def test_a_job_that_is_killed_says_that_the_same_command_goes_on(fresh, tmp_path
     (line,) = own_lines(done)
     assert line.startswith("fathom: killed")
     assert "the same command again goes on" in line
-
-
-def test_off_is_off_for_snakemake_too(fresh):
-    fresh.edit("config.yaml", "mlx_blas: auto", "mlx_blas: off")
-    result = fresh.snakemake("-n", "depth-torch", "--config", "depths=null")
-    assert result.returncode == 0, result.stderr
-
-
-@pytest.mark.slow
-def test_a_dry_run_that_plans_too_little_fails(fresh):
-    """As where a Snakefile that only includes another one has no target by default."""
-    command = [sys.executable, PROJECT / "tests/dry_run.py", *SMOKE[:2]]
-    done = [subprocess.run(command, cwd=fresh.folder, capture_output=True, text=True, check=False)]
-    (fresh.folder / "Snakefile").write_text('include: "workflow/Snakefile"\n')
-    done.append(
-        subprocess.run(command, cwd=fresh.folder, capture_output=True, text=True, check=False)
-    )
-    assert [one.returncode for one in done] == [0, 1], done[0].stderr
-    assert "plans 0 trainings" in done[1].stderr
-
-
-def test_a_path_with_braces_is_refused_in_one_line(tmp_path):
-    project = copy_of_project(tmp_path / "a{b}c")
-    (line,) = own_lines(project.snakemake("-n"))
-    assert line == (
-        f"fathom: {project.folder}: Snakemake reads braces as wildcards; move the project to a "
-        "path without them"
-    )
-
-
-def test_from_another_folder_the_line_says_what_to_do(untouched):
-    result = untouched.snakemake("-n", "-s", "../workflow/Snakefile", folder="report")
-    assert result.returncode == 1
-    assert own_lines(result) == [
-        f"fathom: config.yaml is not in this folder; go to {untouched.folder}, "
-        f"or add --directory {untouched.folder} to the command"
-    ]
