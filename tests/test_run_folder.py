@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save
 
 from fathom import metrics
-from fathom.metrics import SHARE, StepMetric
 from fathom.runs.folder import ALWAYS, decode_row, encode_row, read_rows
 from fathom.runs.training_code import training_code
-from fathom.runs.validate import compare_specs, validate_run
+from fathom.runs.validate import validate_run
 from fathom.tasks import Problem
-from fathom.tasks.tokens import Tokens
 from run_helpers import (
     CPU_PLATFORM,
     RUN_FILES,
@@ -134,14 +132,6 @@ def test_no_folder_is_missing_and_a_begun_one_has_failed(tmp_path, spec):
     assert reason == "began and has not finished; run it again to go on"
 
 
-@pytest.mark.parametrize("name", RUN_FILES)
-def test_a_file_that_is_gone_or_a_folder_is_named(run, spec, name):
-    (run / name).unlink()
-    assert corrupt(run, spec).startswith(name)
-    (run / name).mkdir()
-    assert corrupt(run, spec).startswith(name)
-
-
 # --- the manifest --------------------------------------------------------------------------------
 
 
@@ -166,26 +156,12 @@ MANIFESTS = {
     **{f"manifest.json: {key}: field required": without(key) for key in REQUIRED},
     **{f"json: {key}: ": with_list(key) for key in (*REQUIRED, "seconds", "threads", "git")},
     "unknown key 'secs'; did you mean 'seconds'?": lambda m: m.update(secs=1),
-    "device.name: input should be a valid string": lambda m: m["device"].update(name=None),
-    "files.metrics.jsonl.bytes: ": lambda m: m["files"]["metrics.jsonl"].update(bytes=1.5),
-    "threads: input should be less than or equal to 9007199254740992": lambda m: m.update(
-        threads=2**53 + 1
-    ),
-    "format 1, but 2 is read here": lambda m: m.update(format=1),
     "lists 'spec.json, mixing.safetensors', which is": lambda m: m["files"].pop("metrics.jsonl"),
     "../../spec.json', which is not what a run holds": lambda m: m["files"].update(
         {"../../spec.json": m["files"]["spec.json"]}
     ),
     "is of another cell, 'small/4L": lambda m: m.update(cell=m["cell"].replace("3L", "4L")),
-    "device.name: must not hold control characters, marks of direction": lambda m: m[
-        "device"
-    ].update(name="a\x1b[2Jb"),
     "json: code.fathom:x\\x07: must not hold": lambda m: m["code"].update({"fathom:x\x07": "0"}),
-    "seconds: input should be greater than or equal to 0": lambda m: m.update(seconds=-1.0),
-    "seconds: input should be a finite number": lambda m: m.update(seconds=math.nan),
-    "device.name: string should have at most 500 characters": lambda m: m["device"].update(
-        name="x" * 501
-    ),
     "not valid JSON ('utf-8' codec can't encode character '\\ud800'": lambda m: m["device"].update(
         name="\ud800"
     ),
@@ -240,16 +216,9 @@ def change_row(folder, number, **changes):
     ("name", "value"),
     [
         *((name, ...) for name in ALWAYS),  # which every row has
-        ("study", 1.0),
         ("a\nfathom: fine\x1b[2J", 1.0),
         ("loss", None),
-        ("loss", "2.5"),
-        ("step", True),
-        ("grad_norm", [2.5]),
         ("stream_difference", 10**400),
-        ("grad_norm", 1.1e40),
-        ("test_accuracy", 0.5),  # of the image task
-        ("grad_norm_stem", 1.0),
     ],
 )
 def test_a_value_that_no_metric_of_the_task_has_is_refused(run, spec, name, value):
@@ -263,25 +232,14 @@ def test_a_value_that_no_metric_of_the_task_has_is_refused(run, spec, name, valu
     ("name", "value", "said"),
     [
         ("loss", -5.0, "-5.0 is not a number from 0 to inf"),
-        ("loss", -math.inf, "-inf is not a number from 0 to inf"),
-        ("grad_norm", -1.0, "-1.0 is not a number from 0 to inf"),
-        ("grad_norm_H_res", -1e-9, "-1e-09 is not a number from 0 to inf"),
-        ("stream_similarity", 99.0, "99.0 is not a number from -1 to 1"),
-        ("stream_similarity", math.inf, "inf is not a number from -1 to 1"),
         ("stream_similarity", 1.0001, "1.0001 is not a number from -1 to 1"),
-        ("gate_mean", 7.0, "7.0 is not a number from 0 to 1"),
-        ("exact_loss", -0.5, "-0.5 is not a number from 0 to inf"),
-        ("step_seconds", -0.1, "-0.1 is not a finite number from 0 to inf"),
         ("step_seconds", math.nan, "nan is not a finite number from 0 to inf"),
-        ("elapsed_seconds", math.inf, "inf is not a finite number from 0 to inf"),
         ("nonfinite_event", 5, "5 is not a whole number from 0 to 1"),
-        ("nonfinite_event", -1, "-1 is not a whole number from 0 to 1"),
         (
             "nonfinite_total",
             3,
             "3, but there are 0 events so far",
         ),
-        ("overflow_layer", -1, "-1 is not a whole number from 0 to inf"),
     ],
 )
 def test_a_number_that_no_run_can_have_is_refused_by_its_metrics_name(run, spec, name, value, said):
@@ -290,61 +248,11 @@ def test_a_number_that_no_run_can_have_is_refused_by_its_metrics_name(run, spec,
     assert corrupt(run, spec).startswith(f"metrics.jsonl: line 2 has no valid '{name}': {said}")
 
 
-PROFILE = StepMetric("accuracy", "by position", when="last step", along="position", bounds=SHARE)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "said"),
-    [
-        ("right[1]", 0.5, ""),
-        ("right[2.5]", 1.0, ""),
-        ("right[1]", 7.0, "'right[1]': 7.0 is not a number from 0 to 1"),
-        ("right", 0.5, "'right'"),
-        ("right[x]", 0.5, "'right[x]'"),
-        ("loss[1]", 0.5, "'loss[1]'"),
-        ("wrong[1]", 0.5, "'wrong[1]'"),
-    ],
-)
-def test_numbers_of_a_profile_have_its_name_a_place_and_its_range(
-    make_spec, tmp_path, monkeypatch, name, value, said
-):
-    monkeypatch.setitem(Tokens.step_metrics, "right", PROFILE)
-    rows = [{n: v for n, v in row.items() if n in ALWAYS} for row in metric_rows(LOSSES)]
-    rows[-1][name] = value
-    write_run(tmp_path, spec := make_spec(), rows)
-    status, reason = validated(tmp_path, spec)
-    assert said in reason
-    assert (status == "corrupt") == bool(said)
-
-
-def test_a_loss_that_is_not_finite_is_an_event(run, spec):
-    change_row(run, 1, loss=None, nonfinite={"loss": "nan"})
-    assert corrupt(run, spec).startswith("metrics.jsonl: line 2 has no valid 'nonfinite_event': 0")
-
-
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e400"])
-@pytest.mark.parametrize("name", ["loss", "step_seconds"])
+@pytest.mark.parametrize(("name", "number"), [("loss", "NaN"), ("step_seconds", "1e400")])
 def test_numbers_that_json_has_not_are_refused(run, spec, name, number):
     line = re.sub(rb'"%s":[^,}]*' % name.encode(), f'"{name}":{number}'.encode(), lines_of(run)[1])
     write_rows(run, [lines_of(run)[0], line, *lines_of(run)[2:]])
     assert f"line 2 is not a row of metrics ('{name}' is " in corrupt(run, spec)
-
-
-@pytest.mark.parametrize("kind", ["5", "1e5", "NAN", ["nan"], 2])
-def test_only_what_is_not_finite_is_written_by_name(run, spec, kind):
-    change_row(run, 1, loss=None, nonfinite={"loss": kind})
-    assert "line 2 is not a row of metrics ('loss' is " in corrupt(run, spec)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("test_accuracy", 7.0), ("test_accuracy", math.nan), ("grad_norm_stem", -1.0)],
-)
-def test_what_a_task_declares_has_its_range_too(make_spec, tmp_path, name, value):
-    rows = [{n: v for n, v in row.items() if n in ALWAYS} for row in metric_rows(LOSSES)]
-    rows[-1][name] = value
-    write_run(tmp_path, spec := make_spec(task="fashion", variant="mhc_causal"), rows)
-    assert f"has no valid '{name}': {value} is not a " in validated(tmp_path, spec)[1]
 
 
 def test_every_task_and_connection_may_have_its_own_metrics(make_spec, tmp_path):
@@ -375,7 +283,6 @@ def test_every_task_and_connection_may_have_its_own_metrics(make_spec, tmp_path)
                 "nonfinite": {"loss": "nan", "grad_norm": "inf", "stream_similarity": "nan"},
             },
         ),
-        (1, {"stream_similarity": 1.0000002}),  # by rounding
     ],
 )
 def test_nulls_large_and_non_finite_numbers_are_valid_where_they_may_be(run, spec, number, changes):
@@ -389,7 +296,6 @@ def test_nulls_large_and_non_finite_numbers_are_valid_where_they_may_be(run, spe
         lambda lines: lines[:-1],
         lambda lines: [*lines, lines[-1]],
         lambda lines: lines[::-1],
-        lambda lines: [],
     ],
 )
 def test_rows_that_are_not_those_of_every_step_in_order_are_refused(run, spec, change):
@@ -401,14 +307,9 @@ def test_rows_that_are_not_those_of_every_step_in_order_are_refused(run, spec, c
     "line",
     [
         b"loss = 3",
-        b'{"step":2,"loss":2.',
-        b"null",
         bytes(range(128, 256)),
         b'{"step":' * 100_000,
-        b'{"step":1,"nonfinite":["loss"]}',
         b'{"step":1,"nonfinite":{"loss":"much"}}',
-        b'{"step":1,"loss":%s}' % (b"9" * 5000),
-        b"[" + b"[]," * 50_000 + b"1]",
     ],
     ids=lambda line: f"{line[:40]}",
 )
@@ -437,17 +338,12 @@ def test_endless_rows_do_not_fill_the_memory(run, spec):
     ("change", "said"),
     [
         (lambda s: s.update(seed=9), "is not the spec that the manifest names"),
-        (lambda s: s["optimizer"].update(lr=0.5), "is not the spec that the manifest names"),
-        (lambda s: s.update({"a\nb": 1}), "unknown key 'a"),
         (lambda s: s.pop("steps"), "steps: field required"),
         (
             lambda s: s["model"].update(vocab=10**4000),
             "model.vocab: input should be less than or equal to 9007199254740992",
         ),
         (lambda s: s.update(task="chess"), "task: unknown task 'chess'"),
-        (lambda s: s["connection"].update(kind="magic"), "unknown kind of connection 'magic'"),
-        (lambda s: s.update(connection=[]), "must be the name of a kind of connection"),
-        (lambda s: s.update(study="\ud800"), "not valid JSON ('utf-8' codec can't encode"),
     ],
 )
 def test_a_wrong_spec_is_refused_although_its_hash_is_right(run, spec, change, said):
@@ -463,8 +359,12 @@ def test_a_wrong_spec_is_refused_although_its_hash_is_right(run, spec, change, s
 
 @pytest.mark.parametrize(
     ("task", "variant"),
-    [("tokens", v) for v in ("baseline", "hc", "mhc_causal", "mhc_dynamic", "hc_paper_static")]
-    + [("fashion", v) for v in ("resnet", "mhc_causal", "mhc_static")],
+    [
+        ("tokens", "baseline"),
+        ("tokens", "mhc_causal"),
+        ("tokens", "mhc_dynamic"),
+        ("fashion", "mhc"),
+    ],
 )
 def test_the_shapes_of_the_matrices_are_known_without_computing_them(
     make_spec, tmp_path, task, variant
@@ -497,19 +397,14 @@ ARRAYS = {
         save({"H_pre": ZEROS["H_pre"], "H_post": ZEROS["H_post"], "H": ZEROS["H_res"]}),
         "'H_res' is absent, but F32 [3, 4, 4] by spec.json",
     ),
-    "one more": (save({**ZEROS, "more": np.zeros(1, F32)}), "'more' is F32 [1], but absent by"),
-    "flat": (save({**ZEROS, "H_res": np.zeros((3, 16), F32)}), "'H_res' is F32 [3, 16], but F32"),
     "turned": (save({**ZEROS, "H_pre": np.zeros((4, 3), F32)}), "'H_pre' is F32 [4, 3], but F32"),
     "of doubles": (
         save({**ZEROS, "H_res": np.zeros((3, 4, 2), np.float64)}),
         "'H_res' is F64 [3, 4, 2], but F32 [3, 4, 4] by spec.json",
     ),
     "cut off": (save(ZEROS)[:100], "cannot be read ("),
-    "longer": (save(ZEROS) + bytes(4), "cannot be read ("),
-    "an endless header": (b"\xff" * 400, "cannot be read ("),
     "a header that is no JSON": (with_header(b'{"H_pre":' * 20, SIZE), "cannot be read ("),
     "a place after the data": (with_header(PLACE % (b"0", b"2000"), SIZE), "cannot be read ("),
-    "a place too small": (with_header(PLACE % (b"0", b"4"), SIZE), "cannot be read ("),
 }
 
 
@@ -577,10 +472,6 @@ NAME = "fathom.train:train"
 
 CODES = {
     "changed": (lambda code: {**code, NAME: "0" * 16}, ("stale", f"code differs: {NAME}")),
-    "gone": (
-        lambda code: {k: v for k, v in code.items() if k != NAME},
-        ("stale", f"code differs: {NAME}"),
-    ),
     "new": (lambda code: {**code, "fathom.metrics:new": "0" * 16}, ("measured", "")),
 }
 
@@ -620,15 +511,6 @@ def test_a_new_metric_leaves_an_old_run_good(run, spec, monkeypatch):
     monkeypatch.setitem(metrics.STEP_METRICS, "loss_again", of_steps)
     assert validated(run, spec) == ("measured", "")
     assert metrics.summarise(read_rows(run), metrics.RUN_METRICS)["loss_max"] == 4.0
-
-
-def test_what_differs_between_specs_by_hand(run, make_spec):
-    old = {"a": 1, "b": {"c": 2, "d": 3}, "gone": 5}
-    new = {"a": 1, "b": {"c": 4, "d": 3}, "new": [6]}
-    assert compare_specs(old, new) == "b.c 2 → 4, gone 5 → None, new None → [6]"
-    assert compare_specs(old, old) == ""
-    said = "spec differs: model.vocab 32 → 64, optimizer.lr 0.01 → 0.5"
-    assert validated(run, make_spec(lr=0.5, vocab=64)) == ("stale", said)
 
 
 # --- no traceback, whatever is there ------------------------------------------------------------
