@@ -610,8 +610,6 @@ def every_step(seeds_):
     ]
 
 
-
-
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize(
     "test", [t for t in TESTS if t["kind"] not in ("slope", "correlation")], ids=kind_of
@@ -622,8 +620,6 @@ def test_too_few_seeds_give_no_verdict(test, count):
     table = claims_of(published, frame(*every_cell(count)), frame(*every_step(count)))
     assert set(table["verdict"]) == {REPRODUCED if test == REACHES else NOT_MEASURED}
     assert test in (REACHES, AGREE) or (table["gap"] == "few seeds").all()
-
-
 
 
 @pytest.mark.parametrize(
@@ -702,8 +698,6 @@ def test_a_verdict_with_what_limits_it_and_what_holds_elsewhere(claim, rows, exp
     assert {name: row[name] for name in limits} == limits
 
 
-
-
 def test_all_tests_must_hold_whatever_their_order():
     worst_first = [CONTRADICTED, NOT_REPRODUCED, NOT_MEASURED, REPRODUCED]
     for pair_of in itertools.product(worst_first, repeat=2):
@@ -773,7 +767,3 @@ def test_networks_that_are_too_shallow_are_left_out():
     check(row, REPRODUCED)
     assert row["cases"] == 2
     assert of_scale({"depth": 8}, scale={"depth": 16})["scale"] == "depth 8/16 for 16"
-
-
-
-
