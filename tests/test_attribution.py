@@ -95,20 +95,6 @@ def test_scores_at_the_end_beside_their_spread(scores, metric, difference, sprea
     assert not row["within_seed_spread"]
 
 
-def test_every_two_platforms_of_a_cell_are_compared_over_common_seeds():
-    axes = ({}, {"backend": "mlx"}, {"depth": 16}, {"seed": 1}, {"machine": GPU_PLATFORM})
-    ends = (1.0, 1.0, 1.0, 9.0, 2.0)
-    cells = [run(score=end, **axis) for axis, end in zip(axes, ends, strict=True)]
-    steps = [curve([end], **axis) for axis, end in zip(axes, ends, strict=True)]
-    table = trajectories_table(frame(cells), frame(*steps))
-    columns = ["depth", "platform_a", "platform_b", "seeds", "final_difference"]
-    assert table[columns].to_numpy().tolist() == [
-        [8, "torch", "mlx", 1, 0],
-        [8, "torch", f"torch-{GPU_PLATFORM}", 1, 0.5],
-        [8, "mlx", f"torch-{GPU_PLATFORM}", 1, 0.5],
-    ]
-
-
 # --- shares of variance --------------------------------------------------------------------------
 
 
@@ -256,19 +242,6 @@ OWN = {
     "mhc_r": {"connection": "mhc", "optimizer": {"lr": 0.001}},
 }
 """Variants with a recipe or an optimiser of their own."""
-
-
-@pytest.mark.parametrize(
-    "third",
-    [
-        {"recipe": "torch-defaults"},
-        {"recipe": "torch-defaults", "streams": 2},
-    ],
-)
-def test_a_third_study_of_these_sizes_changes_nothing(third):
-    config = config_with(studies=("a", "b", "c"), b={"recipe": "torch-defaults"}, c=third)
-    others = [curve([9.0], seed=s, study="c", backend=b) for b in ("torch", "mlx") for s in (0, 1)]
-    assert designs(config, frame(grid(by_recipe), *others)) == {(8, "mhc"): ("a", "b")}
 
 
 def test_a_cell_that_two_pairs_could_fill_belongs_to_the_pair_that_was_there_first():

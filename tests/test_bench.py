@@ -169,19 +169,3 @@ def test_sides_take_turns_of_half_a_second_and_ratios_are_of_each_turn(steps, as
         ("mhc", "ours"): ["24", "20", "28", "baseline", "2", "2", "2"],  # of 20/10 and 28/14
         ("mhc", "textbook"): ["85", "70", "100", "ours", "3.75", "2.5", "5"],  # of 100/20 and 70/28
     }
-
-
-def test_a_matrix_product_takes_as_many_operations_as_a_step(steps, connect_cpu, monkeypatch):
-    """Of 1024 columns and rows, in a tenth of a second each."""
-    connect_cpu("torch")
-    spec, now = steps.spec_for("demo", "baseline", "torch"), [0.0]
-    monkeypatch.setattr(
-        steps, "_matmul", lambda backend: lambda n: now.__setitem__(0, now[0] + n / 10)
-    )
-    monkeypatch.setattr(steps.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(steps, "_run", None, raising=False)
-    monkeypatch.setattr(steps, "_scale", 1.0)
-    assert steps.start("matmul", spec, 1)
-    # Forward, and twice that backward.
-    flops = 3 * 2 * 32 * 64 * (24 * (4 * 128**2 + 2 * 128 * 512 + 2 * 64 * 128) + 128 * 256)
-    assert math.isclose(steps.seconds(7), 0.1 * flops / (2 * 1024**3))

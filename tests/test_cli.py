@@ -2,7 +2,6 @@
 
 import json
 import os
-import shlex
 import shutil
 import subprocess
 import sys
@@ -102,19 +101,6 @@ def commands_below(group, words=("fathom",)):
             yield from commands_below(command, (*words, name))
         else:
             yield (*words, name), command
-
-
-COMMANDS = dict(commands_below(cli.commands()))
-
-
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_the_help_of_every_command_ends_with_an_example_that_can_be_given(words, fathom):
-    status, printed, _ = fathom(*words[1:], "--help")
-    assert status == 0
-    example = printed.splitlines()[-1].strip()
-    assert example.startswith(" ".join(words))
-    arguments = shlex.split(example)[len(words) :]
-    COMMANDS[words].make_context(" ".join(words), arguments)  # which refuses what it does not know
 
 
 REFUSED = {

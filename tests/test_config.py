@@ -417,15 +417,6 @@ def test_a_file_that_cannot_be_read_is_named_with_the_line(tmp_path, content, ex
     assert str(caught.value).startswith(f"{file}:{expected}")
 
 
-def test_a_resolved_config_with_any_character_is_read_back(tmp_path):
-    data = config_with("studies.deep.description", "Deep 🌊, tiefer 深い")
-    data["labels"] = {"mhc": "🧭 mHC"}
-    data["studies"]["deep"]["contrasts"] = [{"question": "🧪?", "pairs": [["mhc", "baseline"]]}]
-    config, file = check_config(data), tmp_path / "config.json"
-    file.write_text(json.dumps(config.resolved()))  # as pairs of surrogates, which YAML refuses
-    assert load_config([file]).resolved() == config.resolved()
-
-
 def test_an_overlay_adds_variants_to_a_study(tmp_path):
     (tmp_path / "base.yaml").write_text(yaml.safe_dump(CONFIG))
     (tmp_path / "mine.yaml").write_text(
@@ -502,34 +493,6 @@ def test_a_deep_merge(base, overlay, merged, by_kind):
 
 
 # --- which backends are here ---------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("files", "distribution", "provides", "is_installed"),
-    [
-        # A folder without an __init__.py, as MLX is.
-        (["newframework/core.so"], "newframework", ["newframework/core.so"], True),
-        # After `pip uninstall mlx`: mlx-cpu still has its libraries there.
-        (["newframework/libnew.so"], "newframework-cpu", ["newframework/libnew.so"], False),
-        (["newframework/__init__.py"], "newframework", ["__editable__.newframework.pth"], True),
-    ],
-)
-def test_a_framework_is_installed_if_a_distribution_provides_it(
-    tmp_path, monkeypatch, files, distribution, provides, is_installed
-):
-    monkeypatch.setattr(load, "BACKENDS", ("newframework",))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    for name in files:
-        folder, _, file = name.rpartition("/")
-        (tmp_path / folder).mkdir(exist_ok=True)
-        if file:
-            (tmp_path / name).touch()
-    if distribution:
-        info = tmp_path / f"{distribution.replace('-', '_')}-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1\n")
-        (info / "RECORD").write_text("".join(f"{file},,\n" for file in provides))
-    assert load.installed_backends() == (("newframework",) if is_installed else ())
 
 
 # --- folders -------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 import itertools
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ import pytest
 import naive
 from fathom import metrics, tasks
 from fathom.backends.numpy import NumpyOps
-from fathom.metrics import STEP_METRICS, Score, Steps, outcome
+from fathom.metrics import Score, Steps, outcome
 from fathom.models.connections.connection import (
     readout_shares,
 )
@@ -283,59 +282,6 @@ def test_what_a_step_says_of_gates_logits_and_the_embedding(
     unit = [v / np.linalg.norm(v) for v in p["stream_embedding"]]
     cosines = [sum(a * b) for a, b in itertools.combinations(unit, 2)]
     assert row["stream_embedding_similarity"] == pytest.approx(np.mean(cosines), abs=1e-6)
-
-
-def test_rows_have_the_measures_of_their_step_in_the_order_of_the_registry(make_spec):
-    """Every name and value of a row, for what a device measured in two steps of mhc."""
-    problem = tasks.Problem(make_spec(variant="mhc"))
-    names = ["head.weight", "connection.H_res"]
-    network = SimpleNamespace(parameters=lambda: names, connection=problem.network.connection)
-    problem = SimpleNamespace(network=network, step_metrics=problem.step_metrics)
-    measured = {
-        "loss": np.array([3, 2], np.float32),
-        "logits_finite": np.array([True, False]),
-        "grad_norms": np.array([[3, 4], [0, 5]], np.float32),
-        "H_res": np.array([[np.eye(2)], [2 * np.eye(2)]], np.float32),
-        "stream_difference": np.array([0.5, 0.25], np.float32),
-        "stream_similarity": np.array([1.0, -1.0], np.float32),
-        "readout_shares": np.array([[0.25, 0.75], [1.5, -0.5]], np.float32),
-    }
-    rows = list(step_rows(problem, measured))
-    assert rows[0] == {
-        "loss": 3.0, "grad_norm": 5.0, "nonfinite_event": 0, "grad_norm_H_res": 4.0,
-        "stream_difference": 0.5, "stream_similarity": 1.0,
-        "readout_share_0": 0.25, "readout_share_1": 0.75,
-        "gain_proxy_log10_max_entry": 0.0, "amax_forward_log10": 0.0, "amax_backward_log10": 0.0,
-        "row_error_log10": 0.0, "column_error_log10": 0.0, "H_res_distance": 0.0,
-    }  # fmt: skip
-    assert rows[1] == {
-        "loss": 2.0, "grad_norm": 5.0, "nonfinite_event": 1, "grad_norm_H_res": 5.0,
-        "stream_difference": 0.25, "stream_similarity": -1.0,
-        "readout_share_0": 1.5, "readout_share_1": -0.5,
-        "gain_proxy_log10_max_entry": pytest.approx(math.log10(2)),
-        "amax_forward_log10": pytest.approx(math.log10(2)),
-        "amax_backward_log10": pytest.approx(math.log10(2)),
-        "row_error_log10": pytest.approx(math.log10(2)),
-        "column_error_log10": pytest.approx(math.log10(2)),
-        "H_res_distance": 0.5,
-    }  # fmt: skip
-    assert list(rows[0]) == [name for name in STEP_METRICS if name in rows[0]]
-    assert {type(value) for value in rows[0].values()} == {int, float}
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "may_be"),
-    [
-        ("loss", 1.5, True),
-        ("loss", 1, False),
-        ("loss", None, False),
-        ("loss", True, False),
-        ("step", 0, True),
-        ("overflow_layer", None, True),
-    ],
-)
-def test_what_a_row_may_hold(name, value, may_be):
-    assert tasks.step_metrics()[name].accepts(value) is may_be
 
 
 # --- what streams say of themselves ---------------------------------------------------------------

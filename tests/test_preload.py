@@ -16,7 +16,6 @@ import pytest
 
 from fathom import preload
 from fathom.config import installed_backends
-from test_replay import data_of
 
 pytestmark = [
     pytest.mark.slow,
@@ -57,22 +56,6 @@ def sockets(shared, monkeypatch):
     _, folder = shared
     monkeypatch.setenv(preload.FOLDER, str(folder))
     return folder
-
-
-def test_commands_of_reports_have_a_loaded_process_too(sockets, tmp_path):
-    """The folder of the caller, its arguments and the exit status are the command's own."""
-    data = data_of(tmp_path / "results", "torch")
-    (tmp_path / "small.json").write_text(json.dumps(data), encoding="utf-8")
-    command = [sys.executable, "-m", "fathom", "tables", "--config"]
-    for name, status in (("small.json", 0), ("nowhere.json", 1)):
-        done = subprocess.run(
-            [*command, name], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == status, done.stderr
-        assert loaded(sockets, preload.REPORTS)
-    assert "nowhere.json" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert (tmp_path / "results/tables/cells.csv").is_file()
 
 
 @pytest.fixture

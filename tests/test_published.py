@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 import yaml
 
-from fathom import tasks
 from fathom.analysis.claims import load_published, write_claims
 from fathom.analysis.claims.published import ESTIMATORS, Bound, Value
 from fathom.analysis.claims.verdicts import (
@@ -18,7 +17,7 @@ from fathom.analysis.claims.verdicts import (
     thresholds_table,
 )
 from fathom.analysis.tables import read_table, summary_table
-from fathom.config import BACKENDS, check_config, load_config
+from fathom.config import load_config
 from fathom.settings import ConfigError, validate
 from run_helpers import GPU_PLATFORM, config_with
 from tables_helpers import (
@@ -36,7 +35,6 @@ from tables_helpers import (
 NAN = math.nan
 REPRODUCED, CONTRADICTED, NOT_MEASURED = "reproduced", "contradicted", "not measured"
 NO_STEPS = frame(curve([1.0], study="no-such-study"))
-EXACT = {"base_diagonal_final": 1.0, "base_row_error_final": 0.0, "base_column_error_final": 0.0}
 
 # --- thresholds ----------------------------------------------------------------------------------
 
@@ -83,26 +81,6 @@ def test_thresholds_grade_the_mean_and_count_the_runs():
     assert table["high"].iloc[1] == pytest.approx(0.3 + half, rel=TOLD)
     assert set(table["good_is"]) == {"below 0.2"}
     assert set(table["bad_is"]) == {"above 0.4"}
-
-
-@pytest.mark.parametrize("metric", ["gate_first_final", "base_row_error_final"])
-def test_what_cannot_move_is_not_graded(metric):
-    values = {"mhc": [0.1, 0.3, 0.5], "hc": [0.1, 0.3, 0.5], "baseline": [0.1] * 3}
-    rows = [
-        {**row, **({} if metric in EXACT else EXACT), "base_diagonal_final": diagonal}
-        for (variant, found), diagonal in zip(values.items(), (1.0, 0.5, 0.5), strict=True)
-        for row in seeds(metric, found, variant=variant)
-    ]
-    if metric in EXACT:
-        rows[0] |= EXACT  # the error of the identity
-    thresholds = [{**THRESHOLD, "metric": metric}]
-    table = thresholds_table(frame(rows), published_with(thresholds=thresholds))
-    graded = table[["variant", "n"]].to_numpy().tolist()
-    # A gate that is the same at every seed was never learned, unless it is shut or open; an error
-    # may be the same.
-    rows = seeds(metric, [1.0] * 3)
-    assert len(thresholds_table(frame(rows), published_with(thresholds=thresholds))) == 1
-    assert graded == ([["mhc", 2], ["hc", 3], ["baseline", 3]] if metric in EXACT else [["hc", 3]])
 
 
 # --- published figures beside ours ---------------------------------------------------------------
@@ -172,17 +150,6 @@ def test_which_of_our_numbers_stand_beside_a_value():
         ("mhc", 4, 0.1), ("mhc", 8, 0.2), ("hc", 16, 0.3),
     ]  # fmt: skip
     assert [pd.isna(row["platform"]) for row in rows] == [True, False, True]
-
-
-def test_a_value_of_any_depth_stands_beside_each_of_ours():
-    runs = seeds("loss_final", [0.5] * 3), seeds("loss_final", [0.9] * 3, depth=16)
-    rows = set_beside(value_entry(cells={"mhc": {"any": [0.43, 0.77]}}, scale={"depth": 20}), *runs)
-    assert [(r["depth"], r["published"], r["published_high"]) for r in rows] == [
-        (4, 0.43, 0.77), (8, 0.43, 0.77), (16, 0.43, 0.77),
-    ]  # fmt: skip
-    assert [r["deviates"] for r in rows[1:]] == [False, True]
-    assert pd.isna(rows[0]["deviates"])
-    assert rows[0]["scale"] == "depth 4/8/16 for 20"
 
 
 @pytest.mark.parametrize(
@@ -329,41 +296,6 @@ def test_a_mistake_is_refused_with_the_file_and_the_entry(yaml_file, old, new, n
         assert any(name in line for name in names)
 
 
-def test_a_claim_may_speak_of_every_variant_that_the_config_has(yaml_file):
-    """By the label of a study, or by the name of a connection of the config's own."""
-    text = YAML.replace("variants: [hc]", "variants: [mhc_five]").replace(
-        "{mhc: {8", "{mhc_own: {8"
-    )
-    file = yaml_file(text)
-    with pytest.raises(ConfigError) as caught:
-        load_published(file, CONFIG)
-    assert len(str(caught.value).splitlines()) == 2
-    five = {"mhc_five": {"connection": "mhc", "H_res": {"iterations": 5}}}
-    study = CONFIG.studies["a"].model_dump() | {"variants": ["baseline", five]}
-    config = check_config({"connections": {"mhc_own": "mhc_demo"}, "studies": {"a": study}})
-    assert load_published(file, config).claims[0].tests[0].variants == ["mhc_five"]
-
-
-def test_claims_that_no_study_of_the_config_touches_are_left_out(default_config, pytestconfig):
-    def kept(*studies):
-        own = {name: default_config.studies[name] for name in studies}
-        config = default_config.model_copy(update={"studies": own})
-        published = load_published(pytestconfig.rootpath / "report/published.yaml", config)
-        return {claim.id for claim in published.claims}, set(published.sources)
-
-    claims, sources = kept("demo-50")
-    # The claims on that study alone; of its source there is none without tests.
-    assert (claims, sources) == (
-        {"demo-gain-constant", "demo-converges-fast"}, {"mhc-demo-cuda", "mhc-paper"},
-    )  # fmt: skip
-    claims, _ = kept("depth-mlx")
-    assert {
-        "hc-needs-more-steps",
-        "constraint-is-key",
-    } < claims  # without tests; of several studies
-    assert kept("released") == (set(), {"mhc-paper"})  # which has notes alone
-
-
 # --- the claims that are shipped -----------------------------------------------------------------
 
 
@@ -391,23 +323,6 @@ def test_every_claim_has_a_minimum_scale(shipped):
             "fashion-resnet-fastest", "text-init-3-fails-deeper"
         ):  # fmt: skip
             assert claim.minimum_scale["depth"] >= 0.5 * claim.scale["depth"]
-
-
-def test_smoke_runs_give_no_verdict(shipped, pytestconfig):
-    """Whatever they show: three seeds of everything that the preset has, and of every variant."""
-    root = pytestconfig.rootpath
-    config = load_config([root / "config.yaml", root / "workflow/presets/smoke.yaml"])
-    cells, steps = [], []
-    for name, study in config.studies.items():
-        for depth, backend, seed in itertools.product([*study.depths, 48], BACKENDS, range(3)):
-            for variant in (*study.labels, "v1", "v3", "v4b", "v4c", "v4d", "hc", "baseline"):
-                axes = {"study": name, "variant": variant, "depth": depth, "seed": seed}
-                axes["backend"] = backend
-                values = dict.fromkeys([*tasks.run_metrics(), "score"], 0.5 + seed)
-                cells.append(run(**axes, **values))
-                steps += curve([3.0, 2.0], **axes)
-    table = claims_table(config, frame(cells), frame(steps), shipped)
-    assert set(table["verdict"]) == {NOT_MEASURED}
 
 
 MACHINES = {None: "", "cuda": GPU_PLATFORM, "metal": "gpu-test-gpu-darwin"}

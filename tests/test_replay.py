@@ -12,7 +12,6 @@ from command_helpers import exit_status
 from fathom.analysis.tables import read_table, write_tables
 from fathom.config import BACKENDS, Compute, check_config
 from fathom.runs import folder
-from fathom.runs.folder import run_folder
 from fathom.runs.receipts import receipt_file
 from fathom.runs.replay import COMPARED, STEPS, compare_rows, difference, group_runs
 from fathom.runs.training import run_cell
@@ -299,19 +298,6 @@ def test_a_run_of_an_older_form_differs(carry):
         "does not repeat it: seed 0, cannot be read, metrics.jsonl: line 1 has no valid 'dropped'"
     )
     assert carried.statuses == [("stale", "differs")]
-
-
-def test_a_run_of_another_spec_or_of_here_is_not_replayed(carry):
-    carried = carry()
-    (cell,) = carried.config.cells()
-    data = data_of(carried.folder / "results", "torch", optimizer={"lr": 0.003})
-    carried.write_config(check_config(data))
-    assert carried.statuses == [("stale", "")]
-    assert carried.replay() == ["nothing to replay: no imported run fits the config"]
-    target = run_folder(carried.folder / "results", cell)
-    target.parent.mkdir(parents=True)
-    shutil.move(carried.runs[0], target)
-    assert carried.statuses == [("stale", "")]
 
 
 # --- every run, as a check ------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 import shutil
 import tracemalloc
 
@@ -141,57 +140,6 @@ def edit_manifest(folder, change):
     write_manifest(folder, manifest)
 
 
-REQUIRED = ("cell", "spec_hash", "code", "device", "os", "cpu", "files")
-
-
-def without(key):
-    return lambda manifest: manifest.pop(key)
-
-
-def with_list(key):
-    return lambda manifest: manifest.update({key: [1]})
-
-
-MANIFESTS = {
-    **{f"manifest.json: {key}: field required": without(key) for key in REQUIRED},
-    **{f"json: {key}: ": with_list(key) for key in (*REQUIRED, "seconds", "threads", "git")},
-    "unknown key 'secs'; did you mean 'seconds'?": lambda m: m.update(secs=1),
-    "lists 'spec.json, mixing.safetensors', which is": lambda m: m["files"].pop("metrics.jsonl"),
-    "../../spec.json', which is not what a run holds": lambda m: m["files"].update(
-        {"../../spec.json": m["files"]["spec.json"]}
-    ),
-    "is of another cell, 'small/4L": lambda m: m.update(cell=m["cell"].replace("3L", "4L")),
-    "json: code.fathom:x\\x07: must not hold": lambda m: m["code"].update({"fathom:x\x07": "0"}),
-    "not valid JSON ('utf-8' codec can't encode character '\\ud800'": lambda m: m["device"].update(
-        name="\ud800"
-    ),
-}
-
-
-@pytest.mark.parametrize("said", MANIFESTS)
-def test_a_wrong_manifest_is_refused_in_a_line_that_names_the_key(run, spec, said):
-    edit_manifest(run, MANIFESTS[said])
-    reason = corrupt(run, spec)
-    assert reason.startswith("manifest.json: ")
-    assert said in reason
-
-
-def test_a_manifest_that_was_edited_does_not_have_its_own_hash(run, spec):
-    manifest = read_manifest(run)
-    (run / "manifest.json").write_text(json.dumps({**manifest, "threads": 3}))
-    reason = corrupt(run, spec)
-    assert reason == "manifest.json: its content does not have the SHA-256 that it names"
-    del manifest["sha256"]
-    (run / "manifest.json").write_text(json.dumps(manifest))
-    assert corrupt(run, spec) == "manifest.json: sha256: field required"
-
-
-@pytest.mark.parametrize("text", ["", "[]", "null", "{", '{"a":' * 100_000, "\udc80", '"\\ud800"'])
-def test_a_manifest_that_is_no_json_object_is_refused(run, spec, text):
-    (run / "manifest.json").write_text(text, encoding="utf-8", errors="surrogateescape")
-    assert corrupt(run, spec).startswith("manifest.json: not ")
-
-
 # --- the rows ------------------------------------------------------------------------------------
 
 
@@ -210,63 +158,6 @@ def change_row(folder, number, **changes):
     row = {**json.loads(lines[number]), **changes}
     lines[number] = json.dumps({k: v for k, v in row.items() if v is not ...}).encode()
     write_rows(folder, lines)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *((name, ...) for name in ALWAYS),  # which every row has
-        ("a\nfathom: fine\x1b[2J", 1.0),
-        ("loss", None),
-        ("stream_difference", 10**400),
-    ],
-)
-def test_a_value_that_no_metric_of_the_task_has_is_refused(run, spec, name, value):
-    change_row(run, 1, **{name: value})
-    said = repr(name)[:40]
-    reason = corrupt(run, spec).replace("\\\\", "\\")
-    assert reason.startswith(f"metrics.jsonl: line 2 has no valid {said}")
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "said"),
-    [
-        ("loss", -5.0, "-5.0 is not a number from 0 to inf"),
-        ("stream_similarity", 1.0001, "1.0001 is not a number from -1 to 1"),
-        ("step_seconds", math.nan, "nan is not a finite number from 0 to inf"),
-        ("nonfinite_event", 5, "5 is not a whole number from 0 to 1"),
-        (
-            "nonfinite_total",
-            3,
-            "3, but there are 0 events so far",
-        ),
-    ],
-)
-def test_a_number_that_no_run_can_have_is_refused_by_its_metrics_name(run, spec, name, value, said):
-    row = {**decode_row(lines_of(run)[1].decode()), name: value}
-    write_rows(run, [*lines_of(run)[:1], encode_row(row).encode().strip(), *lines_of(run)[2:]])
-    assert corrupt(run, spec).startswith(f"metrics.jsonl: line 2 has no valid '{name}': {said}")
-
-
-@pytest.mark.parametrize(("name", "number"), [("loss", "NaN"), ("step_seconds", "1e400")])
-def test_numbers_that_json_has_not_are_refused(run, spec, name, number):
-    line = re.sub(rb'"%s":[^,}]*' % name.encode(), f'"{name}":{number}'.encode(), lines_of(run)[1])
-    write_rows(run, [lines_of(run)[0], line, *lines_of(run)[2:]])
-    assert f"line 2 is not a row of metrics ('{name}' is " in corrupt(run, spec)
-
-
-def test_every_task_and_connection_may_have_its_own_metrics(make_spec, tmp_path):
-    spec = make_spec(task="fashion", variant="mhc_causal")
-    rows = [
-        {name: value for name, value in row.items() if name in ALWAYS}
-        for row in metric_rows(LOSSES)
-    ]
-    for row in rows:
-        row |= {"grad_norm_stem": 1.0, "grad_norm_mixing": 2.0}
-    rows[0]["overflow_depth"] = None
-    rows[-1] |= {"test_accuracy": 0.5, "mixing_row_error": 0.0, "mixing_column_error": 0.0}
-    write_run(tmp_path, spec, rows)
-    assert validated(tmp_path, spec) == ("measured", "")
 
 
 @pytest.mark.parametrize(
@@ -290,36 +181,6 @@ def test_nulls_large_and_non_finite_numbers_are_valid_where_they_may_be(run, spe
     assert validated(run, spec) == ("measured", "")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda lines: lines[:-1],
-        lambda lines: [*lines, lines[-1]],
-        lambda lines: lines[::-1],
-    ],
-)
-def test_rows_that_are_not_those_of_every_step_in_order_are_refused(run, spec, change):
-    write_rows(run, change(lines_of(run)))
-    assert corrupt(run, spec) == "metrics.jsonl: does not hold steps 0 to 2 in order"
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"loss = 3",
-        bytes(range(128, 256)),
-        b'{"step":' * 100_000,
-        b'{"step":1,"nonfinite":{"loss":"much"}}',
-    ],
-    ids=lambda line: f"{line[:40]}",
-)
-def test_a_line_that_is_no_row_is_named(run, spec, line):
-    first, _, last = lines_of(run)
-    write_rows(run, [first, line, last])
-    where = "line 2" if line.isascii() else "line 1"  # text is decoded ahead of its lines
-    assert f"metrics.jsonl: {where} is not a row of metrics" in corrupt(run, spec)
-
-
 def test_endless_rows_do_not_fill_the_memory(run, spec):
     first, *_ = lines_of(run)
     write_rows(run, [first] * 20_000)
@@ -331,27 +192,130 @@ def test_endless_rows_do_not_fill_the_memory(run, spec):
         tracemalloc.stop()
 
 
-# --- the spec ------------------------------------------------------------------------------------
+# --- one table of what is refused ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda s: s.update(seed=9), "is not the spec that the manifest names"),
-        (lambda s: s.pop("steps"), "steps: field required"),
-        (
-            lambda s: s["model"].update(vocab=10**4000),
-            "model.vocab: input should be less than or equal to 9007199254740992",
-        ),
-        (lambda s: s.update(task="chess"), "task: unknown task 'chess'"),
-    ],
-)
-def test_a_wrong_spec_is_refused_although_its_hash_is_right(run, spec, change, said):
-    data = json.loads((run / "spec.json").read_text())
-    change(data)
-    (run / "spec.json").write_text(json.dumps(data))
-    seal(run)
-    assert said in corrupt(run, spec)
+def edit_spec(change):
+    """Change the spec; the hashes of the manifest follow."""
+
+    def spoil(folder):
+        data = json.loads((folder / "spec.json").read_text())
+        change(data)
+        (folder / "spec.json").write_text(json.dumps(data))
+        seal(folder)
+
+    return spoil
+
+
+def manifest(change):
+    return lambda folder: edit_manifest(folder, change)
+
+
+def text_of_manifest(text):
+    return lambda folder: (folder / "manifest.json").write_text(text)
+
+
+def row(**changes):
+    """Change the second row; NaN and infinities by name, as rows have them."""
+
+    def spoil(folder):
+        lines = lines_of(folder)
+        changed = {**decode_row(lines[1].decode()), **changes}
+        line = encode_row({k: v for k, v in changed.items() if v is not ...}).encode().strip()
+        write_rows(folder, [lines[0], line, *lines[2:]])
+
+    return spoil
+
+
+def line(text):
+    """Another text in the place of the second row."""
+    return lambda folder: write_rows(folder, [lines_of(folder)[0], text, *lines_of(folder)[2:]])
+
+
+def rows(change):
+    return lambda folder: write_rows(folder, change(lines_of(folder)))
+
+
+def matrices(content):
+    def spoil(folder):
+        (folder / "mixing.safetensors").write_bytes(content)
+        seal(folder)
+
+    return spoil
+
+
+F32 = np.float32
+SHAPES = {"H_pre": (3, 4), "H_post": (3, 4), "H_res": (3, 4, 4)}
+ZEROS = {name: np.zeros(shape, F32) for name, shape in SHAPES.items()}
+TURNED = {**ZEROS, "H_pre": np.zeros((4, 3), F32)}
+DOUBLES = {**ZEROS, "H_res": np.zeros((3, 4, 2), np.float64)}
+PLACE = b'{"H_res":{"dtype":"F32","shape":[3,4,4],"data_offsets":[0,2000]}}'
+AFTER_THE_DATA = len(PLACE).to_bytes(8, "little") + PLACE + bytes(4 * 72)
+REQUIRED = ("cell", "spec_hash", "code", "device", "os", "cpu", "files", "sha256")
+OUT = "../../spec.json"
+NO_ROW = "line 2 is not a row of metrics"
+
+REFUSED = [
+    # What is done to a run, the file that is named, what is said of it.
+    *((manifest(lambda m, k=k: m.update({k: [1]})), "manifest", f"{k}: ") for k in ("code", "git")),
+    (manifest(lambda m: m.update(secs=1)), "manifest", "unknown key 'secs'; did you mean"),
+    (manifest(lambda m: m["files"].pop("metrics.jsonl")), "manifest", "lists 'spec.json, mixing"),
+    (manifest(lambda m: m["files"].update({OUT: m["files"]["spec.json"]})), "manifest",
+     f"{OUT}', which is not what a run holds"),
+    (manifest(lambda m: m.update(cell=m["cell"].replace("3L", "4L"))), "manifest", "another cell"),
+    (manifest(lambda m: m["device"].update(name="a\x1b[2Jb")), "manifest", "must not hold control"),
+    (manifest(lambda m: m["device"].update(name="\ud800")), "manifest", "not valid JSON ("),
+    (manifest(lambda m: m.update(seconds=math.nan)), "manifest", "seconds: input should be"),
+    *((text_of_manifest(text), "manifest", "not ") for text in ("", "[]", '{"a":' * 100_000)),
+    *((row(**{name: ...}), "metrics", f"line 2 has no valid '{name}'") for name in ALWAYS),
+    (row(loss=-5.0), "metrics", "'loss': -5.0 is not a number from 0 to inf"),
+    (row(loss=None), "metrics", "'loss'"),
+    (row(loss=math.nan), "metrics", "line 2 has no valid 'nonfinite_event': 0"),
+    (row(step=True), "metrics", "'step'"),
+    (row(grad_norm=1.1e40), "metrics", "'grad_norm'"),
+    (row(test_accuracy=0.5), "metrics", "'test_accuracy'"),  # of the image task
+    (row(**{"a\nfathom: fine\x1b[2J": 1.0}), "metrics", "line 2 has no valid 'a"),
+    (row(stream_similarity=1.0001), "metrics", "1.0001 is not a number from -1 to 1"),
+    (row(step_seconds=math.nan), "metrics", "nan is not a finite number from 0 to inf"),
+    (row(nonfinite_event=5), "metrics", "5 is not a whole number from 0 to 1"),
+    (row(nonfinite_total=3), "metrics", "3, but there are 0 events so far"),
+    (line(b'{"step":1,"loss":NaN}'), "metrics", NO_ROW),
+    (line(b'{"step":1,"loss":1e400}'), "metrics", NO_ROW),
+    (line(b'{"step":1,"nonfinite":{"loss":"much"}}'), "metrics", NO_ROW),
+    (line(b'{"step":' * 100_000), "metrics", NO_ROW),
+    (line(b"loss = 3"), "metrics", NO_ROW),
+    (line(bytes(range(128, 256))), "metrics", "is not a row of metrics"),
+    (rows(lambda lines: lines[:-1]), "metrics", "does not hold steps 0 to 2 in order"),
+    (rows(lambda lines: [*lines, lines[-1]]), "metrics", "does not hold steps 0 to 2 in order"),
+    (rows(lambda lines: lines[::-1]), "metrics", "does not hold steps 0 to 2 in order"),
+    (edit_spec(lambda s: s.update(seed=9)), "spec", "is not the spec that the manifest names"),
+    (edit_spec(lambda s: s.pop("steps")), "spec", "steps: field required"),
+    (edit_spec(lambda s: s["model"].update(vocab=10**4000)), "spec", "less than or equal to 900"),
+    (edit_spec(lambda s: s.update(task="chess")), "spec", "unknown task 'chess'"),
+    (matrices(save({n: ZEROS[n] for n in ("H_pre", "H_post")})), "mixing", "'H_res' is absent"),
+    (matrices(save(TURNED)), "mixing", "'H_pre' is F32 [4, 3], but F32"),
+    (matrices(save(DOUBLES)), "mixing", "'H_res' is F64 [3, 4, 2], but F32 [3, 4, 4] by spec.json"),
+    (matrices(save(ZEROS)[:100]), "mixing", "cannot be read ("),
+    (matrices(AFTER_THE_DATA), "mixing", "cannot be read ("),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("spoil", "file", "said"), REFUSED, ids=lambda x: f"{x}"[:40])
+def test_a_wrong_run_is_refused_in_a_line_that_names_the_file(run, spec, spoil, file, said):
+    spoil(run)
+    reason = corrupt(run, spec)
+    assert reason.startswith(f"{file}.")
+    assert said in reason
+
+
+@pytest.mark.parametrize("key", REQUIRED)
+def test_a_manifest_lacks_no_key_and_has_its_own_hash(run, spec, key):
+    manifest = read_manifest(run)
+    (run / "manifest.json").write_text(json.dumps({**manifest, "threads": 3}))
+    assert corrupt(run, spec).endswith("its content does not have the SHA-256 that it names")
+    del manifest[key]
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    assert corrupt(run, spec) == f"manifest.json: {key}: field required"
 
 
 # --- mixing and weights --------------------------------------------------------------------------
@@ -380,41 +344,6 @@ def test_the_shapes_of_the_matrices_are_known_without_computing_them(
         np.testing.assert_array_equal(read[name], matrix)
     if task == "tokens":  # the rows are of that task
         assert validated(tmp_path, spec) == ("measured", "")
-
-
-def with_header(header, size):
-    """A file of arrays with that header, in all `size` bytes of them."""
-    return len(header).to_bytes(8, "little") + header + bytes(size)
-
-
-F32 = np.float32
-MATRICES = {"H_pre": (3, 4), "H_post": (3, 4), "H_res": (3, 4, 4)}
-SIZE = 4 * (12 + 12 + 48)
-PLACE = b'{"H_res":{"dtype":"F32","shape":[3,4,4],"data_offsets":[%s,%s]}}'
-ZEROS = {name: np.zeros(shape, F32) for name, shape in MATRICES.items()}
-ARRAYS = {
-    "one missing": (
-        save({"H_pre": ZEROS["H_pre"], "H_post": ZEROS["H_post"], "H": ZEROS["H_res"]}),
-        "'H_res' is absent, but F32 [3, 4, 4] by spec.json",
-    ),
-    "turned": (save({**ZEROS, "H_pre": np.zeros((4, 3), F32)}), "'H_pre' is F32 [4, 3], but F32"),
-    "of doubles": (
-        save({**ZEROS, "H_res": np.zeros((3, 4, 2), np.float64)}),
-        "'H_res' is F64 [3, 4, 2], but F32 [3, 4, 4] by spec.json",
-    ),
-    "cut off": (save(ZEROS)[:100], "cannot be read ("),
-    "a header that is no JSON": (with_header(b'{"H_pre":' * 20, SIZE), "cannot be read ("),
-    "a place after the data": (with_header(PLACE % (b"0", b"2000"), SIZE), "cannot be read ("),
-}
-
-
-@pytest.mark.parametrize(("content", "said"), ARRAYS.values(), ids=ARRAYS)
-def test_matrices_that_the_connection_does_not_have_are_refused(run, spec, content, said):
-    (run / "mixing.safetensors").write_bytes(content)
-    seal(run)
-    reason = corrupt(run, spec)
-    assert reason.startswith("mixing.safetensors: ")
-    assert said in reason
 
 
 def test_matrices_where_nothing_is_mixed_are_refused_and_diverged_ones_are_valid(

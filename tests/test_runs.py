@@ -370,31 +370,3 @@ def test_weights_give_what_was_measured_after_training_again(backend, image_spec
     seal(folder)
     nines = fashion_mnist.load(fashion_mnist.folder()).test_labels == 9
     assert evaluate_run(folder, images)["test_accuracy"] == nines.mean()
-
-
-def refusal(folder, compute):
-    """The line with which a run is not evaluated."""
-    with pytest.raises(RunError) as caught:
-        evaluate_run(folder, compute)
-    line = str(caught.value)
-    assert line.startswith(str(folder))
-    assert line.isprintable()
-    return line.removeprefix(f"{folder}/")
-
-
-def test_what_cannot_be_evaluated_is_said_in_a_line(connect_cpu, image_spec, images, tmp_path):
-    backend, folder = connect_cpu("torch"), tmp_path / "run"
-    assert refusal(folder, images) == "spec.json: missing"
-    run_cell(image_spec(backend, weights=False), folder, images)
-    assert refusal(folder, images) == (
-        "weights.safetensors: missing; a study keeps weights with `weights: true`, then train it "
-        "again"
-    )
-
-    run_cell(image_spec(backend), folder, images)
-    file = folder / "weights.safetensors"
-    file.write_bytes(flip_a_bit(file.read_bytes()))
-    assert refusal(folder, images) == "weights.safetensors: its SHA-256 is not the manifest's"
-    save_file(Problem(image_spec(backend, depth=3)).initial_parameters(), file)
-    seal(folder)
-    assert "F32 [3, 8], but F32 [2, 8] by spec.json" in refusal(folder, images)

@@ -7,18 +7,14 @@ import math
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
 
-from fathom import tasks
-from fathom.analysis import tables
 from fathom.analysis.effective_depth import write_effective_depth
 from fathom.analysis.effects import write_effects
-from fathom.analysis.platforms import Platform
 from fathom.analysis.tables import (
     BY_STUDY,
     STEPS,
@@ -28,7 +24,6 @@ from fathom.analysis.tables import (
     mean_with_ci,
     read_steps,
     read_table,
-    read_with_times,
     run_metrics,
     save_tables,
     summary_table,
@@ -46,7 +41,7 @@ from fathom.metrics import (
 from fathom.runs.folder import RunError
 from fathom.tasks.tokens import Tokens
 from run_helpers import CPU_PLATFORM, GPU, GPU_PLATFORM, config_with, write_cell
-from tables_helpers import CHANCE, T975, TOLD, curve, frame, run, seeds
+from tables_helpers import CHANCE, T975, TOLD, frame, run, seeds
 
 NAN = math.nan
 
@@ -189,21 +184,6 @@ def test_differences_at_the_first_step(metric, left, right, seeds_, difference):
     assert row[f"{metric}_difference"] == pytest.approx(difference, nan_ok=True)
 
 
-@pytest.mark.parametrize(
-    ("platform", "name", "runs"),
-    [
-        (Platform("torch"), "torch", "results/runs"),
-        (Platform("torch", GPU_PLATFORM), f"torch-{GPU_PLATFORM}",
-         f"results/imported/{GPU_PLATFORM}"),
-    ],
-    ids=["here", "imported"],
-)  # fmt: skip
-def test_a_platform_is_named_by_its_machine_only_where_it_was_imported(platform, name, runs):
-    assert (platform.name, str(platform), platform.runs("results")) == (name, name, Path(runs))
-    assert Platform.parse(name) == platform
-    assert platform.is_imported == (name != "torch")
-
-
 # --- from run folders ----------------------------------------------------------------------------
 
 
@@ -315,16 +295,6 @@ def test_stale_and_unfinished_runs_are_left_out_and_listed(config, tmp_path):
     assert reasons[0] == "spec differs: batch_size 8 → 4"
 
 
-def test_a_cell_whose_data_are_unavailable_says_why(tmp_path, monkeypatch):
-    monkeypatch.setattr(tables.datasets, "unavailable", lambda name: f"{name}: no network")
-    images = {"task": "fashion", "variants": ["resnet"], "model": {"width": 8}}
-    config = config_with(tmp_path, ("a", "images"), depths=[8], backends=["torch"], seeds=[0],
-                         a={"variants": ["mhc"]}, images=images)  # fmt: skip
-    found = tables_of(config, tmp_path / "tables")["cells"].set_index("study")
-    assert found["status"].tolist() == ["missing"] * 2
-    assert found["reason"].to_dict() == {"a": "", "images": "fashion_mnist: no network"}
-
-
 def test_every_corrupt_run_is_refused_by_name_and_nothing_is_written(config, tmp_path):
     first, second, third = (write_cell(config, cell, [4.0, 2.0, 1.0]) for cell in config.cells())
     metrics = first / "metrics.jsonl"
@@ -354,43 +324,6 @@ def test_the_same_platform_here_and_imported_stays_apart(config, tmp_path):
     assert pair["loss_first_difference"] == pytest.approx(0.4 / 4.4)
     assert sorted(tables["platforms"]["platform"]) == ["torch", f"torch-{CPU_PLATFORM}"]
     assert set(tables["platforms"]["machine"]) == {CPU_PLATFORM}
-
-
-def test_every_run_measure_is_a_column_by_hand(config, tmp_path):
-    columns = {
-        "grad_norm": [3.0, 30.0, 3.0],
-        "gain_proxy_log10_max_entry": [0.5, 2.0, -1.0],
-        "stream_difference": [0.1, 0.3, 0.2],
-        "grad_norm_H_res": [NAN, 4.0, 5.0],
-        "stream_similarity": [0.5, -0.5, 0.25],
-        "readout_share_1": [0.5, 0.625, 0.75],
-        "column_error_log10": [0.125, 2.0, 1.0],
-    }
-    write_cell(config, config.cells()[0], [4.0, NAN, 2.0], step_seconds=0.25, **columns)
-    write_tables(config, tmp_path / "tables")
-    (row, *_) = read_with_times(tmp_path / "tables/cells.csv").to_dict("records")
-    found = {name: row[name] for name in tasks.run_metrics(("tokens",))}
-    assert found == pytest.approx(
-        {
-            # These rows have none of the others.
-            **dict.fromkeys(tasks.run_metrics(("tokens",)), NAN),
-            "loss_first": 4, "loss_final": 2, "loss_min": 2, "loss_tail": 2,
-            "grad_norm_first": 3, "grad_norm_final": 3, "grad_norm_max": 30,
-            "grad_norm_log10_sd": math.sqrt(2),  # of 1 and −1
-            "gain_first": 0.5, "gain_final": -1,
-            "amax_forward_log10_final": 0, "amax_backward_log10_final": 0,
-            "nonfinite_total": 1, "first_nonfinite_step": 1,
-            "seconds": 9.5, "seconds_per_step": 0.25,
-            "activation_max_log10": 1.5,
-            "stream_difference_max": 0.3, "grad_norm_H_res_max": 5,
-            "stream_similarity_min": -0.5, "stream_similarity_final": 0.25,
-            "readout_share_1_final": 0.75, "column_error_log10_final": 1,
-        },
-        nan_ok=True,
-    )  # fmt: skip
-    assert row["outcome"] == "learned"
-    assert row["chance_loss"] == pytest.approx(CHANCE)
-    assert row["steps"] == 3
 
 
 def test_what_clocks_measured_is_in_their_tables_alone(config, tmp_path):
@@ -437,15 +370,6 @@ def test_another_run_of_a_study_changes_no_table_of_another_study(tmp_path):
 
 
 # --- files ---------------------------------------------------------------------------------------
-
-
-def test_a_packed_table_holds_no_time_and_no_name(tmp_path):
-    save_tables({"steps.csv.gz": frame(curve([1.0, 2.0]))}, tmp_path)
-    packed = (tmp_path / "steps.csv.gz").read_bytes()
-    # RFC 1952: byte 3 has the flags (a name would be 8), bytes 4 to 7 the time.
-    assert packed[3] == 0
-    assert packed[4:8] == bytes(4)
-    assert gzip.decompress(packed).startswith(b"study,depth,variant,backend,seed,")
 
 
 @pytest.mark.parametrize("column", ["machine", "statement"])
