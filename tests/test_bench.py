@@ -2,14 +2,11 @@
 
 import importlib
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from fathom import tasks
-from fathom.report.schemes import CONTEXT, STREAMS
 from fathom.train import step_rows
 from gradients import STEADY
 
@@ -122,12 +119,6 @@ def test_a_released_module_is_the_same_function_as_ours(steps, backend, start):
     assert losses[1] < losses[0]
 
 
-def test_parameters_and_costs_of_schemes_are_of_one_network(steps):
-    spec = steps.spec_for(steps.SCHEME_SIZE, "mhc_paper", "torch", steps.SCHEME_DEPTH)
-    assert tasks.Problem(spec).network.connection.context == CONTEXT
-    assert spec.connection.streams == STREAMS
-
-
 # --- turns ----------------------------------------------------------------------------------------
 
 SECONDS = {
@@ -178,32 +169,3 @@ def test_sides_take_turns_of_half_a_second_and_ratios_are_of_each_turn(steps, as
         ("mhc", "ours"): ["24", "20", "28", "baseline", "2", "2", "2"],  # of 20/10 and 28/14
         ("mhc", "textbook"): ["85", "70", "100", "ours", "3.75", "2.5", "5"],  # of 100/20 and 70/28
     }
-
-
-def test_a_matrix_product_takes_as_many_operations_as_a_step(steps, connect_cpu, monkeypatch):
-    """Of 1024 columns and rows, in a tenth of a second each."""
-    connect_cpu("torch")
-    spec, now = steps.spec_for("demo", "baseline", "torch"), [0.0]
-    monkeypatch.setattr(
-        steps, "_matmul", lambda backend: lambda n: now.__setitem__(0, now[0] + n / 10)
-    )
-    monkeypatch.setattr(steps.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(steps, "_run", None, raising=False)
-    monkeypatch.setattr(steps, "_scale", 1.0)
-    assert steps.start("matmul", spec, 1)
-    # Forward, and twice that backward.
-    flops = 3 * 2 * 32 * 64 * (24 * (4 * 128**2 + 2 * 128 * 512 + 2 * 64 * 128) + 128 * 256)
-    assert math.isclose(steps.seconds(7), 0.1 * flops / (2 * 1024**3))
-
-
-def run_steps(*arguments):
-    command = [sys.executable, "benchmarks/steps.py", *map(str, arguments)]
-    return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
-
-
-def test_an_unknown_name_is_one_line(tmp_path):
-    done = run_steps("sizes", "dmeo", "--out", tmp_path / "x.csv")
-    assert (done.returncode, done.stdout) == (1, "")
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("fathom: unknown size 'dmeo'; did you mean 'demo'?")
-    assert not (tmp_path / "x.csv").exists()

@@ -5,7 +5,6 @@ import hashlib
 import json
 import os
 import random
-import resource
 import shutil
 import tarfile
 import tracemalloc
@@ -214,9 +213,8 @@ def test_a_bundle_brings_every_file_over_as_it_was(tmp_path, weights):
     assert found == [("imported", CPU_PLATFORM)] * 2
 
 
-@pytest.mark.parametrize("name", ["fashion", "fashion-streams"])
-def test_bundles_of_the_reference_are_read(tmp_path, name):
-    file = REFERENCE / f"{name}.tar.gz"
+def test_a_bundle_of_the_reference_is_read(tmp_path):
+    file = REFERENCE / "fashion.tar.gz"
     with tarfile.open(file) as archive:
         files = archive.getnames()
     done = import_bundle(tmp_path, file)
@@ -253,33 +251,15 @@ def test_a_bundle_holds_its_runs_and_nothing_of_who_made_it(here, packed):
     assert here.results.encode() not in content
 
 
-def test_the_longest_name_fits_into_a_bundle(tmp_path):
-    changes = {"variants": [{"m" * 64: "mhc"}], "depths": [2], "backends": ["torch"], "seeds": [0]}
-    config = config_with(tmp_path / "here", ("s" * 64,), **changes)
-    (cell,) = config.cells()
-    write_cell(config, cell, LOSSES[:3])
-    create_bundle(config, tmp_path / "b.tar.gz")
-    done = import_bundle(tmp_path / "there", tmp_path / "b.tar.gz")
-    assert done["imported"] == [cell.path()]
-
-
 def test_patterns_choose_what_is_packed(here, tmp_path):
     baseline, mhc = (cell.path() for cell in here.cells())
     file = tmp_path / "b.tar.gz"
-    for patterns, cells in (
-        ([], [baseline, mhc]),
-        (["*/mhc/*"], [mhc]),
-        (["a/2L/baseline/*", "*/mhc/*"], [baseline, mhc]),
-    ):
+    for patterns, cells in (([], [baseline, mhc]), (["*/mhc/*"], [mhc])):
         create_bundle(here, file, patterns)
         assert Parts(file).cells == cells
     file.unlink()
-    with pytest.raises(ConfigError) as error:
-        create_bundle(here, file, ["*/48L/*", "*", "b/*"])
-    assert str(error.value).splitlines() == [
-        f"no cell matches '{pattern}'; a pattern is like 'depth-mlx/48L/*'"
-        for pattern in ("*/48L/*", "b/*")
-    ]
+    with pytest.raises(ConfigError, match=r"no cell matches '\*/48L/\*'"):
+        create_bundle(here, file, ["*/48L/*", "*"])
     assert not file.exists()
     assert "no run to pack" in refusal_to_pack(config_in(tmp_path / "bare"), file, ["*/mhc/*"])
 
@@ -323,11 +303,9 @@ def test_imported_runs_are_not_packed_and_keep_no_others_from_it(here, elsewhere
     assert len(create_bundle(here, tmp_path / "b.tar.gz")) == 2
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"a letter", gzip.compress(b"another archive" * 99, mtime=0)]
-)
-def test_only_a_bundle_is_replaced_without_force(made, tmp_path, content):
+def test_only_a_bundle_is_replaced_without_force(made, tmp_path):
     config, file = config_in(made), tmp_path / "b.tar.gz"
+    content = gzip.compress(b"another archive" * 99, mtime=0)
     file.write_bytes(content)
     with pytest.raises(BundleError, match=r"b\.tar\.gz: is there and is no bundle; name another"):
         create_bundle(config, file)
@@ -378,7 +356,6 @@ def with_other_losses(columns):
     [
         (lambda p: p.entries.append((p.name(METRICS), b"{}\n")), "is there twice"),
         (lambda p: p.replace(COLUMNS, p.read(COLUMNS)[:-1]), "is damaged"),
-        (lambda p: p.replace(COLUMNS, b""), "is damaged"),
         (lambda p: p.replace(COLUMNS, with_other_losses(p.read(COLUMNS))), "SHA-256"),
     ],
 )
@@ -388,16 +365,9 @@ def test_damaged_columns_are_refused_in_one_line(change, said, packed, tmp_path)
     assert said in refusal(tmp_path / "results", parts.pack(tmp_path / "b.tar.gz"))
 
 
-def test_columns_make_rows_up_to_a_limit(packed, tmp_path, monkeypatch):
-    monkeypatch.setattr(bundle, "MAX_FILE_BYTES", 10_000)
-    monkeypatch.setattr(bundle, "from_columns", lambda columns: iter([bytes(4000)] * 3))
-    assert "rows of more than 10000 bytes" in refusal(tmp_path / "results", packed)
-
-
-@pytest.mark.parametrize("existing", ["refuse", "keep", "replace"])
-def test_the_same_bundle_again_changes_nothing(already, packed, existing):
+def test_the_same_bundle_again_changes_nothing(already, packed):
     before = tree(already)
-    done = import_bundle(already, packed, existing)
+    done = import_bundle(already, packed)
     assert (done["imported"], done["kept"], len(done["same"])) == ([], [], 2)
     assert tree(already) == before
 
@@ -411,24 +381,6 @@ def test_a_different_run_is_kept_or_replaced_only_when_asked(already, other):
     done = import_bundle(already, other, "replace")
     assert (len(done["imported"]), done["kept"], done["same"]) == (2, [], [])
     assert threads_of(already) == [7, 7]
-
-
-def test_one_run_that_is_there_holds_up_all_the_others(elsewhere, packed, other, tmp_path):
-    parts = Parts(packed)
-    parts.entries = [e for e in parts.entries if parts.cell in e[0]]
-    results = results_of(elsewhere)
-    import_bundle(results, parts.pack(tmp_path / "one.tar.gz"))
-    refusal(results, other)
-    done = import_bundle(results, other, "keep")
-    assert (len(done["imported"]), len(done["kept"])) == (1, 1)
-    assert threads_of(results) == [1, 7]
-
-
-def test_a_bundle_repairs_an_imported_run_that_was_damaged(already, packed):
-    whole = tree(already)
-    next(already.rglob("metrics.jsonl")).write_text("", encoding="utf-8")
-    import_bundle(already, packed)
-    assert tree(already) == whole
 
 
 class Killed(BaseException):
@@ -506,7 +458,6 @@ def refusal(results, file, existing="refuse"):
     return line
 
 
-OUT = "fathom-was-here.json"
 PLAIN_ONLY = "is no plain file"
 NO_FILE = "is no file of a run"
 NO_CELL = "is not study/depthL/variant/backend/seedN"
@@ -514,30 +465,20 @@ KINDS = {
     "symbolic link": ({"kind": tarfile.SYMTYPE, "link": "../../../../etc/passwd"}, PLAIN_ONLY),
     **{
         repr(kind): ({"kind": kind, "link": "runs/x"}, PLAIN_ONLY)
-        for kind in (tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE, b"S", b"?")
+        for kind in (tarfile.LNKTYPE, tarfile.DIRTYPE, b"?")
     },
     "huge size": ({"size": 2**40}, "a size of 1099511627776, where 4194304 is the limit"),
-    "negative size": ({"size": -512}, "a size of -512"),
 }
 NAMES = {
-    "absolute": (f"/{OUT}", NO_FILE),
+    "absolute": ("/fathom-was-here.json", NO_FILE),
     "leads out as a cell": ("runs/../../../spec.json", NO_CELL),
-    "leads out within a cell": ("runs/a/2L/../../../torch/seed0/spec.json", NO_CELL),
-    "absolute as a cell": ("runs//etc/2L/mhc/torch/seed0/spec.json", NO_CELL),
-    "no cell": ("runs/a/deep/mhc/torch/seed0/spec.json", NO_CELL),
     "breaks the line": ("runs/a\nfathom: all is well\x1b[2J/spec.json", NO_CELL),
-    "not ASCII": ("runs/ä/2L/mhc/torch/seed0/spec.json", NO_CELL),
     "extra file": ("runs/a/2L/mhc/torch/seed0/notes.txt", NO_FILE),
-    "no folder": ("spec.json", NO_FILE),
-    "empty": ("", NO_FILE),
 }
 HEADERS = {
     "a size that is no number": pax_entry(GNU__sparse__size="many"),
-    "a map that is no map": pax_entry(GNU__sparse__map="1,x"),
-    "another name": pax_entry(path=f"/{OUT}"),
     "no end": pax_entry(comment="again") * 5000,
     "long names without end": raw_entry("l", b"name\0", kind=tarfile.GNUTYPE_LONGNAME) * 5000,
-    "a negative size": raw_entry("pax", size=-512, kind=tarfile.XHDTYPE),
 }
 
 
@@ -565,26 +506,16 @@ def forge_spec(**changes):
 
 CONTENT = {
     "no file": (lambda p: setattr(p, "entries", []), "holds no run"),
-    "another file": (
-        lambda p: setattr(p, "entries", [("bundle.json", b"{}")]), "is no file of a run"),
     "a file that is missing": (lambda p: p.remove("metrics.jsonl"), "metrics.jsonl: missing"),
-    "a manifest that is missing": (lambda p: p.remove("manifest.json"), "manifest.json: missing"),
     "another content of the same size": (
         lambda p: p.replace("metrics.jsonl", p.read("metrics.jsonl").replace(b":2.5", b":1.5")),
         "metrics.jsonl: its SHA-256 is not the manifest's"),
-    "a manifest of another cell": (
-        lambda p: p.edit_manifest(lambda m: m.update(cell="a/9L/x/y/seed0")), "is of another cell"),
     "a run in the place of another": (steal, "manifest.json: is of another cell"),
     "no platform": (lambda p: p.measured_on("", "", ""), "make a platform of 0 letters"),
-    "a platform beyond ASCII": (lambda p: p.measured_on("显卡", "ö", "系统"), "of 0 letters"),
-    "a platform too long for a folder": (
-        lambda p: p.measured_on("cpu", "x" * 400, "Linux"), "a platform of 410 letters"),
     "more steps than memory could count": (
         forge_spec(steps=10**15), "does not hold steps 0 to 999999999999999 in order"),
     "a network larger than any memory": (
         forge_spec(connection={"streams": 10**15}), "mixing.safetensors: "),
-    "a file twice": (
-        lambda p: p.entries.append((p.name("spec.json"), b"{}")), "spec.json: its SHA-256 is not"),
     "too much JSON": (
         lambda p: p.replace("spec.json", b"[" + b"[]," * 2**21 + b"1]"),
         "a size of 6291459, where 4194304 is the limit"),
@@ -640,18 +571,10 @@ def zipped(change):
 NO_TAR = "not a whole gzipped tar"
 FILES = {
     "empty": (lambda content: b"", NO_TAR),
-    "not compressed": (gzip.decompress, NO_TAR),
     "half": (lambda content: content[: len(content) // 2], NO_TAR),
-    "without its checksum": (lambda content: content[:-8], NO_TAR),
     "a wrong checksum": (lambda content: content[:-8] + bytes(4) + content[-4:], NO_TAR),
-    "a header that promises more": (lambda content: b"\x1f\x8b\x08\x04\0\0\0\0\0\xff", NO_TAR),
-    "an unknown compression": (lambda content: content[:2] + b"\x07" + content[3:], NO_TAR),
-    "something after the end": (lambda content: content + b"more", NO_TAR),
     "compressed text": (zipped(lambda tar: b"this is no bundle\n" * 100), NO_TAR),
-    "tar cut within a header": (zipped(lambda tar: tar[:700]), NO_TAR),
     "tar cut within a file": (zipped(lambda tar: tar[:1500]), NO_TAR),
-    "tar without its end": (zipped(lambda tar: tar.rstrip(b"\0") + b"\0"), NO_TAR),
-    "a header with a wrong checksum": (zipped(lambda tar: b"R" + tar[1:]), "bad checksum"),
     "an archive of nothing": (zipped(lambda tar: bytes(10240)), "holds no run"),
     "an archive after the end": (zipped(lambda tar: tar + tar), "something after its end"),
 }
@@ -666,52 +589,16 @@ def test_a_file_that_is_no_whole_bundle_is_refused(make, said, packed, tmp_path)
     assert said in line
 
 
-def test_a_bundle_that_is_not_there_is_refused(tmp_path):
-    assert refusal(tmp_path / "results", tmp_path / "none.tar.gz").endswith(": no such file")
-
-
-@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
-def test_what_is_no_file_is_refused_in_one_line(make, tmp_path):
-    make(tmp_path / "b.tar.gz")
-    assert refusal(tmp_path / "results", tmp_path / "b.tar.gz").endswith("b.tar.gz: is no file")
-
-
-@pytest.mark.parametrize(
-    ("method", "error"),
-    [
-        ("open", PermissionError(13, "Permission denied")),
-        ("read", OSError(5, "Input/output error")),
-    ],
-)
-def test_a_file_that_cannot_be_read_is_refused_in_one_line(
-    packed, tmp_path, monkeypatch, method, error
-):
-    def fails(*_):
-        error.filename = str(packed) if method == "open" else None
-        raise error
-
-    monkeypatch.setattr(*{"open": (gzip, "open"), "read": (gzip.GzipFile, "read")}[method], fails)
-    said = refusal(tmp_path / "results", packed)
-    assert said == f"{packed}: cannot be read ({error.strerror})"
-
-
-def test_what_the_system_says_is_not_blamed_on_the_bundle(packed, tmp_path):
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
-        with pytest.raises(OSError, match=r"File too large: '.*/spec.json'"):
-            import_bundle(tmp_path / "results", packed)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert not list(tmp_path.glob("results/imported/*"))
+def test_what_is_no_file_or_is_not_there_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    assert refusal(tmp_path / "results", tmp_path / "pipe").endswith("pipe: is no file")
+    assert refusal(tmp_path / "results", tmp_path / "none").endswith("none: no such file")
 
 
 SIZE = 2**25
 BOMBS = {
     "a long name": raw_entry("long", bytes(SIZE), kind=tarfile.GNUTYPE_LONGNAME),
     "an extended header": raw_entry("pax", bytes(SIZE), kind=tarfile.XHDTYPE),
-    "an unknown file": raw_entry("zeros", bytes(SIZE)),
-    "JSON": raw_entry("runs/a/2L/mhc/torch/seed0/spec.json", bytes(SIZE)),
     "arrays": raw_entry("runs/a/2L/mhc/torch/seed0/weights.safetensors", bytes(SIZE)),
     "zeros after the end": bytes(SIZE),
 }

@@ -12,7 +12,7 @@ import pytest
 
 from fathom import tasks
 from fathom.config import load_config
-from fathom.runs.code_hash import PACKAGE, CodeError, code_hash, definition_hashes, git_version
+from fathom.runs.code_hash import PACKAGE, CodeError, code_hash, definition_hashes
 from fathom.runs.training_code import training_code, training_roots
 from fathom.train import train
 
@@ -44,76 +44,29 @@ def hashes(tmp_path):
 
 SAME = {
     "layout": ("def f(x): return (x+1)", "def f(\n    x,\n):\n    return x + 1  # one more"),
-    "number": ("f = 1000.0", "f = 1e3"),
-    "quotes": ("f = 'a' 'b'", 'f = "ab"'),
     "docstring": ('def f():\n "old"\n return 1', "def f():\n return 1"),
-    "only a docstring": ('def f():\n "old"', "def f():\n pass"),
-    "class docstring": ('class f:\n "old"\n x = 1\n "of x"', "class f:\n x = 1"),
-    "method docstring": ('class f:\n def g(self):\n  "old"', 'class f:\n def g(self):\n  "new"'),
-    "module docstring": ('"old"\nf = 1\n"of f"', '"new"\nf = 1'),
     "annotations": ("def f(x: int, *y: str) -> int: return x", "def f(x, *y): return x"),
-    "annotated constant": ("f: int = 1", "f = 1"),
-    "annotated variable": ("def f():\n x: int = 1\n return x", "def f():\n x = 1\n return x"),
     "field's annotation": ("class f:\n x: int\n y: int = 1", "class f:\n x: str\n y = 1"),
     "message": ("def f(): raise ValueError('old')", "def f(): raise ValueError('new')"),
     "f-string": ("def f(x): raise ValueError(f'{x}')", "def f(x): raise ValueError(f'{g(x)!r}')"),
-    "made message": (
-        "def f(x): raise ValueError('\\n'.join(lines(x)))",
-        "def f(x): raise ValueError('; '.join(sorted(x)))",
-    ),
-    "message by name": ("def f(): raise E(text='old')", "def f(): raise E(text='new')"),
     "assertion": ("def f(x): assert x, 'old'", "def f(x): assert x, 'new'"),
-    "type checking": ("f = 1", "if TYPE_CHECKING:\n import q\nf = 1"),
-    "main": ("def f(): pass", "def f(): pass\nif __name__ == '__main__':\n f()"),
     "unused": ("def f(x): return x.g", "import math\ndef g(): pass\ndef f(x): return x.g"),
     "local namesake": ("def f(g): return g", "def g(): pass\ndef f(g): return g"),
-    "moved up": ("def g(): pass\ndef f(): g()", "def f(): g()\ndef g(): pass"),
 }
 
 DIFFERENT = {
     "operator": ("def f(x): return x + 1", "def f(x): return x - 1"),
-    "constant": ("f = 1", "f = 2"),
-    "kind of number": ("f = 1", "f = 1.0"),
-    "truth": ("f = 1", "f = True"),
-    "text or bytes": ("f = 'a'", "f = b'a'"),
-    "name or text": ("f = [a]", "f = ['a']"),
     "f-string": ("def f(x): return f'{x}'", "def f(x): return f'{x!r}'"),
     "default": ("def f(x=1): return x", "def f(x=2): return x"),
-    "keyword-only": ("def f(x, y): pass", "def f(x, *, y): pass"),
-    "argument's place": ("def f(x, y): pass", "def f(y, x): pass"),
     "decorator": ("@a\ndef f(): pass", "@b\ndef f(): pass"),
-    "base class": ("class f(A): pass", "class f(B): pass"),
-    "metaclass": ("class f(A): pass", "class f(A, metaclass=B): pass"),
-    "new field": ("class f:\n x: int", "class f:\n x: int\n y: int"),
     "order of fields": ("class f:\n x: int\n y: int", "class f:\n y: int\n x: int"),
     "field's default": ("class f:\n x: int = 1", "class f:\n x: int = 2"),
-    "method": ("class f:\n def g(self): return 1", "class f:\n def g(self): return 2"),
-    "async": ("def f(): pass", "async def f(): pass"),
-    "return": ("def f():\n return g()", "def f():\n g()"),
-    "nothing": ("def f(): return {**x}", "def f(): return {None: x}"),
     "order": ("def f():\n a()\n b()", "def f():\n b()\n a()"),
     "indentation": ("def f(x):\n if x:\n  a()\n b()", "def f(x):\n if x:\n  a()\n  b()"),
-    "exception": ("def f(): raise KeyError('m')", "def f(): raise OSError('m')"),
     "exception's value": ("def f(): raise Stop(1, 'm')", "def f(): raise Stop(2, 'm')"),
-    "exception's setting": ("def f(): raise Stop(at=1)", "def f(): raise Stop(at=2)"),
     "condition": ("def f(x): assert x", "def f(x): assert not x"),
-    "text after raise": (
-        "def f(x):\n if x: raise E('m')\n return g('old')",
-        "def f(x):\n if x: raise E('m')\n return g('new')",
-    ),
-    "caught": ("def f():\n try: g()\n except A: pass", "def f():\n try: g()\n except B: pass"),
-    "pattern": (
-        "def f(x):\n match x:\n  case None: g()",
-        "def f(x):\n match x:\n  case True: g()",
-    ),
-    "one of two": ("e, f = 1, 2", "e, f = 1, 3"),
     "imported from": ("from math import exp\nf = exp", "from numpy import exp\nf = exp"),
-    "imported name": ("from math import e as x\nf = x", "from math import pi as x\nf = x"),
     "module behind a name": ("import numpy as m\nf = m.e", "import math as m\nf = m.e"),
-    "import inside": (
-        "def f():\n from math import e\n return e",
-        "def f():\n from numpy import e\n return e",
-    ),
     "shadowed builtin": ("def f(x): return max(x)", "def max(x): pass\ndef f(x): return max(x)"),
     "swapped names": (
         "from p.b import g as x, h as y\nf = x - y",
@@ -155,25 +108,14 @@ G = {"q.b:g", "q.b:k"}
 REACHED = {
     # a name that another module defines, and ways to it
     "a name": ("from p.q.b import g\ndef f(): g()", G),
-    "another name for it": ("from p.q.b import g as h\ndef f(): h()", G),
     "a module's name": ("from p.q import b\ndef f(): b.g()", G),
-    "a module under another name": ("import p.q.b as c\ndef f(): c.g()", G),
     "the whole path": ("import p.q.b\ndef f(): p.q.b.g()", G),
-    "its package": ("from p import q\ndef f(): q.b.g()", G),
     "re-exported": ("from p.q.c import g\ndef f(): g()", G),
-    "re-exported by its module": ("from p.q import c\ndef f(): c.g()", G),
-    "re-exported module": ("from p.q.c import b as x\ndef f(): x.g()", G),
     "re-exported by a package": ("from p import r\ndef f(): r.g()", {"r.g:g"}),
-    "inside": ("def f():\n from p.q.b import g\n g()", G),
-    "module inside": ("def f():\n from p.q import b\n b.g()", G),
-    "path inside": ("def f():\n import p.q.b\n p.q.b.g()", G),
     "inside a nested function": ("def f():\n def h():\n  from p.q.b import g\n  g()", G),
-    "attributes of it": ("from p.q import b\ndef f(): return b.g.x.y[0].z", G),
     # a module as a value, or as a root
     "a module handed on": ("from p import one\ndef f(): h(one)", {"one:g", "one:k"}),
-    "a module's own attribute": ("from p import one\ndef f(): one.__name__", {"one:g", "one:k"}),
     "a module searched": ("from p import one\ndef f(): getattr(one, x)", {"one:g", "one:k"}),
-    "a package": ("from p import r\ndef f(): h(r)", {"r.g:g"}),
     # statements that define nothing
     "a call": ("from p.busy import f as h\nf = h", {"busy:f", "busy:", "q.b:k"}),
     "a loop of the package": ("from p.loops.m import f as h\nf = h", {"loops.m:f", "loops:"}),
@@ -189,41 +131,27 @@ REACHED = {
         "def h(): pass\n@other.vjp\ndef unused(): pass",
         {"m:g", "m:h", "m:i"},
     ),
-    # any use of a name
+    # any use of a name, and none of it
     **{
         use: (f"def g(): pass\n{use}", {"m:g"})
         for use in (
             "def f(x=g): pass",
             "@g\ndef f(): pass",
-            "@dataclass(order=g)\nclass f: pass",
             "class f(g): pass",
-            "class f:\n x = g",
             "class f:\n def h(self): return g",
             "f = [g for x in y]",
-            "f = lambda: g",
-            "f: int = g",
             "def f(): raise g('message')",
-            "def f(): raise Stop(g, 'message')",
-            "def f():\n try: h()\n except g: pass",
-            "def f(): return f'{g}'",
-            "def f(): h(**g)",
             "def f(x):\n match x:\n  case g(): pass",
         )
     },
-    # no use of it
     **{
         use: (f"def g(): pass\n{use}", set())
         for use in (
             "def f(x: g) -> g: pass",
-            "def f():\n x: g = 1",
-            "class f:\n x: g",
             "def f(): raise ValueError(f'{g()}')",
-            "def f(): assert x, g",
             "def f(g): return g",
-            "def f():\n g = 1\n return lambda: g",
             "def f(): return [g for g in x]",
             "def f(x): return x.g(g=1)",
-            "class f:\n g = 1",
         )
     },
 }
@@ -233,20 +161,6 @@ REACHED = {
 def test_names_are_followed_to_their_definitions(hashes, source, others):
     reached = hashes({**LIBRARY, "m": source}, "p.m:f")
     assert reached.keys() == {"p.m:f", *(f"p.{place}" for place in others)}
-
-
-ROOTS = {
-    "p.q.b": {"q.b:g", "q.b:k", "q.b:unused"},
-    "p.q": set(),
-    "p.r": {"r.g:g"},
-    "p.r:g": {"r.g:g"},
-    "p.table:X[*]": {"table:X[*]", "table:a", "table:b"},
-}
-
-
-@pytest.mark.parametrize(("root", "places"), ROOTS.items())
-def test_a_root_is_a_module_or_a_definition(hashes, root, places):
-    assert hashes(LIBRARY, root).keys() == {f"p.{place}" for place in places}
 
 
 # Edits of LIBRARY: the module, what is replaced by what, and the definitions that then differ.
@@ -280,17 +194,10 @@ def test_a_root_that_is_not_there_is_refused(hashes, root):
 
 REFUSED = {
     "from p.q.b import *\nf = g": (1, "a star or relative import"),
-    "from .q import b\nf = b.g": (1, "a star or relative import"),
-    "def f():\n from .q import b": (2, "a star or relative import"),
     "f = [1]\nf += [2]": (2, "AugAssign"),
-    "f = 1\ndel f": (2, "Delete"),
     "if x:\n f = 1\nelse:\n f = 2": (1, "If"),
-    "if TYPE_CHECKING:\n import q\nelse:\n import p.q.b as q\nf = q": (1, "If"),
     "try:\n from p.q.b import g\nexcept ImportError:\n g = None\nf = g": (1, "Try"),
-    "with x:\n f = 1": (1, "With"),
     "from p.q import b\ndef f(): b.none()": (2, "none, which p.q.b does not define"),
-    "from p.loops import z\nf = z": (2, "z, which p.loops does not define"),
-    "import p.none\nf = p.none.g": (2, "none, which p does not define"),
     "from p.none import g\nf = g": (2, "p.none, which is no module"),
 }
 
@@ -407,12 +314,3 @@ def test_every_python_gives_the_same_digits(version):
         check=True,
     )
     assert result.stdout.strip() == code_hash(*roots)
-
-
-def test_the_commit_is_that_of_the_checkout():
-    git = shutil.which("git")
-    if git is None or not (PROJECT / ".git").exists():
-        pytest.skip("not a checkout")
-    command = [git, "-C", str(PACKAGE), "rev-parse", "HEAD"]
-    head = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    assert git_version()["commit"] == head

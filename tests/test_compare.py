@@ -95,19 +95,3 @@ def test_options_change_it_and_all_that_was_published_is_left(compare, tmp_path,
     assert "stream_similarity" not in history
     rows = [line.split() for line in printed.out.splitlines()]
     assert ["resnet", "0.750", "0.750", "3.0", "learned", "10.0"] in rows
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ("tokens", "compare knows no task 'tokens' (known: fashion)"),
-        ("fashion --mode mhc_casual", "unknown connection 'mhc_casual'"),
-        ("fashion --width 9999999999999999999", "compare: studies.compare.model.width: "),
-    ],
-)
-def test_what_cannot_be_compared_is_one_line(arguments, said, tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        cli.main(["compare", *arguments.split(), "--out", str(tmp_path / "out")])
-    (line,) = capsys.readouterr().err.splitlines()
-    assert said in line
-    assert not (tmp_path / "out").exists()

@@ -20,7 +20,6 @@ from fathom.config import (
     load_config,
     parse_spec,
 )
-from fathom.models.connections.schemes import SCHEMES
 from fathom.settings import deep_merge
 
 CONFIG = {
@@ -125,15 +124,7 @@ def test_a_malformed_path_is_refused(path):
     ("changes", "kept"),
     [
         ({}, lambda cell: True),
-        ({"variants": None}, lambda cell: True),
-        ({"variants": ["mhc"]}, lambda cell: cell.variant == "mhc"),
-        ({"depths": [24]}, lambda cell: cell.depth == 24),
-        ({"backends": ["mlx"]}, lambda cell: cell.backend == "mlx"),
-        ({"seeds": [1]}, lambda cell: cell.seed == 1),
-        (
-            {"variants": ["hc"], "depths": [12], "backends": ["torch"], "seeds": [0]},
-            lambda cell: cell == Cell("deep", 12, "hc", "torch", 0),
-        ),
+        ({"variants": ["mhc"], "seeds": [1]}, lambda cell: (cell.variant, cell.seed) == ("mhc", 1)),
         (
             {"studies.deep.exclude": [{"variant": "hc", "depth": 24, "backend": "mlx"}]},
             lambda cell: (cell.variant, cell.depth, cell.backend) != ("hc", 24, "mlx"),
@@ -185,54 +176,20 @@ def test_a_spec_holds_every_number_of_its_cell():
     cell = Cell("deep", 24, "mhc", "mlx", 1)
     # What a scheme is made of has tests of its own.
     assert check_config(data).spec(cell).model_dump(exclude={"connection"}) == {
-        "study": "deep",
-        "depth": 24,
-        "variant": "mhc",
-        "backend": "mlx",
-        "seed": 1,
-        "task": "tokens",
-        "recipe": {
-            "embedding": "unit",
-            "attention": "packed_xavier",
-            "bias_correction": True,
-            "linear": "uniform",
-            "outputs": "linear",
-            "head": "linear",
-        },
-        "steps": 100,
-        "batch_size": 16,
-        "accumulate": 1,
-        "evaluate_every": None,
-        "weights": False,
-        "model": {
-            "vocab": 64,
-            "length": 16,
-            "width": 32,
-            "heads": 4,
-            "hidden": 128,
-            "wrap": "block",
-            "norm": "layer",
-            "positions": "learned",
-            "embedding_norm": False,
-            "qk_norm": False,
-            "biases": True,
-            "activation": "gelu",
-            "logit_cap": None,
-        },
-        "optimizer": {
-            "lr": 0.002,
-            "beta1": 0.9,
-            "beta2": 0.999,
-            "eps": 1e-8,
-            "weight_decay": 0.0,
-            "decay": "all",
-            "clip": None,
-            "schedule": "constant",
-            "final_share": 0.2,
-            "warmup_steps": 0,
-            "muon": None,
-        },
-    }
+        "study": "deep", "depth": 24, "variant": "mhc", "backend": "mlx", "seed": 1,
+        "task": "tokens", "steps": 100, "batch_size": 16, "accumulate": 1,
+        "evaluate_every": None, "weights": False,
+        "recipe": {"embedding": "unit", "attention": "packed_xavier", "bias_correction": True,
+                   "linear": "uniform", "outputs": "linear", "head": "linear"},
+        "model": {"vocab": 64, "length": 16, "width": 32, "heads": 4, "hidden": 128,
+                  "wrap": "block", "norm": "layer", "positions": "learned",
+                  "embedding_norm": False, "qk_norm": False, "biases": True,
+                  "activation": "gelu", "logit_cap": None},
+        "optimizer": {"lr": 0.002, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8,
+                      "weight_decay": 0.0, "decay": "all", "clip": None,
+                      "schedule": "constant", "final_share": 0.2, "warmup_steps": 0,
+                      "muon": None},
+    }  # fmt: skip
 
 
 def test_the_hash_is_that_of_the_canonical_json(make_spec):
@@ -241,7 +198,7 @@ def test_the_hash_is_that_of_the_canonical_json(make_spec):
     assert spec.hash() == hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
-def test_the_hash_does_not_change_with_the_order_of_keys(make_spec):
+def test_the_hash_does_not_change_with_how_a_spec_is_written(make_spec):
     spec = make_spec()
     data = spec.model_dump()
     backwards = {
@@ -250,12 +207,8 @@ def test_the_hash_does_not_change_with_the_order_of_keys(make_spec):
     }
     assert list(backwards) != list(data)
     assert parse_spec(backwards, "spec").hash() == spec.hash()
+    assert make_spec(lr="1e-2", weight_decay=0).hash() == make_spec(lr=0.01).hash()
     assert parse_spec(json.loads(spec.json()), "spec") == spec
-
-
-def test_the_hash_does_not_change_with_how_a_number_is_written(make_spec):
-    assert make_spec(lr="1e-2").hash() == make_spec(lr=0.01).hash()
-    assert make_spec(weight_decay=0).hash() == make_spec(weight_decay=0.0).hash()
 
 
 # --- what a variant changes ----------------------------------------------------------------------
@@ -270,27 +223,6 @@ def test_a_variant_may_have_its_own_recipe_and_optimizer():
     assert spec.recipe.attention == study.recipe.attention == "packed_xavier"
     assert spec.connection == study.connection
     assert spec.optimizer.model_copy(update={"lr": 0.002}) == study.optimizer
-
-
-def test_a_variant_may_name_another_recipe():
-    named = spec_of({"other": {"connection": "baseline", "recipe": "mlx-defaults"}})
-    written = {"embedding": "inverse_sqrt_width", "attention": "linear", "bias_correction": False}
-    assert named.recipe == spec_of({"o": {"connection": "baseline", "recipe": written}}).recipe
-    variants = ["mhc", {"a": {"connection": "hc", "recipe": written}}]
-    study = check_config(config_with("studies.deep.variants", variants)).studies["deep"]
-    assert [study.of(v).recipe_name for v in ("mhc", "a")] == ["torch-defaults", "mlx-defaults"]
-    assert [study.connection_name(v) for v in ("mhc", "a")] == ["mhc", "hc"]
-
-
-@pytest.mark.parametrize("overlay", ["reference", "paper"])
-def test_every_study_variant_and_scheme_that_is_shipped_has_a_label(pytestconfig, overlay):
-    files = ("config.yaml", f"workflow/presets/{overlay}.yaml")
-    config = load_config([pytestconfig.rootpath / file for file in files])
-    for name, study in config.studies.items():
-        read = [config.labels[label] for label in study.labels]
-        assert len(set(read)) == len(read), name
-        assert name in config.labels
-    assert {*SCHEMES} <= {*config.labels}
 
 
 def test_a_variant_may_be_wider_or_longer():
@@ -325,15 +257,8 @@ def test_a_variant_may_be_wider_or_longer():
     ("own", "problem"),
     [
         ({"optimizer": {"lr": -1}}, "optimizer.lr: input should be greater than 0"),
-        ({"optimizer": {"rate": 1}}, "optimizer: unknown key 'rate'"),
-        ({"optimizer": 3}, "optimizer: input should be a valid dictionary"),
-        ({"optimizer": {"warmup_steps": 100}}, "optimizer.warmup_steps is 100 of 100 steps"),
-        ({"recipe": "torch"}, "did you mean 'torch-defaults'?"),
-        ({"recipe": {"embedding": "uni"}}, "recipe.embedding: input should be 'unit'"),
-        ({"model": {"widht": 48}}, "model: unknown key 'widht'; did you mean 'width'?"),
         ({"model": {"width": 30}}, "model: width 30 is not divisible by heads 4"),
         ({"model": {"vocab": 10**13}}, "fast at 12 layers has 6.4e+14 parameters"),
-        ({"steps": 0}, "steps: input should be greater than 0"),
         ({"steps": 49}, "evaluate_every is 50 of 49 steps"),
         ({"steps": 50, "optimizer": {"warmup_steps": 50}}, "warmup_steps is 50 of 50 steps"),
     ],
@@ -388,12 +313,6 @@ def test_a_connection_of_the_config_can_be_used_by_name():
     assert (changed.H_res.iterations, changed.H_res.start) == (5, spec.connection.H_res.start)
 
 
-def test_a_connection_can_be_written_out():
-    row = {"kind": "streams", "open": "first_only", "pre": "raw", "post": "raw", "H_res": "raw"}
-    found = spec_of({"mine": row}).connection
-    assert (found.open.kind, found.pre.kind, found.streams) == ("first_only", "raw", 4)
-
-
 def test_the_streams_of_a_study_hold_where_a_variant_has_none():
     assert spec_of("mhc", streams=8).connection.streams == 8
     assert spec_of({"m2": {"connection": "mhc", "streams": 2}}, streams=8).connection.streams == 2
@@ -406,80 +325,35 @@ DEEP = "studies.deep"
 REFUSED = [
     # (path, value, where the line says it is, what it says)
     (f"{DEEP}.stepz", 3, DEEP, "unknown key 'stepz'; did you mean 'steps'?"),
-    (f"{DEEP}.qqq", 3, DEEP, "unknown key 'qqq'"),
-    (f"{DEEP}.model.widht", 64, f"{DEEP}.model", "unknown key 'widht'; did you mean 'width'?"),
-    (f"{DEEP}.optimizer.beta_1", 0.9, f"{DEEP}.optimizer", "did you mean 'beta1'?"),
     (f"{DEEP}.exclude", [{"seed": 1}, {"varient": "hc"}], f"{DEEP}.exclude.1", "'variant'?"),
-    ("studeis", {}, "top level", "did you mean 'studies'?"),
-    ("compute", {"thread": 2}, "compute", "did you mean 'threads'?"),
-    (f"{DEEP}.variants", [{"mhc": "hc", "b": "hc"}], f"{DEEP}.variants.0", "one label"),
     (f"{DEEP}.variants", ["mhc", True], f"{DEEP}.variants.1", "YAML reads True; put it in quotes"),
-    # types
     (f"{DEEP}.steps", "many", f"{DEEP}.steps", "integer"),
     (f"{DEEP}.steps", True, f"{DEEP}.steps", "must be a number, not true or false"),
-    (f"{DEEP}.model.width", 32.5, f"{DEEP}.model.width", "integer"),
-    (f"{DEEP}.optimizer.lr", True, f"{DEEP}.optimizer.lr", "not true or false"),
-    (f"{DEEP}.variants", "mhc", f"{DEEP}.variants", "list"),
-    (f"{DEEP}.variants", ["a\nb"], rf"{DEEP}.variants.0.a\nb", "a\\nb"),
-    (DEEP, 3, DEEP, "dictionary"),
-    (DEEP, None, "studies", "at least 1"),
-    ("studies", {}, "studies", "at least 1"),
-    ("compute", {"preload": "perhaps"}, "compute.preload", "boolean"),
-    ("compute", {"device": "tpu"}, "compute.device", "'mps' or 'gpu', but is 'tpu'"),
-    # ranges
     (f"{DEEP}.optimizer.lr", float("nan"), f"{DEEP}.optimizer.lr", "finite"),
-    (f"{DEEP}.optimizer.lr", "inf", f"{DEEP}.optimizer.lr", "finite"),
     (f"{DEEP}.optimizer.lr", 0, f"{DEEP}.optimizer.lr", "greater than 0"),
-    (f"{DEEP}.optimizer.eps", 0, f"{DEEP}.optimizer.eps", "greater than 0"),
-    (f"{DEEP}.optimizer.weight_decay", -0.1, f"{DEEP}.optimizer.weight_decay", "or equal to 0"),
-    (f"{DEEP}.optimizer.beta1", 1, f"{DEEP}.optimizer.beta1", "less than 1"),
-    (f"{DEEP}.optimizer.beta2", -0.1, f"{DEEP}.optimizer.beta2", "or equal to 0"),
-    *(
-        (f"{DEEP}.model.{key}", -32, f"{DEEP}.model.{key}", "greater than 0, but is -32")
-        for key in ("vocab", "length", "width", "heads", "hidden")
-    ),
-    (f"{DEEP}.seeds", [0, -1], f"{DEEP}.seeds.1", "or equal to 0, but is -1"),
+    (f"{DEEP}.model.width", -32, f"{DEEP}.model.width", "greater than 0, but is -32"),
     (f"{DEEP}.seeds", [2**53 + 1], f"{DEEP}.seeds.0", "less than or equal to 9007199254740992"),
     (f"{DEEP}.model.width", 30, f"{DEEP}.model", "make width a multiple of 4"),
     (f"{DEEP}.evaluate_every", 101, DEEP, "evaluate_every is 101 of 100 steps"),
     (f"{DEEP}.batch_size", {12: 32}, DEEP, "batch_size has no entry for depth 24; add one"),
-    (f"{DEEP}.batch_size", {12: 32, 24: 0}, f"{DEEP}.batch_size.24", "greater than 0"),
-    (f"{DEEP}.batch_size", 0, f"{DEEP}.batch_size", "greater than 0"),
-    # lists
-    *(
-        (f"{DEEP}.{axis}", [], f"{DEEP}.{axis}", "must list at least one value")
-        for axis in ("variants", "depths", "backends", "seeds")
-    ),
-    ("depths", [], "depths", "must list at least one value"),
+    (f"{DEEP}.variants", [], f"{DEEP}.variants", "must list at least one value"),
     (f"{DEEP}.seeds", [0, 1, 0], f"{DEEP}.seeds", "lists 0 more than once"),
-    (f"{DEEP}.variants", ["mhc", {"mhc": "hc"}], f"{DEEP}.variants", "lists mhc more than once"),
     (f"{DEEP}.exclude", [{"depth": [12, 24]}], "no cells", "leave none"),
-    (f"{DEEP}.exclude", [{}], f"{DEEP}.exclude.0", "must name at least one"),
-    # names
     (f"{DEEP}.recipe", "torch", f"{DEEP}.recipe", "did you mean 'torch-defaults'?"),
-    (f"{DEEP}.recipe", {"embedding": "one", "attention": "linear", "bias_correction": True},
-     f"{DEEP}.recipe.embedding", "'unit'"),
     (f"{DEEP}.variants", ["baseline", "mch"], f"{DEEP}.variants.mch",
      "unknown connection 'mch'; did you mean 'mhc'? (known: baseline, hc, mhc, plain, "),
     (f"{DEEP}.task", "token", f"{DEEP}.task", "unknown task 'token'; did you mean 'tokens'?"),
-    (f"{DEEP}.task", "fashion", f"{DEEP}.model", "unknown key 'vocab'"),
-    (f"{DEEP}.backends", ["pytorch"], f"{DEEP}.backends.0", "did you mean 'torch'?"),
     (f"{DEEP}.backends", ["numpy"], f"{DEEP}.backends.0", "unknown backend 'numpy'"),
-    ("variants", ["mch"], "variants", "unknown variant 'mch'; did you mean 'mhc'?"),
     (f"{DEEP}.exclude", [{"variant": "mch"}], f"{DEEP}.exclude.0.variant", "unknown variant"),
     (f"{DEEP}.accumulate", {"mch": 2}, DEEP, "accumulate: unknown variant 'mch'"),
     (f"{DEEP}.extra_variants", ["mhc"], DEEP, "extra_variants: mhc is there already"),
-    (f"{DEEP}.extra_variants", ["mch"], f"{DEEP}.variants.mch", "unknown connection 'mch'"),
     (f"{DEEP}.model.vocab", 1, DEEP, "model: has 1 class to predict, so chance is a perfect"),
     (f"{DEEP}.contrasts", [{"question": "?", "pairs": [["mhc", "mch"]]}], DEEP,
      "contrasts.0.pairs: unknown variant 'mch'"),
-    (f"{DEEP}.contrasts", [{"question": "?", "pairs": [["mhc"]]}], f"{DEEP}.contrasts.0.pairs.0",
-     "at least 2"),
     (f"{DEEP}.part", "../arms", f"{DEEP}.part", "pattern"),
-    (f"{DEEP}.score", "last_loss", f"{DEEP}.score", "'held_out' or 'training_loss'"),
     *(
         ("studies", {name: CONFIG["studies"]["deep"]}, f"studies.{name}", "lower-case")
-        for name in ("Deep", "deep_1", "1deep", "deep/er", "..", "dé", "deep ")
+        for name in ("deep_1", "..", "dé")
     ),
     ("studies", {"figures": CONFIG["studies"]["deep"]}, "studies.figures", "use another"),
 ]  # fmt: skip
@@ -492,27 +366,9 @@ def test_a_mistake_is_refused_with_its_place_and_fix(path, value, place, words):
     assert words in message
 
 
-def test_a_missing_key():
-    data = config_with()
-    del data["studies"]["deep"]["steps"]
-    assert refusal(data) == "studies.deep.steps: field required"
-    assert refusal({}) == "studies: field required"
-
-
-def test_two_problems_are_two_lines():
-    data = config_with("studies.deep.seeds", [])
-    data["studies"]["deep"]["steps"] = 0
-    with pytest.raises(ConfigError) as caught:
-        check_config(data, "my.yaml")
-    first, second = sorted(str(caught.value).splitlines())
-    assert first.startswith("my.yaml: studies.deep.seeds: ")
-    assert second.startswith("my.yaml: studies.deep.steps: ")
-
-
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({"connection": "mch"}, ": unknown connection 'mch'; did you mean 'mhc'?"),
         ({"connection": "mhc", "H_res": {"iterations": "many"}}, ".H_res.iterations: input should"),
         (
             {"connection": "mhc_lite", "H_res": {"start": {"stream": 24}}},
@@ -522,7 +378,6 @@ def test_two_problems_are_two_lines():
             {"kind": "causal", "constraint": "identity"},
             ": constraint: identity has no logit for each pair of layers; take exp or sinkhorn",
         ),
-        ({"connection": "mhc", "H_res": 5}, ".H_res: must be the name of a constraint"),
         ({"connection": "baseline", "H_res": "exp"}, ": unknown key 'H_res'"),
         ("a", ": connection 'a' is defined by itself"),
     ],
@@ -540,56 +395,26 @@ def test_a_mistake_in_a_connection_names_variant_key_and_fix(settings, expected)
     ("content", "expected"),
     [
         (b"studies:\n  deep:\n    steps: [1, 2\n    seeds: [0]\n", " line 4 malformed YAML ("),
-        (b"studies:\n\tdeep: 1\n", " line 2 malformed YAML ("),
         (b"a: 1\nb:\n  c: 2\n  c: 3\n", " line 4 malformed YAML (the key 'c' is there twice)"),
         (b"a: 1\nb: 010\n", " line 2 malformed YAML ('010' is not in decimal digits"),
-        (b"results: a\x00b\n", " malformed YAML ("),
         (b"results: \xff\n", " is not UTF-8 ("),
-        (b"a: &a [*a]\n", " malformed YAML ("),
         (b"a: " + b"[" * 5000, " malformed YAML ("),
         (b"", " must be a mapping"),
-        (b"- a\n- b\n", " must be a mapping"),
-        (b"just text\n", " must be a mapping"),
         (None, " cannot be read (No such file or directory)"),
+        (b'{"studies":\n {"deep": 1,}}', " line 2 malformed JSON ("),
+        (b'{"a": 1, "a": 2}', " malformed JSON (the key 'a' is there twice)"),
+        (b'{"a": ' + b"[" * 100_000, " malformed JSON ("),
     ],
+    ids=lambda given: f"{given}"[:30],
 )
 def test_a_file_that_cannot_be_read_is_named_with_the_line(tmp_path, content, expected):
-    file = tmp_path / "my.yaml"
+    file = tmp_path / f"my.{'json' if 'JSON' in expected else 'yaml'}"
     if content is not None:
         file.write_bytes(content)
     with pytest.raises(ConfigError) as caught:
         load_config([file])
     assert "\n" not in str(caught.value)
     assert str(caught.value).startswith(f"{file}:{expected}")
-
-
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
-        (b'{"studies":\n {"deep": 1,}}', " line 2 malformed JSON ("),
-        (b'{"a": 1, "a": 2}', " malformed JSON (the key 'a' is there twice)"),
-        (b'{"a": NaN}', " malformed JSON (NaN is no number of JSON)"),
-        (b'{"a": ' + b"[" * 100_000, " malformed JSON ("),
-        (b"studies: {}\n", " line 1 malformed JSON ("),
-        (b"[]", " must be a mapping"),
-    ],
-)
-def test_a_json_file_is_read_as_json(tmp_path, content, expected):
-    file = tmp_path / "my.json"
-    file.write_bytes(content)
-    with pytest.raises(ConfigError) as caught:
-        load_config([file])
-    assert "\n" not in str(caught.value)
-    assert str(caught.value).startswith(f"{file}:{expected}")
-
-
-def test_a_resolved_config_with_any_character_is_read_back(tmp_path):
-    data = config_with("studies.deep.description", "Deep 🌊, tiefer 深い")
-    data["labels"] = {"mhc": "🧭 mHC"}
-    data["studies"]["deep"]["contrasts"] = [{"question": "🧪?", "pairs": [["mhc", "baseline"]]}]
-    config, file = check_config(data), tmp_path / "config.json"
-    file.write_text(json.dumps(config.resolved()))  # as pairs of surrogates, which YAML refuses
-    assert load_config([file]).resolved() == config.resolved()
 
 
 def test_an_overlay_adds_variants_to_a_study(tmp_path):
@@ -668,37 +493,6 @@ def test_a_deep_merge(base, overlay, merged, by_kind):
 
 
 # --- which backends are here ---------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("files", "distribution", "provides", "is_installed"),
-    [
-        # A folder without an __init__.py, as MLX is.
-        (["newframework/core.so"], "newframework", ["newframework/core.so"], True),
-        (["newframework/"], None, [], False),  # an empty folder
-        # After `pip uninstall mlx`: mlx-cpu still has its libraries there.
-        (["newframework/libnew.so"], "newframework-cpu", ["newframework/libnew.so"], False),
-        (["newframework.py"], None, [], False),  # a module that no distribution provides
-        (["newframework/__init__.py"], "newframework-nightly", ["newframework/__init__.py"], True),
-        (["newframework/__init__.py"], "newframework", ["__editable__.newframework.pth"], True),
-    ],
-)
-def test_a_framework_is_installed_if_a_distribution_provides_it(
-    tmp_path, monkeypatch, files, distribution, provides, is_installed
-):
-    monkeypatch.setattr(load, "BACKENDS", ("newframework",))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    for name in files:
-        folder, _, file = name.rpartition("/")
-        (tmp_path / folder).mkdir(exist_ok=True)
-        if file:
-            (tmp_path / name).touch()
-    if distribution:
-        info = tmp_path / f"{distribution.replace('-', '_')}-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1\n")
-        (info / "RECORD").write_text("".join(f"{file},,\n" for file in provides))
-    assert load.installed_backends() == (("newframework",) if is_installed else ())
 
 
 # --- folders -------------------------------------------------------------------------------------

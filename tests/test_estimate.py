@@ -2,13 +2,11 @@
 
 import pytest
 
-from fathom.config import Compute, installed_backends
-from fathom.runs import estimate, progress, train_all, training
+from fathom.config import Compute
+from fathom.runs import estimate, train_all, training
 from fathom.runs.estimate import LAYER_SECONDS, OPERATIONS_PER_SECOND, assumed_step_seconds
-from fathom.runs.progress import log_lines
 from fathom.runs.training import time_step
-from fathom.train import Chunk
-from run_helpers import config_with, metric_rows
+from run_helpers import config_with
 
 
 def specs_of(**changes):
@@ -38,17 +36,6 @@ def test_timed_steps_and_evaluations_say_how_long_all_cells_take(monkeypatch):
     # An evaluation is two steps on torch, half a step on MLX. Each cell has three steps and one
     # evaluation: 0.5 + 2 · 5, 0.5 + 1 · 5, 1 + 16 · 3.5, 1 + 8 · 3.5 seconds.
     assert train_all.estimate_by_timing(specs, Compute()) == pytest.approx(10.5 + 5.5 + 57 + 29)
-
-
-def test_each_of_a_few_variants_is_timed_by_itself(monkeypatch):
-    monkeypatch.setattr(train_all, "assumed_step_seconds", lambda spec: 1.0)
-    monkeypatch.setattr(
-        train_all, "time_step", lambda spec, _: {"baseline": 1.0, "mhc": 5.0}[spec.variant]
-    )
-    monkeypatch.setattr(train_all, "time_measurements", lambda spec, _: (0.0, 0.0))
-    config = config_with(variants=["baseline", "mhc"], depths=[4], backends=["torch"], seeds=[0])
-    specs = [config.spec(cell) for cell in config.cells()]
-    assert train_all.estimate_by_timing(specs, Compute()) == pytest.approx(3 * (1 + 5))
 
 
 def test_a_timed_step_is_not_the_first_which_compiles(backend, monkeypatch):
@@ -81,40 +68,4 @@ def test_the_longest_cell_is_the_one_of_most_operations_and_not_the_deepest(tmp_
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("backend", installed_backends())
-def test_a_step_can_be_timed_on_every_backend(backend, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (spec,) = specs_of(depths=[4], backends=[backend])
-    assert 0 < time_step(spec, Compute(device="cpu")) < 60
-    assert list(tmp_path.iterdir()) == []
-
-
 # --- progress ------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def said(monkeypatch, capsys):
-    """A function that gives the steps of the lines, where ten steps take so many seconds."""
-
-    def lines(seconds, steps=1000):
-        (spec,) = specs_of(depths=[4], backends=["torch"], a={"steps": steps})
-        clock = [0.0]
-        monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
-        report = log_lines(spec)
-        rows = metric_rows([1.0] * steps, step_seconds=seconds / 10)
-        for first in range(0, steps, 10):
-            clock[0] += seconds
-            report(Chunk(rows[first : first + 10], None))
-        return [line.split()[2] for line in capsys.readouterr().err.splitlines()]
-
-    return lines
-
-
-def test_a_quick_training_leaves_about_ten_lines(said):
-    assert said(0.1) == ["1/1000", *(f"{n}/1000" for n in range(100, 1001, 100))]
-
-
-def test_a_slow_training_leaves_a_line_every_half_a_minute(said):
-    assert said(20.0, steps=100) == [f"{n}/100" for n in (1, *range(10, 101, 10))]
-    # A tenth of a thousand steps takes 200 s here: in between there is a line every 40 s.
-    assert said(20.0)[:7] == [f"{n}/1000" for n in (1, 30, 50, 70, 90, 100, 120)]

@@ -40,10 +40,3 @@ def test_processors_of_one_name_are_told_apart(
     hardware.CPUINFO.write_text(cpuinfo, encoding="utf-8")
     monkeypatch.setattr(hardware.sys, "platform", "linux")
     assert hardware.processor() == expected
-
-
-def test_a_system_that_does_not_say_has_the_processors_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hardware, "CPUINFO", tmp_path / "none")
-    assert hardware.processor() == hardware.cpu_model()

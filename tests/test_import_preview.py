@@ -3,18 +3,12 @@
 from pathlib import Path
 
 import pytest
-import yaml
 
-from command_helpers import exit_status
-from fathom import cli
-from fathom.runs.bundle import BundleError, create_bundle, import_bundle
+from fathom.runs.bundle import create_bundle, import_bundle
 from fathom.runs.import_preview import (
-    IMPORT_OUTCOMES,
-    TRUST,
-    format_previews,
     preview_import,
 )
-from run_helpers import CPU_PLATFORM, STUDY, config_with, read_manifest, write_cell, write_manifest
+from run_helpers import CPU_PLATFORM, config_with, read_manifest, write_cell, write_manifest
 
 LOSSES = [4.0, 2.0, 1.0]
 SIZES = {"depths": [4], "variants": ["mhc"], "backends": ["torch"]}
@@ -92,47 +86,3 @@ def test_runs_of_bundles_that_the_results_keep_are_there_too(here, packed, tmp_p
     assert {outcome for _, outcome, _ in outcomes(here, other)} == {"another"}
     # A bundle that was put there itself is not a copy of itself.
     assert {outcome for _, outcome, _ in outcomes(here, kept / "one.tar.gz")} == {"counts"}
-
-
-def test_the_table_counts_by_platform_study_and_outcome(tmp_path, packed):
-    here = config_with(tmp_path / "here", **SIZES, a={"optimizer": {"lr": 0.5}, "seeds": [1, 2]})
-    head, first, second, reason = format_previews(preview_import(here, packed()))
-    assert head.split() == ["platform", "study", "runs", "on", "arrival"]
-    assert first.split(maxsplit=3) == [
-        CPU_PLATFORM, "a", "1", f"not asked for: {IMPORT_OUTCOMES['not asked for']}",
-    ]  # fmt: skip
-    assert second.split(maxsplit=3) == [
-        CPU_PLATFORM,
-        "a",
-        "2",
-        f"left out: {IMPORT_OUTCOMES['left out']}",
-    ]
-    assert reason == "  2 of a: spec differs: optimizer.lr 0.002 → 0.5"
-
-
-def test_what_cannot_be_taken_is_refused_in_one_line(here, packed, tmp_path, capsys):
-    file = packed()
-    file.write_bytes(file.read_bytes()[:-100])
-    with pytest.raises(BundleError, match=r"b\.tar\.gz: "):
-        preview_import(here, file)
-    config = tmp_path / "config.yaml"
-    config.write_text(yaml.safe_dump({"studies": {"a": {**STUDY, **SIZES}}}), encoding="utf-8")
-    with pytest.raises(SystemExit) as stop:
-        cli.main(["bundle", "check", str(tmp_path / "none.tar.gz"), "-c", str(config)])
-    assert stop.value.code == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line == f"fathom: {tmp_path / 'none.tar.gz'}: no such file"
-
-
-def test_how_far_to_trust_an_import_is_said_once_and_shown(
-    here, packed, tmp_path, pytestconfig, capsys
-):
-    docs = [
-        pytestconfig.rootpath / "docs" / name for name in ("definitions.md", "contribute-runs.md")
-    ]
-    for file in docs:
-        assert " ".join(TRUST.split()) in " ".join(file.read_text(encoding="utf-8").split())
-    config = tmp_path / "config.yaml"
-    config.write_text(yaml.safe_dump({"studies": {"a": {**STUDY, **SIZES}}}), encoding="utf-8")
-    assert exit_status(["bundle", "check", str(packed()), "-c", str(config)]) == 0
-    assert TRUST in capsys.readouterr().out

@@ -38,17 +38,6 @@ def command(config, tmp_path, capsys):
     return run
 
 
-def test_it_is_a_part_of_the_resolved_config(config):
-    assert config.resolved()["train"] is False
-    assert config_with().resolved()["train"] is True
-
-
-@pytest.mark.parametrize("value", ["no way", None])
-def test_it_is_true_or_false(config, value):
-    with pytest.raises(ConfigError, match=r"config: train: .*valid boolean"):
-        check_config({**config.resolved(), "train": value})
-
-
 def test_runs_of_here_are_not_looked_at(config, tmp_path):
     one, other = config.cells()
     write_cell(config, one, LOSSES)  # a current one
@@ -86,7 +75,7 @@ def test_nothing_is_trained(config, command):
         assert errors == ["fathom: the config says train: false, so no cell is trained here"]
 
 
-@pytest.mark.parametrize("words", [["status"], ["tables"], ["verify"], ["replay"]])
+@pytest.mark.parametrize("words", [["status"], ["verify"]])
 def test_with_nothing_imported_one_line_says_so(config, command, words):
     for cell in config.cells():
         write_cell(config, cell, LOSSES)

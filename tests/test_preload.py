@@ -16,7 +16,6 @@ import pytest
 
 from fathom import preload
 from fathom.config import installed_backends
-from test_replay import data_of
 
 pytestmark = [
     pytest.mark.slow,
@@ -57,22 +56,6 @@ def sockets(shared, monkeypatch):
     _, folder = shared
     monkeypatch.setenv(preload.FOLDER, str(folder))
     return folder
-
-
-def test_commands_of_reports_have_a_loaded_process_too(sockets, tmp_path):
-    """The folder of the caller, its arguments and the exit status are the command's own."""
-    data = data_of(tmp_path / "results", "torch")
-    (tmp_path / "small.json").write_text(json.dumps(data), encoding="utf-8")
-    command = [sys.executable, "-m", "fathom", "tables", "--config"]
-    for name, status in (("small.json", 0), ("nowhere.json", 1)):
-        done = subprocess.run(
-            [*command, name], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == status, done.stderr
-        assert loaded(sockets, preload.REPORTS)
-    assert "nowhere.json" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert (tmp_path / "results/tables/cells.csv").is_file()
 
 
 @pytest.fixture
@@ -140,13 +123,6 @@ def wait_until(condition):
         time.sleep(0.01)
 
 
-def test_no_framework_is_loaded_before_a_job_asks(keeper):
-    _, folder = keeper
-    for backend in installed_backends():
-        wait_until(lambda name=backend: processes_naming(f"{folder}/{name}"))
-        assert not loaded(folder, backend)
-
-
 @pytest.mark.parametrize("name", installed_backends())
 def test_the_run_is_the_one_of_a_process_that_loads_the_framework_itself(
     sockets, make_spec, tmp_path, monkeypatch, name
@@ -165,14 +141,6 @@ def test_the_run_is_the_one_of_a_process_that_loads_the_framework_itself(
 
     (process,) = processes_naming(f"{sockets}/{name}")
     assert len(list(Path(f"/proc/{process}/task").iterdir())) == 1  # all that a fork would keep
-
-
-def test_an_error_is_the_jobs_own(sockets, spec, tmp_path):
-    (tmp_path / "file").write_text("")
-    result = train(spec, tmp_path / "file/run")
-    assert result.returncode == 1
-    assert result.stderr.startswith("fathom: ")
-    assert "Not a directory" in result.stderr
 
 
 def test_a_job_that_is_killed_takes_its_training_along(sockets, spec, tmp_path):
@@ -222,14 +190,6 @@ def test_the_loaded_processes_end_with_the_one_that_started_them(keeper, spec, t
     assert not folder.exists()
 
 
-def test_a_job_whose_loaded_process_is_gone_trains_by_itself(keeper, spec, tmp_path):
-    process, folder = keeper
-    process.stdin.close()
-    wait_until(lambda: not folder.exists())
-    assert train(spec, tmp_path).returncode == 0
-    assert len(numbers(tmp_path)) == 3
-
-
 def test_where_no_socket_can_be_made_jobs_train_by_themselves(spec, tmp_path, monkeypatch):
     deep = tmp_path / ("d" * 100) / ("e" * 100)  # a socket's path has 108 bytes at most
     deep.mkdir(parents=True)
@@ -238,18 +198,6 @@ def test_where_no_socket_can_be_made_jobs_train_by_themselves(spec, tmp_path, mo
     preload.start([spec.backend], 1, "auto")
     assert Path(os.environ[preload.FOLDER]).parent == deep
     assert train(spec, tmp_path / "run").returncode == 0
-
-
-def test_jobs_of_several_threads_get_no_loaded_process(spec, monkeypatch):
-    monkeypatch.delenv(preload.FOLDER, raising=False)
-    preload.start(installed_backends(), 2, "auto")
-    assert preload.FOLDER not in os.environ
-    assert preload.delegate(["job", spec.json()]) is None
-
-
-@pytest.mark.parametrize("arguments", [["job"], ["job", "{"], ["job", "[]"], ["job", "{}"]])
-def test_a_spec_that_cannot_be_read_is_left_to_the_job(sockets, arguments):
-    assert preload.delegate(arguments) is None
 
 
 @pytest.mark.parametrize("says", [[], [preload.ACCEPTED]])

@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 import shutil
 import tracemalloc
 
@@ -13,12 +12,10 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save
 
 from fathom import metrics
-from fathom.metrics import SHARE, StepMetric
 from fathom.runs.folder import ALWAYS, decode_row, encode_row, read_rows
 from fathom.runs.training_code import training_code
-from fathom.runs.validate import compare_specs, validate_run
+from fathom.runs.validate import validate_run
 from fathom.tasks import Problem
-from fathom.tasks.tokens import Tokens
 from run_helpers import (
     CPU_PLATFORM,
     RUN_FILES,
@@ -134,14 +131,6 @@ def test_no_folder_is_missing_and_a_begun_one_has_failed(tmp_path, spec):
     assert reason == "began and has not finished; run it again to go on"
 
 
-@pytest.mark.parametrize("name", RUN_FILES)
-def test_a_file_that_is_gone_or_a_folder_is_named(run, spec, name):
-    (run / name).unlink()
-    assert corrupt(run, spec).startswith(name)
-    (run / name).mkdir()
-    assert corrupt(run, spec).startswith(name)
-
-
 # --- the manifest --------------------------------------------------------------------------------
 
 
@@ -149,71 +138,6 @@ def edit_manifest(folder, change):
     manifest = read_manifest(folder)
     change(manifest)
     write_manifest(folder, manifest)
-
-
-REQUIRED = ("cell", "spec_hash", "code", "device", "os", "cpu", "files")
-
-
-def without(key):
-    return lambda manifest: manifest.pop(key)
-
-
-def with_list(key):
-    return lambda manifest: manifest.update({key: [1]})
-
-
-MANIFESTS = {
-    **{f"manifest.json: {key}: field required": without(key) for key in REQUIRED},
-    **{f"json: {key}: ": with_list(key) for key in (*REQUIRED, "seconds", "threads", "git")},
-    "unknown key 'secs'; did you mean 'seconds'?": lambda m: m.update(secs=1),
-    "device.name: input should be a valid string": lambda m: m["device"].update(name=None),
-    "files.metrics.jsonl.bytes: ": lambda m: m["files"]["metrics.jsonl"].update(bytes=1.5),
-    "threads: input should be less than or equal to 9007199254740992": lambda m: m.update(
-        threads=2**53 + 1
-    ),
-    "format 1, but 2 is read here": lambda m: m.update(format=1),
-    "lists 'spec.json, mixing.safetensors', which is": lambda m: m["files"].pop("metrics.jsonl"),
-    "../../spec.json', which is not what a run holds": lambda m: m["files"].update(
-        {"../../spec.json": m["files"]["spec.json"]}
-    ),
-    "is of another cell, 'small/4L": lambda m: m.update(cell=m["cell"].replace("3L", "4L")),
-    "device.name: must not hold control characters, marks of direction": lambda m: m[
-        "device"
-    ].update(name="a\x1b[2Jb"),
-    "json: code.fathom:x\\x07: must not hold": lambda m: m["code"].update({"fathom:x\x07": "0"}),
-    "seconds: input should be greater than or equal to 0": lambda m: m.update(seconds=-1.0),
-    "seconds: input should be a finite number": lambda m: m.update(seconds=math.nan),
-    "device.name: string should have at most 500 characters": lambda m: m["device"].update(
-        name="x" * 501
-    ),
-    "not valid JSON ('utf-8' codec can't encode character '\\ud800'": lambda m: m["device"].update(
-        name="\ud800"
-    ),
-}
-
-
-@pytest.mark.parametrize("said", MANIFESTS)
-def test_a_wrong_manifest_is_refused_in_a_line_that_names_the_key(run, spec, said):
-    edit_manifest(run, MANIFESTS[said])
-    reason = corrupt(run, spec)
-    assert reason.startswith("manifest.json: ")
-    assert said in reason
-
-
-def test_a_manifest_that_was_edited_does_not_have_its_own_hash(run, spec):
-    manifest = read_manifest(run)
-    (run / "manifest.json").write_text(json.dumps({**manifest, "threads": 3}))
-    reason = corrupt(run, spec)
-    assert reason == "manifest.json: its content does not have the SHA-256 that it names"
-    del manifest["sha256"]
-    (run / "manifest.json").write_text(json.dumps(manifest))
-    assert corrupt(run, spec) == "manifest.json: sha256: field required"
-
-
-@pytest.mark.parametrize("text", ["", "[]", "null", "{", '{"a":' * 100_000, "\udc80", '"\\ud800"'])
-def test_a_manifest_that_is_no_json_object_is_refused(run, spec, text):
-    (run / "manifest.json").write_text(text, encoding="utf-8", errors="surrogateescape")
-    assert corrupt(run, spec).startswith("manifest.json: not ")
 
 
 # --- the rows ------------------------------------------------------------------------------------
@@ -237,131 +161,6 @@ def change_row(folder, number, **changes):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *((name, ...) for name in ALWAYS),  # which every row has
-        ("study", 1.0),
-        ("a\nfathom: fine\x1b[2J", 1.0),
-        ("loss", None),
-        ("loss", "2.5"),
-        ("step", True),
-        ("grad_norm", [2.5]),
-        ("stream_difference", 10**400),
-        ("grad_norm", 1.1e40),
-        ("test_accuracy", 0.5),  # of the image task
-        ("grad_norm_stem", 1.0),
-    ],
-)
-def test_a_value_that_no_metric_of_the_task_has_is_refused(run, spec, name, value):
-    change_row(run, 1, **{name: value})
-    said = repr(name)[:40]
-    reason = corrupt(run, spec).replace("\\\\", "\\")
-    assert reason.startswith(f"metrics.jsonl: line 2 has no valid {said}")
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "said"),
-    [
-        ("loss", -5.0, "-5.0 is not a number from 0 to inf"),
-        ("loss", -math.inf, "-inf is not a number from 0 to inf"),
-        ("grad_norm", -1.0, "-1.0 is not a number from 0 to inf"),
-        ("grad_norm_H_res", -1e-9, "-1e-09 is not a number from 0 to inf"),
-        ("stream_similarity", 99.0, "99.0 is not a number from -1 to 1"),
-        ("stream_similarity", math.inf, "inf is not a number from -1 to 1"),
-        ("stream_similarity", 1.0001, "1.0001 is not a number from -1 to 1"),
-        ("gate_mean", 7.0, "7.0 is not a number from 0 to 1"),
-        ("exact_loss", -0.5, "-0.5 is not a number from 0 to inf"),
-        ("step_seconds", -0.1, "-0.1 is not a finite number from 0 to inf"),
-        ("step_seconds", math.nan, "nan is not a finite number from 0 to inf"),
-        ("elapsed_seconds", math.inf, "inf is not a finite number from 0 to inf"),
-        ("nonfinite_event", 5, "5 is not a whole number from 0 to 1"),
-        ("nonfinite_event", -1, "-1 is not a whole number from 0 to 1"),
-        (
-            "nonfinite_total",
-            3,
-            "3, but there are 0 events so far",
-        ),
-        ("overflow_layer", -1, "-1 is not a whole number from 0 to inf"),
-    ],
-)
-def test_a_number_that_no_run_can_have_is_refused_by_its_metrics_name(run, spec, name, value, said):
-    row = {**decode_row(lines_of(run)[1].decode()), name: value}
-    write_rows(run, [*lines_of(run)[:1], encode_row(row).encode().strip(), *lines_of(run)[2:]])
-    assert corrupt(run, spec).startswith(f"metrics.jsonl: line 2 has no valid '{name}': {said}")
-
-
-PROFILE = StepMetric("accuracy", "by position", when="last step", along="position", bounds=SHARE)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "said"),
-    [
-        ("right[1]", 0.5, ""),
-        ("right[2.5]", 1.0, ""),
-        ("right[1]", 7.0, "'right[1]': 7.0 is not a number from 0 to 1"),
-        ("right", 0.5, "'right'"),
-        ("right[x]", 0.5, "'right[x]'"),
-        ("loss[1]", 0.5, "'loss[1]'"),
-        ("wrong[1]", 0.5, "'wrong[1]'"),
-    ],
-)
-def test_numbers_of_a_profile_have_its_name_a_place_and_its_range(
-    make_spec, tmp_path, monkeypatch, name, value, said
-):
-    monkeypatch.setitem(Tokens.step_metrics, "right", PROFILE)
-    rows = [{n: v for n, v in row.items() if n in ALWAYS} for row in metric_rows(LOSSES)]
-    rows[-1][name] = value
-    write_run(tmp_path, spec := make_spec(), rows)
-    status, reason = validated(tmp_path, spec)
-    assert said in reason
-    assert (status == "corrupt") == bool(said)
-
-
-def test_a_loss_that_is_not_finite_is_an_event(run, spec):
-    change_row(run, 1, loss=None, nonfinite={"loss": "nan"})
-    assert corrupt(run, spec).startswith("metrics.jsonl: line 2 has no valid 'nonfinite_event': 0")
-
-
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e400"])
-@pytest.mark.parametrize("name", ["loss", "step_seconds"])
-def test_numbers_that_json_has_not_are_refused(run, spec, name, number):
-    line = re.sub(rb'"%s":[^,}]*' % name.encode(), f'"{name}":{number}'.encode(), lines_of(run)[1])
-    write_rows(run, [lines_of(run)[0], line, *lines_of(run)[2:]])
-    assert f"line 2 is not a row of metrics ('{name}' is " in corrupt(run, spec)
-
-
-@pytest.mark.parametrize("kind", ["5", "1e5", "NAN", ["nan"], 2])
-def test_only_what_is_not_finite_is_written_by_name(run, spec, kind):
-    change_row(run, 1, loss=None, nonfinite={"loss": kind})
-    assert "line 2 is not a row of metrics ('loss' is " in corrupt(run, spec)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("test_accuracy", 7.0), ("test_accuracy", math.nan), ("grad_norm_stem", -1.0)],
-)
-def test_what_a_task_declares_has_its_range_too(make_spec, tmp_path, name, value):
-    rows = [{n: v for n, v in row.items() if n in ALWAYS} for row in metric_rows(LOSSES)]
-    rows[-1][name] = value
-    write_run(tmp_path, spec := make_spec(task="fashion", variant="mhc_causal"), rows)
-    assert f"has no valid '{name}': {value} is not a " in validated(tmp_path, spec)[1]
-
-
-def test_every_task_and_connection_may_have_its_own_metrics(make_spec, tmp_path):
-    spec = make_spec(task="fashion", variant="mhc_causal")
-    rows = [
-        {name: value for name, value in row.items() if name in ALWAYS}
-        for row in metric_rows(LOSSES)
-    ]
-    for row in rows:
-        row |= {"grad_norm_stem": 1.0, "grad_norm_mixing": 2.0}
-    rows[0]["overflow_depth"] = None
-    rows[-1] |= {"test_accuracy": 0.5, "mixing_row_error": 0.0, "mixing_column_error": 0.0}
-    write_run(tmp_path, spec, rows)
-    assert validated(tmp_path, spec) == ("measured", "")
-
-
-@pytest.mark.parametrize(
     ("number", "changes"),
     [
         (0, {"overflow_layer": None, "overflow_activation_log10": None}),
@@ -375,48 +174,11 @@ def test_every_task_and_connection_may_have_its_own_metrics(make_spec, tmp_path)
                 "nonfinite": {"loss": "nan", "grad_norm": "inf", "stream_similarity": "nan"},
             },
         ),
-        (1, {"stream_similarity": 1.0000002}),  # by rounding
     ],
 )
 def test_nulls_large_and_non_finite_numbers_are_valid_where_they_may_be(run, spec, number, changes):
     change_row(run, number, **changes)
     assert validated(run, spec) == ("measured", "")
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda lines: lines[:-1],
-        lambda lines: [*lines, lines[-1]],
-        lambda lines: lines[::-1],
-        lambda lines: [],
-    ],
-)
-def test_rows_that_are_not_those_of_every_step_in_order_are_refused(run, spec, change):
-    write_rows(run, change(lines_of(run)))
-    assert corrupt(run, spec) == "metrics.jsonl: does not hold steps 0 to 2 in order"
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"loss = 3",
-        b'{"step":2,"loss":2.',
-        b"null",
-        bytes(range(128, 256)),
-        b'{"step":' * 100_000,
-        b'{"step":1,"nonfinite":["loss"]}',
-        b'{"step":1,"nonfinite":{"loss":"much"}}',
-        b'{"step":1,"loss":%s}' % (b"9" * 5000),
-        b"[" + b"[]," * 50_000 + b"1]",
-    ],
-    ids=lambda line: f"{line[:40]}",
-)
-def test_a_line_that_is_no_row_is_named(run, spec, line):
-    first, _, last = lines_of(run)
-    write_rows(run, [first, line, last])
-    where = "line 2" if line.isascii() else "line 1"  # text is decoded ahead of its lines
-    assert f"metrics.jsonl: {where} is not a row of metrics" in corrupt(run, spec)
 
 
 def test_endless_rows_do_not_fill_the_memory(run, spec):
@@ -430,32 +192,130 @@ def test_endless_rows_do_not_fill_the_memory(run, spec):
         tracemalloc.stop()
 
 
-# --- the spec ------------------------------------------------------------------------------------
+# --- one table of what is refused ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda s: s.update(seed=9), "is not the spec that the manifest names"),
-        (lambda s: s["optimizer"].update(lr=0.5), "is not the spec that the manifest names"),
-        (lambda s: s.update({"a\nb": 1}), "unknown key 'a"),
-        (lambda s: s.pop("steps"), "steps: field required"),
-        (
-            lambda s: s["model"].update(vocab=10**4000),
-            "model.vocab: input should be less than or equal to 9007199254740992",
-        ),
-        (lambda s: s.update(task="chess"), "task: unknown task 'chess'"),
-        (lambda s: s["connection"].update(kind="magic"), "unknown kind of connection 'magic'"),
-        (lambda s: s.update(connection=[]), "must be the name of a kind of connection"),
-        (lambda s: s.update(study="\ud800"), "not valid JSON ('utf-8' codec can't encode"),
-    ],
-)
-def test_a_wrong_spec_is_refused_although_its_hash_is_right(run, spec, change, said):
-    data = json.loads((run / "spec.json").read_text())
-    change(data)
-    (run / "spec.json").write_text(json.dumps(data))
-    seal(run)
-    assert said in corrupt(run, spec)
+def edit_spec(change):
+    """Change the spec; the hashes of the manifest follow."""
+
+    def spoil(folder):
+        data = json.loads((folder / "spec.json").read_text())
+        change(data)
+        (folder / "spec.json").write_text(json.dumps(data))
+        seal(folder)
+
+    return spoil
+
+
+def manifest(change):
+    return lambda folder: edit_manifest(folder, change)
+
+
+def text_of_manifest(text):
+    return lambda folder: (folder / "manifest.json").write_text(text)
+
+
+def row(**changes):
+    """Change the second row; NaN and infinities by name, as rows have them."""
+
+    def spoil(folder):
+        lines = lines_of(folder)
+        changed = {**decode_row(lines[1].decode()), **changes}
+        line = encode_row({k: v for k, v in changed.items() if v is not ...}).encode().strip()
+        write_rows(folder, [lines[0], line, *lines[2:]])
+
+    return spoil
+
+
+def line(text):
+    """Another text in the place of the second row."""
+    return lambda folder: write_rows(folder, [lines_of(folder)[0], text, *lines_of(folder)[2:]])
+
+
+def rows(change):
+    return lambda folder: write_rows(folder, change(lines_of(folder)))
+
+
+def matrices(content):
+    def spoil(folder):
+        (folder / "mixing.safetensors").write_bytes(content)
+        seal(folder)
+
+    return spoil
+
+
+F32 = np.float32
+SHAPES = {"H_pre": (3, 4), "H_post": (3, 4), "H_res": (3, 4, 4)}
+ZEROS = {name: np.zeros(shape, F32) for name, shape in SHAPES.items()}
+TURNED = {**ZEROS, "H_pre": np.zeros((4, 3), F32)}
+DOUBLES = {**ZEROS, "H_res": np.zeros((3, 4, 2), np.float64)}
+PLACE = b'{"H_res":{"dtype":"F32","shape":[3,4,4],"data_offsets":[0,2000]}}'
+AFTER_THE_DATA = len(PLACE).to_bytes(8, "little") + PLACE + bytes(4 * 72)
+REQUIRED = ("cell", "spec_hash", "code", "device", "os", "cpu", "files", "sha256")
+OUT = "../../spec.json"
+NO_ROW = "line 2 is not a row of metrics"
+
+REFUSED = [
+    # What is done to a run, the file that is named, what is said of it.
+    *((manifest(lambda m, k=k: m.update({k: [1]})), "manifest", f"{k}: ") for k in ("code", "git")),
+    (manifest(lambda m: m.update(secs=1)), "manifest", "unknown key 'secs'; did you mean"),
+    (manifest(lambda m: m["files"].pop("metrics.jsonl")), "manifest", "lists 'spec.json, mixing"),
+    (manifest(lambda m: m["files"].update({OUT: m["files"]["spec.json"]})), "manifest",
+     f"{OUT}', which is not what a run holds"),
+    (manifest(lambda m: m.update(cell=m["cell"].replace("3L", "4L"))), "manifest", "another cell"),
+    (manifest(lambda m: m["device"].update(name="a\x1b[2Jb")), "manifest", "must not hold control"),
+    (manifest(lambda m: m["device"].update(name="\ud800")), "manifest", "not valid JSON ("),
+    (manifest(lambda m: m.update(seconds=math.nan)), "manifest", "seconds: input should be"),
+    *((text_of_manifest(text), "manifest", "not ") for text in ("", "[]", '{"a":' * 100_000)),
+    *((row(**{name: ...}), "metrics", f"line 2 has no valid '{name}'") for name in ALWAYS),
+    (row(loss=-5.0), "metrics", "'loss': -5.0 is not a number from 0 to inf"),
+    (row(loss=None), "metrics", "'loss'"),
+    (row(loss=math.nan), "metrics", "line 2 has no valid 'nonfinite_event': 0"),
+    (row(step=True), "metrics", "'step'"),
+    (row(grad_norm=1.1e40), "metrics", "'grad_norm'"),
+    (row(test_accuracy=0.5), "metrics", "'test_accuracy'"),  # of the image task
+    (row(**{"a\nfathom: fine\x1b[2J": 1.0}), "metrics", "line 2 has no valid 'a"),
+    (row(stream_similarity=1.0001), "metrics", "1.0001 is not a number from -1 to 1"),
+    (row(step_seconds=math.nan), "metrics", "nan is not a finite number from 0 to inf"),
+    (row(nonfinite_event=5), "metrics", "5 is not a whole number from 0 to 1"),
+    (row(nonfinite_total=3), "metrics", "3, but there are 0 events so far"),
+    (line(b'{"step":1,"loss":NaN}'), "metrics", NO_ROW),
+    (line(b'{"step":1,"loss":1e400}'), "metrics", NO_ROW),
+    (line(b'{"step":1,"nonfinite":{"loss":"much"}}'), "metrics", NO_ROW),
+    (line(b'{"step":' * 100_000), "metrics", NO_ROW),
+    (line(b"loss = 3"), "metrics", NO_ROW),
+    (line(bytes(range(128, 256))), "metrics", "is not a row of metrics"),
+    (rows(lambda lines: lines[:-1]), "metrics", "does not hold steps 0 to 2 in order"),
+    (rows(lambda lines: [*lines, lines[-1]]), "metrics", "does not hold steps 0 to 2 in order"),
+    (rows(lambda lines: lines[::-1]), "metrics", "does not hold steps 0 to 2 in order"),
+    (edit_spec(lambda s: s.update(seed=9)), "spec", "is not the spec that the manifest names"),
+    (edit_spec(lambda s: s.pop("steps")), "spec", "steps: field required"),
+    (edit_spec(lambda s: s["model"].update(vocab=10**4000)), "spec", "less than or equal to 900"),
+    (edit_spec(lambda s: s.update(task="chess")), "spec", "unknown task 'chess'"),
+    (matrices(save({n: ZEROS[n] for n in ("H_pre", "H_post")})), "mixing", "'H_res' is absent"),
+    (matrices(save(TURNED)), "mixing", "'H_pre' is F32 [4, 3], but F32"),
+    (matrices(save(DOUBLES)), "mixing", "'H_res' is F64 [3, 4, 2], but F32 [3, 4, 4] by spec.json"),
+    (matrices(save(ZEROS)[:100]), "mixing", "cannot be read ("),
+    (matrices(AFTER_THE_DATA), "mixing", "cannot be read ("),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("spoil", "file", "said"), REFUSED, ids=lambda x: f"{x}"[:40])
+def test_a_wrong_run_is_refused_in_a_line_that_names_the_file(run, spec, spoil, file, said):
+    spoil(run)
+    reason = corrupt(run, spec)
+    assert reason.startswith(f"{file}.")
+    assert said in reason
+
+
+@pytest.mark.parametrize("key", REQUIRED)
+def test_a_manifest_lacks_no_key_and_has_its_own_hash(run, spec, key):
+    manifest = read_manifest(run)
+    (run / "manifest.json").write_text(json.dumps({**manifest, "threads": 3}))
+    assert corrupt(run, spec).endswith("its content does not have the SHA-256 that it names")
+    del manifest[key]
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    assert corrupt(run, spec) == f"manifest.json: {key}: field required"
 
 
 # --- mixing and weights --------------------------------------------------------------------------
@@ -463,8 +323,12 @@ def test_a_wrong_spec_is_refused_although_its_hash_is_right(run, spec, change, s
 
 @pytest.mark.parametrize(
     ("task", "variant"),
-    [("tokens", v) for v in ("baseline", "hc", "mhc_causal", "mhc_dynamic", "hc_paper_static")]
-    + [("fashion", v) for v in ("resnet", "mhc_causal", "mhc_static")],
+    [
+        ("tokens", "baseline"),
+        ("tokens", "mhc_causal"),
+        ("tokens", "mhc_dynamic"),
+        ("fashion", "mhc"),
+    ],
 )
 def test_the_shapes_of_the_matrices_are_known_without_computing_them(
     make_spec, tmp_path, task, variant
@@ -480,46 +344,6 @@ def test_the_shapes_of_the_matrices_are_known_without_computing_them(
         np.testing.assert_array_equal(read[name], matrix)
     if task == "tokens":  # the rows are of that task
         assert validated(tmp_path, spec) == ("measured", "")
-
-
-def with_header(header, size):
-    """A file of arrays with that header, in all `size` bytes of them."""
-    return len(header).to_bytes(8, "little") + header + bytes(size)
-
-
-F32 = np.float32
-MATRICES = {"H_pre": (3, 4), "H_post": (3, 4), "H_res": (3, 4, 4)}
-SIZE = 4 * (12 + 12 + 48)
-PLACE = b'{"H_res":{"dtype":"F32","shape":[3,4,4],"data_offsets":[%s,%s]}}'
-ZEROS = {name: np.zeros(shape, F32) for name, shape in MATRICES.items()}
-ARRAYS = {
-    "one missing": (
-        save({"H_pre": ZEROS["H_pre"], "H_post": ZEROS["H_post"], "H": ZEROS["H_res"]}),
-        "'H_res' is absent, but F32 [3, 4, 4] by spec.json",
-    ),
-    "one more": (save({**ZEROS, "more": np.zeros(1, F32)}), "'more' is F32 [1], but absent by"),
-    "flat": (save({**ZEROS, "H_res": np.zeros((3, 16), F32)}), "'H_res' is F32 [3, 16], but F32"),
-    "turned": (save({**ZEROS, "H_pre": np.zeros((4, 3), F32)}), "'H_pre' is F32 [4, 3], but F32"),
-    "of doubles": (
-        save({**ZEROS, "H_res": np.zeros((3, 4, 2), np.float64)}),
-        "'H_res' is F64 [3, 4, 2], but F32 [3, 4, 4] by spec.json",
-    ),
-    "cut off": (save(ZEROS)[:100], "cannot be read ("),
-    "longer": (save(ZEROS) + bytes(4), "cannot be read ("),
-    "an endless header": (b"\xff" * 400, "cannot be read ("),
-    "a header that is no JSON": (with_header(b'{"H_pre":' * 20, SIZE), "cannot be read ("),
-    "a place after the data": (with_header(PLACE % (b"0", b"2000"), SIZE), "cannot be read ("),
-    "a place too small": (with_header(PLACE % (b"0", b"4"), SIZE), "cannot be read ("),
-}
-
-
-@pytest.mark.parametrize(("content", "said"), ARRAYS.values(), ids=ARRAYS)
-def test_matrices_that_the_connection_does_not_have_are_refused(run, spec, content, said):
-    (run / "mixing.safetensors").write_bytes(content)
-    seal(run)
-    reason = corrupt(run, spec)
-    assert reason.startswith("mixing.safetensors: ")
-    assert said in reason
 
 
 def test_matrices_where_nothing_is_mixed_are_refused_and_diverged_ones_are_valid(
@@ -577,10 +401,6 @@ NAME = "fathom.train:train"
 
 CODES = {
     "changed": (lambda code: {**code, NAME: "0" * 16}, ("stale", f"code differs: {NAME}")),
-    "gone": (
-        lambda code: {k: v for k, v in code.items() if k != NAME},
-        ("stale", f"code differs: {NAME}"),
-    ),
     "new": (lambda code: {**code, "fathom.metrics:new": "0" * 16}, ("measured", "")),
 }
 
@@ -620,15 +440,6 @@ def test_a_new_metric_leaves_an_old_run_good(run, spec, monkeypatch):
     monkeypatch.setitem(metrics.STEP_METRICS, "loss_again", of_steps)
     assert validated(run, spec) == ("measured", "")
     assert metrics.summarise(read_rows(run), metrics.RUN_METRICS)["loss_max"] == 4.0
-
-
-def test_what_differs_between_specs_by_hand(run, make_spec):
-    old = {"a": 1, "b": {"c": 2, "d": 3}, "gone": 5}
-    new = {"a": 1, "b": {"c": 4, "d": 3}, "new": [6]}
-    assert compare_specs(old, new) == "b.c 2 → 4, gone 5 → None, new None → [6]"
-    assert compare_specs(old, old) == ""
-    said = "spec differs: model.vocab 32 → 64, optimizer.lr 0.01 → 0.5"
-    assert validated(run, make_spec(lr=0.5, vocab=64)) == ("stale", said)
 
 
 # --- no traceback, whatever is there ------------------------------------------------------------

@@ -210,23 +210,12 @@ def test_a_training_that_is_interrupted_twice_goes_on_twice(connect_cpu, spec_on
     assert read_manifest(tmp_path / "broken")["resumed_at_steps"] == [11, 22]
 
 
-def test_a_diverged_training_goes_on_as_well(connect_cpu, spec_on, tmp_path):
-    spec = spec_on(connect_cpu("torch"), variant="hc", depth=48)
-    run_cell(spec, tmp_path / "whole", CPU)
-    interrupted(spec, tmp_path / "broken")
-    assert run_cell(spec, tmp_path / "broken", CPU) == "diverged"
-    assert_same_numbers(tmp_path / "broken", tmp_path / "whole")
-    assert read_rows(tmp_path / "broken")[-1]["nonfinite_total"] == STEPS
-
-
 def flip_a_bit(content):
     return content[:-1] + bytes([content[-1] ^ 1])  # inside the last array: it stays well-formed
 
 
 DAMAGES = {
-    "empty": lambda content: b"",
     "cut off": lambda content: content[: len(content) // 2],
-    "cut within the header": lambda content: content[:100],
     "overwritten": lambda content: b"this is no checkpoint" * 100,
     "a flipped bit": flip_a_bit,
 }
@@ -256,9 +245,7 @@ def test_a_damaged_checkpoint_is_left_unused(connect_cpu, spec_on, tmp_path, who
     assert read_manifest(tmp_path / "broken")["resumed_at_steps"] == []
 
 
-@pytest.mark.parametrize(
-    "change", [{"lr": 0.02}, {"seed": 1}, {"steps": 13}, {"recipe": "mlx-defaults"}]
-)
+@pytest.mark.parametrize("change", [{"lr": 0.02}, {"steps": 13}])
 def test_a_checkpoint_of_another_spec_is_left_unused(connect_cpu, spec_on, tmp_path, whole, change):
     backend = connect_cpu("torch")
     interrupted(spec_on(backend, **change), tmp_path)
@@ -280,9 +267,7 @@ def test_a_checkpoint_of_other_code_is_left_unused(connect_cpu, spec_on, tmp_pat
 
 ELSEWHERE = {
     "threads": ("threads", 2, "threads 2 → 1"),
-    "processor": ("cpu", "Another", "cpu Another → "),
     "numpy": ("numpy", "0.1", "numpy 0.1 → "),
-    "blas": ("device", {"blas": "mkl"}, "device.blas mkl → "),
     "compiler": ("arithmetic", {"numba": "0.1"}, "arithmetic.numba 0.1 → "),
 }
 
@@ -319,17 +304,6 @@ def test_targets_of_compilers_and_kernels_are_in_the_environment(connect_cpu, mo
     # A run from before these were recorded is held to what it says.
     assert same_digits({**usual, "arithmetic": {}}, generic)
     assert not same_digits({**usual, "arithmetic": {}, "numpy": "0.1"}, generic)
-
-
-def test_a_training_that_was_killed_at_one_thread_starts_anew_at_two(
-    connect_cpu, spec_on, tmp_path, monkeypatch, capsys
-):
-    spec = spec_on(connect_cpu("torch"))
-    interrupted(spec, tmp_path)
-    monkeypatch.setattr("fathom.backends.torch.torch.set_num_threads", lambda n: None)  # as it was
-    run_cell(spec, tmp_path, CPU.model_copy(update={"threads": 2}))
-    assert "starts anew: threads 1 → 2" in capsys.readouterr().err
-    assert read_manifest(tmp_path)["resumed_at_steps"] == []
 
 
 def test_a_new_training_replaces_an_older_run(connect_cpu, spec_on, tmp_path):
@@ -396,38 +370,3 @@ def test_weights_give_what_was_measured_after_training_again(backend, image_spec
     seal(folder)
     nines = fashion_mnist.load(fashion_mnist.folder()).test_labels == 9
     assert evaluate_run(folder, images)["test_accuracy"] == nines.mean()
-
-
-def refusal(folder, compute):
-    """The line with which a run is not evaluated."""
-    with pytest.raises(RunError) as caught:
-        evaluate_run(folder, compute)
-    line = str(caught.value)
-    assert line.startswith(str(folder))
-    assert line.isprintable()
-    return line.removeprefix(f"{folder}/")
-
-
-def test_what_cannot_be_evaluated_is_said_in_a_line(connect_cpu, image_spec, images, tmp_path):
-    backend, folder = connect_cpu("torch"), tmp_path / "run"
-    assert refusal(folder, images) == "spec.json: missing"
-    run_cell(image_spec(backend, weights=False), folder, images)
-    assert refusal(folder, images) == (
-        "weights.safetensors: missing; a study keeps weights with `weights: true`, then train it "
-        "again"
-    )
-
-    run_cell(image_spec(backend), folder, images)
-    file = folder / "weights.safetensors"
-    whole = file.read_bytes()
-    file.write_bytes(flip_a_bit(whole))
-    assert refusal(folder, images) == "weights.safetensors: its SHA-256 is not the manifest's"
-    file.write_bytes(DAMAGES["overwritten"](whole))
-    seal(folder)
-    assert refusal(folder, images).startswith("weights.safetensors: ")
-    file.unlink()
-    assert refusal(folder, images) == "weights.safetensors: missing"
-
-    save_file(Problem(image_spec(backend, depth=3)).initial_parameters(), file)
-    seal(folder)
-    assert "F32 [3, 8], but F32 [2, 8] by spec.json" in refusal(folder, images)

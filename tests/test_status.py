@@ -1,6 +1,5 @@
 """Status: counts, what is left, and how long that takes by hand."""
 
-import json
 import subprocess
 import sys
 
@@ -15,9 +14,7 @@ from run_helpers import (
     GPU,
     GPU_PLATFORM,
     config_with,
-    read_manifest,
     write_cell,
-    write_manifest,
 )
 
 LOSSES = [4.0, 2.0, 1.0]
@@ -87,15 +84,6 @@ def test_a_cell_may_have_several_runs_and_is_left_once_until_it_is_trained_here(
     }
 
 
-def test_only_the_named_studies_are_counted(tmp_path):
-    config = config_with(tmp_path, ("a", "b"), depths=[4], variants=["mhc"], backends=["torch"])
-    write_cell(config, cell(study="b"), LOSSES)
-    assert status_of(config).counts == {"measured": 1, "missing": 5}
-    found = status_of(config, ["b"])
-    assert found.counts == {"measured": 1, "missing": 2}
-    assert {one.study for one in found.left} == {"b"}
-
-
 # --- what is left ----------------------------------------------------------------------------
 
 
@@ -154,42 +142,12 @@ def test_without_matching_cells_the_assumption_is_scaled_by_the_median_of_its_ba
     assert status_of(config).seconds == pytest.approx(9 * STARTUP + STEPS * steps)
 
 
-def test_a_backend_that_was_never_measured_takes_what_is_assumed(tmp_path):
-    config = config_with(tmp_path, depths=[4], variants=["mhc"], seeds=[0])
-    write_cell(config, cell(), LOSSES, seconds=300.0)
-    found = status_of(config)
-    assert found.left == [cell(backend="mlx")]
-    assert found.seconds == pytest.approx(STARTUP + STEPS * 0.4)
-
-
 def test_runs_from_elsewhere_and_stale_ones_do_not_say_how_fast_it_is_here(config):
     write_cell(config, cell(), LOSSES, platform=GPU_PLATFORM, device=GPU)
     write_cell(config, cell(seed=1), LOSSES, code=OF_ANOTHER_TIME)
     found = status_of(config)
     assert found.timed == 0
     assert found.seconds == pytest.approx(ASSUMED)
-
-
-def test_a_study_of_more_steps_takes_longer(tmp_path):
-    config = config_with(
-        tmp_path, ("a", "b"), depths=[4], variants=["mhc"], backends=["torch"], seeds=[0],
-        b={"steps": 1000},
-    )  # fmt: skip
-    write_cell(config, cell(), LOSSES, seconds=1.5)
-    found = status_of(config)
-    assert found.left == [cell(study="b")]
-    assert found.seconds == pytest.approx(STARTUP + 0.5 * 1000)
-
-
-def test_a_run_that_does_not_say_how_long_it_took_counts_for_nothing(tmp_path):
-    config = config_with(tmp_path, depths=[4], variants=["mhc"], backends=["torch"], seeds=[0, 1])
-    folder = write_cell(config, cell(), LOSSES)
-    manifest = read_manifest(folder)
-    del manifest["seconds"]
-    write_manifest(folder, manifest)
-    found = status_of(config)
-    assert found.counts == {"measured": 1, "missing": 1}
-    assert (found.seconds, found.timed) == (pytest.approx(STARTUP + STEPS * 0.4), 0)
 
 
 def test_planning_loads_neither_training_nor_a_framework():
@@ -204,20 +162,3 @@ def test_planning_loads_neither_training_nor_a_framework():
 
 
 # --- for machines ------------------------------------------------------------------------
-
-
-def test_the_shape_of_the_json(config):
-    write_cell(config, cell(), LOSSES)
-    write_cell(config, cell(seed=1), LOSSES, code=OF_ANOTHER_TIME)
-    data = json.loads(json.dumps(status_of(config).as_json(), allow_nan=False))
-    assert set(data) == {"counts", "left", "estimated_seconds", "estimated_from_cells", "runs"}
-    assert data["counts"] == {"measured": 1, "stale": 1, "missing": 10}
-    assert (len(data["left"]), data["estimated_from_cells"]) == (11, 1)
-    by_cell = {run.pop("cell"): run for run in data["runs"]}
-    current = {"platform": CPU_PLATFORM, "status": "measured", "reason": "", "replay": ""}
-    stale = {**current, "status": "stale", "reason": "code differs: fathom.train:train"}
-    missing = {**current, "status": "missing", "platform": ""}
-    assert by_cell == {c.path(): missing for c in config.cells()} | {
-        "a/4L/mhc/torch/seed0": current,
-        "a/4L/mhc/torch/seed1": stale,
-    }

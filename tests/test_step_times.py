@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fathom.analysis.step_times import with_times_of_networks
-from fathom.analysis.tables import TableError, summary_table
+from fathom.analysis.tables import summary_table
 from fathom.config import installed_backends
 from fathom.runs.folder import platform_name
 from fathom.system.hardware import cpu_model, operating_system
@@ -68,13 +68,6 @@ def test_measured_times_stand_for_the_clocks_of_runs(tmp_path):
     )
     for axes in ({"depth": 4}, {"machine": GPU_PLATFORM}, {"backend": "mlx"}, {"study": "b"}):
         assert times_of(summary_of(**{"depth": 8, **axes}), config)["mhc"] == CLOCKS["mhc"]
-
-
-def test_a_table_of_something_else_is_refused_by_name(tmp_path):
-    config = measured(tmp_path)
-    (tmp_path / "times.csv").write_text("study,depth\na,8\n")
-    with pytest.raises(TableError, match=r"times\.csv: has no column 'variant'.*steps.py"):
-        times_of(summary_of(depth=8), config)
 
 
 @pytest.mark.slow
