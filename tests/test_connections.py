@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 
 import naive
-from fathom import tasks
 from fathom.backends.numpy import NumpyOps
 from fathom.models import init
-from fathom.models.connections.causal import cut_blocks
 from fathom.models.connections.components import CLOSINGS, EXPANSIONS, GATES, WEIGHTS
 from fathom.models.connections.connection import (
     ConnectionContext,
@@ -20,7 +18,6 @@ from fathom.models.connections.connection import (
 )
 from fathom.models.connections.schemes import SCHEMES, resolve
 from fathom.models.network import through_layers
-from fathom.optimizers import OptimizerConfig, ParamGroup
 from gradients import STEADY, first_step
 from param_helpers import parameters_of
 
@@ -72,19 +69,6 @@ def test_openings_by_hand(backend):
     assert opened(backend.ops, "learned_scales", x, **rows)[0].tolist() == [
         [[1, -2]], [[2, 0]], [[0, 10]],
     ]  # fmt: skip
-
-
-def test_stream_embeddings_start_orthogonal_and_scales_around_0_6(backend):
-    x = np.ones((1, 64))
-    streams, params = opened(backend.ops, "stream_embedding", x, S=4)
-    rows = params["connection.stream_embedding"]
-    assert rows @ rows.T == pytest.approx(0.02**2 * np.eye(4), abs=1e-9)
-    assert streams[:, 0] == pytest.approx(1 + rows)
-    scales = opened(backend.ops, "learned_scales", x, S=4)[0]
-    bound = math.sqrt(6 / (4 + 64))  # Xavier's, of a matrix [4, 64]
-    assert np.abs(scales - 0.6).max() <= bound * (1 + 1e-6)
-    assert np.abs(scales - 0.6).max() > 0.95 * bound
-    assert abs(scales.mean() - 0.6) < 6 * bound / math.sqrt(3 * 256)
 
 
 def test_closings_by_hand(backend):
@@ -213,19 +197,6 @@ def test_shares_of_weights_that_differ_by_position(backend):
     assert found == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_depth_scale_only_divides_the_stream_of_a_plain_network():
-    """Where functions begin with a norm, that is: what they read has another size, and no more."""
-    ops, x = NumpyOps(), np.random.default_rng(4).standard_normal((2, 5))
-    layers = [
-        lambda x, f=f: f(x / np.linalg.norm(x, axis=-1, keepdims=True)) for f in tanh_layers(ops, 7)
-    ]
-    plain, scaled = (
-        through_layers(ops, at_site(name, layers=7), {}, x, layers)[0]
-        for name in ("plain", "depth_scaled")
-    )
-    assert scaled * math.sqrt(1 + 7) == pytest.approx(plain, rel=1e-13)
-
-
 def test_a_gate_for_each_stream_is_one_for_all_its_channels():
     """`per: stream` is `per: channel` where the rows of U are the same for a stream's channels."""
     ops, x = NumpyOps(), np.random.default_rng(4).standard_normal((2, 5))
@@ -306,62 +277,6 @@ def test_sums_over_finished_blocks_equal_the_plain_sum(depth, has_residual):
     assert found == pytest.approx(expected, rel=1e-12, abs=1e-13)
 
 
-def test_gradients_through_finished_blocks_equal_those_of_the_plain_sum(backend):
-    depth, ops = 33, backend.ops
-    connection, layers = at_site("mhc_causal", depth), tanh_layers(ops, depth)
-    x = np.random.default_rng(5).standard_normal((2, 5)).astype(np.float32)
-
-    def blocks(params, x):
-        return through_layers(ops, connection, params, x, layers)[0]
-
-    def plain(params, x):
-        return plain_sum(connection.weights(ops, params), x, layers, has_residual=False)
-
-    def gradient(function):
-        def objective(params, batch):
-            logits = function(params, batch.inputs["x"])
-            report = {"logits_finite": ops.all_finite(logits)}
-            return ops.cross_entropy(logits, batch.targets), report
-
-        start = moved(connection)
-        group = ParamGroup(tuple(start), "adamw", lr=1e-3, decay=0.0)
-        update = OptimizerConfig(
-            (group,), beta1=0.0, beta2=0.999, eps=1e-8, bias_correction=True, clip=None
-        )
-        trainer = backend.trainer(start, objective, update)
-        trainer.step([tasks.Batch({"x": x}, np.array([1, 3], np.int32))], STEADY)
-        return trainer.state()["m.connection.mixing"]
-
-    expected = gradient(plain)
-    assert np.abs(expected).max() > 1e-3
-    assert gradient(blocks) == pytest.approx(expected, abs=1e-5 * float(np.abs(expected).max()))
-
-
-class Cut:
-    """An array that tells of every slice how large the array was that it was cut from."""
-
-    def __init__(self, array, sizes):
-        self.array, self.sizes = array, sizes
-        self.shape = array.shape
-
-    def __getitem__(self, place):
-        self.sizes.append(self.array.size)
-        return Cut(self.array[place], self.sizes)
-
-
-@pytest.mark.parametrize("L", [1, 2, 3, 4, 7, 8, 9, 100])
-def test_blocks_have_every_weight_of_the_past_once_and_are_cut_from_small_arrays(L):
-    sizes, found = [], []
-    whole = np.arange(1, L * L + 1).reshape(L, L)
-    for m, block in cut_blocks(Cut(whole, sizes), 0, 1 << L.bit_length()):
-        n = m & -m
-        assert (block.array == whole[m - 1 : m - 1 + n, m - n : m]).all()
-        found += block.array.ravel().tolist()
-    assert sorted(found) == np.tril(whole)[np.tril(whole) > 0].tolist()
-    # The gradient of a slice is as large as what it is cut from: L slices of the whole are L³.
-    assert sum(sizes) <= 12 * L**2
-
-
 def test_many_parts_are_unstacked_in_their_order_with_their_gradients(connect_cpu):
     ops = connect_cpu("mlx").ops
     import mlx.core as mx
@@ -418,17 +333,6 @@ def test_from_its_initial_parameters_the_streams_of_mhc_stay_one(
     assert norms["head.weight"] > 0.1
 
 
-def test_the_streams_of_mhc_part_once_the_weights_are_not_symmetric(
-    backend, make_spec, first_batch, parameters_off_symmetry, start
-):
-    spec = make_spec(variant="mhc", depth=3)
-    params = parameters_off_symmetry(spec)
-    difference, cosine, norms = first_spread(backend, spec, params, first_batch, start)
-    assert difference > 1e-2
-    assert cosine < 1 - 1e-5
-    assert min(norms[f"connection.{name}"] for name in ("H_pre", "H_post", "H_res")) > 1e-5
-
-
 def test_in_hc_only_the_scale_of_H_res_has_a_gradient(backend, make_spec, first_batch, start):
     spec = make_spec(variant="hc", depth=3, batch_size=8)
     initial = parameters_of(spec)
@@ -476,44 +380,6 @@ def test_hc_as_its_paper_starts_it_is_the_pre_norm_network(
             trainer.step([first_batch(spec)], STEADY)
             losses.append(float(trainer.collect()["loss"][0]))
     assert losses == pytest.approx([losses[0]] * 4, rel=1e-5)
-
-
-@pytest.mark.parametrize("wrap", ["block", "sublayer"])
-def test_the_baseline_is_the_same_whatever_is_wrapped(
-    both_backends, make_spec, first_batch, start, parameters_off_symmetry, oracle_loss, wrap
-):
-    by_block = make_spec(variant="baseline")
-    params, batch = parameters_off_symmetry(by_block), first_batch(by_block)
-    expected = oracle_loss(by_block, params, batch)
-    spec = make_spec(variant="baseline", wrap=wrap)
-    own = parameters_of(spec)
-    assert all((value == own[name]).all() for name, value in parameters_of(by_block).items())
-    assert oracle_loss(spec, params, batch) == pytest.approx(expected, rel=1e-13)
-    for backend in both_backends.values():
-        trainer = start(backend, spec, params)
-        trainer.step([batch], STEADY)
-        assert trainer.collect()["loss"][0] == pytest.approx(expected, rel=1e-6)
-
-
-FAR = {"start": {"on": 0.0, "off": -1e4}}
-IDENTITIES = {
-    "hc_paper": {},
-    "hc_paper_static": {},
-    "mhc_identity": {},
-    "cayley_mhc": {},
-    "mhc_gated_static": {},
-    "mhc_lite": {"H_res": FAR},
-    "krom_hc": {"H_res": FAR},
-}
-"""Schemes whose H_res starts as the identity, with what has to be changed for that."""
-
-
-@pytest.mark.parametrize("scheme", IDENTITIES)
-def test_schemes_whose_mixing_starts_as_the_identity(at_start, scheme):
-    mixed = at_start("own", {"connection": scheme, **IDENTITIES[scheme]}).mixed
-    found = mixed.H_res if mixed.H_res_of_one is None else mixed.H_res_of_one
-    assert found.reshape(-1, 4, 4) == pytest.approx(np.eye(4)[None].repeat(found.size // 16, 0),
-                                                    abs=1e-15)  # fmt: skip
 
 
 def test_other_starts_of_mixing(at_start):

@@ -207,15 +207,3 @@ def test_what_it_is_given_stays_as_it_is(backend, function, plain, inputs):
     assert all((backend.ops.to_numpy(c) == 1).all() for c in cotangents)
     for x, given in zip(xs, inputs, strict=True):
         assert np.array_equal(backend.ops.to_numpy(x), given.astype(np.float32))
-
-
-def test_adding_is_mixing_by_the_identity(backend):
-    ops = backend.ops
-    weights, x, y, g = map(ops.asarray, arrays((N, 4), (N, 4, 32), (N, 32), (N, 4, 32)))
-    H = ops.broadcast(ops.constant(np.eye(4)), (N, 4, 4))
-    (mixed,), saved = Mixing().forward(ops, H, weights, x, y)
-    _, of_weights, of_x, of_y = Mixing().backward(ops, (H, weights, x, y), saved, (g,))
-    (added,), saved = Adding().forward(ops, weights, x, y)
-    found = Adding().backward(ops, (weights, x, y), saved, (g,))
-    for one, other in zip((added, *found), (mixed, of_weights, of_x, of_y), strict=True):
-        assert ops.to_numpy(one) == pytest.approx(ops.to_numpy(other), rel=1e-6, abs=1e-6)

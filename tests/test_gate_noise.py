@@ -7,7 +7,6 @@ import naive
 from fathom import tasks
 from fathom.backends.numpy import NumpyOps
 from fathom.models.connections.components import GATES
-from fathom.train import trainer_for
 from gradients import STEADY, assert_gradients, first_step
 
 # At this τ and start, streams are mixed: so that gates matter.
@@ -88,15 +87,6 @@ def test_each_batch_of_a_step_has_its_own(noisy):
     assert (found[1] != found[2]).any()
 
 
-def test_noise_leaves_the_batch_alone(noisy, make_spec):
-    (batch,) = tasks.Problem(noisy()).batches(2)
-    spec = make_spec(variant="mhc_gated_static", wrap="sublayer", depth=2)
-    (plain,) = tasks.Problem(spec).batches(2)
-    assert (batch.inputs["tokens"] == plain.inputs["tokens"]).all()
-    assert (batch.targets == plain.targets).all()
-    assert len(plain.inputs) == 1
-
-
 def test_the_share_rises_over_the_first_tenth_of_the_steps(noisy):
     """400 gates in each step: 2 % of them are drawn at first, 11 % half-way, then 20 %."""
     spec = noisy(steps=40, depth=200)
@@ -164,19 +154,3 @@ def test_gradients_with_noise_equal_those_of_the_oracle(
         measured, found[name] = first_step(start(backend, spec, params), spec, batch)
         assert measured["loss"] == pytest.approx(loss(exact), rel=1e-6)
     assert_gradients(loss, params, found, rel=3e-5, floor=1e-6)
-
-
-def test_inference_has_no_noise(noisy, make_spec, parameters_off_symmetry, backend):
-    """The logits of a trainer with noise are those of one without."""
-    plain = {key: {k: v for k, v in value.items() if k != "noise"} if key == "gate" else value
-             for key, value in STATIC.items()}  # fmt: skip
-    tokens = {"tokens": np.arange(8, dtype=np.int32)[None]}
-    found = []
-    for connection in (STATIC, plain):
-        spec = noisy(connection)
-        trainer = trainer_for(tasks.Problem(spec), backend, parameters_off_symmetry(spec))
-        network = tasks.Problem(spec).network
-        found.append(
-            trainer.infer(lambda p, x, n=network: n.forward(backend.ops, p, x).logits, tokens)
-        )
-    assert (found[0] == found[1]).all()

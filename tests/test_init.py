@@ -127,17 +127,6 @@ def test_the_list_above_is_complete(spec_of, recipe):
     assert set(parameters_of(spec_of(recipe, variant="baseline"))) == plain
 
 
-def test_what_other_parts_of_the_network_leave_out(spec_of):
-    everything = set(parameters_of(spec_of("nanochat")))
-    for parts, gone in (
-        ({"norm": "rms"}, {name for name in everything if "norm" in name}),
-        ({"positions": "rotary"}, {"embedding.position"}),
-        ({"biases": False}, set(NO_BIAS)),  # that of a layer norm is none of a linear layer
-        ({"qk_norm": True, "embedding_norm": True, "activation": "relu2", "logit_cap": 15}, set()),
-    ):
-        assert everything - set(parameters_of(spec_of("nanochat", **parts))) == gone
-
-
 # --- the image network and its connections --------------------------------------------------------
 
 W = 16
@@ -289,10 +278,6 @@ def test_connections_start_as_published(make_spec, scheme):
 def test_attention_and_mlp_of_a_block_of_v5_read_the_same_stream(make_spec, wrap, first):
     spec = make_spec(variant="mhc_gated_static", wrap=wrap, depth=5)
     assert parameters_of(spec)["connection.H_pre"].argmax(axis=1).tolist() == first
-
-
-def test_the_circulant_has_one_alpha_for_all_parts(make_spec):
-    assert parameters_of(make_spec(variant="circulant_mhc"))["connection.alpha"].shape == (3, 1)
 
 
 def test_every_scheme_has_its_start_above():

@@ -19,7 +19,7 @@ from fathom import tasks
 from fathom.backends.numpy import NumpyOps
 from fathom.config import installed_backends
 from fathom.library import type_name
-from fathom.models.connections.schemes import SCHEMES, resolve
+from fathom.models.connections.schemes import SCHEMES
 from fathom.settings import ConfigError
 from gradients import assert_gradients
 from param_helpers import parameters_of
@@ -396,18 +396,6 @@ def test_they_start_as_those_of_a_network_and_have_plain_names(framework, make_s
     assert len(found) == sum(name.startswith("connection.") for name in network)
 
 
-def test_settings_are_taken_as_a_study_has_them(framework):
-    settings = {"connection": "mhc_paper", "streams": 2, "H_res": {"iterations": 3}}
-    found = framework.module(settings, LAYERS, WIDTH)
-    assert found.connection.settings.H_res.iterations == 3
-    assert framework.values(found)["b_res"].shape == (LAYERS, 2, 2)
-    assert framework.values(framework.module("mhc_paper", 2, 8, streams=3))["phi_pre"].shape == (
-        2,
-        3,
-        24,
-    )
-
-
 def test_files_of_either_framework_are_read_by_both(framework, tmp_path):
     module, values = moved(framework, "mhc_paper")
     framework.save_file(module, tmp_path / "own.safetensors")
@@ -477,11 +465,6 @@ def test_torch_moves_it_off_memory_and_back(torch):
     back.reset_parameters()
     for name, value in module.state_dict().items():
         assert torch.equal(back.state_dict()[name], value)
-
-
-def test_mlx_shows_its_sizes():
-    shown = repr(installed(Mlx).module("plain", 3, 4))
-    assert shown.startswith("ResidualConnection('plain', layers=3, width=4")
 
 
 # --- inside a training step -----------------------------------------------------------------------
@@ -662,22 +645,6 @@ def test_mlx_checkpoints_a_branch(scheme):
         assert found[name] == pytest.approx(value, rel=1e-5, abs=1e-6), name
 
 
-@pytest.mark.parametrize("scheme", ["plain", "hc_causal", "mhc_static", "mhc_paper"])
-def test_autocast_leaves_the_connection_in_float32(torch, scheme):
-    framework = Torch()
-    module, _ = moved(framework, scheme)
-    functions = branches(framework)
-    expected = stepped(framework, module, functions)
-    found = stepped(
-        framework, module, functions, context=lambda: torch.autocast("cpu", dtype=torch.bfloat16)
-    )
-    for name, value in expected.items():
-        # Only the branches' products are rounded, and their outputs.
-        size = np.abs(value).max()
-        assert found[name] == pytest.approx(value, abs=0.1 * size), name
-        assert name == "x" or scheme == "plain" or (found[name] != value).any()
-
-
 def test_constants_that_inference_made_serve_training_too(torch):
     from fathom.torch import ResidualConnection, kept_ops
 
@@ -743,26 +710,6 @@ def test_torch_compile_makes_few_graphs_of_many_lengths(torch, scheme):
     assert len(graphs) <= 2
 
 
-@pytest.mark.slow
-def test_torch_compile_makes_code_of_it(torch):
-    from torch._inductor.cpp_builder import get_cpp_compiler
-    from torch._inductor.exc import InvalidCxxCompiler
-
-    try:
-        get_cpp_compiler()
-    except InvalidCxxCompiler as error:
-        pytest.skip(f"no compiler: {error}")
-    framework = Torch()
-    module, _ = moved(framework, "residual_scaled")
-    functions = branches(framework)
-    expected = stepped(framework, module, functions)
-    torch._dynamo.reset()
-    compiled = torch.compile(lambda x: module(x, functions), fullgraph=True)
-    found = framework.gradients(module, framework.array(INPUT), lambda x: (compiled(x) ** 2).sum())
-    for name, value in found.items():
-        assert value == pytest.approx(expected[name], rel=1e-4, abs=1e-4), name
-
-
 # --- what is refused ------------------------------------------------------------------------------
 
 
@@ -785,15 +732,6 @@ def test_a_wrong_scheme_or_size_is_one_line(framework, arguments, said):
         framework.module(*arguments)
     assert str(caught.value).startswith(said)
     assert "\n" not in str(caught.value)
-
-
-def test_a_wrong_setting_reads_as_in_a_config(framework):
-    settings = {"connection": "mhc_paper", "H_res": {"iterations": 0}}
-    with pytest.raises(ConfigError) as expected:
-        resolve(settings, SCHEMES, 4, "", ["connection"])
-    with pytest.raises(ConfigError, match=f"^{re.escape(str(expected.value))}$"):
-        framework.module(settings, 2, 8)
-    assert str(expected.value).startswith("connection.H_res.iterations: ")
 
 
 def test_a_wrong_input_or_turn_is_one_line(framework):

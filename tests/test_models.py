@@ -114,29 +114,6 @@ def test_gradients_of_a_deep_network_equal_those_of_the_oracle(
 
 # --- the two backends against each other, at the default scale of config.yaml --------------------
 
-DEFAULT_CELLS = [
-    ("depth-mlx", "baseline", 48),
-    ("depth-mlx", "mhc", 48),
-    ("depth-mlx", "hc", 24),  # at 48 it overflows: see below
-    ("depth-torch", "mhc", 24),
-]
-
-
-@pytest.mark.parametrize(("study", "variant", "depth"), DEFAULT_CELLS)
-def test_step_0_is_the_same_on_both_backends(
-    both_backends, default_config, first_batch, oracle_loss, start, study, variant, depth
-):
-    spec = default_config.spec(Cell(study, depth, variant, "torch", seed=0))
-    params, batch = parameters_of(spec), first_batch(spec)
-    rows = {
-        name: first_row(start, backend, spec, params, batch)
-        for name, backend in both_backends.items()
-    }
-    assert rows["torch"]["loss"] == pytest.approx(oracle_loss(spec, params, batch), rel=2e-6)
-    # Two float32 computations that sum in different orders. Measured: 5e-7 and 6e-6 at most.
-    assert rows["torch"]["loss"] == pytest.approx(rows["mlx"]["loss"], rel=5e-6)
-    assert rows["torch"]["grad_norm"] == pytest.approx(rows["mlx"]["grad_norm"], rel=5e-5)
-
 
 @pytest.mark.parametrize("study", ["depth-mlx", "depth-torch"])
 def test_eight_steps_of_mhc_stay_together_on_both_backends(both_backends, default_config, study):
@@ -175,11 +152,6 @@ def test_hc_at_48_layers_is_one_event_and_two_conventions(
     assert row["gain_proxy_log10_max_entry"] == pytest.approx(27.35, abs=0.01)
     assert math.isfinite(row["amax_forward_log10"])
     assert math.isfinite(row["amax_backward_log10"])
-
-
-def test_in_float64_hc_at_48_layers_does_not_overflow(make_spec, first_batch, oracle_loss):
-    spec = make_spec(variant="hc", depth=48)
-    assert math.isfinite(oracle_loss(spec, parameters_of(spec), first_batch(spec)))
 
 
 @pytest.mark.parametrize(("name", "expected"), [("torch", np.nan), ("mlx", 0.5)])

@@ -1,6 +1,5 @@
 """AdamW as the trainers run it, against the textbook in float64; what decays; the schedule."""
 
-import inspect
 import math
 from types import SimpleNamespace
 
@@ -240,33 +239,6 @@ def decayed(spec):
     }
 
 
-@pytest.mark.parametrize("variant", ["mhc_paper", "mhc_gated_dynamic"])
-def test_a_step_decays_the_matrices_alone(
-    backend, make_spec, parameters_off_symmetry, first_batch, start, variant
-):
-    """Two trainings, with decay and without, differ by lr · decay · parameter after a step."""
-    changes = {"variant": variant, "wrap": "sublayer", "decay": "matrices", "lr": 0.01}
-    after = {}
-    for decay in (0.0, 0.5):
-        spec = make_spec(**changes, weight_decay=decay)
-        trainer = start(backend, spec, parameters_off_symmetry(spec))
-        trainer.step([first_batch(spec)], STEADY)
-        after[decay] = trainer.parameters()
-    for name, before in parameters_off_symmetry(spec).items():
-        share = 0.01 * 0.5 if name in decayed(spec) else 0
-        assert after[0.0][name] - after[0.5][name] == pytest.approx(share * before, abs=FLOAT32)
-
-
-@pytest.mark.parametrize("bias_correction", [True, False])
-def test_fifty_steps_with_the_default_betas(backend, bias_correction):
-    hyper = Optimizer(lr=0.01, weight_decay=0.1)
-    params, _, _ = textbook_adamw(50, bias_correction, hyper)
-    state = trained(backend, 50, bias_correction, hyper).state()
-    for name in START:
-        # Adam divides by a small √v: fifty steps of 0.01 to 0.03 carry their rounding along.
-        assert state[f"param.{name}"] == pytest.approx(params[name], abs=2e-5)
-
-
 def test_measurements_are_of_each_step_before_its_update(backend):
     trainer = trained(backend, 3)
     measured = trainer.collect()
@@ -308,15 +280,6 @@ def test_what_a_trainer_hands_out_is_of_its_present_and_stays(backend):
     assert trainer.collect()["loss"].shape == (1,)  # each step once
     assert all((state[name] == before[name]).all() for name in before)
     assert int(trainer.state()["step"]) == 3
-
-
-def test_mlx_by_default_leaves_the_bias_uncorrected(connect_cpu):
-    """Where the recipe `mlx-defaults` comes from."""
-    connect_cpu("mlx")
-    import mlx.optimizers
-
-    defaults = inspect.signature(mlx.optimizers.AdamW).parameters
-    assert defaults["bias_correction"].default is False
 
 
 def test_the_learning_rate_by_hand(make_spec):
@@ -394,29 +357,6 @@ def test_one_batch_of_logits_that_are_not_finite_is_seen(backend):
         batches[k].inputs["x"][0] = np.inf
         trainer.step(batches, STEADY)
         assert not trainer.collect()["logits_finite"][0]
-
-
-@pytest.mark.parametrize("variant", ["baseline", "mhc_paper", "mhc_gated_static"])
-def test_k_batches_of_b_equal_one_batch_of_k_times_b(
-    backend, make_spec, parameters_off_symmetry, start, variant
-):
-    spec = make_spec(variant=variant, wrap="sublayer", batch_size=12, beta1=0.0, depth=2)
-    params, whole = parameters_off_symmetry(spec), tasks.load("tokens").batch(spec, 0)
-    tokens, targets = whole.inputs["tokens"], whole.targets
-    parts = [tasks.Batch({"tokens": tokens[k::3]}, targets[k::3]) for k in range(3)]
-    found = []
-    for batches in ([whole], parts):
-        trainer = start(backend, spec, params)
-        trainer.step(batches, STEADY)
-        found.append((trainer.collect(), trainer.state()))
-    (at_once, state), (in_parts, accumulated) = found
-    # Means in another order: a few roundings.
-    assert in_parts["loss"] == pytest.approx(at_once["loss"], rel=5 * FLOAT32)
-    assert in_parts["grad_norms"] == pytest.approx(at_once["grad_norms"], rel=3e-5, abs=1e-6)
-    for name in params:
-        gradient = state[f"m.{name}"]
-        size = float(np.abs(gradient).max())
-        assert accumulated[f"m.{name}"] == pytest.approx(gradient, abs=2e-5 * size + 1e-7), name
 
 
 def test_a_step_takes_its_own_batches_each_once(make_spec):

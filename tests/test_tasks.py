@@ -61,14 +61,6 @@ def test_a_batch_depends_on_seed_and_step_alone(make_spec, name, sizes):
             assert (value != other[key]).any(), key
 
 
-@pytest.mark.parametrize("other", [{"seed": 4, "step": 18}, {"seed": 5, "step": 17}])
-def test_another_seed_or_step_is_another_batch(make_spec, other):
-    inputs, _ = batch(make_spec(seed=4, batch_size=32), 17)
-    others, _ = batch(make_spec(seed=other["seed"], batch_size=32), other["step"])
-    # Of 32 starts among 32 tokens about one agrees by chance; six would be rarer than 1 in 1000.
-    assert (inputs[:, 0] == others[:, 0]).sum() < 6
-
-
 def test_starts_are_uniform(make_spec):
     spec = make_spec(vocab=32, batch_size=64)
     starts = np.concatenate([batch(spec, step)[0][:, 0] for step in range(200)])

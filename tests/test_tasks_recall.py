@@ -89,18 +89,6 @@ def test_no_training_has_a_sequence_that_runs_are_judged_by(small):
     assert rows_of(module.held_out(spec.model, 1)) <= rows_of(batches)
 
 
-def test_a_query_may_come_at_any_place_and_ask_for_any_pair(small):
-    (batch, *_) = module.held_out(small().model, K)
-    keys, queries = batch.inputs["tokens"][:, : 2 * K : 2], batch.inputs["tokens"][:, 2 * K :]
-    place = (keys[:, :, None] == queries[:, None, :]).argmax(axis=2)
-    for pair in range(K):  # 51 of 256 are expected, 6 standard deviations are 38
-        assert (np.abs(np.bincount(place[:, pair], minlength=K) - 256 / K) < 38).all()
-    for tokens, first, size in ((keys, 1, 7), (batch.targets[:, 2 * K :], 8, 8)):
-        expected = 256 * K / size
-        counts = np.bincount(tokens.ravel(), minlength=first + size)[first:]
-        assert (np.abs(counts - expected) < 6 * math.sqrt(expected)).all()
-
-
 # --- what is measured ----------------------------------------------------------------------------
 
 

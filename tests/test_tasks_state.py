@@ -81,14 +81,6 @@ def test_targets_are_products_of_all_elements_so_far(small, group):
 # --- batches and held-out words ------------------------------------------------------------------
 
 
-def test_elements_are_uniform(small):
-    spec = small(group="A4", batch_size=500)
-    counts = np.bincount(state.batch(spec, 0).inputs["tokens"].ravel(), minlength=12)
-    expected = counts.sum() / 12
-    # 11 degrees of freedom: six standard deviations above the mean is 39.
-    assert ((counts - expected) ** 2 / expected).sum() < 11 + 6 * math.sqrt(2 * 11)
-
-
 def words_of(batches):
     """The words of some batches, each as a tuple."""
     return [tuple(word) for batch in batches for word in batch.inputs["tokens"].tolist()]
@@ -154,13 +146,6 @@ def test_logits_that_are_not_finite_name_no_element(small):
     lost = trained(small(length=2, held_out=18), lambda words: np.full((*words.shape, 6), math.nan))
     assert module.state_accuracy_by_position(lost) == {1: 0, 2: 0}
     assert (module.states_tracked(lost), module.state_accuracy(lost)) == (0, 0)
-
-
-@pytest.mark.parametrize(
-    ("shares", "expected"), [([1, 1, 1], 3), ([0.91, 0.9, 1], 1), ([0.5, 1, 1], 0)]
-)
-def test_tracked_by_hand(shares, expected):
-    assert module.tracked(np.array(shares)) == expected
 
 
 def test_the_loss_of_a_network_that_knows_nothing_is_the_chance_level(small):
