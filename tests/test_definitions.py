@@ -17,11 +17,7 @@ from fathom.models.connections.components import (
     WEIGHTS,
 )
 from fathom.models.connections.constraints import CONSTRAINTS
-from fathom.report import definitions
 from markdown_helpers import table
-
-
-
 
 # --- the document, and the command that keeps it -------------------------------------------------
 
