@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fathom import cli, metrics, tasks
-from fathom.metrics import RunMetric, StepMetric, last
+from fathom import cli, tasks
 from fathom.models.connections.components import (
     CLOSINGS,
     COEFFICIENTS,
@@ -48,46 +47,11 @@ def schema(files, capsys):
     return run
 
 
-NEW_STEP = StepMetric("its label", "what nobody has measured yet", when="last step")
-NEW_RUN = RunMetric("loss", last, "what nobody has derived yet")
-
-
 def test_the_document_is_current_and_names_every_measure(files, schema):
     assert schema("--check") == (0, "")
     text = files[0].read_text(encoding="utf-8")
     for name in (*tasks.step_metrics(), *tasks.run_metrics()):
         assert f"`{name}`" in text
-
-
-@pytest.mark.parametrize(
-    ("registry", "entry", "line"),
-    [
-        (
-            metrics.STEP_METRICS,
-            NEW_STEP,
-            "| `new` | last step only: what nobody has measured yet |",
-        ),
-        (metrics.RUN_METRICS, NEW_RUN, "| `new` | what nobody has derived yet (from `loss`) |"),
-    ],
-    ids=["step", "run"],
-)
-def test_an_added_measure_is_missed_and_then_written(
-    registry, entry, line, files, schema, monkeypatch
-):
-    document, *_ = files
-    before = document.read_text(encoding="utf-8").splitlines()
-    monkeypatch.setitem(registry, "new", entry)
-    status, said = schema("--check")
-    assert (status, said) == (
-        1,
-        f"fathom: {document} is out of date; run: fathom schema\n",
-    )
-    assert document.read_text(encoding="utf-8").splitlines() == before  # only looked at
-    assert schema() == (0, "")
-    assert schema("--check") == (0, "")
-    after = document.read_text(encoding="utf-8").splitlines()
-    assert [x for x in after if x not in before] == [line]
-    assert [x for x in after if x != line] == before
 
 
 @pytest.mark.parametrize(

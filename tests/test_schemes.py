@@ -166,48 +166,21 @@ def test_a_published_name_is_that_of_its_source(make_spec, task, published, sche
 # --- composition ---------------------------------------------------------------------------------
 
 
-def first_only(**start):
-    """The start of an S-vector in Surviving Depth: 5 on the first stream."""
-    return {"on": 5.0, "off": -5.0, **start}
-
-
 WRITTEN_OUT = {
-    "mhc_demo": {
-        "kind": "streams",
-        "streams": 4,
-        "open": "copies",
-        "coefficients": "static",
-        "pre": {"kind": "row_softmax_mean", "start": {"diagonal": 1, "off_diagonal": -1}},
-        "post": {"kind": "row_softmax_sum", "start": {"diagonal": 1, "off_diagonal": -1}},
-        "H_res": {
-            "kind": "sinkhorn", "iterations": 20, "floor": 1e-12, "clip": None, "last": "columns",
-            "tau": 1, "added": 0, "start": {"diagonal": 1, "off_diagonal": -1, "noise": 0},
-        },
-        "gate": "none",
-        "close": "mean",
-    },
-    "mhc_static": {
-        "kind": "streams",
-        "open": {"kind": "first_only"},
-        "pre": {"kind": "softmax", "start": {"on": 5}},
-        "post": {"kind": "softmax", "start": {"on": 5}},
-        "H_res": {
-            "kind": "sinkhorn", "floor": 0, "added": 1e-6, "start": {"diagonal": 4, "noise": 0.05},
-        },
-        "gate": {"kind": "learned", "start": 0.01},
-        "close": {"kind": "readout", "map": {"kind": "softmax", "start": {"on": 5}}},
-    },
     "mhc_dynamic": {
         "kind": "streams",
         "open": "first_only",
         "coefficients": {"kind": "dynamic", "alpha": 0.01, "eps": 1e-6},
-        "pre": {"kind": "sigmoid", "start": first_only()},
-        "post": {"kind": "sigmoid", "scale": 2, "start": first_only()},
+        "pre": {"kind": "sigmoid", "start": {"on": 5.0, "off": -5.0}},
+        "post": {"kind": "sigmoid", "scale": 2, "start": {"on": 5.0, "off": -5.0}},
         "H_res": {
             "kind": "sinkhorn", "clip": 10, "floor": 0, "added": 1e-6,
             "start": {"diagonal": 5, "off_diagonal": -5, "noise": 0.01},
         },
-        "close": {"kind": "readout", "map": {"kind": "sigmoid", "start": first_only(stream=0)}},
+        "close": {
+            "kind": "readout",
+            "map": {"kind": "sigmoid", "start": {"on": 5.0, "off": -5.0, "stream": 0}},
+        },
     },
     "mhc_causal": {
         "kind": "causal",
@@ -216,25 +189,6 @@ WRITTEN_OUT = {
             "start": {"diagonal": 4, "off_diagonal": 0, "noise": 0.05},
         },
         "added": 1e-6,
-    },
-    "mhc_paper": {
-        "kind": "streams",
-        "open": "copies",
-        "coefficients": {"kind": "dynamic", "alpha": 0.01, "phi": 0.02, "eps": 1e-6},
-        "pre": {"kind": "sigmoid", "scale": 1, "added": 0},
-        "post": {"kind": "sigmoid", "scale": 2},
-        "H_res": {"kind": "sinkhorn", "iterations": 20, "last": "rows"},
-        "close": "sum",
-    },
-    "krom_hc": {
-        "kind": "streams",
-        "coefficients": {"kind": "dynamic", "phi": 0},
-        "pre": {"kind": "sigmoid", "start": {"on": 1, "off": -1, "stream": "cycle"}},
-        "post": {
-            "kind": "sigmoid", "scale": 2, "start": {"on": 1, "off": -1, "stream": "cycle"},
-        },
-        "H_res": {"kind": "kronecker", "start": {"on": 0, "off": -8}},
-        "close": "sum",
     },
 }  # fmt: skip
 
@@ -265,20 +219,7 @@ def differences(a, b, path=""):
     ("task", "base", "change", "expected"),
     [
         ("tokens", "mhc", {"H_res": {"iterations": 1}}, {"H_res.iterations": (20, 1)}),
-        ("fashion", "mhc", {"H_res": {"iterations": 1}}, {"H_res.iterations": (20, 1)}),
-        (
-            "fashion", "mhc_causal", {"constraint": {"added": 1e-3}},
-            {"constraint.added": (1e-6, 1e-3)},
-        ),
         ("tokens", "mhc", {"close": "sum"}, {"close.kind": ("mean", "sum")}),
-        ("tokens", "mhc", {"streams": 2}, {"streams": (4, 2)}),
-        (
-            "tokens", "mhc", {"gate": "learned"},
-            {
-                "gate.kind": ("none", "learned"), "gate.start": (None, 0.01),
-                "gate.noise": (None, False),
-            },
-        ),
         (  # of another kind: none of the old settings stays
             "fashion", "mhc", {"H_res": {"kind": "exp"}},
             {
@@ -306,73 +247,31 @@ def test_settings_over_a_name_change_nothing_else(make_spec, task, base, change,
     ("connection", "message"),
     [
         ({"pre": {"kind": "softmax", "start": {"stream": 4}}}, "pre.start.stream is 4, but"),
-        (
-            {"close": {"kind": "readout", "map": {"kind": "raw", "start": {"stream": "cycle"}}}},
-            "close.map.start.stream: cycle is for layers",
-        ),
-        ({"pre": {"kind": "raw", "start": {"stream": -1}}}, "pre.start.stream: must be a whole"),
         ({"connection": 5}, "connection must be a name, or settings, but is 5"),
         ({"connection": {"kind": 5}}, "unknown kind of connection '5'"),
+        ({"connection": "resnet"}, "unknown connection 'resnet'"),
         ({"gate": "learnt"}, "gate: unknown gate 'learnt'; did you mean 'learned'?"),
         ({"H_rse": "exp"}, "unknown key 'H_rse'; did you mean 'H_res'?"),
+        ({"streams": 0}, "streams: input should be greater than 0"),
         # What cannot exist, with what would do.
-        (
-            {"streams": 6, "H_res": "kronecker"},
-            "H_res: kronecker: 6 is not a power of two; take 4 or 8 streams",
-        ),
+        ({"streams": 6, "H_res": "kronecker"}, "6 is not a power of two; take 4 or 8 streams"),
         (
             {"streams": 8, "H_res": "permutations"},
-            "H_res: permutations: 8 streams have 40320 permutations; take at most 5",
+            "8 streams have 40320 permutations; take at most",
         ),
         ({"H_res": {"iterations": 0}}, "H_res.iterations: input should be greater than 0"),
-        ({"H_res": {"tau": 0}}, "H_res.tau: input should be greater than 0"),
-        ({"H_res": {"kind": "log_sinkhorn", "tau": 0}}, "H_res.tau: input should be greater"),
-        ({"H_res": {"last": "row"}}, "H_res.last: "),
-        ({"H_res": {"floor": -1e-9}}, "H_res.floor: "),
-        ({"H_res": {"added": "much"}}, "H_res.added: "),
-        ({"H_res": {"kind": "circulant", "gamma": 1.5}}, "H_res.gamma: "),
-        ({"H_res": {"kind": "cayley", "alpha": 0}}, "H_res.alpha: input should be greater than 0"),
-        ({"H_res": "sinkhron"}, "H_res: unknown constraint 'sinkhron'; did you mean 'sinkhorn'?"),
         ({"H_res": {"kind": "exp", "iterations": 5}}, "H_res: unknown key 'iterations'"),
-        ({"H_res": {"start": {"on": 1}}}, "H_res.start: unknown key 'on'"),
+        ({"H_res": "sinkhron"}, "H_res: unknown constraint 'sinkhron'; did you mean 'sinkhorn'?"),
         ({"open": "copy"}, "open: unknown expansion 'copy'; did you mean 'copies'?"),
-        ({"open": {"kind": "copies", "scale": 1}}, "open: unknown key 'scale'"),
-        ({"coefficients": "dynamics"}, "coefficients: unknown kind of coefficients 'dynamics'"),
         ({"coefficients": {"kind": "dynamic", "phi": -1}}, "coefficients.phi: "),
-        (
-            {"coefficients": "dynamic_per_stream", "pre": "raw", "post": "raw",
-             "H_res": "kronecker"},
-            "H_res: kronecker has no logits of each stream, which coefficients: "
-            "dynamic_per_stream needs; take coefficients: dynamic",
-        ),
-        (
-            {"coefficients": "dynamic_per_stream"},
-            "pre: row_softmax_mean has no logits of each stream",
-        ),
-        ({"streams": 0}, "streams: input should be greater than 0"),
+        ({"coefficients": "dynamic_per_stream"}, "row_softmax_mean has no logits of each stream"),
         # What needs weights that depend on the streams.
         ({"read": "late"}, "read: late needs weights that depend on the streams; take coeff"),
         ({"close": "last_pre"}, "close: last_pre needs weights that depend on the streams; take"),
-        (
-            {"close": {"kind": "readout", "coefficients": "dynamic"}},
-            "close.coefficients: dynamic needs weights that depend on the streams; take coeff",
-        ),
-        (
-            {
-                "coefficients": "dynamic",
-                "close": {
-                    "kind": "readout", "map": "row_softmax_mean",
-                    "coefficients": "dynamic_per_stream",
-                },
-            },
-            "close.map: row_softmax_mean has no logits of each stream, which",
-        ),
-        ({"read": "early"}, "read: "),
-        ({"connection": "qwen4_exp", "streams": 1}, "streams: input should be greater than or eq"),
         ({"connection": "qwen4_exp", "rank": 1e300}, "rank: input should be less than or equal"),
         ({"connection": "scaled", "scale": "depths"}, "scale: unknown scale 'depths'; did you"),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_in_a_connection_is_refused_in_a_line(make_spec, connection, message):
     """`mhc` is the demo's scheme here, with static coefficients and 4 streams."""
     with pytest.raises(ConfigError) as caught:

@@ -7,7 +7,7 @@ import pytest
 
 from fathom import tasks
 from fathom.backends.numpy import NumpyOps
-from fathom.settings import Settings
+from fathom.settings import ConfigError, Settings
 from param_helpers import parameters_of
 
 tokens = tasks.load("tokens")
@@ -27,6 +27,42 @@ def test_a_task_is_found_by_its_name_and_offers_all_that_is_asked(name):
     assert issubclass(task.Model, Settings)
     assert "mhc" in task.Network.names
     assert isinstance(shown, tasks.Presentation)
+
+
+REFUSED = [
+    ("tokens", {"decay": "weights"}, "optimizer.decay: "),
+    ("tokens", {"clip": 0}, "optimizer.clip: input should be greater than 0"),
+    ("tokens", {"muon": {"momentum": 1}}, "optimizer.muon.momentum: "),
+    ("tokens", {"muon": {"rate": 1}}, "optimizer.muon: unknown key 'rate'"),
+    ("tokens", {"final_share": 0}, "optimizer.final_share: "),
+    ("tokens", {"accumulate": 0}, "accumulate: "),
+    ("tokens", {"evaluate_every": 4}, "evaluate_every is 4 of 3 steps; it must not be above steps"),
+    ("tokens", {"positions": "rotary", "width": 12, "heads": 4}, "rotary positions turn pairs"),
+    ("tokens", {"logit_cap": 0}, "model.logit_cap: "),
+    ("tokens", {"activation": "relu"}, "model.activation: "),
+    ("graph", {"edge_signal": -1.6}, "it must lie between -1.581 and 1.581"),
+    ("graph", {"degree": 9, "nodes": 10}, "degree 9 asks for probabilities above 1"),
+    ("graph", {"features": 1}, "features 1 must be at least communities, 2"),
+    ("graph", {"labelled": 0.01}, "labelled 0.01 is 0 of 12 nodes"),
+    ("unrolled", {"kind": "listops", "symbols": 8}, "symbols: listops has its 10 digits; leave"),
+    ("unrolled", {"kind": "recall", "pairs": 11}, "pairs is 11, but keys are distinct and there"),
+    ("unrolled", {"kind": "recall", "depth": 8}, "variants.mhc: depth 8 is the number of time"),
+    ("recall", {"length": 16}, "make it a multiple of 3"),
+    ("recall", {"vocab": 15}, "make it even, and 12 or more"),
+    ("recall", {"vocab": 12, "length": 3}, "only 30 sequences with pairs: 1, and 512 are held out"),
+    ("state", {"group": "S5"}, "group: input should be 'S3', 'A4'"),
+    ("state", {"length": 4}, "there are 1296 words of length 4"),
+    ("flow", {"density": "two_moon"}, "did you mean 'two_moons'"),
+]
+
+
+@pytest.mark.parametrize(("task", "changes", "message"), REFUSED)
+def test_a_spec_that_cannot_be_is_refused_in_a_line(make_spec, task, changes, message):
+    with pytest.raises(ConfigError) as caught:
+        make_spec(task=task, **changes)
+    assert str(caught.value).startswith("config: studies.small")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_each_sequence_counts_up_modulo_the_vocabulary_and_targets_go_on(make_spec):

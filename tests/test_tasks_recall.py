@@ -7,7 +7,6 @@ import pytest
 
 from fathom import tasks
 from fathom.backends.numpy import NumpyOps
-from fathom.config import ConfigError, check_config
 from fathom.tasks import recall as module
 from param_helpers import end_of, parameters_of
 
@@ -137,24 +136,3 @@ def test_both_backends_equal_the_oracle(small, check_first_step):
     batch = recall.batch(spec, 0)
     assert 0 < batch.weight < batch.weights.size
     check_first_step(spec, batch)
-
-
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        ({"length": 16}, "make it a multiple of 3"),
-        ({"vocab": 15}, "make it even, and 12 or more"),
-        ({"vocab": 10}, "half a blank and at least 5 keys"),
-        ({"length": 3}, "allow only 30 sequences with pairs: 1, and 512 are held out"),
-    ],
-)
-def test_sizes_without_room_are_refused(model, message):
-    sizes = {"vocab": 12, "length": 15, "width": 8, "heads": 2, "hidden": 8}
-    study = {
-        "task": "recall", "recipe": "torch-defaults", "depths": [1], "backends": ["torch"],
-        "seeds": [0], "variants": ["baseline"], "steps": 2, "batch_size": 2, "model": sizes,
-        "optimizer": {"lr": 0.01},
-    }  # fmt: skip
-    check_config({"studies": {"s": study}})
-    with pytest.raises(ConfigError, match=message):
-        check_config({"studies": {"s": {**study, "model": {**sizes, **model}}}})

@@ -9,7 +9,7 @@ import pytest
 import naive
 from fathom import tasks
 from fathom.backends.numpy import NumpyOps
-from fathom.config import ConfigError, check_config, parse_spec
+from fathom.config import check_config, parse_spec
 from fathom.tasks import state as module
 from param_helpers import end_of, parameters_of
 
@@ -175,19 +175,6 @@ STUDY = {
     "variants": ["baseline"], "steps": 2, "batch_size": 2, "optimizer": {"lr": 0.01},
     "model": {"length": 5, "width": 8, "heads": 2, "hidden": 8},
 }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        ({"vocab": 6}, "unknown key 'vocab'"),
-        ({"group": "S5"}, "group: input should be 'S3', 'A4'"),
-        ({"length": 4}, "there are 1296 words of length 4.* make length larger, or held_out 648"),
-    ],
-)
-def test_settings_that_no_group_has_are_refused(model, message):
-    with pytest.raises(ConfigError, match=message):
-        check_config({"studies": {"s": {**STUDY, "model": {**STUDY["model"], **model}}}})
 
 
 def test_v_follows_from_the_group_of_each_variant():
