@@ -1,5 +1,7 @@
 """Functions with a gradient of their own: values and gradients are those of the plain formula."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -67,12 +69,8 @@ def sinkhorn(sides, floor, added, start=lambda Z: Z):
 
 def cases():
     for S in (1, 4):
-        yield (
-            f"normed-product-{S}",
-            NormedProduct(0.1),
-            normed_product,
-            arrays((N, S * M), (7, S * M)),
-        )
+        of_norm = NormedProduct(0.1), normed_product, arrays((N, S * M), (7, S * M))
+        yield f"normed-product-{S}", *of_norm
         yield f"weighted-sum-{S}", WeightedSum(), weighted_sum, arrays((N, S), (N, S, M))
         yield f"mixing-{S}", Mixing(), mixing, arrays((N, S, S), (N, S), (N, S, M), (N, M))
         yield f"adding-{S}", Adding(), adding, arrays((N, S), (N, S, M), (N, M))
@@ -95,14 +93,15 @@ def sinkhorns():
                 name = f"sinkhorn-{S}-{len(sides)}-{sides[-1]}-{added}"
                 K = np.exp(arrays((N, S, S))[0])
                 settings = (sides, floor, added)
-                yield pytest.param(settings, sinkhorn(*settings), [K], id=name)
+                yield pytest.param(Passes(*settings), sinkhorn(*settings), [K], id=name)
     sides, logits = alternating_sides(3, "columns"), arrays((N, 3, 3))
     for name, start, plain in (
         ("exp", BoundedExp(), lambda Z: Z.exp()),
         ("softmax", Softmax(0.05), lambda Z: Z.softmax(dim=-1) + 0.05),
     ):
         settings = (sides, 1e-12, 0.02)
-        yield pytest.param((*settings, start), sinkhorn(*settings, plain), logits, id=name)
+        passes = Passes(*settings, start)
+        yield pytest.param(passes, sinkhorn(*settings, plain), logits, id=name)
 
 
 CASES = [pytest.param(*case, id=name) for name, *case in cases()]
@@ -152,25 +151,21 @@ def ways(request, connect_cpu, monkeypatch):
     return connect_cpu("torch").ops, connect_cpu("mlx").ops
 
 
-@pytest.mark.parametrize(("function", "plain", "inputs"), CASES)
+@pytest.mark.parametrize(("function", "plain", "inputs"), [*CASES, *sinkhorns()])
 def test_it_is_the_plain_formula(ways, function, plain, inputs):
-    torch_ops, mlx_ops = ways
     import mlx.core as mx
     import torch
 
-    assert_plain_in_float64(torch, lambda *xs: torch_ops.custom_vjp(function, *xs), plain, inputs)
-    assert_plain_on_mlx(torch, mx, lambda *xs: mlx_ops.custom_vjp(function, *xs), plain, inputs)
+    on_torch, on_mlx = (partial(applied, ops, function) for ops in ways)
+    assert_plain_in_float64(torch, on_torch, plain, inputs)
+    assert_plain_on_mlx(torch, mx, on_mlx, plain, inputs)
 
 
-@pytest.mark.parametrize(("settings", "plain", "inputs"), list(sinkhorns()))
-def test_sinkhorn_is_the_plain_formula(ways, settings, plain, inputs):
-    passes = Passes(*settings)
-    torch_ops, mlx_ops = ways
-    import mlx.core as mx
-    import torch
-
-    assert_plain_in_float64(torch, lambda K: (normalize(torch_ops, K, passes),), plain, inputs)
-    assert_plain_on_mlx(torch, mx, lambda K: (normalize(mlx_ops, K, passes),), plain, inputs)
+def applied(ops, function, *xs):
+    """A function of this file, or the passes of Sinkhorn, on arrays of a framework."""
+    if isinstance(function, Passes):
+        return (normalize(ops, *xs, function),)
+    return ops.custom_vjp(function, *xs)
 
 
 def test_compiled_scales_are_those_of_numpy_to_the_last_digit():

@@ -284,57 +284,6 @@ def test_every_scheme_has_its_start_above():
     assert set(STARTS) == set(SCHEMES)
 
 
-# --- where the recipes come from: the layers of the frameworks themselves ------------------------
-
-
-def torch_layers():
-    import torch
-
-    torch.manual_seed(0)
-    attention = torch.nn.MultiheadAttention(D, 4)
-    return layers_of(torch.nn, attention.in_proj_weight, attention.in_proj_bias, attention.out_proj)
-
-
-def mlx_layers():
-    import mlx.core as mx
-    import mlx.nn as nn
-
-    mx.random.seed(0)
-    attention = nn.MultiHeadAttention(D, 4, bias=True)
-    query = attention.query_proj
-    return layers_of(nn, query.weight, query.bias, attention.out_proj)
-
-
-def layers_of(nn, qkv, qkv_bias, attention_out):
-    up, down = nn.Linear(D, F), nn.Linear(F, D)
-    return {
-        "embedding.token": nn.Embedding(V, D).weight,
-        "block.qkv.weight": qkv,
-        "block.qkv.bias": qkv_bias,
-        "block.attention_out.weight": attention_out.weight,
-        "block.attention_out.bias": attention_out.bias,
-        "block.up.weight": up.weight,
-        "block.up.bias": up.bias,
-        "block.down.weight": down.weight,
-        "block.down.bias": down.bias,
-        "head.weight": nn.Linear(D, V, bias=False).weight,
-    }
-
-
-@pytest.mark.parametrize(("framework", "layers"), [("torch", torch_layers), ("mlx", mlx_layers)])
-def test_a_recipe_draws_as_the_layers_of_its_framework_do(connect_cpu, spec_of, framework, layers):
-    connect_cpu(framework)
-    ours = parameters_of(spec_of(f"{framework}-defaults"))
-    for name, layer in layers().items():
-        theirs = np.array(layer.tolist())
-        if not theirs.any():
-            assert not ours[name].any(), name
-            continue
-        # Both are samples: the shorter one has n draws, whose deviation strays by 1/√(2n).
-        spread = 6 / math.sqrt(2 * theirs.size)
-        assert ours[name].std() == pytest.approx(theirs.std(), rel=spread), name
-
-
 # --- the draw ------------------------------------------------------------------------------------
 
 

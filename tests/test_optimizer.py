@@ -108,47 +108,28 @@ def trained(backend, steps, bias_correction=True, hyper=OPTIMIZER, decayed=("w",
 
 
 @pytest.mark.parametrize("bias_correction", [True, False])
-@pytest.mark.parametrize("steps", [1, 3])
-def test_first_steps_equal_the_textbook(backend, steps, bias_correction):
-    params, m, v = textbook_adamw(steps, bias_correction, OPTIMIZER)
-    state = trained(backend, steps, bias_correction).state()
-    for name in START:
-        assert state[f"param.{name}"] == pytest.approx(params[name], abs=FLOAT32)
-        assert state[f"m.{name}"] == pytest.approx(m[name], abs=FLOAT32)
-        assert state[f"v.{name}"] == pytest.approx(v[name], abs=FLOAT32)
-
-
-@pytest.mark.parametrize("bias_correction", [True, False])
-@pytest.mark.parametrize("decayed", [("w",), ("b",), ()])
-def test_only_what_decays_is_shrunk(backend, decayed, bias_correction):
-    params, m, _ = textbook_adamw(3, bias_correction, OPTIMIZER, decayed)
-    all_decayed, _, _ = textbook_adamw(3, bias_correction, OPTIMIZER)
-    state = trained(backend, 3, bias_correction, decayed=decayed).state()
-    for name in START:
-        assert state[f"param.{name}"] == pytest.approx(params[name], abs=FLOAT32)
-        assert state[f"m.{name}"] == pytest.approx(m[name], abs=FLOAT32)
-        if name not in decayed:
-            assert np.abs(state[f"param.{name}"] - all_decayed[name]).max() > 1e-3
-
-
-@pytest.mark.parametrize("clip", [0.5, 1e3])
-def test_gradients_are_clipped_to_a_norm_of_all_together(backend, clip):
-    """That of the first step is 4.9: it is scaled down to 0.5, and left alone by 1000."""
+@pytest.mark.parametrize(
+    ("steps", "decayed", "clip"),
+    [
+        (1, ("w", "b"), None),
+        (3, ("w", "b"), None),
+        (3, ("w",), None),
+        (3, ("b",), None),
+        (3, ("w", "b"), 0.5),  # the norm of the first step is 4.9
+        (3, ("w", "b"), 1e3),
+    ],
+)
+def test_first_steps_equal_the_textbook(backend, steps, bias_correction, decayed, clip):
     hyper = OPTIMIZER.model_copy(update={"clip": clip})
-    params, m, v = textbook_adamw(3, True, hyper)
-    gradient = quadratic_gradient(START, *batch(0))
-    norm = math.sqrt(sum((g**2).sum() for g in gradient.values()))
-    assert 0.5 < norm < 1e3
-    trainer = trained(backend, 3, hyper=hyper)
+    expected = textbook_adamw(steps, bias_correction, hyper, decayed)
+    trainer = trained(backend, steps, bias_correction, hyper, decayed)
     state = trainer.state()
-    for name in START:
-        assert state[f"param.{name}"] == pytest.approx(params[name], abs=5 * FLOAT32)
-        assert state[f"m.{name}"] == pytest.approx(
-            m[name], abs=FLOAT32 * (1 + np.abs(m[name]).max())
-        )
-        assert state[f"v.{name}"] == pytest.approx(v[name], rel=1e-5, abs=FLOAT32)
-    # Norms are reported as they were before.
-    norms = [np.sqrt((g**2).sum()) for g in gradient.values()]
+    for kind, values in zip(("param", "m", "v"), expected, strict=True):
+        for name, value in values.items():
+            allowed = 5 * FLOAT32 * (1 + np.abs(value).max())
+            assert state[f"{kind}.{name}"] == pytest.approx(value, abs=allowed), (kind, name)
+    # Norms are reported as they were before clipping.
+    norms = [np.linalg.norm(g) for g in quadratic_gradient(START, *batch(0)).values()]
     assert trainer.collect()["grad_norms"][0] == pytest.approx(norms, rel=1e-5)
 
 
@@ -203,23 +184,13 @@ PHI = {"connection.phi_pre", "connection.phi_post", "connection.phi_res"}
 @pytest.mark.parametrize(
     ("task", "variant", "expected"),
     [
-        ("tokens", "baseline", MATRICES),
         ("tokens", "mhc_demo", MATRICES),
-        ("tokens", "mhc_causal", MATRICES),
-        ("tokens", "mhc_paper", MATRICES | PHI),
         ("tokens", "mhc_scaled", MATRICES | PHI),
         ("tokens", "mhc_gated_static", MATRICES | {"connection.stream_embedding"}),
         ("tokens", "mhc_identity", MATRICES | PHI - {"connection.phi_res"}),
         ("tokens", "deepseek_v4", MATRICES | PHI | {"connection.readout_phi"}),
         ("fashion", "residual_scaled", OF_IMAGES),
-        (
-            "fashion",
-            "qwen4_exp",
-            OF_IMAGES | {f"connection.{name}" for name in ("gate_down", "gate_up", "phi_post")},
-        ),
-        ("fashion", "resnet", OF_IMAGES),
         ("fashion", "mhc_static", OF_IMAGES),
-        ("fashion", "hc_dynamic", OF_IMAGES | PHI),
     ],
 )
 def test_which_parameters_are_matrices(make_spec, task, variant, expected):

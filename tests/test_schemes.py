@@ -166,45 +166,6 @@ def test_a_published_name_is_that_of_its_source(make_spec, task, published, sche
 # --- composition ---------------------------------------------------------------------------------
 
 
-WRITTEN_OUT = {
-    "mhc_dynamic": {
-        "kind": "streams",
-        "open": "first_only",
-        "coefficients": {"kind": "dynamic", "alpha": 0.01, "eps": 1e-6},
-        "pre": {"kind": "sigmoid", "start": {"on": 5.0, "off": -5.0}},
-        "post": {"kind": "sigmoid", "scale": 2, "start": {"on": 5.0, "off": -5.0}},
-        "H_res": {
-            "kind": "sinkhorn", "clip": 10, "floor": 0, "added": 1e-6,
-            "start": {"diagonal": 5, "off_diagonal": -5, "noise": 0.01},
-        },
-        "close": {
-            "kind": "readout",
-            "map": {"kind": "sigmoid", "start": {"on": 5.0, "off": -5.0, "stream": 0}},
-        },
-    },
-    "mhc_causal": {
-        "kind": "causal",
-        "constraint": {
-            "kind": "sinkhorn", "iterations": 20, "floor": 0, "added": 1e-6,
-            "start": {"diagonal": 4, "off_diagonal": 0, "noise": 0.05},
-        },
-        "added": 1e-6,
-    },
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("task", naive.NETWORKS)
-@pytest.mark.parametrize("scheme", WRITTEN_OUT)
-def test_a_row_written_out_is_the_named_scheme(make_spec, first_batch, oracle_loss, task, scheme):
-    named = make_spec(task=task, variant=scheme, batch_size=2)
-    written = make_spec(task=task, variant="own", connection=WRITTEN_OUT[scheme], batch_size=2)
-    ours, theirs = (parameters_of(spec) for spec in (written, named))
-    assert list(ours) == list(theirs)
-    assert all((ours[name] == theirs[name]).all() for name in theirs)
-    batch = first_batch(named)
-    assert oracle_loss(written, ours, batch) == oracle_loss(named, theirs, batch)
-
-
 def differences(a, b, path=""):
     """{path: (value in a, value in b)} of two nested mappings."""
     if isinstance(a, dict) and isinstance(b, dict):

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+import naive
 from fathom import tasks
 from fathom.backends.numpy import NumpyOps
 from fathom.settings import ConfigError, Settings
@@ -40,6 +41,8 @@ REFUSED = [
     ("tokens", {"positions": "rotary", "width": 12, "heads": 4}, "rotary positions turn pairs"),
     ("tokens", {"logit_cap": 0}, "model.logit_cap: "),
     ("tokens", {"activation": "relu"}, "model.activation: "),
+    ("text", {"validation_windows": 0}, "model.validation_windows: "),
+    ("text", {"vocab": 65}, "the corpus has 84 distinct"),
     ("graph", {"edge_signal": -1.6}, "it must lie between -1.581 and 1.581"),
     ("graph", {"degree": 9, "nodes": 10}, "degree 9 asks for probabilities above 1"),
     ("graph", {"features": 1}, "features 1 must be at least communities, 2"),
@@ -111,6 +114,29 @@ def test_starts_are_uniform(make_spec):
 def test_chance_loss_is_ln_v(make_spec, vocab, nats):
     # The source prints 5.54 for V = 256.
     assert tokens.chance_loss(make_spec(vocab=vocab)) == pytest.approx(nats, abs=5e-4)
+
+
+@pytest.mark.parametrize(
+    ("task", "variant", "changes"),
+    [
+        ("text", "mhc_gated_dynamic", {"length": 6, "width": 8}),
+        ("state", "mhc_paper", {"depth": 1, "length": 5}),
+        ("recall", "hc", {"depth": 1, "length": 6}),
+    ],
+)
+def test_transformers_equal_the_textbook_and_backends_the_oracle(
+    make_spec, parameters_off_symmetry, oracle_loss, first_batch, check_first_step,
+    task, variant, changes,
+):  # fmt: skip
+    sizes = {"beta1": 0.0, "batch_size": 2, "wrap": "sublayer", **changes}
+    spec = make_spec(task=task, variant=variant, **sizes)
+    params = parameters_off_symmetry(spec)
+    batch = first_batch(spec) if task == "text" else tasks.load(task).batch(spec, 0)
+    logits = naive.transformer(spec.variant, spec, params, batch.inputs["tokens"])
+    asked = slice(None) if batch.weights is None else batch.weights == 1
+    expected = naive.cross_entropy(logits[asked], batch.targets[asked])
+    assert oracle_loss(spec, params, batch) == pytest.approx(expected, rel=1e-11)
+    check_first_step(spec, batch)
 
 
 # --- what is measured of the untrained network ----------------------------------------------------

@@ -126,13 +126,3 @@ def test_the_loss_is_that_of_answers_alone(small, monkeypatch):
     monkeypatch.setattr(type(tasks.Problem(spec).network), "forward", knows_values)
     assert module.recall_loss(end_of(spec, parameters_of(spec))) == pytest.approx(math.log(8))
     assert tasks.score_of("recall").chance(spec) == pytest.approx(math.log(8))
-
-
-# --- the network and its settings ----------------------------------------------------------------
-
-
-def test_both_backends_equal_the_oracle(small, check_first_step):
-    spec = small(variant="hc", beta1=0.0, depth=1, batch_size=2, length=6)
-    batch = recall.batch(spec, 0)
-    assert 0 < batch.weight < batch.weights.size
-    check_first_step(spec, batch)

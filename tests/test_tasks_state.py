@@ -6,7 +6,6 @@ import math
 import numpy as np
 import pytest
 
-import naive
 from fathom import tasks
 from fathom.backends.numpy import NumpyOps
 from fathom.config import check_config, parse_spec
@@ -157,17 +156,6 @@ def test_the_loss_of_a_network_that_knows_nothing_is_the_chance_level(small):
 
 
 # --- the network and its settings ----------------------------------------------------------------
-
-
-def test_both_backends_equal_the_oracle(
-    small, parameters_off_symmetry, oracle_loss, check_first_step
-):
-    spec = small(variant="mhc_paper", wrap="sublayer", beta1=0.0, depth=1, length=5)
-    params, batch = parameters_off_symmetry(spec), state.batch(spec, 0)
-    logits = naive.NETWORKS["state"]("mhc_paper", spec, params, batch.inputs["tokens"])
-    expected = naive.cross_entropy(logits, batch.targets)
-    assert oracle_loss(spec, params, batch) == pytest.approx(expected, rel=1e-11)
-    check_first_step(spec, batch)
 
 
 STUDY = {
