@@ -16,6 +16,7 @@ import threading
 import numpy as np
 import pytest
 
+from fathom import datasets
 from fathom.datasets import DataError, _fetching
 from fathom.datasets import fashion_mnist as data
 from fetching_helpers import contents, refusal
@@ -156,6 +157,22 @@ def test_when_all_fail_the_message_says_what_was_tried_and_what_to_do(official, 
     assert contents(folder) == {}
 
 
+def test_packages_are_looked_for_in_lists_of_its_own(debian, folder, tmp_path):
+    fetched(folder)
+    lines = (tmp_path / "apt.conf").read_text().splitlines()
+    settings = dict(line.rstrip(";").split(maxsplit=1) for line in lines if line[0] != "#")
+    for key in ("Dir::State::Lists", "Dir::Cache"):
+        assert "/fathom-" in settings[key]  # a temporary folder, which is gone
+        assert not data.Path(settings[key].strip('"')).exists()
+
+
+def test_a_command_that_hangs_is_ended(official, folder, monkeypatch, tmp_path):
+    script(tmp_path / "bin/apt-get", "exec sleep 60")
+    monkeypatch.setattr(_fetching, "COMMAND_SECONDS", 0.1)
+    with pytest.raises(DataError, match=r"apt-get update took longer than 0\.1 s"):
+        data.fetch(folder, lambda line: None)
+
+
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 def test_nothing_half_written_is_left(system, official, folder, monkeypatch, error):
     whole = shutil.copyfile
@@ -203,6 +220,13 @@ def test_wrong_files_of_the_user_are_refused_by_name_and_left(official):
     assert refusal(data.fetch, official / "x", print).startswith(
         f"{official / 'x'}: cannot be made"
     )
+
+
+def test_the_environment_says_where_the_data_is(monkeypatch):
+    for value, place in (("/big/disk", "/big/disk/fashion-mnist"), ("", "data/fashion-mnist")):
+        monkeypatch.setenv("FATHOM_DATA", value)
+        assert data.folder().as_posix() == place
+    assert datasets.folder_of("fashion_mnist", "else").as_posix() == "else/fashion-mnist"
 
 
 # --- reading --------------------------------------------------------------------------------------

@@ -124,6 +124,11 @@ def test_the_shells_pip_serves_where_python_has_none(
     assert said in str(caught.value).splitlines()[3]
 
 
+def test_a_batch_may_have_any_size():
+    assert datasets.training_examples("shakespeare") == float("inf")
+    assert datasets.training_examples("fashion_mnist") == 60_000
+
+
 def test_the_command_goes_on_to_the_next_data_set_and_records_what_was_tried(monkeypatch, tmp_path):
     asked = []
 
@@ -164,6 +169,22 @@ def test_the_first_and_the_eleventh_work_are_held_out(fetched):
     assert corpus.characters == "".join(sorted(set("".join(works))))
     assert corpus.training.dtype == corpus.validation.dtype == np.uint8
     assert corpus.validation_bytes == len(works[0] + works[10])
+
+
+def test_the_works_are_read_once_and_nobody_can_write_to_them(fetched):
+    first = data.load(fetched)
+    for array in (first.training, first.validation):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 0
+    (fetched / "work_00_gut.txt").unlink()
+    assert data.load(fetched) is first
+
+
+def test_a_changed_work_is_refused_by_name(fetched):
+    (fetched / "work_02_gut.txt").write_bytes(b"Mine.\n")
+    said = refusal(data.load, fetched)
+    assert said.startswith(f"{fetched / 'work_02_gut.txt'}: not the official file")
+    assert said.endswith("move it away and run: fathom fetch")
 
 
 # --- a user's own texts --------------------------------------------------------------------------
@@ -208,6 +229,13 @@ def test_the_last_tenth_of_a_single_text_is_held_out(mine, text, held_out):
     assert decoded(corpus, corpus.training) == text.removesuffix(held_out)
 
 
+def test_many_distinct_characters_take_a_wider_type(mine):
+    many = "".join(map(chr, range(0x4E00, 0x4E00 + 300)))
+    corpus = data.own(mine(only=many))
+    assert corpus.training.dtype == np.uint16
+    assert decoded(corpus, corpus.training) + decoded(corpus, corpus.validation) == many
+
+
 def test_the_digest_is_what_the_shell_prints(mine):
     folder = mine(b="zwei\n", a="eins\n")
     command = "LC_ALL=C sha256sum *.txt | sha256sum"
@@ -215,6 +243,16 @@ def test_the_digest_is_what_the_shell_prints(mine):
     if printed.returncode:
         pytest.skip("no sha256sum here")
     assert data.own(folder).digest == printed.stdout.split()[0]
+
+
+def test_the_digest_notices_every_change(mine):
+    digests = [data.own(mine(a="eins\n", b="zwei\n")).digest]
+    digests.append(data.own(mine(a="eins!\n")).digest)
+    folder = mine(a="eins\n")
+    (folder / "b.txt").rename(folder / "c.txt")
+    digests.append(data.own(folder).digest)
+    digests.append(data.own(mine(d="drei\n")).digest)
+    assert len(set(digests)) == 4
 
 
 @pytest.mark.parametrize(
