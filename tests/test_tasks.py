@@ -51,7 +51,7 @@ REFUSED = [
     ("unrolled", {"kind": "recall", "pairs": 11}, "pairs is 11, but keys are distinct and there"),
     ("unrolled", {"kind": "recall", "depth": 8}, "variants.mhc: depth 8 is the number of time"),
     ("recall", {"length": 16}, "make it a multiple of 3"),
-    ("recall", {"vocab": 15}, "make it even, and 12 or more"),
+    ("recall", {"vocab": 15}, "make it even, and 8 or more"),
     ("recall", {"vocab": 12, "length": 3}, "only 30 sequences with pairs: 1, and 512 are held out"),
     ("state", {"group": "S5"}, "group: input should be 'S3', 'A4'"),
     ("state", {"length": 4}, "there are 1296 words of length 4"),
