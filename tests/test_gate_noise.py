@@ -80,13 +80,6 @@ def test_noise_depends_on_seed_and_step_alone(noisy):
     assert (noise_of(noisy(seed=5, steps=20), 7) != found).any()
 
 
-def test_each_batch_of_a_step_has_its_own(noisy):
-    found = noise_of(noisy(accumulate=3), 1)
-    assert found.shape == (3, 4, 3)
-    assert (found[0] != found[1]).any()
-    assert (found[1] != found[2]).any()
-
-
 def test_the_share_rises_over_the_first_tenth_of_the_steps(noisy):
     """400 gates in each step: 2 % of them are drawn at first, 11 % half-way, then 20 %."""
     spec = noisy(steps=40, depth=200)

@@ -151,8 +151,10 @@ def test_a_step_that_cannot_be_recorded_runs_as_it_began(
     @contextmanager
     def using(stream):
         before, current[0] = current[0], stream
-        yield
-        current[0] = before
+        try:
+            yield
+        finally:
+            current[0] = before
 
     @contextmanager
     def graph(_):

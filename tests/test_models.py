@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy.special import ndtr
+from scipy.special import ndtr, softmax
 
 import naive
 from fathom import tasks
@@ -218,38 +218,28 @@ def attention_and_gradients(connect_cpu):
 def attention_and_rounding(q, k, v):
     """([4, B, H, T, D] in float64, a bound of float32's errors in any order of sums).
 
-    Attention, and its gradients by a cotangent of ones. A sum of n products errs by at most n ε
-    times the sum of their sizes, with ε = 2⁻²⁴; an exponential by 4 ε, relative. To first order.
+    Attention, and its gradients by a cotangent of ones. With ε = 2⁻²⁴, a sum of n products errs by
+    at most n ε times the sum of their sizes: a score by (D + 2) ε of the largest, an exponential of
+    it by as much, relative, and 4 ε more. All that follows has sizes instead of differences.
     """
     *_, T, D = q.shape
-    eps, scale = 2.0**-24, D**-0.5
+    eps, scale, ones = 2.0**-24, D**-0.5, np.ones_like(q)
     turned = lambda x: x.swapaxes(-1, -2)  # noqa: E731
-    seen = np.tril(np.ones((T, T), bool))
-    scores = np.where(seen, scale * q @ turned(k), -np.inf)
-    below = scores - scores.max(-1, keepdims=True)
-    p = np.exp(below)
-    p /= p.sum(-1, keepdims=True)
-    relative = np.where(seen, (D + 2) * eps * scale * np.abs(q) @ turned(np.abs(k)), 0)
-    relative += eps * (4 + np.where(seen, np.abs(below), 0))
-    of_p = p * (relative + (p * relative).sum(-1, keepdims=True) + (T + 2) * eps)
-    sizes = np.abs(v).sum(-1)[..., None, :]
-    dp = np.ones_like(q) @ turned(v)
-    of_dp = D * eps * sizes
-    along = (p * dp).sum(-1, keepdims=True)
-    of_along = (of_p * np.abs(dp) + p * of_dp + T * eps * p * np.abs(dp)).sum(-1, keepdims=True)
-    ds = p * (dp - along)
-    of_ds = of_p * np.abs(dp - along)
-    of_ds += p * (of_dp + of_along + 2 * eps * (np.abs(dp) + np.abs(along)))
-    summed = of_ds + (T + 2) * eps * np.abs(ds)
-    of_written = of_p + T * eps * p
-    exact = (p @ v, scale * ds @ k, scale * turned(ds) @ q, turned(p) @ np.ones_like(q))
+    scores = np.where(np.tril(np.ones((T, T), bool)), scale * q @ turned(k), -np.inf)
+    p = softmax(scores, axis=-1)
+    dp, size = ones @ turned(v), ones @ turned(np.abs(v))
+    ds = p * (dp - (p * dp).sum(-1, keepdims=True))
+    sizes = p * (size + (p * size).sum(-1, keepdims=True))
+    largest = scale * (np.abs(q) @ turned(np.abs(k))).max()
+    of_p = 2 * (2 * (D + 2) * largest + 4) + T  # relative, in ε: above and below the line
+    exact = (p @ v, scale * ds @ k, scale * turned(ds) @ q, turned(p) @ ones)
     bounds = (
-        of_written @ np.abs(v),
-        scale * summed @ np.abs(k),
-        scale * turned(summed) @ np.abs(q),
-        turned(of_written) @ np.ones_like(q),
+        (of_p + T) * p @ np.abs(v),
+        scale * (2 * of_p + 3 * T + D) * sizes @ np.abs(k),
+        scale * (2 * of_p + 3 * T + D) * turned(sizes) @ np.abs(q),
+        (of_p + T) * turned(p) @ ones,
     )
-    return np.stack(exact), np.stack(bounds)
+    return np.stack(exact), eps * np.stack(bounds)
 
 
 def test_mlx_attention_and_its_gradients_are_exact_up_to_float32(

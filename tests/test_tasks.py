@@ -121,7 +121,7 @@ def test_chance_loss_is_ln_v(make_spec, vocab, nats):
     [
         ("text", "mhc_gated_dynamic", {"length": 6, "width": 8}),
         ("state", "mhc_paper", {"depth": 1, "length": 5}),
-        ("recall", "hc", {"depth": 1, "length": 6}),
+        ("recall", "hc_demo", {"depth": 1, "length": 6}),
     ],
 )
 def test_transformers_equal_the_textbook_and_backends_the_oracle(

@@ -177,17 +177,6 @@ def test_norms_of_a_repeated_flow_by_hand():
     assert list(found.values()) == pytest.approx(expected, rel=1e-5)  # points are float32
 
 
-def test_what_is_measured_of_a_network_is_along_the_documented_places(
-    spec_of, parameters_off_symmetry
-):
-    spec = spec_of(depth=1, width=4, hidden=4)
-    trained = end_of(spec, parameters_off_symmetry(spec))
-    by_steps = flow.energy_distance_by_steps(trained)
-    assert list(by_steps) == [1, 2, 5, 10, 20, 50, 100]
-    assert by_steps[20] == flow.energy_distance(trained)
-    assert list(flow.norm_by_time(trained)) == list(range(11))
-
-
 # --- the network ---------------------------------------------------------------------------------
 
 

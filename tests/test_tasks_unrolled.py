@@ -77,14 +77,8 @@ def value_of(names):
             values.sort()
             middle = (values[(len(values) - 1) // 2] + values[len(values) // 2]) // 2
             assert 2 <= len(values) <= 5
-            stack[-1].append(
-                {
-                    "MAX": values[-1],
-                    "MIN": values[0],
-                    "MED": middle,
-                    "SM": int(str(sum(values))[-1]),
-                }[operator]
-            )
+            worth = {"MAX": values[-1], "MIN": values[0], "MED": middle, "SM": sum(values) % 10}
+            stack[-1].append(worth[operator])
         else:
             stack.append([name])
     ((value,),) = stack
