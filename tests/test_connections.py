@@ -9,11 +9,7 @@ import pytest
 import naive
 from fathom.backends.numpy import NumpyOps
 from fathom.models import init
-from fathom.models.connections.connection import (
-    ConnectionContext,
-    readout_shares,
-    stream_spread,
-)
+from fathom.models.connections.connection import ConnectionContext, readout_shares, stream_spread
 from fathom.models.connections.schemes import SCHEMES, resolve
 from fathom.models.network import through_layers
 from gradients import STEADY, first_step
@@ -214,39 +210,11 @@ def test_in_hc_only_the_scale_of_H_res_has_a_gradient(backend, make_spec, first_
     assert norms["connection.H_post"] < 1e-8
 
 
-# --- what starts promise --------------------------------------------------------------------------
-
-
-@pytest.fixture
-def at_start(make_spec, first_batch, oracle_forward):
-    """A function to the oracle's output of a variant at its own start."""
-
-    def forward(variant, connection=None, **changes):
-        spec = make_spec(variant=variant, connection=connection, wrap="sublayer", **changes)
-        return oracle_forward(spec, parameters_of(spec), first_batch(spec).inputs)
-
-    return forward
-
-
-@pytest.mark.parametrize("streams", [1, 3, 4])
-@pytest.mark.parametrize("scheme", ["hc_paper", "hc_paper_static"])
-def test_hc_as_its_paper_starts_it_is_the_pre_norm_network(at_start, scheme, streams):
-    """A stream is read, all are written to, none are mixed: each one is the pre-norm network's.
-
-    Their sum is S times it, which the last layer norm takes off, but for its eps of 1e-5 beside
-    a variance of order one.
-    """
-    expected = at_start("baseline").logits
-    mean = at_start("own", {"connection": scheme, "close": "mean"}, streams=streams).logits
-    assert mean == pytest.approx(expected, abs=1e-12)
-    assert at_start(scheme, streams=streams).logits == pytest.approx(expected, abs=1e-4)
-
-
 # --- every parameter is learned -------------------------------------------------------------------
 
 WITHOUT_GRADIENT = {
     # Their logits divided by 0.05 underflow: H_res is the identity, whatever they are.
-    "mhc_gated_static": {"H_res", "gate"},
+    "mhc_gated_static": {"H_res", "gate"}
 }
 OF_ALL_LAYERS = {
     "readout", "readout_phi", "readout_alpha", "stream_embedding", "stream_scales",

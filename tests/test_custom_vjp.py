@@ -14,12 +14,7 @@ from fathom.models.connections.custom_vjp import (
     NormedProduct,
     WeightedSum,
 )
-from fathom.models.connections.sinkhorn import (
-    BoundedExp,
-    Passes,
-    Softmax,
-    alternating_sides,
-)
+from fathom.models.connections.sinkhorn import BoundedExp, Passes, Softmax, alternating_sides
 
 N, M = 5, 3
 

@@ -8,13 +8,7 @@ from pathlib import Path
 import pytest
 
 from fathom import cli, tasks
-from fathom.models.connections.components import (
-    CLOSINGS,
-    COEFFICIENTS,
-    EXPANSIONS,
-    GATES,
-    WEIGHTS,
-)
+from fathom.models.connections.components import CLOSINGS, COEFFICIENTS, EXPANSIONS, GATES, WEIGHTS
 from fathom.models.connections.constraints import CONSTRAINTS
 from markdown_helpers import table
 

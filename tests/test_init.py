@@ -6,14 +6,7 @@ import numpy as np
 import pytest
 
 from fathom.models.connections.schemes import SCHEMES
-from fathom.models.init import (
-    Normal,
-    OneStream,
-    Orthogonal,
-    Parameter,
-    Uniform,
-    draw,
-)
+from fathom.models.init import Normal, OneStream, Orthogonal, Parameter, Uniform, draw
 from param_helpers import parameters_of
 
 V, T, D, F, L = 256, 64, 48, 96, 12

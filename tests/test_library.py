@@ -32,17 +32,25 @@ LAYERS, WIDTH, SHAPE = 3, 4, (2, 3, 4)
 # --- both frameworks under one interface ----------------------------------------------------------
 
 
-class Torch:
-    """PyTorch: what the tests do with a module, and with arrays."""
+class Framework:
+    """What the tests do with arrays of either."""
+
+    def array(self, x, dtype="float32"):
+        return self.made(np.ascontiguousarray(x), dtype=getattr(self.library, dtype))
+
+    def tanh_of(self, x, weight):
+        return self.library.tanh(x @ weight)
+
+
+class Torch(Framework):
+    """PyTorch: what the tests do with a module."""
 
     name = "torch"
 
     def __init__(self):
         self.library = importlib.import_module("torch")
+        self.made = self.library.tensor
         self.module = importlib.import_module("fathom.torch").ResidualConnection
-
-    def array(self, x, dtype="float32"):
-        return self.library.tensor(np.ascontiguousarray(x), dtype=getattr(self.library, dtype))
 
     def numpy(self, x):
         return x.detach().double().numpy()
@@ -63,9 +71,6 @@ class Torch:
     def load_file(self, module, file):
         module.load_state_dict(importlib.import_module("safetensors.torch").load_file(file))
 
-    def tanh_of(self, x, weight):
-        return self.library.tanh(x @ weight)
-
     def second(self, module, x, loss):
         """Gradients, as below, of half the squared length of all gradients."""
         x, arrays = x.clone().requires_grad_(), dict(module.named_parameters())
@@ -84,7 +89,7 @@ class Torch:
         return {name: self.numpy(g) for name, g in {**found, "x": x.grad}.items()}
 
 
-class Mlx:
+class Mlx(Framework):
     """MLX: the same."""
 
     name = "mlx"
@@ -93,9 +98,7 @@ class Mlx:
         self.module = importlib.import_module("fathom.mlx").ResidualConnection
         self.library = importlib.import_module("mlx.core")
         self.library.set_default_device(self.library.cpu)
-
-    def array(self, x, dtype="float32"):
-        return self.library.array(np.ascontiguousarray(x), dtype=getattr(self.library, dtype))
+        self.made = self.library.array
 
     def numpy(self, x):
         return np.array(x.astype(self.library.float64))
@@ -116,16 +119,18 @@ class Mlx:
     def load_file(self, module, file):
         module.load_weights(str(file))
 
-    def tanh_of(self, x, weight):
-        return self.library.tanh(x @ weight)
+    def slopes(self, module, loss):
+        """A function from parameters and the input to the gradients of both."""
 
-    def second(self, module, x, loss):
         def objective(params, x):
             module.update(params)
             return loss(x)
 
+        return self.library.grad(objective, argnums=(0, 1))
+
+    def second(self, module, x, loss):
         def penalty(params, x):
-            found, of_x = self.library.grad(objective, argnums=(0, 1))(params, x)
+            found, of_x = self.slopes(module, loss)(params, x)
             return sum((g * g).sum() / 2 for g in (of_x, *found.values()))
 
         params = module.trainable_parameters()
@@ -133,12 +138,7 @@ class Mlx:
         return {name: self.numpy(g) for name, g in {**found, "x": of_x}.items()}
 
     def gradients(self, module, x, loss):
-        def objective(params, x):
-            module.update(params)
-            return loss(x)
-
-        params = module.trainable_parameters()
-        found, of_x = self.library.grad(objective, argnums=(0, 1))(params, x)
+        found, of_x = self.slopes(module, loss)(module.trainable_parameters(), x)
         return {name: self.numpy(g) for name, g in {**found, "x": of_x}.items()}
 
 
@@ -608,29 +608,19 @@ def test_a_reentrant_checkpoint_is_refused(torch):
         module.read(state, 1)
 
 
-@pytest.mark.slow  # checkpoints load PyTorch's compiler
+@pytest.mark.slow  # PyTorch's checkpoints load its compiler
 @pytest.mark.parametrize("scheme", ["hc_causal", "mhc_static", "mhc_paper"])
-def test_torch_checkpoints_a_branch(torch, scheme):
+def test_a_branch_is_checkpointed(framework, scheme):
     from torch.utils.checkpoint import checkpoint
 
-    framework = Torch()
     module, _ = moved(framework, scheme)
     functions = branches(framework)
     expected = stepped(framework, module, functions)
-    recomputed = partial(checkpoint, use_reentrant=False)
-    found = stepped(framework, module, functions, step=recomputed)
-    for name, value in expected.items():
-        assert (found[name] == value).all(), name
-
-
-@pytest.mark.parametrize("scheme", ["hc_causal", "mhc_static", "mhc_paper"])
-def test_mlx_checkpoints_a_branch(scheme):
-    framework = installed(Mlx)
-    mx = framework.library
-    module, _ = moved(framework, scheme)
-    functions = branches(framework)
-    expected = stepped(framework, module, functions)
-    found = stepped(framework, module, functions, step=lambda f, state: mx.checkpoint(f)(state))
+    ways = {
+        "torch": partial(checkpoint, use_reentrant=False),
+        "mlx": lambda f, state: framework.library.checkpoint(f)(state),
+    }
+    found = stepped(framework, module, functions, step=ways[framework.name])
     for name, value in expected.items():
         assert found[name] == pytest.approx(value, rel=1e-5, abs=1e-6), name
 

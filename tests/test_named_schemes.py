@@ -9,13 +9,7 @@ import yaml
 from fathom import cli
 from fathom.config import Cell
 from fathom.models.connections.schemes import ABOUT, SCHEMES, resolve
-from fathom.report.schemes import (
-    STREAMS,
-    about_schemes,
-    as_yaml,
-    read_costs,
-    variant_rows,
-)
+from fathom.report.schemes import STREAMS, about_schemes, as_yaml, read_costs, variant_rows
 from fathom.tasks import Problem
 from run_helpers import check_config
 

@@ -211,19 +211,6 @@ def test_measurements_are_of_each_step_before_its_update(backend):
         assert measured["grad_norms"][step] == pytest.approx(norms, rel=1e-5)
 
 
-@pytest.mark.parametrize("bias_correction", [True, False])
-def test_going_on_from_a_state_equals_never_having_stopped(backend, bias_correction):
-    uninterrupted = trained(backend, 8, bias_correction)
-    resumed = trainer_of(backend, bias_correction)
-    resumed.load_state(trained(backend, 5, bias_correction).state())
-    for step in range(5, 8):
-        take_step(resumed, step)
-    expected, state = uninterrupted.state(), resumed.state()
-    assert set(state) == set(expected)
-    for name in expected:
-        assert state[name].tobytes() == expected[name].tobytes(), name  # bit for bit
-
-
 def test_what_a_trainer_hands_out_is_of_its_present_and_stays(backend):
     trainer = trained(backend, 2)
     assert trainer.collect()["loss"].shape == (2,)

@@ -100,16 +100,6 @@ def test_a_batch_depends_on_seed_and_step_alone(make_spec, name, sizes):
             assert (value != other[key]).any(), key
 
 
-def test_starts_are_uniform(make_spec):
-    spec = make_spec(vocab=32, batch_size=64)
-    starts = np.concatenate([batch(spec, step)[0][:, 0] for step in range(200)])
-    expected = len(starts) / 32
-    chi_square = ((np.bincount(starts, minlength=32) - expected) ** 2 / expected).sum()
-    # 31 degrees of freedom: mean 31, standard deviation 7.9. Six of those above, or far too
-    # even (below 8), would be a fault and not chance.
-    assert 8 < chi_square < 31 + 6 * math.sqrt(2 * 31)
-
-
 @pytest.mark.parametrize(("vocab", "nats"), [(256, 5.545), (64, 4.159)])
 def test_chance_loss_is_ln_v(make_spec, vocab, nats):
     # The source prints 5.54 for V = 256.

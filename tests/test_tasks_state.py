@@ -8,7 +8,7 @@ import pytest
 
 from fathom import tasks
 from fathom.backends.numpy import NumpyOps
-from fathom.config import check_config, parse_spec
+from fathom.config import parse_spec
 from fathom.tasks import state as module
 from param_helpers import end_of, parameters_of
 
@@ -158,16 +158,7 @@ def test_the_loss_of_a_network_that_knows_nothing_is_the_chance_level(small):
 # --- the network and its settings ----------------------------------------------------------------
 
 
-STUDY = {
-    "task": "state", "recipe": "torch-defaults", "depths": [1], "backends": ["torch"], "seeds": [0],
-    "variants": ["baseline"], "steps": 2, "batch_size": 2, "optimizer": {"lr": 0.01},
-    "model": {"length": 5, "width": 8, "heads": 2, "hidden": 8},
-}  # fmt: skip
-
-
-def test_v_follows_from_the_group_of_each_variant():
-    variants = ["baseline", {"larger": {"connection": "baseline", "model": {"group": "A5"}}}]
-    config = check_config({"studies": {"s": {**STUDY, "variants": variants}}})
-    specs = [config.spec(cell) for cell in config.cells()]
-    assert [spec.model.vocab for spec in specs] == [6, 60]
-    assert parse_spec(specs[1].model_dump(), "spec").model.vocab == 60
+def test_v_follows_from_the_group_of_each_variant(small):
+    larger = small(connection={"connection": "baseline", "model": {"group": "A5"}})
+    assert [small().model.vocab, larger.model.vocab] == [6, 60]
+    assert parse_spec(larger.model_dump(), "spec").model.vocab == 60

@@ -8,7 +8,7 @@ import yaml
 
 import naive
 from fathom import cli, tasks
-from fathom.config import Compute, ConfigError, check_config, parse_spec
+from fathom.config import Compute, ConfigError, parse_spec
 from fathom.datasets import DataError, shakespeare
 from fathom.runs.folder import read_rows
 from fathom.runs.training import run_cell
@@ -342,33 +342,19 @@ def test_the_settings_of_a_corpus_are_printed_as_a_study_takes_them(corpus, caps
     assert yaml.safe_load(capsys.readouterr().out) == named(corpus)
 
 
-def study_of(corpus, **changes):
-    return {
-        "task": "text", "recipe": "unit-variance", "variants": ["baseline"], "depths": [1],
-        "backends": ["torch"], "seeds": [0], "steps": 2, "batch_size": 2,
-        "model": {
-            **corpus, "length": 4, "width": 4, "heads": 1, "hidden": 4,
-            **changes.pop("model", {}),
-        },
-        "optimizer": {"lr": 0.01}, **changes,
-    }  # fmt: skip
-
-
-def test_planning_reads_no_text(corpus, monkeypatch):
-    """A corpus has to be named whole, and is not read; what training would refuse is said."""
+def test_planning_reads_no_text(make_spec, corpus, monkeypatch):
+    """A corpus has to be named whole, and is not read."""
     monkeypatch.setattr(shakespeare, "own", None)
     monkeypatch.setattr(shakespeare, "load", None)
     settings = {"corpus": str(corpus), "vocab": 20, "corpus_sha256": "ab"}
     for missing in ("vocab", "corpus_sha256"):
         part = {name: value for name, value in settings.items() if name != missing}
         with pytest.raises(ConfigError, match=f"this prints both: fathom corpus {corpus}"):
-            check_config({"studies": {"own": study_of(part)}})
-    config = check_config({"studies": {"own": study_of(settings)}})
-    assert config.spec(config.cells()[0]).model.vocab == 20
-    assert text.unavailable(config.studies["own"].model) == ""
-    gone = study_of({**settings, "corpus": f"{corpus}/nowhere"})
-    with pytest.raises(ConfigError, match=r"own.model.corpus: \S*nowhere is no folder$"):
-        check_config({"studies": {"own": gone}}).check_trains()
+            make_spec(task="text", **part)
+    model = make_spec(task="text", **settings).model
+    assert (model.vocab, text.unavailable(model)) == (20, "")
+    gone = model.model_copy(update={"corpus": f"{corpus}/nowhere"})
+    assert text.unavailable(gone).endswith("nowhere is no folder")
 
 
 # --- every scheme --------------------------------------------------------------------------------
