@@ -10,8 +10,6 @@ import pytest
 from scipy.signal import correlate
 
 from fathom import tasks
-from fathom.backends.numpy import NumpyOps
-from fathom.models.network import through_layers
 from fathom.optimizers import ScheduledValues
 from param_helpers import parameters_of
 
@@ -21,31 +19,6 @@ def image_spec(make_spec):
     return lambda variant, **changes: make_spec(
         task="fashion", variant=variant, **{"batch_size": 3, "depth": 5, **changes}
     )
-
-
-def test_hc_as_its_paper_starts_it_is_the_residual_network(image_spec, first_batch, oracle_forward):
-    """One stream is read, all are written to, none are mixed: each stream is the residual one."""
-    logits = {}
-    for variant in ("resnet", "hc_paper_static"):
-        spec = image_spec(variant, streams=3)
-        params = parameters_of(spec)
-        logits[variant] = oracle_forward(spec, params, first_batch(spec).inputs).logits
-    # The sum of S equal streams is S times the residual state: the last group norm removes S.
-    assert logits["hc_paper_static"] == pytest.approx(logits["resnet"], rel=1e-4)
-
-
-def test_one_raw_stream_grows_fivefold_in_every_layer(image_spec):
-    """`hc_dynamic` at S = 1: H̃ starts at 5 for reading and mixing, plus α·(x̄ φ) of order 0.01."""
-    spec, ops = image_spec("hc_dynamic", depth=4, streams=1), NumpyOps()
-    params = {name: ops.asarray(value) for name, value in parameters_of(spec).items()}
-    connection = tasks.Problem(spec).network.connection
-    x = np.random.default_rng(6).standard_normal((2, 14, 14, 8))
-    reads, size = [], np.abs(x).max()
-    zeros = [lambda x: 0 * x] * 4
-    _, mixed = through_layers(ops, connection, params, x, zeros, block_inputs=reads)
-    for i, read in enumerate(reads):
-        assert np.abs(read).max() == pytest.approx(5 ** (i + 1) * size, rel=0.05)
-    assert np.abs(mixed.streams).max() / size == pytest.approx(5**4, rel=0.05)
 
 
 def test_a_step_reports_the_mixing_before_its_own_update(backend, image_spec, first_batch, start):

@@ -1,5 +1,7 @@
 """Functions with a gradient of their own: values and gradients are those of the plain formula."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -12,12 +14,7 @@ from fathom.models.connections.custom_vjp import (
     NormedProduct,
     WeightedSum,
 )
-from fathom.models.connections.sinkhorn import (
-    BoundedExp,
-    Passes,
-    Softmax,
-    alternating_sides,
-)
+from fathom.models.connections.sinkhorn import BoundedExp, Passes, Softmax, alternating_sides
 
 N, M = 5, 3
 
@@ -67,12 +64,8 @@ def sinkhorn(sides, floor, added, start=lambda Z: Z):
 
 def cases():
     for S in (1, 4):
-        yield (
-            f"normed-product-{S}",
-            NormedProduct(0.1),
-            normed_product,
-            arrays((N, S * M), (7, S * M)),
-        )
+        of_norm = NormedProduct(0.1), normed_product, arrays((N, S * M), (7, S * M))
+        yield f"normed-product-{S}", *of_norm
         yield f"weighted-sum-{S}", WeightedSum(), weighted_sum, arrays((N, S), (N, S, M))
         yield f"mixing-{S}", Mixing(), mixing, arrays((N, S, S), (N, S), (N, S, M), (N, M))
         yield f"adding-{S}", Adding(), adding, arrays((N, S), (N, S, M), (N, M))
@@ -95,14 +88,15 @@ def sinkhorns():
                 name = f"sinkhorn-{S}-{len(sides)}-{sides[-1]}-{added}"
                 K = np.exp(arrays((N, S, S))[0])
                 settings = (sides, floor, added)
-                yield pytest.param(settings, sinkhorn(*settings), [K], id=name)
+                yield pytest.param(Passes(*settings), sinkhorn(*settings), [K], id=name)
     sides, logits = alternating_sides(3, "columns"), arrays((N, 3, 3))
     for name, start, plain in (
         ("exp", BoundedExp(), lambda Z: Z.exp()),
         ("softmax", Softmax(0.05), lambda Z: Z.softmax(dim=-1) + 0.05),
     ):
         settings = (sides, 1e-12, 0.02)
-        yield pytest.param((*settings, start), sinkhorn(*settings, plain), logits, id=name)
+        passes = Passes(*settings, start)
+        yield pytest.param(passes, sinkhorn(*settings, plain), logits, id=name)
 
 
 CASES = [pytest.param(*case, id=name) for name, *case in cases()]
@@ -152,25 +146,21 @@ def ways(request, connect_cpu, monkeypatch):
     return connect_cpu("torch").ops, connect_cpu("mlx").ops
 
 
-@pytest.mark.parametrize(("function", "plain", "inputs"), CASES)
+@pytest.mark.parametrize(("function", "plain", "inputs"), [*CASES, *sinkhorns()])
 def test_it_is_the_plain_formula(ways, function, plain, inputs):
-    torch_ops, mlx_ops = ways
     import mlx.core as mx
     import torch
 
-    assert_plain_in_float64(torch, lambda *xs: torch_ops.custom_vjp(function, *xs), plain, inputs)
-    assert_plain_on_mlx(torch, mx, lambda *xs: mlx_ops.custom_vjp(function, *xs), plain, inputs)
+    on_torch, on_mlx = (partial(applied, ops, function) for ops in ways)
+    assert_plain_in_float64(torch, on_torch, plain, inputs)
+    assert_plain_on_mlx(torch, mx, on_mlx, plain, inputs)
 
 
-@pytest.mark.parametrize(("settings", "plain", "inputs"), list(sinkhorns()))
-def test_sinkhorn_is_the_plain_formula(ways, settings, plain, inputs):
-    passes = Passes(*settings)
-    torch_ops, mlx_ops = ways
-    import mlx.core as mx
-    import torch
-
-    assert_plain_in_float64(torch, lambda K: (normalize(torch_ops, K, passes),), plain, inputs)
-    assert_plain_on_mlx(torch, mx, lambda K: (normalize(mlx_ops, K, passes),), plain, inputs)
+def applied(ops, function, *xs):
+    """A function of this file, or the passes of Sinkhorn, on arrays of a framework."""
+    if isinstance(function, Passes):
+        return (normalize(ops, *xs, function),)
+    return ops.custom_vjp(function, *xs)
 
 
 def test_compiled_scales_are_those_of_numpy_to_the_last_digit():
@@ -186,15 +176,7 @@ def test_compiled_scales_are_those_of_numpy_to_the_last_digit():
     assert np.isfinite(found[1:]).all()
 
 
-ALSO_SINKHORN = pytest.param(
-    Passes(alternating_sides(3, "rows"), 1e-12, 0.05),
-    None,
-    [np.exp(arrays((3, 3, 3))[0])],
-    id="sinkhorn",
-)
-
-
-@pytest.mark.parametrize(("function", "plain", "inputs"), [*CASES, ALSO_SINKHORN])
+@pytest.mark.parametrize(("function", "plain", "inputs"), [*CASES, next(sinkhorns())])
 def test_what_it_is_given_stays_as_it_is(backend, function, plain, inputs):
     """Its products may overwrite what they are added to: that must never be an input."""
     xs = [backend.ops.asarray(x) for x in inputs]
@@ -207,15 +189,3 @@ def test_what_it_is_given_stays_as_it_is(backend, function, plain, inputs):
     assert all((backend.ops.to_numpy(c) == 1).all() for c in cotangents)
     for x, given in zip(xs, inputs, strict=True):
         assert np.array_equal(backend.ops.to_numpy(x), given.astype(np.float32))
-
-
-def test_adding_is_mixing_by_the_identity(backend):
-    ops = backend.ops
-    weights, x, y, g = map(ops.asarray, arrays((N, 4), (N, 4, 32), (N, 32), (N, 4, 32)))
-    H = ops.broadcast(ops.constant(np.eye(4)), (N, 4, 4))
-    (mixed,), saved = Mixing().forward(ops, H, weights, x, y)
-    _, of_weights, of_x, of_y = Mixing().backward(ops, (H, weights, x, y), saved, (g,))
-    (added,), saved = Adding().forward(ops, weights, x, y)
-    found = Adding().backward(ops, (weights, x, y), saved, (g,))
-    for one, other in zip((added, *found), (mixed, of_weights, of_x, of_y), strict=True):
-        assert ops.to_numpy(one) == pytest.approx(ops.to_numpy(other), rel=1e-6, abs=1e-6)

@@ -7,74 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fathom import cli, metrics, tasks
-from fathom.metrics import RunMetric, StepMetric, last
-from fathom.models.connections.components import (
-    CLOSINGS,
-    COEFFICIENTS,
-    EXPANSIONS,
-    GATES,
-    WEIGHTS,
-)
+from fathom import cli, tasks
+from fathom.models.connections.components import CLOSINGS, COEFFICIENTS, EXPANSIONS, GATES, WEIGHTS
 from fathom.models.connections.constraints import CONSTRAINTS
-from fathom.report import definitions
-from fathom.report.definitions import run_table, step_table, with_tables
 from markdown_helpers import table
-
-
-@pytest.fixture
-def few(monkeypatch):
-    """Registries of a few metrics."""
-    steps = {
-        "loss": StepMetric("loss (nats)", "what is |minimised|"),
-        "left": StepMetric("l", "a side"),
-        "start": StepMetric("s", "a side", when="first step"),
-        "right": StepMetric("r", "a side"),
-        "end": StepMetric("e", "the end", when="last step"),
-    }
-    runs = {
-        "loss_final": RunMetric("loss", last, "loss of the last step"),
-        "end": RunMetric("end", last, "as it is"),
-        "end_again": RunMetric("end", last, "as it is"),
-    }
-    monkeypatch.setattr(definitions.tasks, "step_metrics", lambda: steps)
-    monkeypatch.setattr(definitions.tasks, "run_metrics", lambda: runs)
-
-
-STEPS = """\
-| field | meaning |
-|---|---|
-| `loss` | what is \\|minimised\\| |
-| `left`, `right` | a side |
-| `start` | first step only: a side |
-| `end` | last step only: the end |
-"""
-
-RUNS = """\
-| column | meaning |
-|---|---|
-| `loss_final` | loss of the last step (from `loss`) |
-| `end`, `end_again` | as it is (from `end`) |
-"""
-
-
-def test_tables_by_hand(few):
-    assert step_table() == STEPS
-    assert run_table() == RUNS
-
-
-def test_only_what_stands_between_marks_is_replaced(few):
-    text = (
-        "# Title\n\n<!-- run metrics -->\nold\nlines\n<!-- end -->\nBetween.\n"
-        "<!-- step metrics -->\n<!-- end -->\n| `loss` | a table of its own |\n"
-    )
-    written = with_tables(text)
-    assert written == (
-        f"# Title\n\n<!-- run metrics -->\n{RUNS}<!-- end -->\nBetween.\n"
-        f"<!-- step metrics -->\n{STEPS}<!-- end -->\n| `loss` | a table of its own |\n"
-    )
-    assert with_tables(written) == written
-
 
 # --- the document, and the command that keeps it -------------------------------------------------
 
@@ -105,46 +41,11 @@ def schema(files, capsys):
     return run
 
 
-NEW_STEP = StepMetric("its label", "what nobody has measured yet", when="last step")
-NEW_RUN = RunMetric("loss", last, "what nobody has derived yet")
-
-
 def test_the_document_is_current_and_names_every_measure(files, schema):
     assert schema("--check") == (0, "")
     text = files[0].read_text(encoding="utf-8")
     for name in (*tasks.step_metrics(), *tasks.run_metrics()):
         assert f"`{name}`" in text
-
-
-@pytest.mark.parametrize(
-    ("registry", "entry", "line"),
-    [
-        (
-            metrics.STEP_METRICS,
-            NEW_STEP,
-            "| `new` | last step only: what nobody has measured yet |",
-        ),
-        (metrics.RUN_METRICS, NEW_RUN, "| `new` | what nobody has derived yet (from `loss`) |"),
-    ],
-    ids=["step", "run"],
-)
-def test_an_added_measure_is_missed_and_then_written(
-    registry, entry, line, files, schema, monkeypatch
-):
-    document, *_ = files
-    before = document.read_text(encoding="utf-8").splitlines()
-    monkeypatch.setitem(registry, "new", entry)
-    status, said = schema("--check")
-    assert (status, said) == (
-        1,
-        f"fathom: {document} is out of date; run: fathom schema\n",
-    )
-    assert document.read_text(encoding="utf-8").splitlines() == before  # only looked at
-    assert schema() == (0, "")
-    assert schema("--check") == (0, "")
-    after = document.read_text(encoding="utf-8").splitlines()
-    assert [x for x in after if x not in before] == [line]
-    assert [x for x in after if x != line] == before
 
 
 @pytest.mark.parametrize(
@@ -158,11 +59,6 @@ def test_a_line_altered_by_hand_is_missed(position, files, schema):
     assert (status, f"{files[position]} is out of date" in said) == (1, True)
     assert schema() == (0, "")
     assert files[position].read_text(encoding="utf-8") == text
-
-
-def test_a_schema_that_is_not_there_is_missed(files, schema):
-    files[1].unlink()
-    assert schema("--check")[0] == 1
 
 
 # --- the tables of connections -------------------------------------------------------------------

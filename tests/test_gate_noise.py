@@ -7,8 +7,7 @@ import naive
 from fathom import tasks
 from fathom.backends.numpy import NumpyOps
 from fathom.models.connections.components import GATES
-from fathom.train import trainer_for
-from gradients import STEADY, assert_gradients, first_step
+from gradients import assert_gradients, first_step
 
 # At this τ and start, streams are mixed: so that gates matter.
 MIXED = {"gate": {"noise": True}, "H_res": {"tau": 1, "start": {"off_diagonal": -1}}}
@@ -81,22 +80,6 @@ def test_noise_depends_on_seed_and_step_alone(noisy):
     assert (noise_of(noisy(seed=5, steps=20), 7) != found).any()
 
 
-def test_each_batch_of_a_step_has_its_own(noisy):
-    found = noise_of(noisy(accumulate=3), 1)
-    assert found.shape == (3, 4, 3)
-    assert (found[0] != found[1]).any()
-    assert (found[1] != found[2]).any()
-
-
-def test_noise_leaves_the_batch_alone(noisy, make_spec):
-    (batch,) = tasks.Problem(noisy()).batches(2)
-    spec = make_spec(variant="mhc_gated_static", wrap="sublayer", depth=2)
-    (plain,) = tasks.Problem(spec).batches(2)
-    assert (batch.inputs["tokens"] == plain.inputs["tokens"]).all()
-    assert (batch.targets == plain.targets).all()
-    assert len(plain.inputs) == 1
-
-
 def test_the_share_rises_over_the_first_tenth_of_the_steps(noisy):
     """400 gates in each step: 2 % of them are drawn at first, 11 % half-way, then 20 %."""
     spec = noisy(steps=40, depth=200)
@@ -106,42 +89,6 @@ def test_the_share_rises_over_the_first_tenth_of_the_steps(noisy):
 
 
 # --- what it does --------------------------------------------------------------------------------
-
-
-def loss_with(spec, batch, gates):
-    """The textbook's loss on the batch, with these gates."""
-
-    def loss(params):
-        moved = {**params, "connection.gate": np.log(gates / (1 - gates))}
-        logits = naive.transformer("mhc_gated_static", spec, moved, batch.inputs["tokens"])
-        return naive.cross_entropy(logits, batch.targets)
-
-    return loss
-
-
-@pytest.fixture
-def at_tau_1(monkeypatch):
-    """The textbook has τ 0.05; these have 1."""
-    own = naive.log_sinkhorn
-    monkeypatch.setattr(naive, "log_sinkhorn", lambda logits, tau: own(logits, tau=1))
-
-
-def test_a_step_uses_the_disturbed_gates(
-    noisy, parameters_off_symmetry, backends_here, start, at_tau_1
-):
-    spec = noisy(batch_size=2, length=5, width=8)
-    params, (batch,) = parameters_off_symmetry(spec), tasks.Problem(spec).batches(0)
-    g = naive.sigmoid(params["connection.gate"].astype(float))
-    is_drawn, values, factors = batch.inputs["noise"].astype(float).T
-    gates = np.where(is_drawn == 1, values, np.clip(g * factors, 0.1, 0.9))
-    expected, undisturbed = (loss_with(spec, batch, each)(params) for each in (gates, g))
-    assert abs(expected - undisturbed) > 1e-4
-    for backend in backends_here.values():
-        trainer = start(backend, spec, params)
-        trainer.step([batch], STEADY)
-        measured = trainer.collect()
-        assert measured["loss"][0] == pytest.approx(expected, rel=1e-6)
-        assert measured["gates"][0] == pytest.approx(g, rel=1e-6)  # as learned
 
 
 @pytest.mark.parametrize("connection", [STATIC, DYNAMIC], ids=["static", "dynamic"])
@@ -154,8 +101,8 @@ def test_gradients_with_noise_equal_those_of_the_oracle(
     params["connection.gate"] = np.linspace(-1, 1, 4).astype(np.float32)
     ops = NumpyOps()
 
-    def loss(exact):
-        inputs = {**batch.inputs, "noise": batch.inputs["noise"].astype(float)}
+    def loss(exact, noise=True):
+        inputs = {**batch.inputs, "noise": batch.inputs["noise"].astype(float) if noise else None}
         output = tasks.Problem(spec).network.forward(ops, exact, inputs)
         return ops.cross_entropy(output.logits, batch.targets)
 
@@ -163,20 +110,7 @@ def test_gradients_with_noise_equal_those_of_the_oracle(
     for name, backend in backends_here.items():
         measured, found[name] = first_step(start(backend, spec, params), spec, batch)
         assert measured["loss"] == pytest.approx(loss(exact), rel=1e-6)
+        learned = naive.sigmoid(params["connection.gate"].astype(float))
+        assert measured["gates"] == pytest.approx(learned, rel=1e-6)  # undisturbed
+    assert abs(loss(exact) - loss(exact, noise=False)) > 1e-5
     assert_gradients(loss, params, found, rel=3e-5, floor=1e-6)
-
-
-def test_inference_has_no_noise(noisy, make_spec, parameters_off_symmetry, backend):
-    """The logits of a trainer with noise are those of one without."""
-    plain = {key: {k: v for k, v in value.items() if k != "noise"} if key == "gate" else value
-             for key, value in STATIC.items()}  # fmt: skip
-    tokens = {"tokens": np.arange(8, dtype=np.int32)[None]}
-    found = []
-    for connection in (STATIC, plain):
-        spec = noisy(connection)
-        trainer = trainer_for(tasks.Problem(spec), backend, parameters_off_symmetry(spec))
-        network = tasks.Problem(spec).network
-        found.append(
-            trainer.infer(lambda p, x, n=network: n.forward(backend.ops, p, x).logits, tokens)
-        )
-    assert (found[0] == found[1]).all()

@@ -3,6 +3,9 @@
 And without a GPU: what one would refuse.
 """
 
+from contextlib import contextmanager, suppress
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -143,41 +146,30 @@ def test_a_step_that_cannot_be_recorded_runs_as_it_began(
 
     from fathom.backends.torch import Captured
 
-    current, recording = ["usual"], []
+    current, recording = [None], []
 
-    class Using:
-        def __init__(self, stream):
-            self.stream = stream
+    @contextmanager
+    def using(stream):
+        before, current[0] = current[0], stream
+        try:
+            yield
+        finally:
+            current[0] = before
 
-        def __enter__(self):
-            self.before, current[0] = current[0], self.stream
-
-        def __exit__(self, *error):
-            current[0] = self.before
-
-    class Recording:
-        def __init__(self, graph):
-            pass
-
-        def __enter__(self):
+    @contextmanager
+    def graph(_):
+        current[0] = "of the recording"
+        if at != "begin":
             recording.append(at)
-            current[0] = "of the recording"
-            if at == "begin":
-                self.__exit__()
-
-        def __exit__(self, *error):
+            with suppress(RuntimeError):
+                yield
             recording.clear()
-            raise RuntimeError("CUDA error: capture failed\nand a long explanation")
+        raise RuntimeError("CUDA error: capture failed\nand a long explanation")
 
-    class Stream:
-        def wait_stream(self, other):
-            pass
-
-    for name, fake in {"stream": Using, "graph": Recording, "Stream": Stream}.items():
+    usual = current[0] = SimpleNamespace(wait_stream=lambda other: None)
+    for name, fake in {"stream": using, "graph": graph, "Stream": lambda: usual}.items():
         monkeypatch.setattr(torch.cuda, name, fake)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
-    usual = Stream()
-    current[0] = usual
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: current[0])
 
     def step(batches, scheduled):

@@ -1,13 +1,11 @@
 """A network without one of its blocks, and how many of them matter."""
 
 import copy
-import dataclasses
 import math
 
 import numpy as np
 import pytest
 
-from fathom import tasks
 from fathom.backends.numpy import NumpyOps
 from fathom.models.network import without_block
 from fathom.tasks import Problem, Trained
@@ -98,11 +96,6 @@ def test_a_run_has_the_score_without_each_block_if_its_study_asks(make_spec, bac
     assert [row["loss"] for row in others] == [row["loss"] for row in rows]
 
 
-def test_the_spec_of_a_study_that_does_not_ask_is_what_it_was(make_spec):
-    assert "leave_out_blocks" not in make_spec().json()
-    assert make_spec().hash() != make_spec(leave_out_blocks=True).hash()
-
-
 class Measured(Trained):
     """A network with these scores: whole, and without each block."""
 
@@ -125,26 +118,3 @@ def test_a_block_matters_from_a_hundredth_of_the_way_to_chance(make_spec):
     # Of a share the lower one is worse; chance is a tenth.
     images = make_spec(task="fashion")
     assert Measured(images, 0.9, [0.891, 0.893, 0.95]).layers_that_matter == 1
-
-
-def test_the_score_is_on_its_own_scale(make_spec, monkeypatch):
-    """That of text is in bits, and what an evaluation measures in nats."""
-    text = tasks.load("text")
-    entry = text.step_metrics["validation_loss"]
-    metrics = {"validation_loss": dataclasses.replace(entry, compute=lambda trained: math.log(8))}
-    monkeypatch.setattr(type(text), "step_metrics", metrics)
-    problem = Problem(make_spec(task="text"))
-    assert Trained(problem, NumpyOps(), None).score() == pytest.approx(3)
-
-
-def test_a_metric_of_a_network_is_computed_once(make_spec, monkeypatch):
-    tokens, asked = tasks.load("tokens"), []
-    entry = dataclasses.replace(tokens.step_metrics["exact_loss"], compute=asked.append)
-    monkeypatch.setattr(type(tokens), "step_metrics", {"exact_loss": entry})
-    trained = Trained(Problem(make_spec()), NumpyOps(), None)
-    trained.value("exact_loss")
-    trained.value("exact_loss")
-    assert asked == [trained]
-    another = dataclasses.replace(trained, problem=Problem(make_spec(depth=1)))
-    another.value("exact_loss")
-    assert asked == [trained, another]

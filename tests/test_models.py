@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy.special import ndtr
+from scipy.special import ndtr, softmax
 
 import naive
 from fathom import tasks
@@ -15,6 +15,10 @@ from fathom.train import step_rows, train
 from gradients import STEADY
 from param_helpers import parameters_of
 
+GAINS = (
+    "gain_proxy_log10_max_entry", "amax_forward_log10", "amax_backward_log10",
+    "row_error_log10", "column_error_log10",
+)  # fmt: skip
 VARIANTS = ["baseline", "hc", "mhc"]
 
 
@@ -89,11 +93,8 @@ def test_a_deep_network_equals_the_oracle(
         # A mean over 32 tokens of numbers near 4: a few roundings of float32.
         assert row["loss"] == pytest.approx(loss, rel=1e-6)
         # A relative error of 2e-7 in each of 24 factors is 2e-6 in the logarithm of the product.
-        assert row["gain_proxy_log10_max_entry"] == pytest.approx(gain.max_entry, abs=3e-6)
-        assert row["amax_forward_log10"] == pytest.approx(gain.amax_forward, abs=3e-6)
-        assert row["amax_backward_log10"] == pytest.approx(gain.amax_backward, abs=3e-6)
-        assert row["row_error_log10"] == pytest.approx(gain.row_error, abs=3e-6)
-        assert row["column_error_log10"] == pytest.approx(gain.column_error, abs=3e-6)
+        found = [row[name] for name in GAINS]
+        assert found == pytest.approx(list(map(float, gain)), abs=3e-6)
         assert row["nonfinite_event"] == 0
 
 
@@ -113,29 +114,6 @@ def test_gradients_of_a_deep_network_equal_those_of_the_oracle(
 
 
 # --- the two backends against each other, at the default scale of config.yaml --------------------
-
-DEFAULT_CELLS = [
-    ("depth-mlx", "baseline", 48),
-    ("depth-mlx", "mhc", 48),
-    ("depth-mlx", "hc", 24),  # at 48 it overflows: see below
-    ("depth-torch", "mhc", 24),
-]
-
-
-@pytest.mark.parametrize(("study", "variant", "depth"), DEFAULT_CELLS)
-def test_step_0_is_the_same_on_both_backends(
-    both_backends, default_config, first_batch, oracle_loss, start, study, variant, depth
-):
-    spec = default_config.spec(Cell(study, depth, variant, "torch", seed=0))
-    params, batch = parameters_of(spec), first_batch(spec)
-    rows = {
-        name: first_row(start, backend, spec, params, batch)
-        for name, backend in both_backends.items()
-    }
-    assert rows["torch"]["loss"] == pytest.approx(oracle_loss(spec, params, batch), rel=2e-6)
-    # Two float32 computations that sum in different orders. Measured: 5e-7 and 6e-6 at most.
-    assert rows["torch"]["loss"] == pytest.approx(rows["mlx"]["loss"], rel=5e-6)
-    assert rows["torch"]["grad_norm"] == pytest.approx(rows["mlx"]["grad_norm"], rel=5e-5)
 
 
 @pytest.mark.parametrize("study", ["depth-mlx", "depth-torch"])
@@ -175,11 +153,6 @@ def test_hc_at_48_layers_is_one_event_and_two_conventions(
     assert row["gain_proxy_log10_max_entry"] == pytest.approx(27.35, abs=0.01)
     assert math.isfinite(row["amax_forward_log10"])
     assert math.isfinite(row["amax_backward_log10"])
-
-
-def test_in_float64_hc_at_48_layers_does_not_overflow(make_spec, first_batch, oracle_loss):
-    spec = make_spec(variant="hc", depth=48)
-    assert math.isfinite(oracle_loss(spec, parameters_of(spec), first_batch(spec)))
 
 
 @pytest.mark.parametrize(("name", "expected"), [("torch", np.nan), ("mlx", 0.5)])
@@ -246,38 +219,28 @@ def attention_and_gradients(connect_cpu):
 def attention_and_rounding(q, k, v):
     """([4, B, H, T, D] in float64, a bound of float32's errors in any order of sums).
 
-    Attention, and its gradients by a cotangent of ones. A sum of n products errs by at most n ε
-    times the sum of their sizes, with ε = 2⁻²⁴; an exponential by 4 ε, relative. To first order.
+    Attention, and its gradients by a cotangent of ones. With ε = 2⁻²⁴, a sum of n products errs by
+    at most n ε times the sum of their sizes: a score by (D + 2) ε of the largest, an exponential of
+    it by as much, relative, and 4 ε more. All that follows has sizes instead of differences.
     """
     *_, T, D = q.shape
-    eps, scale = 2.0**-24, D**-0.5
+    eps, scale, ones = 2.0**-24, D**-0.5, np.ones_like(q)
     turned = lambda x: x.swapaxes(-1, -2)  # noqa: E731
-    seen = np.tril(np.ones((T, T), bool))
-    scores = np.where(seen, scale * q @ turned(k), -np.inf)
-    below = scores - scores.max(-1, keepdims=True)
-    p = np.exp(below)
-    p /= p.sum(-1, keepdims=True)
-    relative = np.where(seen, (D + 2) * eps * scale * np.abs(q) @ turned(np.abs(k)), 0)
-    relative += eps * (4 + np.where(seen, np.abs(below), 0))
-    of_p = p * (relative + (p * relative).sum(-1, keepdims=True) + (T + 2) * eps)
-    sizes = np.abs(v).sum(-1)[..., None, :]
-    dp = np.ones_like(q) @ turned(v)
-    of_dp = D * eps * sizes
-    along = (p * dp).sum(-1, keepdims=True)
-    of_along = (of_p * np.abs(dp) + p * of_dp + T * eps * p * np.abs(dp)).sum(-1, keepdims=True)
-    ds = p * (dp - along)
-    of_ds = of_p * np.abs(dp - along)
-    of_ds += p * (of_dp + of_along + 2 * eps * (np.abs(dp) + np.abs(along)))
-    summed = of_ds + (T + 2) * eps * np.abs(ds)
-    of_written = of_p + T * eps * p
-    exact = (p @ v, scale * ds @ k, scale * turned(ds) @ q, turned(p) @ np.ones_like(q))
+    scores = np.where(np.tril(np.ones((T, T), bool)), scale * q @ turned(k), -np.inf)
+    p = softmax(scores, axis=-1)
+    dp, size = ones @ turned(v), ones @ turned(np.abs(v))
+    ds = p * (dp - (p * dp).sum(-1, keepdims=True))
+    sizes = p * (size + (p * size).sum(-1, keepdims=True))
+    largest = scale * (np.abs(q) @ turned(np.abs(k))).max()
+    of_p = 2 * (2 * (D + 2) * largest + 4) + T  # relative, in ε: above and below the line
+    exact = (p @ v, scale * ds @ k, scale * turned(ds) @ q, turned(p) @ ones)
     bounds = (
-        of_written @ np.abs(v),
-        scale * summed @ np.abs(k),
-        scale * turned(summed) @ np.abs(q),
-        turned(of_written) @ np.ones_like(q),
+        (of_p + T) * p @ np.abs(v),
+        scale * (2 * of_p + 3 * T + D) * sizes @ np.abs(k),
+        scale * (2 * of_p + 3 * T + D) * turned(sizes) @ np.abs(q),
+        (of_p + T) * turned(p) @ ones,
     )
-    return np.stack(exact), np.stack(bounds)
+    return np.stack(exact), eps * np.stack(bounds)
 
 
 def test_mlx_attention_and_its_gradients_are_exact_up_to_float32(
@@ -342,22 +305,3 @@ def test_gradient_of_exact_layer_norm_at_any_scale(connect_cpu, scale):
 
     # Some roundings of float32. The variance overflows only from scale 1e19.
     assert layer_norm_gradient_error(exact_layer_norm, scale) < 1e-6
-
-
-@pytest.mark.parametrize(
-    ("scale", "error"),
-    [
-        (1e14, 1e-5),  # 1/σ³ has few digits left: a hundred times the error of rounding …
-        (1e17, 0.05),  # … and none
-    ],
-)
-def test_gradient_of_mlx_own_layer_norm_is_wrong_at_large_scale(connect_cpu, scale, error):
-    connect_cpu("mlx")
-    import mlx.core as mx
-
-    def native(x, weight, bias):
-        return mx.fast.layer_norm(x, weight, bias, 1e-5)
-
-    assert layer_norm_gradient_error(native, 1.0) < 1e-6  # so the comparison is fair
-    if layer_norm_gradient_error(native, scale) < error:
-        pytest.skip("MLX's own layer norm is right here: exact_layer_norm may not be needed now")

@@ -8,7 +8,7 @@ import pytest
 
 from fathom import tasks
 from fathom.backends.numpy import NumpyOps
-from fathom.config import ConfigError, Optimizer
+from fathom.config import Optimizer
 from fathom.optimizers import (
     OptimizerConfig,
     ParamGroup,
@@ -47,35 +47,6 @@ def test_stacked_matrices_are_orthogonalised_as_one_at_a_time(backend, shape):
     found = backend.ops.to_numpy(orthogonalize(backend.ops, backend.ops.asarray(G)))
     # Each step multiplies small singular values by 3.4, and their rounding with them.
     assert found == pytest.approx(expected, abs=3e-5)
-    alone = [
-        backend.ops.to_numpy(orthogonalize(backend.ops, backend.ops.asarray(G[k : k + 1])))[0]
-        for k in range(len(G))
-    ]
-    assert found == pytest.approx(np.stack(alone), abs=1e-6)
-
-
-def test_singular_values_come_near_one_and_vectors_stay():
-    """By the scalar polynomial: each singular value goes its own way."""
-    rng, sizes = np.random.default_rng(1), np.array([1.0, 0.7, 0.3, 0.1, 0.03])
-    U, _ = np.linalg.qr(rng.standard_normal((7, 5)))
-    V, _ = np.linalg.qr(rng.standard_normal((5, 5)))
-    G = U @ np.diag(sizes) @ V.T
-    inside = U.T @ orthogonalize(NumpyOps(), G[None])[0] @ V
-    assert inside == pytest.approx(np.diag(np.diag(inside)), abs=1e-9)
-    expected = sizes / (math.sqrt((sizes**2).sum()) + 1e-7)
-    for _ in range(5):
-        expected = 3.4445 * expected - 4.7750 * expected**3 + 2.0315 * expected**5
-    assert np.diag(inside) == pytest.approx(expected, abs=1e-9)
-    assert ((np.diag(inside) > 0.65) & (np.diag(inside) < 1.25)).all()
-
-
-def test_a_gradient_of_any_size_gives_a_step_of_one_size(backend):
-    """So a matrix moves as far for a gradient of 1e-5 as for one of 1e5; for none it stays."""
-    ops, G = backend.ops, random(2, 4, 4)
-    steps = [ops.to_numpy(orthogonalize(ops, ops.asarray(G * size))) for size in (1e-5, 1, 1e5)]
-    assert steps[0] == pytest.approx(steps[1], abs=0.05)  # 1e-7 beside a norm of 4e-5
-    assert steps[2] == pytest.approx(steps[1], abs=1e-5)
-    assert (ops.to_numpy(orthogonalize(ops, ops.asarray(0 * G))) == 0).all()
 
 
 # --- whole steps ---------------------------------------------------------------------------------
@@ -171,16 +142,6 @@ def test_a_step_equals_the_textbook(backend, steps):
     assert {name for name in state if name.startswith("v.")} == {"v.b", "v.head"}
 
 
-def test_going_on_from_a_state_equals_never_having_stopped(backend):
-    whole = trained(backend, range(3)).state()
-    resumed = trained(backend, [])
-    resumed.load_state(trained(backend, range(2)).state())
-    state = trained(backend, [2], resumed).state()
-    assert set(state) == set(whole)
-    for name, value in whole.items():
-        assert state[name].tobytes() == value.tobytes(), name  # bit for bit
-
-
 # --- PyTorch's own -------------------------------------------------------------------------------
 
 
@@ -216,40 +177,19 @@ def torch_muon(connect_cpu):
     return of_torch
 
 
-@pytest.mark.parametrize("precision", ["bfloat16", "float32"])
 @pytest.mark.parametrize("shape", [(12, 3), (4, 4), (3, 8)])
-def test_steps_are_those_of_torch(torch_muon, connect_cpu, monkeypatch, shape, precision):
-    """Of its own, which rounds to 8 bits in every one of 15 products, or kept from rounding."""
+def test_steps_are_those_of_torch(torch_muon, connect_cpu, monkeypatch, shape):
+    """Kept from rounding to 8 bits in every one of 15 products."""
     import torch
 
-    length = 0.02 * math.sqrt(max(1, shape[0] / shape[1]))  # of a step, about
-    tolerance = 0.05 * length
-    if precision == "float32":
-        monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
-        tolerance = 2e-6
+    monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
     gradients = [random(*shape, seed=s).astype(np.float32) for s in range(3)]
     start = random(*shape, seed=7).astype(np.float32)
     expected, buffer = torch_muon(gradients, PACES, start)
     found, average = of_ours(connect_cpu("torch").ops, gradients, PACES, start)
     assert average == pytest.approx(buffer, abs=1e-6)
     assert np.abs(found - start).max() > 0.01
-    assert found == pytest.approx(expected, abs=tolerance)
-
-
-@pytest.mark.parametrize("shape", [(12, 3), (4, 4), (3, 8)])
-def test_an_orthogonal_gradient_keeps_its_direction(torch_muon, backend, shape):
-    """All its singular values are one, and a step is a number times it: by hand, and in torch."""
-    Q, _ = np.linalg.qr(random(max(shape), min(shape)))
-    Q = (Q if shape[0] >= shape[1] else Q.T).astype(np.float32)
-    size = 1 / math.sqrt(min(shape))
-    for _ in range(5):
-        size = 3.4445 * size - 4.7750 * size**3 + 2.0315 * size**5
-    expected = -0.02 * math.sqrt(max(1, shape[0] / shape[1])) * size * Q
-    found, _ = of_ours(backend.ops, [Q], PACES[:1], 0 * Q)
-    assert found == pytest.approx(expected, abs=1e-7)
-    theirs, _ = torch_muon([Q], PACES[:1], 0 * Q)
-    # Eight bits; without √(r/c) it would be half as long where that is two.
-    assert theirs == pytest.approx(expected, abs=0.08 * float(np.abs(expected).max()))
+    assert found == pytest.approx(expected, abs=2e-6)
 
 
 # --- who is moved by what -------------------------------------------------------------------------
@@ -300,12 +240,6 @@ def test_the_groups_of_the_study(make_spec, variant, by_muon, by_adamw):
     assert (update.beta1, update.beta2, update.eps, update.clip) == (0.8, 0.95, 1e-10, 1.0)
 
 
-def test_without_muon_all_have_one_rate(make_spec):
-    spec = make_spec(variant="mhc_gated_dynamic", **{**STUDY, "muon": None, "lr": 0.003})
-    (group,) = optimizer_config(spec, tasks.Problem(spec).network.parameters()).groups
-    assert (group.rule, group.lr) == ("adamw", 0.003)
-
-
 def test_the_momentum_rises_along_a_line():
     spec = SimpleNamespace(steps=1000, optimizer=Optimizer(lr=0.2, muon=Muon()))
     found = [schedule_at(spec, step).momentum for step in (0, 150, 300, 301, 999)]
@@ -318,45 +252,3 @@ def test_the_momentum_rises_along_a_line():
     spec = SimpleNamespace(steps=9, optimizer=Optimizer(lr=0.2, muon=quick))
     found = [schedule_at(spec, step).momentum for step in range(6)]
     assert found == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.5])
-
-
-def test_both_backends_train_alike_under_the_studys_optimiser(both_backends, make_spec):
-    """Five steps of the source's network and optimiser, from its own start."""
-    from fathom.train import train
-
-    losses = {}
-    for name, backend in both_backends.items():
-        spec = make_spec(backend=name, variant="mhc_gated_static", steps=5, **STUDY)
-        losses[name] = [
-            row["loss"] for chunk in train(tasks.Problem(spec), backend) for row in chunk.rows
-        ]
-    # AdamW divides by √v of gradients as small as rounding: what is rounding there is a step.
-    assert losses["torch"] == pytest.approx(losses["mlx"], rel=1e-3)
-    assert losses["mlx"][-1] < losses["mlx"][0] - 0.05
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"decay": "weights"}, "optimizer.decay: "),
-        ({"clip": 0}, "optimizer.clip: input should be greater than 0"),
-        ({"clip": -1.0}, "optimizer.clip: input should be greater than 0"),
-        ({"clip": "norm"}, "optimizer.clip: "),
-        ({"muon": {"lr": 0}}, "optimizer.muon.lr: "),
-        ({"muon": {"momentum": 1}}, "optimizer.muon.momentum: "),
-        ({"muon": {"momentum_steps": 0}}, "optimizer.muon.momentum_steps: "),
-        ({"muon": {"rate": 1}}, "optimizer.muon: unknown key 'rate'"),
-        ({"muon": True}, "optimizer.muon: "),
-        ({"final_share": 0}, "optimizer.final_share: "),
-        ({"schedule": "linear"}, "optimizer.schedule: "),
-        ({"accumulate": 0}, "accumulate: "),
-        ({"evaluate_every": 4}, "evaluate_every is 4 of 3 steps; it must not be above steps"),
-        ({"evaluate_every": 0}, "evaluate_every: "),
-    ],
-)
-def test_a_mistake_is_refused_in_a_line(make_spec, changes, message):
-    with pytest.raises(ConfigError) as caught:
-        make_spec(**changes)
-    assert str(caught.value).startswith("config: studies.small")
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)

@@ -1,6 +1,5 @@
 """Schemes and variants in words: the tables of docs/schemes.md and reports, `fathom schemes`."""
 
-import itertools
 import re
 from pathlib import Path
 
@@ -8,18 +7,9 @@ import pytest
 import yaml
 
 from fathom import cli
-from fathom.config import Cell, load_config
+from fathom.config import Cell
 from fathom.models.connections.schemes import ABOUT, SCHEMES, resolve
-from fathom.report.schemes import (
-    STREAMS,
-    about_schemes,
-    as_yaml,
-    components_tables,
-    read_costs,
-    schemes_table,
-    variant_rows,
-)
-from fathom.settings import ConfigError
+from fathom.report.schemes import STREAMS, about_schemes, as_yaml, read_costs, variant_rows
 from fathom.tasks import Problem
 from run_helpers import check_config
 
@@ -30,52 +20,9 @@ def scheme_of(value, streams=STREAMS):
 
 # --- named schemes -------------------------------------------------------------------------------
 
-IN_FORMULA = {
-    ("pre", "softmax"): r"H_pre = softmax\(A\)",
-    ("pre", "sigmoid"): r"H_pre = σ\(A\)",
-    ("pre", "raw"): r"H_pre = A,",
-    ("pre", "row_softmax_mean"): "H_pre = column means",
-    ("post", "softmax"): r"H_post = softmax\(A\)",
-    ("post", "sigmoid"): r"H_post = 2σ\(A\)",
-    ("post", "raw"): r"H_post = A,",
-    ("post", "row_softmax_sum"): "H_post = column sums",
-    ("H_res", "raw"): r"H_res = A(;|$)",
-    ("H_res", "exp"): r"H_res = exp\(A\)",
-    ("H_res", "sinkhorn"): r"(?<!W = )Sinkhorn\(exp\((A|clip\(A\))\)\)",
-    ("H_res", "log_sinkhorn"): r"Sinkhorn\(exp\(A/τ\)\)",
-    ("H_res", "kernel_sinkhorn"): r"Sinkhorn\(softmax\(A\) \+ ε\)",
-    ("H_res", "identity"): "H_res = I;",
-    ("H_res", "uniform"): "H_res = 1/S",
-    ("H_res", "permutations"): "permutations",
-    ("H_res", "kronecker"): "⊗",
-    ("H_res", "circulant"): "shiftᵏ",
-    ("H_res", "orthostochastic"): "squared entries",
-    ("H_res", "cayley"): r"Cayley\(A − Aᵀ\)",
-    ("gate", "learned"): r"H_res = \(1 − g\) I \+ g ",
-    ("coefficients", "dynamic"): "φ x̄(?!_)",
-    ("coefficients", "dynamic_per_stream"): r"tanh\(φ x̄_s\)",
-    ("open", "learned_scales"): "c_s ∘ x at first",
-    ("read", "late"): "layer l reads with the H_pre of l − 1",
-    ("close", "last_pre"): "the output is read with the last",
-    ("scale", "constant"): r"x ← x \+ c f\(x\)",
-    ("scale", "depth"): r"x ← √\(\(l \+ 1\)/\(l \+ 2\)\) x",
-    ("scale", "learned"): r"γ ∘ \(x \+ β\)",
-    ("constraint", "exp"): r"W = exp\(A\)",
-    ("constraint", "sinkhorn"): r"W = Sinkhorn\(exp\(A\)\)",
-}
-
 
 def test_every_scheme_is_told_of():
     assert list(ABOUT) == list(SCHEMES)
-
-
-@pytest.mark.parametrize("name", ABOUT)
-def test_a_formula_has_what_its_components_compute_and_no_more(name):
-    scheme = scheme_of(name)
-    slots = {slot: getattr(scheme, slot, None) for slot, _ in IN_FORMULA}
-    parts = {(slot, getattr(value, "kind", value)) for slot, value in slots.items()}
-    told = {part for part, text in IN_FORMULA.items() if re.search(text, ABOUT[name].formula)}
-    assert told == parts & IN_FORMULA.keys()
 
 
 @pytest.mark.parametrize("streams", [2, 4])
@@ -84,14 +31,6 @@ def test_a_scheme_in_yaml_is_the_scheme(name, streams):
     (settings,) = yaml.safe_load(as_yaml(name))["connections"].values()
     keys = {key: {True: "on", False: "off"}.get(key, key) for key in settings}
     assert scheme_of({keys[k]: v for k, v in settings.items()}, streams) == scheme_of(name, streams)
-
-
-def test_yaml_of_a_scheme_is_an_overlay_of_a_config(pytestconfig, tmp_path):
-    file = tmp_path / "own.yaml"
-    file.write_text(as_yaml("mhc_lite").replace("  mhc_lite:", "  own:"), encoding="utf-8")
-    studies = {"depth-mlx": {"variants": ["own", "mhc_lite"]}}
-    config = load_config([pytestconfig.rootpath / "config.yaml", file], {"studies": studies})
-    assert config.connection("depth-mlx", "own") == config.connection("depth-mlx", "mhc_lite")
 
 
 @pytest.mark.parametrize(
@@ -133,33 +72,6 @@ def test_costs_are_those_of_the_table(tmp_path):
     assert told.items() <= about_schemes(file)["hc_demo"].items()
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"variant,low\nschemes,1\n",
-        b"variant,backend,ratio,ratio_low,ratio_high\nmhc,torch,a,1,1\n",
-        b"nothing\n1\n",
-        b"\xff",
-        b"x" * 200_000,
-    ],
-)
-def test_a_table_of_something_else_is_refused_in_a_line(tmp_path, content):
-    file = tmp_path / "costs.csv"
-    file.write_bytes(content)
-    with pytest.raises(ConfigError, match=r"^\S+costs.csv: no table of costs; make it: "):
-        read_costs(file)
-
-
-def test_every_scheme_is_in_the_tables_of_the_page():
-    told = schemes_table(), components_tables()
-    first = [re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE) for text in told]
-    assert first[0] == list(ABOUT)
-    assert sorted(first[1]) == sorted(set(ABOUT) - {"plain"})
-    row = "| `mhc_gated_static` | stream_embedding | static | softmax (start (off -8, stream "
-    row += "cycle_blocks)) | softmax | log_sinkhorn (start (off_diagonal -8), tau 0.05) | learned "
-    assert f"\n{row}(start 0.00995) | sum | direct |\n" in told[1]
-
-
 def test_the_kept_table_has_every_scheme():
     assert [*read_costs(Path("benchmarks/schemes.csv"))] == [
         name for name in ABOUT if name != "plain"
@@ -167,14 +79,6 @@ def test_the_kept_table_has_every_scheme():
 
 
 # --- the command ---------------------------------------------------------------------------------
-
-
-def test_the_command_lists_every_scheme(capsys):
-    cli.main(["schemes"])
-    lines = capsys.readouterr().out.splitlines()
-    assert [line for line in lines if not line.startswith(" ")][:-1] == list(ABOUT)
-    for about in ABOUT.values():
-        assert {f"  source: {about.source}", f"  formula: {about.formula}"} <= set(lines)
 
 
 def test_a_short_name_is_all_that_networks_mean_by_it(capsys):
@@ -238,13 +142,3 @@ def test_parameters_of_variants_are_those_at_the_depth_that_most_have(default_co
         spec = default_config.spec(Cell("depth-mlx", 48, row["variant"], "torch", 0))
         drawn = Problem(spec).initial_parameters().values()
         assert row["parameters"] == str(sum(array.size for array in drawn))
-
-
-def test_variants_in_the_same_words_are_the_same(default_config):
-    for name, study in default_config.studies.items():
-        for a, b in itertools.combinations(variant_rows(default_config, name), 2):
-            if list(a.values())[1:] == list(b.values())[1:]:
-                labels = a["variant"], b["variant"]
-                cells = [Cell(name, study.depths[0], label, "torch", 0) for label in labels]
-                one, other = (default_config.spec(cell).model_dump() for cell in cells)
-                assert one == {**other, "variant": one["variant"]}

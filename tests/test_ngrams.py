@@ -73,16 +73,3 @@ def test_as_one_by_one(training, validation, table, monkeypatch):
     expected = one_by_one(training, validation, characters, 5)
     # Sums of at most 20 logarithms.
     assert bits_of(training, validation, characters, 5) == pytest.approx(expected, rel=1e-12)
-
-
-def test_probabilities_of_all_next_characters_add_up_to_1():
-    characters, context = "abcdr, z", "abr"
-
-    def probability(character):
-        before = len(context) * bits_of("abracadabra, abra", context, characters, 3)[2]
-        after = (len(context) + 1) * bits_of(
-            "abracadabra, abra", context + character, characters, 3
-        )[2]
-        return 2 ** (before - after)
-
-    assert sum(map(probability, characters)) == pytest.approx(1, rel=1e-9)

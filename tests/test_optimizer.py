@@ -1,6 +1,5 @@
 """AdamW as the trainers run it, against the textbook in float64; what decays; the schedule."""
 
-import inspect
 import math
 from types import SimpleNamespace
 
@@ -22,7 +21,8 @@ from param_helpers import parameters_of
 # An eps that is not negligible, or its place in the formula would not be tested; likewise decay.
 OPTIMIZER = Optimizer(lr=0.05, beta1=0.8, beta2=0.95, eps=0.03, weight_decay=0.4)
 START = {
-    "w": np.array([[1.0, -2.0, 0.5], [3.0, 0.1, -0.7]], dtype=np.float32),
+    # Its rows lie in memory one beside the other, as those of an orthogonal draw do.
+    "w": np.array([[1.0, -2.0, 0.5], [3.0, 0.1, -0.7]], dtype=np.float32, order="F"),
     "b": np.array([0.3, -0.2, 0.9], dtype=np.float32),
 }
 FLOAT32 = 1e-6
@@ -109,47 +109,28 @@ def trained(backend, steps, bias_correction=True, hyper=OPTIMIZER, decayed=("w",
 
 
 @pytest.mark.parametrize("bias_correction", [True, False])
-@pytest.mark.parametrize("steps", [1, 3])
-def test_first_steps_equal_the_textbook(backend, steps, bias_correction):
-    params, m, v = textbook_adamw(steps, bias_correction, OPTIMIZER)
-    state = trained(backend, steps, bias_correction).state()
-    for name in START:
-        assert state[f"param.{name}"] == pytest.approx(params[name], abs=FLOAT32)
-        assert state[f"m.{name}"] == pytest.approx(m[name], abs=FLOAT32)
-        assert state[f"v.{name}"] == pytest.approx(v[name], abs=FLOAT32)
-
-
-@pytest.mark.parametrize("bias_correction", [True, False])
-@pytest.mark.parametrize("decayed", [("w",), ("b",), ()])
-def test_only_what_decays_is_shrunk(backend, decayed, bias_correction):
-    params, m, _ = textbook_adamw(3, bias_correction, OPTIMIZER, decayed)
-    all_decayed, _, _ = textbook_adamw(3, bias_correction, OPTIMIZER)
-    state = trained(backend, 3, bias_correction, decayed=decayed).state()
-    for name in START:
-        assert state[f"param.{name}"] == pytest.approx(params[name], abs=FLOAT32)
-        assert state[f"m.{name}"] == pytest.approx(m[name], abs=FLOAT32)
-        if name not in decayed:
-            assert np.abs(state[f"param.{name}"] - all_decayed[name]).max() > 1e-3
-
-
-@pytest.mark.parametrize("clip", [0.5, 1e3])
-def test_gradients_are_clipped_to_a_norm_of_all_together(backend, clip):
-    """That of the first step is 4.9: it is scaled down to 0.5, and left alone by 1000."""
+@pytest.mark.parametrize(
+    ("steps", "decayed", "clip"),
+    [
+        (1, ("w", "b"), None),
+        (3, ("w", "b"), None),
+        (3, ("w",), None),
+        (3, ("b",), None),
+        (3, ("w", "b"), 0.5),  # the norm of the first step is 4.9
+        (3, ("w", "b"), 1e3),
+    ],
+)
+def test_first_steps_equal_the_textbook(backend, steps, bias_correction, decayed, clip):
     hyper = OPTIMIZER.model_copy(update={"clip": clip})
-    params, m, v = textbook_adamw(3, True, hyper)
-    gradient = quadratic_gradient(START, *batch(0))
-    norm = math.sqrt(sum((g**2).sum() for g in gradient.values()))
-    assert 0.5 < norm < 1e3
-    trainer = trained(backend, 3, hyper=hyper)
+    expected = textbook_adamw(steps, bias_correction, hyper, decayed)
+    trainer = trained(backend, steps, bias_correction, hyper, decayed)
     state = trainer.state()
-    for name in START:
-        assert state[f"param.{name}"] == pytest.approx(params[name], abs=5 * FLOAT32)
-        assert state[f"m.{name}"] == pytest.approx(
-            m[name], abs=FLOAT32 * (1 + np.abs(m[name]).max())
-        )
-        assert state[f"v.{name}"] == pytest.approx(v[name], rel=1e-5, abs=FLOAT32)
-    # Norms are reported as they were before.
-    norms = [np.sqrt((g**2).sum()) for g in gradient.values()]
+    for kind, values in zip(("param", "m", "v"), expected, strict=True):
+        for name, value in values.items():
+            allowed = 5 * FLOAT32 * (1 + np.abs(value).max())
+            assert state[f"{kind}.{name}"] == pytest.approx(value, abs=allowed), (kind, name)
+    # Norms are reported as they were before clipping.
+    norms = [np.linalg.norm(g) for g in quadratic_gradient(START, *batch(0)).values()]
     assert trainer.collect()["grad_norms"][0] == pytest.approx(norms, rel=1e-5)
 
 
@@ -178,19 +159,6 @@ def test_a_gradient_that_lies_in_memory_otherwise_is_read_right(backend):
     )
 
 
-@pytest.mark.parametrize("order", ["C", "F"])
-def test_a_start_that_lies_in_memory_otherwise_is_read_right(backend, order):
-    """As orthogonal draws of few rows do."""
-    start = {name: np.array(value, order=order) for name, value in START.items()}
-    trainer = backend.trainer(start, quadratic(backend.ops), update_with(True))
-    for step in range(3):
-        take_step(trainer, step)
-    params, m, _ = textbook_adamw(3, True, OPTIMIZER)
-    for name in START:
-        assert trainer.state()[f"param.{name}"] == pytest.approx(params[name], abs=FLOAT32)
-        assert trainer.state()[f"m.{name}"] == pytest.approx(m[name], abs=FLOAT32)
-
-
 # --- what decays ---------------------------------------------------------------------------------
 
 MATRICES = {
@@ -204,23 +172,13 @@ PHI = {"connection.phi_pre", "connection.phi_post", "connection.phi_res"}
 @pytest.mark.parametrize(
     ("task", "variant", "expected"),
     [
-        ("tokens", "baseline", MATRICES),
         ("tokens", "mhc_demo", MATRICES),
-        ("tokens", "mhc_causal", MATRICES),
-        ("tokens", "mhc_paper", MATRICES | PHI),
         ("tokens", "mhc_scaled", MATRICES | PHI),
         ("tokens", "mhc_gated_static", MATRICES | {"connection.stream_embedding"}),
         ("tokens", "mhc_identity", MATRICES | PHI - {"connection.phi_res"}),
         ("tokens", "deepseek_v4", MATRICES | PHI | {"connection.readout_phi"}),
         ("fashion", "residual_scaled", OF_IMAGES),
-        (
-            "fashion",
-            "qwen4_exp",
-            OF_IMAGES | {f"connection.{name}" for name in ("gate_down", "gate_up", "phi_post")},
-        ),
-        ("fashion", "resnet", OF_IMAGES),
         ("fashion", "mhc_static", OF_IMAGES),
-        ("fashion", "hc_dynamic", OF_IMAGES | PHI),
     ],
 )
 def test_which_parameters_are_matrices(make_spec, task, variant, expected):
@@ -240,33 +198,6 @@ def decayed(spec):
     }
 
 
-@pytest.mark.parametrize("variant", ["mhc_paper", "mhc_gated_dynamic"])
-def test_a_step_decays_the_matrices_alone(
-    backend, make_spec, parameters_off_symmetry, first_batch, start, variant
-):
-    """Two trainings, with decay and without, differ by lr · decay · parameter after a step."""
-    changes = {"variant": variant, "wrap": "sublayer", "decay": "matrices", "lr": 0.01}
-    after = {}
-    for decay in (0.0, 0.5):
-        spec = make_spec(**changes, weight_decay=decay)
-        trainer = start(backend, spec, parameters_off_symmetry(spec))
-        trainer.step([first_batch(spec)], STEADY)
-        after[decay] = trainer.parameters()
-    for name, before in parameters_off_symmetry(spec).items():
-        share = 0.01 * 0.5 if name in decayed(spec) else 0
-        assert after[0.0][name] - after[0.5][name] == pytest.approx(share * before, abs=FLOAT32)
-
-
-@pytest.mark.parametrize("bias_correction", [True, False])
-def test_fifty_steps_with_the_default_betas(backend, bias_correction):
-    hyper = Optimizer(lr=0.01, weight_decay=0.1)
-    params, _, _ = textbook_adamw(50, bias_correction, hyper)
-    state = trained(backend, 50, bias_correction, hyper).state()
-    for name in START:
-        # Adam divides by a small √v: fifty steps of 0.01 to 0.03 carry their rounding along.
-        assert state[f"param.{name}"] == pytest.approx(params[name], abs=2e-5)
-
-
 def test_measurements_are_of_each_step_before_its_update(backend):
     trainer = trained(backend, 3)
     measured = trainer.collect()
@@ -278,19 +209,6 @@ def test_measurements_are_of_each_step_before_its_update(backend):
         assert measured["loss"][step] == pytest.approx((error**2).sum() / 2, rel=1e-5)
         norms = [np.sqrt((gradient[name] ** 2).sum()) for name in START]
         assert measured["grad_norms"][step] == pytest.approx(norms, rel=1e-5)
-
-
-@pytest.mark.parametrize("bias_correction", [True, False])
-def test_going_on_from_a_state_equals_never_having_stopped(backend, bias_correction):
-    uninterrupted = trained(backend, 8, bias_correction)
-    resumed = trainer_of(backend, bias_correction)
-    resumed.load_state(trained(backend, 5, bias_correction).state())
-    for step in range(5, 8):
-        take_step(resumed, step)
-    expected, state = uninterrupted.state(), resumed.state()
-    assert set(state) == set(expected)
-    for name in expected:
-        assert state[name].tobytes() == expected[name].tobytes(), name  # bit for bit
 
 
 def test_what_a_trainer_hands_out_is_of_its_present_and_stays(backend):
@@ -308,15 +226,6 @@ def test_what_a_trainer_hands_out_is_of_its_present_and_stays(backend):
     assert trainer.collect()["loss"].shape == (1,)  # each step once
     assert all((state[name] == before[name]).all() for name in before)
     assert int(trainer.state()["step"]) == 3
-
-
-def test_mlx_by_default_leaves_the_bias_uncorrected(connect_cpu):
-    """Where the recipe `mlx-defaults` comes from."""
-    connect_cpu("mlx")
-    import mlx.optimizers
-
-    defaults = inspect.signature(mlx.optimizers.AdamW).parameters
-    assert defaults["bias_correction"].default is False
 
 
 def test_the_learning_rate_by_hand(make_spec):
@@ -394,29 +303,6 @@ def test_one_batch_of_logits_that_are_not_finite_is_seen(backend):
         batches[k].inputs["x"][0] = np.inf
         trainer.step(batches, STEADY)
         assert not trainer.collect()["logits_finite"][0]
-
-
-@pytest.mark.parametrize("variant", ["baseline", "mhc_paper", "mhc_gated_static"])
-def test_k_batches_of_b_equal_one_batch_of_k_times_b(
-    backend, make_spec, parameters_off_symmetry, start, variant
-):
-    spec = make_spec(variant=variant, wrap="sublayer", batch_size=12, beta1=0.0, depth=2)
-    params, whole = parameters_off_symmetry(spec), tasks.load("tokens").batch(spec, 0)
-    tokens, targets = whole.inputs["tokens"], whole.targets
-    parts = [tasks.Batch({"tokens": tokens[k::3]}, targets[k::3]) for k in range(3)]
-    found = []
-    for batches in ([whole], parts):
-        trainer = start(backend, spec, params)
-        trainer.step(batches, STEADY)
-        found.append((trainer.collect(), trainer.state()))
-    (at_once, state), (in_parts, accumulated) = found
-    # Means in another order: a few roundings.
-    assert in_parts["loss"] == pytest.approx(at_once["loss"], rel=5 * FLOAT32)
-    assert in_parts["grad_norms"] == pytest.approx(at_once["grad_norms"], rel=3e-5, abs=1e-6)
-    for name in params:
-        gradient = state[f"m.{name}"]
-        size = float(np.abs(gradient).max())
-        assert accumulated[f"m.{name}"] == pytest.approx(gradient, abs=2e-5 * size + 1e-7), name
 
 
 def test_a_step_takes_its_own_batches_each_once(make_spec):

@@ -318,26 +318,39 @@ def hy_v4(*given):
     return hyper_connections(module, "HYV4", config, ("pre", "post"), 2, *given)
 
 
+QWEN4 = {
+    "hc_norm.weight": "gain",
+    "input_mix_weight_down.weight": "gate_down",
+    "input_mix_weight_up.weight": "gate_up",
+    "block_inject_weight.weight": "phi_post",
+}
+ALTUP = {
+    "router_norm.weight": "router_gain",
+    "modality_router.weight": "router",
+    "prediction_coefs.weight": "predict",
+    "correction_coefs.weight": "correct",
+}
+"""Parameters of releases by the names of ours."""
+
+
+def of_layer(p, names, k):
+    """Our parameters of function k by the names of a release, those that there are."""
+    own = {theirs: p[f"connection.{ours}"] for theirs, ours in names.items()}
+    return {theirs: value[k] for theirs, value in own.items() if k < len(value)}
+
+
 def qwen4_exp(p, x, functions):
     module, found = transformers("qwen4_exp"), Pass()
     rank = p["connection.gate_down"].shape[1]
     config = module.Qwen4ExpTextConfig(hidden_size=C, hc_lowrank=rank)
 
-    def reader(k, **more):
-        names = {
-            "hc_norm.weight": p["connection.gain"][k],
-            "input_mix_weight_down.weight": p["connection.gate_down"][k],
-            "input_mix_weight_up.weight": p["connection.gate_up"][k],
-            **more,
-        }
-        made = module.Qwen4ExpTextGatedResidual(config, use_combine=bool(more))
+    def reader(k):
+        names = of_layer(p, QWEN4, k)  # the last read writes nothing
+        made = module.Qwen4ExpTextGatedResidual(config, use_combine=k < FUNCTIONS)
         made.register_forward_pre_hook(
             lambda _, args: found.streams.append(args[0].unflatten(-1, (S, C)))
         )
         return given(made, **names)
-
-    def connected(k):
-        return reader(k, **{"block_inject_weight.weight": p["connection.phi_post"][k]})
 
     streams = x.repeat(1, 1, S)
     for k in range(0, FUNCTIONS, 2):
@@ -345,8 +358,8 @@ def qwen4_exp(p, x, functions):
             module.Qwen4ExpTextDecoderLayer,
             ple=None,
             layer_type="attention",
-            attn_hyper_connection=connected(k),
-            mlp_hyper_connection=connected(k + 1),
+            attn_hyper_connection=reader(k),
+            mlp_hyper_connection=reader(k + 1),
             self_attn=stub(found.record(functions[k]), 1),
             mlp=stub(found.record(functions[k + 1])),
         )
@@ -376,15 +389,7 @@ def altup(p, x, functions):
         layer.self_attn, layer.laurel = stub(lambda x: 0 * x, 1), stub(lambda x: (root - 1) * x)
         layer.mlp = stub(found.record(functions[k]))
         layer.post_per_layer_input_norm = stub(lambda x: 0 * x)
-        given(
-            layer.altup,
-            **{
-                "router_norm.weight": p["connection.router_gain"][k],
-                "modality_router.weight": p["connection.router"][k],
-                "prediction_coefs.weight": p["connection.predict"][k],
-                "correction_coefs.weight": p["connection.correct"][k],
-            },
-        )
+        given(layer.altup, **of_layer(p, ALTUP, k))
         layer.register_forward_pre_hook(
             lambda _, args: found.streams.append(args[0].permute(1, 2, 0, 3))
         )
@@ -664,26 +669,14 @@ def qwen4_start():
     found = started(
         module.Qwen4ExpPreTrainedModel, config, module.Qwen4ExpTextGatedResidual(config)
     )
-    names = {
-        "hc_norm.weight": "gain",
-        "input_mix_weight_down.weight": "gate_down",
-        "input_mix_weight_up.weight": "gate_up",
-        "block_inject_weight.weight": "phi_post",
-    }
-    return {ours: found[theirs] for theirs, ours in names.items()}
+    return {ours: found[theirs] for theirs, ours in QWEN4.items()}
 
 
 def altup_start():
     module = transformers("gemma3n")
     config = module.Gemma3nTextConfig(hidden_size=WIDE)
     found = started(module.Gemma3nPreTrainedModel, config, module.Gemma3nTextAltUp(config))
-    names = {
-        "router_norm.weight": "router_gain",
-        "modality_router.weight": "router",
-        "prediction_coefs.weight": "predict",
-        "correction_coefs.weight": "correct",
-    }
-    return {ours: found[theirs] for theirs, ours in names.items()}
+    return {ours: found[theirs] for theirs, ours in ALTUP.items()}
 
 
 def zaya_start():

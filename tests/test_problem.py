@@ -72,29 +72,6 @@ def test_a_batch_that_no_loss_is_defined_for_is_refused(changes, message):
     assert "\n" not in str(caught.value)
 
 
-def test_a_step_is_not_taken_with_targets_that_are_no_classes(make_spec, monkeypatch):
-    spec = make_spec()
-    own = type(tasks.load("tokens")).batch
-
-    def strange(self, spec, step):
-        batch = own(self, spec, step)
-        return replace(batch, targets=batch.targets - 100)
-
-    monkeypatch.setattr(type(tasks.load("tokens")), "batch", strange)
-    with pytest.raises(TaskError, match=r"targets from -[0-9]+ to -[0-9]+, but"):
-        Problem(spec).batches(0)
-
-
-def test_arrays_are_a_batch_again():
-    batch = Batch({"x": LOGITS, "y": WEIGHTS}, TARGETS)
-    again = Batch.of_arrays(batch.arrays(np.asarray))
-    assert set(again.inputs) == {"x", "y"}
-    assert (again.inputs["y"] == WEIGHTS).all()
-    assert again.weights is None
-    assert batch.weight == 3
-    assert replace(batch, weights=WEIGHTS).weight == 4
-
-
 def test_weights_of_zero_leave_a_position_out_of_loss_and_gradients(backend, make_spec, start):
     """A step asked of half the positions equals one on which the others stand for anything."""
     spec = make_spec(beta1=0.0, depth=2)
@@ -132,22 +109,6 @@ def test_the_exact_loss_is_over_every_sequence_once(make_spec, start, connect_cp
     assert found == pytest.approx(float(ops.cross_entropy(logits, tokens[:, 1:])), rel=1e-5)
 
 
-def test_a_name_stands_for_one_metric_only(monkeypatch):
-    fashion = type(tasks.load("fashion"))
-    other = {"exact_loss": replace(tasks.step_metrics()["test_accuracy"])}
-    monkeypatch.setattr(fashion, "step_metrics", other)
-    cached = (tasks._own, tasks.step_metrics)
-    for function in cached:
-        function.cache_clear()
-    try:
-        with pytest.raises(ValueError, match="another task has a metric 'exact_loss'"):
-            tasks.step_metrics()
-    finally:
-        monkeypatch.undo()
-        for function in cached:
-            function.cache_clear()
-
-
 @pytest.mark.parametrize("task", ["tokens", "graph", "unrolled"])
 def test_a_diverging_run_warns_of_nothing(backend, make_spec, task):
     spec = make_spec(task=task, variant="mhc_paper", lr=1e18, steps=5, depth=6)
@@ -156,15 +117,3 @@ def test_a_diverging_run_warns_of_nothing(backend, make_spec, task):
         rows = [row for chunk in train(Problem(spec), backend) for row in chunk.rows]
     assert len(rows) == 5
     assert not rows[-1]["loss"] < 2 * rows[0]["loss"]
-
-
-@pytest.mark.parametrize("size", [0.0, 1e38, np.inf, np.nan])
-def test_activations_of_any_size_are_measured_without_warnings(
-    backend, make_spec, monkeypatch, size
-):
-    inputs = [np.float32(size) * np.array([[1.0, -1.0, 2.0]], np.float32)]
-    monkeypatch.setattr(Problem, "block_inputs", lambda *_: map(backend.ops.asarray, inputs))
-    problem = Problem(make_spec())
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        problem.at_start(backend.ops, problem.initial_parameters())

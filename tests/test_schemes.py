@@ -151,7 +151,6 @@ def test_a_connection_that_a_network_cannot_take_is_refused_in_a_line(default_co
         ("tokens", "baseline", "plain"),
         ("tokens", "hc", "hc_demo"),
         ("tokens", "mhc", "mhc_demo"),
-        ("fashion", "resnet", "plain"),
         # Of 25 January, the version with published results; that of 19 January is hc_static.
         ("fashion", "hc", "hc_dynamic"),
         ("fashion", "mhc", "mhc_dynamic"),
@@ -163,98 +162,7 @@ def test_a_published_name_is_that_of_its_source(make_spec, task, published, sche
     assert found.connection == make_spec(task=task, variant=scheme).connection
 
 
-@pytest.mark.parametrize(("task", "name"), [("fashion", "baseline"), ("tokens", "resnet")])
-def test_a_published_name_of_another_network_is_refused(make_spec, task, name):
-    with pytest.raises(ConfigError, match=rf"variants\.{name}: unknown connection '{name}'"):
-        make_spec(task=task, variant=name)
-
-
 # --- composition ---------------------------------------------------------------------------------
-
-
-def first_only(**start):
-    """The start of an S-vector in Surviving Depth: 5 on the first stream."""
-    return {"on": 5.0, "off": -5.0, **start}
-
-
-WRITTEN_OUT = {
-    "mhc_demo": {
-        "kind": "streams",
-        "streams": 4,
-        "open": "copies",
-        "coefficients": "static",
-        "pre": {"kind": "row_softmax_mean", "start": {"diagonal": 1, "off_diagonal": -1}},
-        "post": {"kind": "row_softmax_sum", "start": {"diagonal": 1, "off_diagonal": -1}},
-        "H_res": {
-            "kind": "sinkhorn", "iterations": 20, "floor": 1e-12, "clip": None, "last": "columns",
-            "tau": 1, "added": 0, "start": {"diagonal": 1, "off_diagonal": -1, "noise": 0},
-        },
-        "gate": "none",
-        "close": "mean",
-    },
-    "mhc_static": {
-        "kind": "streams",
-        "open": {"kind": "first_only"},
-        "pre": {"kind": "softmax", "start": {"on": 5}},
-        "post": {"kind": "softmax", "start": {"on": 5}},
-        "H_res": {
-            "kind": "sinkhorn", "floor": 0, "added": 1e-6, "start": {"diagonal": 4, "noise": 0.05},
-        },
-        "gate": {"kind": "learned", "start": 0.01},
-        "close": {"kind": "readout", "map": {"kind": "softmax", "start": {"on": 5}}},
-    },
-    "mhc_dynamic": {
-        "kind": "streams",
-        "open": "first_only",
-        "coefficients": {"kind": "dynamic", "alpha": 0.01, "eps": 1e-6},
-        "pre": {"kind": "sigmoid", "start": first_only()},
-        "post": {"kind": "sigmoid", "scale": 2, "start": first_only()},
-        "H_res": {
-            "kind": "sinkhorn", "clip": 10, "floor": 0, "added": 1e-6,
-            "start": {"diagonal": 5, "off_diagonal": -5, "noise": 0.01},
-        },
-        "close": {"kind": "readout", "map": {"kind": "sigmoid", "start": first_only(stream=0)}},
-    },
-    "mhc_causal": {
-        "kind": "causal",
-        "constraint": {
-            "kind": "sinkhorn", "iterations": 20, "floor": 0, "added": 1e-6,
-            "start": {"diagonal": 4, "off_diagonal": 0, "noise": 0.05},
-        },
-        "added": 1e-6,
-    },
-    "mhc_paper": {
-        "kind": "streams",
-        "open": "copies",
-        "coefficients": {"kind": "dynamic", "alpha": 0.01, "phi": 0.02, "eps": 1e-6},
-        "pre": {"kind": "sigmoid", "scale": 1, "added": 0},
-        "post": {"kind": "sigmoid", "scale": 2},
-        "H_res": {"kind": "sinkhorn", "iterations": 20, "last": "rows"},
-        "close": "sum",
-    },
-    "krom_hc": {
-        "kind": "streams",
-        "coefficients": {"kind": "dynamic", "phi": 0},
-        "pre": {"kind": "sigmoid", "start": {"on": 1, "off": -1, "stream": "cycle"}},
-        "post": {
-            "kind": "sigmoid", "scale": 2, "start": {"on": 1, "off": -1, "stream": "cycle"},
-        },
-        "H_res": {"kind": "kronecker", "start": {"on": 0, "off": -8}},
-        "close": "sum",
-    },
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("task", naive.NETWORKS)
-@pytest.mark.parametrize("scheme", WRITTEN_OUT)
-def test_a_row_written_out_is_the_named_scheme(make_spec, first_batch, oracle_loss, task, scheme):
-    named = make_spec(task=task, variant=scheme, batch_size=2)
-    written = make_spec(task=task, variant="own", connection=WRITTEN_OUT[scheme], batch_size=2)
-    ours, theirs = (parameters_of(spec) for spec in (written, named))
-    assert list(ours) == list(theirs)
-    assert all((ours[name] == theirs[name]).all() for name in theirs)
-    batch = first_batch(named)
-    assert oracle_loss(written, ours, batch) == oracle_loss(named, theirs, batch)
 
 
 def differences(a, b, path=""):
@@ -271,20 +179,7 @@ def differences(a, b, path=""):
     ("task", "base", "change", "expected"),
     [
         ("tokens", "mhc", {"H_res": {"iterations": 1}}, {"H_res.iterations": (20, 1)}),
-        ("fashion", "mhc", {"H_res": {"iterations": 1}}, {"H_res.iterations": (20, 1)}),
-        (
-            "fashion", "mhc_causal", {"constraint": {"added": 1e-3}},
-            {"constraint.added": (1e-6, 1e-3)},
-        ),
         ("tokens", "mhc", {"close": "sum"}, {"close.kind": ("mean", "sum")}),
-        ("tokens", "mhc", {"streams": 2}, {"streams": (4, 2)}),
-        (
-            "tokens", "mhc", {"gate": "learned"},
-            {
-                "gate.kind": ("none", "learned"), "gate.start": (None, 0.01),
-                "gate.noise": (None, False),
-            },
-        ),
         (  # of another kind: none of the old settings stays
             "fashion", "mhc", {"H_res": {"kind": "exp"}},
             {
@@ -308,136 +203,35 @@ def test_settings_over_a_name_change_nothing_else(make_spec, task, base, change,
     assert found == {f"connection.{key}": value for key, value in expected.items()}
 
 
-@pytest.mark.parametrize("base", ["mhc_demo", "mhc_dynamic"])
-def test_a_gate_leaves_the_identity_at_zero_and_the_matrix_at_one(
-    make_spec, parameters_off_symmetry, first_batch, oracle_forward, base
-):
-    def logits(connection, **changes):
-        spec = make_spec(variant="own", connection={"connection": base, **connection})
-        assert ("connection.gate" in parameters_of(spec)) == ("gate" in connection)
-        params = {**parameters_off_symmetry(ungated), **changes}
-        return oracle_forward(spec, params, first_batch(spec).inputs).logits
-
-    ungated = make_spec(variant=base)
-    unit = np.full((3, 4, 4), -1e3) + 2e3 * np.eye(4)  # exp and Sinkhorn make this the identity
-    name = "connection.H_res" if base == "mhc_demo" else "connection.b_res"
-    gate = {"gate": "learned"}
-    wide = {"H_res": {"clip": 500.0, "added": 0.0}}
-    shut, half, open_ = (
-        logits(gate, **{"connection.gate": np.full(3, g, np.float32)}) for g in (-40.0, 0.0, 40.0)
-    )
-    assert open_ == pytest.approx(logits({}), abs=1e-9)
-    assert shut == pytest.approx(logits(wide, **{name: unit}), abs=1e-9)
-    assert np.abs(half - open_).max() > 1e-5
-    assert np.abs(half - shut).max() > 1e-5
-
-
-def test_the_sum_of_streams_is_S_times_their_mean(make_spec, parameters_off_symmetry):
-    x = np.random.default_rng(0).standard_normal((2, 16))
-    layers = [np.tanh] * 3
-
-    def closed(close, base):
-        connection = {"connection": base, "close": close}
-        spec = make_spec(variant="own", connection=connection)
-        params = parameters_off_symmetry(spec)
-        output, mixed = through_layers(NumpyOps(), connection_at(spec), params, x, layers)
-        return output, mixed.streams
-
-    for base in ("mhc_demo", "mhc_paper"):
-        (mean, streams), (total, same) = closed("mean", base), closed("sum", base)
-        assert (streams == same).all()
-        assert mean == pytest.approx(sum(streams) / 4)
-        assert total == pytest.approx(sum(streams))
-
-
-@pytest.mark.parametrize("base", ["hc_static", "hc_dynamic"])
-def test_every_map_to_weights_serves_in_every_place(
-    make_spec, parameters_off_symmetry, first_batch, oracle_loss, base
-):
-    def loss(**changes):
-        spec = make_spec(variant="own", connection={"connection": base, **changes})
-        return oracle_loss(spec, parameters_off_symmetry(spec), first_batch(spec))
-
-    losses = [loss()]
-    for kind in ("softmax", "sigmoid", "row_softmax_mean", "row_softmax_sum"):
-        for place in ({"pre": kind}, {"post": kind}, {"close": {"kind": "readout", "map": kind}}):
-            losses.append(loss(**place))
-    assert np.isfinite(losses).all()
-    # A softmax where there was one already, but for its start, is all that may change nothing.
-    assert len(set(losses)) >= len(losses) - 3
-
-
 @pytest.mark.parametrize(
     ("connection", "message"),
     [
         ({"pre": {"kind": "softmax", "start": {"stream": 4}}}, "pre.start.stream is 4, but"),
-        (
-            {"close": {"kind": "readout", "map": {"kind": "raw", "start": {"stream": "cycle"}}}},
-            "close.map.start.stream: cycle is for layers",
-        ),
-        ({"pre": {"kind": "raw", "start": {"stream": -1}}}, "pre.start.stream: must be a whole"),
         ({"connection": 5}, "connection must be a name, or settings, but is 5"),
         ({"connection": {"kind": 5}}, "unknown kind of connection '5'"),
+        ({"connection": "resnet"}, "unknown connection 'resnet'"),
         ({"gate": "learnt"}, "gate: unknown gate 'learnt'; did you mean 'learned'?"),
         ({"H_rse": "exp"}, "unknown key 'H_rse'; did you mean 'H_res'?"),
+        ({"streams": 0}, "streams: input should be greater than 0"),
         # What cannot exist, with what would do.
-        (
-            {"streams": 6, "H_res": "kronecker"},
-            "H_res: kronecker: 6 is not a power of two; take 4 or 8 streams",
-        ),
+        ({"streams": 6, "H_res": "kronecker"}, "6 is not a power of two; take 4 or 8 streams"),
         (
             {"streams": 8, "H_res": "permutations"},
-            "H_res: permutations: 8 streams have 40320 permutations; take at most 5",
+            "8 streams have 40320 permutations; take at most",
         ),
         ({"H_res": {"iterations": 0}}, "H_res.iterations: input should be greater than 0"),
-        ({"H_res": {"tau": 0}}, "H_res.tau: input should be greater than 0"),
-        ({"H_res": {"kind": "log_sinkhorn", "tau": 0}}, "H_res.tau: input should be greater"),
-        ({"H_res": {"last": "row"}}, "H_res.last: "),
-        ({"H_res": {"floor": -1e-9}}, "H_res.floor: "),
-        ({"H_res": {"added": "much"}}, "H_res.added: "),
-        ({"H_res": {"kind": "circulant", "gamma": 1.5}}, "H_res.gamma: "),
-        ({"H_res": {"kind": "cayley", "alpha": 0}}, "H_res.alpha: input should be greater than 0"),
-        ({"H_res": "sinkhron"}, "H_res: unknown constraint 'sinkhron'; did you mean 'sinkhorn'?"),
         ({"H_res": {"kind": "exp", "iterations": 5}}, "H_res: unknown key 'iterations'"),
-        ({"H_res": {"start": {"on": 1}}}, "H_res.start: unknown key 'on'"),
+        ({"H_res": "sinkhron"}, "H_res: unknown constraint 'sinkhron'; did you mean 'sinkhorn'?"),
         ({"open": "copy"}, "open: unknown expansion 'copy'; did you mean 'copies'?"),
-        ({"open": {"kind": "copies", "scale": 1}}, "open: unknown key 'scale'"),
-        ({"coefficients": "dynamics"}, "coefficients: unknown kind of coefficients 'dynamics'"),
         ({"coefficients": {"kind": "dynamic", "phi": -1}}, "coefficients.phi: "),
-        (
-            {"coefficients": "dynamic_per_stream", "pre": "raw", "post": "raw",
-             "H_res": "kronecker"},
-            "H_res: kronecker has no logits of each stream, which coefficients: "
-            "dynamic_per_stream needs; take coefficients: dynamic",
-        ),
-        (
-            {"coefficients": "dynamic_per_stream"},
-            "pre: row_softmax_mean has no logits of each stream",
-        ),
-        ({"streams": 0}, "streams: input should be greater than 0"),
+        ({"coefficients": "dynamic_per_stream"}, "row_softmax_mean has no logits of each stream"),
         # What needs weights that depend on the streams.
         ({"read": "late"}, "read: late needs weights that depend on the streams; take coeff"),
         ({"close": "last_pre"}, "close: last_pre needs weights that depend on the streams; take"),
-        (
-            {"close": {"kind": "readout", "coefficients": "dynamic"}},
-            "close.coefficients: dynamic needs weights that depend on the streams; take coeff",
-        ),
-        (
-            {
-                "coefficients": "dynamic",
-                "close": {
-                    "kind": "readout", "map": "row_softmax_mean",
-                    "coefficients": "dynamic_per_stream",
-                },
-            },
-            "close.map: row_softmax_mean has no logits of each stream, which",
-        ),
-        ({"read": "early"}, "read: "),
-        ({"connection": "qwen4_exp", "streams": 1}, "streams: input should be greater than or eq"),
         ({"connection": "qwen4_exp", "rank": 1e300}, "rank: input should be less than or equal"),
         ({"connection": "scaled", "scale": "depths"}, "scale: unknown scale 'depths'; did you"),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_in_a_connection_is_refused_in_a_line(make_spec, connection, message):
     """`mhc` is the demo's scheme here, with static coefficients and 4 streams."""
     with pytest.raises(ConfigError) as caught:
@@ -449,28 +243,14 @@ def test_a_mistake_in_a_connection_is_refused_in_a_line(make_spec, connection, m
 
 # --- recipes --------------------------------------------------------------------------------------
 
+PARTS = ("embedding", "attention", "bias_correction", "linear", "outputs", "head")
 RECIPES_BY_HAND = {
-    "mlx-defaults": {
-        "embedding": "inverse_sqrt_width", "attention": "linear", "bias_correction": False,
-        "linear": "uniform", "outputs": "linear", "head": "linear",
-    },
-    "torch-defaults": {
-        "embedding": "unit", "attention": "packed_xavier", "bias_correction": True,
-        "linear": "uniform", "outputs": "linear", "head": "linear",
-    },
-    "unit-variance": {
-        "embedding": "unit", "attention": "linear", "bias_correction": True,
-        "linear": "normal", "outputs": "scaled", "head": "linear",
-    },
-    "nanochat": {
-        "embedding": "unit", "attention": "linear", "bias_correction": True,
-        "linear": "uniform_unit", "outputs": "zero", "head": "small",
-    },
-}  # fmt: skip
-
-
-BLOCKS = ("block.qkv.weight", "block.attention_out.weight", "block.up.weight", "block.down.weight")
-LINEAR = (*BLOCKS, "head.weight")
+    "mlx-defaults": ("inverse_sqrt_width", "linear", False, "uniform", "linear", "linear"),
+    "torch-defaults": ("unit", "packed_xavier", True, "uniform", "linear", "linear"),
+    "unit-variance": ("unit", "linear", True, "normal", "scaled", "linear"),
+    "nanochat": ("unit", "linear", True, "uniform_unit", "zero", "small"),
+}
+RECIPES_BY_HAND = {n: dict(zip(PARTS, v, strict=True)) for n, v in RECIPES_BY_HAND.items()}
 
 
 @pytest.mark.parametrize("name", RECIPES_BY_HAND)
@@ -478,28 +258,6 @@ def test_a_recipe_written_as_its_settings_is_the_named_one(make_spec, name):
     named, written = make_spec(recipe=name), make_spec(recipe=RECIPES_BY_HAND[name])
     assert named == written
     assert named.hash() == written.hash()
-
-
-@pytest.mark.parametrize(
-    ("part", "value", "moves"),
-    [
-        ("embedding", "unit", {"embedding.token"}),
-        (
-            "attention", "packed_xavier",
-            {"block.qkv.weight", "block.qkv.bias", "block.attention_out.bias"},
-        ),
-        ("bias_correction", True, set()),
-        ("linear", "normal", {*LINEAR, *(name.replace("weight", "bias") for name in BLOCKS)}),
-        ("linear", "uniform_unit", {*LINEAR, *(name.replace("weight", "bias") for name in BLOCKS)}),
-        ("outputs", "scaled", {"block.attention_out.weight", "block.down.weight"}),
-        ("outputs", "zero", {"block.attention_out.weight", "block.down.weight"}),
-        ("head", "small", {"head.weight"}),
-    ],
-)  # fmt: skip
-def test_each_part_of_a_recipe_moves_its_own_parameters(make_spec, part, value, moves):
-    mlx = RECIPES_BY_HAND["mlx-defaults"]
-    a, b = (parameters_of(make_spec(recipe=r)) for r in (mlx, {**mlx, part: value}))
-    assert {name for name in a if (a[name] != b[name]).any()} == moves
 
 
 # --- the learned mixing is what the forward pass applies ------------------------------------------
@@ -552,22 +310,15 @@ def test_the_matrices_of_static_streams_are_those_applied(
 
 
 @pytest.mark.parametrize("scheme", ["hc_causal", "mhc_causal"])
-def test_the_matrices_of_a_causal_connection_are_those_applied(
+def test_the_matrices_of_a_causal_connection_are_those_of_the_textbook(
     make_spec, parameters_off_symmetry, scheme
 ):
     spec = make_spec(variant=scheme, depth=9)
     params = parameters_off_symmetry(spec)
-    connection, kept = connection_at(spec), matrices_of(spec, params)
-    # Every state is a unit vector of its own: a layer with a residual of its own returns it.
-    read, _, output = journey(connection, params, 9)
-    for i in range(9):
-        assert read[i][:9] == pytest.approx(kept["weights"][i], abs=1e-14)
-        prefix = kept["mixing"][i, : i + 1]
-        assert read[i][: i + 1] == pytest.approx(prefix / (sum(prefix) + 1e-6), abs=1e-14)
-    assert (output == np.eye(10)[9]).all()
-
-
-@pytest.mark.parametrize("scheme", ["plain", "hc_dynamic", "mhc_dynamic", "hc_paper", "krom_hc"])
-def test_others_have_no_matrices_to_keep(make_spec, scheme):
-    spec = make_spec(variant=scheme)
-    assert matrices_of(spec, parameters_of(spec)) == {}
+    exact, kept = naive.connection_of(params), matrices_of(spec, params)
+    mixing = np.exp(exact["mixing"].astype(float))
+    if scheme == "mhc_causal":
+        mixing = naive.sinkhorn(mixing, floor=0, added=1e-6)
+    weights = naive.causal_weights(scheme, {"mixing": exact["mixing"].astype(float)})
+    assert kept["mixing"] == pytest.approx(mixing, abs=1e-14)
+    assert kept["weights"] == pytest.approx(weights, abs=1e-14)

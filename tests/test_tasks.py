@@ -5,9 +5,10 @@ import math
 import numpy as np
 import pytest
 
+import naive
 from fathom import tasks
 from fathom.backends.numpy import NumpyOps
-from fathom.settings import Settings
+from fathom.settings import ConfigError, Settings
 from param_helpers import parameters_of
 
 tokens = tasks.load("tokens")
@@ -27,6 +28,44 @@ def test_a_task_is_found_by_its_name_and_offers_all_that_is_asked(name):
     assert issubclass(task.Model, Settings)
     assert "mhc" in task.Network.names
     assert isinstance(shown, tasks.Presentation)
+
+
+REFUSED = [
+    ("tokens", {"decay": "weights"}, "optimizer.decay: "),
+    ("tokens", {"clip": 0}, "optimizer.clip: input should be greater than 0"),
+    ("tokens", {"muon": {"momentum": 1}}, "optimizer.muon.momentum: "),
+    ("tokens", {"muon": {"rate": 1}}, "optimizer.muon: unknown key 'rate'"),
+    ("tokens", {"final_share": 0}, "optimizer.final_share: "),
+    ("tokens", {"accumulate": 0}, "accumulate: "),
+    ("tokens", {"evaluate_every": 4}, "evaluate_every is 4 of 3 steps; it must not be above steps"),
+    ("tokens", {"positions": "rotary", "width": 12, "heads": 4}, "rotary positions turn pairs"),
+    ("tokens", {"logit_cap": 0}, "model.logit_cap: "),
+    ("tokens", {"activation": "relu"}, "model.activation: "),
+    ("text", {"validation_windows": 0}, "model.validation_windows: "),
+    ("text", {"vocab": 65}, "the corpus has 84 distinct"),
+    ("graph", {"edge_signal": -1.6}, "it must lie between -1.581 and 1.581"),
+    ("graph", {"degree": 9, "nodes": 10}, "degree 9 asks for probabilities above 1"),
+    ("graph", {"features": 1}, "features 1 must be at least communities, 2"),
+    ("graph", {"labelled": 0.01}, "labelled 0.01 is 0 of 12 nodes"),
+    ("unrolled", {"kind": "listops", "symbols": 8}, "symbols: listops has its 10 digits; leave"),
+    ("unrolled", {"kind": "recall", "pairs": 11}, "pairs is 11, but keys are distinct and there"),
+    ("unrolled", {"kind": "recall", "depth": 8}, "variants.mhc: depth 8 is the number of time"),
+    ("recall", {"length": 16}, "make it a multiple of 3"),
+    ("recall", {"vocab": 15}, "make it even, and 8 or more"),
+    ("recall", {"vocab": 12, "length": 3}, "only 30 sequences with pairs: 1, and 512 are held out"),
+    ("state", {"group": "S5"}, "group: input should be 'S3', 'A4'"),
+    ("state", {"length": 4}, "there are 1296 words of length 4"),
+    ("flow", {"density": "two_moon"}, "did you mean 'two_moons'"),
+]
+
+
+@pytest.mark.parametrize(("task", "changes", "message"), REFUSED)
+def test_a_spec_that_cannot_be_is_refused_in_a_line(make_spec, task, changes, message):
+    with pytest.raises(ConfigError) as caught:
+        make_spec(task=task, **changes)
+    assert str(caught.value).startswith("config: studies.small")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_each_sequence_counts_up_modulo_the_vocabulary_and_targets_go_on(make_spec):
@@ -61,28 +100,33 @@ def test_a_batch_depends_on_seed_and_step_alone(make_spec, name, sizes):
             assert (value != other[key]).any(), key
 
 
-@pytest.mark.parametrize("other", [{"seed": 4, "step": 18}, {"seed": 5, "step": 17}])
-def test_another_seed_or_step_is_another_batch(make_spec, other):
-    inputs, _ = batch(make_spec(seed=4, batch_size=32), 17)
-    others, _ = batch(make_spec(seed=other["seed"], batch_size=32), other["step"])
-    # Of 32 starts among 32 tokens about one agrees by chance; six would be rarer than 1 in 1000.
-    assert (inputs[:, 0] == others[:, 0]).sum() < 6
-
-
-def test_starts_are_uniform(make_spec):
-    spec = make_spec(vocab=32, batch_size=64)
-    starts = np.concatenate([batch(spec, step)[0][:, 0] for step in range(200)])
-    expected = len(starts) / 32
-    chi_square = ((np.bincount(starts, minlength=32) - expected) ** 2 / expected).sum()
-    # 31 degrees of freedom: mean 31, standard deviation 7.9. Six of those above, or far too
-    # even (below 8), would be a fault and not chance.
-    assert 8 < chi_square < 31 + 6 * math.sqrt(2 * 31)
-
-
 @pytest.mark.parametrize(("vocab", "nats"), [(256, 5.545), (64, 4.159)])
 def test_chance_loss_is_ln_v(make_spec, vocab, nats):
     # The source prints 5.54 for V = 256.
     assert tokens.chance_loss(make_spec(vocab=vocab)) == pytest.approx(nats, abs=5e-4)
+
+
+@pytest.mark.parametrize(
+    ("task", "variant", "changes"),
+    [
+        ("text", "mhc_gated_dynamic", {"length": 6, "width": 8}),
+        ("state", "mhc_paper", {"depth": 1, "length": 5}),
+        ("recall", "hc_demo", {"depth": 1, "length": 6}),
+    ],
+)
+def test_transformers_equal_the_textbook_and_backends_the_oracle(
+    make_spec, parameters_off_symmetry, oracle_loss, first_batch, check_first_step,
+    task, variant, changes,
+):  # fmt: skip
+    sizes = {"beta1": 0.0, "batch_size": 2, "wrap": "sublayer", **changes}
+    spec = make_spec(task=task, variant=variant, **sizes)
+    params = parameters_off_symmetry(spec)
+    batch = first_batch(spec) if task == "text" else tasks.load(task).batch(spec, 0)
+    logits = naive.transformer(spec.variant, spec, params, batch.inputs["tokens"])
+    asked = slice(None) if batch.weights is None else batch.weights == 1
+    expected = naive.cross_entropy(logits[asked], batch.targets[asked])
+    assert oracle_loss(spec, params, batch) == pytest.approx(expected, rel=1e-11)
+    check_first_step(spec, batch)
 
 
 # --- what is measured of the untrained network ----------------------------------------------------

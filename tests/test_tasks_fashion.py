@@ -167,21 +167,6 @@ def test_augmentation_moves_pictures_by_up_to_two_pixels_each_way(files):
     assert set(found) == {(down, right) for down in range(-2, 3) for right in range(-2, 3)}
 
 
-def test_pictures_of_a_batch_move_differently_and_steps_too(files):
-    spec = spec_of(seed=2, augment=True)
-    assert len(set(translations(spec, 0))) > 1
-    assert translations(spec, 0) != translations(spec, 1)
-    assert translations(spec, 0) != translations(spec, PER_EPOCH)  # the same place, an epoch later
-    assert translations(spec, 0) != translations(spec_of(seed=3, augment=True), 0)
-
-
-def test_what_moves_in_is_black_before_it_is_normalised(files):
-    augmented, _ = batch(spec_of(seed=2, augment=True), 0)
-    both, _ = batch(spec_of(seed=2, augment=True, normalise=True), 0)
-    exact = (augmented.astype(np.float64) - 0.2860) / 0.3530
-    np.testing.assert_allclose(both, exact, rtol=0, atol=1e-6)
-
-
 # --- the test set --------------------------------------------------------------------------------
 
 
@@ -201,19 +186,6 @@ def test_the_test_set_is_normalised_but_never_augmented(files):
     np.testing.assert_allclose(prepared, exact, rtol=0, atol=1e-6)
 
 
-def test_chance_loss_is_ln_10():
-    assert task.chance_loss(spec_of()) == pytest.approx(math.log(10))
-    assert task.chance_loss(spec_of()) == pytest.approx(2.302585, abs=1e-6)
-
-
-def test_without_the_files_one_line_says_how_to_get_them(monkeypatch, tmp_path):
-    monkeypatch.setenv("FATHOM_DATA", str(tmp_path))
-    with pytest.raises(DataError) as caught:
-        batch(spec_of(), 0)
-    assert str(caught.value).startswith(f"{tmp_path / 'fashion-mnist'}: lacks 4 of 4 files")
-    assert str(caught.value).endswith("; run: fathom fetch")
-
-
 # --- dropout --------------------------------------------------------------------------------------
 
 
@@ -229,10 +201,6 @@ def test_dropout_keeps_its_share_and_the_same_for_every_backend(files):
     for other in (task.batch(spec, 1), task.batch(spec_of(depth=40, seed=1), 0)):
         # Independent masks agree in 0.9² + 0.1² of all places.
         assert (other.inputs["keep"] == keep).mean() == pytest.approx(0.82, abs=0.01)
-
-
-def test_without_dropout_a_batch_has_images_alone(files):
-    assert set(task.batch(spec_of(dropout=0.0), 0).inputs) == {"images"}
 
 
 # --- what is measured of the trained network ------------------------------------------------------
@@ -254,23 +222,6 @@ def test_accuracy_is_the_share_of_test_images_named_rightly(
     assert fashion.test_accuracy(end_of(spec, params)) == 0
 
 
-def test_accuracy_is_measured_image_by_image_and_without_dropout(
-    files, make_spec, monkeypatch, oracle_forward, parameters_off_symmetry
-):
-    spec = make_spec(task="fashion", variant="resnet", depth=1, dropout=0.5)
-    params = parameters_off_symmetry(spec)
-    images, _ = fashion.test_set(spec)
-    images = np.stack([scale * images[i] for i, scale in enumerate((0.1, 1, 9))])
-    logits = [oracle_forward(spec, params, {"images": image[None]}).logits[0] for image in images]
-    params["head.bias"] -= np.mean(logits, axis=0).astype(np.float32)  # so that they differ
-    named = np.array([(row - np.mean(logits, axis=0)).argmax() for row in logits])
-    assert named[0] != named[2]
-    labels = np.array([named[0], (named[1] + 1) % 10, (named[2] + 1) % 10])
-    assert labels[2] != named[0]
-    monkeypatch.setattr(fashion, "test_set", lambda spec: (images, labels))
-    assert fashion.test_accuracy(end_of(spec, params)) == pytest.approx(1 / 3)
-
-
 def test_errors_of_the_causal_mixing_by_hand(make_spec):
     spec = make_spec(task="fashion", variant="hc_causal", depth=2)
     params = parameters_of(spec)
@@ -281,12 +232,6 @@ def test_errors_of_the_causal_mixing_by_hand(make_spec):
     params["connection.mixing"][:] = np.log([[1.0, 0.75], [0.5, 0.5]])
     found = {name: task.step_metrics[name].compute(end_of(spec, params)) for name in ERRORS}
     assert found == pytest.approx({"mixing_row_error": 0.75, "mixing_column_error": 0.5})
-
-
-def test_other_connections_have_no_such_errors(make_spec):
-    spec = make_spec(task="fashion", variant="mhc_static")
-    end = end_of(spec, parameters_of(spec))
-    assert [task.step_metrics[name].compute(end) for name in ERRORS] == [None, None]
 
 
 ERRORS = ("mixing_row_error", "mixing_column_error")

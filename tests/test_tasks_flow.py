@@ -4,15 +4,12 @@ import math
 from functools import partial
 
 import numpy as np
-import pandas as pd
 import pytest
 
 import naive
 from fathom import tasks
 from fathom.backends.numpy import NumpyOps
-from fathom.config import ConfigError
 from fathom.metrics import outcome
-from fathom.report.figures import draw_figures, figures_of_study, find, left_out, panels
 from fathom.report.samples import draw_samples
 from fathom.tasks import flow
 from param_helpers import end_of
@@ -86,31 +83,12 @@ def test_the_exact_velocity_at_both_ends(name):
     assert at(velocity, *points, time=1) == pytest.approx(np.array(points))
 
 
-def test_no_field_comes_nearer_than_the_exact_velocity():
-    """Whatever is left of x_1 − x_0 is orthogonal to functions of x_t and t."""
-    density, rng = flow.density_of("two_moons"), np.random.default_rng(3)
-    times = rng.random((100_000, 1))
-    points, velocities = flow.on_the_way(density, times, rng)
-    left = velocities - density.velocity(points, times)
-    for direction in (np.ones_like(points), points, np.sin(3 * points), times * points):
-        products = (left * direction).sum(axis=1)
-        assert abs(products.mean()) < 4.5 * products.std() / math.sqrt(len(products))
-
-
 def test_spread_points_have_the_noise_s_share_in_every_circle():
     points = flow.spread_normal(400)
     radii = np.sort(np.hypot(*points.T))
     assert 1 - np.exp(-(radii**2) / 2) == pytest.approx((np.arange(400) + 0.5) / 400)
     assert points.mean(axis=0) == pytest.approx([0, 0], abs=0.01)  # by chance it would be 0.05
     assert np.cov(points.T) == pytest.approx(np.eye(2), abs=0.02)
-
-
-def test_spread_points_of_a_density_belong_to_its_centres_alike():
-    density = flow.density_of("eight_gaussians")
-    points = density.spread(100)
-    assert points.shape == (8 * 13, 2)
-    means = points.reshape(8, 13, 2).mean(axis=1)
-    assert means == pytest.approx(density.centres, abs=density.deviation / 4)
 
 
 # --- batches and the loss ------------------------------------------------------------------------
@@ -149,36 +127,6 @@ def test_what_has_learned_nothing_does_not_move(spec_of):
     found = flow.excess_loss(end_of(spec, still))
     assert found == pytest.approx(flow.SCORE.chance(spec))
     assert outcome(False, flow.SCORE, found, flow.SCORE.chance(spec)) == "at chance"
-
-
-def test_the_loss_in_another_unit_than_nats(spec_of):
-    assert tasks.score_of("flow", "training_loss").unit == "squared distance per point"
-    assert tasks.score_of("tokens", "training_loss").unit == "nats per token"
-    for name, unit in (("flow", "squared distance"), ("text", "nats")):
-        rows = pd.DataFrame({"loss_unit": [tasks.presentation(name).loss_unit] * 2})
-        assert panels.step_label("loss", rows) == f"loss ({unit})"
-        assert panels.run_label("loss_min", rows).startswith(f"loss ({unit}):")
-        assert unit not in panels.step_label("grad_norm", rows)
-    assert not math.isfinite(rows_diverge(spec_of()))
-
-
-def rows_diverge(spec):
-    """The last loss of a run that the task calls diverged."""
-    rows = [{"loss": 3.0}, {"loss": math.inf}]
-    assert task.diverged(rows)
-    assert not task.diverged(rows[:1])
-    return rows[-1]["loss"]
-
-
-def test_an_unknown_density_is_refused_in_one_line():
-    study = {
-        "task": "flow", "recipe": "unit-variance", "variants": ["baseline"], "depths": [1],
-        "backends": ["torch"], "seeds": [0], "steps": 1, "batch_size": 1,
-        "model": {"density": "two_moon", "width": 4, "hidden": 4}, "optimizer": {"lr": 0.1},
-    }  # fmt: skip
-    with pytest.raises(ConfigError, match="did you mean 'two_moons'") as caught:
-        check_config({"studies": {"s": study}})
-    assert "\n" not in str(caught.value)
 
 
 # --- measures ------------------------------------------------------------------------------------
@@ -227,17 +175,6 @@ def test_norms_of_a_repeated_flow_by_hand():
     assert first == pytest.approx(math.sqrt(math.pi / 2), rel=1e-3)  # E|x| of N(0, I)
     expected = [first * 1.05 ** (20 * time) for time in range(11)]
     assert list(found.values()) == pytest.approx(expected, rel=1e-5)  # points are float32
-
-
-def test_what_is_measured_of_a_network_is_along_the_documented_places(
-    spec_of, parameters_off_symmetry
-):
-    spec = spec_of(depth=1, width=4, hidden=4)
-    trained = end_of(spec, parameters_off_symmetry(spec))
-    by_steps = flow.energy_distance_by_steps(trained)
-    assert list(by_steps) == [1, 2, 5, 10, 20, 50, 100]
-    assert by_steps[20] == flow.energy_distance(trained)
-    assert list(flow.norm_by_time(trained)) == list(range(11))
 
 
 # --- the network ---------------------------------------------------------------------------------
@@ -292,49 +229,3 @@ def test_samples_are_drawn_from_the_weights_of_the_first_seed(kept):
     expected = flow.integrate(field, flow.start_points(1024), 20)
     assert drawn[1].samples.generated == pytest.approx(expected)
     assert drawn[1].samples.true.shape == (1024, 2)
-
-
-def test_the_picture_has_a_panel_of_the_density_and_one_of_every_run(kept):
-    config, folder = kept
-    drawn = draw_samples(config.cells(), folder)
-    page = draw_figures([find("samples")], "s on torch", samples=drawn)["samples"]
-    shown = [ax.get_title().split("\n")[0] for ax in page.axes]
-    assert shown == ["the density", "baseline, 1 layer", "baseline, 2 layers"]
-    for ax, one in zip(page.axes[1:], drawn, strict=True):
-        (points,) = ax.lines
-        assert (points.get_xydata() == one.samples.generated).all()
-    (empty,) = draw_figures([find("samples")], "s on torch", samples=[]).values()
-    assert "keeps its weights" in empty.axes[0].texts[0].get_text()
-
-
-@pytest.mark.parametrize("weights", [True, False])
-def test_there_is_no_picture_of_runs_that_keep_no_weights(kept, weights):
-    config, _ = kept
-    study = {**config.model_dump()["studies"]["s"], "weights": weights}
-    config = check_config({"studies": {"s": study}})
-    assert ("samples" in [one.name for one in figures_of_study(config, "s")]) == weights
-    assert ("samples" in left_out(config, "s")) != weights
-
-
-def test_weights_that_cannot_be_read_are_refused_with_their_file(kept):
-    config, folder = kept
-    cell = min(config.cells())
-    file = folder / cell.path() / "weights.safetensors"
-    file.write_bytes(b"no tensors")
-    with pytest.raises(ConfigError, match="train its cell again") as caught:
-        draw_samples(config.cells(), folder)
-    assert str(file) in str(caught.value)
-
-
-def test_the_exact_velocity_is_drawn_once_in_every_panel():
-    rows = [
-        {"variant": v, "depth": 2, "seed": seed, "metric": metric, "at": at, "value": value}
-        for v, seed in (("hc", 0), ("hc", 1), ("mhc", 0))
-        for metric, values in (("norm_by_time", (1.0, 3.0)), ("exact_norm_by_time", (1.0, 2.0)))
-        for at, value in enumerate(values)
-    ]
-    (page,) = draw_figures([find("drift")], "s", profiles=pd.DataFrame(rows)).values()
-    (ax,) = page.axes
-    dotted = [line for line in ax.lines if line.get_linestyle() == ":"]
-    assert [line.get_xydata().tolist() for line in dotted] == [[[0, 1], [1, 2]]]
-    assert len(ax.lines) == 1 + 2

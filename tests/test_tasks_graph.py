@@ -4,18 +4,13 @@ import itertools
 import math
 
 import numpy as np
-import pandas as pd
 import pytest
 
 import naive
 from fathom import tasks
 from fathom.backends.numpy import NumpyOps
-from fathom.config import ConfigError
 from fathom.models.belief_propagation import log_marginals
-from fathom.report.figures import draw_figures, find
-from fathom.settings import validate
 from fathom.tasks import graph as module
-from fathom.train import train
 from param_helpers import end_of, parameters_of
 
 task = tasks.load("graph")
@@ -187,15 +182,6 @@ def test_held_out_graphs_are_the_same_for_every_seed_and_no_training_has_them(sp
         assert (trained != first[0].inputs["nodes"]).any(axis=(1, 2)).all()
 
 
-def test_evaluations_take_all_held_out_graphs_a_few_at_once(spec_on, monkeypatch):
-    whole = list(module.held_out_batches(spec_on()))
-    monkeypatch.setattr(module, "EVALUATION_BATCH", 2)
-    parts = list(module.held_out_batches(spec_on()))
-    assert [len(part.targets) for part in parts] == [2, 2, 1]
-    joined = np.concatenate([part.inputs["links"] for part in parts])
-    assert (joined == whole[0].inputs["links"]).all()
-
-
 def test_fixed_graphs_train_on_labels_and_hold_out_the_other_nodes_of_the_same(spec_on):
     spec = spec_on(graphs="fixed", batch_size=2)
     first, later = task.batch(spec, 0), task.batch(spec, 9)
@@ -207,25 +193,6 @@ def test_fixed_graphs_train_on_labels_and_hold_out_the_other_nodes_of_the_same(s
     assert (first.weights + held_out.weights == 1).all()
     assert (first.weights.sum(axis=1) == 3).all()
     assert (task.batch(spec_on(graphs="fixed", seed=1), 0).targets != first.targets[:1]).any()
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"edge_signal": 2}, "edge_signal 2 asks for negative probabilities"),
-        ({"edge_signal": -1.6}, "it must lie between -1.581 and 1.581"),
-        ({"degree": 9, "nodes": 10}, "degree 9 asks for probabilities above 1"),
-        ({"features": 1}, "features 1 must be at least communities, 2"),
-        ({"labelled": 0.01}, "labelled 0.01 is 0 of 12 nodes"),
-        ({"communities": 1}, "communities: "),
-    ],
-)
-def test_graphs_that_there_are_not_are_refused_in_one_line(model_of, changes, message):
-    settings = {**model_of().model_dump(), **changes}
-    with pytest.raises(ConfigError) as refused:
-        validate(module.Model, settings)
-    assert message in str(refused.value)
-    assert "\n" not in str(refused.value)
 
 
 # --- the network ---------------------------------------------------------------------------------
@@ -279,21 +246,6 @@ def test_the_network_equals_the_textbook(
 def test_the_first_step_on_each_backend_equals_the_oracle(spec_on, check_first_step, variant):
     spec = spec_on(variant=variant, beta1=0.0, batch_size=2)
     check_first_step(spec, task.batch(spec, 0))
-
-
-@pytest.mark.parametrize("variant", ["resgcn", "mhc_paper"])
-def test_a_network_of_two_layers_sees_two_links_far(
-    spec_on, parameters_off_symmetry, oracle_forward, variant
-):
-    spec = spec_on(variant=variant, depth=2, batch_size=1)
-    params = parameters_off_symmetry(spec)
-    path = np.eye(12, k=1, dtype=bool)
-    inputs = {**task.batch(spec, 0).inputs, "links": module.normalised((path | path.T)[None])}
-    changed = {**inputs, "nodes": inputs["nodes"].copy()}
-    changed["nodes"][0, 5] += 1
-    before, after = (oracle_forward(spec, params, x).logits[0] for x in (inputs, changed))
-    moved = np.abs(after - before).max(axis=1) > 1e-9
-    assert np.flatnonzero(moved).tolist() == [3, 4, 5, 6, 7]
 
 
 # --- what is measured ----------------------------------------------------------------------------
@@ -363,46 +315,3 @@ def test_where_links_tell_nothing_the_optimum_is_that_of_features_alone(spec_on)
     shown = separation + rng.standard_normal(100_000)  # of a node, along the centroids
     loss = np.log1p(np.exp(-2 * separation * shown)).mean()
     assert found["bayes_loss"] == pytest.approx(loss, abs=0.02)
-
-
-def test_it_learns_from_links_and_stays_below_the_optimum(spec_on, connect_cpu):
-    sizes = {"nodes": 48, "degree": 4, "width": 16, "hidden": 32, "held_out": 40}
-    spec = spec_on(**sizes, depth=3, steps=60, batch_size=8, edge_signal=1.9)
-    *_, chunk = train(tasks.Problem(spec), connect_cpu("torch"))
-    optimum = module.optimum(spec)
-    accuracy = chunk.rows[-1]["node_accuracy"]
-    assert optimum.accuracies[0] + 0.1 < accuracy < optimum.accuracies[-1]
-    assert chunk.rows[-1]["node_loss"] > optimum.loss
-
-
-# --- the figure ----------------------------------------------------------------------------------
-
-
-def test_the_figure_has_layers_beside_as_many_rounds():
-    group = {"variant": "resgcn", "connection": "plain", "lr": 0.01, "n": 3, "score_n": 3}
-    group |= {"diverged": 0, "score_chance": 0.5, "bayes_accuracy_mean": 0.9}
-    scores = {2: 0.6, 4: 0.7}
-    summary = pd.DataFrame(
-        {**group, "depth": depth, "score_mean": mean, "score_low": mean, "score_high": mean}
-        for depth, mean in scores.items()
-    )
-    reached = {0: 0.5, 1: 0.6, 2: 0.7, 3: 0.8, 4: 0.85, 5: 0.9}
-    profiles = pd.DataFrame(
-        {"metric": "bayes_accuracy_by_round", "at": float(at), "value": value, "seed": seed}
-        for at, value in reached.items()
-        for seed in (0, 1)
-    )
-    cells = pd.DataFrame(
-        {**group, "depth": depth, "seed": seed, "score": mean, "outcome": "learned"}
-        for depth, mean in scores.items()
-        for seed in (0, 1, 2)
-    )
-    data = {"summary": summary, "cells": cells, "profiles": profiles}
-    data["score"] = tasks.score_of("graph")
-    page = draw_figures([find("depth_and_rounds")], "a title", **data)["depth_and_rounds"]
-    (ax,) = page.axes
-    curves = [line.get_xydata().tolist() for line in ax.get_lines()]
-    assert [[2, 0.6], [4, 0.7]] in curves
-    assert [[2, 0.7], [3, pytest.approx(0.8)], [4, 0.85]] in curves
-    levels = [line.get_ydata()[0] for line in ax.get_lines() if line.get_linestyle() == ":"]
-    assert sorted(levels) == [0.5, 0.9]  # chance, and belief propagation in the end

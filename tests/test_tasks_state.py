@@ -6,10 +6,9 @@ import math
 import numpy as np
 import pytest
 
-import naive
 from fathom import tasks
 from fathom.backends.numpy import NumpyOps
-from fathom.config import ConfigError, check_config, parse_spec
+from fathom.config import parse_spec
 from fathom.tasks import state as module
 from param_helpers import end_of, parameters_of
 
@@ -81,14 +80,6 @@ def test_targets_are_products_of_all_elements_so_far(small, group):
 # --- batches and held-out words ------------------------------------------------------------------
 
 
-def test_elements_are_uniform(small):
-    spec = small(group="A4", batch_size=500)
-    counts = np.bincount(state.batch(spec, 0).inputs["tokens"].ravel(), minlength=12)
-    expected = counts.sum() / 12
-    # 11 degrees of freedom: six standard deviations above the mean is 39.
-    assert ((counts - expected) ** 2 / expected).sum() < 11 + 6 * math.sqrt(2 * 11)
-
-
 def words_of(batches):
     """The words of some batches, each as a tuple."""
     return [tuple(word) for batch in batches for word in batch.inputs["tokens"].tolist()]
@@ -156,13 +147,6 @@ def test_logits_that_are_not_finite_name_no_element(small):
     assert (module.states_tracked(lost), module.state_accuracy(lost)) == (0, 0)
 
 
-@pytest.mark.parametrize(
-    ("shares", "expected"), [([1, 1, 1], 3), ([0.91, 0.9, 1], 1), ([0.5, 1, 1], 0)]
-)
-def test_tracked_by_hand(shares, expected):
-    assert module.tracked(np.array(shares)) == expected
-
-
 def test_the_loss_of_a_network_that_knows_nothing_is_the_chance_level(small):
     spec = small(group="A5", variant="baseline", held_out=8)
     params = parameters_of(spec)
@@ -174,40 +158,7 @@ def test_the_loss_of_a_network_that_knows_nothing_is_the_chance_level(small):
 # --- the network and its settings ----------------------------------------------------------------
 
 
-def test_both_backends_equal_the_oracle(
-    small, parameters_off_symmetry, oracle_loss, check_first_step
-):
-    spec = small(variant="mhc_paper", wrap="sublayer", beta1=0.0, depth=1, length=5)
-    params, batch = parameters_off_symmetry(spec), state.batch(spec, 0)
-    logits = naive.NETWORKS["state"]("mhc_paper", spec, params, batch.inputs["tokens"])
-    expected = naive.cross_entropy(logits, batch.targets)
-    assert oracle_loss(spec, params, batch) == pytest.approx(expected, rel=1e-11)
-    check_first_step(spec, batch)
-
-
-STUDY = {
-    "task": "state", "recipe": "torch-defaults", "depths": [1], "backends": ["torch"], "seeds": [0],
-    "variants": ["baseline"], "steps": 2, "batch_size": 2, "optimizer": {"lr": 0.01},
-    "model": {"length": 5, "width": 8, "heads": 2, "hidden": 8},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        ({"vocab": 6}, "unknown key 'vocab'"),
-        ({"group": "S5"}, "group: input should be 'S3', 'A4'"),
-        ({"length": 4}, "there are 1296 words of length 4.* make length larger, or held_out 648"),
-    ],
-)
-def test_settings_that_no_group_has_are_refused(model, message):
-    with pytest.raises(ConfigError, match=message):
-        check_config({"studies": {"s": {**STUDY, "model": {**STUDY["model"], **model}}}})
-
-
-def test_v_follows_from_the_group_of_each_variant():
-    variants = ["baseline", {"larger": {"connection": "baseline", "model": {"group": "A5"}}}]
-    config = check_config({"studies": {"s": {**STUDY, "variants": variants}}})
-    specs = [config.spec(cell) for cell in config.cells()]
-    assert [spec.model.vocab for spec in specs] == [6, 60]
-    assert parse_spec(specs[1].model_dump(), "spec").model.vocab == 60
+def test_v_follows_from_the_group_of_each_variant(small):
+    larger = small(connection={"connection": "baseline", "model": {"group": "A5"}})
+    assert [small().model.vocab, larger.model.vocab] == [6, 60]
+    assert parse_spec(larger.model_dump(), "spec").model.vocab == 60

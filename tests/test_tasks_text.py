@@ -1,7 +1,6 @@
 """The text task: its windows, its evaluations while training, and a corpus of one's own."""
 
 import json
-import math
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ import yaml
 
 import naive
 from fathom import cli, tasks
-from fathom.config import Compute, ConfigError, check_config, parse_spec
+from fathom.config import Compute, ConfigError, parse_spec
 from fathom.datasets import DataError, shakespeare
 from fathom.runs.folder import read_rows
 from fathom.runs.training import run_cell
@@ -113,35 +112,6 @@ def test_a_batch_depends_on_seed_and_step_alone(spec_on):
     assert (inputs != text.batch(spec_on(seed=5), 17).inputs["tokens"]).any()
 
 
-def test_starts_are_uniform(spec_on, monkeypatch):
-    spec, starts = spec_on(batch_size=100), []
-    own = module.windows
-    monkeypatch.setattr(
-        module, "windows", lambda text, at, length: starts.append(at) or own(text, at, length)
-    )
-    for step in range(50):
-        text.batch(spec, step)
-    last = len(training_text(spec)) - spec.model.length - 1
-    found = np.concatenate(starts)
-    assert found.min() >= 0
-    assert found.max() <= last
-    expected = len(found) / 10
-    counts = np.histogram(found, bins=10, range=(0, last + 1))[0]
-    # Nine degrees of freedom: six standard deviations above the mean is 34.
-    assert ((counts - expected) ** 2 / expected).sum() < 9 + 6 * math.sqrt(18)
-
-
-def test_both_backends_equal_the_oracle(
-    spec_on, parameters_off_symmetry, oracle_loss, check_first_step
-):
-    spec = spec_on(variant="mhc_gated_dynamic", beta1=0.0, batch_size=2, length=6, width=8)
-    params, batch = parameters_off_symmetry(spec), text.batch(spec, 0)
-    logits = naive.NETWORKS["text"]("mhc_gated_dynamic", spec, params, *batch.inputs.values())
-    expected = naive.cross_entropy(logits, batch.targets)
-    assert oracle_loss(spec, params, batch) == pytest.approx(expected, rel=1e-11)
-    check_first_step(spec, batch)
-
-
 # --- held-out windows ----------------------------------------------------------------------------
 
 
@@ -195,11 +165,8 @@ def test_the_validation_loss_is_the_mean_over_all_windows(
     ("held_out", "count", "starts"),
     [
         ("abcdefghijklmnopqrs", 2, [7]),  # between 0 and 15
-        (
-            "abcdefghijklm",
-            2,
-            [4],
-        ),  # each window shares nothing with its neighbours, and no more fits
+        # Each window shares nothing with its neighbours, and no more fits.
+        ("abcdefghijklm", 2, [4]),
         ("abcdefghijk", 2, []),
         ("abcdefghijklm", 1, []),
     ],
@@ -207,25 +174,11 @@ def test_the_validation_loss_is_the_mean_over_all_windows(
 def test_tuning_windows_share_nothing_with_held_out_windows(
     make_spec, tmp_path, held_out, count, starts
 ):
-    folder = put(tmp_path / "own", a=held_out, b="abcdefghijklmnopqrs")
+    folder = put(tmp_path / "own", a=held_out, b="srqponmlkjihgfedcba")
     spec = make_spec(task="text", **named(folder), length=3, validation_windows=count)
     found = module.tuning_windows(spec)
     assert found.tolist() == [list(range(start, start + 4)) for start in starts]
     assert not set(found.ravel()) & set(module.held_out_windows(spec).ravel())
-
-
-def test_the_tuning_loss_is_the_mean_over_its_windows(spec_on, parameters_off_symmetry):
-    spec = spec_on(variant="plain", length=4, width=8, depth=1)
-    params = parameters_off_symmetry(spec)
-    logits = [
-        naive.transformer("plain", spec, params, w[None, :-1]) for w in module.tuning_windows(spec)
-    ]
-    losses = [
-        naive.cross_entropy(x, w[None, 1:])
-        for x, w in zip(logits, module.tuning_windows(spec), strict=True)
-    ]
-    assert losses
-    assert module.tuning_loss(end_of(spec, params)) == pytest.approx(np.mean(losses), rel=1e-11)
 
 
 # --- evaluations while training ------------------------------------------------------------------
@@ -357,18 +310,17 @@ def test_a_spec_is_read_again_without_its_corpus(spec_on, corpus, tmp_path):
     assert parse_spec(json.loads(written), "spec.json") == spec
 
 
+CHANGED = (
+    "{0}: its .txt files do not have the config's corpus_sha256; put those files back, "
+    "or take the lines that this prints: fathom corpus {0}"
+)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            lambda corpus: put(corpus, c="something else"),
-            "{0}: its .txt files do not have the config's corpus_sha256; put those files back, "
-            "or take the lines that this prints: fathom corpus {0}",
-        ),
-        (
-            lambda corpus: corpus.rename(corpus.with_name("gone")),
-            "{0}: cannot be read (No such file",
-        ),
+        (lambda corpus: put(corpus, c="something else"), CHANGED),
+        (lambda corpus: corpus.rename(corpus.with_name("gone")), "{0}: cannot be read (No such"),
     ],
     ids=["changed", "gone"],
 )
@@ -385,144 +337,27 @@ def test_a_corpus_that_is_not_what_it_was_when_planned(
     assert not (tmp_path / "run" / "manifest.json").exists()
 
 
-def test_a_checkpoint_outlives_a_corpus_that_is_gone_for_a_while(
-    spec_on, corpus, connect_cpu, tmp_path
-):
-    connect_cpu("torch")
-    spec, compute = spec_on(steps=12), Compute(device="cpu", checkpoint_steps=1)
-    with pytest.raises(KeyboardInterrupt):
-        run_cell(spec, tmp_path / "run", compute, killed_after(11))
-    held = {f.name: f.read_bytes() for f in (tmp_path / "run").rglob("*") if f.is_file()}
-    assert held
-    for folder, to in ((corpus, tmp_path / "gone"), (tmp_path / "gone", corpus)):
-        folder.rename(to)
-        module._planned.cache_clear()
-        if to != corpus:
-            with pytest.raises(DataError):
-                run_cell(spec, tmp_path / "run", compute)
-            now = {f.name: f.read_bytes() for f in (tmp_path / "run").rglob("*") if f.is_file()}
-            assert now == held
-    run_cell(spec, tmp_path / "run", compute)
-    assert read_manifest(tmp_path / "run")["resumed_at_steps"] == [1]
-
-
-def test_a_bad_corpus_is_not_named(tmp_path, capsys):
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["corpus", str(put(tmp_path / "mine", a="abc", b=b"ab\xff"))])
-    assert ended.value.code == 1
-    said = capsys.readouterr().err.strip()
-    assert "mine/b.txt: no UTF-8 at byte 2; save it as UTF-8" in said
-    assert "\n" not in said
-
-
 def test_the_settings_of_a_corpus_are_printed_as_a_study_takes_them(corpus, capsys):
     cli.main(["corpus", str(corpus)])
     assert yaml.safe_load(capsys.readouterr().out) == named(corpus)
 
 
-def study_of(corpus, **changes):
-    return {
-        "task": "text", "recipe": "unit-variance", "variants": ["baseline"], "depths": [1],
-        "backends": ["torch"], "seeds": [0], "steps": 2, "batch_size": 2,
-        "model": {
-            **corpus, "length": 4, "width": 4, "heads": 1, "hidden": 4,
-            **changes.pop("model", {}),
-        },
-        "optimizer": {"lr": 0.01}, **changes,
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        ({"validation_windows": 0}, "model.validation_windows: "),
-        ({"corpus": None, "vocab": 65}, "belongs to a corpus; leave it out"),
-        ({"corpus": None, "corpus_sha256": None, "vocab": 65}, "the corpus has 84 distinct"),
-    ],
-)
-def test_a_mistake_in_the_model_is_refused_in_a_line(corpus, model, message):
-    with pytest.raises(ConfigError) as caught:
-        check_config({"studies": {"own": study_of(named(corpus), model=model)}})
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_planning_reads_no_text(corpus, monkeypatch):
-    """A corpus has to be named whole, and is not read; what training would refuse is said."""
+def test_planning_reads_no_text(make_spec, corpus, monkeypatch):
+    """A corpus has to be named whole, and is not read."""
     monkeypatch.setattr(shakespeare, "own", None)
     monkeypatch.setattr(shakespeare, "load", None)
     settings = {"corpus": str(corpus), "vocab": 20, "corpus_sha256": "ab"}
     for missing in ("vocab", "corpus_sha256"):
         part = {name: value for name, value in settings.items() if name != missing}
         with pytest.raises(ConfigError, match=f"this prints both: fathom corpus {corpus}"):
-            check_config({"studies": {"own": study_of(part)}})
-    config = check_config({"studies": {"own": study_of(settings)}})
-    assert config.spec(config.cells()[0]).model.vocab == 20
-    assert text.unavailable(config.studies["own"].model) == ""
-    gone = study_of({**settings, "corpus": f"{corpus}/nowhere"})
-    with pytest.raises(ConfigError, match=r"own.model.corpus: \S*nowhere is no folder$"):
-        check_config({"studies": {"own": gone}}).check_trains()
-
-
-@pytest.fixture
-def command(tmp_path, monkeypatch, capsys, connect_cpu):
-    """A function that trains the study of a corpus and gives (exit status, what it said)."""
-    connect_cpu("torch")
-    monkeypatch.chdir(tmp_path)
-
-    def run(corpus="mine", **changes):
-        module._planned.cache_clear()
-        try:
-            settings = {**named(tmp_path / "mine"), "corpus": corpus}
-            settings |= named(tmp_path / corpus) | {"corpus": corpus}
-        except DataError:
-            pass
-        data = {"studies": {"own": study_of(settings, **changes)}, "compute": {"device": "cpu"}}
-        (tmp_path / "config.yaml").write_text(yaml.safe_dump(data))
-        try:
-            cli.main(["train", "own", "--replace"])
-            status = 0
-        except SystemExit as end:
-            status = end.code or 0
-        return status, capsys.readouterr().err.strip()
-
-    return run
-
-
-def files_in(folder):
-    return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
-
-
-def test_a_bad_corpus_costs_one_line_and_no_run(command, tmp_path):
-    put(tmp_path / "mine", a="to be or not to be", b="that is the question")
-    put(tmp_path / "short", a="ab", b="that is the question")
-    put(tmp_path / "binary", a=b"\xff\xfe\x00")
-    assert command()[0] == 0
-    before = files_in(tmp_path / "results")
-    assert before
-    for corpus, model, message in (
-        ("nowhere", {}, "model.corpus: nowhere is no folder"),
-        ("short", {}, "short: a part of 2 characters is too short for length 4"),
-        ("mine", {"length": 5000}, "is too short for length 5000; make length smaller"),
-        ("binary", {}, "binary/a.txt: no UTF-8 at byte 0; save it as UTF-8"),
-    ):
-        status, said = command(corpus, model=model)
-        assert status == 1
-        assert message in said
-        assert "Traceback" not in said
-        assert "\n" not in said
-        assert files_in(tmp_path / "results") == before
+            make_spec(task="text", **part)
+    model = make_spec(task="text", **settings).model
+    assert (model.vocab, text.unavailable(model)) == (20, "")
+    gone = model.model_copy(update={"corpus": f"{corpus}/nowhere"})
+    assert text.unavailable(gone).endswith("nowhere is no folder")
 
 
 # --- every scheme --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("scheme", ["mhc_gated_dynamic", "hc_paper"])
-def test_it_learns(spec_on, connect_cpu, scheme):
-    small = {"depth": 1, "steps": 40, "evaluate_every": 40, "batch_size": 8}
-    spec = spec_on(variant=scheme, recipe="unit-variance", **small)
-    rows = rows_of(spec, connect_cpu("torch"))
-    assert rows[-1]["validation_loss"] < math.log(spec.model.vocab) - 0.4
 
 
 def test_gates_are_not_disturbed_in_evaluations(spec_on, backend):
