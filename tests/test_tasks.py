@@ -33,11 +33,8 @@ REFUSED = [
     ("tokens", {"activation": "relu"}, "model.activation: "),
     ("text", {"validation_windows": 0}, "model.validation_windows: "),
     ("text", {"vocab": 65}, "the corpus has 84 distinct"),
-    (
-        "tokens",
-        {"variant": "qwen4_exp"},
-        "functions leave out their own norm; take model.wrap: sub",
-    ),
+    ("tokens", {"variant": "qwen4_exp"}, "around blocks of a transformer take model.wrap: subl"),
+    ("tokens", {"variant": "scaled"}, "scaled: a block adds to its input itself"),
     ("graph", {"edge_signal": -1.6}, "it must lie between -1.581 and 1.581"),
     ("graph", {"degree": 9, "nodes": 10}, "degree 9 asks for probabilities above 1"),
     ("graph", {"features": 1}, "features 1 must be at least communities, 2"),
