@@ -7,10 +7,8 @@ import pytest
 import yaml
 
 from fathom import cli
-from fathom.config import Cell
 from fathom.models.connections.schemes import ABOUT, SCHEMES, resolve
 from fathom.report.schemes import STREAMS, about_schemes, as_yaml, read_costs, variant_rows
-from fathom.tasks import Problem
 from run_helpers import check_config
 
 
@@ -111,10 +109,6 @@ VARIANTS = {
         "mhc_lite", "pre sigmoid (start (on 0)), H_res raw (start (diagonal 0.25))",
         "optimizer (lr 0.5), steps 7",
     ),
-    "alpha": (
-        {"connection": "mhc_paper", "coefficients": {"alpha": None, "one_alpha": True}},
-        "mhc_paper", "coefficients dynamic (alpha null, one_alpha true)", "",
-    ),
     "whole": ({"kind": "causal", "added": 0.5}, "", "constraint exp, added 0.5", ""),
     "recipe": (
         {"connection": "hc", "recipe": "torch-defaults"}, "hc_demo", "", "recipe torch-defaults",
@@ -131,14 +125,3 @@ def test_variants_in_words(default_config):
     words = ("variant", "scheme", "settings", "training")
     rows = [tuple(row[word] for word in words) for row in variant_rows(config, "a")]
     assert rows == [(label, *row[1:]) for label, row in VARIANTS.items()]
-
-
-def test_parameters_of_variants_are_those_at_the_depth_that_most_have(default_config):
-    """And not those of the plain network deeper than that."""
-    data = default_config.model_dump(mode="json", exclude_unset=True)
-    data["studies"]["depth-mlx"]["plain_depths"] = [1, 96]
-    for row in variant_rows(check_config(data), "depth-mlx"):
-        assert row["layers"] == "48 layers"
-        spec = default_config.spec(Cell("depth-mlx", 48, row["variant"], "torch", 0))
-        drawn = Problem(spec).initial_parameters().values()
-        assert row["parameters"] == str(sum(array.size for array in drawn))

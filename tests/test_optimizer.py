@@ -11,7 +11,6 @@ from fathom.config import Optimizer
 from fathom.optimizers import (
     OptimizerConfig,
     ParamGroup,
-    ScheduledValues,
     optimizer_config,
     schedule_at,
 )
@@ -134,31 +133,6 @@ def test_first_steps_equal_the_textbook(backend, steps, bias_correction, decayed
     assert trainer.collect()["grad_norms"][0] == pytest.approx(norms, rel=1e-5)
 
 
-def test_a_gradient_that_lies_in_memory_otherwise_is_read_right(backend):
-    """As the parts of a joined array do: PyTorch's fused update reads memory in order."""
-    start = {name: np.arange(1.0, 7.0, dtype=np.float32).reshape(2, 3) for name in ("p", "q")}
-    factors = np.arange(12, dtype=np.float32).reshape(2, 6) / 10
-
-    def objective(params, batch):
-        ops = backend.ops
-        joined = ops.concatenate([params["p"], params["q"]], 1) * ops.asarray(factors)
-        loss = ops.sum(ops.sum(joined, axis=-1), axis=-1)
-        return loss, {"logits_finite": ops.all_finite(joined)}
-
-    group = ParamGroup(("p", "q"), "adamw", lr=0.1, decay=0.0)
-    update = OptimizerConfig(
-        (group,), beta1=0.0, beta2=0.999, eps=1e-8, bias_correction=True, clip=None
-    )
-    trainer = backend.trainer(start, objective, update)
-    take_step(trainer, 0)
-    state = trainer.state()
-    assert state["m.p"] == pytest.approx(factors[:, :3])
-    assert state["m.q"] == pytest.approx(factors[:, 3:])
-    assert trainer.collect()["grad_norms"][0] == pytest.approx(
-        [np.linalg.norm(factors[:, :3]), np.linalg.norm(factors[:, 3:])]
-    )
-
-
 # --- what decays ---------------------------------------------------------------------------------
 
 MATRICES = {
@@ -196,19 +170,6 @@ def decayed(spec):
         if group.decay
         for name in group.names
     }
-
-
-def test_measurements_are_of_each_step_before_its_update(backend):
-    trainer = trained(backend, 3)
-    measured = trainer.collect()
-    for step in range(3):
-        params, _, _ = textbook_adamw(step, True, OPTIMIZER)
-        inputs, targets = batch(step)
-        error = params["w"] * inputs + params["b"] - targets
-        gradient = quadratic_gradient(params, inputs, targets)
-        assert measured["loss"][step] == pytest.approx((error**2).sum() / 2, rel=1e-5)
-        norms = [np.sqrt((gradient[name] ** 2).sum()) for name in START]
-        assert measured["grad_norms"][step] == pytest.approx(norms, rel=1e-5)
 
 
 def test_what_a_trainer_hands_out_is_of_its_present_and_stays(backend):
@@ -250,17 +211,6 @@ def test_a_rate_that_falls_along_a_line_over_the_last_share():
     spec = SimpleNamespace(steps=8, optimizer=half)
     expected = [0.5, 1.0, 1.0, 1.0, 1.0, 0.75, 0.5, 0.25]
     assert [schedule_at(spec, step).rate for step in range(8)] == pytest.approx(expected)
-
-
-def test_the_pace_multiplies_every_rate(backend):
-    """Steps at half the rate, with twice the rate: the same."""
-    fast = OPTIMIZER.model_copy(update={"lr": 2 * OPTIMIZER.lr})
-    halved, usual = trainer_of(backend, hyper=fast), trainer_of(backend)
-    for step in range(3):
-        take_step(halved, step, scheduled=ScheduledValues(rate=0.5, momentum=0.0))
-        take_step(usual, step)
-    for name, value in usual.state().items():
-        assert halved.state()[name] == pytest.approx(value, rel=FLOAT32)
 
 
 # --- several batches in one step -----------------------------------------------------------------

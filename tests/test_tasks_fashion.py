@@ -98,12 +98,6 @@ def test_an_epoch_is_the_documented_shuffle_without_what_fills_no_batch(files, s
         assert rows == shuffle[: PER_EPOCH * BATCH].tolist()
 
 
-def test_a_full_last_batch_is_kept(files):
-    spec = spec_of(batch_size=COUNT)
-    for step in (0, 1):
-        assert sorted(rows_of(batch(spec, step)[0], files)) == list(range(COUNT))
-
-
 def test_a_batch_depends_on_seed_and_step_alone(files):
     for options in ({}, {"augment": True, "normalise": True}):
         spec = spec_of(seed=4, **options)
@@ -177,13 +171,6 @@ def test_the_test_set_is_all_test_pictures_in_the_files_order(files):
     np.testing.assert_array_equal(images[..., 0], exact.astype(np.float32))
     assert labels.dtype == np.int32
     assert labels.tolist() == files.test_labels.tolist()
-
-
-def test_the_test_set_is_normalised_but_never_augmented(files):
-    plain, _ = fashion.test_set(spec_of())
-    prepared, _ = fashion.test_set(spec_of(normalise=True, augment=True))
-    exact = (plain.astype(np.float64) - 0.2860) / 0.3530
-    np.testing.assert_allclose(prepared, exact, rtol=0, atol=1e-6)
 
 
 # --- dropout --------------------------------------------------------------------------------------

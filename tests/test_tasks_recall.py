@@ -85,13 +85,6 @@ def test_no_training_has_a_sequence_that_runs_are_judged_by(small):
 # --- what is measured ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("pairs", "numbers"), [(1, [1]), (2, [1, 2]), (4, [1, 2, 4]), (5, [1, 2, 4, 5])]
-)
-def test_numbers_of_pairs(small, pairs, numbers):
-    assert module.numbers_of_pairs(small(length=3 * pairs, vocab=66).model) == numbers
-
-
 def name_the_last_value(tokens):
     """Logits [N, T, V] that name the value of the last pair, whatever is asked."""
     pairs = (tokens >= V // 2).sum(axis=1)
