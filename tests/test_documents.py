@@ -231,15 +231,6 @@ def test_every_link_leads_somewhere(document):
             assert anchor in anchors(file.read_text(encoding="utf-8")), target
 
 
-def test_every_file_of_tests_that_may_skip_is_in_the_list_of_what_ci_skips():
-    text = (PROJECT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    listed = codes(text.partition("\n## What CI skips\n")[2].partition("\n## ")[0])
-    skips = re.compile(r"importorskip\(|\bskipif\(|pytest\.skip\(")
-    files = [*(PROJECT / "tests").rglob("*.py")]
-    skipping = {str(f.relative_to(PROJECT)) for f in files if skips.search(f.read_text("utf-8"))}
-    assert {name for name in listed if name.startswith("tests/")} == skipping
-
-
 def test_the_documents_use_the_kinds_of_reference_that_are_checked():
     """So that no test above passes because nothing is found."""
     text = "\n".join(document.read_text(encoding="utf-8") for document in DOCUMENTS)
