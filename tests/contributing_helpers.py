@@ -1,4 +1,4 @@
-"""CONTRIBUTING's examples: which there are, where they belong, and how they are put there."""
+"""Examples of docs/extending.md: list them, find their places, apply them."""
 
 import ast
 import re
