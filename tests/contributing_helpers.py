@@ -1,4 +1,4 @@
-"""CONTRIBUTING's examples: which there are, where they belong, and how they are put there."""
+"""Examples of docs/extending.md: list them, find their places, apply them."""
 
 import ast
 import re
@@ -13,6 +13,7 @@ from markdown_helpers import parsed, slug
 PROJECT = Path(__file__).parents[1]
 PARTS = ("src", "workflow", "report", "envs", "docs", "config.yaml", "pyproject.toml")
 CONTRIBUTING = (PROJECT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+EXAMPLES = (PROJECT / "docs/extending.md").read_text(encoding="utf-8")
 
 
 # --- what CONTRIBUTING says ----------------------------------------------------------------------
@@ -65,13 +66,13 @@ def rows_of_the_table():
     table = CONTRIBUTING.partition("## What to touch")[2].partition("\n## ")[0]
     found = {}
     for line in table.splitlines():
-        if row := re.match(r"\| \[.*?\]\(#(.*?)\) \| (.*?) \|", line):
+        if row := re.match(r"\| \[.*?\]\(docs/extending\.md#(.*?)\) \| (.*?) \|", line):
             named = re.findall("`(.*?)`", row[2])
             found[row[1]] = {re.sub(r"\bNAME\b|\bSUFFIX\b", "*", name) for name in named}
     return found
 
 
-SECTIONS = sections(CONTRIBUTING)
+SECTIONS = sections(EXAMPLES)
 ROWS = rows_of_the_table()
 
 

@@ -98,7 +98,7 @@ def test_pypis_connections_wrap_the_same_network(steps, variant, connect_cpu, st
     assert losses[1] < losses[0]
     if variant == "hc_paper":
         assert math.isclose(losses[0], ours["loss"], rel_tol=1e-5)
-    else:  # as README says
+    else:  # as docs/speed.md says
         own = sum(v.size for k, v in params.items() if k.startswith("connection."))
         theirs = sum(p.numel() for p in package.mHC(4, dim=128, layer_index=0).parameters())
         assert (theirs, own // (2 * spec.depth)) == (923, 12315)
