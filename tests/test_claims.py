@@ -554,15 +554,6 @@ def test_with_some_of_its_cells_missing_a_test_is_not_measured(test, there):
     assert row["gap"] == "no run"
 
 
-def test_with_no_run_at_all_every_claim_has_a_line():
-    published = published_with(
-        {"untested": "nothing compiles it"}, *({"tests": [{"studies": ["a"], **t}]} for t in TESTS)
-    )
-    table = claims_of(published, frame(run(status="missing", platform="")))
-    assert table["verdict"].tolist() == [NOT_MEASURED] * (len(TESTS) + 1)
-    assert table.loc[0, ["gap", "gap_of"]].tolist() == ["untested", "nothing compiles it"]
-
-
 CELLS = list(itertools.product("ab", ("baseline", "hc", "mhc"), (4, 8, 16)))
 """Study, variant and depth of every cell that TESTS ask for."""
 
@@ -689,17 +680,6 @@ def test_a_control_is_judged_beside_and_decides_nothing(ours, theirs, verdicts):
     assert (row["verdict"], row["control"]) == verdicts
     assert (row["studies"], row["control_study"], row["elsewhere"]) == ("a", "b", "")
     assert table[["control", "decides"]].to_numpy().tolist() == [[False, True], [True, False]]
-
-
-def test_a_control_of_which_one_test_was_not_made_says_nothing():
-    """Its verdict would be of other tests than the one that it stands beside."""
-    both = fails(control="b")
-    both["tests"] = [*both["tests"], {"studies": ["a"], **NO_EVENTS, "variants": ["mhc"]}]
-    lost = [*ended(*LOST), *ended(*LOST, study="b"), *events(0, 0, 0)]
-    assert verdict_of(both, lost)["control"] == NOT_MEASURED
-    assert verdict_of(both, lost, events(0, 0, 0, study="b"))["control"] == REPRODUCED
-    row = verdict_of(fails(control="no-such-study"), ended("diverged"))
-    assert (row["control"], row["control_study"]) == ("", "")
 
 
 # --- scales --------------------------------------------------------------------------------------

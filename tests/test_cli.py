@@ -137,14 +137,6 @@ def test_what_needs_too_much_memory_says_so(folder, fathom):
     assert line.startswith("fathom: this needs more memory than there is here; make batch_size")
 
 
-def test_an_output_without_the_letters_of_a_table_escapes_them(trained):
-    arguments = [sys.executable, "-m", "fathom", "status", "small"]
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    done = subprocess.run(arguments, env=environment, capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert rb"\u25cf 2 measured" in done.stdout
-
-
 OUTPUTS = [
     (words[1:], option.opts[0], option.metavar.partition(".")[0].lower())
     for words, command in commands_below(cli.commands())
@@ -167,13 +159,6 @@ def test_what_cannot_be_written_is_refused_before_anything_is_done(
         said = "fathom: pipe: is a pipe, which is not replaced; name a file"
         assert fathom(*words, option, "pipe") == (1, "", [said])
         assert Path("pipe").is_fifo()
-
-
-def test_in_another_folder_the_line_says_where_to_go(tmp_path, monkeypatch, fathom):
-    monkeypatch.chdir(tmp_path)
-    status, _, (line,) = fathom("status")
-    assert status == 1
-    assert line.startswith("fathom: config.yaml is not in this folder; ")
 
 
 # --- train-all -----------------------------------------------------------------------------------
@@ -255,27 +240,6 @@ def test_a_bad_spec_or_section_as_json_is_refused_in_one_line(folder, fathom):
 
 
 # --- bundles from the command line ---------------------------------------------------------------
-
-
-def test_a_bundle_goes_from_one_folder_to_another(trained, tmp_path, fathom, monkeypatch):
-    status, printed, _ = fathom("bundle", "create", "-o", str(tmp_path / "b.tar.gz"))
-    assert status == 0
-    assert printed.splitlines()[0].startswith(f"{tmp_path / 'b.tar.gz'}: 2 runs, ")
-    assert printed.splitlines()[1].startswith("  2 from cpu-")
-
-    other = write_config(tmp_path / "other")
-    monkeypatch.chdir(other)
-    status, printed, _ = fathom("bundle", "import", str(tmp_path / "b.tar.gz"))
-    assert status == 0
-    assert printed.splitlines() == [
-        f"{tmp_path / 'b.tar.gz'}: 2 imported, under results/imported",
-        "`snakemake all` also trains here every cell that was not trained here; with `--config "
-        "train=false` it renders only what was imported",
-    ]
-    assert set(statuses(other).values()) == {"imported"}
-
-    _, printed, _ = fathom("bundle", "import", str(tmp_path / "b.tar.gz"))
-    assert ": 2 same, " in printed
 
 
 def test_a_bundle_that_is_refused_stops_no_other(trained, tmp_path, fathom, monkeypatch):

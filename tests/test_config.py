@@ -253,34 +253,6 @@ def test_a_variant_may_be_wider_or_longer():
     assert study.size_changes == {"wide": "width 48", "long": "steps 400"}
 
 
-@pytest.mark.parametrize(
-    ("own", "problem"),
-    [
-        ({"optimizer": {"lr": -1}}, "optimizer.lr: input should be greater than 0"),
-        ({"model": {"width": 30}}, "model: width 30 is not divisible by heads 4"),
-        ({"model": {"vocab": 10**13}}, "fast at 12 layers has 6.4e+14 parameters"),
-        ({"steps": 49}, "evaluate_every is 50 of 49 steps"),
-        ({"steps": 50, "optimizer": {"warmup_steps": 50}}, "warmup_steps is 50 of 50 steps"),
-    ],
-)
-def test_a_wrong_setting_of_a_variant_is_refused(own, problem):
-    data = config_with("studies.deep.variants", ["mhc", {"fast": {"connection": "mhc", **own}}])
-    data["studies"]["deep"]["evaluate_every"] = 50
-    message = refusal(data)
-    assert message.startswith("studies.deep: ")
-    assert "fast" in message or "recipe" in message
-    assert problem in message
-
-
-def test_a_variant_cannot_need_other_data_than_its_study(tmp_path):
-    own = {"corpus": str(tmp_path), "vocab": 7, "corpus_sha256": "0"}
-    data = config_with("studies.deep.variants", [{"own": {"connection": "mhc", "model": own}}])
-    data["studies"]["deep"] |= {
-        "task": "text", "model": {"length": 8, "width": 8, "heads": 2, "hidden": 8},
-    }  # fmt: skip
-    assert "variants.own.model: needs other data" in refusal(data)
-
-
 def test_part_and_score_are_not_in_the_spec():
     changed = spec_of("mhc", part="arms", score="training_loss")
     assert changed.json() == spec_of("mhc").json()
@@ -356,6 +328,19 @@ REFUSED = [
         for name in ("deep_1", "..", "dé")
     ),
     ("studies", {"figures": CONFIG["studies"]["deep"]}, "studies.figures", "use another"),
+    # a variant and its connection
+    *(
+        (f"{DEEP}.variants", [{"v": {"connection": "mhc", **own}}], place, words)
+        for own, place, words in (
+            ({"optimizer": {"lr": -1}}, DEEP, "optimizer.lr: input should be greater than 0"),
+            ({"model": {"width": 30}}, DEEP, "model: width 30 is not divisible by heads 4"),
+            ({"model": {"vocab": 10**13}}, DEEP, "v at 12 layers has 6.4e+14 parameters"),
+            ({"steps": 50, "optimizer": {"warmup_steps": 50}}, DEEP, "is 50 of 50 steps"),
+            ({"H_res": {"iterations": "many"}}, f"{DEEP}.variants.v.H_res.iterations", "input"),
+        )
+    ),
+    (f"{DEEP}.variants", [{"v": {"kind": "causal", "constraint": "identity"}}],
+     f"{DEEP}.variants.v", "has no logit for each pair of layers; take exp or sinkhorn"),
 ]  # fmt: skip
 
 
@@ -364,28 +349,6 @@ def test_a_mistake_is_refused_with_its_place_and_fix(path, value, place, words):
     message = refusal(config_with(path, value))
     assert message.startswith(f"{place}: ")
     assert words in message
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ({"connection": "mhc", "H_res": {"iterations": "many"}}, ".H_res.iterations: input should"),
-        (
-            {"connection": "mhc_lite", "H_res": {"start": {"stream": 24}}},
-            ": H_res.start.stream is 24, but the last of 24 logits is 23",
-        ),
-        (
-            {"kind": "causal", "constraint": "identity"},
-            ": constraint: identity has no logit for each pair of layers; take exp or sinkhorn",
-        ),
-        ({"connection": "baseline", "H_res": "exp"}, ": unknown key 'H_res'"),
-        ("a", ": connection 'a' is defined by itself"),
-    ],
-)
-def test_a_mistake_in_a_connection_names_variant_key_and_fix(settings, expected):
-    data = config_with("studies.deep.variants", [{"v": settings}])
-    message = refusal({**data, "connections": {"a": "b", "b": "a"}})
-    assert message.startswith(f"studies.deep.variants.v{expected}")
 
 
 # --- files ---------------------------------------------------------------------------------------
@@ -415,25 +378,6 @@ def test_a_file_that_cannot_be_read_is_named_with_the_line(tmp_path, content, ex
         load_config([file])
     assert "\n" not in str(caught.value)
     assert str(caught.value).startswith(f"{file}:{expected}")
-
-
-def test_an_overlay_adds_variants_to_a_study(tmp_path):
-    (tmp_path / "base.yaml").write_text(yaml.safe_dump(CONFIG))
-    (tmp_path / "mine.yaml").write_text(
-        "studies: {deep: {extra_variants: [{mine: {connection: mhc, gate: learned}}, mhc_lite]}}\n"
-    )
-    base, both = (
-        load_config([tmp_path / name for name in names])
-        for names in (["base.yaml"], ["base.yaml", "mine.yaml"])
-    )
-    own = [cell for cell in both.cells() if cell.variant not in ("mine", "mhc_lite")]
-    assert own == base.cells()
-    assert [base.spec(cell) for cell in own] == [both.spec(cell) for cell in own]
-    assert len(both.cells()) == len(own) + 2 * len(own) // len(
-        CONFIG["studies"]["deep"]["variants"]
-    )
-    assert both.studies["deep"].labels[-2:] == ["mine", "mhc_lite"]
-    assert "extra_variants" not in base.resolved()["studies"]["deep"]
 
 
 def test_merged_keys_are_no_duplicates(tmp_path):

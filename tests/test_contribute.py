@@ -2,7 +2,6 @@
 
 import re
 import shutil
-from pathlib import Path
 
 import pytest
 import yaml
@@ -11,7 +10,6 @@ from command_helpers import exit_status
 from fathom.config import installed_backends
 from run_helpers import TINY
 
-PROJECT = Path(__file__).parents[1]
 PRESET = "workflow/presets/reference.yaml"
 PATTERN = "depth-torch/12L/mhc/torch/*"
 STUDY = {**TINY, "depths": [12], "backends": ["torch"], "seeds": [0, 1, 2]}

@@ -9,7 +9,6 @@ from scipy import stats
 from fathom.analysis.effects import (
     AGAINST_PLAIN,
     AT_BEST_RATE,
-    differing_settings,
     effects_table,
     undecided,
 )
@@ -141,14 +140,6 @@ def test_platforms_and_depths_are_compared_apart():
     assert found == {("torch", 8): pytest.approx(-two), ("torch", 16): pytest.approx(two)}
 
 
-def test_runs_that_do_not_count_are_not_compared():
-    table = effects_table(
-        config_of([["mhc", "hc"]]),
-        frame(run(variant="mhc", score=1.0, status="stale"), run(variant="hc", score=2.0)),
-    )
-    assert table.empty
-
-
 def test_extra_variants_join_the_questions_of_a_study():
     data = config_of([["mhc", "hc"]]).model_dump(mode="json")
     data["studies"]["a"]["extra_variants"] = [{"mine": {"connection": "mhc", "gate": "learned"}}]
@@ -161,27 +152,6 @@ def test_extra_variants_join_the_questions_of_a_study():
     data["studies"]["a"]["contrasts"] = []
     found = effects_table(check_config(data), cells)
     assert list(found["variant"]) == ["hc", "mhc", "mine"]
-
-
-@pytest.mark.parametrize(
-    ("variant", "against", "settings"),
-    [
-        ("mhc_paper", "mhc_identity", ["connection.H_res"]),
-        ("five_passes", "mhc_paper", ["connection.H_res.iterations"]),
-        ("slow", "baseline", ["optimizer.lr", "steps"]),
-    ],
-)
-def test_the_settings_that_two_sides_differ_in_are_named(tmp_path, variant, against, settings):
-    variants = [
-        "baseline",
-        "mhc_paper",
-        "mhc_identity",
-        {"five_passes": {"connection": "mhc_paper", "H_res": {"iterations": 5}}},
-        {"slow": {"connection": "baseline", "optimizer": {"lr": 0.5}, "steps": 77}},
-    ]
-    config = config_with(tmp_path, variants=None, a={"variants": variants})
-    keys = {cell.variant: cell.path() for cell in config.cells()}
-    assert differing_settings(config, [keys[variant], keys[against]]) == settings
 
 
 # --- what matters, what depends on the steps, what many contrasts cost --------------------------

@@ -54,18 +54,4 @@ def test_a_timed_step_is_not_the_first_which_compiles(backend, monkeypatch):
     assert time_step(spec, Compute(device="cpu")) == 3.0
 
 
-def test_the_longest_cell_is_the_one_of_most_operations_and_not_the_deepest(tmp_path, monkeypatch):
-    """Products of the wide one: 4 × 12 × 512² × 4096 × 6, over a minute; the deep one: a second."""
-    monkeypatch.setattr(train_all, "installed_backends", lambda: ("torch",))
-    wide = {"vocab": 64, "length": 64, "width": 512, "heads": 4, "hidden": 2048}
-    config = config_with(
-        tmp_path, ("deep", "wide"), variants=["baseline"], backends=["torch"], seeds=[0],
-        deep={"depths": [64, 128]}, wide={"depths": [4], "model": wide, "batch_size": 64},
-    )  # fmt: skip
-    left = train_all.specs_left(config, ())
-    assert [(spec.study, spec.depth) for spec in left] == [
-        ("wide", 4), ("deep", 128), ("deep", 64),
-    ]  # fmt: skip
-
-
 # --- progress ------------------------------------------------------------------------------------

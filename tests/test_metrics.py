@@ -231,14 +231,6 @@ def test_metrics_of_each_step_by_hand(reports, expected):
             assert column(name, steps_of(reports={})) is None
 
 
-def test_what_a_run_does_not_have():
-    for name in GAINS:
-        assert column(name, steps_of(reports={}, one_stream=True)).tolist() == [0, 0, 0]
-    assert column("grad_norm_H_pre", steps_of()) is None
-    assert column("readout_share_2", steps_of(reports={"readout_shares": SHARES})) is None
-    assert column("H_res_distance", steps_of(reports={}, one_stream=True)) is None
-
-
 @pytest.mark.parametrize(
     ("variant", "wrap", "depth", "layers"),
     [

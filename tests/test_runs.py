@@ -306,14 +306,6 @@ def test_targets_of_compilers_and_kernels_are_in_the_environment(connect_cpu, mo
     assert not same_digits({**usual, "arithmetic": {}, "numpy": "0.1"}, generic)
 
 
-def test_a_new_training_replaces_an_older_run(connect_cpu, spec_on, tmp_path):
-    backend = connect_cpu("torch")
-    run_cell(spec_on(backend, seed=1), tmp_path, CPU)
-    run_cell(spec_on(backend, seed=2), tmp_path, CPU)
-    assert files_in(tmp_path) == ARRIVED
-    assert read_manifest(tmp_path)["spec_hash"] == spec_on(backend, seed=2).hash()
-
-
 # --- evaluating again ----------------------------------------------------------------------------
 
 

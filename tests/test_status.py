@@ -142,14 +142,6 @@ def test_without_matching_cells_the_assumption_is_scaled_by_the_median_of_its_ba
     assert status_of(config).seconds == pytest.approx(9 * STARTUP + STEPS * steps)
 
 
-def test_runs_from_elsewhere_and_stale_ones_do_not_say_how_fast_it_is_here(config):
-    write_cell(config, cell(), LOSSES, platform=GPU_PLATFORM, device=GPU)
-    write_cell(config, cell(seed=1), LOSSES, code=OF_ANOTHER_TIME)
-    found = status_of(config)
-    assert found.timed == 0
-    assert found.seconds == pytest.approx(ASSUMED)
-
-
 def test_planning_loads_neither_training_nor_a_framework():
     """Every command and every start of Snakemake would wait for it."""
     program = (
