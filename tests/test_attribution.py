@@ -197,12 +197,7 @@ def without(rows, **axes):
 
 
 @pytest.mark.parametrize(
-    "gone",
-    [
-        {"study": "a", "backend": "mlx", "seed": 1},
-        {"backend": "mlx"},
-        {"seed": 1},
-    ],
+    "gone", [{"study": "a", "backend": "mlx", "seed": 1}, {"backend": "mlx"}, {"seed": 1}]
 )
 def test_a_cell_that_lacks_runs_is_left_out(gone):
     whole = grid(by_recipe, depths=(4,))

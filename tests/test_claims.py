@@ -339,9 +339,10 @@ def test_differences(test, rows, expected, numbers):
 @pytest.mark.parametrize(
     ("ours", "theirs", "expected", "observed"),
     [
-        # `resnet` should be the worse one: that it diverged is no surprise, that the other did is.
-        ([0.5] * 3, [None] * 3, CONTRADICTED, NAN),
+        ([0.5, 0.52, 0.51], [0.6, 0.62, 0.61], REPRODUCED, -0.1),  # a share has no ratio
+        ([0.5] * 3, [None] * 3, CONTRADICTED, NAN),  # that `resnet` diverged would be no surprise
         # Of the distance from a chance of 0.1 to 1, a hundredth is 0.009.
+        ([0.5] * 3, [0.5089] * 3, NOT_REPRODUCED, -0.0089),
     ],
 )
 def test_shares_are_compared_by_their_difference(ours, theirs, expected, observed):

@@ -13,7 +13,6 @@ import yaml
 from command_helpers import exit_status
 from fathom import cli
 from fathom.config import installed_backends, load_config
-from fathom.runs.checkpoint import Checkpoint
 from fathom.runs.validate import find_runs
 from run_helpers import ARRIVED, TINY
 
@@ -321,32 +320,7 @@ def test_a_backend_that_is_not_installed_is_left_out_and_said(folder, fathom, mo
     assert "no chosen cell can be trained here" in errors[1]
     status, _, errors = fathom("train-all")
     assert (status, errors[0]) == (0, line)
-    assert statuses(folder) == {
-        cell_of("mhc"): "measured",
-        cell_of("mhc", OTHER): "missing",
-    }
+    assert statuses(folder) == {cell_of("mhc"): "measured", cell_of("mhc", OTHER): "missing"}
 
 
 # --- going on ------------------------------------------------------------------------------------
-
-
-def test_a_cell_that_was_interrupted_goes_on(folder, fathom, monkeypatch):
-    """Ctrl-C between two chunks: the checkpoint before it is used, and the user is told so."""
-    write_config(folder, steps=40, variants=["mhc"])
-    (folder / "often.yaml").write_text("compute: {checkpoint_steps: 5}\n", "utf-8")
-    command = ("train-all", "-c", "config.yaml", "-c", "often.yaml")
-    save = Checkpoint.save
-
-    def save_and_interrupt(self, rows, state):
-        save(self, rows, state)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Checkpoint, "save", save_and_interrupt)
-    status, _, errors = fathom(*command)
-    assert status == 130
-    assert errors[-1] == "fathom: interrupted; a training goes on from its last checkpoint"
-    assert statuses(folder) == {cell_of("mhc"): "failed"}
-
-    monkeypatch.setattr(Checkpoint, "save", save)
-    assert fathom(*command)[0] == 0
-    assert manifest_of(folder, cell_of("mhc"))["resumed_at_steps"] == [11]

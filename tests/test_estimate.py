@@ -3,7 +3,7 @@
 import pytest
 
 from fathom.config import Compute
-from fathom.runs import estimate, train_all, training
+from fathom.runs import training
 from fathom.runs.estimate import LAYER_SECONDS, OPERATIONS_PER_SECOND, assumed_step_seconds
 from fathom.runs.training import time_step
 from run_helpers import config_with
@@ -21,21 +21,6 @@ def test_a_step_is_assumed_to_take_its_layers_and_its_products():
     assert assumed_step_seconds(spec) == pytest.approx(
         4 * LAYER_SECONDS + 3 * forward / OPERATIONS_PER_SECOND
     )
-
-
-def test_timed_steps_and_evaluations_say_how_long_all_cells_take(monkeypatch):
-    for module in (estimate, train_all):
-        monkeypatch.setattr(module, "assumed_step_seconds", lambda spec: float(spec.depth))
-    steps = {("torch", 8): 2.0, ("torch", 4): 1.0, ("mlx", 8): 16.0, ("mlx", 4): 8.0}
-    monkeypatch.setattr(train_all, "time_step", lambda spec, _: steps[spec.backend, spec.depth])
-    measured = {("torch", 4): (0.5, 2.0), ("mlx", 4): (1.0, 4.0)}
-    monkeypatch.setattr(
-        train_all, "time_measurements", lambda spec, _: measured[spec.backend, spec.depth]
-    )
-    specs = specs_of(depths=[8, 4], backends=["torch", "mlx"])
-    # An evaluation is two steps on torch, half a step on MLX. Each cell has three steps and one
-    # evaluation: 0.5 + 2 · 5, 0.5 + 1 · 5, 1 + 16 · 3.5, 1 + 8 · 3.5 seconds.
-    assert train_all.estimate_by_timing(specs, Compute()) == pytest.approx(10.5 + 5.5 + 57 + 29)
 
 
 def test_a_timed_step_is_not_the_first_which_compiles(backend, monkeypatch):

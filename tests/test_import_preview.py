@@ -5,9 +5,7 @@ from pathlib import Path
 import pytest
 
 from fathom.runs.bundle import create_bundle, import_bundle
-from fathom.runs.import_preview import (
-    preview_import,
-)
+from fathom.runs.import_preview import preview_import
 from run_helpers import CPU_PLATFORM, config_with, read_manifest, write_cell, write_manifest
 
 LOSSES = [4.0, 2.0, 1.0]

@@ -11,9 +11,7 @@ import naive
 from fathom import metrics, tasks
 from fathom.backends.numpy import NumpyOps
 from fathom.metrics import Score, Steps, outcome
-from fathom.models.connections.connection import (
-    readout_shares,
-)
+from fathom.models.connections.connection import readout_shares
 from fathom.models.gain import composite_gain
 from fathom.train import step_rows
 from gradients import STEADY
