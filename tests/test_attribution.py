@@ -232,15 +232,6 @@ def test_studies_that_differ_otherwise_are_no_design(change):
 # --- which studies form a design -----------------------------------------------------------------
 
 
-def test_a_cell_that_two_pairs_could_fill_belongs_to_the_pair_that_was_there_first():
-    recipes = {"b": {"recipe": "torch-defaults"}, "c": {"recipe": "torch-defaults"}}
-    config = config_with(studies=("a", "b", "c"), **recipes)
-    rows = grid(by_recipe, depths=(4, 8))
-    third = [{**row, "study": "c"} for row in rows if row["study"] == "b"]
-    rows = without(rows, study="b", depth=8)
-    assert designs(config, frame(rows, third)) == {(4, "mhc"): ("a", "b"), (8, "mhc"): ("a", "c")}
-
-
 @pytest.mark.parametrize("preset", ["", "reference", "paper"])
 def test_the_two_sweeps_over_depth_are_the_design_at_every_scale(pytestconfig, preset):
     files = [pytestconfig.rootpath / "config.yaml"] + (

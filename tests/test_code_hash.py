@@ -56,7 +56,6 @@ DIFFERENT = {
     "f-string": ("def f(x): return f'{x}'", "def f(x): return f'{x!r}'"),
     "default": ("def f(x=1): return x", "def f(x=2): return x"),
     "decorator": ("@a\ndef f(): pass", "@b\ndef f(): pass"),
-    "order of fields": ("class f:\n x: int\n y: int", "class f:\n y: int\n x: int"),
     "field's default": ("class f:\n x: int = 1", "class f:\n x: int = 2"),
     "order": ("def f():\n a()\n b()", "def f():\n b()\n a()"),
     "indentation": ("def f(x):\n if x:\n  a()\n b()", "def f(x):\n if x:\n  a()\n  b()"),
@@ -64,7 +63,6 @@ DIFFERENT = {
     "condition": ("def f(x): assert x", "def f(x): assert not x"),
     "imported from": ("from math import exp\nf = exp", "from numpy import exp\nf = exp"),
     "module behind a name": ("import numpy as m\nf = m.e", "import math as m\nf = m.e"),
-    "shadowed builtin": ("def f(x): return max(x)", "def max(x): pass\ndef f(x): return max(x)"),
     "swapped names": (
         "from p.b import g as x, h as y\nf = x - y",
         "from p.b import h as x, g as y\nf = x - y",
@@ -107,16 +105,10 @@ REACHED = {
     "a name": ("from p.q.b import g\ndef f(): g()", G),
     "a module's name": ("from p.q import b\ndef f(): b.g()", G),
     "re-exported": ("from p.q.c import g\ndef f(): g()", G),
-    "re-exported by a package": ("from p import r\ndef f(): r.g()", {"r.g:g"}),
     # a module as a value, or as a root
-    "a module handed on": ("from p import one\ndef f(): h(one)", {"one:g", "one:k"}),
     # statements that define nothing
     # registries
     "a registry": ("from p.table import use\nf = use", {"table:use", "table:X"}),
-    "a module with a registry": (
-        "from p import table\nf = table",
-        {"table:X", "table:a", "table:b", "table:use"},
-    ),
     # decorators that register
     "a decorator": (
         "@custom\ndef f(): pass\n@f.vjp\ndef g(): h()\n@f.jvp(rule=1)\ndef i(): pass\n"
