@@ -127,15 +127,6 @@ def test_a_bad_command_is_refused_in_one_line(folder, fathom, arguments):
     assert not (folder / "results").exists()
 
 
-def test_what_needs_too_much_memory_says_so(folder, fathom):
-    config = load_config([folder / "config.yaml"])
-    spec = config.spec(config.cells()[0]).model_dump()
-    spec["model"]["hidden"] = 2**50
-    status, _, (line,) = fathom("job", json.dumps(spec), "--out", "run")
-    assert status == 1
-    assert line.startswith("fathom: this needs more memory than there is here; make batch_size")
-
-
 OUTPUTS = [
     (words[1:], option.opts[0], option.metavar.partition(".")[0].lower())
     for words, command in commands_below(cli.commands())

@@ -17,19 +17,13 @@ from fathom.settings import deep_merge
 CONFIG = {
     "studies": {
         "deep": {
-            "task": "tokens",
-            "recipe": "torch-defaults",
-            "variants": ["baseline", "hc", "mhc"],
-            "depths": [12, 24],
-            "backends": ["torch", "mlx"],
-            "seeds": [0, 1],
-            "steps": 100,
-            "batch_size": 8,
+            "task": "tokens", "recipe": "torch-defaults", "variants": ["baseline", "hc", "mhc"],
+            "depths": [12, 24], "backends": ["torch", "mlx"], "seeds": [0, 1], "steps": 100,
+            "batch_size": 8, "optimizer": {"lr": 0.002},
             "model": {"vocab": 64, "length": 16, "width": 32, "heads": 4, "hidden": 128},
-            "optimizer": {"lr": 0.002},
         }
     }
-}
+}  # fmt: skip
 CELLS = [
     Cell("deep", depth, variant, backend, seed)
     for depth, variant, backend, seed in product(

@@ -144,11 +144,18 @@ def test_an_effect_of_nearly_equal_scores_keeps_its_digits():
 
 
 @pytest.mark.parametrize(
-    ("share", "expected"), [(0.0101, "higher"), (-0.0101, "lower"), (0.0099, "too small to matter")]
+    ("shares", "expected"),
+    [
+        ([0.0101] * 3, "higher"),
+        ([-0.0101] * 3, "lower"),
+        ([0.0099] * 3, "too small to matter"),
+        # Its interval, ±0.004, excludes zero, and holds a hundredth.
+        ([0.0064, 0.008, 0.0096], "cannot be told"),
+    ],
 )
-def test_an_effect_matters_from_a_hundredth_of_that_distance_on(share, expected):
+def test_an_effect_matters_from_a_hundredth_of_that_distance_on(shares, expected):
     found = effect_of(
-        seeds("score", [1 + share * CHANCE] * 3, variant="mhc"),
+        seeds("score", [1 + share * CHANCE for share in shares], variant="mhc"),
         seeds("score", [1.0, 1.0, 1.0], variant="hc"),
     )
     assert found["verdict"] == expected
