@@ -1,6 +1,5 @@
 """`fathom contribute`: its commands as the page gives them, at a tiny scale, and their output."""
 
-import re
 import shutil
 
 import pytest
@@ -79,19 +78,3 @@ def test_a_mistake_is_one_line_before_anything_is_trained(folder, fathom, argume
     assert (status, line.startswith(f"fathom: {REFUSED[arguments]}")) == (1, True)
     assert (folder / "config.yaml").read_bytes() == before
     assert not (folder / "results").exists()
-
-
-@pytest.mark.slow
-def test_what_the_reference_has_already_is_said_before_the_training(folder, fathom):
-    bundles = folder / "results/reference/bundles"
-    bundles.mkdir(parents=True)
-    assert fathom("contribute", "*/seed0", "--out", str(bundles / "one.tar.gz"))[0] == 0
-    shutil.rmtree(folder / "results/reference/runs")
-    status, printed = fathom("contribute", PATTERN, "--estimate")
-    assert status == 0
-    (line,) = [line for line in printed if "only one can stay" in line]
-    assert re.fullmatch(
-        r"fathom: 1 of 3 cells have a run from \S+ in results/reference already, as "
-        r"depth-torch/12L/mhc/torch/seed0: only one can stay there",
-        line,
-    )

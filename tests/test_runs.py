@@ -17,7 +17,7 @@ from fathom.config import Compute
 from fathom.datasets import fashion_mnist
 from fathom.runs import training
 from fathom.runs.folder import PARTIAL, RunError, read_rows
-from fathom.runs.training import environment, evaluate_run, run_cell
+from fathom.runs.training import environment, evaluate_run, run_cell, same_digits
 from fathom.runs.validate import validate_run
 from fathom.system.files import locked
 from fathom.tasks import Problem, outcome_of
@@ -290,6 +290,18 @@ def test_a_checkpoint_of_another_environment_is_left_unused_and_a_line_says_so(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"fathom: {tmp_path}/.partial/checkpoint.safetensors: is not used, ")
     assert said in line
+
+
+def test_targets_of_compilers_and_kernels_are_in_the_environment(connect_cpu, monkeypatch):
+    """Of numba and of ATen: a run that goes on under another has other last digits."""
+    backend = connect_cpu("torch")
+    usual = environment(backend, 1)
+    monkeypatch.setenv("NUMBA_CPU_NAME", "generic")
+    generic = environment(backend, 1)
+    assert generic["arithmetic"] == {**usual["arithmetic"], "NUMBA_CPU_NAME": "generic"}
+    assert not same_digits(usual, generic)
+    # A run from before these were recorded is held to what it says.
+    assert same_digits({**usual, "arithmetic": {}}, generic)
 
 
 # --- evaluating again ----------------------------------------------------------------------------

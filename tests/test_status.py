@@ -91,11 +91,6 @@ def test_what_is_missing_stale_or_broken_is_left_and_what_is_current_is_not(conf
     assert status_of(config).left == [c for c in config.cells() if c != cell()]
 
 
-def test_cells_of_a_backend_that_is_not_installed_are_not_left(config, monkeypatch):
-    monkeypatch.setattr(status, "installed_backends", lambda: ("mlx",))
-    assert status_of(config).left == []
-
-
 # --- how long it takes -----------------------------------------------------------------------
 
 
