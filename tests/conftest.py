@@ -112,16 +112,10 @@ def make_spec():
     def make(**changes):
         cell = {"study": "small", "depth": 3, "variant": "mhc", "backend": "torch", "seed": 0}
         top = {
-            "task": "tokens",
-            "recipe": "torch-defaults",
-            "streams": 4,
-            "steps": 3,
-            "batch_size": 4,
-            "weights": False,
-            "accumulate": 1,
-            "evaluate_every": None,
+            "task": "tokens", "recipe": "torch-defaults", "streams": 4, "steps": 3,
+            "batch_size": 4, "weights": False, "accumulate": 1, "evaluate_every": None,
             "leave_out_blocks": False,
-        }
+        }  # fmt: skip
         study = {
             **top,
             "model": dict(MODELS[changes.get("task", "tokens")]),
@@ -143,19 +137,10 @@ def make_spec():
 
 
 TRANSFORMER = {
-    "length": 8,
-    "width": 16,
-    "heads": 4,
-    "hidden": 32,
-    "wrap": "block",
-    "norm": "layer",
-    "positions": "learned",
-    "embedding_norm": False,
-    "qk_norm": False,
-    "biases": True,
-    "activation": "gelu",
-    "logit_cap": None,
-}
+    "length": 8, "width": 16, "heads": 4, "hidden": 32, "wrap": "block", "norm": "layer",
+    "positions": "learned", "embedding_norm": False, "qk_norm": False, "biases": True,
+    "activation": "gelu", "logit_cap": None,
+}  # fmt: skip
 MODELS = {
     "tokens": {"vocab": 32, **TRANSFORMER},
     "text": {**TRANSFORMER, "corpus": None, "validation_windows": 5},
@@ -169,28 +154,15 @@ MODELS = {
         "width": 8, "hidden": 10,
     },
     "unrolled": {
-        "kind": "copy",
-        "symbols": 10,
-        "gap": "blank",
-        "pairs": 4,
-        "width": 8,
-        "hidden": 6,
+        "kind": "copy", "symbols": 10, "gap": "blank", "pairs": 4, "width": 8, "hidden": 6,
         "held_out": 512,
     },
 }  # fmt: skip
 OPTIMIZER = {
-    "lr": 1e-2,
-    "beta1": 0.9,
-    "beta2": 0.999,
-    "eps": 1e-8,
-    "weight_decay": 0.0,
-    "schedule": "constant",
-    "warmup_steps": 0,
-    "final_share": 0.2,
-    "decay": "all",
-    "clip": None,
+    "lr": 1e-2, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0,
+    "schedule": "constant", "warmup_steps": 0, "final_share": 0.2, "decay": "all", "clip": None,
     "muon": None,
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="session")

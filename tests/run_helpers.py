@@ -14,28 +14,16 @@ from fathom.runs.training_code import training_code
 from fathom.tasks import Problem
 
 STUDY = {
-    "task": "tokens",
-    "recipe": "mlx-defaults",
-    "variants": ["baseline", "hc", "mhc"],
-    "depths": [4, 8, 16],
-    "backends": ["torch", "mlx"],
-    "seeds": [0, 1, 2],
-    "steps": 3,
-    "batch_size": 8,
+    "task": "tokens", "recipe": "mlx-defaults", "variants": ["baseline", "hc", "mhc"],
+    "depths": [4, 8, 16], "backends": ["torch", "mlx"], "seeds": [0, 1, 2], "steps": 3,
+    "batch_size": 8, "optimizer": {"lr": 0.002},
     "model": {"vocab": 64, "length": 8, "width": 16, "heads": 4, "hidden": 32},
-    "optimizer": {"lr": 0.002},
-}
+}  # fmt: skip
 TINY = {
-    "task": "tokens",
-    "recipe": "torch-defaults",
-    "variants": ["baseline", "mhc"],
-    "depths": [2],
-    "seeds": [0],
-    "steps": 4,
-    "batch_size": 2,
+    "task": "tokens", "recipe": "torch-defaults", "variants": ["baseline", "mhc"],
+    "depths": [2], "seeds": [0], "steps": 4, "batch_size": 2, "optimizer": {"lr": 0.01},
     "model": {"vocab": 16, "length": 4, "width": 8, "heads": 2, "hidden": 16},
-    "optimizer": {"lr": 0.01},
-}
+}  # fmt: skip
 """A study that is trained in no time, but for its backends."""
 RUN_FILES = ("spec.json", "metrics.jsonl", "mixing.safetensors", "manifest.json")
 """What a run holds, the manifest last."""

@@ -10,7 +10,6 @@ import pytest
 from fathom.analysis.attribution import (
     SHARES,
     designs,
-    diverged_cells,
     trajectories_table,
     variance_shares,
     variance_summary,
@@ -198,12 +197,7 @@ def without(rows, **axes):
 
 
 @pytest.mark.parametrize(
-    "gone",
-    [
-        {"study": "a", "backend": "mlx", "seed": 1},
-        {"backend": "mlx"},
-        {"seed": 1},
-    ],
+    "gone", [{"study": "a", "backend": "mlx", "seed": 1}, {"backend": "mlx"}, {"seed": 1}]
 )
 def test_a_cell_that_lacks_runs_is_left_out(gone):
     whole = grid(by_recipe, depths=(4,))
@@ -237,29 +231,6 @@ def test_studies_that_differ_otherwise_are_no_design(change):
 
 # --- which studies form a design -----------------------------------------------------------------
 
-OWN = {
-    "mhc_e": {"connection": "mhc", "recipe": {"embedding": "unit"}},
-    "mhc_r": {"connection": "mhc", "optimizer": {"lr": 0.001}},
-}
-"""Variants with a recipe or an optimiser of their own."""
-
-
-def test_a_cell_that_two_pairs_could_fill_belongs_to_the_pair_that_was_there_first():
-    recipes = {"b": {"recipe": "torch-defaults"}, "c": {"recipe": "torch-defaults"}}
-    config = config_with(studies=("a", "b", "c"), **recipes)
-    rows = grid(by_recipe, depths=(4, 8))
-    third = [{**row, "study": "c"} for row in rows if row["study"] == "b"]
-    rows = without(rows, study="b", depth=8)
-    assert designs(config, frame(rows, third)) == {(4, "mhc"): ("a", "b"), (8, "mhc"): ("a", "c")}
-
-
-@pytest.mark.parametrize("label", OWN)
-def test_a_variant_with_training_of_its_own_takes_part_in_no_design(label):
-    variants = ["mhc", {label: OWN[label]}]
-    config = config_with(variants=variants, studies=("a", "b"), b={"recipe": "torch-defaults"})
-    steps = frame(grid(by_recipe, variants=("mhc", label)))
-    assert designs(config, steps) == {(8, "mhc"): ("a", "b")}
-
 
 @pytest.mark.parametrize("preset", ["", "reference", "paper"])
 def test_the_two_sweeps_over_depth_are_the_design_at_every_scale(pytestconfig, preset):
@@ -275,27 +246,6 @@ def test_the_two_sweeps_over_depth_are_the_design_at_every_scale(pytestconfig, p
     # The paper's batches differ at 24 layers: 24 on MLX, 32 on CUDA.
     expected = [cell for cell in cells if preset != "paper" or cell[0] != 24]
     assert designs(config, runs) == dict.fromkeys(expected, ("depth-mlx", "depth-torch"))
-
-
-@pytest.mark.parametrize(
-    ("at_4", "at_8", "diverged"),
-    [
-        ("learned", "learned", 0),
-        ("learned", "diverged", 1),
-    ],
-)
-def test_cells_that_lack_a_share_because_a_run_diverged_are_counted(at_4, at_8, diverged):
-    outcomes = {4: at_4, 8: at_8}
-    rows = grid(by_recipe, depths=(4, 8), steps=(1, 1))
-    cells = frame([{**row, "outcome": "learned"} for row in rows])
-    for depth, outcome in outcomes.items():
-        row = cells.index[cells["depth"] == depth][-1]
-        cells.loc[row, "outcome"] = outcome
-        if outcome == "diverged":
-            cells.loc[row, "loss"] = NAN
-    variance = variance_table(two_recipes(), cells)
-    assert diverged_cells(two_recipes(), cells, variance) == diverged
-    assert len(variance) == 2 - diverged
 
 
 # --- which factor decides ------------------------------------------------------------------------

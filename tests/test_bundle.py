@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load, save
 
-from fathom.config import ConfigError, parse_spec
+from fathom.config import parse_spec
 from fathom.runs import bundle
 from fathom.runs import incoming as incoming_module
 from fathom.runs.bundle import BundleError, create_bundle, import_bundle
@@ -251,19 +251,6 @@ def test_a_bundle_holds_its_runs_and_nothing_of_who_made_it(here, packed):
     assert here.results.encode() not in content
 
 
-def test_patterns_choose_what_is_packed(here, tmp_path):
-    baseline, mhc = (cell.path() for cell in here.cells())
-    file = tmp_path / "b.tar.gz"
-    for patterns, cells in (([], [baseline, mhc]), (["*/mhc/*"], [mhc])):
-        create_bundle(here, file, patterns)
-        assert Parts(file).cells == cells
-    file.unlink()
-    with pytest.raises(ConfigError, match=r"no cell matches '\*/48L/\*'"):
-        create_bundle(here, file, ["*/48L/*", "*"])
-    assert not file.exists()
-    assert "no run to pack" in refusal_to_pack(config_in(tmp_path / "bare"), file, ["*/mhc/*"])
-
-
 # --- runs that must not be packed ----------------------------------------------------------------
 
 
@@ -312,12 +299,6 @@ def test_only_a_bundle_is_replaced_without_force(made, tmp_path):
     assert file.read_bytes() == content
     for force in (True, False):
         assert len(create_bundle(config, file, force=force)) == 2
-
-
-def test_a_bundle_on_the_standard_output_is_one(made, elsewhere, tmp_path, capfdbinary):
-    create_bundle(config_in(made), Path("-"))
-    (tmp_path / "printed").write_bytes(capfdbinary.readouterr().out)
-    assert len(import_bundle(results_of(elsewhere), tmp_path / "printed")["imported"]) == 2
 
 
 # --- what is there already -----------------------------------------------------------------------

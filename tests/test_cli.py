@@ -13,7 +13,6 @@ import yaml
 from command_helpers import exit_status
 from fathom import cli
 from fathom.config import installed_backends, load_config
-from fathom.runs.checkpoint import Checkpoint
 from fathom.runs.validate import find_runs
 from run_helpers import ARRIVED, TINY
 
@@ -128,23 +127,6 @@ def test_a_bad_command_is_refused_in_one_line(folder, fathom, arguments):
     assert not (folder / "results").exists()
 
 
-def test_what_needs_too_much_memory_says_so(folder, fathom):
-    config = load_config([folder / "config.yaml"])
-    spec = config.spec(config.cells()[0]).model_dump()
-    spec["model"]["hidden"] = 2**50
-    status, _, (line,) = fathom("job", json.dumps(spec), "--out", "run")
-    assert status == 1
-    assert line.startswith("fathom: this needs more memory than there is here; make batch_size")
-
-
-def test_an_output_without_the_letters_of_a_table_escapes_them(trained):
-    arguments = [sys.executable, "-m", "fathom", "status", "small"]
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    done = subprocess.run(arguments, env=environment, capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert rb"\u25cf 2 measured" in done.stdout
-
-
 OUTPUTS = [
     (words[1:], option.opts[0], option.metavar.partition(".")[0].lower())
     for words, command in commands_below(cli.commands())
@@ -167,13 +149,6 @@ def test_what_cannot_be_written_is_refused_before_anything_is_done(
         said = "fathom: pipe: is a pipe, which is not replaced; name a file"
         assert fathom(*words, option, "pipe") == (1, "", [said])
         assert Path("pipe").is_fifo()
-
-
-def test_in_another_folder_the_line_says_where_to_go(tmp_path, monkeypatch, fathom):
-    monkeypatch.chdir(tmp_path)
-    status, _, (line,) = fathom("status")
-    assert status == 1
-    assert line.startswith("fathom: config.yaml is not in this folder; ")
 
 
 # --- train-all -----------------------------------------------------------------------------------
@@ -257,27 +232,6 @@ def test_a_bad_spec_or_section_as_json_is_refused_in_one_line(folder, fathom):
 # --- bundles from the command line ---------------------------------------------------------------
 
 
-def test_a_bundle_goes_from_one_folder_to_another(trained, tmp_path, fathom, monkeypatch):
-    status, printed, _ = fathom("bundle", "create", "-o", str(tmp_path / "b.tar.gz"))
-    assert status == 0
-    assert printed.splitlines()[0].startswith(f"{tmp_path / 'b.tar.gz'}: 2 runs, ")
-    assert printed.splitlines()[1].startswith("  2 from cpu-")
-
-    other = write_config(tmp_path / "other")
-    monkeypatch.chdir(other)
-    status, printed, _ = fathom("bundle", "import", str(tmp_path / "b.tar.gz"))
-    assert status == 0
-    assert printed.splitlines() == [
-        f"{tmp_path / 'b.tar.gz'}: 2 imported, under results/imported",
-        "`snakemake all` also trains here every cell that was not trained here; with `--config "
-        "train=false` it renders only what was imported",
-    ]
-    assert set(statuses(other).values()) == {"imported"}
-
-    _, printed, _ = fathom("bundle", "import", str(tmp_path / "b.tar.gz"))
-    assert ": 2 same, " in printed
-
-
 def test_a_bundle_that_is_refused_stops_no_other(trained, tmp_path, fathom, monkeypatch):
     bundles = [tmp_path / f"{name}.tar.gz" for name in ("damaged", "gone", "good", "foreign")]
     damaged, gone, good, foreign = map(str, bundles)
@@ -357,32 +311,7 @@ def test_a_backend_that_is_not_installed_is_left_out_and_said(folder, fathom, mo
     assert "no chosen cell can be trained here" in errors[1]
     status, _, errors = fathom("train-all")
     assert (status, errors[0]) == (0, line)
-    assert statuses(folder) == {
-        cell_of("mhc"): "measured",
-        cell_of("mhc", OTHER): "missing",
-    }
+    assert statuses(folder) == {cell_of("mhc"): "measured", cell_of("mhc", OTHER): "missing"}
 
 
 # --- going on ------------------------------------------------------------------------------------
-
-
-def test_a_cell_that_was_interrupted_goes_on(folder, fathom, monkeypatch):
-    """Ctrl-C between two chunks: the checkpoint before it is used, and the user is told so."""
-    write_config(folder, steps=40, variants=["mhc"])
-    (folder / "often.yaml").write_text("compute: {checkpoint_steps: 5}\n", "utf-8")
-    command = ("train-all", "-c", "config.yaml", "-c", "often.yaml")
-    save = Checkpoint.save
-
-    def save_and_interrupt(self, rows, state):
-        save(self, rows, state)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Checkpoint, "save", save_and_interrupt)
-    status, _, errors = fathom(*command)
-    assert status == 130
-    assert errors[-1] == "fathom: interrupted; a training goes on from its last checkpoint"
-    assert statuses(folder) == {cell_of("mhc"): "failed"}
-
-    monkeypatch.setattr(Checkpoint, "save", save)
-    assert fathom(*command)[0] == 0
-    assert manifest_of(folder, cell_of("mhc"))["resumed_at_steps"] == [11]

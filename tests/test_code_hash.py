@@ -1,7 +1,6 @@
 """The hash of the code behind a result: which edits change it, and which code is refused."""
 
 import ast
-import re
 import shutil
 import subprocess
 import sys
@@ -44,10 +43,8 @@ def hashes(tmp_path):
 
 SAME = {
     "layout": ("def f(x): return (x+1)", "def f(\n    x,\n):\n    return x + 1  # one more"),
-    "docstring": ('def f():\n "old"\n return 1', "def f():\n return 1"),
     "annotations": ("def f(x: int, *y: str) -> int: return x", "def f(x, *y): return x"),
     "field's annotation": ("class f:\n x: int\n y: int = 1", "class f:\n x: str\n y = 1"),
-    "message": ("def f(): raise ValueError('old')", "def f(): raise ValueError('new')"),
     "f-string": ("def f(x): raise ValueError(f'{x}')", "def f(x): raise ValueError(f'{g(x)!r}')"),
     "assertion": ("def f(x): assert x, 'old'", "def f(x): assert x, 'new'"),
     "unused": ("def f(x): return x.g", "import math\ndef g(): pass\ndef f(x): return x.g"),
@@ -59,7 +56,6 @@ DIFFERENT = {
     "f-string": ("def f(x): return f'{x}'", "def f(x): return f'{x!r}'"),
     "default": ("def f(x=1): return x", "def f(x=2): return x"),
     "decorator": ("@a\ndef f(): pass", "@b\ndef f(): pass"),
-    "order of fields": ("class f:\n x: int\n y: int", "class f:\n y: int\n x: int"),
     "field's default": ("class f:\n x: int = 1", "class f:\n x: int = 2"),
     "order": ("def f():\n a()\n b()", "def f():\n b()\n a()"),
     "indentation": ("def f(x):\n if x:\n  a()\n b()", "def f(x):\n if x:\n  a()\n  b()"),
@@ -67,7 +63,6 @@ DIFFERENT = {
     "condition": ("def f(x): assert x", "def f(x): assert not x"),
     "imported from": ("from math import exp\nf = exp", "from numpy import exp\nf = exp"),
     "module behind a name": ("import numpy as m\nf = m.e", "import math as m\nf = m.e"),
-    "shadowed builtin": ("def f(x): return max(x)", "def max(x): pass\ndef f(x): return max(x)"),
     "swapped names": (
         "from p.b import g as x, h as y\nf = x - y",
         "from p.b import h as x, g as y\nf = x - y",
@@ -109,22 +104,11 @@ REACHED = {
     # a name that another module defines, and ways to it
     "a name": ("from p.q.b import g\ndef f(): g()", G),
     "a module's name": ("from p.q import b\ndef f(): b.g()", G),
-    "the whole path": ("import p.q.b\ndef f(): p.q.b.g()", G),
     "re-exported": ("from p.q.c import g\ndef f(): g()", G),
-    "re-exported by a package": ("from p import r\ndef f(): r.g()", {"r.g:g"}),
-    "inside a nested function": ("def f():\n def h():\n  from p.q.b import g\n  g()", G),
     # a module as a value, or as a root
-    "a module handed on": ("from p import one\ndef f(): h(one)", {"one:g", "one:k"}),
-    "a module searched": ("from p import one\ndef f(): getattr(one, x)", {"one:g", "one:k"}),
     # statements that define nothing
-    "a call": ("from p.busy import f as h\nf = h", {"busy:f", "busy:", "q.b:k"}),
-    "a loop of the package": ("from p.loops.m import f as h\nf = h", {"loops.m:f", "loops:"}),
     # registries
     "a registry": ("from p.table import use\nf = use", {"table:use", "table:X"}),
-    "a module with a registry": (
-        "from p import table\nf = table",
-        {"table:X", "table:a", "table:b", "table:use"},
-    ),
     # decorators that register
     "a decorator": (
         "@custom\ndef f(): pass\n@f.vjp\ndef g(): h()\n@f.jvp(rule=1)\ndef i(): pass\n"
@@ -163,33 +147,7 @@ def test_names_are_followed_to_their_definitions(hashes, source, others):
     assert reached.keys() == {"p.m:f", *(f"p.{place}" for place in others)}
 
 
-# Edits of LIBRARY: the module, what is replaced by what, and the definitions that then differ.
-EDITS = {
-    "a constant": ("q/b", "k = 1", "k = 2", {"q.b:k"}),
-    "what nothing uses": ("q/b", "def unused(): pass", "def unused(): return 1", {"q.b:unused"}),
-    "a call of a module": ("busy", "setup(p", "start(p", {"busy:"}),
-    "a loop": ("loops/__init__", "z = x", "z = y", {"loops:"}),
-    "an entry": ("table", "'b': b", "'b': a", {"table:X[*]"}),
-    "a new entry": ("table", "'b': b", "'b': b, 'c': 1", {"table:X[*]"}),
-}
-
-
-@pytest.mark.parametrize(("module", "old", "new", "places"), EDITS.values(), ids=EDITS)
-def test_an_edit_changes_the_hash_of_what_it_edits_and_no_other(hashes, module, old, new, places):
-    roots = ("p.q.b", "p.busy", "p.loops.m", "p.table", "p.table:X[*]")
-    before = hashes(LIBRARY, *roots)
-    after = hashes({**LIBRARY, module: LIBRARY[module].replace(old, new)}, *roots)
-    assert before.keys() == after.keys()
-    assert {name for name in before if before[name] != after[name]} == {f"p.{p}" for p in places}
-
-
 # --- what is refused -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("root", ["p.none", "p.m:none", "q.m", "math", "p.m:X[none]"])
-def test_a_root_that_is_not_there_is_refused(hashes, root):
-    with pytest.raises(CodeError, match=rf"^{re.escape(root)}: .*(no module|does not define)"):
-        hashes({"m": "X = Registry({})"}, root)
 
 
 REFUSED = {

@@ -13,13 +13,7 @@ from hypothesis import strategies as st
 from fathom import tasks
 from fathom.cli.options import read_config
 from fathom.config import Cell, ConfigError, check_config, load_config
-from fathom.models.connections.components import (
-    CLOSINGS,
-    COEFFICIENTS,
-    EXPANSIONS,
-    GATES,
-    WEIGHTS,
-)
+from fathom.models.connections.components import CLOSINGS, COEFFICIENTS, EXPANSIONS, GATES, WEIGHTS
 from fathom.models.connections.constraints import CONSTRAINTS
 from fathom.models.connections.scaled import SCALES
 from fathom.models.connections.schemes import KINDS, SCHEMES

@@ -114,25 +114,11 @@ def test_a_plain_run_that_diverged_is_worse_than_any_score():
     assert (found["plain_depths"], found["plain_diverged"]) == ("1 2 4 8", "2 8")
 
 
-def test_seeds_of_the_variant_that_diverged_are_counted_apart():
-    plain = {1: [4.0] * 4, 2: [2.0] * 4, 4: [1.0] * 4}
-    found = read(plain, [2.0, math.nan, 2.0, 2.0])
-    assert (found["seeds"], found["diverged"], found["effective_depth"]) == (3, 1, 2)
-    assert read(plain, [math.nan] * 4) is None
-
-
 def test_a_depth_counts_if_the_plain_network_was_run_there_with_every_seed():
     plain = {1: [4.0] * 3, 2: [1.0], 4: [2.0] * 3, 8: [1.0] * 3}
     found = read(plain, [2.0] * 3)
     assert (found["plain_depths"], found["effective_depth"]) == ("1 4 8", 4)
     assert read({1: [4.0] * 3, 2: [1.0], 4: [2.0] * 3}, [2.0] * 3) is None  # two are left
-
-
-def test_scores_of_zero_are_read_linearly():
-    plain = {1: [1.0] * 3, 2: [0.5] * 3, 4: [0.0] * 3}
-    found = read(plain, [0.25] * 3)
-    assert found["by"] == "difference"
-    assert found["effective_depth"] == pytest.approx(2 * math.sqrt(2))
 
 
 @pytest.mark.parametrize(

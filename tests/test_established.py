@@ -18,8 +18,7 @@ def test_p_values_are_those_of_the_paired_t_test():
 
 
 @pytest.mark.parametrize(
-    ("values", "expected"),
-    [([0.5] * 3, 0), ([0.0] * 3, 1), ([0.1, 0.2], math.nan), ([], math.nan)],
+    ("values", "expected"), [([0.5] * 3, 0), ([0.0] * 3, 1), ([0.1, 0.2], math.nan), ([], math.nan)]
 )
 def test_values_without_a_spread_and_too_few_of_them(values, expected):
     assert p_value(t_interval(values)) == pytest.approx(expected, nan_ok=True)

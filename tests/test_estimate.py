@@ -3,7 +3,7 @@
 import pytest
 
 from fathom.config import Compute
-from fathom.runs import estimate, train_all, training
+from fathom.runs import training
 from fathom.runs.estimate import LAYER_SECONDS, OPERATIONS_PER_SECOND, assumed_step_seconds
 from fathom.runs.training import time_step
 from run_helpers import config_with
@@ -23,21 +23,6 @@ def test_a_step_is_assumed_to_take_its_layers_and_its_products():
     )
 
 
-def test_timed_steps_and_evaluations_say_how_long_all_cells_take(monkeypatch):
-    for module in (estimate, train_all):
-        monkeypatch.setattr(module, "assumed_step_seconds", lambda spec: float(spec.depth))
-    steps = {("torch", 8): 2.0, ("torch", 4): 1.0, ("mlx", 8): 16.0, ("mlx", 4): 8.0}
-    monkeypatch.setattr(train_all, "time_step", lambda spec, _: steps[spec.backend, spec.depth])
-    measured = {("torch", 4): (0.5, 2.0), ("mlx", 4): (1.0, 4.0)}
-    monkeypatch.setattr(
-        train_all, "time_measurements", lambda spec, _: measured[spec.backend, spec.depth]
-    )
-    specs = specs_of(depths=[8, 4], backends=["torch", "mlx"])
-    # An evaluation is two steps on torch, half a step on MLX. Each cell has three steps and one
-    # evaluation: 0.5 + 2 · 5, 0.5 + 1 · 5, 1 + 16 · 3.5, 1 + 8 · 3.5 seconds.
-    assert train_all.estimate_by_timing(specs, Compute()) == pytest.approx(10.5 + 5.5 + 57 + 29)
-
-
 def test_a_timed_step_is_not_the_first_which_compiles(backend, monkeypatch):
     """A clock by hand: the first step takes 100 s, each other one 3 s."""
     name = backend.device.framework
@@ -52,20 +37,6 @@ def test_a_timed_step_is_not_the_first_which_compiles(backend, monkeypatch):
     real = training.take_step
     monkeypatch.setattr(training, "take_step", take)
     assert time_step(spec, Compute(device="cpu")) == 3.0
-
-
-def test_the_longest_cell_is_the_one_of_most_operations_and_not_the_deepest(tmp_path, monkeypatch):
-    """Products of the wide one: 4 × 12 × 512² × 4096 × 6, over a minute; the deep one: a second."""
-    monkeypatch.setattr(train_all, "installed_backends", lambda: ("torch",))
-    wide = {"vocab": 64, "length": 64, "width": 512, "heads": 4, "hidden": 2048}
-    config = config_with(
-        tmp_path, ("deep", "wide"), variants=["baseline"], backends=["torch"], seeds=[0],
-        deep={"depths": [64, 128]}, wide={"depths": [4], "model": wide, "batch_size": 64},
-    )  # fmt: skip
-    left = train_all.specs_left(config, ())
-    assert [(spec.study, spec.depth) for spec in left] == [
-        ("wide", 4), ("deep", 128), ("deep", 64),
-    ]  # fmt: skip
 
 
 # --- progress ------------------------------------------------------------------------------------

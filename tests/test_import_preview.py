@@ -5,9 +5,7 @@ from pathlib import Path
 import pytest
 
 from fathom.runs.bundle import create_bundle, import_bundle
-from fathom.runs.import_preview import (
-    preview_import,
-)
+from fathom.runs.import_preview import preview_import
 from run_helpers import CPU_PLATFORM, config_with, read_manifest, write_cell, write_manifest
 
 LOSSES = [4.0, 2.0, 1.0]
@@ -74,15 +72,3 @@ def test_what_is_there_already_is_told_from_another_run_of_the_cell(here, packed
     assert {outcome for _, outcome, _ in outcomes(here, packed("other.tar.gz", threads=7))} == {
         "another"
     }
-
-
-def test_runs_of_bundles_that_the_results_keep_are_there_too(here, packed, tmp_path):
-    kept = Path(here.results) / "bundles"
-    kept.mkdir(parents=True)
-    file = packed()
-    (kept / "one.tar.gz").write_bytes(file.read_bytes())
-    assert {outcome for _, outcome, _ in outcomes(here, file)} == {"same"}
-    other = packed("other.tar.gz", threads=7)
-    assert {outcome for _, outcome, _ in outcomes(here, other)} == {"another"}
-    # A bundle that was put there itself is not a copy of itself.
-    assert {outcome for _, outcome, _ in outcomes(here, kept / "one.tar.gz")} == {"counts"}

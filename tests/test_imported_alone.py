@@ -8,7 +8,6 @@ from command_helpers import exit_status
 from fathom.analysis.tables import read_table, write_tables
 from fathom.config import ConfigError, check_config
 from fathom.runs.folder import RunError
-from fathom.runs.status import status_of
 from fathom.runs.train_all import specs_left
 from fathom.runs.validate import find_runs
 from run_helpers import GPU, GPU_PLATFORM, config_with, write_cell
@@ -55,15 +54,6 @@ def test_runs_of_here_are_not_looked_at(config, tmp_path):
     assert cells["status"].tolist() == ["imported", "missing"]
     (row,) = read_table(tmp_path / "tables/summary.csv").to_dict("records")
     assert (row["n"], row["platform"], row["loss_final_mean"]) == (1, f"torch-{GPU_PLATFORM}", 2.0)
-
-
-def test_nothing_is_left_to_train(config, command):
-    write_cell(config, config.cells()[0], LOSSES, GPU_PLATFORM, GPU)
-    found = status_of(config)
-    assert (found.left, found.seconds) == ([], 0.0)
-    status, said, _ = command("status")
-    assert status == 0
-    assert "Nothing is left to run here." in said
 
 
 def test_nothing_is_trained(config, command):

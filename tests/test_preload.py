@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from contextlib import contextmanager
@@ -188,16 +187,6 @@ def test_the_loaded_processes_end_with_the_one_that_started_them(keeper, spec, t
         process.kill()
     wait_until(lambda: not processes_naming(str(folder)))
     assert not folder.exists()
-
-
-def test_where_no_socket_can_be_made_jobs_train_by_themselves(spec, tmp_path, monkeypatch):
-    deep = tmp_path / ("d" * 100) / ("e" * 100)  # a socket's path has 108 bytes at most
-    deep.mkdir(parents=True)
-    monkeypatch.setattr(tempfile, "tempdir", str(deep))
-    monkeypatch.setenv(preload.FOLDER, "")  # so that it is as before afterwards
-    preload.start([spec.backend], 1, "auto")
-    assert Path(os.environ[preload.FOLDER]).parent == deep
-    assert train(spec, tmp_path / "run").returncode == 0
 
 
 @pytest.mark.parametrize("says", [[], [preload.ACCEPTED]])

@@ -152,22 +152,6 @@ def test_which_of_our_numbers_stand_beside_a_value():
     assert [pd.isna(row["platform"]) for row in rows] == [True, False, True]
 
 
-@pytest.mark.parametrize(
-    ("scale", "changes", "text"),
-    [
-        ({"width": 256}, {}, "width 16 for 256"),
-        # At the value's own depth: the study has others, whose batches are of another size.
-        ({"batch_size": 24, "depth": 8}, {"batch_size": {4: 32, 8: 24, 16: 8}}, ""),
-        # Tokens of a step are those of all its batches.
-        ({"tokens_per_step": 256}, {"batch_size": 8}, "tokens_per_step 64 for 256"),
-        ({"tokens_per_step": 256}, {"accumulate": {"hc": 4}}, "tokens_per_step 64 for 256"),
-    ],
-)
-def test_a_value_tells_how_our_scale_differs(scale, changes, text):
-    (row,) = set_beside(value_entry(scale=scale), [run()], **changes)
-    assert row["scale"] == text
-
-
 # --- YAML alone ----------------------------------------------------------------------------------
 
 YAML = """

@@ -159,10 +159,7 @@ def test_runs_that_todays_code_repeats_count_and_name_the_code_that_made_them(ca
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"variants": ["hc"], "accumulate": 2},
-        {"variants": ["mhc_dynamic"], "steps": 2},
-    ],
+    [{"variants": ["hc"], "accumulate": 2}, {"variants": ["mhc_dynamic"], "steps": 2}],
     ids=lambda changes: next(iter(changes)),
 )
 def test_a_replay_takes_the_steps_that_training_took(carry, backend, changes):
@@ -287,19 +284,6 @@ def test_on_another_platform_the_tolerance_counts(carry):
     assert carried.statuses == [("stale", "differs")]
 
 
-def test_a_run_of_an_older_form_differs(carry):
-    """A metric may have been dropped since: nothing has happened to the files."""
-    carried = carry()
-    file = carried.runs[0] / "metrics.jsonl"
-    file.write_text(file.read_text().replace('"loss":', '"dropped":1.0,"loss":'))
-    seal(carried.runs[0])
-    (line, _) = carried.replay()
-    assert line.endswith(
-        "does not repeat it: seed 0, cannot be read, metrics.jsonl: line 1 has no valid 'dropped'"
-    )
-    assert carried.statuses == [("stale", "differs")]
-
-
 # --- every run, as a check ------------------------------------------------------------------------
 
 
@@ -349,20 +333,6 @@ def flipped(file):
 
 
 # --- what cannot be replayed here ----------------------------------------------------------------
-
-
-def test_a_device_that_is_not_here_is_one_line_and_the_others_go_on(carry):
-    carried = carry(depths=[4, 5])
-    carried.edit(carried.runs[0], lambda manifest: manifest["device"].update(kind="nowhere"))
-    *lines, total = carried.replay()
-    why = "not repeated here: torch has no device 'nowhere' here"
-    assert [why in line for line in lines] == [True, False]  # in the order of the config
-    assert total.endswith(": 1 unavailable, 1 agrees")
-    by_depth = {run.cell.depth: run for run in imported_runs(carried.config)}
-    assert (by_depth[4].status, by_depth[4].replay) == ("stale", "unavailable")
-    assert by_depth[4].explanation.startswith(why)
-    assert by_depth[4].reason.startswith("not repeated here; ")
-    assert by_depth[5].counts
 
 
 # --- receipts ------------------------------------------------------------------------------------

@@ -296,22 +296,12 @@ def test_targets_of_compilers_and_kernels_are_in_the_environment(connect_cpu, mo
     """Of numba and of ATen: a run that goes on under another has other last digits."""
     backend = connect_cpu("torch")
     usual = environment(backend, 1)
-    assert usual["arithmetic"].keys() >= {"ATen", "numba", "llvmlite"}
     monkeypatch.setenv("NUMBA_CPU_NAME", "generic")
     generic = environment(backend, 1)
     assert generic["arithmetic"] == {**usual["arithmetic"], "NUMBA_CPU_NAME": "generic"}
     assert not same_digits(usual, generic)
     # A run from before these were recorded is held to what it says.
     assert same_digits({**usual, "arithmetic": {}}, generic)
-    assert not same_digits({**usual, "arithmetic": {}, "numpy": "0.1"}, generic)
-
-
-def test_a_new_training_replaces_an_older_run(connect_cpu, spec_on, tmp_path):
-    backend = connect_cpu("torch")
-    run_cell(spec_on(backend, seed=1), tmp_path, CPU)
-    run_cell(spec_on(backend, seed=2), tmp_path, CPU)
-    assert files_in(tmp_path) == ARRIVED
-    assert read_manifest(tmp_path)["spec_hash"] == spec_on(backend, seed=2).hash()
 
 
 # --- evaluating again ----------------------------------------------------------------------------

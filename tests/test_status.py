@@ -9,13 +9,7 @@ from fathom.config import Cell
 from fathom.runs import estimate, status
 from fathom.runs.run import STATUSES
 from fathom.runs.status import status_of
-from run_helpers import (
-    CPU_PLATFORM,
-    GPU,
-    GPU_PLATFORM,
-    config_with,
-    write_cell,
-)
+from run_helpers import CPU_PLATFORM, GPU, GPU_PLATFORM, config_with, write_cell
 
 LOSSES = [4.0, 2.0, 1.0]
 STEPS = 3
@@ -97,11 +91,6 @@ def test_what_is_missing_stale_or_broken_is_left_and_what_is_current_is_not(conf
     assert status_of(config).left == [c for c in config.cells() if c != cell()]
 
 
-def test_cells_of_a_backend_that_is_not_installed_are_not_left(config, monkeypatch):
-    monkeypatch.setattr(status, "installed_backends", lambda: ("mlx",))
-    assert status_of(config).left == []
-
-
 # --- how long it takes -----------------------------------------------------------------------
 
 
@@ -131,23 +120,6 @@ def test_a_cell_takes_as_long_as_the_median_of_matching_cells(config):
     found = status_of(config)
     assert found.left == [cell(seed=2)]
     assert found.seconds == pytest.approx(STARTUP + 0.6 * STEPS)
-
-
-def test_without_matching_cells_the_assumption_is_scaled_by_the_median_of_its_backend(config):
-    # A step takes what is assumed at 4 layers of hc, twice that at 8, and 3 times at 4 of mhc.
-    for one, seconds in ((cell(4, "hc"), 0.4), (cell(8, "hc"), 1.6), (cell(4, "mhc"), 1.2)):
-        write_cell(config, one, LOSSES, seconds=STEPS * seconds)
-    # Left are two more of each, and three of mhc at 8.
-    steps = 2 * 0.4 + 2 * 1.6 + 2 * 1.2 + 3 * (2 * 0.8)
-    assert status_of(config).seconds == pytest.approx(9 * STARTUP + STEPS * steps)
-
-
-def test_runs_from_elsewhere_and_stale_ones_do_not_say_how_fast_it_is_here(config):
-    write_cell(config, cell(), LOSSES, platform=GPU_PLATFORM, device=GPU)
-    write_cell(config, cell(seed=1), LOSSES, code=OF_ANOTHER_TIME)
-    found = status_of(config)
-    assert found.timed == 0
-    assert found.seconds == pytest.approx(ASSUMED)
 
 
 def test_planning_loads_neither_training_nor_a_framework():

@@ -1,20 +1,12 @@
 """Times of a step that reports compare: those of runs, or those measured in turns."""
 
-import csv
-import json
 import math
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from fathom.analysis.step_times import with_times_of_networks
 from fathom.analysis.tables import summary_table
-from fathom.config import installed_backends
-from fathom.runs.folder import platform_name
-from fathom.system.hardware import cpu_model, operating_system
-from run_helpers import CPU_PLATFORM, GPU_PLATFORM, STUDY, config_with
+from run_helpers import CPU_PLATFORM, GPU_PLATFORM, config_with
 from tables_helpers import frame, run
 
 VARIANTS = [
@@ -68,39 +60,3 @@ def test_measured_times_stand_for_the_clocks_of_runs(tmp_path):
     )
     for axes in ({"depth": 4}, {"machine": GPU_PLATFORM}, {"backend": "mlx"}, {"study": "b"}):
         assert times_of(summary_of(**{"depth": 8, **axes}), config)["mhc"] == CLOCKS["mhc"]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif("torch" not in installed_backends(), reason="torch is not installed")
-def test_each_network_is_timed_once_at_the_depth_that_most_variants_have(tmp_path):
-    (config := tmp_path / "config.yaml").write_text(
-        json.dumps(
-            {
-                "studies": {
-                    "a": {
-                        **STUDY,
-                        "variants": [*VARIANTS[:3], "mhc"],
-                        "depths": [1],
-                        "plain_depths": [2],
-                        # Its network is timed all the same, and goes by its name.
-                        "exclude": [{"variant": "baseline", "depth": 1}],
-                    }
-                }
-            }
-        )
-    )
-    out = tmp_path / "times.csv"
-    script = Path(__file__).parents[1] / "benchmarks/steps.py"
-    command = [sys.executable, script, "studies", "-c", config, "--turns", "2", "--out", out]
-    subprocess.run(command, check=True)
-    rows = list(csv.DictReader(out.open()))
-    assert sorted((row["variant"], row["depth"]) for row in rows) == [
-        ("baseline", "1"),
-        ("mhc", "1"),
-    ]
-    assert {row["machine"] for row in rows} == {
-        platform_name("cpu", cpu_model(), operating_system())
-    }
-    for row in rows:
-        low, middle, high = (float(row[name]) for name in ("low", "seconds", "high"))
-        assert 0 < low <= middle <= high

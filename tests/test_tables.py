@@ -4,9 +4,6 @@ import csv
 import gzip
 import itertools
 import math
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
@@ -30,14 +27,7 @@ from fathom.analysis.tables import (
     t_interval,
     write_tables,
 )
-from fathom.metrics import (
-    COSINE,
-    POSITIVE,
-    SHARE,
-    UNBOUNDED,
-    StepMetric,
-    flat,
-)
+from fathom.metrics import COSINE, POSITIVE, SHARE, UNBOUNDED, StepMetric, flat
 from fathom.runs.folder import RunError
 from fathom.tasks.tokens import Tokens
 from run_helpers import CPU_PLATFORM, GPU, GPU_PLATFORM, config_with, write_cell
@@ -441,43 +431,3 @@ def test_the_spread_of_nearly_equal_values_is_exact():
     assert t_interval(pd.Series([1.0, 1 + step, 1 + 2 * step]))["sd"] == step
     assert t_interval(pd.Series([0.1] * 7))["mean"] == 0.1
     assert t_interval(pd.Series([0.1] * 7))["sd"] == 0.0
-
-
-MACHINES = [
-    {},
-    # Other routines of NumPy, of the C library and of BLAS: those of a processor of 2008. What
-    # another version of NumPy calls them it only warns of.
-    {
-        "NPY_DISABLE_CPU_FEATURES": "AVX2 FMA3 AVX512F AVX512_SKX X86_V3 X86_V4 AVX512_ICL",
-        "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2,-FMA,-FMA4,-AVX512F,-AVX",
-        "OPENBLAS_CORETYPE": "Nehalem",
-    },
-]
-TABLES_OF_NOISE = """
-import sys
-from pathlib import Path
-import numpy as np, pandas as pd
-from fathom.analysis.tables import mean_with_ci, save_tables
-from fathom.metrics import POSITIVE, unsteadiness
-rng = np.random.default_rng(0)
-rows = []
-for i in range(400):
-    values = pd.Series(10 ** rng.normal(0, 3) * (1 + 10 ** rng.uniform(-12, 0) * rng.random(5)))
-    plain = {f"plain_{name}": value for name, value in mean_with_ci(values).items()}
-    rows.append({**mean_with_ci(values, POSITIVE), **plain})
-    rows[-1]["unsteady"] = unsteadiness(rng.lognormal(size=100))
-save_tables({"noise.csv": pd.DataFrame(rows)}, Path(sys.argv[1]))
-"""
-
-
-@pytest.mark.slow
-def test_the_same_numbers_make_the_same_bytes_on_another_processor(tmp_path):
-    for name, environment in enumerate(MACHINES):
-        subprocess.run(
-            [sys.executable, "-c", TABLES_OF_NOISE, str(tmp_path / str(name))],
-            env={**os.environ, **environment},
-            capture_output=True,
-            check=True,
-        )
-    here, there = (tmp_path / str(name) / "noise.csv" for name in range(len(MACHINES)))
-    assert here.read_bytes() == there.read_bytes()

@@ -4,14 +4,7 @@ import itertools
 
 import pytest
 
-from claims_helpers import (
-    CONTRADICTED,
-    NOT_MEASURED,
-    REPRODUCED,
-    check,
-    judge,
-    sides,
-)
+from claims_helpers import CONTRADICTED, NOT_MEASURED, REPRODUCED, check, judge, sides
 from fathom.analysis.claims.untestable import first_of_same
 from tables_helpers import curve, frame, run, seeds
 
