@@ -68,6 +68,7 @@ def test_each_sequence_counts_up_modulo_the_vocabulary_and_targets_go_on(make_sp
     for row, following in zip(inputs.tolist(), targets.tolist(), strict=True):
         assert row == [(row[0] + t) % 5 for t in range(12)]
         assert following == [*row[1:], (row[-1] + 1) % 5]
+    assert set(batch(make_spec(vocab=5, batch_size=99), 3)[0][:, 0]) == set(range(5))
 
 
 @pytest.mark.parametrize(
