@@ -125,20 +125,13 @@ def test_the_list_above_is_complete(spec_of, recipe):
 W = 16
 
 IMAGE_SPREADS = {
+    **{f"{norm}.weight": ("constant", 1) for norm in ("block.norm1", "block.norm2", "norm")},
+    **{f"{norm}.bias": ("constant", 0) for norm in ("block.norm1", "block.norm2", "norm")},
+    **{f"{of}.bias": ("constant", 0) for of in ("stem", "block.conv1", "block.conv2", "head")},
     "stem.weight": ("normal", math.sqrt(2 / 9)),
-    "stem.bias": ("constant", 0),
-    "block.norm1.weight": ("constant", 1),
-    "block.norm1.bias": ("constant", 0),
     "block.conv1.weight": ("normal", math.sqrt(2 / (9 * W))),
-    "block.conv1.bias": ("constant", 0),
-    "block.norm2.weight": ("constant", 1),
-    "block.norm2.bias": ("constant", 0),
     "block.conv2.weight": ("normal", math.sqrt(2 / (9 * W)) / math.sqrt(L)),
-    "block.conv2.bias": ("constant", 0),
-    "norm.weight": ("constant", 1),
-    "norm.bias": ("constant", 0),
     "head.weight": ("normal", math.sqrt(2 / W)),
-    "head.bias": ("constant", 0),
 }
 
 
@@ -161,16 +154,6 @@ STATIC_STARTS = {
     "H_res": (4 * DIAGONAL, 0.05),
     "readout": (5 * FIRST, 0),
 }
-DYNAMIC_STARTS = {
-    "phi_pre": (0, 1 / math.sqrt(4 * W)),
-    "phi_post": (0, 1 / math.sqrt(4 * W)),
-    "phi_res": (0, 1 / math.sqrt(4 * W)),
-    "b_pre": (10 * FIRST - 5, 0),
-    "b_post": (10 * FIRST - 5, 0),
-    "b_res": (10 * DIAGONAL - 5, 0.01),
-    "alpha": (0.01, 0),
-    "readout": (10 * FIRST - 5, 0),
-}
 CYCLE = np.tile(DIAGONAL, (L // 4, 1))
 """Layer l has stream l mod S."""
 
@@ -180,6 +163,13 @@ def dynamic(phi, pre, post, res):
     parts = {"pre": pre, "post": post} | ({} if res is None else {"res": res})
     found = {f"phi_{part}": (0, phi) for part in parts}
     return found | {f"b_{part}": (b, 0) for part, b in parts.items()} | {"alpha": (0.01, 0)}
+
+
+DYNAMIC_STARTS = {
+    **dynamic(1 / math.sqrt(4 * W), 10 * FIRST - 5, 10 * FIRST - 5, 0),
+    "b_res": (10 * DIAGONAL - 5, 0.01),
+    "readout": (10 * FIRST - 5, 0),
+}
 
 
 def drawn(*names):

@@ -68,12 +68,8 @@ UPDATE = OptimizerConfig(
         ParamGroup(("b",), "adamw", lr=0.3, decay=0.0),
         ParamGroup(("head",), "adamw", lr=0.05, decay=0.2),
     ),
-    beta1=0.8,
-    beta2=0.95,
-    eps=1e-3,
-    bias_correction=True,
-    clip=2.0,
-)
+    beta1=0.8, beta2=0.95, eps=1e-3, bias_correction=True, clip=2.0,
+)  # fmt: skip
 PACES = [ScheduledValues(1.0, 0.85), ScheduledValues(0.5, 0.9), ScheduledValues(0.25, 0.95)]
 
 

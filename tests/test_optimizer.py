@@ -31,16 +31,9 @@ FLOAT32 = 1e-6
 def update_with(bias_correction, hyper=OPTIMIZER, decayed=("w", "b")):
     """AdamW on both parameters, of which these decay."""
     decays = {name: hyper.weight_decay if name in decayed else 0.0 for name in START}
-    return OptimizerConfig(
-        groups=tuple(
-            ParamGroup((name,), "adamw", hyper.lr, decay) for name, decay in decays.items()
-        ),
-        beta1=hyper.beta1,
-        beta2=hyper.beta2,
-        eps=hyper.eps,
-        bias_correction=bias_correction,
-        clip=hyper.clip,
-    )
+    groups = tuple(ParamGroup((name,), "adamw", hyper.lr, decay) for name, decay in decays.items())
+    betas = {"beta1": hyper.beta1, "beta2": hyper.beta2, "eps": hyper.eps}
+    return OptimizerConfig(groups, **betas, bias_correction=bias_correction, clip=hyper.clip)
 
 
 def batch(step):

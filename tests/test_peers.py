@@ -426,11 +426,14 @@ def one_stream(layer, x, functions):
     return found
 
 
+SMALL = {
+    "hidden_size": C, "intermediate_size": C, "num_hidden_layers": LAYERS, "num_attention_heads": 1,
+}  # fmt: skip
+
+
 def minicpm(p, x, functions):
     module = transformers("minicpm3")
-    config = module.MiniCPM3Config(
-        hidden_size=C, intermediate_size=C, num_hidden_layers=LAYERS, num_attention_heads=1
-    )
+    config = module.MiniCPM3Config(**SMALL)
     return one_stream(lambda k: module.MiniCPM3DecoderLayer(config, k // 2), x, functions)
 
 
@@ -439,25 +442,16 @@ GRANITE_SCALE = 0.22
 
 def granite(p, x, functions):
     module = transformers("granite")
-    config = module.GraniteConfig(
-        hidden_size=C, intermediate_size=C, num_hidden_layers=LAYERS, num_attention_heads=1,
-        num_key_value_heads=1, residual_multiplier=GRANITE_SCALE,
-    )  # fmt: skip
+    scale = {"residual_multiplier": GRANITE_SCALE}
+    config = module.GraniteConfig(**SMALL, num_key_value_heads=1, **scale)
     return one_stream(lambda k: module.GraniteDecoderLayer(config, k // 2), x, functions)
 
 
 def beam(p, x, functions):
     module = transformers("beam")
-
-    def layer(k):
-        config = module.BeamConfig(
-            hidden_size=C, intermediate_size=C, num_hidden_layers=LAYERS, num_attention_heads=1,
-            num_key_value_heads=1, head_dim=C,
-        )  # fmt: skip
-        config.mlp_layer_types = ["dense"] * LAYERS
-        return module.BeamDecoderLayer(config, k // 2)
-
-    return one_stream(layer, x, functions)
+    config = module.BeamConfig(**SMALL, num_key_value_heads=1, head_dim=C)
+    config.mlp_layer_types = ["dense"] * LAYERS
+    return one_stream(lambda k: module.BeamDecoderLayer(config, k // 2), x, functions)
 
 
 def zaya(p, x, functions):

@@ -171,6 +171,8 @@ def test_the_test_set_is_all_test_pictures_in_the_files_order(files):
     np.testing.assert_array_equal(images[..., 0], exact.astype(np.float32))
     assert labels.dtype == np.int32
     assert labels.tolist() == files.test_labels.tolist()
+    prepared, _ = fashion.test_set(spec_of(normalise=True, augment=True))
+    np.testing.assert_allclose(prepared[..., 0], (exact - 0.2860) / 0.3530, rtol=0, atol=1e-6)
 
 
 # --- dropout --------------------------------------------------------------------------------------

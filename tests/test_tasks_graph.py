@@ -177,6 +177,7 @@ def test_held_out_graphs_are_the_same_for_every_seed_and_no_training_has_them(sp
     first, second = (list(module.held_out_batches(spec_on(seed=s))) for s in (0, 1))
     assert [b.targets.shape for b in first] == [(5, 12)]
     assert (first[0].inputs["nodes"] == second[0].inputs["nodes"]).all()
+    assert [len(b.targets) for b in module.held_out_batches(spec_on(held_out=33))] == [16, 16, 1]
     for step in range(3):
         trained = task.batch(spec_on(batch_size=5), step).inputs["nodes"]
         assert (trained != first[0].inputs["nodes"]).any(axis=(1, 2)).all()
