@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fathom import cli, metrics, tasks
-from fathom.metrics import RunMetric, StepMetric, last
+from fathom import cli, tasks
+from fathom.metrics import runs, steps
+from fathom.metrics.runs import RunMetric, last
+from fathom.metrics.steps import StepMetric
 from fathom.models.connections.components import (
     CLOSINGS,
     COEFFICIENTS,
@@ -120,11 +122,11 @@ def test_the_document_is_current_and_names_every_measure(files, schema):
     ("registry", "entry", "line"),
     [
         (
-            metrics.STEP_METRICS,
+            steps.STEP_METRICS,
             NEW_STEP,
             "| `new` | last step only: what nobody has measured yet |",
         ),
-        (metrics.RUN_METRICS, NEW_RUN, "| `new` | what nobody has derived yet (from `loss`) |"),
+        (runs.RUN_METRICS, NEW_RUN, "| `new` | what nobody has derived yet (from `loss`) |"),
     ],
     ids=["step", "run"],
 )

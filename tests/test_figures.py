@@ -23,7 +23,9 @@ from fathom.analysis.effects import COLUMNS as EFFECTS
 from fathom.analysis.effects import LOWER
 from fathom.analysis.tables import summary_table
 from fathom.config import Cell
-from fathom.metrics import LARGEST_VALUE, RunMetric, Score, StepMetric, last
+from fathom.metrics.runs import RunMetric, last
+from fathom.metrics.scores import Score
+from fathom.metrics.steps import LARGEST_VALUE, StepMetric
 from fathom.report import figures
 from fathom.report.figures import (
     contrasts,

@@ -35,17 +35,8 @@ from fathom.analysis.tables import (
     t_interval,
     write_tables,
 )
-from fathom.metrics import (
-    COSINE,
-    POSITIVE,
-    RUN_METRICS,
-    SHARE,
-    UNBOUNDED,
-    RunMetric,
-    StepMetric,
-    flat,
-    last,
-)
+from fathom.metrics.runs import RUN_METRICS, RunMetric, last
+from fathom.metrics.steps import COSINE, POSITIVE, SHARE, UNBOUNDED, StepMetric, flat
 from fathom.runs.bundle import record_refusals
 from fathom.runs.folder import RunError
 from fathom.tasks.tokens import Tokens
@@ -651,7 +642,8 @@ import sys
 from pathlib import Path
 import numpy as np, pandas as pd
 from fathom.analysis.tables import mean_with_ci, save_tables
-from fathom.metrics import POSITIVE, unsteadiness
+from fathom.metrics.runs import unsteadiness
+from fathom.metrics.steps import POSITIVE
 rng = np.random.default_rng(0)
 rows = []
 for i in range(400):

@@ -11,7 +11,7 @@ import naive
 from fathom import tasks
 from fathom.backends.numpy import NumpyOps
 from fathom.config import ConfigError
-from fathom.metrics import outcome
+from fathom.metrics.scores import outcome
 from fathom.report.figures import draw_figures, figures_of_study, find, left_out, panels
 from fathom.report.samples import draw_samples
 from fathom.tasks import flow

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fathom.backends.torch import (
+from fathom.backends.torch_ops import (
     OpsAmidAutocast,
     TorchOps,
     is_autocast,

@@ -210,7 +210,7 @@ def test_everyone_agrees_on_what_is_current(here):
 
 
 def test_a_new_step_metric_leaves_every_run_current(here):
-    here.edit("src/fathom/metrics.py", REGISTRY, NEW_METRIC)
+    here.edit("src/fathom/metrics/steps.py", REGISTRY, NEW_METRIC)
     assert to_train(here) == everyone([])
 
 

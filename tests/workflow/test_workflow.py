@@ -181,7 +181,7 @@ EDITS = {
         {*BOTH, "hc/torch", "hc/mlx"}, None,
     ),
     "a backend": (
-        f"{SRC}backends/mlx.py", "staticmethod(mx.tanh)", "staticmethod(lambda x: mx.tanh(x))",
+        f"{SRC}backends/mlx_ops.py", "staticmethod(mx.tanh)", "staticmethod(lambda x: mx.tanh(x))",
         {"hc/mlx", "mhc/mlx"}, None,
     ),
     "a message": (
@@ -223,7 +223,7 @@ def test_a_dry_run_says_what_would_run_and_why_on_a_screen(untouched, workflow):
     workflow.edit(PRESET, "steps: 4", "steps: 5")
     (workflow.folder / "results/smoke" / CELL / "mixing.safetensors").unlink()
     workflow.edit(
-        f"{SRC}backends/mlx.py", "staticmethod(mx.tanh)", "staticmethod(lambda x: mx.tanh(x))"
+        f"{SRC}backends/mlx_ops.py", "staticmethod(mx.tanh)", "staticmethod(lambda x: mx.tanh(x))"
     )
     why = dict(re.findall(r"^(.*?)  +[0-9]+  (.*)$", workflow.smoke("-n", "all").stdout, re.M))
     found = "spec differs (7), not made yet (1)"

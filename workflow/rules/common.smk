@@ -63,7 +63,7 @@ INSTALLED = BACKENDS if CONDA or IS_REMOTE or CONFIG.assume_backends else instal
 TASKS = [f"fathom.tasks.{name}" for name in sorted({s.task for s in CONFIG.studies.values()})]
 METRICS_CODE = TASKS + [
     f"{module}:{registry}[*]"
-    for module in ("fathom.metrics", *TASKS)
+    for module in ("fathom.metrics.steps", "fathom.metrics.runs", *TASKS)
     for registry in ("STEP_METRICS", "RUN_METRICS")
     if hasattr(importlib.import_module(module), registry)
 ]

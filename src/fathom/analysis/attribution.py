@@ -25,7 +25,7 @@ from fathom.analysis.tables import (
     t_interval,
 )
 from fathom.config import Config
-from fathom.metrics import tail_mean
+from fathom.metrics.runs import tail_mean
 from fathom.spec import Cell
 
 APART = 1e-3

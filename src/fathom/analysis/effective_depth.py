@@ -26,7 +26,7 @@ from fathom.analysis.tables import (
     t_interval,
 )
 from fathom.config import CONTROL_DEPTHS, Config
-from fathom.metrics import Score
+from fathom.metrics.scores import Score
 
 AT, BELOW, BEYOND = "at", "below", "beyond"
 """Of an answer: at a depth; below the shallowest plain network; beyond every one that was tried."""

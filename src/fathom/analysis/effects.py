@@ -37,7 +37,8 @@ from fathom.analysis.tables import (
     to_scale,
 )
 from fathom.config import Cell, Config, Contrast
-from fathom.metrics import POSITIVE, UNBOUNDED, Score
+from fathom.metrics.scores import Score
+from fathom.metrics.steps import POSITIVE, UNBOUNDED
 
 METRICS = (
     "score",

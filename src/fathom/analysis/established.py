@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from scipy.special import stdtr, stdtrit  # scipy.stats takes longer to load than a small report
 
-from fathom.metrics import Score
+from fathom.metrics.scores import Score
 
 SMALLEST = 0.01
 """The smallest effect that matters, as a share of the distance from chance to a perfect score."""

@@ -25,18 +25,9 @@ from scipy.special import stdtrit  # of all of scipy.stats, which takes a second
 from fathom import datasets, tasks
 from fathom.analysis.platforms import Platform
 from fathom.config import Config, Spec
-from fathom.metrics import (
-    CLOCKS,
-    OUTCOMES,
-    POSITIVE,
-    UNBOUNDED,
-    Row,
-    Score,
-    score_midway,
-    significant,
-    split_place,
-    summarise,
-)
+from fathom.metrics.runs import significant, summarise
+from fathom.metrics.scores import OUTCOMES, Score, score_midway
+from fathom.metrics.steps import CLOCKS, POSITIVE, UNBOUNDED, Row, split_place
 from fathom.runs.bundle import refused_bundles
 from fathom.runs.folder import RunError, read_rows
 from fathom.runs.run import COUNTED, Run

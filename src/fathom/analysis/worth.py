@@ -28,7 +28,7 @@ from fathom.analysis.tables import (
     t_interval,
 )
 from fathom.config import Config
-from fathom.metrics import Score
+from fathom.metrics.scores import Score
 
 DELTA = 0.05
 """Two trainings are equivalent if their step multiplier is within this share of one."""

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from fathom.backends.torch import TorchOps
+from fathom.backends.torch_ops import TorchOps
 from fathom.tasks import Batch, Problem
 
 

@@ -32,7 +32,7 @@ from fathom.analysis.tables import (
     save_tables,
 )
 from fathom.config import Config
-from fathom.metrics import LEARNED
+from fathom.metrics.scores import LEARNED
 from fathom.report import schemes
 from fathom.report.figures import figures_of, figures_of_study, left_out
 from fathom.report.formatting import (

@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save
 
 from fathom.config import Compute
-from fathom.metrics import Row
+from fathom.metrics.steps import Row
 from fathom.runs.folder import PARTIAL, decode_row, encode_row
 from fathom.runs.validate import compare_specs
 from fathom.system.files import write_bytes

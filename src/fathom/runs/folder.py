@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from fathom.config import Cell, ConfigError, Spec, parse_spec
-from fathom.metrics import STEP_METRICS, Row, StepMetric, split_place
+from fathom.metrics.steps import STEP_METRICS, Row, StepMetric, split_place
 from fathom.settings import (
     PLAIN,
     NonNegative,

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from fathom.backends import Backend, BackendError
 from fathom.config import Compute, Config
 from fathom.datasets import DataError
-from fathom.metrics import CLOCKS, Row
+from fathom.metrics.steps import CLOCKS, Row
 from fathom.runs.folder import (
     Manifest,
     RunError,

@@ -9,7 +9,7 @@ from typing import Any
 
 from fathom import tasks
 from fathom.config import Spec
-from fathom.metrics import STEP_METRICS
+from fathom.metrics.steps import STEP_METRICS
 from fathom.models.connections.schemes import settings_of
 from fathom.runs import code_hash
 

@@ -21,21 +21,9 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from fathom.metrics import (
-    CLOCKS,
-    LOSS_TAIL,
-    MATTERS,
-    RUN_METRICS,
-    STEP_METRICS,
-    Row,
-    RunMetric,
-    Score,
-    StepMetric,
-    flat,
-    measure_score,
-    of_run,
-    outcome,
-)
+from fathom.metrics.runs import LOSS_TAIL, RUN_METRICS, RunMetric, of_run
+from fathom.metrics.scores import Score, measure_score, outcome
+from fathom.metrics.steps import CLOCKS, MATTERS, STEP_METRICS, Row, StepMetric, flat
 from fathom.models import init
 from fathom.models.connections.connection import mixing_reports
 from fathom.models.connections.schemes import Scheme

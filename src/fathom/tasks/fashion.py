@@ -16,7 +16,9 @@ from pydantic import Field, model_validator
 
 from fathom.datasets import DataError
 from fathom.datasets import fashion_mnist as data
-from fathom.metrics import POSITIVE, SHARE, Row, RunMetric, Score, StepMetric, grad_norm_of, largest
+from fathom.metrics.runs import RunMetric, largest
+from fathom.metrics.scores import Score
+from fathom.metrics.steps import POSITIVE, SHARE, Row, StepMetric, grad_norm_of
 from fathom.models.connections.causal import CausalConnection
 from fathom.models.connections.constraints import Exp
 from fathom.models.connections.schemes import Scheme

@@ -14,7 +14,8 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from fathom.metrics import POSITIVE, Oracle, Score, StepMetric
+from fathom.metrics.scores import Oracle, Score
+from fathom.metrics.steps import POSITIVE, StepMetric
 from fathom.models.connections.schemes import Scheme
 from fathom.models.mlp import POINT, VelocityMLP
 from fathom.models.network import Output

@@ -13,7 +13,8 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 from pydantic import Field, model_validator
 
-from fathom.metrics import POSITIVE, SHARE, Oracle, Score, StepMetric
+from fathom.metrics.scores import Oracle, Score
+from fathom.metrics.steps import POSITIVE, SHARE, StepMetric
 from fathom.models.belief_propagation import log_marginals
 from fathom.models.graphnet import GraphNet
 from fathom.models.init import Orthogonal

@@ -11,7 +11,8 @@ from functools import lru_cache
 import numpy as np
 from pydantic import Field, model_validator
 
-from fathom.metrics import POSITIVE, SHARE, Oracle, Score, StepMetric
+from fathom.metrics.scores import Oracle, Score
+from fathom.metrics.steps import POSITIVE, SHARE, StepMetric
 from fathom.models.transformer import Transformer, TransformerModel, sizes
 from fathom.settings import Positive, Registry
 from fathom.spec import Spec

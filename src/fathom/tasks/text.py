@@ -15,7 +15,9 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from fathom.datasets import DataError, shakespeare
-from fathom.metrics import POSITIVE, Oracle, RunMetric, Score, StepMetric, in_bits, last, smallest
+from fathom.metrics.runs import RunMetric, in_bits, last, smallest
+from fathom.metrics.scores import Oracle, Score
+from fathom.metrics.steps import POSITIVE, StepMetric
 from fathom.models.ngrams import bits_per_character
 from fathom.models.transformer import Transformer, TransformerModel, sizes
 from fathom.settings import Folder, Nullable, Positive, Registry

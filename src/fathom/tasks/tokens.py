@@ -9,7 +9,8 @@ import math
 
 import numpy as np
 
-from fathom.metrics import POSITIVE, Oracle, Score, StepMetric
+from fathom.metrics.scores import Oracle, Score
+from fathom.metrics.steps import POSITIVE, StepMetric
 from fathom.models.transformer import Transformer, TransformerModel, sizes
 from fathom.settings import Registry
 from fathom.spec import Spec

@@ -14,7 +14,9 @@ from typing import Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from fathom.metrics import POSITIVE, SHARE, RunMetric, Score, StepMetric, first, grad_norm_of, last
+from fathom.metrics.runs import RunMetric, first, last
+from fathom.metrics.scores import Score
+from fathom.metrics.steps import POSITIVE, SHARE, StepMetric, grad_norm_of
 from fathom.models.connections.schemes import Scheme
 from fathom.models.recipes import Recipe
 from fathom.models.unrolled import Sizes, Unrolled

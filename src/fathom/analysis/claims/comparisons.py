@@ -49,7 +49,7 @@ from fathom.analysis.tables import (
     to_scale,
 )
 from fathom.config import BACKENDS
-from fathom.metrics import tail_mean
+from fathom.metrics.runs import tail_mean
 from fathom.settings import Flag, join_values, one_of
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 from fathom.analysis.platforms import Platform, device_of
 from fathom.analysis.tables import CELL, GROUP, MIN_SEEDS, select
 from fathom.config import Config
-from fathom.metrics import Score
+from fathom.metrics.scores import Score
 
 REPRODUCED, NOT_REPRODUCED = "reproduced", "not reproduced"
 CONTRADICTED, NOT_MEASURED = "contradicted", "not measured"

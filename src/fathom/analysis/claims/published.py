@@ -22,7 +22,7 @@ from fathom.analysis.claims.levels import Count, Level
 from fathom.analysis.claims.questions import AnyQuestion, Headline, OfClaim
 from fathom.analysis.platforms import DEVICES
 from fathom.config import BACKENDS, Config, Optimizer, read_yaml
-from fathom.metrics import STEP_METRICS
+from fathom.metrics.steps import STEP_METRICS
 from fathom.models.connections.schemes import SCHEMES
 from fathom.settings import ConfigError, OneLine, Settings, one_of, short_repr, unknown, validate
 

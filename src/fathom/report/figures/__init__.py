@@ -47,7 +47,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any
 
 from fathom import tasks
-from fathom.metrics import CLOCKS
+from fathom.metrics.steps import CLOCKS
 from fathom.models.connections.schemes import settings_of
 from fathom.report.figures import style
 from fathom.settings import ConfigError, Registry, Settings, unknown
@@ -72,7 +72,7 @@ READS = {
     "times": "the same with the columns of times_summary.csv",
     "effects": "effects.csv, the same rows",
     "effective_depth": "effective_depth.csv, the same rows",
-    "score": "the study's score (`fathom.metrics.Score`)",
+    "score": "the study's score (`fathom.metrics.scores.Score`)",
     "mixing": "learned mixing over depth by variant (`fathom.report.mixing.Mixing`)",
     "samples": "what networks generate, by run (`fathom.report.samples.GeneratedSamples`)",
     "variance": "variance.csv",

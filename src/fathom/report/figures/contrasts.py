@@ -17,7 +17,7 @@ from fathom.report.figures.style import count_layers
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fathom.metrics import Score
+    from fathom.metrics.scores import Score
 
 BESIDE_SCORE = ("stream_similarity_final", "amax_backward_log10_final")
 """Run metrics that are drawn beside the score, of studies whose variants have them."""

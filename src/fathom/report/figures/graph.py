@@ -11,7 +11,7 @@ from fathom.report.figures import figure, panels, style
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fathom.metrics import Score
+    from fathom.metrics.scores import Score
 
 ROUNDS = "bayes_accuracy_by_round"
 

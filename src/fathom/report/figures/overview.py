@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from fathom.metrics import Score
+    from fathom.metrics.scores import Score
 
 FACTORS = {
     "recipe_share": ("recipe", "#1A1A1A"),

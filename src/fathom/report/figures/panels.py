@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import pandas as pd
 
 from fathom import tasks
-from fathom.metrics import POSITIVE
+from fathom.metrics.steps import POSITIVE
 from fathom.report.figures import frames, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from fathom.metrics import Score
+    from fathom.metrics.scores import Score
 
 SMOOTH = 50
 """A curve of every step has so many means: single batches differ in difficulty, which hides it."""

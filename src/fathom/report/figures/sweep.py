@@ -12,7 +12,7 @@ from fathom.report.figures import figure, frames, panels, style
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fathom.metrics import Score
+    from fathom.metrics.scores import Score
 
 EDGE = 1.4
 """Times the depths at its ends an axis of depths reaches, so that marks fit there."""

@@ -15,7 +15,7 @@ import pandas as pd
 from fathom import tasks
 from fathom.analysis.tables import loss_units, read_table, scores_of
 from fathom.config import Config
-from fathom.metrics import Score
+from fathom.metrics.scores import Score
 from fathom.report.figures.panels import run_label, score_label
 from fathom.report.formatting import count_layers, number, plus_minus, ratio, with_interval
 from fathom.report.verdicts import estimate

@@ -13,7 +13,7 @@ import pandas as pd
 from fathom import tasks
 from fathom.analysis.tables import counted, loss_units, read_steps, read_table, scores_of
 from fathom.config import Config, common_depth
-from fathom.metrics import Score
+from fathom.metrics.scores import Score
 from fathom.report.figures.frames import constant, first_nonfinite, with_loss_unit
 from fathom.report.figures.panels import run_label, score_label, step_label
 from fathom.report.figures.style import colour_of
