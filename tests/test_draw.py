@@ -12,8 +12,9 @@ from command_helpers import exit_status
 from fathom.analysis import effective_depth
 from fathom.analysis.effects import COLUMNS
 from fathom.analysis.platforms import Platform
+from fathom.analysis.run_tables import summary_table
 from fathom.analysis.tables import COLUMNS as REQUIRED
-from fathom.analysis.tables import TableError, save_tables, summary_table
+from fathom.analysis.tables import TableError, save_tables
 from fathom.config import Cell
 from fathom.report import draw
 from fathom.report.figure_manifest import read_figure_manifest

@@ -7,7 +7,7 @@ from scipy import stats
 
 from fathom import tasks
 from fathom.analysis.established import holm, p_value, share_of_chance
-from fathom.analysis.tables import t_interval
+from fathom.analysis.statistics import t_interval
 from fathom.metrics.scores import outcome
 
 

@@ -21,7 +21,7 @@ from safetensors.numpy import save_file
 from fathom import tasks
 from fathom.analysis.effects import COLUMNS as EFFECTS
 from fathom.analysis.effects import LOWER
-from fathom.analysis.tables import summary_table
+from fathom.analysis.run_tables import summary_table
 from fathom.config import Cell
 from fathom.metrics.runs import RunMetric, last
 from fathom.metrics.scores import Score

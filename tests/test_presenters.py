@@ -9,7 +9,7 @@ import pytest
 from markupsafe import Markup
 
 from fathom.analysis.claims.evidence import Judgement
-from fathom.analysis.tables import summary_table
+from fathom.analysis.run_tables import summary_table
 from fathom.report.presenters import StudyPresenter
 from fathom.report.records import group_uncounted
 from fathom.report.render import environment_of

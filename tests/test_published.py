@@ -17,7 +17,8 @@ from fathom.analysis.claims.verdicts import (
     published_table,
     thresholds_table,
 )
-from fathom.analysis.tables import read_table, summary_table
+from fathom.analysis.run_tables import summary_table
+from fathom.analysis.tables import read_table
 from fathom.config import BACKENDS, check_config, load_config
 from fathom.settings import ConfigError, validate
 from run_helpers import GPU_PLATFORM, config_with

@@ -20,7 +20,8 @@ from fathom.analysis.claims.questions import (
 )
 from fathom.analysis.effective_depth import effective_depth_table
 from fathom.analysis.effects import effects_table
-from fathom.analysis.tables import read_table, save_tables, summary_table
+from fathom.analysis.run_tables import summary_table
+from fathom.analysis.tables import read_table, save_tables
 from fathom.config import check_config
 from fathom.report.presenters import StudyPresenter
 from fathom.report.questions import (

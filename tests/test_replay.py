@@ -10,7 +10,8 @@ import yaml
 
 from command_helpers import exit_status
 from fathom import backends
-from fathom.analysis.tables import read_table, write_tables
+from fathom.analysis.run_tables import write_tables
+from fathom.analysis.tables import read_table
 from fathom.config import BACKENDS, Compute, check_config
 from fathom.report.terminal import print_status
 from fathom.runs import folder

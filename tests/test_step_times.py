@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from fathom.analysis.run_tables import summary_table
 from fathom.analysis.step_times import with_times_of_networks
-from fathom.analysis.tables import TableError, summary_table
+from fathom.analysis.tables import TableError
 from fathom.config import installed_backends
 from fathom.runs.folder import platform_name
 from fathom.system.hardware import cpu_model, operating_system

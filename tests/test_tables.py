@@ -15,25 +15,21 @@ import pytest
 from scipy import stats
 
 from fathom import tasks
-from fathom.analysis import tables
+from fathom.analysis import run_tables
 from fathom.analysis.effective_depth import write_effective_depth
 from fathom.analysis.effects import write_effects
 from fathom.analysis.platforms import Platform, labels_of
+from fathom.analysis.run_tables import comparison_table, run_metrics, summary_table, write_tables
+from fathom.analysis.statistics import mean_with_ci, t_interval
 from fathom.analysis.tables import (
     BY_STUDY,
     STEPS,
     TEXT,
     TableError,
-    comparison_table,
-    mean_with_ci,
     read_steps,
     read_table,
     read_with_times,
-    run_metrics,
     save_tables,
-    summary_table,
-    t_interval,
-    write_tables,
 )
 from fathom.metrics.runs import RUN_METRICS, RunMetric, last
 from fathom.metrics.steps import COSINE, POSITIVE, SHARE, UNBOUNDED, StepMetric, flat
@@ -350,7 +346,7 @@ def test_stale_and_unfinished_runs_are_left_out_and_listed(config, tmp_path):
 
 
 def test_a_cell_whose_data_are_unavailable_says_why(tmp_path, monkeypatch):
-    monkeypatch.setattr(tables.datasets, "unavailable", lambda name: f"{name}: no network")
+    monkeypatch.setattr(run_tables.datasets, "unavailable", lambda name: f"{name}: no network")
     images = {"task": "fashion", "variants": ["resnet"], "model": {"width": 8}}
     config = config_with(tmp_path, ("a", "images"), depths=[8], backends=["torch"], seeds=[0],
                          a={"variants": ["mhc"]}, images=images)  # fmt: skip
@@ -641,7 +637,8 @@ TABLES_OF_NOISE = """
 import sys
 from pathlib import Path
 import numpy as np, pandas as pd
-from fathom.analysis.tables import mean_with_ci, save_tables
+from fathom.analysis.statistics import mean_with_ci
+from fathom.analysis.tables import save_tables
 from fathom.metrics.runs import unsteadiness
 from fathom.metrics.steps import POSITIVE
 rng = np.random.default_rng(0)

@@ -2,8 +2,9 @@
 
 import pytest
 
+from fathom.batch import Batch
 from fathom.models.connections.schemes import SCHEMES
-from fathom.tasks import Batch, Problem
+from fathom.tasks import Problem
 
 torch = pytest.importorskip("torch")
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402

@@ -13,7 +13,8 @@ import yaml
 from command_helpers import exit_status
 from fathom.analysis.claims import load_published
 from fathom.analysis.platforms import Platform
-from fathom.analysis.tables import BY_STUDY, read_table, write_tables
+from fathom.analysis.run_tables import write_tables
+from fathom.analysis.tables import BY_STUDY, read_table
 from fathom.cli.options import workflow_command
 from fathom.config import check_config
 from fathom.report import kept

@@ -13,17 +13,8 @@ from typing import TypeVar
 import numpy as np
 import pandas as pd
 
-from fathom.analysis.tables import (
-    CELL,
-    GROUP,
-    counted,
-    is_ratio,
-    read_steps,
-    read_table,
-    save_tables,
-    select,
-    t_interval,
-)
+from fathom.analysis.statistics import is_ratio, t_interval
+from fathom.analysis.tables import CELL, GROUP, counted, read_steps, read_table, save_tables, select
 from fathom.config import Config
 from fathom.metrics.runs import tail_mean
 from fathom.spec import Cell

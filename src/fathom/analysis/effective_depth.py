@@ -15,16 +15,8 @@ from typing import Any, Literal, NamedTuple
 import pandas as pd
 
 from fathom.analysis.established import ROUNDING
-from fathom.analysis.tables import (
-    MIN_SEEDS,
-    counted,
-    differences,
-    is_ratio,
-    read_table,
-    save_tables,
-    scores_of,
-    t_interval,
-)
+from fathom.analysis.statistics import MIN_SEEDS, differences, is_ratio, t_interval
+from fathom.analysis.tables import counted, read_table, save_tables, scores_of
 from fathom.config import CONTROL_DEPTHS, Config
 from fathom.metrics.scores import Score
 

@@ -24,18 +24,15 @@ from fathom.analysis.established import (
     seeds_to_tell,
     share_of_chance,
 )
-from fathom.analysis.tables import (
+from fathom.analysis.statistics import (
     MIN_SEEDS,
-    counted,
     differences,
     is_ratio,
     mean_with_ci,
-    read_table,
-    save_tables,
-    scores_of,
     t_interval,
     to_scale,
 )
+from fathom.analysis.tables import counted, read_table, save_tables, scores_of
 from fathom.config import Cell, Config, Contrast
 from fathom.metrics.scores import Score
 from fathom.metrics.steps import POSITIVE, UNBOUNDED

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from fathom.analysis.tables import CONFIDENCE, MIN_SEEDS, t_interval
+from fathom.analysis.statistics import CONFIDENCE, MIN_SEEDS, t_interval
 
 
 @dataclass(frozen=True)

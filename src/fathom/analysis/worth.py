@@ -17,16 +17,9 @@ import pandas as pd
 
 from fathom.analysis.effects import Runs, best_rate, rates_tried
 from fathom.analysis.established import LEVEL, holm, one_sided_quantile, p_value
+from fathom.analysis.statistics import differences, is_ratio, t_interval
 from fathom.analysis.step_times import StepTimes, read_step_times
-from fathom.analysis.tables import (
-    counted,
-    differences,
-    is_ratio,
-    read_table,
-    save_tables,
-    scores_of,
-    t_interval,
-)
+from fathom.analysis.tables import counted, read_table, save_tables, scores_of
 from fathom.config import Config
 from fathom.metrics.scores import Score
 

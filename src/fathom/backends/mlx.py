@@ -22,9 +22,9 @@ import mlx.core as mx
 import mlx.optimizers
 from mlx.core import array
 
+from fathom.batch import Batch
 from fathom.optimizers import OptimizerConfig, ParamGroup, ScheduledValues, clip_coefficient, muon
 from fathom.system.hardware import cpu_model
-from fathom.tasks import Batch
 
 COMPILE_SWITCH = "FATHOM_MLX_COMPILE"
 """Environment variable: `off` leaves the step uncompiled on a GPU too."""

@@ -19,10 +19,10 @@ from fathom.backends import (
     choose_device,
 )
 from fathom.backends.torch_ops import TorchOps
+from fathom.batch import Batch
 from fathom.optimizers import OptimizerConfig, ScheduledValues, clip_coefficient, muon
 from fathom.system.errors import say
 from fathom.system.hardware import cpu_model
-from fathom.tasks import Batch
 
 GRAPH_SWITCH = "FATHOM_TORCH_GRAPH"
 """Environment variable: `off` runs the operations of a step on a GPU one by one."""

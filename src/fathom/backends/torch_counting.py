@@ -12,7 +12,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from fathom.backends.torch_ops import TorchOps
-from fathom.tasks import Batch, Problem
+from fathom.batch import Batch
+from fathom.tasks import Problem
 
 
 class Count(NamedTuple):

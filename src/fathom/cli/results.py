@@ -154,7 +154,7 @@ def tables(config: ConfigFiles = DEFAULT_CONFIG) -> None:
     from fathom.analysis.attribution import write_attribution
     from fathom.analysis.effective_depth import write_effective_depth
     from fathom.analysis.effects import write_effects
-    from fathom.analysis.tables import write_tables
+    from fathom.analysis.run_tables import write_tables
 
     settings = _read_own(config)
     folder = Path(settings.report_folder) / "tables"

@@ -10,6 +10,7 @@ import pandas as pd
 
 from fathom import tasks
 from fathom.analysis.platforms import Platform, labels_of
+from fathom.analysis.run_tables import without_profiles
 from fathom.analysis.step_times import with_times_of_networks
 from fathom.analysis.tables import (
     AXES,
@@ -22,7 +23,6 @@ from fathom.analysis.tables import (
     read_table,
     read_with_times,
     scores_of,
-    without_profiles,
 )
 from fathom.config import Cell, Config
 from fathom.report.explained import explained

@@ -22,15 +22,9 @@ from fathom import tasks
 from fathom.analysis.attribution import APART, diverged_cells
 from fathom.analysis.claims import Published
 from fathom.analysis.platforms import labels_of
+from fathom.analysis.statistics import CONFIDENCE, MIN_SEEDS
 from fathom.analysis.step_times import with_times_of_networks
-from fathom.analysis.tables import (
-    CONFIDENCE,
-    MIN_SEEDS,
-    counted,
-    read_table,
-    read_with_times,
-    save_tables,
-)
+from fathom.analysis.tables import counted, read_table, read_with_times, save_tables
 from fathom.config import Config
 from fathom.metrics.scores import LEARNED
 from fathom.report import schemes

@@ -12,7 +12,7 @@ import pandas as pd
 
 from fathom.analysis.claims.evidence import NOT_MEASURED, REPRODUCED, VERDICTS
 from fathom.analysis.estimate import LOG10
-from fathom.analysis.tables import CONFIDENCE
+from fathom.analysis.statistics import CONFIDENCE
 from fathom.report.formatting import number, with_interval
 from fathom.report.records import Record, records
 

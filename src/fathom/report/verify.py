@@ -22,7 +22,8 @@ from fathom.analysis.claims import Published, write_claims
 from fathom.analysis.effective_depth import write_effective_depth
 from fathom.analysis.effects import write_effects
 from fathom.analysis.platforms import Platform
-from fathom.analysis.tables import of_study, write_tables
+from fathom.analysis.run_tables import write_tables
+from fathom.analysis.tables import of_study
 from fathom.config import Config
 from fathom.report import kept
 from fathom.report.draw import OVERVIEW_TABLES, step_times_of, tables_of, title_of

@@ -14,6 +14,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
+from fathom.batch import Batch
 from fathom.metrics.scores import Oracle, Score
 from fathom.metrics.steps import POSITIVE, StepMetric
 from fathom.models.connections.schemes import Scheme
@@ -23,7 +24,7 @@ from fathom.models.ops import Array, Ops
 from fathom.models.recipes import Recipe
 from fathom.settings import Positive, Registry, Settings, one_of
 from fathom.spec import Spec
-from fathom.tasks import Batch, Presentation, Samples, Table, Task, Trained
+from fathom.tasks import Presentation, Samples, Table, Task, Trained
 
 # Keeps the batches' random numbers apart from those of the initial parameters.
 STREAM = 0x666C6F77

@@ -14,6 +14,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field, model_validator
 
+from fathom.batch import Batch
 from fathom.datasets import DataError, shakespeare
 from fathom.metrics.runs import RunMetric, in_bits, last, smallest
 from fathom.metrics.scores import Oracle, Score
@@ -22,7 +23,7 @@ from fathom.models.ngrams import bits_per_character
 from fathom.models.transformer import Transformer, TransformerModel, sizes
 from fathom.settings import Folder, Nullable, Positive, Registry
 from fathom.spec import Spec
-from fathom.tasks import Batch, Presentation, Table, Task, Trained, Untrained
+from fathom.tasks import Presentation, Table, Task, Trained, Untrained
 
 # Keeps the batches' random numbers apart from those of the initial parameters.
 STREAM = 0x74657874

@@ -38,16 +38,8 @@ from fathom.analysis.claims.evidence import (
 from fathom.analysis.established import ROUNDING, SMALLEST, share_of_chance
 from fathom.analysis.estimate import LOG10, estimate_difference, estimate_mean
 from fathom.analysis.platforms import DEVICES, FRAMEWORKS, device_of
-from fathom.analysis.tables import (
-    CELL,
-    MIN_SEEDS,
-    differences,
-    is_ratio,
-    log10,
-    select,
-    t_interval,
-    to_scale,
-)
+from fathom.analysis.statistics import MIN_SEEDS, differences, is_ratio, log10, t_interval, to_scale
+from fathom.analysis.tables import CELL, select
 from fathom.config import BACKENDS
 from fathom.metrics.runs import tail_mean
 from fathom.settings import Flag, join_values, one_of

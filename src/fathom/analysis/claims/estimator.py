@@ -44,10 +44,8 @@ from fathom.analysis.estimate import (
     Band,
     Estimate,
 )
-from fathom.analysis.tables import (
-    MIN_SEEDS,
-    select,
-)
+from fathom.analysis.statistics import MIN_SEEDS
+from fathom.analysis.tables import select
 from fathom.models.recipes import RECIPES
 from fathom.settings import (
     Flag,

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from fathom.analysis.platforms import Platform, device_of
-from fathom.analysis.tables import CELL, GROUP, MIN_SEEDS, select
+from fathom.analysis.statistics import MIN_SEEDS
+from fathom.analysis.tables import CELL, GROUP, select
 from fathom.config import Config
 from fathom.metrics.scores import Score
 

@@ -28,7 +28,8 @@ from fathom.analysis.claims.evidence import (
     NotMeasured,
 )
 from fathom.analysis.estimate import Estimate
-from fathom.analysis.tables import CONFIDENCE, select
+from fathom.analysis.statistics import CONFIDENCE
+from fathom.analysis.tables import select
 from fathom.settings import join_values
 
 

@@ -41,7 +41,8 @@ from fathom.analysis.claims.evidence import (
     NotMeasured,
 )
 from fathom.analysis.estimate import LOG10, Band, Estimate, estimate_mean, predict_one_more
-from fathom.analysis.tables import CELL, log10
+from fathom.analysis.statistics import log10
+from fathom.analysis.tables import CELL
 from fathom.settings import one_of, unknown
 
 LEAST_LEFT = 1e-9

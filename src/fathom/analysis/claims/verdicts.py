@@ -31,14 +31,12 @@ from fathom.analysis.claims.evidence import (
 )
 from fathom.analysis.claims.published import ANY, Claim, Published, Threshold, Value, rounding
 from fathom.analysis.platforms import DEVICES, Platform
+from fathom.analysis.statistics import CONFIDENCE, MIN_SEEDS, mean_with_ci
 from fathom.analysis.tables import (
     CELL,
-    CONFIDENCE,
     GROUP,
-    MIN_SEEDS,
     TIMES,
     counted,
-    mean_with_ci,
     read_steps,
     read_with_times,
     save_tables,
