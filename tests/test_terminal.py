@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from fathom.config import Cell
-from fathom.report.terminal import LOOKS, MOST_REASONS, print_status
+from fathom.report.terminal import LOOKS, MAX_STATUS_LINES, print_status
 from fathom.runs import estimate, status
 from fathom.runs.run import STATUSES
 from fathom.runs.status import status_of
@@ -76,7 +76,7 @@ def test_of_many_reasons_the_first_are_shown_and_the_others_counted(config, prin
     for one in config.cells():
         write_cell(config, one, LOSSES, code={"fathom.train:train": "of another time"})
     folded, whole = printed(), printed(every_cell=True)
-    assert folded.count("code differs") == MOST_REASONS == 10
+    assert folded.count("code differs") == MAX_STATUS_LINES == 10
     assert "… and 2 more lines like these" in folded
     assert whole.count("code differs") == 12
 

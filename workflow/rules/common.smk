@@ -12,7 +12,7 @@ from collections import Counter
 from fathom import datasets
 from fathom.analysis.platforms import Platform
 from fathom.config import BACKENDS, Cell, check_config, installed_backends, load_config
-from fathom.report.figure_manifest import MANIFEST as FIGURE_MANIFEST
+from fathom.report.figure_manifest import FIGURE_MANIFEST
 from fathom.report.figures import figures_of, figures_of_study, files_of
 from fathom.report.mixing import mixing_file, shown_cells
 from fathom.report.reports import check_folder

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 
-from fathom.analysis.established import ROUNDING
+from fathom.analysis.established import FLOAT32_TOLERANCE
 from fathom.analysis.statistics import MIN_SEEDS, differences, is_ratio, t_interval
 from fathom.analysis.tables import counted, read_table, save_tables, scores_of
 from fathom.config import CONTROL_DEPTHS, Config
@@ -118,7 +118,7 @@ def _worse_by(
 
     Positive: worse. Below MIN_SEEDS seeds the interval is the mean alone.
     """
-    if (theirs - ours).abs().max() < ROUNDING:
+    if (theirs - ours).abs().max() < FLOAT32_TOLERANCE:
         return 0.0, 0.0, 0.0
     found = t_interval(sign * differences(theirs, ours, ratio=ratio))
     half = 0.0 if math.isnan(found["ci95_half"]) else found["ci95_half"]

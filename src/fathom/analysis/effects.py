@@ -15,9 +15,9 @@ from typing import Any
 import pandas as pd
 
 from fathom.analysis.established import (
-    LEVEL,
-    ROUNDING,
-    SMALLEST,
+    FLOAT32_TOLERANCE,
+    SIGNIFICANCE_LEVEL,
+    SMALLEST_EFFECT,
     holm,
     p_value,
     quantile,
@@ -220,7 +220,7 @@ def differing_settings(config: Config, keys: Sequence[str]) -> list[str]:
     specs = [config.spec(Cell.parse(key)) for key in keys]
     one, other = ({**spec.model_dump(), **OF_THE_CELL} for spec in specs)
     if any(spec.connection.kind == "plain" for spec in specs):
-        for setting in specs[0].model.of_connections:
+        for setting in specs[0].model.connection_settings:
             one["model"][setting] = other["model"][setting] = None
     return sorted(_differing(one, other))
 
@@ -277,7 +277,7 @@ def _effects(ours: pd.DataFrame, theirs: pd.DataFrame, score: Score) -> Iterator
             "seed_sd": t_interval(to_scale(against, ratio=ratio))["sd"],
             "p": p_value(effect),
             "effect_sd": effect["sd"],
-            "is_rounding": effect["n"] >= MIN_SEEDS and difference.abs().max() < ROUNDING,
+            "is_rounding": effect["n"] >= MIN_SEEDS and difference.abs().max() < FLOAT32_TOLERANCE,
         }
         if metric == "score":
             midway = (side["score_midway"].reindex(common) for side in (ours, theirs))
@@ -323,9 +323,9 @@ def _beside_chance(row: Mapping[str, Any], score: Score, tests: int) -> dict[str
     if n >= MIN_SEEDS:
         error = sd / math.sqrt(n)
         found["of_chance_low"], found["of_chance_high"] = share(mean - half), share(mean + half)
-        found["visible"] = max(SMALLEST, abs(share(quantile(n, tests) * error)))
+        found["visible"] = max(SMALLEST_EFFECT, abs(share(quantile(n, tests) * error)))
         slope = abs(share(mean) / mean) if mean else abs(share(1e-3)) / 1e-3
-        found["seeds_needed"] = seeds_to_tell(mean, sd, SMALLEST / slope, tests)
+        found["seeds_needed"] = seeds_to_tell(mean, sd, SMALLEST_EFFECT / slope, tests)
     return found
 
 
@@ -333,15 +333,15 @@ def _verdict(row: Mapping[str, Any]) -> str:
     """What a comparison tells: docs/definitions.md, "Effects"."""
     if row["is_rounding"]:
         return ALIKE
-    told = row["p_holm"] < LEVEL
+    told = row["p_holm"] < SIGNIFICANCE_LEVEL
     if row["metric"] == "score":
         ends = row.get("of_chance_low", -math.inf), row.get("of_chance_high", math.inf)
-        if max(map(abs, ends)) < SMALLEST:
+        if max(map(abs, ends)) < SMALLEST_EFFECT:
             return SMALL
         turned = row["effect"] * row["midway"] < 0 and abs(row["midway"]) > row["midway_ci95_half"]
         if told and turned:
             return TURNS
-        told = told and abs(row["of_chance"]) >= SMALLEST
+        told = told and abs(row["of_chance"]) >= SMALLEST_EFFECT
     if not told:
         return UNTOLD
     return HIGHER if row["effect"] > 0 else LOWER

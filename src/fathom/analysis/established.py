@@ -12,17 +12,17 @@ from scipy.special import stdtr, stdtrit  # scipy.stats takes longer to load tha
 
 from fathom.metrics.scores import Score
 
-SMALLEST = 0.01
+SMALLEST_EFFECT = 0.01
 """The smallest effect that matters, as a share of the distance from chance to a perfect score."""
 
-LEVEL = 0.05
+SIGNIFICANCE_LEVEL = 0.05
 """The chance that any of a study's effects is established where none is."""
 
 MOST_SEEDS = 100
 """More seeds than this are not said to be needed: no one would train them."""
 
-ROUNDING = 1e-5
-"""Differences that stay below, at every seed, are what other orders of float32 sums make."""
+FLOAT32_TOLERANCE = 1e-5
+"""Largest difference that another order of float32 sums explains, if no seed exceeds it."""
 
 
 def share_of_chance(effect: float, against: float, score: Score, chance: float, by: str) -> float:
@@ -79,10 +79,10 @@ def seeds_to_tell(mean: float, sd: float, smallest: float, tests: int) -> int | 
 
 
 def quantile(n: int, tests: int) -> float:
-    """Of Student's t for a mean of n values, two-sided, at LEVEL shared by so many tests."""
-    return float(stdtrit(n - 1, 1 - LEVEL / tests / 2))
+    """The two-sided quantile of Student's t for a mean of n values: SIGNIFICANCE_LEVEL over `tests`."""
+    return float(stdtrit(n - 1, 1 - SIGNIFICANCE_LEVEL / tests / 2))
 
 
 def one_sided_quantile(n: int) -> float:
-    """Of Student's t for a mean of n values, one-sided, at LEVEL."""
-    return float(stdtrit(n - 1, 1 - LEVEL))
+    """The one-sided quantile of Student's t for a mean of n values, at SIGNIFICANCE_LEVEL."""
+    return float(stdtrit(n - 1, 1 - SIGNIFICANCE_LEVEL))

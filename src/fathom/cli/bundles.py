@@ -115,7 +115,7 @@ def contribute(
     cells are kept, and an interrupted one resumes from its checkpoint. At the end it checks the
     bundle as `fathom bundle check` does.
     """
-    from fathom.runs.foresee import there_already, why_not
+    from fathom.runs.preflight import there_already, why_not
     from fathom.runs.train_all import specs_left
 
     settings = read_config(config, override)

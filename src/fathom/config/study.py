@@ -379,7 +379,7 @@ class Study(Settings):
     def changes_plain(self, variant: str) -> bool:
         """Whether a variant changes a setting under which the plain network is another one."""
         changes = self.changes(variant)
-        model = changes.pop("model", {}).keys() - tasks.load(self.task).Model.of_connections
+        model = changes.pop("model", {}).keys() - tasks.load(self.task).Model.connection_settings
         return bool(changes or model)
 
     @property

@@ -108,7 +108,7 @@ class StepMetric:
             return False
         if not math.isfinite(value) and self.finite:
             return False
-        slack = ROUNDING if math.isfinite(high) else 0.0
+        slack = BOUNDS_TOLERANCE if math.isfinite(high) else 0.0
         return math.isnan(value) or low - slack <= value <= high + slack
 
     @property
@@ -140,11 +140,11 @@ def split_place(name: str) -> tuple[str, float | None]:
     return (found[1], float(found[2])) if found else (name, None)
 
 
-ROUNDING = 1e-5
-"""How far a share or a cosine may pass its ends: float32 sums give 1.0000001."""
+BOUNDS_TOLERANCE = 1e-5
+"""Tolerance at finite bounds: float32 sums give a share of 1.0000001."""
 
 LARGEST_VALUE = 1e40
-"""What a float32 network measures is less, even a norm over all its parameters, or is not finite.
+"""Upper bound of any finite float32 measurement, also of a norm over all parameters.
 
 Near the end of float64 no axis could be drawn.
 """

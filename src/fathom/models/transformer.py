@@ -32,7 +32,7 @@ from fathom.settings import Flag, Nullable, Number, Positive, Registry, Settings
 class TransformerParts(Settings):
     """Sizes and parts of the transformer, but for V: a task may have `vocab` follow from others."""
 
-    of_connections: ClassVar[frozenset[str]] = frozenset({"wrap"})
+    connection_settings: ClassVar[frozenset[str]] = frozenset({"wrap"})
 
     length: Positive = Field(description="T, tokens in a sequence")
     width: Positive = Field(description="D, channels of a stream")

@@ -18,7 +18,7 @@ from fathom.report.figures import files_of
 from fathom.settings import Settings
 from fathom.system.files import sha256, write_json
 
-MANIFEST = "figures.json"
+FIGURE_MANIFEST = "figures.json"
 
 
 class FigureManifest(Settings):
@@ -52,13 +52,13 @@ def write_figure_manifest(
         inputs={file.name: _content_hash(file) for file in inputs},
         files={file.name: sha256(file) for name in names for file in files_of(folder, name)},
     )
-    write_json(folder / MANIFEST, manifest.model_dump())
+    write_json(folder / FIGURE_MANIFEST, manifest.model_dump())
 
 
 def read_figure_manifest(folder: Path) -> FigureManifest | None:
     """The figures.json of a folder; None if there is none, or it cannot be read as one."""
     try:
-        return FigureManifest.model_validate_json((folder / MANIFEST).read_bytes())
+        return FigureManifest.model_validate_json((folder / FIGURE_MANIFEST).read_bytes())
     except (OSError, ValidationError):
         return None
 

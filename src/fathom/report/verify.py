@@ -27,7 +27,7 @@ from fathom.analysis.tables import of_study
 from fathom.config import Config
 from fathom.report import kept
 from fathom.report.draw import OVERVIEW_TABLES, step_times_of, tables_of, title_of
-from fathom.report.figure_manifest import MANIFEST, content, read_figure_manifest
+from fathom.report.figure_manifest import FIGURE_MANIFEST, content, read_figure_manifest
 from fathom.report.figures import figures_of, figures_of_study, files_of
 from fathom.report.page import PAGE, page_of, write_page
 from fathom.report.paper import PAPER, paper_of, write_paper
@@ -88,7 +88,9 @@ class Verification:
     @property
     def checked(self) -> dict[str, int]:
         """How many things of each kind; a figure counts once, whatever its formats."""
-        checks = [check for check in self.checks if check.how and check.path.name != MANIFEST]
+        checks = [
+            check for check in self.checks if check.how and check.path.name != FIGURE_MANIFEST
+        ]
         things = {(check.kind, check.path.with_suffix("")) for check in checks}
         return {"runs": 0, **Counter(sorted(kind for kind, _ in things))}
 
@@ -269,7 +271,7 @@ class FigureSet(NamedTuple):
     def files(self) -> list[Path]:
         """figures.json, and each figure in every format."""
         figures = (file for name in self.names for file in files_of(self.folder, name))
-        return [self.folder / MANIFEST, *figures]
+        return [self.folder / FIGURE_MANIFEST, *figures]
 
 
 def _figure_sets(config: Config, runs: Sequence[Run], tables: Path) -> Iterator[FigureSet]:

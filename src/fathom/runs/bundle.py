@@ -35,7 +35,7 @@ from fathom.runs.incoming import incoming, move_in
 from fathom.runs.run import Run
 from fathom.runs.validate import validate_run
 from fathom.system.errors import UserError
-from fathom.system.files import atomic_write, file_to_write, is_stdout, names_itself, write_text
+from fathom.system.files import atomic_write, file_to_write, is_stdout, with_filename, write_text
 from fathom.system.text import one_line
 
 MAX_JSON_BYTES = 4 * 2**20
@@ -284,7 +284,7 @@ def _extract(stream: _Bounded, staging: Path) -> list[Cell]:
             raise BundleError(f"holds more than {MAX_RUNS} runs")
         target = staging / cell.path() / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        with names_itself(target), target.open("wb") as opened:
+        with with_filename(target), target.open("wb") as opened:
             opened.writelines(stream.chunks(entry.size))
         stream.read(-entry.size % tarfile.BLOCKSIZE)  # padding
     while rest := stream.read(CHUNK_BYTES):  # to the end, where gzip has its checksum
@@ -303,7 +303,7 @@ def _make_rows(folder: Path) -> None:
     if rows.exists():
         raise BundleError(f"{rows}: is there twice, also as {COLUMNS}")
     size = 0
-    with names_itself(rows), rows.open("wb") as opened:
+    with with_filename(rows), rows.open("wb") as opened:
         for line in from_columns(columns.read_bytes()):
             size += len(line)
             if size > MAX_FILE_BYTES:

@@ -117,7 +117,7 @@ class Manifest(Settings):
     arithmetic: dict[PlainText, PlainText] = Field(
         {}, description="versions, targets and switches of compilers and kernels; older runs: none"
     )
-    rounding: NonNegative = 1  # of the code that made the run: training.ROUNDING
+    rounding: NonNegative = 1  # of the code that made the run: training.ARITHMETIC_VERSION
     started: PlainText = ""
     ended: PlainText = ""
     seconds: Annotated[Number, Field(ge=0)] | None = None

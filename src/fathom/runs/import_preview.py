@@ -32,8 +32,8 @@ each group, step 0 of the others. Whether its later steps are honest rests on wh
 replay --whole RUN` repeats one run to its end and compares every step."""
 """How far an import can be trusted."""
 
-MOST_REASONS = 5
-"""How many different reasons are shown."""
+MAX_REASONS = 5
+"""Maximum number of distinct reasons shown."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def format_previews(previews: Sequence[ImportPreview]) -> Iterator[str]:
     for platform, study, runs, what in rows:
         yield f"  {platform:{widths[0]}}  {study:{widths[1]}}  {runs:>{widths[2]}}  {what}"
     reasons = Counter(f"{p.cell.study}: {p.reason}" for p in previews if p.reason)
-    for reason, n in reasons.most_common(MOST_REASONS):
+    for reason, n in reasons.most_common(MAX_REASONS):
         yield f"  {n} of {reason}"
-    if len(reasons) > MOST_REASONS:
-        yield f"  … and {len(reasons) - MOST_REASONS} other reasons"
+    if len(reasons) > MAX_REASONS:
+        yield f"  … and {len(reasons) - MAX_REASONS} other reasons"

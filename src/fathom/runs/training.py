@@ -32,7 +32,7 @@ from fathom.system.text import printable
 from fathom.tasks import Problem, Trained
 from fathom.train import Chunk, take_step, train, trainer_for
 
-ROUNDING = 6
+ARITHMETIC_VERSION = 6
 """Raised by a change of our operations that alters last digits alone.
 
 2: Sinkhorn runs in NumPy. 3: loops are compiled, and α is a factor of φ. 4: products beside them
@@ -142,7 +142,7 @@ def environment(backend: Backend, threads: int) -> dict[str, Any]:
         },
         "threads": threads,
         "arithmetic": arithmetic(backend),
-        "rounding": ROUNDING,
+        "rounding": ARITHMETIC_VERSION,
     }
 
 

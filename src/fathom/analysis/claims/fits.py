@@ -92,7 +92,9 @@ class Correlation(Estimator):
 
     def judge(self, evidence: Evidence) -> Judgement:
         runs = [self.find(evidence, name) for name in self.metric]
-        runs = untestable.each_once(runs[0].loc[runs[0].index.intersection(runs[1].index)])
+        runs = untestable.drop_duplicate_cells(
+            runs[0].loc[runs[0].index.intersection(runs[1].index)]
+        )
         one, other = (runs[name] for name in self.metric)
         # Fisher's interval takes four points.
         if len(runs) < 4 or min(one.nunique(), other.nunique()) == 1:

@@ -80,7 +80,9 @@ class Level(Estimator):
         return log10(found / runs[self.over]) if self.over else found
 
     def judge(self, evidence: Evidence) -> Judgement:
-        runs = untestable.each_once(self.find(evidence, LEFT if self.metric == [LEFT] else ""))
+        runs = untestable.drop_duplicate_cells(
+            self.find(evidence, LEFT if self.metric == [LEFT] else "")
+        )
         value = partial(self.measure, evidence)
         runs = runs.assign(value=value)
         sd = evidence.seed_sd(self.studies, self.named_variants, value)
@@ -170,9 +172,9 @@ class Count(Estimator):
             found = rows.sort_values("step").groupby([*CELL, "seed"])[self.metric].apply(of)
             return found.rename("value").reset_index()
         if self.metric == "first_nonfinite_step":  # no number: it never came to that
-            runs = untestable.each_once(self.find(evidence))
+            runs = untestable.drop_duplicate_cells(self.find(evidence))
             return runs.assign(value=runs[self.metric].fillna(math.inf))
-        runs = untestable.each_once(self.find(evidence, self.metric))
+        runs = untestable.drop_duplicate_cells(self.find(evidence, self.metric))
         if self.metric == LEFT:
             left = share_left(evidence, runs).where(runs["outcome"] == LEARNED, 1.0)
             return runs.assign(value=left)

@@ -51,8 +51,8 @@ def first_of_same(cells: pd.DataFrame, steps: pd.DataFrame) -> pd.Series:
     return pd.Series([same.get(run, run[-1]) for run in runs], cells.index, dtype=object)
 
 
-def each_once(runs: pd.DataFrame) -> pd.DataFrame:
-    """The runs without cells of which every run is also that of an earlier variant."""
+def drop_duplicate_cells(runs: pd.DataFrame) -> pd.DataFrame:
+    """Runs without cells that repeat an earlier variant."""
     again = runs.duplicated([*PLACE, SAME_AS])
     if not again.any():
         return runs

@@ -93,12 +93,16 @@ def against_step(
         for ax, depth in zip(axes, depths, strict=True)
     ]
     for position, (ax, depth) in enumerate(zip(axes, depths, strict=True)):
-        row = position - position % style.BESIDE  # it shares its axis; its titles are at one height
+        row = (
+            position - position % style.PANELS_PER_ROW
+        )  # it shares its axis; its titles are at one height
         if position > row:
             ax.set_ylabel("")
         elif label:
             ax.set_ylabel(label)
-        ax.set_title(style.count_layers(depth), pad=6 + 24 * max(marks[row : row + style.BESIDE]))
+        ax.set_title(
+            style.count_layers(depth), pad=6 + 24 * max(marks[row : row + style.PANELS_PER_ROW])
+        )
     return style.finish(page, title, style.legend_handles(having["variant"].unique()))
 
 
@@ -128,7 +132,7 @@ def along(profiles: pd.DataFrame, metric: str, title: str, *, exact: str = "") -
         elif (places % 1 == 0).all():
             style.whole_ticks(ax)
         ax.set_xlabel(entry.along)
-        ax.set_ylabel("" if position % style.BESIDE else entry.label)
+        ax.set_ylabel("" if position % style.PANELS_PER_ROW else entry.label)
         ax.set_title(style.count_layers(depth))
     handles = style.legend_handles(own["variant"].unique())
     if exact:

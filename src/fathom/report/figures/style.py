@@ -158,12 +158,17 @@ def grid(
         return figure, figure.subplots(rows, columns, sharey=sharey, squeeze=False)
 
 
-BESIDE = 4
-"""So many panels fit beside each other with readable labels."""
+PANELS_PER_ROW = 4
+"""Panels per row at which labels stay readable."""
 
 
 def panels(
-    count: int, beside: int = BESIDE, height: float = 4.4, above: float = 0, *, sharey: bool = False
+    count: int,
+    beside: int = PANELS_PER_ROW,
+    height: float = 4.4,
+    above: float = 0,
+    *,
+    sharey: bool = False,
 ) -> tuple[Figure, list[Axes]]:
     """An empty figure of panels in rows of at most `beside`.
 

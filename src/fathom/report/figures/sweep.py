@@ -119,7 +119,7 @@ def score_without_block(
         panels.value_axis(ax, {} if chance is None else {"chance": chance}, log=log)
         style.whole_ticks(ax)
         ax.set_xlabel("block left out")
-        ax.set_ylabel("" if position % style.BESIDE else panels.score_label(score))
+        ax.set_ylabel("" if position % style.PANELS_PER_ROW else panels.score_label(score))
         ax.set_title(style.count_layers(depth))
     return style.finish(page, title, style.legend_handles(own["variant"].unique()))
 

@@ -51,7 +51,7 @@ def final_bits(steps: pd.DataFrame, title: str) -> Figure:
         return style.placeholder(f"{title}\nnothing was evaluated")
     depths, variants = sorted(last["depth"].unique()), list(last["variant"].unique())
     page, (axes,) = style.grid(1, len(depths), (style.WIDTH, 2.3 + 0.42 * len(variants)))
-    label = "bits per character" if len(depths) <= style.BESIDE else "bits per\ncharacter"
+    label = "bits per character" if len(depths) <= style.PANELS_PER_ROW else "bits per\ncharacter"
     levels = near_ngrams(steps, last["validation_loss"])
     for ax, depth in zip(axes, depths, strict=True):
         if ax is not axes[0]:  # one scale for all depths, so that they can be compared

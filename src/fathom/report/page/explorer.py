@@ -24,7 +24,7 @@ EVENLY, EARLY = 25, 15
 CLOCKS = ("step", "step_seconds", "elapsed_seconds")
 """No metrics to draw: the axis itself, and times, which depend on the machine."""
 
-RUN = ["platform", "depth", "variant", "seed"]
+RUN_COLUMNS = ["platform", "depth", "variant", "seed"]
 
 DASHES = ([], [8, 3], [2, 3], [8, 3, 2, 3], [16, 4], [16, 4, 2, 4])
 """Dashes and gaps in pixels: of the first variant of a colour, of the second …"""
@@ -55,8 +55,8 @@ def study_data(
     runs = cells.drop_duplicates(["depth", "variant"])
     step_metrics = _step_metrics(steps)
     run_metrics = _run_metrics(cells, scores_of(config)[name])
-    broken = {key: first_nonfinite(rows) for key, rows in steps.groupby(RUN, sort=False)}
-    keys = cells[RUN].itertuples(index=False, name=None)
+    broken = {key: first_nonfinite(rows) for key, rows in steps.groupby(RUN_COLUMNS, sort=False)}
+    keys = cells[RUN_COLUMNS].itertuples(index=False, name=None)
     found = [broken.get(key) or (None, None) for key in keys]
     return {
         "variants": looks_of([label for label in study.labels if label in there], labels),
@@ -71,9 +71,11 @@ def study_data(
             "depth": {"score": constant(cells, "score_chance")},
         },
         "data": {
-            "step": _columns(thinned(steps, step_metrics), [*RUN, "step"], step_metrics, RUN),
+            "step": _columns(
+                thinned(steps, step_metrics), [*RUN_COLUMNS, "step"], step_metrics, RUN_COLUMNS
+            ),
             "depth": {
-                **_columns(cells, RUN, run_metrics, ["variant"]),
+                **_columns(cells, RUN_COLUMNS, run_metrics, ["variant"]),
                 "broken": [step for step, _ in found],
                 "reason": [what for _, what in found],
             },
@@ -105,7 +107,7 @@ def thinned(steps: pd.DataFrame, metrics: Sequence[Mapping[str, Any]]) -> pd.Dat
     evenly, early = np.linspace(0, count - 1, EVENLY), np.geomspace(1, count, EARLY) - 1
     grid = np.concatenate([evenly, early]).round()
     sparse = [metric["name"] for metric in metrics if metric["sparse"]]
-    is_last = ~steps.duplicated(RUN, keep="last")
+    is_last = ~steps.duplicated(RUN_COLUMNS, keep="last")
     return steps[steps["step"].isin(grid) | is_last | steps[sparse].notna().any(axis=1)]
 
 

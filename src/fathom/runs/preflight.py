@@ -1,4 +1,4 @@
-"""What can be known of a contribution before hours of training."""
+"""Checks to run before `fathom contribute`."""
 
 from __future__ import annotations
 
