@@ -1,4 +1,4 @@
-"""What depth is worth: how deep a plain network has to be to end where another network ends.
+"""Effective depth: the depth of the plain network that reaches another network's score.
 
 Definitions: docs/definitions.md, "Effective depth".
 """
@@ -21,7 +21,7 @@ from fathom.config import CONTROL_DEPTHS, Config
 from fathom.metrics.scores import Score
 
 AT, BELOW, BEYOND = "at", "below", "beyond"
-"""Of an answer: at a depth; below the shallowest plain network; beyond every one that was tried."""
+"""Answers: a depth; below the shallowest plain network; above every plain network tried."""
 
 COLUMNS = [
     "study", "platform", "depth", "variant", "against", "by", "seeds", "diverged", "answer",
@@ -114,9 +114,9 @@ def _finite(runs: pd.DataFrame) -> pd.Series:
 def _worse_by(
     theirs: pd.Series, ours: pd.Series, sign: int, *, ratio: bool
 ) -> tuple[float, float, float]:
-    """How much worse a plain network ends, mean over seeds: (mean, low, high).
+    """(mean, low, high) over seeds: by how much a plain network ends worse; negative: better.
 
-    Positive: worse. Below MIN_SEEDS seeds the interval is the mean alone.
+    Below MIN_SEEDS seeds the interval is the mean alone.
     """
     if (theirs - ours).abs().max() < FLOAT32_TOLERANCE:
         return 0.0, 0.0, 0.0
@@ -129,7 +129,7 @@ def _worse_by(
 
 
 class Point(NamedTuple):
-    """How much worse than a variant the plain network ends at a depth; below 0: better."""
+    """The amount by which the plain network ends worse at a depth; negative: better."""
 
     depth: int
     mean: float
@@ -139,7 +139,7 @@ class Point(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What a curve says: see `effective_depth_table`."""
+    """The answer that a curve gives: see `effective_depth_table`."""
 
     answer: Literal["at", "below", "beyond"]
     effective_depth: float

@@ -1,4 +1,4 @@
-"""What one setting does: a study's contrasts, seed by seed.
+"""Effects of single settings: a study's contrasts, paired by seed.
 
 Definitions: docs/definitions.md, "Effects".
 """
@@ -43,7 +43,7 @@ METRICS = (
     "H_res_distance_final",
     "amax_backward_log10_final",
 )
-"""What is compared: the score by its own scale, the others by their difference."""
+"""Compared metrics: the score on its own scale, the others by their difference."""
 
 HIGHER, LOWER = "higher", "lower"
 """Verdicts of effects that are established."""
@@ -56,12 +56,12 @@ ALIKE, SMALL, TURNS, UNTOLD = (
 """The other verdicts."""
 
 AGAINST_PLAIN = "Does it end better than the plain residual network?"
-"""What is asked of extra variants, and of all in a study that has no contrasts of its own."""
+"""The question for extra variants, and for all variants of a study without contrasts."""
 
 AT_BEST_RATE = "At each one's best rate, does it end better than the plain residual network?"
-"""What is asked where several learning rates were tried."""
+"""The question about variants with several learning rates."""
 FEWEST_RATES = 3
-"""Of fewer, none can be the best and have others on both sides."""
+"""Minimum number of learning rates: of fewer, none can be the best with others on both sides."""
 
 COLUMNS = [
     "study", "platform", "depth", "question", "variant", "against", "against_plain", "differs_in",
@@ -160,10 +160,10 @@ def contrasts_of(config: Config, study: str) -> tuple[Contrast, ...]:
 
 
 Runs = Mapping[str, pd.DataFrame]
-"""By variant, its rows of the table of cells, by seed; of one study, depth and platform."""
+"""Rows of cells.csv by variant, indexed by seed, for one study, depth and platform."""
 
 Rates = Sequence[Mapping[str, float]]
-"""By variant, the learning rate; of variants that differ in it alone, from the smallest on."""
+"""The learning rate by variant, ascending, of variants that differ in it alone."""
 
 
 def rates_tried(config: Config, runs: Runs) -> Rates:
@@ -242,7 +242,7 @@ def pairs_of_several_settings(config: Config, study: str) -> dict[tuple[str, str
 
 
 OF_THE_CELL = {"variant": None, "seed": None}
-"""What names a cell, and is no setting of its training that a contrast could be about."""
+"""Fields that identify a cell and are no settings to contrast."""
 
 
 def _differing(one: Mapping[str, Any], other: Mapping[str, Any], place: str = "") -> Iterator[str]:
@@ -258,7 +258,7 @@ def _differing(one: Mapping[str, Any], other: Mapping[str, Any], place: str = ""
 
 
 def _effects(ours: pd.DataFrame, theirs: pd.DataFrame, score: Score) -> Iterator[dict[str, Any]]:
-    """What one comparison alone tells, for each metric that both sides have at a common seed."""
+    """The row of one comparison for each metric that both sides have at a common seed."""
     for metric in METRICS:
         ratio = metric == "score" and is_ratio(score.metric)
         values = [pd.to_numeric(side[metric]) for side in (ours, theirs)]
@@ -307,7 +307,7 @@ def _judge_together(rows: list[dict[str, Any]], score: Score) -> Iterator[dict[s
 
 
 def _same_numbers(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What two rows share if they compare the same numbers; text, since NaN equals nothing."""
+    """A key that rows share if they compare the same numbers; text, since NaN equals nothing."""
     names = ("depth", "seeds", "effect", "ci95_half", "against_mean", "seed_sd")
     return tuple(str(row[name]) for name in names)
 
@@ -330,7 +330,7 @@ def _beside_chance(row: Mapping[str, Any], score: Score, tests: int) -> dict[str
 
 
 def _verdict(row: Mapping[str, Any]) -> str:
-    """What a comparison tells: docs/definitions.md, "Effects"."""
+    """The verdict of a comparison: docs/definitions.md, "Effects"."""
     if row["is_rounding"]:
         return ALIKE
     told = row["p_holm"] < SIGNIFICANCE_LEVEL

@@ -37,7 +37,7 @@ def share_of_chance(effect: float, against: float, score: Score, chance: float, 
 
 
 def p_value(estimate: Mapping[str, float]) -> float:
-    """Of a mean of zero, two-sided, by Student's t; `estimate` is as of `t_interval`.
+    """The two-sided p of a mean of zero by Student's t; `estimate` is the result of `t_interval`.
 
     NaN where there is no interval. Equal values have no spread: 0, or 1 if all of them are zero.
     """
@@ -79,10 +79,10 @@ def seeds_to_tell(mean: float, sd: float, smallest: float, tests: int) -> int | 
 
 
 def quantile(n: int, tests: int) -> float:
-    """The two-sided quantile of Student's t for a mean of n values: SIGNIFICANCE_LEVEL over `tests`."""
+    """The two-sided quantile of Student's t for n values, at SIGNIFICANCE_LEVEL / tests."""
     return float(stdtrit(n - 1, 1 - SIGNIFICANCE_LEVEL / tests / 2))
 
 
 def one_sided_quantile(n: int) -> float:
-    """The one-sided quantile of Student's t for a mean of n values, at SIGNIFICANCE_LEVEL."""
+    """The one-sided quantile of Student's t for n values, at SIGNIFICANCE_LEVEL."""
     return float(stdtrit(n - 1, 1 - SIGNIFICANCE_LEVEL))

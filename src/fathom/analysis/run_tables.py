@@ -78,7 +78,7 @@ def platform_of(run: Run) -> str:
 
 
 def cells_table(config: Config, runs: Sequence[Run], rows: Rows) -> pd.DataFrame:
-    """A row for every run: axes, platform, status, and the run metrics of those that count."""
+    """The table of cells: a row per run with axes, platform, status and, if it counts, metrics."""
     table = pd.DataFrame([_cell_row(config, run, rows.get(run.folder)) for run in runs])
     # Or what is written of a run would depend on whether another one is missing.
     return table.astype({"steps": "Int64", "first_nonfinite_step": float})
@@ -125,7 +125,7 @@ def run_metrics(spec: Spec, rows: Sequence[Row], judged_by: tasks.JUDGED_BY) -> 
 
 
 def _why_missing(config: Config, run: Run) -> str:
-    """Of a cell without a run: a bundle that was refused, or why its data are unavailable."""
+    """The reason that a cell has no run: a refused bundle, or unavailable data; else empty."""
     if run.status != "missing":
         return ""
     if refused := refused_bundles(Path(config.results)):
@@ -137,7 +137,7 @@ def _why_missing(config: Config, run: Run) -> str:
 
 
 def steps_table(runs: Iterable[Run], rows: Rows) -> pd.DataFrame:
-    """A row for every step of every run that counts, without its profiles."""
+    """The table of steps: a row per step of every run that counts, without profiles."""
     steps = [
         {**_axes(run), "platform": platform_of(run), **without_profiles(row)}
         for run in runs
@@ -152,7 +152,7 @@ def without_profiles(row: Row) -> Row:
 
 
 def profiles_table(runs: Iterable[Run], rows: Rows) -> pd.DataFrame:
-    """A row for every number of every profile of every run that counts."""
+    """The table of profiles: a row per number of every profile of every run that counts."""
     found = []
     for run in runs:
         of_run = {**_axes(run), "platform": platform_of(run)}
@@ -165,11 +165,11 @@ def profiles_table(runs: Iterable[Run], rows: Rows) -> pd.DataFrame:
 
 
 SYSTEM = ("os", "cpu", "python", "numpy", "threads")
-"""What platforms.csv has of a run's manifest."""
+"""Fields of a run's manifest in platforms.csv."""
 
 
 def platforms_table(runs: Iterable[Run]) -> pd.DataFrame:
-    """A row for every platform, machine and version of software that runs were measured with.
+    """The table of platforms: a row per platform, machine and software version.
 
     `made_by`: of imported runs, the code that made them.
     """
@@ -229,7 +229,7 @@ def _averaged_in(cells: pd.DataFrame) -> dict[str, tuple[float, float]]:
 
 
 def comparison_table(cells: pd.DataFrame, summary: pd.DataFrame) -> pd.DataFrame:
-    """A row per study × depth × variant and pair of platforms.
+    """The table of platform differences: a row per study × depth × variant and pair of platforms.
 
     Step-0 differences are the largest over common seeds: relative, |a − b| / |b|, for loss and
     gradient norm, absolute for the gain, which is a logarithm. NaN where a side is not finite.

@@ -13,10 +13,10 @@ from fathom import tasks
 from fathom.metrics.steps import POSITIVE, UNBOUNDED
 
 CONFIDENCE = 0.95
-"""Of every interval."""
+"""Confidence of every interval."""
 
 MIN_SEEDS = 3
-"""Below this many values an interval would say more than is known: there is none."""
+"""Minimum number of values for an interval."""
 
 
 def t_interval(values: pd.Series | np.ndarray) -> dict[str, float]:
@@ -45,7 +45,7 @@ def to_scale(values: pd.Series, *, ratio: bool) -> pd.Series:
 
 
 def log10(values: pd.Series) -> pd.Series:
-    """Of a metric of runs; NaN where a run has none, or it is zero.
+    """log10 of a run metric; NaN where it is missing or zero.
 
     The last digit of NumPy's own depends on the processor, and differences of logarithms may have
     few other digits.
@@ -56,7 +56,7 @@ def log10(values: pd.Series) -> pd.Series:
 
 
 def differences(one: pd.Series, other: pd.Series, *, ratio: bool) -> pd.Series:
-    """How far values are from others on the scale of `to_scale`.
+    """Differences of values on the scale of `to_scale`.
 
     Of nearly equal ones the logarithm of the ratio has digits that two logarithms have lost.
     """

@@ -33,7 +33,7 @@ class StepTime(NamedTuple):
 
 
 StepTimes = Mapping[tuple[str, int, str, str], StepTime]
-"""By study, depth, variant and platform."""
+"""Step times by study, depth, variant and platform."""
 
 
 def read_step_times(config: Config) -> StepTimes:

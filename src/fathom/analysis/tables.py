@@ -30,10 +30,10 @@ from fathom.system.text import one_line
 AXES = ["study", "depth", "variant", "backend", "seed"]
 CELL = ["study", "depth", "variant"]
 GROUP = [*CELL, "platform"]
-"""What a row of the summary stands for: everything but the seed."""
+"""Keys of a row of the summary: all axes except the seed."""
 
 TRAINED = ["recipe", "connection", "lr"]
-"""How a variant was trained, and the name of the connection that it is made of."""
+"""Columns with a variant's recipe, connection and learning rate."""
 
 GZIP_LEVEL = 3
 """The highest level takes five times as long and saves six per cent."""
@@ -44,7 +44,7 @@ class TableError(UserError):
 
 
 def of_study(folder: Path, study: str) -> Path:
-    """Where the tables of one study are, in the folder of the tables of all."""
+    """The folder of one study's tables, inside the folder of all tables."""
     return folder / "studies" / study
 
 
@@ -76,7 +76,7 @@ def save_tables(tables: dict[str, pd.DataFrame], folder: Path, studies: Iterable
 
 
 FORMULA, PLAIN_FORMULA = re.compile(r"^'*[=+\-@]"), re.compile(r"^'(?='*[=+\-@])")
-"""Of a text: a spreadsheet would compute what begins so. With a quote before it it is text."""
+"""Texts that a spreadsheet would compute as formulas; a leading quote prevents that."""
 
 
 def _edit_text(table: pd.DataFrame, pattern: re.Pattern[str], new: str) -> pd.DataFrame:
@@ -116,7 +116,7 @@ BY_STUDY = (
 """Tables that are also there for each study alone: what its figures read, besides its steps."""
 
 STEP_TIMES = "step_times.csv"
-"""What `benchmarks/steps.py studies` makes; a config says where it is."""
+"""The table that `benchmarks/steps.py studies` writes; a config names its path."""
 
 TEXT = (
     "key", "study", "variant", "against", "connection", "backend", "platform", "platform_a",
@@ -130,7 +130,7 @@ TIMES = {
     "cells.csv": ("times.csv", [*AXES, "platform"]),
     "summary.csv": ("times_summary.csv", GROUP),
 }
-"""By table, the one that has its times, row by row, and what names a row there."""
+"""By table, the table of its times and the keys of a row there."""
 
 COLUMNS = {
     "cells.csv": ["key", *AXES, *TRAINED, "platform", "machine", "status", "reason", "outcome",
@@ -154,7 +154,7 @@ COLUMNS = {
     STEP_TIMES: ["study", "depth", "variant", "backend", "machine", "seconds", "low", "high"],
     **dict(TIMES.values()),
 }  # fmt: skip
-"""What tables have whatever they are of, by file name."""
+"""Columns that every table of a file name has."""
 
 
 MAKE_AGAIN = "run: fathom tables, then: fathom claims"
@@ -185,7 +185,7 @@ def read_table(file: Path, remedy: str = MAKE_AGAIN, name: str = "") -> pd.DataF
 
 FLAGS = {True: True, False: False, "True": True, "False": False}
 OPTIONAL = ("better",)
-"""Columns that say yes or no, and in some rows neither."""
+"""Columns of flags that may be empty."""
 
 
 def read_steps(folder: Path, studies: Iterable[str]) -> pd.DataFrame:
@@ -226,7 +226,7 @@ def counted(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def scores_of(config: Config) -> dict[str, Score]:
-    """What each study's results are judged by."""
+    """The score of each study."""
     return {name: tasks.score_of(s.task, s.score) for name, s in config.studies.items()}
 
 

@@ -1,4 +1,4 @@
-"""What a connection is worth: how much longer a plain network has to train to end where it ends.
+"""Worth of a connection: the step multiplier at which the plain network reaches its score.
 
 Definitions: docs/definitions.md, "Worth".
 """
@@ -172,7 +172,7 @@ def log_multiplier(ladder: Mapping[float, float], score: float, sign: int) -> fl
 
 
 def _row(pair: Pair, score: Score) -> dict[str, Any] | None:
-    """What one pair alone tells; None without a common seed."""
+    """The row of one pair; None without a common seed."""
     seeds = pair.ours.index.intersection(pair.ladder.index)
     if seeds.empty:
         return None

@@ -202,7 +202,7 @@ def import_(
 
 
 def _what_now(settings: Config, files: Sequence[Path]) -> str:
-    """What the workflow does with imported runs."""
+    """The command that renders imported runs, and its effect."""
     command = workflow_command(files)
     if not settings.train:
         return f"`{command}` renders what was imported, and trains nothing"
@@ -330,6 +330,6 @@ def _replay_each(settings: Config, runs: Sequence[Run], how: Compute) -> list[Re
 
 
 def _counts(replays: Sequence[Replay]) -> str:
-    """As in '3 agrees, 1 differs'."""
+    """Replays by outcome, such as '3 agrees, 1 differs'."""
     outcomes = Counter(replay.outcome for replay in replays)
     return ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items())

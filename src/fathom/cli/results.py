@@ -283,7 +283,7 @@ def schema(
 ) -> None:
     """Write the JSON schema and the tables in documents.
 
-    Those of metrics and schemes come from the code, README's from the reference.
+    The tables of metrics and schemes come from the code, the table of README from the reference.
     """
     from fathom.report.definitions import with_tables
 

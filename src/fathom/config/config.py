@@ -51,7 +51,7 @@ from fathom.settings import (
 from fathom.spec import Backend, Cell, Spec
 
 MAX_CELLS = 20_000
-"""The most cells of a config, excluded ones included: planning so many takes minutes."""
+"""The most cells of a config, excluded ones included: planning that many takes minutes."""
 
 CONTROL_DEPTHS = 3
 """The fewest depths of the plain network that make a curve to read depths from."""
@@ -202,7 +202,7 @@ class Config(Settings):
             raise ConfigError(lines)
 
     def check(self, source: str) -> None:
-        """Check what no part of the config can alone. Raises ConfigError, one line per problem."""
+        """Check that the parts of the config fit. Raises ConfigError, one line per problem."""
         # Each of these relies on what the ones before have checked.
         for find in (
             self._misnamed,
@@ -216,7 +216,7 @@ class Config(Settings):
                 raise ConfigError(problems)
 
     def _misnamed(self, source: str) -> Iterator[str]:
-        """Kept or excluded values that no study has."""
+        """Problems: kept or excluded values that no study has."""
         named = [(axis, axis, value) for axis, values in self.subset.items() for value in values]
         named += [
             (f"{axis}s", f"studies.{name}.exclude.{i}.{axis}", value)
@@ -232,7 +232,7 @@ class Config(Settings):
                 yield f"{source}: {key}: {problem}; no study has it"
 
     def _too_many(self, source: str) -> Iterator[str]:
-        """A grid that is too large to plan, or empty."""
+        """Problems: a grid too large to plan, or empty."""
         cells = sum(math.prod(map(len, self._axes(study))) for study in self.studies.values())
         if cells > MAX_CELLS:
             axes = join_values(AXES)
@@ -241,7 +241,7 @@ class Config(Settings):
             yield f"{source}: no cells: the kept values and the exclusions leave none"
 
     def _unconnected(self, source: str) -> Iterator[str]:
-        """Variants whose connection does not exist or has wrong settings."""
+        """Problems: variants whose connection does not exist or has wrong settings."""
         for name, study in self.studies.items():
             for label in study.labels:
                 try:
@@ -250,7 +250,7 @@ class Config(Settings):
                     yield from str(error).splitlines()
 
     def _unladdered(self, source: str) -> Iterator[str]:
-        """Ladders of what is no plain network."""
+        """Problems: ladders of variants that are not plain networks."""
         for name, study in self.studies.items():
             for label in study.ladder:
                 if self.connection(name, label).kind != "plain":
@@ -260,7 +260,7 @@ class Config(Settings):
                     )
 
     def _unfit(self, source: str) -> Iterator[str]:
-        """Variants whose connection the study's network cannot take."""
+        """Problems: variants whose connection does not fit the study's network."""
         for name, study in self.studies.items():
             for label in study.labels:
                 own, scheme = study.of(label), self.connection(name, label)
@@ -273,7 +273,7 @@ class Config(Settings):
                     yield f"{source}: studies.{name}.variants.{label}: {error}"
 
     def _too_large(self, source: str) -> Iterator[str]:
-        """Batches that the data set cannot fill, and networks too large for any machine."""
+        """Problems: batches larger than the data set, networks too large for any machine."""
         for name, study in self.studies.items():
             sizes = dict.fromkeys((cell.depth, cell.variant) for cell in self._grid(name))
             examples = datasets.training_examples(study.dataset) if study.dataset else math.inf
@@ -312,7 +312,7 @@ class Config(Settings):
         return self._resolved[key]
 
     def same_work(self, study_name: str) -> dict[str, str]:
-        """Of each variant of a study, the first whose steps are the same work.
+        """By variant of a study, the first variant whose steps do the same work.
 
         It may have another recipe, rate or number of steps, but not another network or batch.
         """
@@ -329,7 +329,7 @@ class Config(Settings):
         return name_behind(value, self._names(study_name))
 
     def _names(self, study_name: str) -> Mapping[str, Any]:
-        """What the name of a connection stands for in a study."""
+        """The connections of a study by name: the config's own, general ones, published ones."""
         published = tasks.load(self.studies[study_name].task).Network.names
         general = {name: row for name, row in SCHEMES.items() if name not in published}
         return ChainMap(self.connections, general, published)
@@ -341,7 +341,7 @@ class Config(Settings):
         return next(plain, None)
 
     def depth_control(self, study_name: str) -> str | None:
-        """The plain network of a study whose depths other variants are set beside, by its label.
+        """The label of the plain network to which a study compares the depths of other variants.
 
         It is the first plain residual network among the variants that change nothing else of the
         study, if cells of it have CONTROL_DEPTHS depths or more; None without one, without another

@@ -78,7 +78,7 @@ def _parse_words(value: Any) -> Any:  # noqa: ANN401, a connection as it was wri
 
 
 def parse_word(value: object) -> object:
-    """`on` or `off` for a flag, which is what YAML reads them as."""
+    """`on` or `off` for a flag: YAML reads both words as flags."""
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
 
@@ -120,7 +120,7 @@ Values = BeforeValidator(_parse_values)
 
 
 class VariantSettings(Settings):
-    """What a variant may change beside its connection, laid over the study's settings."""
+    """Settings that a variant may change besides its connection, laid over the study's."""
 
     recipe: NameOrSettings = Field({})
     optimizer: dict[str, Any] = Field({})
@@ -313,7 +313,7 @@ class Study(Settings):
 
     @cached_property
     def _parsed_variants(self) -> dict[str, tuple[Any, VariantSettings]]:
-        """Each variant's connection and what it changes beside that, by label, in order."""
+        """By label, in order: each variant's connection and its other changes."""
         found = {}
         entries = [*self.variants, *self.extra_variants]
         for label, value in itertools.chain(*(entry.items() for entry in entries)):
@@ -341,11 +341,11 @@ class Study(Settings):
         return one == another
 
     def _own(self, variant: str) -> VariantSettings:
-        """What a variant changes; nothing if the study does not list it."""
+        """The changes of a variant; none if the study does not list it."""
         return self._parsed_variants.get(variant, (None, VariantSettings()))[1]
 
     def of(self, variant: str) -> Study:
-        """The study with what a variant changes. Raises ConfigError."""
+        """The study with the changes of a variant. Raises ConfigError."""
         own = self._own(variant)
         changed: dict[str, Any] = {"steps": own.steps or self.steps}
         if isinstance(self.accumulate, dict):
@@ -362,7 +362,7 @@ class Study(Settings):
 
     @property
     def size_changes(self) -> dict[str, str]:
-        """What variants change of model and steps, in words, by label; others are absent."""
+        """By label, the changes of model and steps in words; variants without any are absent."""
         found = {}
         for label in self.labels:
             own = self._own(label)
@@ -371,13 +371,13 @@ class Study(Settings):
         return found
 
     def changes(self, variant: str) -> dict[str, Any]:
-        """What a variant changes of the study's settings beside its connection, as data."""
+        """The settings that a variant changes besides its connection, as data."""
         own = self._own(variant).model_dump(exclude_unset=True)
         is_own = isinstance(self.accumulate, dict) and variant in self.accumulate
         return own | ({"accumulate": self.accumulate[variant]} if is_own else {})
 
     def changes_plain(self, variant: str) -> bool:
-        """Whether a variant changes a setting under which the plain network is another one."""
+        """Whether a variant changes a setting that affects the plain network."""
         changes = self.changes(variant)
         model = changes.pop("model", {}).keys() - tasks.load(self.task).Model.connection_settings
         return bool(changes or model)

@@ -68,5 +68,5 @@ def write_comparison(config: Config) -> str:
 
 
 def _values(column: pd.Series) -> list[Any]:
-    """The numbers of a column; None for those that are not finite."""
+    """The numbers of a column; None for each that is not finite."""
     return json.loads(column.to_json(orient="values", double_precision=15))

@@ -51,12 +51,12 @@ TABLES_OF = {
     "effective_depth": "effective_depth.csv",
     "cells": "cells.csv",
 }
-"""What only some figures read, and its table."""
+"""Inputs of only some figures, with their tables."""
 
 
 STUDY_TABLES = (STEPS, "summary.csv", "effects.csv")
 OVERVIEW_TABLES = ("cells.csv", "variance.csv", "published.csv")
-"""What the figures of every study, and those over all studies, are drawn from."""
+"""Tables that figures of a study, and figures over all studies, read."""
 
 
 def tables_of(declared: Iterable[Declaration], folder: Path) -> tuple[Path, ...]:
@@ -67,7 +67,7 @@ def tables_of(declared: Iterable[Declaration], folder: Path) -> tuple[Path, ...]
 
 
 def title_of(study: str, platform: Platform) -> str:
-    """What the figures of a study on a platform are of."""
+    """The title of a study's figures on a platform."""
     return f"{study} on {platform}"
 
 

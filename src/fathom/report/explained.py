@@ -57,11 +57,11 @@ class Explained:
     """Everything that the pictures are drawn from."""
 
     blocks: dict[str, Untrained]
-    """By variant: connections around blocks."""
+    """Variants with connections around blocks."""
     sublayers: dict[str, Untrained]
-    """By variant: connections around every attention and every MLP."""
+    """Variants with connections around every attention and every MLP."""
     passes: dict[str, np.ndarray]
-    """What becomes of one matrix [S, S], by what was done to it."""
+    """The stages of one matrix [S, S], by operation."""
 
 
 def explained(config: Config) -> Explained:

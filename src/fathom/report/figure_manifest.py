@@ -22,10 +22,10 @@ FIGURE_MANIFEST = "figures.json"
 
 
 class FigureManifest(Settings):
-    """What figures.json says of its folder."""
+    """The content of figures.json."""
 
     of: str
-    """What the figures are of, as in 'depth-mlx on torch'."""
+    """The subject of the figures, such as 'depth-mlx on torch'."""
     inputs: dict[str, str]
     """SHA-256 of the unpacked content of each file that they were drawn from, by its name."""
     files: dict[str, str]
@@ -64,7 +64,7 @@ def read_figure_manifest(folder: Path) -> FigureManifest | None:
 
 
 def content(file: Path) -> bytes:
-    """What a file holds, unpacked; nothing if it cannot be unpacked."""
+    """The unpacked content of a file; empty if it cannot be unpacked."""
     data = file.read_bytes()
     if file.suffix != ".gz":
         return data
@@ -75,5 +75,5 @@ def content(file: Path) -> bytes:
 
 
 def _content_hash(file: Path) -> str:
-    """Of the unpacked content, since another zlib packs it into other bytes."""
+    """SHA-256 of the unpacked content, since zlib versions differ in packed bytes."""
     return hashlib.sha256(content(file)).hexdigest()

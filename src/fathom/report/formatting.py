@@ -112,7 +112,7 @@ def plus_minus(
 
 
 def _note(finite: float | None, n: float | None) -> str:
-    """How many values were not finite, if any."""
+    """The number of non-finite values, if any."""
     if finite is None or n is None or finite == n:
         return ""
     return f" (NaN: {int(n - finite)} of {int(n)})"

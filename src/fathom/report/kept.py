@@ -19,7 +19,7 @@ from fathom.system.errors import UserError
 from fathom.system.files import parse_sums, sha256, sums, write_text
 
 SHOWN = ("*.md", "studies/*.md", "tables/*.csv", "figures/**/*.png")
-"""What reports read and link to; no runs."""
+"""Files that reports read or link to, without runs."""
 
 BUNDLES = "bundles"
 """What it is made from. An archive of other results has what is shown alone."""
@@ -53,7 +53,7 @@ def record(folder: Path) -> int:
 
 
 class FirstScreen(NamedTuple):
-    """What the reports of a kept result begin with."""
+    """The first lines of a kept result's reports."""
 
     title: str
     advice: str

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Mixing:
-    """What one run learned."""
+    """The learned matrices of one run."""
 
     depth: int
     seed: int

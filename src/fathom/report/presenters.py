@@ -20,7 +20,7 @@ from fathom.report.formatting import count_layers, largest, with_interval
 from fathom.report.records import Record, format_range, records
 
 ABSENT = "–"
-"""What stands for a number that runs do not have."""
+"""The text for a missing number."""
 
 SCORE = "score"
 """The columns of every task's score."""
@@ -36,7 +36,7 @@ LAYERS = tasks.Table("Layers that matter", ("layers_that_matter",))
 
 
 class StudyPresenter:
-    """What a template may ask about one study.
+    """The facts about one study that templates use.
 
     `figures` are those that the workflow draws of it, on every platform; `left_out` says by label
     why others would show nothing. `plain` is its plain network, by label.
@@ -60,7 +60,7 @@ class StudyPresenter:
         self.template = f"parts/{study.part}.j2" if study.part else ""
         """The file with its own part of the report; empty if it has none."""
         self.score = tasks.score_of(study.task, study.score)
-        """What its runs are judged by."""
+        """Its score."""
         unit = f" ({self.score.unit})" if self.score.unit else ""
         self.score_name = f"{self.score.label}{unit}"
         """The score with its unit, as in 'bits per character'."""
@@ -74,7 +74,7 @@ class StudyPresenter:
         self.is_measured = bool(summary)
         """Whether any run of the study counts."""
         self.platforms: list[Platform] = list(dict.fromkeys(row["platform"] for row in summary))
-        """Where the study was measured."""
+        """Its platforms."""
         backends = {platform.backend for platform in self.platforms}
         self.backends_not_run = [backend for backend in study.backends if backend not in backends]
         """Backends that the study names and no run counts for."""
@@ -116,7 +116,7 @@ class StudyPresenter:
 
     @property
     def depth_label(self) -> str:
-        """What depths are counted in: 'layers', unless the task says another word."""
+        """The unit of depth: 'layers', unless the task names another."""
         return f"{self.task.depth_unit}s"
 
     def count_layers(self, depth: int) -> str:
@@ -205,13 +205,13 @@ class StudyPresenter:
 
     @property
     def compared(self) -> list[str]:
-        """What COMPARISON.md sets side by side, beside the score."""
+        """Metrics in COMPARISON.md besides the score."""
         return [m for m in self.task.compared if m != self.score.metric and self.has(m)]
 
     # --- what became of runs ---
 
     def failed(self, variant: str, depth: int) -> tuple[int, int]:
-        """How many runs of a variant did not learn, of how many, on all platforms."""
+        """(runs that did not learn, all runs) of a variant on all platforms."""
         rows = self.rows_of(variant, depth)
         return sum(r["diverged"] + r["at_chance"] for r in rows), sum(r["n"] for r in rows)
 
@@ -316,7 +316,7 @@ class StudyPresenter:
         return found
 
     def times_of(self, effect: Record) -> float | None:
-        """How many times as long as the second side of an effect the first trains, if known.
+        """The training time of the first side of an effect over that of the second, if known.
 
         By the fastest run of each, since they may not have been trained beside the same other work.
         """
@@ -326,7 +326,7 @@ class StudyPresenter:
         return None if math.isnan(one / other) else one / other
 
     def _seconds(self, row: Record | None) -> float:
-        """How long the fastest training of a row of the summary took; NaN if that is not known."""
+        """Seconds of the fastest training of a summary row; NaN if unknown."""
         if row is None:
             return math.nan
         per_step: float = row.get("seconds_per_step_fastest", math.nan)
@@ -406,7 +406,7 @@ class StudyPresenter:
             yield a, b, self._rows("comparison", platform_a=a, platform_b=b)
 
     def trajectories(self, a: Platform, b: Platform) -> list[Record]:
-        """How the losses on two platforms part."""
+        """The divergence of losses on two platforms."""
         return self._rows("trajectories", platform_a=a, platform_b=b)
 
     def agreements(self) -> Iterator[dict[str, Any]]:
@@ -456,13 +456,13 @@ class StudyPresenter:
             yield source, scale, list(cells.values())
 
     def published_values(self, depth: int, variant: str, metric: str) -> list[str]:
-        """What the sources published of one cell, one value from each."""
+        """The published values of one cell, one per source."""
         rows = self._rows("published", depth=depth, variant=variant, metric=metric)
         return list({row["source"]: format_range(row) for row in rows}.values())
 
     @property
     def thresholds(self) -> list[Record]:
-        """What a source calls good and bad of the metrics that this study has, a row for each."""
+        """Rows, one per metric of this study, with a source's good and bad ranges."""
         return list({row["metric"]: row for row in self._tables["thresholds"]}.values())
 
     def grades(self, depth: int, variant: str, platform: Platform, metric: str) -> list[Record]:

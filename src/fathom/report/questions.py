@@ -41,18 +41,18 @@ if TYPE_CHECKING:
     from fathom.report.verdicts import VerdictsPresenter
 
 MOST_ANSWERS = 10
-"""So many questions stand on the first screen; all are on the pages of their studies."""
+"""Number of questions on the first screen; pages of studies show all."""
 
 BEST_FIRST = ("better", "turns", "no difference", "untold", "worse")
 """Outcomes of contrasts, from what answers "which is best" to what does not."""
 
 MOST_ROWS = 2
-"""So many pieces of evidence stand beside an answer."""
+"""Maximum number of pieces of evidence per answer."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What an answer rests on: a few words, and the line of a table that they come from."""
+    """The evidence of an answer: a few words, and the table row behind them."""
 
     text: str
     """Empty where templates word the `test`."""
@@ -78,23 +78,23 @@ class Answer:
 
 @dataclass(frozen=True)
 class Results:
-    """What questions are asked of."""
+    """The inputs of answers."""
 
     studies: Mapping[str, StudyPresenter]
-    """Those that were run, by name."""
+    """Studies with runs, by name."""
     verdicts: VerdictsPresenter
     shares: list[Record]
-    """Of recipe, platform and seed in the variance, as in variance_summary.csv."""
+    """Shares of recipe, platform and seed in the variance, as in variance_summary.csv."""
     labels: Mapping[str, str]
-    """What people read for the name of a variant."""
+    """Display names of variants."""
 
     def name(self, variant: str) -> str:
-        """What people read for a variant."""
+        """The display name of a variant."""
         return self.labels.get(variant, variant)
 
 
 class Found(NamedTuple):
-    """An outcome, and what it rests on."""
+    """An outcome and its evidence."""
 
     outcome: str
     evidence: list[Evidence]
@@ -225,7 +225,7 @@ def of_limit(question: Limit, results: Results) -> Found | None:
 
 
 def of_depth(question: EffectiveDepth, results: Results) -> Found | None:
-    """What the deepest networks of variants are worth in layers of the plain one.
+    """The effective depth of the deepest networks of variants.
 
     `less` or `more` than they have, where the whole interval is; else `as many`. Where variants
     do not agree: `mixed`.
@@ -274,7 +274,7 @@ def _common(outcomes: Sequence[str]) -> str:
 
 
 def of_effects(question: Contrasts, results: Results) -> Found | None:
-    """What pairs of variants show of the score of a study.
+    """The outcome of pairs of variants for a study's score.
 
     `better`, `worse`, `no difference`, `untold` or `turns`, where all pairs agree; else `none
     better`, if that is so, or `mixed`. Evidence begins with the largest effect of each outcome.
@@ -293,7 +293,7 @@ def of_effects(question: Contrasts, results: Results) -> Found | None:
 
 
 def of_each(question: Each, results: Results) -> Found | None:
-    """What each of two studies shows: the outcome where they agree, else `mixed`.
+    """The outcome on which two studies agree, else `mixed`.
 
     A study that was not run is passed over. Each has a piece of evidence, which names it.
     """
@@ -337,7 +337,7 @@ def _contrasts(
     contrast: str | None = None,
     depth: int | None = None,
 ) -> list[Record]:
-    """What the first platform shows of the score, of these pairs or of a whole contrast.
+    """The effects on the score on the first platform, for these pairs or a whole contrast.
 
     At the given depth, or that of most pairs, the deepest of several.
     """

@@ -100,7 +100,7 @@ def write_reports(config: Config, published: Published, templates: Path, folder:
 def build_context(
     config: Config, published: Published, folder: Path, *, times: bool = False
 ) -> dict[str, Any]:
-    """What every template may name, of reports and paper alike; times too if asked for."""
+    """The variables of every template, of reports and of the paper; with `times`, times too."""
     tables = {name: read_table(folder / "tables" / f"{name}.csv") for name in TABLES}
     if times:
         with_times = read_with_times(folder / "tables" / "summary.csv")
@@ -211,7 +211,7 @@ RELATIVE_LINK = re.compile(r"(?<=\]\()(?<!\\\]\()(?!#|/|[a-z]+:)")
 
 
 def lead_up(text: str, folders: int) -> str:
-    """Markdown with its relative links led so many folders up."""
+    """Markdown with its relative links prefixed by `folders` times `../`."""
     return RELATIVE_LINK.sub("../" * folders, text)
 
 

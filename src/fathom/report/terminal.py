@@ -1,4 +1,4 @@
-"""How the state of a grid looks on a terminal."""
+"""Terminal output: the state of a grid of cells."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MAX_STATUS_LINES = 10
 
 
 def print_status(status: Status, *, every_cell: bool = False) -> None:
-    """What is left and how long that takes, a line for each study, and what is not current.
+    """Print the cells left with a time estimate, a line per study, and the stale runs.
 
     With `every_cell` a grid for each study in place of its line, and every reason.
     """
@@ -98,7 +98,7 @@ def print_undecided(effects: pd.DataFrame, config: Config, *, every: bool = Fals
 
 
 def _left(status: Status) -> str:
-    """What is left to train here, and an estimate of its time that says what it rests on."""
+    """The cells left to train here, and an estimate of the time with its basis."""
     if not status.left:
         return "Nothing is left to run here."
     cells = len({run.cell for run in status.runs})

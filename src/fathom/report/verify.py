@@ -68,7 +68,7 @@ class Check:
         return one_line(f"{self.path}: {self.problem}", 2000)
 
     def as_json(self) -> dict[str, str]:
-        """What a receipt says of it."""
+        """Its entry in the receipt."""
         outcome = one_line(self.problem, 2000) or "good"
         own = {"kind": self.kind, "path": str(self.path), "how": self.how}
         return {**own, "outcome": outcome, "note": self.note}
@@ -87,7 +87,7 @@ class Verification:
 
     @property
     def checked(self) -> dict[str, int]:
-        """How many things of each kind; a figure counts once, whatever its formats."""
+        """Number of checks by kind; a figure counts once for all its formats."""
         checks = [
             check for check in self.checks if check.how and check.path.name != FIGURE_MANIFEST
         ]
@@ -111,7 +111,7 @@ class Verification:
         return sorted(path for path in paths if path.exists() or path.is_symlink())
 
     def advice(self, workflow: str) -> str:
-        """What fixes the problems, in one line; `workflow` is the command that makes all results.
+        """The fix of the problems in one line; `workflow` is the command that makes all results.
 
         Empty if every problem is the user's to fix, as its own line says.
         """
@@ -263,9 +263,9 @@ class FigureSet(NamedTuple):
     names: tuple[str, ...]
     of: str
     inputs: tuple[Path, ...]
-    """What they have to be drawn from, as far as it could be made again."""
+    """Their inputs, as far as these could be made again."""
     is_optional: bool = False
-    """Whether the folder may lack all of them."""
+    """Whether all of them may be absent."""
 
     @property
     def files(self) -> list[Path]:

@@ -171,10 +171,10 @@ def imported_folder(results: Path, cell: Cell, platform: str) -> Path:
 def compare_existing(
     manifest: Manifest, target: Path, cell: Cell
 ) -> Literal["imported", "same", "another"]:
-    """What an import makes of a run, by what is at its place.
+    """The outcome of importing a run, given its target folder.
 
-    `imported`: nothing is there, or the same run, no longer intact. `another`: any other is there,
-    intact or not.
+    `imported`: the folder is absent, or holds a damaged copy of the same run. `same`: it holds an
+    intact copy. `another`: it holds any other run, intact or not.
     """
     if not target.exists():
         return "imported"
@@ -241,11 +241,11 @@ class _Bounded:
         self.left = limit
 
     def read(self, size: int) -> bytes:
-        """At most so many bytes. Raises BundleError beyond the limit."""
+        """At most `size` bytes. Raises BundleError beyond the limit."""
         try:
             content = self.stream.read(size)
         except OSError as error:
-            if error.errno is None:  # of gzip
+            if error.errno is None:  # raised by gzip
                 raise
             raise BundleError(f"cannot be read ({error.strerror})") from error
         self.left -= len(content)
@@ -254,7 +254,7 @@ class _Bounded:
         return content
 
     def chunks(self, size: int) -> Iterator[bytes]:
-        """So many bytes, in chunks. Raises EOFError if there are fewer."""
+        """`size` bytes, in chunks. Raises EOFError if there are fewer."""
         while size:
             chunk = self.read(min(size, CHUNK_BYTES))
             if not chunk:

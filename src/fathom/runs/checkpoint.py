@@ -41,7 +41,7 @@ class Checkpoint:
         self.file.parent.mkdir(parents=True, exist_ok=True)
 
     def is_due(self, rows: int, compute: Compute) -> bool:
-        """Whether so many seconds have passed since the last one, or so many rows."""
+        """Whether `checkpoint_seconds` or `checkpoint_steps` have passed since the last one."""
         return time.monotonic() - self.saved_at >= compute.checkpoint_seconds or bool(
             compute.checkpoint_steps and rows - self.saved_rows >= compute.checkpoint_steps
         )

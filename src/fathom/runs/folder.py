@@ -44,7 +44,7 @@ SPEC, METRICS, MIXING = "spec.json", "metrics.jsonl", "mixing.safetensors"
 """The spec; a row of metrics for each step; the connection's matrices after the last."""
 
 FILES = (SPEC, METRICS, MIXING)
-"""What every run holds besides its manifest."""
+"""Files of every run, besides the manifest."""
 
 MANIFEST = "manifest.json"
 RUN_FILES = (*FILES, MANIFEST)
@@ -53,7 +53,7 @@ WEIGHTS = "weights.safetensors"
 """The last parameters: a run holds them too if its study asks for it."""
 
 VERDICT = "verdict.json"
-"""What was found out about a run when it arrived. It is of this machine: no bundle carries it."""
+"""Result of the check of a run on arrival. It stays on this machine: no bundle carries it."""
 
 PARTIAL = ".partial"
 """The folder of a training that is not over."""
@@ -250,7 +250,7 @@ def read_spec(folder: Path) -> Spec:
 
 
 def read_with(parse: Callable[[dict[str, Any], str], T], file: Path) -> T:
-    """What `parse` makes of a JSON file and its name. Raises RunError with the first problem."""
+    """parse(content, name) of a JSON file. Raises RunError with the first problem."""
     try:
         return parse(read_json(file), str(file))
     except ConfigError as error:

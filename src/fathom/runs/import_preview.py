@@ -24,7 +24,7 @@ IMPORT_OUTCOMES = {
     "same": "is there already",
     "another": "another run of the cell is there; only one can stay",
 }
-"""What an import can make of a run."""
+"""Outcomes of importing a run, with their meanings."""
 
 TRUST = """\
 An import is checked for form, and for the steps that today's code repeats here: three of one run of
@@ -45,18 +45,18 @@ class ImportPreview:
     outcome: str
     """One of IMPORT_OUTCOMES."""
     reason: str
-    """What differs from the config or from today's code; empty if nothing does."""
+    """The difference from the config or from today's code; empty if there is none."""
 
 
 def preview_import(config: Config, file: Path) -> list[ImportPreview]:
-    """Check a bundle as an import does, and predict what becomes of each run.
+    """Check a bundle as an import does, and predict the outcome for each run.
 
     Raises BundleError if the bundle would be refused whatever is there.
     """
     planned, kept = set(config.cells()), _kept_manifests(config, file)
 
     def outcome(new: Path, cell: Cell, manifest: Manifest) -> tuple[str, str]:
-        """What becomes of the unpacked run `new`, and why."""
+        """(outcome, reason) for the unpacked run `new`."""
         target = imported_folder(Path(config.results), cell, manifest.platform)
         found = compare_existing(manifest, target, cell)
         other = kept.get((manifest.platform, cell))
@@ -83,9 +83,9 @@ def preview_import(config: Config, file: Path) -> list[ImportPreview]:
 def find_kept(
     config: Config, cells: Sequence[Cell], platform: str, file: Path | None
 ) -> list[Cell]:
-    """Of these cells, those of which the results hold another run from the platform.
+    """The cells for which the results already hold a run from the platform.
 
-    They hold what was imported, and all bundles but `file`.
+    Looks at imported runs and at all kept bundles except `file`.
     """
     kept, results = _kept_manifests(config, file), Path(config.results)
     return [

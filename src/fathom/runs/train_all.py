@@ -46,10 +46,10 @@ def specs_left(config: Config, patterns: Sequence[str]) -> list[Spec]:
 
 
 MOST_TIMED = 8
-"""Networks of which a few steps are timed, at most; of more, the longest of each backend."""
+"""Maximum number of networks to time; beyond it, only the longest of each backend."""
 
 SHALLOW = 4
-"""Layers of the network whose evaluation is timed: that of a deep one takes minutes."""
+"""Layers of the network that is timed for an evaluation: a deep one takes minutes."""
 
 
 def estimate_by_timing(specs: Sequence[Spec], compute: Compute) -> float | None:

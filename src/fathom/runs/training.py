@@ -33,7 +33,7 @@ from fathom.tasks import Problem, Trained
 from fathom.train import Chunk, take_step, train, trainer_for
 
 ARITHMETIC_VERSION = 6
-"""Raised by a change of our operations that alters last digits alone.
+"""Incremented when a change of our operations alters only last digits.
 
 2: Sinkhorn runs in NumPy. 3: loops are compiled, and α is a factor of φ. 4: products beside them
 are PyTorch's. 5: MLX's GELU, attention and mixing are loops. 6: of large arrays alone.
@@ -48,7 +48,7 @@ TARGETS = (
 """Environment variables that choose instructions, and so last digits."""
 
 OTHER_SECONDS = 10.0
-"""How long a process that is being ended may still hold a run that is to be trained."""
+"""Seconds to wait for an ending process that still holds the run."""
 
 TIMED_STEPS = 6
 TIMING_SECONDS = 5.0

@@ -22,7 +22,7 @@ def _compile(function: Callable[..., Any], **options: Any) -> Callable[..., Any]
 
 
 compiled = partial(_compile, fastmath={"reassoc", "contract"})
-"""Sums may be added in any order, as in a matrix product. Infinities and NaN stay what they are."""
+"""Options of numba: sums in any order, as in a matrix product; infinities and NaN kept."""
 
 compiled_in_order = partial(_compile, fastmath=False)
-"""Every operation as it is written."""
+"""Options of numba: operations in the written order."""

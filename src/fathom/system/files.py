@@ -31,7 +31,7 @@ def is_stdout(path: Path) -> bool:
 
 
 def file_to_write(path: Path) -> Path:
-    """The file that a write to `path` makes or replaces: links are followed, also to nothing.
+    """The file that a write to `path` creates or replaces; links are followed, broken ones too.
 
     Raises UserError where something is there that is no regular file. To replace a device would
     break the machine, and a pipe whoever reads it.
@@ -85,7 +85,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def locked(folder: Path, seconds: float) -> Iterator[bool]:
-    """Hold the folder's lock, which is waited for; it ends with the process.
+    """Wait for the folder's lock and hold it; the end of the process frees it.
 
     Yields False where the file system has no locks. Raises BlockingIOError if another process still
     has it after `seconds`.

@@ -287,6 +287,6 @@ def unless_small(case: Case, against: pd.Series, study: str, evidence: Evidence)
 
 
 def loss_at(steps: pd.DataFrame, step: int) -> pd.Series:
-    """By seed, the mean loss over the tenth of the steps that ends at a step."""
+    """The mean loss by seed, over the tenth of the steps that ends at a step."""
     upto = steps[steps["step"] <= step].sort_values("step")
     return upto.groupby("seed")["loss"].apply(lambda loss: tail_mean(loss.to_numpy()))

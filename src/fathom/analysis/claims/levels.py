@@ -73,7 +73,7 @@ class Level(Estimator):
         return self.metric == [LEFT] or self.over is not None
 
     def measure(self, evidence: Evidence, runs: pd.DataFrame) -> pd.Series:
-        """For each run the value that is held against the band; NaN where it has none."""
+        """The value of each run to compare with the band; NaN where it has none."""
         if self.metric == [LEFT]:
             return log10(share_left(evidence, runs).clip(lower=LEAST_LEFT))
         found = runs[self.metric].bfill(axis=1).iloc[:, 0]
@@ -119,7 +119,7 @@ class Level(Estimator):
 
 
 def share_left(evidence: Evidence, runs: pd.DataFrame) -> pd.Series:
-    """For each run the share of the way from chance to a perfect score that is left to go."""
+    """The remaining share of the distance from chance to a perfect score, by run."""
     perfect = runs["study"].map({name: score.perfect for name, score in evidence.scores.items()})
     return (pd.to_numeric(runs[SCORE]) - perfect) / (runs["score_chance"] - perfect)
 
@@ -218,7 +218,7 @@ class Count(Estimator):
 
 
 def rises(values: pd.Series) -> float:
-    """How often a metric is above the step before; NaN if it never is, and is not finite."""
+    """Number of steps at which a metric rises; NaN if it never rises and is not finite."""
     finite = values.replace([np.inf, -np.inf], np.nan)
     found = int((finite.diff() > 0).sum())
     return found if found or finite.notna().all() else math.nan

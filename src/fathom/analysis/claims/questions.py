@@ -14,7 +14,7 @@ from fathom.settings import OneLine, Settings, unknown
 
 
 class Question(Settings):
-    """What people ask, and what is answered to each outcome."""
+    """Questions of readers, with an answer to each outcome."""
 
     outcomes: ClassVar[tuple[str, ...]]
     """What there is to answer; an outcome without an answer of its own is told by this name."""
@@ -42,7 +42,7 @@ class Question(Settings):
 
 
 class OfClaim(Question):
-    """What became of a claim."""
+    """A question about the verdict of a claim."""
 
     outcomes = (REPRODUCED, NOT_REPRODUCED, CONTRADICTED)
     kind: Literal["claim"]
@@ -85,7 +85,7 @@ class Contrasts(Settings):
 
 
 class Effects(Question, Contrasts):
-    """What contrasts of a study show of its score."""
+    """A question about the contrasts of a study's score."""
 
     outcomes = ("better", "worse", "no difference", "untold", "turns", "none better", "mixed")
     kind: Literal["effects"]
@@ -143,13 +143,13 @@ class Deciding(Settings):
 
 
 class Headline(Settings):
-    """What stands above all questions."""
+    """The heading above all questions."""
 
     title: Deciding
     asks: OneLine
     answer: Annotated[list[Deciding], Field(min_length=1, max_length=2)]
     """A sentence each."""
     tested: OneLine
-    """What was tested, and what was not."""
+    """The tested and the untested part."""
     words: Annotated[dict[OneLine, OneLine], Field(default_factory=dict)]
-    """What the words of the questions mean."""
+    """Definitions of the words in questions."""

@@ -167,7 +167,7 @@ def score_against_rate(
 
 
 MOST_NAMED = 8
-"""Of more variants only those on a frontier are named, and the plain network."""
+"""Maximum number of named variants; beyond it, only the frontier and the plain network."""
 
 FEWEST = 4
 """A study of fewer variants is not read for a frontier."""

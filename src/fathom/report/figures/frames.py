@@ -18,7 +18,7 @@ WATCHED = {
     "grad_norm": "gradient",
     "gain_proxy_log10_max_entry": "H_res",
 }
-"""What a run may stop being finite in, by step metric: of one step, the first is the reason."""
+"""Step metrics that may become non-finite; the first of a step is the reason."""
 
 
 # --- against step -------------------------------------------------------------------------------

@@ -29,13 +29,13 @@ NAMED_PANELS_PER_ROW = 2
 """Panels per row: the names of its lines stand beside each."""
 
 MOST_SWEEPS = 4
-"""So many panels a first look takes in; figures of the studies show the others."""
+"""Maximum number of panels; figures of the studies show the others."""
 
 MOST_NAMES = 8
-"""So many names fit beside a panel."""
+"""Maximum number of names beside a panel."""
 
 MOST_UPRIGHT = 8
-"""So many depths have room beside each other below a panel."""
+"""Maximum number of upright depth labels below a panel."""
 
 MAX_JITTER = 0.3
 """Maximum jitter, as a share of the gap between two depths."""

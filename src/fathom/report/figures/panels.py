@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fathom.metrics.scores import Score
 
 SMOOTH = 50
-"""A curve of every step has so many means: single batches differ in difficulty, which hides it."""
+"""Number of means in a curve of every step: the noise of single batches would hide it."""
 
 WIDE = 16
 """Depths of this ratio or more are drawn on a logarithmic axis: else the small ones overlap."""
@@ -216,7 +216,7 @@ class Values(NamedTuple):
     runs: pd.DataFrame | None
     """Each of them, as `frames.runs_of` makes them: drawn in place of intervals."""
     label: str
-    """Of its axis."""
+    """Label of its axis."""
     levels: dict[str, float]
     """Lines to draw, by name."""
     log: bool
@@ -247,7 +247,7 @@ def values_of(
 
 
 DOT: dict[str, Any] = {"marker": "o", "ms": 6, "alpha": 0.5, "mew": 0, "ls": ""}
-"""How one run is drawn."""
+"""Marker style of a run."""
 
 
 def points(ax: Axes, values: Values, variants: Sequence[str]) -> None:

@@ -53,7 +53,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P")
 LINES = ("-", "--", ":", "-.")
 
 WIDTH = 11.0
-"""Of the figures of a study, in inches: on a page they are equally wide."""
+"""Width of a study's figures, in inches; equal, for a page."""
 
 STYLE = {
     "font.size": 13,
@@ -106,7 +106,7 @@ def worded(labels: Mapping[str, str], depth_unit: str) -> Iterator[None]:
 
 
 def label_of(name: str) -> str:
-    """What people read for a variant or a platform; its name where it has no label."""
+    """The display name of a variant or a platform."""
     return words(_LABELS.get().get(name, name))
 
 
@@ -224,13 +224,13 @@ MOST_BANDS = 1
 """More bands on each other mix their colours to one that stands for nothing."""
 
 FEW_PLACES = 16
-"""So many bars fit beside each other along a line."""
+"""Maximum number of error bars side by side along a line."""
 
 MOST_ON_EDGE = 200
 """More points on the edge of a band are closer than a pixel of a panel at half width."""
 
 BESIDE_END = 0.012
-"""How far bars after the end of all lines are apart, as a share of the axis."""
+"""Gap between bars beyond the end of lines, as a share of the axis."""
 
 
 def bands(ax: Axes, course: pd.DataFrame, axis: str) -> None:
@@ -362,7 +362,7 @@ def rows_of_variants(ax: Axes, variants: Sequence[str]) -> None:
 
 
 def aside(position: int, count: int, width: float) -> float:
-    """How far the n-th of `count` things, `width` apart, stands from their middle."""
+    """The offset of the n-th of `count` items from their middle; items are `width` apart."""
     return width * (position - (count - 1) / 2)
 
 
@@ -452,7 +452,7 @@ def marker_handles(labels: Iterable[str], **looks: Any) -> list[Line2D]:  # noqa
 
 
 def columns_for(labels: Sequence[str], width: float) -> int:
-    """How many columns of a legend fit into a width in inches; entries run down each column."""
+    """Number of legend columns within a width in inches; entries run down each column."""
     for columns in range(len(labels), 1, -1):
         longest = [max(map(len, column)) for column in np.array_split(labels, columns)]
         if sum(0.75 + 0.11 * letters for letters in longest) <= width:  # a line, and letters

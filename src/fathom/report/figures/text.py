@@ -18,7 +18,7 @@ NGRAMS = ("unigram", "bigram", "trigram")
 """Models that only count."""
 
 SIMILARITIES = ("stream_embedding_similarity", "stream_similarity")
-"""Of a parameter, which is what the source publishes, and of activations."""
+"""Metrics of a parameter, as published, and of activations."""
 
 SMALLEST_ERROR = 1e-6
 """Smaller errors are rounding of float32, and are drawn here: their own size says nothing."""
@@ -138,7 +138,7 @@ def ngrams(steps: pd.DataFrame) -> dict[str, float]:
 
 
 def near_ngrams(steps: pd.DataFrame, bits: pd.Series) -> dict[str, float]:
-    """Those that are near these values."""
+    """The levels near these values."""
     return frames.near(ngrams(steps), bits, least=0.1)
 
 

@@ -99,7 +99,7 @@ def evidence_of(
 
 
 def _called(metric: str, rows: pd.DataFrame, score: Score | None) -> str:
-    """What a run metric is, with its unit; empty for what is none."""
+    """The label of a run metric, with its unit; empty for other columns."""
     is_known = metric in tasks.run_metrics()
     label = score_label(score) if metric == "score" and score else ""
     return " ".join((label or (run_label(metric, rows) if is_known else "")).split())

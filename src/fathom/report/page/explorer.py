@@ -19,7 +19,7 @@ from fathom.report.figures.panels import run_label, score_label, step_label
 from fathom.report.figures.style import colour_of
 
 EVENLY, EARLY = 25, 15
-"""How many steps of a study are drawn: evenly spaced, and ever closer towards the first."""
+"""Numbers of drawn steps of a study: evenly spaced ones, and ones denser near the first."""
 
 CLOCKS = ("step", "step_seconds", "elapsed_seconds")
 """No metrics to draw: the axis itself, and times, which depend on the machine."""
@@ -31,7 +31,7 @@ DASHES = ([], [8, 3], [2, 3], [8, 3, 2, 3], [16, 4], [16, 4, 2, 4])
 
 
 def studies_of(config: Config, tables: Path, labels: Mapping[str, str]) -> dict[str, Any]:
-    """What the explorer draws of each study with runs that count, in the order of the config."""
+    """The explorer's data of each study with runs that count, in the order of the config."""
     units = loss_units(config)
     steps = with_loss_unit(read_steps(tables, config.studies), units)
     cells = with_loss_unit(read_table(tables / "cells.csv"), units)
@@ -46,7 +46,7 @@ def studies_of(config: Config, tables: Path, labels: Mapping[str, str]) -> dict[
 def study_data(
     config: Config, name: str, steps: pd.DataFrame, cells: pd.DataFrame, labels: Mapping[str, str]
 ) -> dict[str, Any]:
-    """What the explorer draws of one study, as JSON has it, from its rows of both tables.
+    """The explorer's data of one study, for JSON, from its rows of both tables.
 
     `labels`: what people read for names. Under `data` are two tables by column: `step` has a row
     for each drawn step of each run, `depth` one for each run.
