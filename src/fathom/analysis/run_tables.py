@@ -213,19 +213,14 @@ def summary_table(cells: pd.DataFrame) -> pd.DataFrame:
             **seeds.iloc[0][["chance_loss", "score_metric", "score_chance"]],
             "steps": int(seeds["steps"].iloc[0]),
         }
-        score = {"score": tasks.bounds_of(row["score_metric"])}
-        for metric, bounds in (score | _averaged_in(seeds)).items():
+        averaged = {name: bounds for name, bounds in tasks.averaged().items() if name in cells}
+        for metric, bounds in {"score": tasks.bounds_of(row["score_metric"]), **averaged}.items():
             found = mean_with_ci(seeds[metric], bounds)
             if metric in tasks.times():
                 found["fastest"] = seeds[metric].min()
             row |= {f"{metric}_{part}": value for part, value in found.items()}
         rows.append(row)
     return table_of(rows, "summary.csv")
-
-
-def _averaged_in(cells: pd.DataFrame) -> dict[str, tuple[float, float]]:
-    """The run metrics that this table of cells has and summary.csv averages, with their bounds."""
-    return {name: bounds for name, bounds in tasks.averaged().items() if name in cells}
 
 
 def comparison_table(cells: pd.DataFrame, summary: pd.DataFrame) -> pd.DataFrame:
