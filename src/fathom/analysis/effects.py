@@ -37,12 +37,7 @@ from fathom.config import Cell, Config, Contrast
 from fathom.metrics.scores import Score
 from fathom.metrics.steps import POSITIVE, UNBOUNDED
 
-METRICS = (
-    "score",
-    "stream_similarity_final",
-    "H_res_distance_final",
-    "amax_backward_log10_final",
-)
+METRICS = ("score", "stream_similarity_final", "H_res_distance_final", "amax_backward_log10_final")
 """Compared metrics: the score on its own scale, the others by their difference."""
 
 HIGHER, LOWER = "higher", "lower"

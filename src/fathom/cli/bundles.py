@@ -71,8 +71,7 @@ def _pack(settings: Config, out: Path, patterns: Sequence[str], force: bool) -> 
 
 @bundle.command(epilog=example("fathom bundle check gpu.tar.gz"))
 def check(
-    file: Annotated[Path, typer.Argument(help="A bundle.")],
-    config: ConfigFiles = DEFAULT_CONFIG,
+    file: Annotated[Path, typer.Argument(help="A bundle.")], config: ConfigFiles = DEFAULT_CONFIG
 ) -> None:
     """Check a bundle without importing it.
 
@@ -155,12 +154,10 @@ def import_(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Bundles.")],
     config: ConfigFiles = DEFAULT_CONFIG,
     keep: Annotated[
-        bool,
-        typer.Option("--keep", help="If another run of the cell is here, keep it."),
+        bool, typer.Option("--keep", help="If another run of the cell is here, keep it.")
     ] = False,
     replace: Annotated[
-        bool,
-        typer.Option("--replace", help="If another run of the cell is here, replace it."),
+        bool, typer.Option("--replace", help="If another run of the cell is here, replace it.")
     ] = False,
 ) -> None:
     """Check bundles and put their runs under RESULTS/imported/PLATFORM.

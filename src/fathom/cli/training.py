@@ -160,8 +160,7 @@ def compare(
     backend: Annotated[str, typer.Option(help="Framework, for example torch.")] = "torch",
     device: Device = "auto",
     threads: Annotated[
-        int,
-        typer.Option(min=1, help="CPU threads: more than one only where other cores are idle."),
+        int, typer.Option(min=1, help="CPU threads: more than one only where other cores are idle.")
     ] = 1,
     out: Annotated[Path, output_folder(help="Output folder.")] = Path("results/compare"),
 ) -> None:

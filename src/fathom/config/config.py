@@ -17,11 +17,7 @@ from functools import cached_property
 from operator import not_
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, model_validator
 
 from fathom import datasets, tasks
 from fathom.config.study import AXES, NameOrSettings, Study, StudyName, parse_word
@@ -74,8 +70,7 @@ Named = Annotated[str, Field(pattern=r"^[a-z0-9_-]+$", max_length=64), QUOTED]
 
 
 DROP_NULL = BeforeValidator(
-    _drop_null,
-    json_schema_input_type=Annotated[dict[StudyName, Study | None], Field(min_length=1)],
+    _drop_null, json_schema_input_type=Annotated[dict[StudyName, Study | None], Field(min_length=1)]
 )
 
 

@@ -133,6 +133,14 @@ def median_after_first(values: np.ndarray) -> float:
     return float(np.median(values[1:] if len(values) > 1 else values))
 
 
+WITH_FINAL_VALUE = (
+    "amax_forward_log10", "amax_backward_log10", "row_error_log10", "column_error_log10",
+    "amax_forward_largest_log10", "amax_backward_largest_log10", "H_res_distance",
+    "stream_similarity", "stream_embedding_similarity", "gate_first", "gate_mean", "gate_largest",
+    "base_row_error", "base_column_error", "base_diagonal",
+)  # fmt: skip
+"""Step metrics whose last value is a run metric, `NAME_final`."""
+
 RUN_METRICS = Registry(
     {
         "loss_first": RunMetric("loss", first, "loss of the first step"),
@@ -157,23 +165,7 @@ RUN_METRICS = Registry(
         "gain_final": RunMetric("gain_proxy_log10_max_entry", last, "gain of the last step"),
         **{
             f"{name}_final": RunMetric(name, last, "of the last step", always=False)
-            for name in (
-                "amax_forward_log10",
-                "amax_backward_log10",
-                "row_error_log10",
-                "column_error_log10",
-                "amax_forward_largest_log10",
-                "amax_backward_largest_log10",
-                "H_res_distance",
-                "stream_similarity",
-                "stream_embedding_similarity",
-                "gate_first",
-                "gate_mean",
-                "gate_largest",
-                "base_row_error",
-                "base_column_error",
-                "base_diagonal",
-            )
+            for name in WITH_FINAL_VALUE
         },
         **{
             f"readout_share_{stream}_final": RunMetric(

@@ -42,13 +42,7 @@ from fathom.report.formatting import (
 from fathom.report.kept import REMEDY, first_screen
 from fathom.report.presenters import ABSENT, StudyPresenter
 from fathom.report.questions import Results, answer_all, answers_table, headline, questions_of
-from fathom.report.records import (
-    Record,
-    count_deviations,
-    established,
-    group_uncounted,
-    records,
-)
+from fathom.report.records import Record, count_deviations, established, group_uncounted, records
 from fathom.report.reports import ANSWERS, VERDICTS_AND_TESTS, reports_of
 from fathom.report.verdicts import VerdictsPresenter, estimate, needed
 from fathom.runs.bundle import refused_bundles

@@ -48,10 +48,7 @@ class Checkpoint:
 
     def save(self, rows: Sequence[Row], state: dict[str, np.ndarray]) -> None:
         """Replace the checkpoint atomically."""
-        metadata = {
-            "identity": self.identity,
-            "resumed_at_steps": json.dumps(self.resumed_at),
-        }
+        metadata = {"identity": self.identity, "resumed_at_steps": json.dumps(self.resumed_at)}
         # An array: metadata may have a hundred megabytes, which long trainings would pass.
         text = "".join(encode_row(row) for row in rows).encode()
         state = {**state, ROWS: np.frombuffer(text, np.uint8)}

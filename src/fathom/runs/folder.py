@@ -23,15 +23,7 @@ from safetensors.numpy import save
 
 from fathom.config import Cell, ConfigError, Spec, parse_spec
 from fathom.metrics.steps import STEP_METRICS, Row, StepMetric, split_place
-from fathom.settings import (
-    PLAIN,
-    NonNegative,
-    Number,
-    PlainText,
-    Settings,
-    short_repr,
-    validate,
-)
+from fathom.settings import PLAIN, NonNegative, Number, PlainText, Settings, short_repr, validate
 from fathom.system.errors import UserError
 from fathom.system.files import sha256, write_bytes, write_json
 from fathom.system.text import load_json, one_line

@@ -138,11 +138,7 @@ def checkerboard() -> Density:
 
 
 DENSITIES: Registry[Callable[[], Density]] = Registry(
-    {
-        "two_moons": two_moons,
-        "eight_gaussians": eight_gaussians,
-        "checkerboard": checkerboard,
-    }
+    {"two_moons": two_moons, "eight_gaussians": eight_gaussians, "checkerboard": checkerboard}
 )
 
 
@@ -413,11 +409,5 @@ PRESENTATION = Presentation(
         ),
         Table("Time", ("seconds",)),
     ),
-    figures=(
-        "loss_comparison",
-        "score",
-        "samples",
-        "distance_by_steps",
-        "drift",
-    ),
+    figures=("loss_comparison", "score", "samples", "distance_by_steps", "drift"),
 )

@@ -40,22 +40,11 @@ from fathom.analysis.claims.evidence import (
     NotMeasured,
     combine_verdicts,
 )
-from fathom.analysis.estimate import (
-    Band,
-    Estimate,
-)
+from fathom.analysis.estimate import Band, Estimate
 from fathom.analysis.statistics import MIN_SEEDS
 from fathom.analysis.tables import select
 from fathom.models.recipes import RECIPES
-from fathom.settings import (
-    Flag,
-    Positive,
-    Settings,
-    join_values,
-    one_of,
-    short_repr,
-    unknown,
-)
+from fathom.settings import Flag, Positive, Settings, join_values, one_of, short_repr, unknown
 
 OVER_SEEDS, OVER_RUNS, NO_INTERVAL = "interval over seeds", "interval over runs", "no interval"
 RUNS, STEPS = "count of runs", "count of steps"

@@ -104,11 +104,7 @@ def claims_table(
 
 
 def _test_rows(
-    config: Config,
-    claim: Claim,
-    test: Estimator,
-    evidence: Mapping[str, Evidence],
-    homes: set[str],
+    config: Config, claim: Claim, test: Estimator, evidence: Mapping[str, Evidence], homes: set[str]
 ) -> Iterator[dict[str, Any]]:
     """The rows of one test, a row for each platform on which it was made.
 

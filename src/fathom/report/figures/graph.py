@@ -18,11 +18,7 @@ ROUNDS = "bayes_accuracy_by_round"
 
 @figure
 def depth_and_rounds(
-    summary: pd.DataFrame,
-    cells: pd.DataFrame,
-    profiles: pd.DataFrame,
-    score: Score,
-    title: str,
+    summary: pd.DataFrame, cells: pd.DataFrame, profiles: pd.DataFrame, score: Score, title: str
 ) -> Figure:
     """Does a network of L layers use L rounds of belief propagation? The score against depth.
 
