@@ -106,7 +106,7 @@ def _difference(x: Numbers, y: Numbers, *, relative: bool) -> Numbers:
 def _losses(group: pd.DataFrame) -> pd.DataFrame:
     """Loss by step (rows) and seed (columns)."""
     table = group.pivot_table(index="step", columns="seed", values="loss", dropna=False)
-    # An infinity is as far from a number as NaN is, and no nearer to another infinity.
+    # An infinity counts as NaN does: infinitely far from every number.
     return table.replace([np.inf, -np.inf], np.nan)
 
 
@@ -193,7 +193,7 @@ def variance_shares(cell: pd.DataFrame) -> dict[str, float] | None:
     None unless the design is balanced, all of `y` is finite, and there is any variance to share.
     """
     levels = [cell[factor].nunique() for factor in FACTORS]
-    # Counted twice: a run that is there twice must not stand for one that is missing.
+    # Counted twice: a duplicate run must not replace a missing one.
     runs = len(cell[list(FACTORS)].drop_duplicates())
     if min(levels) < 2 or not len(cell) == runs == math.prod(levels):
         return None

@@ -161,7 +161,7 @@ def read_depth(curve: Sequence[Point], *, interval: bool) -> Reading:
         return Reading(BELOW, shallowest)
     if not alike:
         return Reading(BEYOND, deepest)
-    # Where the mean never gets there, the depth that comes nearest does, as far as seeds can tell.
+    # If no mean reaches the score, the nearest depth counts, if seeds cannot tell it apart.
     nearest = min(alike, key=lambda point: point.mean)
     depth = _first(curve, "mean", le) or float(nearest.depth)
     if not interval:

@@ -125,7 +125,7 @@ def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
                         if one["metric"] == "score" or not of_score_alone
                     ]
         rows += _judge_together(found, scores[name])
-    # Or what is written of a study would depend on whether another one has an empty field.
+    # Otherwise the text of a study would depend on empty fields of another one.
     return pd.DataFrame(rows, columns=COLUMNS).astype({"seeds_needed": float})
 
 

@@ -80,7 +80,7 @@ def platform_of(run: Run) -> str:
 def cells_table(config: Config, runs: Sequence[Run], rows: Rows) -> pd.DataFrame:
     """The table of cells: a row per run with axes, platform, status and, if it counts, metrics."""
     table = pd.DataFrame([_cell_row(config, run, rows.get(run.folder)) for run in runs])
-    # Or what is written of a run would depend on whether another one is missing.
+    # Otherwise the text of a run would depend on whether another one is missing.
     return table.astype({"steps": "Int64", "first_nonfinite_step": float})
 
 

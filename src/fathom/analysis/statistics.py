@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtrit  # of all of scipy.stats, which takes a second to load
+from scipy.special import stdtrit  # not scipy.stats, which takes a second to load
 
 from fathom import tasks
 from fathom.metrics.steps import POSITIVE, UNBOUNDED

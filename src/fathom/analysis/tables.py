@@ -167,7 +167,7 @@ def read_table(file: Path, remedy: str = MAKE_AGAIN, name: str = "") -> pd.DataF
     with the remedy, for a file that is no such table.
     """
     try:
-        # Only what is empty is missing: a variant may be called `nan`. Given types of columns and
+        # Only empty fields are missing: a variant may be called `nan`. Given types of columns and
         # not functions, pandas would take three times as long for a wide table.
         table = pd.read_csv(
             file, converters=dict.fromkeys(TEXT, str), keep_default_na=False, na_values=[""]

@@ -104,7 +104,7 @@ def contribute(
     jobs: Jobs = 1,
     device: Device = None,
     estimate: Annotated[
-        bool, typer.Option("--estimate", help="Only estimate how long it takes here.")
+        bool, typer.Option("--estimate", help="Only estimate the time on this machine.")
     ] = False,
     force: Force = False,
 ) -> None:
@@ -219,10 +219,12 @@ def replay(
     override: Overrides = [],  # noqa: B006, typer copies it
     studies: Annotated[
         list[str] | None,
-        typer.Option("--study", metavar="STUDY", help="Only its runs; may be given several times."),
+        typer.Option(
+            "--study", metavar="STUDY", help="Study to replay (repeatable); by default all."
+        ),
     ] = None,
     compute: Annotated[
-        str | None, typer.Option(help="That section, as JSON, in place of the config's.")
+        str | None, typer.Option(help="Section `compute` as JSON; overrides the config's.")
     ] = None,
     every: Annotated[
         bool,

@@ -78,20 +78,20 @@ class Compute(Settings):
     """How a training job computes and which resources it requests. Results do not depend on it."""
 
     device: Literal["auto", "cpu", "cuda", "mps", "gpu"] = Field(
-        "auto", description="auto: the fastest here; cuda and mps are torch's, gpu is mlx's"
+        "auto", description="auto: the fastest device present; cuda, mps: PyTorch; gpu: MLX"
     )
     mlx_blas: Annotated[Literal["auto", "off"], BeforeValidator(parse_word)] = Field(
         "auto", description="MLX on Linux: auto uses a faster BLAS library if there is one"
     )
     preload: Flag = Field(
-        True, description="local jobs on Linux share a loaded framework, or what reports need"
+        True, description="local jobs on Linux share a process with loaded packages"
     )
     data: Folder = Field("data", description="folder of data sets")
     threads: Annotated[int, Field(gt=0, le=4096), NO_BOOL] = Field(
         1, description="CPU threads of a training"
     )
     checkpoint_seconds: Annotated[Number, Field(gt=0)] = Field(
-        30.0, description="seconds between checkpoints: the most that a killed training loses"
+        30.0, description="seconds between checkpoints: the maximum that a killed training loses"
     )
     checkpoint_steps: Annotated[Positive | None, Nullable] = Field(
         None, description="steps between checkpoints; null: by time alone"
@@ -121,22 +121,23 @@ MAX_SUBSET_NAME = 100
 class Config(Settings):
     """The whole of config.yaml."""
 
-    results: Folder = Field("results", description="folder of everything that is computed")
+    results: Folder = Field("results", description="output folder")
     reference: Annotated[Folder | None, Nullable] = Field(
-        None, description="folder of a kept result, whose verdicts reports show first; null: none"
+        None,
+        description="folder of a reference result; reports show its verdicts first; null: none",
     )
     step_times: Annotated[File | None, Nullable] = Field(
         None,
         exclude_if=not_,
-        description="table of `benchmarks/steps.py studies`, by which training times are compared; "
-        "null: by the clocks of runs",
+        description="table of step times from `benchmarks/steps.py studies`, for training times; null: "
+        "use the clocks of runs",
     )
     train: Flag = Field(True, description="false: train nothing; only imported runs count")
     connections: dict[Label, NameOrSettings] = Field(
-        {}, description="connections of your own, by name: settings laid over another connection's"
+        {}, description="your own connections, by name: settings that override another connection's"
     )
     labels: dict[Named, OneLine] = Field(
-        {}, exclude_if=not_, description="what people read for the name of a variant or a study"
+        {}, exclude_if=not_, description="display names of variants and studies"
     )
     studies: Annotated[dict[StudyName, Study], Field(min_length=1), DROP_NULL] = Field(
         description="experiments, by name; in an overlay null drops one"
@@ -147,7 +148,7 @@ class Config(Settings):
     seeds: kept(NonNegative) = Field(None, description=KEPT.format("seeds"))
     compute: Compute = Compute()
     assume_backends: Flag = Field(
-        False, description="plan for every backend, installed here or not: jobs run elsewhere"
+        False, description="plan for every backend, installed or not, because jobs run elsewhere"
     )
 
     @model_validator(mode="after")
@@ -198,7 +199,7 @@ class Config(Settings):
 
     def check(self, source: str) -> None:
         """Check that the parts of the config fit. Raises ConfigError, one line per problem."""
-        # Each of these relies on what the ones before have checked.
+        # Each check relies on those before it.
         for find in (
             self._misnamed,
             self._unconnected,

@@ -160,40 +160,40 @@ class Contrast(Settings):
 class Study(Settings):
     """One experiment: what is trained, by which recipe, over which axes, for how long."""
 
-    task: Annotated[str, one_of("task", tasks.TASKS)] = Field(description="what is learned")
+    task: Annotated[str, one_of("task", tasks.TASKS)] = Field(description="name of the task")
     model: SerializeAsAny[Settings] = Field(description="settings of the task's network and data")
     description: OneLine = Field("", description="one sentence for the report")
     recipe: AnyRecipe = Field(description="the name of a recipe, or its settings")
     variants: Annotated[list[VariantEntry], AfterValidator(_check_labels)] = Field(
-        description="names of connections, or label: {connection: name, setting: value}; recipe, "
-        "optimizer, model and steps among the settings are laid over the study's own"
+        description="names of connections, or label: {connection: name, setting: value}; its recipe, "
+        "optimizer, model and steps override the study's"
     )
     extra_variants: tuple[VariantEntry, ...] = Field(
         (),
         exclude_if=not_,
-        description="further variants, written as `variants` are: an overlay adds its own to a "
-        "study, and each is compared with the study's plain network",
+        description="further variants in the form of `variants`, for overlays; each is compared to "
+        "the study's plain network",
     )
-    streams: Positive = Field(4, description="S, residual streams of variants that have streams")
-    depths: Annotated[list[Depth], Unique] = Field(description="L, layers")
+    streams: Positive = Field(4, description="S, number of residual streams")
+    depths: Annotated[list[Depth], Unique] = Field(description="L, numbers of layers")
     plain_depths: tuple[Depth, ...] = Field(
         (),
         exclude_if=not_,
-        description="further depths, of the first plain network alone: a scale to read depths by",
+        description="further depths of the first plain network, for effective depths",
     )
     backends: Annotated[list[Backend], Unique] = Field(description="frameworks to train on")
     seeds: Annotated[list[NonNegative], Unique] = Field(
-        description="of initial parameters and batches; three or more give intervals"
+        description="seeds of initial parameters and batches; intervals need three or more"
     )
     exclude: tuple[Exclusion, ...] = Field((), description="combinations to leave out")
     steps: Positive = Field(description="optimiser steps of a run")
     batch_size: either(BatchSize, dict[Depth, BatchSize]) = Field(
-        description="B: one number, or one for each depth, as in {12: 32, 24: 24}"
+        description="B: one number, or one per depth, such as {12: 32, 24: 24}"
     )
     accumulate: either(Positive, dict[Label, Positive]) = Field(
         1,
-        description="batches whose gradients are averaged into one step: one number for all "
-        "variants, or numbers for some, as in {v2: 4}",
+        description="batches per step, with averaged gradients: one number for all variants, or "
+        "numbers for some, such as {v2: 4}",
     )
     evaluate_every: Annotated[Positive | None, Nullable] = Field(
         None, description="steps from one evaluation to the next; null: only after the last"
@@ -203,8 +203,8 @@ class Study(Settings):
     leave_out_blocks: Flag = Field(
         False,
         exclude_if=not_,
-        description="after the last step measure the score without each block: takes as many "
-        "evaluations as there are layers",
+        description="after the last step, measure the score without each block: one evaluation per "
+        "block",
     )
     contrasts: tuple[Contrast, ...] = Field(
         (), description="questions, each with the pairs of variants to compare"
@@ -212,8 +212,8 @@ class Study(Settings):
     ladder: dict[Label, Annotated[list[Factor], Unique]] = Field(
         {},
         exclude_if=not_,
-        description="factors of its steps at which a plain variant is trained too, each with its "
-        "whole schedule, as in {baseline: [0.5, 2]}: a scale to read step multipliers by",
+        description="factors of the steps at which to train a plain variant too, each with a whole "
+        "schedule, such as {baseline: [0.5, 2]}; step multipliers are read from them",
     )
     part: Annotated[PartName | None, Nullable] = Field(
         None,
@@ -221,8 +221,8 @@ class Study(Settings):
     )
     score: tasks.JUDGED_BY = Field(
         "held_out",
-        description="what results are judged by: the task's score on held-out data, or the mean "
-        "training loss over the last tenth of the steps, for runs recorded without that score",
+        description="metric that judges runs: the task's score on held-out data, or (for runs without "
+        "it) the mean training loss over the last tenth of the steps",
     )
 
     @field_validator("model", mode="plain")

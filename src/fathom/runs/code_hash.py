@@ -342,7 +342,7 @@ def git_version() -> dict[str, str | bool | None]:
         try:
             result = subprocess.run(command, capture_output=True, text=True, check=True)
         except (OSError, subprocess.CalledProcessError):
-            return None  # no git, or not a checkout: a result can do without
+            return None  # no git, or not a checkout: a result needs neither
         return result.stdout.strip()
 
     # A fathom installed inside somebody else's checkout has no commit of its own.

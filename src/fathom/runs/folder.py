@@ -160,7 +160,7 @@ def write_run(
     """
     for name in (VERDICT, MANIFEST):
         (folder / name).unlink(missing_ok=True)
-    for left in folder.glob(".*.tmp"):  # by a training that was killed while it wrote
+    for left in folder.glob(".*.tmp"):  # left by a training killed while writing
         left.unlink(missing_ok=True)
     write_json(folder / SPEC, spec.model_dump())
     write_bytes(folder / METRICS, "".join(map(encode_row, rows)).encode())

@@ -103,7 +103,7 @@ def _repeat(run: Run, compute: Compute, steps: int) -> Comparison:
     """Repeat the first `steps` steps of the run, and compare."""
     compute = _like(run.manifest, compute)
     try:
-        # That of a run which names today's code was checked when it was found.
+        # The content of a run that names today's code was checked by `validate_run`.
         problem = (
             Problem(read_spec(run.folder))
             if run.counts

@@ -106,7 +106,7 @@ def train_each(
                 # By the system, out of memory perhaps. The pool gives up its other cells too.
                 yield pending[future], "a worker was killed; run it again to go on"
     finally:
-        pool.shutdown(cancel_futures=True)  # after Ctrl-C those that have not begun never do
+        pool.shutdown(cancel_futures=True)  # after Ctrl-C, cells that wait do not start
 
 
 def _end_with_parent() -> None:

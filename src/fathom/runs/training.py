@@ -71,7 +71,7 @@ def run_cell(
     code = training_code(spec)
     backend = connect(spec, compute)
     here = environment(backend, compute.threads)
-    prefix = f"FATHOM_{spec.backend.upper()}_"  # of a backend's switches: may it fuse operations
+    prefix = f"FATHOM_{spec.backend.upper()}_"  # switches that may fuse operations
     switches = {name: value for name, value in os.environ.items() if name.startswith(prefix)}
     identity = {"spec": spec.hash(), "code": code, **digits_of(here), "environment": switches}
     with _alone(folder), memory_errors():
@@ -98,7 +98,7 @@ def run_cell(
         }
         mixing = learned_mixing(problem, backend, params)
         write_run(folder, spec, rows, mixing, params if spec.weights else None, facts)
-        with suppress(RunError):  # without a verdict whoever reads the run finds what is wrong
+        with suppress(RunError):  # without a verdict, readers of the run check it
             receive_run(folder, spec.cell)
         shutil.rmtree(folder / PARTIAL, ignore_errors=True)
     return tasks.outcome_of(spec, rows)[0]

@@ -182,5 +182,5 @@ def _apply_replay(run: Run, replay: Replay | None) -> Run:
 
 def imported_platforms(results: Path) -> list[Path]:
     """The folders that bundles were imported into, one for each platform."""
-    # An import unpacks into a folder whose name begins with a dot: what is in it is unchecked.
+    # Folders with a leading dot belong to running imports; their runs are unchecked.
     return sorted(folder for folder in results.glob("imported/[!.]*") if folder.is_dir())

@@ -17,7 +17,7 @@ def _compile(function: Callable[..., Any], **options: Any) -> Callable[..., Any]
     """The function compiled at its first call; kept in a file, if there is a folder for it."""
     try:
         return njit(function, cache=True, error_model="numpy", **options)
-    except RuntimeError:  # none that this user may write to
+    except RuntimeError:  # no folder that this user may write to
         return njit(function, error_model="numpy", **options)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
-from scipy.special import stdtrit  # of scipy.stats what few tests need is loaded where it is
+from scipy.special import stdtrit  # scipy.stats is loaded where few tests need it
 
 from fathom.analysis.claims import untestable
 from fathom.analysis.claims.estimator import (

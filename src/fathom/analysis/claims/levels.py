@@ -171,7 +171,7 @@ class Count(Estimator):
             of = rises if self.over_steps == "rises" else moves
             found = rows.sort_values("step").groupby([*CELL, "seed"])[self.metric].apply(of)
             return found.rename("value").reset_index()
-        if self.metric == "first_nonfinite_step":  # no number: it never came to that
+        if self.metric == "first_nonfinite_step":  # not a number: the event never occurred
             runs = untestable.drop_duplicate_cells(self.find(evidence))
             return runs.assign(value=runs[self.metric].fillna(math.inf))
         runs = untestable.drop_duplicate_cells(self.find(evidence, self.metric))

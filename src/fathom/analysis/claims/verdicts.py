@@ -74,7 +74,7 @@ def claims_table(
     A claim with a control has each test a second time, made in that study (column `control`).
     `rests_on` says what the verdict rests on; `confidence` is that of its interval, if it has one.
     """
-    valid = counted(cells).copy()  # of whose blocks every test takes rows: one for each type
+    valid = counted(cells).copy()  # every test takes rows of its blocks: one for each type
     valid[untestable.SAME_AS] = untestable.first_of_same(valid, steps)
     scores = scores_of(config)
     evidence = {
