@@ -129,8 +129,8 @@ class Config(Settings):
     step_times: Annotated[File | None, Nullable] = Field(
         None,
         exclude_if=not_,
-        description="table of step times from `benchmarks/steps.py studies`, for training times; null: "
-        "use the clocks of runs",
+        description="table of step times from `benchmarks/steps.py studies`, for training times; "
+        "null: use the clocks of runs",
     )
     train: Flag = Field(True, description="false: train nothing; only imported runs count")
     connections: dict[Label, NameOrSettings] = Field(

@@ -165,8 +165,8 @@ class Study(Settings):
     description: OneLine = Field("", description="one sentence for the report")
     recipe: AnyRecipe = Field(description="the name of a recipe, or its settings")
     variants: Annotated[list[VariantEntry], AfterValidator(_check_labels)] = Field(
-        description="names of connections, or label: {connection: name, setting: value}; its recipe, "
-        "optimizer, model and steps override the study's"
+        description="names of connections, or label: {connection: name, setting: value}; its "
+        "recipe, optimizer, model and steps override the study's"
     )
     extra_variants: tuple[VariantEntry, ...] = Field(
         (),
@@ -221,8 +221,8 @@ class Study(Settings):
     )
     score: tasks.JUDGED_BY = Field(
         "held_out",
-        description="metric that judges runs: the task's score on held-out data, or (for runs without "
-        "it) the mean training loss over the last tenth of the steps",
+        description="metric that judges runs: the task's score on held-out data, or (for runs "
+        "without it) the mean training loss over the last tenth of the steps",
     )
 
     @field_validator("model", mode="plain")

@@ -69,7 +69,7 @@ def explained(config: Config) -> Explained:
     for study in (BLOCKS[0], SUBLAYERS[0], PASSES[0]):
         if study not in config.studies:
             raise ConfigError(
-                f"studies: no '{study}', of which pictures are drawn; take the project's own "
+                f"studies: no '{study}', which the pictures need; take the project's own "
                 "config.yaml"
             )
     blocks, sublayers = (
