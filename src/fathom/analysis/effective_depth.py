@@ -134,7 +134,7 @@ class Point(NamedTuple):
     depth: int
     mean: float
     low: float
-    """Of its interval, as `high`. All three are infinite where a run diverged."""
+    """`low` and `high` are the ends of its interval; all three are infinite if a run diverged."""
     high: float
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fathom.models.connections.streams import Streams
 
 MATRICES = 48
-"""How many are multiplied: a connection around each of so many blocks, or of so many sub-layers."""
+"""Number of multiplied matrices: one per block, or one per sub-layer."""
 
 BLOCKS = ("depth-torch", MATRICES, ("baseline", "hc", "mhc"))
 SUBLAYERS = (

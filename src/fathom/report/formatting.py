@@ -37,7 +37,7 @@ def change(share: float) -> str:
 
 
 def either_way(share: float) -> str:
-    """How large a change is seen at all, as in '±1.3 %': none, if only one beyond all that is left.
+    """The smallest visible change, such as '±1.3 %'; 'nothing' for a share above one.
 
     Empty where it is not known.
     """

@@ -54,7 +54,7 @@ def mixing_file(cell: Cell, runs: str | Path) -> Path:
 
 
 def mixing_matrices(cells: Iterable[Cell], runs: str | Path) -> dict[str, Mixing]:
-    """What was learned, by variant, of the cells that are shown; only variants that mix over depth.
+    """The learned matrices of shown cells by variant; only variants that mix over depth.
 
     Raises ConfigError naming a file that cannot be read.
     """

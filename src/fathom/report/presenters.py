@@ -32,7 +32,7 @@ MIXING = tasks.Table(
     "A scheme may start far from the identity: only what has moved was learned.",
 )
 LAYERS = tasks.Table("Layers that matter", ("layers_that_matter",))
-"""Of studies whose schemes mix streams, and of those that measure the score without each block."""
+"""Metrics of studies whose schemes mix streams, and of studies with `leave_out_blocks`."""
 
 
 class StudyPresenter:
@@ -156,7 +156,7 @@ class StudyPresenter:
         )
 
     def constant(self, metric: str, variants: Collection[str] = ()) -> float | None:
-        """The value that all runs share, of those that have the metric; None if they differ.
+        """The value that all runs with the metric share; None if they differ.
 
         `variants`: of these; none means all. One group of seeds with a value other than zero is no
         constant.
@@ -237,7 +237,7 @@ class StudyPresenter:
         return [row for (d, v, _), row in self.rows.items() if (d, v) == (depth, variant)]
 
     def best(self) -> list[Record]:
-        """By depth and platform, the variant with the best mean score of those that never diverged.
+        """The best mean score by depth and platform, among variants that never diverged.
 
         A row of the summary with `variants`: of how many. `oracle` is the score of the task's
         oracle, None where there is none; `beaten` whether the whole interval is better than that.
@@ -260,7 +260,7 @@ class StudyPresenter:
         return found
 
     def side_by_side(self) -> list[Record]:
-        """What a study of many variants is read for: all at one depth, the best mean score first.
+        """The ranking of variants at one depth, the best mean score first.
 
         Rows of the summary at the depth that most variants have, on the first platform. `times`:
         how long a training takes, relative to the plain network's, by the fastest run of each; NaN
@@ -281,7 +281,7 @@ class StudyPresenter:
         ]
 
     def _oracle_level(self, row: Record) -> float | None:
-        """What the score is set beside in a row of the summary; None if that says nothing."""
+        """The oracle's level in a row of the summary; None without one, or if it is perfect."""
         level = self.score.oracle.level if self.score.oracle else None
         if isinstance(level, str):
             return row[f"{level}_mean"] if row[f"{level}_n"] else None
@@ -377,7 +377,7 @@ class StudyPresenter:
     # --- layers that matter ---
 
     def layers_that_matter(self) -> list[Record]:
-        """Of networks of one depth: those in which most and fewest layers matter.
+        """The networks of one depth in which most and fewest layers matter.
 
         The depth at which most variants were measured so, the deepest of several. Rows of the
         summary on the first platform; one if there is only one variant.
@@ -410,7 +410,7 @@ class StudyPresenter:
         return self._rows("trajectories", platform_a=a, platform_b=b)
 
     def agreements(self) -> Iterator[dict[str, Any]]:
-        """How far every two platforms agree, over all cells: how many part, and how they end.
+        """The agreement of every two platforms over all cells: diverging losses and final scores.
 
         `others` are the cells that end farther apart than seeds do, of `known`, whose spread over
         seeds is known.
@@ -466,7 +466,7 @@ class StudyPresenter:
         return list({row["metric"]: row for row in self._tables["thresholds"]}.values())
 
     def grades(self, depth: int, variant: str, platform: Platform, metric: str) -> list[Record]:
-        """How sources' thresholds grade a value: `grade`, which `same` of the `n` runs have too."""
+        """A value's grades by sources' thresholds: `grade`, shared by `same` of the `n` runs."""
         keys = {"depth": depth, "variant": variant, "platform": platform, "metric": metric}
         rows = self._rows("thresholds", **keys)
         counts = [{**row, "between": row["n"] - row["good"] - row["bad"]} for row in rows]

@@ -1,4 +1,4 @@
-"""The first screen: what people ask, each with an answer of a few words and one line of evidence.
+"""The first screen: questions of readers, each with a short answer and one line of evidence.
 
 `report/published.yaml` says what is asked, of which study or claim, and what is answered to each
 outcome. Which outcome it is follows from the tables alone. A question whose study was not run is
@@ -99,7 +99,7 @@ class Found(NamedTuple):
     outcome: str
     evidence: list[Evidence]
     best: str = ""
-    """What people read for the variant that answers; it fills `{best}` in the words."""
+    """The display name of the variant in the answer; it fills `{best}` in the words."""
     parts: Mapping[str, str] = MappingProxyType({})
     """The outcome of each part."""
 
@@ -117,7 +117,7 @@ def answer_all(questions: list[Question], results: Results) -> list[Answer]:
 
 
 def _words(question: Question, found: Found) -> str:
-    """What is answered: to all parts at once, unless they differ."""
+    """The answer: one for all parts, unless they differ."""
     told = {part: question.answers.get(one, one) for part, one in found.parts.items()}
     if len(set(told.values())) > 1:
         return "; ".join(f"{part}: {words}" for part, words in told.items())
@@ -125,7 +125,7 @@ def _words(question: Question, found: Found) -> str:
 
 
 def questions_of(published: Published, results: Results) -> list[Question]:
-    """Those of published.yaml; where no study of theirs was run, first what contrasts ask."""
+    """The questions of published.yaml; if none of their studies ran, the contrasts' come first."""
     asked = published.questions
     if any(question.studies & results.studies.keys() for question in asked):
         return asked
@@ -142,7 +142,7 @@ COLUMNS = ["question", "part", "outcome", "answer", "evidence", "link"]
 
 
 def answers_table(answers: Sequence[Answer], reason: Callable[[Record], str]) -> pd.DataFrame:
-    """A row for each piece of evidence of each answer, and one for an answer without any.
+    """The table of answers: a row per piece of evidence, and one for an answer without any.
 
     `reason` words what a test found. `part` and `outcome` are those that the evidence is of.
     """
@@ -175,7 +175,7 @@ def answers_of(table: pd.DataFrame) -> list[Answer]:
 
 
 def headline(above: Headline | None, answers: list[Answer]) -> dict[str, Any] | None:
-    """What stands above the answers: `title`, `asks`, `answer`, `tested` and `words`.
+    """The heading above the answers: `title`, `asks`, `answer`, `tested` and `words`.
 
     None where what decides the title was not asked, or nothing of the answer was.
     """

@@ -231,7 +231,7 @@ def link_to(config: Config, folder: Path) -> str:
 
 
 SPECIAL = re.compile(r"[\\`*_\[\]<>|~&$@]|(?<=www)\.|:(?=//)")
-"""What Markdown, or where it is read, makes something of: marks, HTML, cells, links, mentions."""
+"""Characters and words with a meaning in Markdown: marks, HTML, cells, links, mentions."""
 
 
 def escape_markdown(text: str) -> str:
@@ -243,7 +243,7 @@ IN_WORD = re.compile(r"(?<=[^\W_])\\_(?=[^\W_])")
 
 
 def escape_words(text: str) -> str:
-    """As `escape_markdown`, of words that people wrote; H_res stays, for it does nothing."""
+    """As `escape_markdown`, for names: H_res stays as it is, since its underscore has no effect."""
     return IN_WORD.sub("_", escape_markdown(text))
 
 
@@ -274,7 +274,7 @@ def escape_rows(rows: list[Record]) -> list[Record]:
 
 
 def split_paragraphs(text: str) -> list[str]:
-    """What blank lines separate, each on one line; nothing for what is empty."""
+    """The non-empty paragraphs of a text, each on one line."""
     return [" ".join(part.split()) for part in re.split(r"\n\s*\n", text) if part.strip()]
 
 

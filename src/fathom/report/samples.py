@@ -46,7 +46,7 @@ def sampled_cells(cells: Iterable[Cell]) -> list[Cell]:
 
 
 def draw_samples(cells: Iterable[Cell], runs: str | Path) -> list[GeneratedSamples]:
-    """What the cells that are shown generate; nothing of runs that keep no weights.
+    """Generated points of the shown cells; none for runs without weights.
 
     Raises ConfigError naming a file of weights that cannot be read.
     """

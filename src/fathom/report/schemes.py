@@ -109,7 +109,7 @@ def count_parameters(spec: Spec) -> int:
 
 
 def about_schemes(costs: Path = COSTS) -> dict[str, dict[str, str]]:
-    """What is told of each beside its components, by name, in order.
+    """Facts about each scheme besides its components, by name, in order.
 
     `costs`: a table of `benchmarks/steps.py schemes`, which may be missing.
     """

@@ -88,7 +88,7 @@ class VerdictsPresenter:
         return [test for test in made if test["test"] == kind and test["decides"]]
 
     def scales_of(self, claim: str) -> list[str]:
-        """How the tests of one claim differ from the published scale, where they do."""
+        """The differences of one claim's tests from the published scale."""
         told = (test["scale"] for test in self.tests_of(claim, made=True))
         # A test over several studies has the scale of each.
         scales = (scale.split("; ") for scale in told if isinstance(scale, str))

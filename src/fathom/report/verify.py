@@ -275,7 +275,7 @@ class FigureSet(NamedTuple):
 
 
 def _figure_sets(config: Config, runs: Sequence[Run], tables: Path) -> Iterator[FigureSet]:
-    """Every folder of figures that the config has; `tables`: those that were made again."""
+    """Every folder of figures of the config; `tables`: the folder of remade tables."""
     figures = Path(config.report_folder) / FIGURES
     measured = {
         (run.cell.study, Platform(run.cell.backend, "" if is_local else run.platform))

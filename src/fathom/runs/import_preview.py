@@ -30,7 +30,7 @@ TRUST = """\
 An import is checked for form, and for the steps that today's code repeats here: three of one run of
 each group, step 0 of the others. Whether its later steps are honest rests on who sent it. `fathom
 replay --whole RUN` repeats one run to its end and compares every step."""
-"""How far an import can be trusted."""
+"""The limits of trust in an import."""
 
 MAX_REASONS = 5
 """Maximum number of distinct reasons shown."""

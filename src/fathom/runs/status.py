@@ -36,7 +36,7 @@ class Status:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many runs have each status, in the order of STATUSES; absent if none."""
+        """Number of runs by status, in the order of STATUSES; statuses without runs are absent."""
         return count_statuses(self.runs)
 
     def as_json(self) -> dict[str, Any]:

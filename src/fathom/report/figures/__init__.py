@@ -313,7 +313,7 @@ def _why_nothing(declared: Declaration, depths: int, points: int) -> str:
 
 
 def _named(config: Config, study: str, variants: int) -> Iterator[str]:
-    """The names of the figures that a study of so many variants could have."""
+    """The names of the figures that a study with this number of variants can have."""
     settings = config.studies[study]
     rates = [settings.of(label).optimizer.lr for label in settings.labels]
     schemes = [config.connection(study, label) for label in settings.labels]

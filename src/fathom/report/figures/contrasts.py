@@ -23,12 +23,12 @@ BESIDE_SCORE = ("stream_similarity_final", "amax_backward_log10_final")
 """Run metrics that are drawn beside the score, of studies whose variants have them."""
 
 NEUTRAL, APART = "#8C8C8C", "black"
-"""Colours of effects that are not established, and of those that are: no variant's."""
+"""Colours of open and of established effects; no variant has them."""
 
 LINEAR = 2
-"""Up to so many percent the axis of effects is linear, and logarithmic beyond."""
+"""Percentage up to which the axis of effects is linear; it is logarithmic beyond."""
 MANY_TICKS = 30
-"""Of a wider axis only powers of ten have names, which would cover each other."""
+"""Percentage on the axis beyond which only powers of ten have labels, which would overlap."""
 TICKS = [side * x for side in (-1, 1) for x in (1, 3, 10, 30, 100)] + [0]
 
 
@@ -95,7 +95,7 @@ def _lines(rows: pd.DataFrame, question: str) -> Iterator[tuple[str, dict[str, A
 
 
 WRAP = {1: 60, 2: 28, 3: 20}
-"""Letters in a line below one of so many panels."""
+"""Characters per line below one of this number of panels."""
 
 
 @figure

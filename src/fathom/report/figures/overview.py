@@ -41,7 +41,7 @@ MAX_JITTER = 0.3
 """Maximum jitter, as a share of the gap between two depths."""
 
 METRICS = {"loss_final": "final loss", "gain_final": "final log10 gain"}
-"""The published metrics that are drawn, with the labels of their axes, but for the loss's unit."""
+"""Drawn published metrics with their axis labels; the unit of the loss is added."""
 
 
 @figure

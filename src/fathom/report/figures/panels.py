@@ -212,7 +212,7 @@ class Values(NamedTuple):
     """A run metric, or the score, of each group of seeds, and how it is drawn."""
 
     groups: pd.DataFrame
-    """As `frames.groups_of_seeds` makes them."""
+    """Result of `frames.groups_of_seeds`."""
     runs: pd.DataFrame | None
     """Each of them, as `frames.runs_of` makes them: drawn in place of intervals."""
     label: str

@@ -68,7 +68,7 @@ STYLE = {
 }
 
 GREY, PALE = "#555555", "#B5B5B5"
-"""Of what stands for no variant: legend entries, levels, and what counts for less beside them."""
+"""Colour of everything that is no variant: legend entries, levels, secondary marks."""
 
 
 @contextmanager
@@ -267,7 +267,7 @@ def outline(points: pd.DataFrame, axis: str) -> pd.DataFrame:
 
 
 def shifted(ax: Axes, points: float) -> Transform:
-    """The place of data, so many points further to the right whatever the axis."""
+    """The position of data, shifted right by a number of points on any axis."""
     from matplotlib.transforms import ScaledTranslation
 
     return ax.transData + ScaledTranslation(points / 72, 0, ax.figure.dpi_scale_trans)
@@ -440,7 +440,7 @@ def legend_handle(label: str, **looks: Any) -> Line2D:  # noqa: ANN401, as Line2
 
 
 def legend_handles(variants: Iterable[str], **looks: Any) -> list[Line2D]:  # noqa: ANN401, likewise
-    """Entries of a legend: every variant in its colour, those that look alike once."""
+    """Legend entries: every variant in its colour, equal ones once."""
     alike = {(label_of(variant), colour_of(variant)): None for variant in variants}
     return [legend_handle(label, color=colour, **looks) for label, colour in alike]
 
