@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from wrapped import network_in
 
 from fathom import tasks
-from fathom.backends.torch import TorchOps
+from fathom.backends.torch_ops import TorchOps
 from fathom.config import Spec
 from fathom.models.connections.connection import Connection, ConnectionContext
 

@@ -8,7 +8,8 @@ import pandas as pd
 
 from fathom.analysis.claims import Published
 from fathom.analysis.claims.evidence import Judgement
-from fathom.analysis.tables import save_tables, summary_table
+from fathom.analysis.run_tables import summary_table
+from fathom.analysis.tables import save_tables
 from fathom.report.page import write_page
 from run_helpers import config_with
 from tables_helpers import CHANCE, curve, frame, run, save_by_study

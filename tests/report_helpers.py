@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from fathom.analysis import tables
+from fathom.analysis import run_tables
 from fathom.analysis.attribution import write_attribution
 from fathom.analysis.claims import write_claims
 from fathom.analysis.effective_depth import write_effective_depth
 from fathom.analysis.effects import write_effects
-from fathom.analysis.tables import comparison_table, summary_table
+from fathom.analysis.run_tables import comparison_table, summary_table
 from fathom.report.render import write_reports
 from fathom.system.files import write_json
 from run_helpers import CPU_PLATFORM, config_with
@@ -141,7 +141,7 @@ def analyze_runs(config, published):
     """config.json and all tables, of the runs that are there, as the workflow makes them."""
     folder = Path(config.report_folder)
     write_json(folder / "config.json", config.resolved())
-    tables.write_tables(config, folder / "tables")
+    run_tables.write_tables(config, folder / "tables")
     write_attribution(config, folder / "tables")
     write_effects(config, folder / "tables")
     write_effective_depth(config, folder / "tables")

@@ -159,7 +159,7 @@ def test_large_logits_overflow_nothing(backend, deviation, last):
     found = matrices(backend.ops, "sinkhorn", logits, 4, last=last, floor=0)
     assert np.isfinite(found).all()
     assert found.sum(axis=2 if last == "rows" else 1) == pytest.approx(1, abs=1e-5)
-    # exp of a wider range is below `SMALLEST` somewhere, which counts as that.
+    # exp of a wider range is below `MIN_ENTRY` somewhere, which counts as that.
     clear = [one for one in range(64) if np.ptp(logits[one]) < 80]
     for one in clear:
         Z = logits[one].T if last == "rows" else logits[one]

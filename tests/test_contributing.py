@@ -34,7 +34,7 @@ from contributing_helpers import (
 from fathom import datasets, tasks
 from fathom.analysis.claims import load_published
 from fathom.analysis.claims.verdicts import claims_table, published_table, verdicts_table
-from fathom.analysis.tables import summary_table
+from fathom.analysis.run_tables import summary_table
 from fathom.backends import Backend, Trainer
 from fathom.backends.numpy import NumpyOps
 from fathom.config import Cell, Compute, load_config

@@ -9,7 +9,7 @@ from command_helpers import exit_status
 from fathom.analysis import effective_depth
 from fathom.analysis.effects import COLUMNS
 from fathom.analysis.platforms import Platform
-from fathom.analysis.tables import summary_table
+from fathom.analysis.run_tables import summary_table
 from fathom.report import draw
 from fathom.report.figure_manifest import read_figure_manifest
 from run_helpers import GPU_PLATFORM, config_with

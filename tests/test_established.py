@@ -7,8 +7,8 @@ from scipy import stats
 
 from fathom import tasks
 from fathom.analysis.established import holm, p_value, share_of_chance
-from fathom.analysis.tables import t_interval
-from fathom.metrics import outcome
+from fathom.analysis.statistics import t_interval
+from fathom.metrics.scores import outcome
 
 
 def test_p_values_are_those_of_the_paired_t_test():

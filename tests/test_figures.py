@@ -14,9 +14,10 @@ from safetensors.numpy import save_file
 from fathom import tasks
 from fathom.analysis.effects import COLUMNS as EFFECTS
 from fathom.analysis.effects import LOWER
-from fathom.analysis.tables import summary_table
+from fathom.analysis.run_tables import summary_table
 from fathom.config import Cell
-from fathom.metrics import LARGEST_VALUE, Score
+from fathom.metrics.scores import Score
+from fathom.metrics.steps import LARGEST_VALUE
 from fathom.report.figures import (
     contrasts,
     draw_figures,

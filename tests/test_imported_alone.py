@@ -5,7 +5,8 @@ import json
 import pytest
 
 from command_helpers import exit_status
-from fathom.analysis.tables import read_table, write_tables
+from fathom.analysis.run_tables import write_tables
+from fathom.analysis.tables import read_table
 from fathom.config import ConfigError, check_config
 from fathom.runs.folder import RunError
 from fathom.runs.train_all import specs_left

@@ -267,7 +267,7 @@ def test_second_derivatives_in_torch_are_slopes_of_the_first(torch, monkeypatch,
     """A gradient penalty, along a random direction, against differences of the gradients."""
     framework = Torch()
     if way == "operations":  # as on a GPU
-        monkeypatch.setattr("fathom.backends.torch.is_on_host", lambda x: False)
+        monkeypatch.setattr("fathom.backends.torch_ops.is_on_host", lambda x: False)
     module = moved_little(framework, scheme, "float64")
     functions, x = smooth_branches(framework, "float64"), framework.array(INPUT, "float64")
     loss = lambda x: (module(x, functions) ** 2).sum()  # noqa: E731

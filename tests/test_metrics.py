@@ -10,7 +10,8 @@ import pytest
 import naive
 from fathom import metrics, tasks
 from fathom.backends.numpy import NumpyOps
-from fathom.metrics import Score, Steps, outcome
+from fathom.metrics.scores import Score, outcome
+from fathom.metrics.steps import Steps
 from fathom.models.connections.connection import readout_shares
 from fathom.models.gain import composite_gain
 from fathom.train import step_rows

@@ -114,7 +114,7 @@ def on_torch(settings, release, tied=None):
     """
     import torch
 
-    from fathom.backends.torch import TorchOps
+    from fathom.backends.torch_ops import TorchOps
 
     class Exact(TorchOps):
         """Ops in float64."""

@@ -8,7 +8,7 @@ import pytest
 from markupsafe import Markup
 
 from fathom.analysis.claims.evidence import Judgement
-from fathom.analysis.tables import summary_table
+from fathom.analysis.run_tables import summary_table
 from fathom.report.presenters import StudyPresenter
 from fathom.report.render import environment_of
 from fathom.report.verdicts import estimate, needed

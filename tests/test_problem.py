@@ -8,7 +8,8 @@ import pytest
 
 from fathom import tasks
 from fathom.backends.numpy import NumpyOps
-from fathom.tasks import Batch, Problem, TaskError
+from fathom.batch import Batch, TaskError
+from fathom.tasks import Problem
 from fathom.train import train
 from gradients import STEADY
 

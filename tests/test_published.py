@@ -16,7 +16,8 @@ from fathom.analysis.claims.verdicts import (
     published_table,
     thresholds_table,
 )
-from fathom.analysis.tables import read_table, summary_table
+from fathom.analysis.run_tables import summary_table
+from fathom.analysis.tables import read_table
 from fathom.config import load_config
 from fathom.settings import ConfigError, validate
 from run_helpers import GPU_PLATFORM, config_with

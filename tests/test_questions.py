@@ -20,7 +20,7 @@ from fathom.analysis.claims.questions import (
 )
 from fathom.analysis.effective_depth import effective_depth_table
 from fathom.analysis.effects import effects_table
-from fathom.analysis.tables import summary_table
+from fathom.analysis.run_tables import summary_table
 from fathom.config import check_config
 from fathom.report.presenters import StudyPresenter
 from fathom.report.questions import (

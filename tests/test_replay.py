@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from command_helpers import exit_status
-from fathom.analysis.tables import read_table, write_tables
+from fathom.analysis.run_tables import write_tables
+from fathom.analysis.tables import read_table
 from fathom.config import BACKENDS, Compute, check_config
 from fathom.runs import folder
 from fathom.runs.receipts import receipt_file

@@ -9,9 +9,9 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "fathom"
 
 ROOMS = (
-    "system", "settings", "models", "metrics", "spec", "datasets", "tasks", "config", "optimizers",
-    "backends", "library", "torch", "mlx", "train", "parity", "runs", "analysis", "report", "cli",
-    "preload", "__main__",
+    "system", "settings", "models", "metrics", "spec", "datasets", "batch", "tasks", "config",
+    "optimizers", "backends", "library", "torch", "mlx", "train", "parity", "runs", "analysis",
+    "report", "cli", "preload", "__main__",
 )  # fmt: skip
 """From the ground up: the order that CONTRIBUTING draws."""
 

@@ -300,7 +300,9 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("spoil", "file", "said"), REFUSED, ids=lambda x: x[:40] if isinstance(x, str) else "")
+@pytest.mark.parametrize(
+    ("spoil", "file", "said"), REFUSED, ids=lambda x: x[:40] if isinstance(x, str) else ""
+)
 def test_a_wrong_run_is_refused_in_a_line_that_names_the_file(run, spec, spoil, file, said):
     spoil(run)
     reason = corrupt(run, spec)

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from fathom.analysis.run_tables import summary_table
 from fathom.analysis.step_times import with_times_of_networks
-from fathom.analysis.tables import summary_table
 from run_helpers import CPU_PLATFORM, GPU_PLATFORM, config_with
 from tables_helpers import frame, run
 

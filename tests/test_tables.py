@@ -12,22 +12,19 @@ from scipy import stats
 
 from fathom.analysis.effective_depth import write_effective_depth
 from fathom.analysis.effects import write_effects
+from fathom.analysis.run_tables import comparison_table, summary_table, write_tables
+from fathom.analysis.statistics import mean_with_ci, t_interval
 from fathom.analysis.tables import (
     BY_STUDY,
     STEPS,
     TEXT,
     TableError,
-    comparison_table,
-    mean_with_ci,
     read_steps,
     read_table,
     run_metrics,
     save_tables,
-    summary_table,
-    t_interval,
-    write_tables,
 )
-from fathom.metrics import COSINE, POSITIVE, SHARE, UNBOUNDED, StepMetric, flat
+from fathom.metrics.steps import COSINE, POSITIVE, SHARE, UNBOUNDED, StepMetric, flat
 from fathom.runs.folder import RunError
 from fathom.tasks.tokens import Tokens
 from run_helpers import CPU_PLATFORM, GPU, GPU_PLATFORM, config_with, write_cell

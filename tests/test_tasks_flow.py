@@ -9,7 +9,7 @@ import pytest
 import naive
 from fathom import tasks
 from fathom.backends.numpy import NumpyOps
-from fathom.metrics import outcome
+from fathom.metrics.scores import outcome
 from fathom.report.samples import draw_samples
 from fathom.tasks import flow
 from param_helpers import end_of

@@ -2,15 +2,16 @@
 
 import pytest
 
+from fathom.batch import Batch
 from fathom.models.connections.schemes import SCHEMES
-from fathom.tasks import Batch, Problem
+from fathom.tasks import Problem
 
 torch = pytest.importorskip("torch")
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
-from fathom.backends.torch import TorchOps  # noqa: E402
 from fathom.backends.torch_counting import count, count_step  # noqa: E402
+from fathom.backends.torch_ops import TorchOps  # noqa: E402
 
 A, B, ROW, W = (torch.empty(shape, device="meta") for shape in [(4, 6), (4, 6), (1, 6), (6, 7)])
 

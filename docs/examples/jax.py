@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fathom.backends import Backend, BackendError, Device, ObjectiveFunction, Trainer
+from fathom.batch import Batch
 from fathom.models.ops import CustomVJP
 from fathom.optimizers import clip_coefficient, muon
 from fathom.system.hardware import cpu_model
-from fathom.tasks import Batch
 
 if TYPE_CHECKING:
     from fathom.optimizers import OptimizerConfig, ScheduledValues

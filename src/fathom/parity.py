@@ -12,9 +12,10 @@ import numpy as np
 
 from fathom.backends import Backend, Trainer
 from fathom.backends.numpy import NumpyOps
+from fathom.batch import Batch
 from fathom.optimizers import OptimizerConfig, ScheduledValues, muon, optimizer_config, schedule_at
 from fathom.spec import Spec
-from fathom.tasks import Batch, Problem, example_batch
+from fathom.tasks import Problem, example_batch
 from fathom.train import trainer_for
 
 Params = dict[str, np.ndarray]

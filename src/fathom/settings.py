@@ -220,8 +220,8 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
-    of_connections: ClassVar[frozenset[str]] = frozenset()
-    """Of a network's settings those that the plain network is the same under."""
+    connection_settings: ClassVar[frozenset[str]] = frozenset()
+    """Settings that do not affect the plain network."""
 
     @model_validator(mode="before")
     @classmethod

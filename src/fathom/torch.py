@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fathom.backends.torch import OpsAmidAutocast, TorchOps
 from fathom.backends.torch_gradients import is_autocast, runs_eagerly, without_autocast
+from fathom.backends.torch_ops import OpsAmidAutocast, TorchOps
 from fathom.library import PREFIX, Verbs, connection_for
 
 __all__ = ["ResidualConnection"]

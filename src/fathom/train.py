@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fathom.backends import Backend, Trainer
-from fathom.metrics import Row, Steps
+from fathom.metrics.steps import Row, Steps
 from fathom.optimizers import optimizer_config, schedule_at
 from fathom.tasks import Problem
 

@@ -14,7 +14,7 @@ from command_helpers import shell
 from conftest import SMOKE, own_lines
 from fathom import cli
 from fathom.analysis.claims import load_published
-from fathom.analysis.tables import write_tables
+from fathom.analysis.run_tables import write_tables
 from fathom.config import Cell, load_config
 from fathom.report.verify import verify
 from fathom.runs import folder as runs

@@ -12,7 +12,7 @@ from collections import Counter
 from fathom import datasets
 from fathom.analysis.platforms import Platform
 from fathom.config import BACKENDS, Cell, check_config, installed_backends, load_config
-from fathom.report.figure_manifest import MANIFEST as FIGURE_MANIFEST
+from fathom.report.figure_manifest import FIGURE_MANIFEST
 from fathom.report.figures import figures_of, figures_of_study, files_of
 from fathom.report.mixing import mixing_file, shown_cells
 from fathom.report.reports import check_folder
@@ -63,7 +63,7 @@ INSTALLED = BACKENDS if CONDA or IS_REMOTE or CONFIG.assume_backends else instal
 TASKS = [f"fathom.tasks.{name}" for name in sorted({s.task for s in CONFIG.studies.values()})]
 METRICS_CODE = TASKS + [
     f"{module}:{registry}[*]"
-    for module in ("fathom.metrics", *TASKS)
+    for module in ("fathom.metrics.steps", "fathom.metrics.runs", *TASKS)
     for registry in ("STEP_METRICS", "RUN_METRICS")
     if hasattr(importlib.import_module(module), registry)
 ]

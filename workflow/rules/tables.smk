@@ -74,7 +74,7 @@ checkpoint run_tables:
         "../../envs/report.yaml"
     params:
         code_hash=code_hash(
-            "fathom.analysis.tables",
+            "fathom.analysis.run_tables",
             "fathom.analysis.attribution",
             "fathom.analysis.effects",
             "fathom.analysis.effective_depth",

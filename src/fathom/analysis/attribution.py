@@ -1,4 +1,4 @@
-"""What decides, recipe or platform? Trajectories side by side, and shares of variance.
+"""Attribution: whether recipe or platform decides, by trajectories and shares of variance.
 
 Definitions: docs/definitions.md, "Attribution".
 """
@@ -13,19 +13,10 @@ from typing import TypeVar
 import numpy as np
 import pandas as pd
 
-from fathom.analysis.tables import (
-    CELL,
-    GROUP,
-    counted,
-    is_ratio,
-    read_steps,
-    read_table,
-    save_tables,
-    select,
-    t_interval,
-)
+from fathom.analysis.statistics import is_ratio, t_interval
+from fathom.analysis.tables import CELL, GROUP, counted, read_steps, read_table, save_tables, select
 from fathom.config import Config
-from fathom.metrics import tail_mean
+from fathom.metrics.runs import tail_mean
 from fathom.spec import Cell
 
 APART = 1e-3
@@ -37,8 +28,8 @@ SHARES = {name: f"{name}_share" for name in (*FACTORS, "other")}
 """The columns of shares by what they are due to; `other` is interactions."""
 
 DECIMALS = 9
-"""Of shares: one that is all but zero is made of logarithms that are all but equal, and has no
-significant digit that is the same on every processor."""
+"""Decimals of shares: a share near zero comes from nearly equal logarithms, and none of its
+significant digits is the same on every processor."""
 
 
 Numbers = TypeVar("Numbers", pd.Series, pd.DataFrame)
@@ -93,7 +84,7 @@ def trajectories_table(cells: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame
 
 
 def _compare_scores(a: pd.DataFrame, b: pd.DataFrame) -> dict[str, float]:
-    """How far the scores of one cell are apart on two platforms, beside the spread over seeds."""
+    """The difference of a cell's scores on two platforms, and their spread over seeds."""
     a, b = (side[side["outcome"] != "not scored"] for side in (a, b))
     if a.empty or b.empty:
         return {"final_difference": math.nan, "seed_spread": math.nan}
@@ -115,7 +106,7 @@ def _difference(x: Numbers, y: Numbers, *, relative: bool) -> Numbers:
 def _losses(group: pd.DataFrame) -> pd.DataFrame:
     """Loss by step (rows) and seed (columns)."""
     table = group.pivot_table(index="step", columns="seed", values="loss", dropna=False)
-    # An infinity is as far from a number as NaN is, and no nearer to another infinity.
+    # An infinity counts as NaN does: infinitely far from every number.
     return table.replace([np.inf, -np.inf], np.nan)
 
 
@@ -146,7 +137,7 @@ def variance_table(config: Config, steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def designs(config: Config, runs: pd.DataFrame) -> dict[tuple[int, str], tuple[str, str]]:
-    """By depth and variant, the two studies that form a design: recipe × platform × seed.
+    """The two studies that form a design (recipe × platform × seed), by depth and variant.
 
     They differ in nothing but recipe and steps, and share two platforms. Of several such pairs it
     is the one whose later study comes first in the config, whatever their runs came to: a study
@@ -184,7 +175,7 @@ def _differ_in_recipe_alone(config: Config, a: str, b: str, depth: int, variant:
 
 
 def diverged_cells(config: Config, cells: pd.DataFrame, variance: pd.DataFrame) -> int:
-    """How many depths × variants of the designs lack a row in `variance` and have a diverged run.
+    """Number of depths × variants of designs with a diverged run and without a row in `variance`.
 
     `cells` has a row for each run that counts, with its outcome.
     """
@@ -202,7 +193,7 @@ def variance_shares(cell: pd.DataFrame) -> dict[str, float] | None:
     None unless the design is balanced, all of `y` is finite, and there is any variance to share.
     """
     levels = [cell[factor].nunique() for factor in FACTORS]
-    # Counted twice: a run that is there twice must not stand for one that is missing.
+    # Counted twice: a duplicate run must not replace a missing one.
     runs = len(cell[list(FACTORS)].drop_duplicates())
     if min(levels) < 2 or not len(cell) == runs == math.prod(levels):
         return None

@@ -1,4 +1,4 @@
-"""What depth is worth: how deep a plain network has to be to end where another network ends.
+"""Effective depth: the depth of the plain network that reaches another network's score.
 
 Definitions: docs/definitions.md, "Effective depth".
 """
@@ -14,22 +14,14 @@ from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 
-from fathom.analysis.established import ROUNDING
-from fathom.analysis.tables import (
-    MIN_SEEDS,
-    counted,
-    differences,
-    is_ratio,
-    read_table,
-    save_tables,
-    scores_of,
-    t_interval,
-)
+from fathom.analysis.established import FLOAT32_TOLERANCE
+from fathom.analysis.statistics import MIN_SEEDS, differences, is_ratio, t_interval
+from fathom.analysis.tables import counted, read_table, save_tables, scores_of
 from fathom.config import CONTROL_DEPTHS, Config
-from fathom.metrics import Score
+from fathom.metrics.scores import Score
 
 AT, BELOW, BEYOND = "at", "below", "beyond"
-"""Of an answer: at a depth; below the shallowest plain network; beyond every one that was tried."""
+"""Answers: a depth; below the shallowest plain network; above every plain network tried."""
 
 COLUMNS = [
     "study", "platform", "depth", "variant", "against", "by", "seeds", "diverged", "answer",
@@ -122,11 +114,11 @@ def _finite(runs: pd.DataFrame) -> pd.Series:
 def _worse_by(
     theirs: pd.Series, ours: pd.Series, sign: int, *, ratio: bool
 ) -> tuple[float, float, float]:
-    """How much worse a plain network ends, mean over seeds: (mean, low, high).
+    """(mean, low, high) over seeds: by how much a plain network ends worse; negative: better.
 
-    Positive: worse. Below MIN_SEEDS seeds the interval is the mean alone.
+    Below MIN_SEEDS seeds the interval is the mean alone.
     """
-    if (theirs - ours).abs().max() < ROUNDING:
+    if (theirs - ours).abs().max() < FLOAT32_TOLERANCE:
         return 0.0, 0.0, 0.0
     found = t_interval(sign * differences(theirs, ours, ratio=ratio))
     half = 0.0 if math.isnan(found["ci95_half"]) else found["ci95_half"]
@@ -137,17 +129,17 @@ def _worse_by(
 
 
 class Point(NamedTuple):
-    """How much worse than a variant the plain network ends at a depth; below 0: better."""
+    """The amount by which the plain network ends worse at a depth; negative: better."""
 
     depth: int
     mean: float
     low: float
-    """Of its interval, as `high`. All three are infinite where a run diverged."""
+    """`low` and `high` are the ends of its interval; all three are infinite if a run diverged."""
     high: float
 
 
 class Reading(NamedTuple):
-    """What a curve says: see `effective_depth_table`."""
+    """The answer that a curve gives: see `effective_depth_table`."""
 
     answer: Literal["at", "below", "beyond"]
     effective_depth: float
@@ -169,7 +161,7 @@ def read_depth(curve: Sequence[Point], *, interval: bool) -> Reading:
         return Reading(BELOW, shallowest)
     if not alike:
         return Reading(BEYOND, deepest)
-    # Where the mean never gets there, the depth that comes nearest does, as far as seeds can tell.
+    # If no mean reaches the score, the nearest depth counts, if seeds cannot tell it apart.
     nearest = min(alike, key=lambda point: point.mean)
     depth = _first(curve, "mean", le) or float(nearest.depth)
     if not interval:

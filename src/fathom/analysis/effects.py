@@ -1,4 +1,4 @@
-"""What one setting does: a study's contrasts, seed by seed.
+"""Effects of single settings: a study's contrasts, paired by seed.
 
 Definitions: docs/definitions.md, "Effects".
 """
@@ -15,37 +15,30 @@ from typing import Any
 import pandas as pd
 
 from fathom.analysis.established import (
-    LEVEL,
-    ROUNDING,
-    SMALLEST,
+    FLOAT32_TOLERANCE,
+    SIGNIFICANCE_LEVEL,
+    SMALLEST_EFFECT,
     holm,
     p_value,
     quantile,
     seeds_to_tell,
     share_of_chance,
 )
-from fathom.analysis.tables import (
+from fathom.analysis.statistics import (
     MIN_SEEDS,
-    counted,
     differences,
     is_ratio,
     mean_with_ci,
-    read_table,
-    save_tables,
-    scores_of,
     t_interval,
     to_scale,
 )
+from fathom.analysis.tables import counted, read_table, save_tables, scores_of
 from fathom.config import Cell, Config, Contrast
-from fathom.metrics import POSITIVE, UNBOUNDED, Score
+from fathom.metrics.scores import Score
+from fathom.metrics.steps import POSITIVE, UNBOUNDED
 
-METRICS = (
-    "score",
-    "stream_similarity_final",
-    "H_res_distance_final",
-    "amax_backward_log10_final",
-)
-"""What is compared: the score by its own scale, the others by their difference."""
+METRICS = ("score", "stream_similarity_final", "H_res_distance_final", "amax_backward_log10_final")
+"""Compared metrics: the score on its own scale, the others by their difference."""
 
 HIGHER, LOWER = "higher", "lower"
 """Verdicts of effects that are established."""
@@ -58,12 +51,12 @@ ALIKE, SMALL, TURNS, UNTOLD = (
 """The other verdicts."""
 
 AGAINST_PLAIN = "Does it end better than the plain residual network?"
-"""What is asked of extra variants, and of all in a study that has no contrasts of its own."""
+"""The question for extra variants, and for all variants of a study without contrasts."""
 
 AT_BEST_RATE = "At each one's best rate, does it end better than the plain residual network?"
-"""What is asked where several learning rates were tried."""
+"""The question about variants with several learning rates."""
 FEWEST_RATES = 3
-"""Of fewer, none can be the best and have others on both sides."""
+"""Minimum number of learning rates: of fewer, none can be the best with others on both sides."""
 
 COLUMNS = [
     "study", "platform", "depth", "question", "variant", "against", "against_plain", "differs_in",
@@ -132,7 +125,7 @@ def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
                         if one["metric"] == "score" or not of_score_alone
                     ]
         rows += _judge_together(found, scores[name])
-    # Or what is written of a study would depend on whether another one has an empty field.
+    # Otherwise the text of a study would depend on empty fields of another one.
     return pd.DataFrame(rows, columns=COLUMNS).astype({"seeds_needed": float})
 
 
@@ -162,10 +155,10 @@ def contrasts_of(config: Config, study: str) -> tuple[Contrast, ...]:
 
 
 Runs = Mapping[str, pd.DataFrame]
-"""By variant, its rows of the table of cells, by seed; of one study, depth and platform."""
+"""Rows of cells.csv by variant, indexed by seed, for one study, depth and platform."""
 
 Rates = Sequence[Mapping[str, float]]
-"""By variant, the learning rate; of variants that differ in it alone, from the smallest on."""
+"""The learning rate by variant, ascending, of variants that differ in it alone."""
 
 
 def rates_tried(config: Config, runs: Runs) -> Rates:
@@ -222,7 +215,7 @@ def differing_settings(config: Config, keys: Sequence[str]) -> list[str]:
     specs = [config.spec(Cell.parse(key)) for key in keys]
     one, other = ({**spec.model_dump(), **OF_THE_CELL} for spec in specs)
     if any(spec.connection.kind == "plain" for spec in specs):
-        for setting in specs[0].model.of_connections:
+        for setting in specs[0].model.connection_settings:
             one["model"][setting] = other["model"][setting] = None
     return sorted(_differing(one, other))
 
@@ -244,7 +237,7 @@ def pairs_of_several_settings(config: Config, study: str) -> dict[tuple[str, str
 
 
 OF_THE_CELL = {"variant": None, "seed": None}
-"""What names a cell, and is no setting of its training that a contrast could be about."""
+"""Fields that identify a cell and are no settings to contrast."""
 
 
 def _differing(one: Mapping[str, Any], other: Mapping[str, Any], place: str = "") -> Iterator[str]:
@@ -260,7 +253,7 @@ def _differing(one: Mapping[str, Any], other: Mapping[str, Any], place: str = ""
 
 
 def _effects(ours: pd.DataFrame, theirs: pd.DataFrame, score: Score) -> Iterator[dict[str, Any]]:
-    """What one comparison alone tells, for each metric that both sides have at a common seed."""
+    """The row of one comparison for each metric that both sides have at a common seed."""
     for metric in METRICS:
         ratio = metric == "score" and is_ratio(score.metric)
         values = [pd.to_numeric(side[metric]) for side in (ours, theirs)]
@@ -279,7 +272,7 @@ def _effects(ours: pd.DataFrame, theirs: pd.DataFrame, score: Score) -> Iterator
             "seed_sd": t_interval(to_scale(against, ratio=ratio))["sd"],
             "p": p_value(effect),
             "effect_sd": effect["sd"],
-            "is_rounding": effect["n"] >= MIN_SEEDS and difference.abs().max() < ROUNDING,
+            "is_rounding": effect["n"] >= MIN_SEEDS and difference.abs().max() < FLOAT32_TOLERANCE,
         }
         if metric == "score":
             midway = (side["score_midway"].reindex(common) for side in (ours, theirs))
@@ -309,7 +302,7 @@ def _judge_together(rows: list[dict[str, Any]], score: Score) -> Iterator[dict[s
 
 
 def _same_numbers(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What two rows share if they compare the same numbers; text, since NaN equals nothing."""
+    """A key that rows share if they compare the same numbers; text, since NaN equals nothing."""
     names = ("depth", "seeds", "effect", "ci95_half", "against_mean", "seed_sd")
     return tuple(str(row[name]) for name in names)
 
@@ -325,25 +318,25 @@ def _beside_chance(row: Mapping[str, Any], score: Score, tests: int) -> dict[str
     if n >= MIN_SEEDS:
         error = sd / math.sqrt(n)
         found["of_chance_low"], found["of_chance_high"] = share(mean - half), share(mean + half)
-        found["visible"] = max(SMALLEST, abs(share(quantile(n, tests) * error)))
+        found["visible"] = max(SMALLEST_EFFECT, abs(share(quantile(n, tests) * error)))
         slope = abs(share(mean) / mean) if mean else abs(share(1e-3)) / 1e-3
-        found["seeds_needed"] = seeds_to_tell(mean, sd, SMALLEST / slope, tests)
+        found["seeds_needed"] = seeds_to_tell(mean, sd, SMALLEST_EFFECT / slope, tests)
     return found
 
 
 def _verdict(row: Mapping[str, Any]) -> str:
-    """What a comparison tells: docs/definitions.md, "Effects"."""
+    """The verdict of a comparison: docs/definitions.md, "Effects"."""
     if row["is_rounding"]:
         return ALIKE
-    told = row["p_holm"] < LEVEL
+    told = row["p_holm"] < SIGNIFICANCE_LEVEL
     if row["metric"] == "score":
         ends = row.get("of_chance_low", -math.inf), row.get("of_chance_high", math.inf)
-        if max(map(abs, ends)) < SMALLEST:
+        if max(map(abs, ends)) < SMALLEST_EFFECT:
             return SMALL
         turned = row["effect"] * row["midway"] < 0 and abs(row["midway"]) > row["midway_ci95_half"]
         if told and turned:
             return TURNS
-        told = told and abs(row["of_chance"]) >= SMALLEST
+        told = told and abs(row["of_chance"]) >= SMALLEST_EFFECT
     if not told:
         return UNTOLD
     return HIGHER if row["effect"] > 0 else LOWER

@@ -10,19 +10,19 @@ from collections.abc import Mapping, Sequence
 
 from scipy.special import stdtr, stdtrit  # scipy.stats takes longer to load than a small report
 
-from fathom.metrics import Score
+from fathom.metrics.scores import Score
 
-SMALLEST = 0.01
+SMALLEST_EFFECT = 0.01
 """The smallest effect that matters, as a share of the distance from chance to a perfect score."""
 
-LEVEL = 0.05
+SIGNIFICANCE_LEVEL = 0.05
 """The chance that any of a study's effects is established where none is."""
 
 MOST_SEEDS = 100
 """More seeds than this are not said to be needed: no one would train them."""
 
-ROUNDING = 1e-5
-"""Differences that stay below, at every seed, are what other orders of float32 sums make."""
+FLOAT32_TOLERANCE = 1e-5
+"""Largest difference that another order of float32 sums explains, if no seed exceeds it."""
 
 
 def share_of_chance(effect: float, against: float, score: Score, chance: float, by: str) -> float:
@@ -37,7 +37,7 @@ def share_of_chance(effect: float, against: float, score: Score, chance: float, 
 
 
 def p_value(estimate: Mapping[str, float]) -> float:
-    """Of a mean of zero, two-sided, by Student's t; `estimate` is as of `t_interval`.
+    """The two-sided p of a mean of zero by Student's t; `estimate` is the result of `t_interval`.
 
     NaN where there is no interval. Equal values have no spread: 0, or 1 if all of them are zero.
     """
@@ -79,10 +79,10 @@ def seeds_to_tell(mean: float, sd: float, smallest: float, tests: int) -> int | 
 
 
 def quantile(n: int, tests: int) -> float:
-    """Of Student's t for a mean of n values, two-sided, at LEVEL shared by so many tests."""
-    return float(stdtrit(n - 1, 1 - LEVEL / tests / 2))
+    """The two-sided quantile of Student's t for n values, at SIGNIFICANCE_LEVEL / tests."""
+    return float(stdtrit(n - 1, 1 - SIGNIFICANCE_LEVEL / tests / 2))
 
 
 def one_sided_quantile(n: int) -> float:
-    """Of Student's t for a mean of n values, one-sided, at LEVEL."""
-    return float(stdtrit(n - 1, 1 - LEVEL))
+    """The one-sided quantile of Student's t for n values, at SIGNIFICANCE_LEVEL."""
+    return float(stdtrit(n - 1, 1 - SIGNIFICANCE_LEVEL))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from fathom.analysis.tables import CONFIDENCE, MIN_SEEDS, t_interval
+from fathom.analysis.statistics import CONFIDENCE, MIN_SEEDS, t_interval
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Band:
     high: float = math.inf
 
     def margin(self, value: float) -> float:
-        """How far a value lies outside; negative inside, infinite for NaN."""
+        """The distance of a value from the band; negative inside, infinite for NaN."""
         return math.inf if math.isnan(value) else max(self.low - value, value - self.high)
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DEVICES = {"cpu": "a CPU", "cuda": "CUDA", "metal": "Metal"}
-"""What a claim may ask for, with its name in a sentence."""
+"""Devices that a claim may require, with their names in a sentence."""
 
 FRAMEWORKS = {"torch": "PyTorch", "mlx": "MLX"}
-"""What people read for a backend."""
+"""Display names of backends."""
 
 
 def device_of(machine: str) -> str:
@@ -58,7 +58,7 @@ class Platform:
 
 
 def labels_of(names: Iterable[str]) -> dict[str, str]:
-    """What people read for platforms and backends, by their names.
+    """Display names of platforms and backends, by name.
 
     That is the framework; with the machine of imported runs where results are of several machines.
     """

@@ -33,7 +33,7 @@ class StepTime(NamedTuple):
 
 
 StepTimes = Mapping[tuple[str, int, str, str], StepTime]
-"""By study, depth, variant and platform."""
+"""Step times by study, depth, variant and platform."""
 
 
 def read_step_times(config: Config) -> StepTimes:
@@ -50,7 +50,7 @@ def read_step_times(config: Config) -> StepTimes:
         if row.study not in config.studies:
             continue
         alike = [v for v, first in config.same_work(row.study).items() if first == row.variant]
-        # Of a run that was made here no table says the machine: it is this one.
+        # Tables name no machine for runs made here: it is this one.
         for variant, machine in itertools.product(alike, (row.machine, "")):
             key = row.study, row.depth, variant, Platform(row.backend, machine).name
             found[key] = StepTime(row.seconds, row.low, row.high, row.machine)

@@ -1,4 +1,4 @@
-"""What a connection is worth: how much longer a plain network has to train to end where it ends.
+"""Worth of a connection: the step multiplier at which the plain network reaches its score.
 
 Definitions: docs/definitions.md, "Worth".
 """
@@ -16,19 +16,12 @@ import numpy as np
 import pandas as pd
 
 from fathom.analysis.effects import Runs, best_rate, rates_tried
-from fathom.analysis.established import LEVEL, holm, one_sided_quantile, p_value
+from fathom.analysis.established import SIGNIFICANCE_LEVEL, holm, one_sided_quantile, p_value
+from fathom.analysis.statistics import differences, is_ratio, t_interval
 from fathom.analysis.step_times import StepTimes, read_step_times
-from fathom.analysis.tables import (
-    counted,
-    differences,
-    is_ratio,
-    read_table,
-    save_tables,
-    scores_of,
-    t_interval,
-)
+from fathom.analysis.tables import counted, read_table, save_tables, scores_of
 from fathom.config import Config
-from fathom.metrics import Score
+from fathom.metrics.scores import Score
 
 DELTA = 0.05
 """Two trainings are equivalent if their step multiplier is within this share of one."""
@@ -179,7 +172,7 @@ def log_multiplier(ladder: Mapping[float, float], score: float, sign: int) -> fl
 
 
 def _row(pair: Pair, score: Score) -> dict[str, Any] | None:
-    """What one pair alone tells; None without a common seed."""
+    """The row of one pair; None without a common seed."""
     seeds = pair.ours.index.intersection(pair.ladder.index)
     if seeds.empty:
         return None
@@ -211,7 +204,9 @@ def _row(pair: Pair, score: Score) -> dict[str, Any] | None:
 
 
 def is_equivalent(logs: Mapping[str, float], delta: float = DELTA) -> bool:
-    """Whether two one-sided tests at LEVEL place the mean of ln m within ± ln(1 + delta).
+    """Whether two one-sided tests (TOST) place the mean of ln m within ± ln(1 + delta).
+
+    Each test is at SIGNIFICANCE_LEVEL.
 
     `logs`: as of `t_interval`.
     """
@@ -224,7 +219,7 @@ def _judged(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     for platform in dict.fromkeys(row["platform"] for row in rows):
         family = [row for row in rows if row["platform"] == platform]
         for row, p in zip(family, holm([row["p"] for row in family]), strict=True):
-            if p < LEVEL:
+            if p < SIGNIFICANCE_LEVEL:
                 verdict = BETTER if row["is_better"] else WORSE
             else:
                 verdict = EQUIVALENT if row["is_equivalent"] else UNDECIDED

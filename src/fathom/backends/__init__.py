@@ -23,9 +23,9 @@ from fathom.system.errors import UserError
 from fathom.system.hardware import keep_freed_memory
 
 if TYPE_CHECKING:
+    from fathom.batch import Batch
     from fathom.models.ops import Array, Ops
     from fathom.optimizers import OptimizerConfig, ScheduledValues
-    from fathom.tasks import Batch
 
 
 class BackendError(UserError):

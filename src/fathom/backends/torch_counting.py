@@ -11,8 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from fathom.backends.torch import TorchOps
-from fathom.tasks import Batch, Problem
+from fathom.backends.torch_ops import TorchOps
+from fathom.batch import Batch
+from fathom.tasks import Problem
 
 
 class Count(NamedTuple):

@@ -71,8 +71,7 @@ def _pack(settings: Config, out: Path, patterns: Sequence[str], force: bool) -> 
 
 @bundle.command(epilog=example("fathom bundle check gpu.tar.gz"))
 def check(
-    file: Annotated[Path, typer.Argument(help="A bundle.")],
-    config: ConfigFiles = DEFAULT_CONFIG,
+    file: Annotated[Path, typer.Argument(help="A bundle.")], config: ConfigFiles = DEFAULT_CONFIG
 ) -> None:
     """Check a bundle without importing it.
 
@@ -105,7 +104,7 @@ def contribute(
     jobs: Jobs = 1,
     device: Device = None,
     estimate: Annotated[
-        bool, typer.Option("--estimate", help="Only estimate how long it takes here.")
+        bool, typer.Option("--estimate", help="Only estimate the time on this machine.")
     ] = False,
     force: Force = False,
 ) -> None:
@@ -115,7 +114,7 @@ def contribute(
     cells are kept, and an interrupted one resumes from its checkpoint. At the end it checks the
     bundle as `fathom bundle check` does.
     """
-    from fathom.runs.foresee import there_already, why_not
+    from fathom.runs.preflight import there_already, why_not
     from fathom.runs.train_all import specs_left
 
     settings = read_config(config, override)
@@ -155,12 +154,10 @@ def import_(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Bundles.")],
     config: ConfigFiles = DEFAULT_CONFIG,
     keep: Annotated[
-        bool,
-        typer.Option("--keep", help="If another run of the cell is here, keep it."),
+        bool, typer.Option("--keep", help="If another run of the cell is here, keep it.")
     ] = False,
     replace: Annotated[
-        bool,
-        typer.Option("--replace", help="If another run of the cell is here, replace it."),
+        bool, typer.Option("--replace", help="If another run of the cell is here, replace it.")
     ] = False,
 ) -> None:
     """Check bundles and put their runs under RESULTS/imported/PLATFORM.
@@ -202,7 +199,7 @@ def import_(
 
 
 def _what_now(settings: Config, files: Sequence[Path]) -> str:
-    """What the workflow does with imported runs."""
+    """The command that renders imported runs, and its effect."""
     command = workflow_command(files)
     if not settings.train:
         return f"`{command}` renders what was imported, and trains nothing"
@@ -222,10 +219,12 @@ def replay(
     override: Overrides = [],  # noqa: B006, typer copies it
     studies: Annotated[
         list[str] | None,
-        typer.Option("--study", metavar="STUDY", help="Only its runs; may be given several times."),
+        typer.Option(
+            "--study", metavar="STUDY", help="Study to replay (repeatable); by default all."
+        ),
     ] = None,
     compute: Annotated[
-        str | None, typer.Option(help="That section, as JSON, in place of the config's.")
+        str | None, typer.Option(help="Section `compute` as JSON; overrides the config's.")
     ] = None,
     every: Annotated[
         bool,
@@ -330,6 +329,6 @@ def _replay_each(settings: Config, runs: Sequence[Run], how: Compute) -> list[Re
 
 
 def _counts(replays: Sequence[Replay]) -> str:
-    """As in '3 agrees, 1 differs'."""
+    """Replays by outcome, such as '3 agrees, 1 differs'."""
     outcomes = Counter(replay.outcome for replay in replays)
     return ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items())

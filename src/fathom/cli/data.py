@@ -20,10 +20,12 @@ app = typer.Typer()
 def fetch(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME]...", help="Which data sets, as in fashion_mnist; or all."),
+        typer.Argument(
+            metavar="[NAME]...", help="Data sets, such as fashion_mnist; by default all."
+        ),
     ] = None,
     record: Annotated[
-        Path | None, output_file(help="Where to write what was tried, if it fails.")
+        Path | None, output_file(help="File for the list of attempts, if they fail.")
     ] = None,
 ) -> None:
     """Download the data sets and check them.

@@ -47,18 +47,19 @@ ConfigFiles = Annotated[
 Overrides = Annotated[
     list[str],
     typer.Option(
-        "--set", help="KEY=VALUE that overrides the files, as in depths=[12] (repeatable)."
+        "--set", help="KEY=VALUE that overrides the files, such as depths=[12] (repeatable)."
     ),
 ]
 Patterns = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[PATTERN]...", help="Which cells, as in 'depth-mlx/48L/*' or '*/torch/*'; or all."
+        metavar="[PATTERN]...",
+        help="Cells, such as 'depth-mlx/48L/*' or '*/torch/*'; by default all.",
     ),
 ]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, mps or gpu.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads.")]
-Jobs = Annotated[int, typer.Option(min=1, help="How many cells train at once.")]
+Jobs = Annotated[int, typer.Option(min=1, help="Number of cells to train at once.")]
 RunFolder = Annotated[Path, typer.Argument(help="A run folder.")]
 RunWithWeights = Annotated[Path, typer.Argument(help="A run folder with weights.safetensors.")]
 FigureFolder = Annotated[Path, output_folder(help="Folder for the figures.")]

@@ -134,7 +134,9 @@ def verify(
 
 @app.command(epilog=example("fathom record results/reference"))
 def record(
-    folder: Annotated[Path, typer.Argument(help="Its folder, as results/reference.")],
+    folder: Annotated[
+        Path, typer.Argument(help="Folder of the result, such as results/reference.")
+    ],
 ) -> None:
     """Write the hashes of a reference's files.
 
@@ -154,7 +156,7 @@ def tables(config: ConfigFiles = DEFAULT_CONFIG) -> None:
     from fathom.analysis.attribution import write_attribution
     from fathom.analysis.effective_depth import write_effective_depth
     from fathom.analysis.effects import write_effects
-    from fathom.analysis.tables import write_tables
+    from fathom.analysis.run_tables import write_tables
 
     settings = _read_own(config)
     folder = Path(settings.report_folder) / "tables"
@@ -183,7 +185,7 @@ def claims(config: ConfigFiles = DEFAULT_CONFIG, published: PublishedFile = PUBL
 )
 def figures(
     tables: Annotated[Path, typer.Option(help="The folder of tables.")],
-    name: Annotated[str, typer.Option("--study", help="Which study.")],
+    name: Annotated[str, typer.Option("--study", help="Study.")],
     platform: Annotated[
         str, typer.Option(help="torch, or torch-MACHINE for imported runs: a column of the tables.")
     ],
@@ -191,7 +193,7 @@ def figures(
     config: ConfigFiles = DEFAULT_CONFIG,
     only: Annotated[
         list[str] | None,
-        typer.Option(help="Only this figure, or a metric; without it, all of the study."),
+        typer.Option(help="Figure or metric; by default all figures of the study."),
     ] = None,
 ) -> None:
     """Draw the figures of one study on one platform."""
@@ -283,7 +285,7 @@ def schema(
 ) -> None:
     """Write the JSON schema and the tables in documents.
 
-    Those of metrics and schemes come from the code, README's from the reference.
+    The tables of metrics and schemes come from the code, the table of README from the reference.
     """
     from fathom.report.definitions import with_tables
 
@@ -302,7 +304,7 @@ def schema(
 
 @app.command(epilog=example("fathom schemes mhc_paper"))
 def schemes(
-    name: Annotated[str, typer.Argument(help="Only this, as YAML for a config.")] = "",
+    name: Annotated[str, typer.Argument(help="Scheme to print as YAML for a config.")] = "",
 ) -> None:
     """List the named residual schemes.
 

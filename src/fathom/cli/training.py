@@ -137,7 +137,7 @@ def compare(
     task: Annotated[str, typer.Argument(metavar="TASK", help="A task with a comparison.")],
     mode: Annotated[
         list[str] | None,
-        typer.Option(help="Only this variant (repeatable); by default all that were published."),
+        typer.Option(help="Variant (repeatable); by default all published ones."),
     ] = None,
     depth: Annotated[int | None, typer.Option(min=1, help="Layers.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Training steps.")] = None,
@@ -150,9 +150,7 @@ def compare(
     warmup_steps: Annotated[
         int | None, typer.Option(min=0, help="Steps of linear warm-up.")
     ] = None,
-    dropout: Annotated[
-        float | None, typer.Option(help="Share of activations that are dropped.")
-    ] = None,
+    dropout: Annotated[float | None, typer.Option(help="Dropout: share of activations.")] = None,
     no_schedule: Annotated[bool, typer.Option("--no-schedule", help="Constant rate.")] = False,
     no_compile: Annotated[
         bool, typer.Option("--no-compile", help="MLX on a GPU: run the step uncompiled.")
@@ -161,7 +159,7 @@ def compare(
     device: Device = "auto",
     threads: Annotated[
         int,
-        typer.Option(min=1, help="CPU threads: more than one only where other cores are idle."),
+        typer.Option(min=1, help="CPU threads; use more than one only if other cores are idle."),
     ] = 1,
     out: Annotated[Path, output_folder(help="Output folder.")] = Path("results/compare"),
 ) -> None:
@@ -218,10 +216,14 @@ def evaluate(run: RunWithWeights, device: Device = None, threads: Threads = None
 @app.command(epilog=example("fathom sample results/runs/released/2L/baseline/torch/seed0"))
 def sample(
     run: RunWithWeights,
-    tokens: Annotated[int, typer.Option(min=1, help="How many characters.")] = 200,
+    tokens: Annotated[int, typer.Option(min=1, help="Number of characters.")] = 200,
     prompt: Annotated[str, typer.Option(help="Text to continue.")] = "",
     temperature: Annotated[
-        float, typer.Option(min=0.01, help="Below 1, likely characters come more often.")
+        float,
+        typer.Option(
+            min=0.01,
+            help="Temperature of the softmax; below 1, likely characters are more frequent.",
+        ),
     ] = 1.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random choices.")] = 0,
     device: Device = None,

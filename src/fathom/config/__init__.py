@@ -1,7 +1,8 @@
 """config.yaml: studies, validated, and the cells and specs they expand to."""
 
+from fathom.config.config import CONTROL_DEPTHS, Compute, Config, common_depth
 from fathom.config.load import check_config, installed_backends, load_config, parse_yaml, read_yaml
-from fathom.config.study import CONTROL_DEPTHS, Compute, Config, Contrast, Study, common_depth
+from fathom.config.study import Contrast, Study
 from fathom.settings import ConfigError
 from fathom.spec import BACKENDS, Cell, Optimizer, Spec
 from fathom.tasks import parse_spec

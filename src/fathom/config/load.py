@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from fathom.config.study import Config
+from fathom.config.config import Config
 from fathom.settings import NULLS, ConfigError, deep_merge, short_repr, unknown, validate
 from fathom.spec import BACKENDS
 

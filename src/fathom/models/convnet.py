@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 
-from fathom.models.connections.connection import Connection, ConnectionContext
+from fathom.models.connections.connection import Connection
 from fathom.models.connections.schemes import Scheme
 from fathom.models.init import Constant, Normal, Parameter
 from fathom.models.network import Network, Output, norm_parameters, stacked_layers, through_layers
@@ -49,14 +49,7 @@ class ConvNet(Network):
     @cached_property
     def connection(self) -> Connection:
         """Wraps every block; dynamic coefficients are one set per image."""
-        context = ConnectionContext(
-            layers=self.depth,
-            width=self.width,
-            pooled_axes=2,
-            has_residual=False,
-            optional_norms=True,
-        )
-        return self.scheme.at(context)
+        return self.around_blocks(self.width, pooled_axes=2)
 
     def parameters(self) -> dict[str, Parameter]:
         """He-normal weights, with the second convolution of a block over √L; zero biases."""

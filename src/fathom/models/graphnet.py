@@ -10,10 +10,17 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Protocol
 
-from fathom.models.connections.connection import Connection, ConnectionContext, MixingTrace
+from fathom.models.connections.connection import Connection, MixingTrace
 from fathom.models.connections.schemes import Scheme
 from fathom.models.init import Parameter
-from fathom.models.network import Network, Output, norm_parameters, stacked_layers, through_layers
+from fathom.models.network import (
+    Network,
+    Output,
+    layer_norm,
+    norm_parameters,
+    stacked_layers,
+    through_layers,
+)
 from fathom.models.ops import Array, Ops
 from fathom.models.recipes import Recipe
 from fathom.settings import Registry
@@ -51,14 +58,7 @@ class GraphNet(Network):
     @cached_property
     def connection(self) -> Connection:
         """Wraps every convolution; dynamic coefficients are one set per node."""
-        context = ConnectionContext(
-            layers=self.depth,
-            width=self.model.width,
-            pooled_axes=0,
-            has_residual=False,
-            optional_norms=True,
-        )
-        return self.scheme.at(context)
+        return self.around_blocks(self.model.width)
 
     def parameters(self) -> dict[str, Parameter]:
         model, recipe, L = self.model, self.recipe, self.depth
@@ -85,7 +85,7 @@ class GraphNet(Network):
     ) -> Output:
         """Inputs: `nodes` [B, n, channels]; `links` [B, n, n], normalised."""
         x, mixed = self.features(ops, params, inputs, block_inputs)
-        return Output(ops.linear(norm(ops, x, params, "norm"), params["head.weight"]), mixed)
+        return Output(ops.linear(layer_norm(ops, x, params, "norm"), params["head.weight"]), mixed)
 
     def features(
         self,
@@ -115,13 +115,6 @@ def convolution(ops: Ops, layer: dict[str, Array], links: Array, x: Array) -> Ar
 
     The norm is left out where the connection's reads are normed: it has no parameters then.
     """
-    x = ops.matmul(links, norm(ops, x, layer, "norm"))
+    x = ops.matmul(links, layer_norm(ops, x, layer, "norm"))
     hidden = ops.relu(ops.linear(x, layer["up.weight"], layer["up.bias"]))
     return ops.linear(hidden, layer["down.weight"], layer["down.bias"])
-
-
-def norm(ops: Ops, x: Array, params: dict[str, Array], name: str) -> Array:
-    """The layer norm with parameters of that name; x as it is if there are none."""
-    if f"{name}.weight" not in params:
-        return x
-    return ops.layer_norm(x, params[f"{name}.weight"], params[f"{name}.bias"])

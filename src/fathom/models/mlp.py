@@ -10,10 +10,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 
-from fathom.models.connections.connection import Connection, ConnectionContext
+from fathom.models.connections.connection import Connection
 from fathom.models.connections.schemes import Scheme
 from fathom.models.init import Parameter
-from fathom.models.network import Network, Output, norm_parameters, stacked_layers, through_layers
+from fathom.models.network import (
+    Network,
+    Output,
+    layer_norm,
+    norm_parameters,
+    stacked_layers,
+    through_layers,
+)
 from fathom.models.ops import Array, Ops
 from fathom.models.recipes import Recipe
 from fathom.settings import Registry
@@ -40,14 +47,7 @@ class VelocityMLP(Network):
     @cached_property
     def connection(self) -> Connection:
         """Wraps every block; dynamic coefficients are one set per point."""
-        context = ConnectionContext(
-            layers=self.depth,
-            width=self.width,
-            pooled_axes=0,
-            has_residual=False,
-            optional_norms=True,
-        )
-        return self.scheme.at(context)
+        return self.around_blocks(self.width)
 
     def parameters(self) -> dict[str, Parameter]:
         W, F, L, recipe = self.width, self.hidden, self.depth, self.recipe
@@ -79,7 +79,7 @@ class VelocityMLP(Network):
         layers = [partial(block, ops, layer) for layer in stacked_layers(ops, params)]
         noise = inputs.get("noise")
         x, mixed = through_layers(ops, self.connection, params, x, layers, noise, block_inputs)
-        x = norm(ops, x, params, "norm")
+        x = layer_norm(ops, x, params, "norm")
         return Output(ops.linear(x, params["head.weight"], params["head.bias"]), mixed)
 
     def forward_flops(self, batch_size: int) -> float:
@@ -89,13 +89,6 @@ class VelocityMLP(Network):
 
 def block(ops: Ops, layer: dict[str, Array], x: Array) -> Array:
     """Norm, then two linear layers with SiLU, z·σ(z), between them: [B, W] → the same."""
-    x = norm(ops, x, layer, "norm")
+    x = layer_norm(ops, x, layer, "norm")
     hidden = ops.linear(x, layer["up.weight"], layer["up.bias"])
     return ops.linear(hidden * ops.sigmoid(hidden), layer["down.weight"], layer["down.bias"])
-
-
-def norm(ops: Ops, x: Array, params: dict[str, Array], name: str) -> Array:
-    """The layer norm with parameters of that name; x as it is if there are none."""
-    if f"{name}.weight" not in params:
-        return x
-    return ops.layer_norm(x, params[f"{name}.weight"], params[f"{name}.bias"])

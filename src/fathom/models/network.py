@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
-from fathom.models.connections.connection import Connection, MixingTrace
+from fathom.models.connections.connection import Connection, ConnectionContext, MixingTrace
 from fathom.models.connections.left_out import LeftOut
+from fathom.models.connections.schemes import Scheme
 from fathom.models.init import Constant, Parameter
 from fathom.models.ops import Array, Layers, Ops
 
@@ -38,6 +39,22 @@ class Network(ABC):
     """The connection that a published name of a variant stands for on this network."""
 
     connection: Connection
+    depth: int
+    scheme: Scheme
+
+    def around_blocks(self, width: int, pooled_axes: int = 0) -> Connection:
+        """The scheme around each of `depth` blocks without a residual of their own.
+
+        `pooled_axes`: axes before the channels that dynamic coefficients average over.
+        """
+        context = ConnectionContext(
+            layers=self.depth,
+            width=width,
+            pooled_axes=pooled_axes,
+            has_residual=False,
+            optional_norms=True,
+        )
+        return self.scheme.at(context)
 
     @abstractmethod
     def parameters(self) -> dict[str, Parameter]:
@@ -72,6 +89,13 @@ def norm_parameters(name: str, shape: tuple[int, ...]) -> dict[str, Parameter]:
     """Gain and bias of a norm."""
     starts = {"weight": Constant(1.0), "bias": Constant(0.0)}
     return {f"{name}.{part}": Parameter(shape, start) for part, start in starts.items()}
+
+
+def layer_norm(ops: Ops, x: Array, params: dict[str, Array], name: str) -> Array:
+    """The layer norm with parameters of that name; x as it is if there are none."""
+    if f"{name}.weight" not in params:
+        return x
+    return ops.layer_norm(x, params[f"{name}.weight"], params[f"{name}.bias"])
 
 
 def through_layers(

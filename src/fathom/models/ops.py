@@ -18,7 +18,7 @@ Array = Any
 Arrays = tuple[Array, ...]
 
 LARGE = 2**18
-"""From so many numbers on, MLX gains more by a loop than it loses by waiting for its array.
+"""Minimum array size for compiled loops on MLX.
 
 Inside a gradient the wait grows with the number of operations before: at 48 layers, loops over
 arrays of half the size cost more than they save.
@@ -36,8 +36,7 @@ class CustomVJP(Protocol):
     """
 
     loops_from: ClassVar[float] = math.inf
-    """How many numbers it takes for loops to pay even where all that was put off has to be computed
-    before them."""
+    """Minimum array size for compiled loops when they force pending lazy work."""
 
     def forward(self, ops: Ops, *xs: Array) -> tuple[Arrays, Arrays]:
         """(outputs, arrays beside `xs` that `backward` needs)."""

@@ -16,11 +16,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from fathom.models.connections.connection import (
-    Connection,
-    ConnectionContext,
-    root_mean_square,
-)
+from fathom.models.connections.connection import Connection, ConnectionContext, root_mean_square
 from fathom.models.connections.schemes import Scheme
 from fathom.models.init import Constant, Distribution, Normal, Parameter, Uniform
 from fathom.models.network import Network, Output, norm_parameters, stacked_layers, through_layers
@@ -32,7 +28,7 @@ from fathom.settings import Flag, Nullable, Number, Positive, Registry, Settings
 class TransformerParts(Settings):
     """Sizes and parts of the transformer, but for V: a task may have `vocab` follow from others."""
 
-    of_connections: ClassVar[frozenset[str]] = frozenset({"wrap"})
+    connection_settings: ClassVar[frozenset[str]] = frozenset({"wrap"})
 
     length: Positive = Field(description="T, tokens in a sequence")
     width: Positive = Field(description="D, channels of a stream")
@@ -193,12 +189,7 @@ class Transformer(Network):
 
 
 def attention(
-    ops: Ops,
-    layer: dict[str, Array],
-    model: TransformerParts,
-    x: Array,
-    *,
-    is_normed: bool = False,
+    ops: Ops, layer: dict[str, Array], model: TransformerParts, x: Array, *, is_normed: bool = False
 ) -> Array:
     """Norm, unless x is normed; then causal multi-head self-attention: [B, T, D] → the same."""
     B, T, D = x.shape
@@ -216,12 +207,7 @@ def attention(
 
 
 def mlp(
-    ops: Ops,
-    layer: dict[str, Array],
-    model: TransformerParts,
-    x: Array,
-    *,
-    is_normed: bool = False,
+    ops: Ops, layer: dict[str, Array], model: TransformerParts, x: Array, *, is_normed: bool = False
 ) -> Array:
     """Norm, unless x is normed; then two linear layers and an activation: [B, T, D] → the same."""
     x = x if is_normed else norm(ops, x, layer, "norm2")

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 
-from fathom.models.connections.connection import Connection, ConnectionContext
+from fathom.models.connections.connection import Connection
 from fathom.models.connections.schemes import Scheme
 from fathom.models.init import Normal, Parameter
 from fathom.models.network import Network, Output, norm_parameters, through_layers
@@ -60,14 +60,7 @@ class Unrolled(Network):
                 f"depth {self.depth} is the number of time steps, of which this task needs at "
                 f"least {self.sizes.least_steps}"
             )
-        context = ConnectionContext(
-            layers=self.depth,
-            width=self.sizes.width,
-            pooled_axes=0,
-            has_residual=False,
-            optional_norms=True,
-        )
-        return self.scheme.at(context)
+        return self.around_blocks(self.sizes.width)
 
     def parameters(self) -> dict[str, Parameter]:
         """Those of the cell are not stacked: all time steps share them."""

@@ -13,7 +13,8 @@ import pandas as pd
 from fathom import tasks
 from fathom.analysis.effects import write_effects
 from fathom.analysis.platforms import Platform
-from fathom.analysis.tables import AXES, read_steps, read_with_times, write_tables
+from fathom.analysis.run_tables import write_tables
+from fathom.analysis.tables import AXES, read_steps, read_with_times
 from fathom.config import Config, check_config
 from fathom.report.draw import draw_study
 from fathom.settings import ConfigError, deep_merge
@@ -67,5 +68,5 @@ def write_comparison(config: Config) -> str:
 
 
 def _values(column: pd.Series) -> list[Any]:
-    """The numbers of a column; None for those that are not finite."""
+    """The numbers of a column; None for each that is not finite."""
     return json.loads(column.to_json(orient="values", double_precision=15))

@@ -73,7 +73,7 @@ def answers() -> str:
 
 
 def scorecard() -> str:
-    """How many claims of each source have each verdict in the kept result."""
+    """Counts of claims by source and verdict in the kept result."""
     sources = yaml.safe_load(PUBLISHED.read_text(encoding="utf-8"))["sources"]
     table = read_table(REFERENCE / "tables/verdicts.csv")
     rows = [f"| source | {' | '.join(VERDICTS)} |", f"|---|{'---:|' * len(VERDICTS)}"]

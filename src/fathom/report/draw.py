@@ -10,6 +10,7 @@ import pandas as pd
 
 from fathom import tasks
 from fathom.analysis.platforms import Platform, labels_of
+from fathom.analysis.run_tables import without_profiles
 from fathom.analysis.step_times import with_times_of_networks
 from fathom.analysis.tables import (
     AXES,
@@ -22,7 +23,6 @@ from fathom.analysis.tables import (
     read_table,
     read_with_times,
     scores_of,
-    without_profiles,
 )
 from fathom.config import Cell, Config
 from fathom.report.explained import explained
@@ -51,12 +51,12 @@ TABLES_OF = {
     "effective_depth": "effective_depth.csv",
     "cells": "cells.csv",
 }
-"""What only some figures read, and its table."""
+"""Inputs of only some figures, with their tables."""
 
 
 STUDY_TABLES = (STEPS, "summary.csv", "effects.csv")
 OVERVIEW_TABLES = ("cells.csv", "variance.csv", "published.csv")
-"""What the figures of every study, and those over all studies, are drawn from."""
+"""Tables that figures of a study, and figures over all studies, read."""
 
 
 def tables_of(declared: Iterable[Declaration], folder: Path) -> tuple[Path, ...]:
@@ -67,7 +67,7 @@ def tables_of(declared: Iterable[Declaration], folder: Path) -> tuple[Path, ...]
 
 
 def title_of(study: str, platform: Platform) -> str:
-    """What the figures of a study on a platform are of."""
+    """The title of a study's figures on a platform."""
     return f"{study} on {platform}"
 
 

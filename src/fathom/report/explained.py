@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fathom.models.connections.streams import Streams
 
 MATRICES = 48
-"""How many are multiplied: a connection around each of so many blocks, or of so many sub-layers."""
+"""Number of multiplied matrices: one per block, or one per sub-layer."""
 
 BLOCKS = ("depth-torch", MATRICES, ("baseline", "hc", "mhc"))
 SUBLAYERS = (
@@ -57,11 +57,11 @@ class Explained:
     """Everything that the pictures are drawn from."""
 
     blocks: dict[str, Untrained]
-    """By variant: connections around blocks."""
+    """Variants with connections around blocks."""
     sublayers: dict[str, Untrained]
-    """By variant: connections around every attention and every MLP."""
+    """Variants with connections around every attention and every MLP."""
     passes: dict[str, np.ndarray]
-    """What becomes of one matrix [S, S], by what was done to it."""
+    """The stages of one matrix [S, S], by operation."""
 
 
 def explained(config: Config) -> Explained:
@@ -69,7 +69,7 @@ def explained(config: Config) -> Explained:
     for study in (BLOCKS[0], SUBLAYERS[0], PASSES[0]):
         if study not in config.studies:
             raise ConfigError(
-                f"studies: no '{study}', of which pictures are drawn; take the project's own "
+                f"studies: no '{study}', which the pictures need; take the project's own "
                 "config.yaml"
             )
     blocks, sublayers = (

@@ -18,14 +18,14 @@ from fathom.report.figures import files_of
 from fathom.settings import Settings
 from fathom.system.files import sha256, write_json
 
-MANIFEST = "figures.json"
+FIGURE_MANIFEST = "figures.json"
 
 
 class FigureManifest(Settings):
-    """What figures.json says of its folder."""
+    """The content of figures.json."""
 
     of: str
-    """What the figures are of, as in 'depth-mlx on torch'."""
+    """The subject of the figures, such as 'depth-mlx on torch'."""
     inputs: dict[str, str]
     """SHA-256 of the unpacked content of each file that they were drawn from, by its name."""
     files: dict[str, str]
@@ -52,19 +52,19 @@ def write_figure_manifest(
         inputs={file.name: _content_hash(file) for file in inputs},
         files={file.name: sha256(file) for name in names for file in files_of(folder, name)},
     )
-    write_json(folder / MANIFEST, manifest.model_dump())
+    write_json(folder / FIGURE_MANIFEST, manifest.model_dump())
 
 
 def read_figure_manifest(folder: Path) -> FigureManifest | None:
     """The figures.json of a folder; None if there is none, or it cannot be read as one."""
     try:
-        return FigureManifest.model_validate_json((folder / MANIFEST).read_bytes())
+        return FigureManifest.model_validate_json((folder / FIGURE_MANIFEST).read_bytes())
     except (OSError, ValidationError):
         return None
 
 
 def content(file: Path) -> bytes:
-    """What a file holds, unpacked; nothing if it cannot be unpacked."""
+    """The unpacked content of a file; empty if it cannot be unpacked."""
     data = file.read_bytes()
     if file.suffix != ".gz":
         return data
@@ -75,5 +75,5 @@ def content(file: Path) -> bytes:
 
 
 def _content_hash(file: Path) -> str:
-    """Of the unpacked content, since another zlib packs it into other bytes."""
+    """SHA-256 of the unpacked content, since zlib versions differ in packed bytes."""
     return hashlib.sha256(content(file)).hexdigest()

@@ -37,7 +37,7 @@ def change(share: float) -> str:
 
 
 def either_way(share: float) -> str:
-    """How large a change is seen at all, as in '±1.3 %': none, if only one beyond all that is left.
+    """The smallest visible change, such as '±1.3 %'; 'nothing' for a share above one.
 
     Empty where it is not known.
     """
@@ -112,7 +112,7 @@ def plus_minus(
 
 
 def _note(finite: float | None, n: float | None) -> str:
-    """How many values were not finite, if any."""
+    """The number of non-finite values, if any."""
     if finite is None or n is None or finite == n:
         return ""
     return f" (NaN: {int(n - finite)} of {int(n)})"

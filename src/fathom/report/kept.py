@@ -19,10 +19,10 @@ from fathom.system.errors import UserError
 from fathom.system.files import parse_sums, sha256, sums, write_text
 
 SHOWN = ("*.md", "studies/*.md", "tables/*.csv", "figures/**/*.png")
-"""What reports read and link to; no runs."""
+"""Files that reports read or link to, without runs."""
 
 BUNDLES = "bundles"
-"""What it is made from. An archive of other results has what is shown alone."""
+"""The bundles behind the result. An archive of other results has only the shown files."""
 
 REMEDY = "it belongs to the kept result that the config names; put that file back"
 
@@ -33,7 +33,7 @@ def shown_files(folder: Path) -> list[Path]:
 
 
 def _names(folder: Path) -> list[str]:
-    """Those and the bundles, as the list names them."""
+    """Names of the shown files and bundles, as in the list of hashes."""
     files = (*shown_files(folder), *sorted(folder.glob(f"{BUNDLES}/*.tar.gz")))
     return [file.relative_to(folder).as_posix() for file in files]
 
@@ -53,7 +53,7 @@ def record(folder: Path) -> int:
 
 
 class FirstScreen(NamedTuple):
-    """What the reports of a kept result begin with."""
+    """The first lines of a kept result's reports."""
 
     title: str
     advice: str
@@ -62,7 +62,7 @@ class FirstScreen(NamedTuple):
 
 
 def first_screen(folder: Path, above: Headline | None) -> FirstScreen | None:
-    """That of a kept result, from its table of answers; None without one, or without a title."""
+    """The first screen of a kept result, from its table of answers; None without one or a title."""
     file = folder / "tables" / f"{ANSWERS}.csv"
     if not file.is_file():
         return None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Mixing:
-    """What one run learned."""
+    """The learned matrices of one run."""
 
     depth: int
     seed: int
@@ -54,7 +54,7 @@ def mixing_file(cell: Cell, runs: str | Path) -> Path:
 
 
 def mixing_matrices(cells: Iterable[Cell], runs: str | Path) -> dict[str, Mixing]:
-    """What was learned, by variant, of the cells that are shown; only variants that mix over depth.
+    """The learned matrices of shown cells by variant; only variants that mix over depth.
 
     Raises ConfigError naming a file that cannot be read.
     """

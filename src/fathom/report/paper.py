@@ -104,7 +104,7 @@ def as_typst(text: str) -> str:
 
 
 def _to_source(value: object) -> Markup:
-    """What an expression of the template puts into the source."""
+    """The typst text of a template expression."""
     return value if isinstance(value, Markup) else Markup(as_typst(str(value)))  # noqa: S704
 
 

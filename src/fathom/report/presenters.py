@@ -20,7 +20,7 @@ from fathom.report.formatting import count_layers, largest, with_interval
 from fathom.report.records import Record, format_range, records
 
 ABSENT = "–"
-"""What stands for a number that runs do not have."""
+"""The text for a missing number."""
 
 SCORE = "score"
 """The columns of every task's score."""
@@ -32,11 +32,11 @@ MIXING = tasks.Table(
     "A scheme may start far from the identity: only what has moved was learned.",
 )
 LAYERS = tasks.Table("Layers that matter", ("layers_that_matter",))
-"""Of studies whose schemes mix streams, and of those that measure the score without each block."""
+"""Metrics of studies whose schemes mix streams, and of studies with `leave_out_blocks`."""
 
 
 class StudyPresenter:
-    """What a template may ask about one study.
+    """The facts about one study that templates use.
 
     `figures` are those that the workflow draws of it, on every platform; `left_out` says by label
     why others would show nothing. `plain` is its plain network, by label.
@@ -60,7 +60,7 @@ class StudyPresenter:
         self.template = f"parts/{study.part}.j2" if study.part else ""
         """The file with its own part of the report; empty if it has none."""
         self.score = tasks.score_of(study.task, study.score)
-        """What its runs are judged by."""
+        """Its score."""
         unit = f" ({self.score.unit})" if self.score.unit else ""
         self.score_name = f"{self.score.label}{unit}"
         """The score with its unit, as in 'bits per character'."""
@@ -74,7 +74,7 @@ class StudyPresenter:
         self.is_measured = bool(summary)
         """Whether any run of the study counts."""
         self.platforms: list[Platform] = list(dict.fromkeys(row["platform"] for row in summary))
-        """Where the study was measured."""
+        """Its platforms."""
         backends = {platform.backend for platform in self.platforms}
         self.backends_not_run = [backend for backend in study.backends if backend not in backends]
         """Backends that the study names and no run counts for."""
@@ -116,7 +116,7 @@ class StudyPresenter:
 
     @property
     def depth_label(self) -> str:
-        """What depths are counted in: 'layers', unless the task says another word."""
+        """The unit of depth: 'layers', unless the task names another."""
         return f"{self.task.depth_unit}s"
 
     def count_layers(self, depth: int) -> str:
@@ -156,7 +156,7 @@ class StudyPresenter:
         )
 
     def constant(self, metric: str, variants: Collection[str] = ()) -> float | None:
-        """The value that all runs share, of those that have the metric; None if they differ.
+        """The value that all runs with the metric share; None if they differ.
 
         `variants`: of these; none means all. One group of seeds with a value other than zero is no
         constant.
@@ -205,13 +205,13 @@ class StudyPresenter:
 
     @property
     def compared(self) -> list[str]:
-        """What COMPARISON.md sets side by side, beside the score."""
+        """Metrics in COMPARISON.md besides the score."""
         return [m for m in self.task.compared if m != self.score.metric and self.has(m)]
 
     # --- what became of runs ---
 
     def failed(self, variant: str, depth: int) -> tuple[int, int]:
-        """How many runs of a variant did not learn, of how many, on all platforms."""
+        """(runs that did not learn, all runs) of a variant on all platforms."""
         rows = self.rows_of(variant, depth)
         return sum(r["diverged"] + r["at_chance"] for r in rows), sum(r["n"] for r in rows)
 
@@ -237,7 +237,7 @@ class StudyPresenter:
         return [row for (d, v, _), row in self.rows.items() if (d, v) == (depth, variant)]
 
     def best(self) -> list[Record]:
-        """By depth and platform, the variant with the best mean score of those that never diverged.
+        """The best mean score by depth and platform, among variants that never diverged.
 
         A row of the summary with `variants`: of how many. `oracle` is the score of the task's
         oracle, None where there is none; `beaten` whether the whole interval is better than that.
@@ -260,7 +260,7 @@ class StudyPresenter:
         return found
 
     def side_by_side(self) -> list[Record]:
-        """What a study of many variants is read for: all at one depth, the best mean score first.
+        """The ranking of variants at one depth, the best mean score first.
 
         Rows of the summary at the depth that most variants have, on the first platform. `times`:
         how long a training takes, relative to the plain network's, by the fastest run of each; NaN
@@ -281,7 +281,7 @@ class StudyPresenter:
         ]
 
     def _oracle_level(self, row: Record) -> float | None:
-        """What the score is set beside in a row of the summary; None if that says nothing."""
+        """The oracle's level in a row of the summary; None without one, or if it is perfect."""
         level = self.score.oracle.level if self.score.oracle else None
         if isinstance(level, str):
             return row[f"{level}_mean"] if row[f"{level}_n"] else None
@@ -316,7 +316,7 @@ class StudyPresenter:
         return found
 
     def times_of(self, effect: Record) -> float | None:
-        """How many times as long as the second side of an effect the first trains, if known.
+        """The training time of the first side of an effect over that of the second, if known.
 
         By the fastest run of each, since they may not have been trained beside the same other work.
         """
@@ -326,7 +326,7 @@ class StudyPresenter:
         return None if math.isnan(one / other) else one / other
 
     def _seconds(self, row: Record | None) -> float:
-        """How long the fastest training of a row of the summary took; NaN if that is not known."""
+        """Seconds of the fastest training of a summary row; NaN if unknown."""
         if row is None:
             return math.nan
         per_step: float = row.get("seconds_per_step_fastest", math.nan)
@@ -377,7 +377,7 @@ class StudyPresenter:
     # --- layers that matter ---
 
     def layers_that_matter(self) -> list[Record]:
-        """Of networks of one depth: those in which most and fewest layers matter.
+        """The networks of one depth in which most and fewest layers matter.
 
         The depth at which most variants were measured so, the deepest of several. Rows of the
         summary on the first platform; one if there is only one variant.
@@ -406,11 +406,11 @@ class StudyPresenter:
             yield a, b, self._rows("comparison", platform_a=a, platform_b=b)
 
     def trajectories(self, a: Platform, b: Platform) -> list[Record]:
-        """How the losses on two platforms part."""
+        """The divergence of losses on two platforms."""
         return self._rows("trajectories", platform_a=a, platform_b=b)
 
     def agreements(self) -> Iterator[dict[str, Any]]:
-        """How far every two platforms agree, over all cells: how many part, and how they end.
+        """The agreement of every two platforms over all cells: diverging losses and final scores.
 
         `others` are the cells that end farther apart than seeds do, of `known`, whose spread over
         seeds is known.
@@ -456,17 +456,17 @@ class StudyPresenter:
             yield source, scale, list(cells.values())
 
     def published_values(self, depth: int, variant: str, metric: str) -> list[str]:
-        """What the sources published of one cell, one value from each."""
+        """The published values of one cell, one per source."""
         rows = self._rows("published", depth=depth, variant=variant, metric=metric)
         return list({row["source"]: format_range(row) for row in rows}.values())
 
     @property
     def thresholds(self) -> list[Record]:
-        """What a source calls good and bad of the metrics that this study has, a row for each."""
+        """Rows, one per metric of this study, with a source's good and bad ranges."""
         return list({row["metric"]: row for row in self._tables["thresholds"]}.values())
 
     def grades(self, depth: int, variant: str, platform: Platform, metric: str) -> list[Record]:
-        """How sources' thresholds grade a value: `grade`, which `same` of the `n` runs have too."""
+        """A value's grades by sources' thresholds: `grade`, shared by `same` of the `n` runs."""
         keys = {"depth": depth, "variant": variant, "platform": platform, "metric": metric}
         rows = self._rows("thresholds", **keys)
         counts = [{**row, "between": row["n"] - row["good"] - row["bad"]} for row in rows]

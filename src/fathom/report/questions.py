@@ -1,4 +1,4 @@
-"""The first screen: what people ask, each with an answer of a few words and one line of evidence.
+"""The first screen: questions of readers, each with a short answer and one line of evidence.
 
 `report/published.yaml` says what is asked, of which study or claim, and what is answered to each
 outcome. Which outcome it is follows from the tables alone. A question whose study was not run is
@@ -41,18 +41,18 @@ if TYPE_CHECKING:
     from fathom.report.verdicts import VerdictsPresenter
 
 MOST_ANSWERS = 10
-"""So many questions stand on the first screen; all are on the pages of their studies."""
+"""Number of questions on the first screen; pages of studies show all."""
 
 BEST_FIRST = ("better", "turns", "no difference", "untold", "worse")
 """Outcomes of contrasts, from what answers "which is best" to what does not."""
 
 MOST_ROWS = 2
-"""So many pieces of evidence stand beside an answer."""
+"""Maximum number of pieces of evidence per answer."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What an answer rests on: a few words, and the line of a table that they come from."""
+    """The evidence of an answer: a few words, and the table row behind them."""
 
     text: str
     """Empty where templates word the `test`."""
@@ -78,28 +78,28 @@ class Answer:
 
 @dataclass(frozen=True)
 class Results:
-    """What questions are asked of."""
+    """The inputs of answers."""
 
     studies: Mapping[str, StudyPresenter]
-    """Those that were run, by name."""
+    """Studies with runs, by name."""
     verdicts: VerdictsPresenter
     shares: list[Record]
-    """Of recipe, platform and seed in the variance, as in variance_summary.csv."""
+    """Shares of recipe, platform and seed in the variance, as in variance_summary.csv."""
     labels: Mapping[str, str]
-    """What people read for the name of a variant."""
+    """Display names of variants."""
 
     def name(self, variant: str) -> str:
-        """What people read for a variant."""
+        """The display name of a variant."""
         return self.labels.get(variant, variant)
 
 
 class Found(NamedTuple):
-    """An outcome, and what it rests on."""
+    """An outcome and its evidence."""
 
     outcome: str
     evidence: list[Evidence]
     best: str = ""
-    """What people read for the variant that answers; it fills `{best}` in the words."""
+    """The display name of the variant in the answer; it fills `{best}` in the words."""
     parts: Mapping[str, str] = MappingProxyType({})
     """The outcome of each part."""
 
@@ -117,7 +117,7 @@ def answer_all(questions: list[Question], results: Results) -> list[Answer]:
 
 
 def _words(question: Question, found: Found) -> str:
-    """What is answered: to all parts at once, unless they differ."""
+    """The answer: one for all parts, unless they differ."""
     told = {part: question.answers.get(one, one) for part, one in found.parts.items()}
     if len(set(told.values())) > 1:
         return "; ".join(f"{part}: {words}" for part, words in told.items())
@@ -125,7 +125,7 @@ def _words(question: Question, found: Found) -> str:
 
 
 def questions_of(published: Published, results: Results) -> list[Question]:
-    """Those of published.yaml; where no study of theirs was run, first what contrasts ask."""
+    """The questions of published.yaml; if none of their studies ran, the contrasts' come first."""
     asked = published.questions
     if any(question.studies & results.studies.keys() for question in asked):
         return asked
@@ -142,7 +142,7 @@ COLUMNS = ["question", "part", "outcome", "answer", "evidence", "link"]
 
 
 def answers_table(answers: Sequence[Answer], reason: Callable[[Record], str]) -> pd.DataFrame:
-    """A row for each piece of evidence of each answer, and one for an answer without any.
+    """The table of answers: a row per piece of evidence, and one for an answer without any.
 
     `reason` words what a test found. `part` and `outcome` are those that the evidence is of.
     """
@@ -175,7 +175,7 @@ def answers_of(table: pd.DataFrame) -> list[Answer]:
 
 
 def headline(above: Headline | None, answers: list[Answer]) -> dict[str, Any] | None:
-    """What stands above the answers: `title`, `asks`, `answer`, `tested` and `words`.
+    """The heading above the answers: `title`, `asks`, `answer`, `tested` and `words`.
 
     None where what decides the title was not asked, or nothing of the answer was.
     """
@@ -225,7 +225,7 @@ def of_limit(question: Limit, results: Results) -> Found | None:
 
 
 def of_depth(question: EffectiveDepth, results: Results) -> Found | None:
-    """What the deepest networks of variants are worth in layers of the plain one.
+    """The effective depth of the deepest networks of variants.
 
     `less` or `more` than they have, where the whole interval is; else `as many`. Where variants
     do not agree: `mixed`.
@@ -274,7 +274,7 @@ def _common(outcomes: Sequence[str]) -> str:
 
 
 def of_effects(question: Contrasts, results: Results) -> Found | None:
-    """What pairs of variants show of the score of a study.
+    """The outcome of pairs of variants for a study's score.
 
     `better`, `worse`, `no difference`, `untold` or `turns`, where all pairs agree; else `none
     better`, if that is so, or `mixed`. Evidence begins with the largest effect of each outcome.
@@ -293,7 +293,7 @@ def of_effects(question: Contrasts, results: Results) -> Found | None:
 
 
 def of_each(question: Each, results: Results) -> Found | None:
-    """What each of two studies shows: the outcome where they agree, else `mixed`.
+    """The outcome on which two studies agree, else `mixed`.
 
     A study that was not run is passed over. Each has a piece of evidence, which names it.
     """
@@ -337,7 +337,7 @@ def _contrasts(
     contrast: str | None = None,
     depth: int | None = None,
 ) -> list[Record]:
-    """What the first platform shows of the score, of these pairs or of a whole contrast.
+    """The effects on the score on the first platform, for these pairs or a whole contrast.
 
     At the given depth, or that of most pairs, the deepest of several.
     """

@@ -37,14 +37,14 @@ def established(rows: Sequence[Record]) -> list[Record]:
 
 
 def group_uncounted(cells: pd.DataFrame) -> list[Record]:
-    """How many `cells` no table counts, by study, backend, status and reason."""
+    """Number of uncounted `cells` by study, backend, status and reason."""
     out = cells.drop(counted(cells).index)
     groups = out.groupby(["study", "backend", "status", "reason"], sort=False)
     return groups.size().reset_index(name="cells").to_dict("records")
 
 
 def count_deviations(published: pd.DataFrame) -> tuple[int, int]:
-    """How many published values were set beside ours, and how many of them deviate."""
+    """(published values compared with ours, values that deviate)."""
     compared = published[published["platform"] != ""]
     return len(compared), int((compared["deviates"] == True).sum())  # noqa: E712, may be missing
 

@@ -22,17 +22,11 @@ from fathom import tasks
 from fathom.analysis.attribution import APART, diverged_cells
 from fathom.analysis.claims import Published
 from fathom.analysis.platforms import labels_of
+from fathom.analysis.statistics import CONFIDENCE, MIN_SEEDS
 from fathom.analysis.step_times import with_times_of_networks
-from fathom.analysis.tables import (
-    CONFIDENCE,
-    MIN_SEEDS,
-    counted,
-    read_table,
-    read_with_times,
-    save_tables,
-)
+from fathom.analysis.tables import counted, read_table, read_with_times, save_tables
 from fathom.config import Config
-from fathom.metrics import LEARNED
+from fathom.metrics.scores import LEARNED
 from fathom.report import schemes
 from fathom.report.figures import figures_of, figures_of_study, left_out
 from fathom.report.formatting import (
@@ -48,13 +42,7 @@ from fathom.report.formatting import (
 from fathom.report.kept import REMEDY, first_screen
 from fathom.report.presenters import ABSENT, StudyPresenter
 from fathom.report.questions import Results, answer_all, answers_table, headline, questions_of
-from fathom.report.records import (
-    Record,
-    count_deviations,
-    established,
-    group_uncounted,
-    records,
-)
+from fathom.report.records import Record, count_deviations, established, group_uncounted, records
 from fathom.report.reports import ANSWERS, VERDICTS_AND_TESTS, reports_of
 from fathom.report.verdicts import VerdictsPresenter, estimate, needed
 from fathom.runs.bundle import refused_bundles
@@ -106,7 +94,7 @@ def write_reports(config: Config, published: Published, templates: Path, folder:
 def build_context(
     config: Config, published: Published, folder: Path, *, times: bool = False
 ) -> dict[str, Any]:
-    """What every template may name, of reports and paper alike; times too if asked for."""
+    """The variables of every template, of reports and of the paper; with `times`, times too."""
     tables = {name: read_table(folder / "tables" / f"{name}.csv") for name in TABLES}
     if times:
         with_times = read_with_times(folder / "tables" / "summary.csv")
@@ -217,7 +205,7 @@ RELATIVE_LINK = re.compile(r"(?<=\]\()(?<!\\\]\()(?!#|/|[a-z]+:)")
 
 
 def lead_up(text: str, folders: int) -> str:
-    """Markdown with its relative links led so many folders up."""
+    """Markdown with its relative links prefixed by `folders` times `../`."""
     return RELATIVE_LINK.sub("../" * folders, text)
 
 
@@ -243,7 +231,7 @@ def link_to(config: Config, folder: Path) -> str:
 
 
 SPECIAL = re.compile(r"[\\`*_\[\]<>|~&$@]|(?<=www)\.|:(?=//)")
-"""What Markdown, or where it is read, makes something of: marks, HTML, cells, links, mentions."""
+"""Characters and words with a meaning in Markdown: marks, HTML, cells, links, mentions."""
 
 
 def escape_markdown(text: str) -> str:
@@ -255,7 +243,7 @@ IN_WORD = re.compile(r"(?<=[^\W_])\\_(?=[^\W_])")
 
 
 def escape_words(text: str) -> str:
-    """As `escape_markdown`, of words that people wrote; H_res stays, for it does nothing."""
+    """As `escape_markdown`, for names: H_res stays as it is, since its underscore has no effect."""
     return IN_WORD.sub("_", escape_markdown(text))
 
 
@@ -286,7 +274,7 @@ def escape_rows(rows: list[Record]) -> list[Record]:
 
 
 def split_paragraphs(text: str) -> list[str]:
-    """What blank lines separate, each on one line; nothing for what is empty."""
+    """The non-empty paragraphs of a text, each on one line."""
     return [" ".join(part.split()) for part in re.split(r"\n\s*\n", text) if part.strip()]
 
 

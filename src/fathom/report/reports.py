@@ -1,4 +1,4 @@
-"""Which reports there are: it follows from the templates.
+"""The list of reports, one per template or per study.
 
 The workflow reads this at every start.
 """
@@ -13,7 +13,7 @@ from fathom.settings import ConfigError
 from fathom.system.text import load_json, one_line
 
 STUDY = "STUDY"
-"""Stands, in the name of a template, for every study of the config."""
+"""The placeholder for every study of the config in the name of a template."""
 
 VERDICTS_AND_TESTS = ("verdicts", "claims")
 ANSWERS = "answers"
@@ -24,7 +24,7 @@ DOCUMENTS = ("definitions.md", "schemes.md")
 
 
 CONFIG = "config.json"
-"""The config that the reports beside it are of."""
+"""The file with the config of the reports beside it."""
 
 
 def check_folder(config: Config) -> None:
@@ -47,14 +47,14 @@ def check_folder(config: Config) -> None:
 
 @dataclass(frozen=True)
 class Report:
-    """A report, and what it is made from."""
+    """A report, its template and its study."""
 
     name: str
     """Its file, in the folder of the results."""
     template: str
-    """Likewise, in the folder of templates."""
+    """Its template, in the folder of templates."""
     study: str | None = None
-    """Whose page it is, if it is one's."""
+    """The study of the page; None for a page of all studies."""
 
 
 def reports_of(config: Config, templates: Path) -> list[Report]:

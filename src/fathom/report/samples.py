@@ -1,4 +1,4 @@
-"""What trained networks generate, drawn anew from the weights that their runs keep.
+"""Points that trained networks generate, from the weights of their runs.
 
 The oracle draws them, in float64, so no framework is needed and every machine gets the same points.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GeneratedSamples:
-    """What one run generates."""
+    """The generated points of one run."""
 
     variant: str
     depth: int
@@ -46,7 +46,7 @@ def sampled_cells(cells: Iterable[Cell]) -> list[Cell]:
 
 
 def draw_samples(cells: Iterable[Cell], runs: str | Path) -> list[GeneratedSamples]:
-    """What the cells that are shown generate; nothing of runs that keep no weights.
+    """Generated points of the shown cells; none for runs without weights.
 
     Raises ConfigError naming a file of weights that cannot be read.
     """

@@ -80,7 +80,7 @@ def components(scheme: Settings) -> dict[str, str]:
 
 
 def variant_rows(config: Config, study_name: str) -> Iterator[dict[str, str]]:
-    """What each variant of a study is: its scheme, and how it differs from that and the study.
+    """The scheme of each variant of a study, and its differences from scheme and study.
 
     `parameters`: how many numbers its network learns, at the depth that most variants have, the
     deepest of several; empty without a cell there. `layers`: that depth.
@@ -100,7 +100,7 @@ def variant_rows(config: Config, study_name: str) -> Iterator[dict[str, str]]:
 
 
 def count_parameters(spec: Spec) -> int:
-    """How many numbers a network learns."""
+    """Number of learned parameters of a network."""
     parameters = Problem(spec).network.parameters().values()
     return sum(math.prod(parameter.shape) for parameter in parameters)
 
@@ -109,7 +109,7 @@ def count_parameters(spec: Spec) -> int:
 
 
 def about_schemes(costs: Path = COSTS) -> dict[str, dict[str, str]]:
-    """What is told of each beside its components, by name, in order.
+    """Facts about each scheme besides its components, by name, in order.
 
     `costs`: a table of `benchmarks/steps.py schemes`, which may be missing.
     """

@@ -1,4 +1,4 @@
-"""How the state of a grid looks on a terminal."""
+"""Terminal output: the state of a grid of cells."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ LOOKS = {
 """A sign and a colour each: the signs alone tell them apart."""
 
 
-MOST_REASONS = 10
-"""Lines of reasons in a summary."""
+MAX_STATUS_LINES = 10
+"""Maximum number of reasons or effects in a summary."""
 
 
 def print_status(status: Status, *, every_cell: bool = False) -> None:
-    """What is left and how long that takes, a line for each study, and what is not current.
+    """Print the cells left with a time estimate, a line per study, and the stale runs.
 
     With `every_cell` a grid for each study in place of its line, and every reason.
     """
@@ -52,7 +52,7 @@ def print_status(status: Status, *, every_cell: bool = False) -> None:
     else:
         console.print(_studies(status, studies))
     reasons = list(_reasons(status.runs))
-    shown = reasons if every_cell else reasons[:MOST_REASONS]
+    shown = reasons if every_cell else reasons[:MAX_STATUS_LINES]
     for line in shown:
         console.print(line, soft_wrap=True, markup=False)
     if len(reasons) > len(shown):
@@ -79,7 +79,7 @@ def print_undecided(effects: pd.DataFrame, config: Config, *, every: bool = Fals
     console = Console()
     console.print(f"\n{len(effects)} contrasts cannot be told yet:")
     labels = config.labels | labels_of(effects["platform"])
-    shown = effects if every else effects.head(MOST_REASONS)
+    shown = effects if every else effects.head(MAX_STATUS_LINES)
     for row in shown.to_dict("records"):
         needed = row["seeds_needed"]
         more = (
@@ -98,7 +98,7 @@ def print_undecided(effects: pd.DataFrame, config: Config, *, every: bool = Fals
 
 
 def _left(status: Status) -> str:
-    """What is left to train here, and an estimate of its time that says what it rests on."""
+    """The cells left to train here, and an estimate of the time with its basis."""
     if not status.left:
         return "Nothing is left to run here."
     cells = len({run.cell for run in status.runs})

@@ -12,7 +12,7 @@ import pandas as pd
 
 from fathom.analysis.claims.evidence import NOT_MEASURED, REPRODUCED, VERDICTS
 from fathom.analysis.estimate import LOG10
-from fathom.analysis.tables import CONFIDENCE
+from fathom.analysis.statistics import CONFIDENCE
 from fathom.report.formatting import number, with_interval
 from fathom.report.records import Record, records
 
@@ -21,7 +21,7 @@ LARGEST = 300.0
 
 
 class VerdictsPresenter:
-    """What a template may ask about the claims.
+    """The facts about the claims that templates use.
 
     `studies` have pages. A row has `page`: the study on whose page its tests are, empty if none.
     """
@@ -38,11 +38,11 @@ class VerdictsPresenter:
         self._tests = records(claims)
         made = [test for test in self._tests if test["verdict"] != NOT_MEASURED]
         self.tests = len(made)
-        """How many tests were made."""
+        """Number of tests made."""
         self.tests_with_interval = sum(not math.isnan(test["confidence"]) for test in made)
-        """How many of them rest on an interval."""
+        """Number of tests that rest on an interval."""
         self.expected_by_chance = self.tests_with_interval * (1 - CONFIDENCE)
-        """How many of those would come out wrong by chance alone, were all claims true."""
+        """Expected number of false verdicts by chance, if all claims were true."""
         scales = itertools.chain(*(self.scales_of(row["claim"]) for row in self.rows))
         self.letters = {
             scale: ascii_uppercase[i % 26] * (1 + i // 26)  # A to Z, AA to ZZ, …
@@ -88,14 +88,14 @@ class VerdictsPresenter:
         return [test for test in made if test["test"] == kind and test["decides"]]
 
     def scales_of(self, claim: str) -> list[str]:
-        """How the tests of one claim differ from the published scale, where they do."""
+        """The differences of one claim's tests from the published scale."""
         told = (test["scale"] for test in self.tests_of(claim, made=True))
         # A test over several studies has the scale of each.
         scales = (scale.split("; ") for scale in told if isinstance(scale, str))
         return [scale for scale in dict.fromkeys(itertools.chain(*scales)) if scale]
 
     def scale_letters(self, claim: str) -> str:
-        """Those of one claim."""
+        """The letters of one claim."""
         return ", ".join(self.letters[scale] for scale in self.scales_of(claim))
 
     def controlled_by(self, study: str) -> list[Record]:
@@ -116,7 +116,7 @@ def _reproduced_in(row: Mapping[str, Any]) -> tuple[str, ...] | None:
 
 
 def estimate(test: Mapping[str, Any]) -> str:
-    """What a test found, with its interval; a ratio where it compared logarithms."""
+    """The estimate of a test with its interval; a ratio if it compared logarithms."""
     found = [_shown(test, test[name]) for name in ("observed", "low", "high")]
     if math.isnan(found[0]):
         return "not finite"

@@ -22,11 +22,12 @@ from fathom.analysis.claims import Published, write_claims
 from fathom.analysis.effective_depth import write_effective_depth
 from fathom.analysis.effects import write_effects
 from fathom.analysis.platforms import Platform
-from fathom.analysis.tables import of_study, write_tables
+from fathom.analysis.run_tables import write_tables
+from fathom.analysis.tables import of_study
 from fathom.config import Config
 from fathom.report import kept
 from fathom.report.draw import OVERVIEW_TABLES, step_times_of, tables_of, title_of
-from fathom.report.figure_manifest import MANIFEST, content, read_figure_manifest
+from fathom.report.figure_manifest import FIGURE_MANIFEST, content, read_figure_manifest
 from fathom.report.figures import figures_of, figures_of_study, files_of
 from fathom.report.page import PAGE, page_of, write_page
 from fathom.report.paper import PAPER, paper_of, write_paper
@@ -67,7 +68,7 @@ class Check:
         return one_line(f"{self.path}: {self.problem}", 2000)
 
     def as_json(self) -> dict[str, str]:
-        """What a receipt says of it."""
+        """Its entry in the receipt."""
         outcome = one_line(self.problem, 2000) or "good"
         own = {"kind": self.kind, "path": str(self.path), "how": self.how}
         return {**own, "outcome": outcome, "note": self.note}
@@ -86,8 +87,10 @@ class Verification:
 
     @property
     def checked(self) -> dict[str, int]:
-        """How many things of each kind; a figure counts once, whatever its formats."""
-        checks = [check for check in self.checks if check.how and check.path.name != MANIFEST]
+        """Number of checks by kind; a figure counts once for all its formats."""
+        checks = [
+            check for check in self.checks if check.how and check.path.name != FIGURE_MANIFEST
+        ]
         things = {(check.kind, check.path.with_suffix("")) for check in checks}
         return {"runs": 0, **Counter(sorted(kind for kind, _ in things))}
 
@@ -108,7 +111,7 @@ class Verification:
         return sorted(path for path in paths if path.exists() or path.is_symlink())
 
     def advice(self, workflow: str) -> str:
-        """What fixes the problems, in one line; `workflow` is the command that makes all results.
+        """The fix of the problems in one line; `workflow` is the command that makes all results.
 
         Empty if every problem is the user's to fix, as its own line says.
         """
@@ -260,19 +263,19 @@ class FigureSet(NamedTuple):
     names: tuple[str, ...]
     of: str
     inputs: tuple[Path, ...]
-    """What they have to be drawn from, as far as it could be made again."""
+    """Their inputs, as far as these could be made again."""
     is_optional: bool = False
-    """Whether the folder may lack all of them."""
+    """Whether all of them may be absent."""
 
     @property
     def files(self) -> list[Path]:
         """figures.json, and each figure in every format."""
         figures = (file for name in self.names for file in files_of(self.folder, name))
-        return [self.folder / MANIFEST, *figures]
+        return [self.folder / FIGURE_MANIFEST, *figures]
 
 
 def _figure_sets(config: Config, runs: Sequence[Run], tables: Path) -> Iterator[FigureSet]:
-    """Every folder of figures that the config has; `tables`: those that were made again."""
+    """Every folder of figures of the config; `tables`: the folder of remade tables."""
     figures = Path(config.report_folder) / FIGURES
     measured = {
         (run.cell.study, Platform(run.cell.backend, "" if is_local else run.platform))

@@ -35,7 +35,7 @@ from fathom.runs.incoming import incoming, move_in
 from fathom.runs.run import Run
 from fathom.runs.validate import validate_run
 from fathom.system.errors import UserError
-from fathom.system.files import atomic_write, file_to_write, is_stdout, names_itself, write_text
+from fathom.system.files import atomic_write, file_to_write, is_stdout, with_filename, write_text
 from fathom.system.text import one_line
 
 MAX_JSON_BYTES = 4 * 2**20
@@ -171,10 +171,10 @@ def imported_folder(results: Path, cell: Cell, platform: str) -> Path:
 def compare_existing(
     manifest: Manifest, target: Path, cell: Cell
 ) -> Literal["imported", "same", "another"]:
-    """What an import makes of a run, by what is at its place.
+    """The outcome of importing a run, given its target folder.
 
-    `imported`: nothing is there, or the same run, no longer intact. `another`: any other is there,
-    intact or not.
+    `imported`: the folder is absent, or holds a damaged copy of the same run. `same`: it holds an
+    intact copy. `another`: it holds any other run, intact or not.
     """
     if not target.exists():
         return "imported"
@@ -241,11 +241,11 @@ class _Bounded:
         self.left = limit
 
     def read(self, size: int) -> bytes:
-        """At most so many bytes. Raises BundleError beyond the limit."""
+        """At most `size` bytes. Raises BundleError beyond the limit."""
         try:
             content = self.stream.read(size)
         except OSError as error:
-            if error.errno is None:  # of gzip
+            if error.errno is None:  # raised by gzip
                 raise
             raise BundleError(f"cannot be read ({error.strerror})") from error
         self.left -= len(content)
@@ -254,7 +254,7 @@ class _Bounded:
         return content
 
     def chunks(self, size: int) -> Iterator[bytes]:
-        """So many bytes, in chunks. Raises EOFError if there are fewer."""
+        """`size` bytes, in chunks. Raises EOFError if there are fewer."""
         while size:
             chunk = self.read(min(size, CHUNK_BYTES))
             if not chunk:
@@ -284,7 +284,7 @@ def _extract(stream: _Bounded, staging: Path) -> list[Cell]:
             raise BundleError(f"holds more than {MAX_RUNS} runs")
         target = staging / cell.path() / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        with names_itself(target), target.open("wb") as opened:
+        with with_filename(target), target.open("wb") as opened:
             opened.writelines(stream.chunks(entry.size))
         stream.read(-entry.size % tarfile.BLOCKSIZE)  # padding
     while rest := stream.read(CHUNK_BYTES):  # to the end, where gzip has its checksum
@@ -303,7 +303,7 @@ def _make_rows(folder: Path) -> None:
     if rows.exists():
         raise BundleError(f"{rows}: is there twice, also as {COLUMNS}")
     size = 0
-    with names_itself(rows), rows.open("wb") as opened:
+    with with_filename(rows), rows.open("wb") as opened:
         for line in from_columns(columns.read_bytes()):
             size += len(line)
             if size > MAX_FILE_BYTES:

@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save
 
 from fathom.config import Compute
-from fathom.metrics import Row
+from fathom.metrics.steps import Row
 from fathom.runs.folder import PARTIAL, decode_row, encode_row
 from fathom.runs.validate import compare_specs
 from fathom.system.files import write_bytes
@@ -41,17 +41,14 @@ class Checkpoint:
         self.file.parent.mkdir(parents=True, exist_ok=True)
 
     def is_due(self, rows: int, compute: Compute) -> bool:
-        """Whether so many seconds have passed since the last one, or so many rows."""
+        """Whether `checkpoint_seconds` or `checkpoint_steps` have passed since the last one."""
         return time.monotonic() - self.saved_at >= compute.checkpoint_seconds or bool(
             compute.checkpoint_steps and rows - self.saved_rows >= compute.checkpoint_steps
         )
 
     def save(self, rows: Sequence[Row], state: dict[str, np.ndarray]) -> None:
         """Replace the checkpoint atomically."""
-        metadata = {
-            "identity": self.identity,
-            "resumed_at_steps": json.dumps(self.resumed_at),
-        }
+        metadata = {"identity": self.identity, "resumed_at_steps": json.dumps(self.resumed_at)}
         # An array: metadata may have a hundred megabytes, which long trainings would pass.
         text = "".join(encode_row(row) for row in rows).encode()
         state = {**state, ROWS: np.frombuffer(text, np.uint8)}

@@ -83,7 +83,7 @@ def digits(text: str) -> str:
 
 
 class _Definition:
-    """What the statements of a definition say, and the names in them."""
+    """The syntax tree of a definition as text, and the names that it reads."""
 
     def __init__(self, statements: list[ast.stmt]) -> None:
         self.chains: set[Chain] = set()
@@ -152,7 +152,7 @@ def _outer_names(code: CodeType) -> Iterator[str]:
 
 
 class _Module:
-    """What the source of a module defines and imports."""
+    """The definitions and imports of a module."""
 
     def __init__(self, name: str, file: Path) -> None:
         self.name, self.file = name, file
@@ -308,7 +308,7 @@ class _Sources:
         return digits(definition.text + json.dumps(means, sort_keys=True)), refers_to
 
     def _place(self, name: str, chain: Chain, where: str) -> str:
-        """What attributes of a module stand for."""
+        """The place that attributes of a module refer to."""
         module = self._module(name)
         if module is None:
             if name.partition(".")[0] == self.folder.name:
@@ -342,7 +342,7 @@ def git_version() -> dict[str, str | bool | None]:
         try:
             result = subprocess.run(command, capture_output=True, text=True, check=True)
         except (OSError, subprocess.CalledProcessError):
-            return None  # no git, or not a checkout: a result can do without
+            return None  # no git, or not a checkout: a result needs neither
         return result.stdout.strip()
 
     # A fathom installed inside somebody else's checkout has no commit of its own.

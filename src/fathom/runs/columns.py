@@ -15,7 +15,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from fathom.metrics import Row
+from fathom.metrics.steps import Row
 from fathom.runs.folder import METRICS, RunError, encode_row, read_rows
 
 COLUMNS = "metrics.columns"

@@ -11,7 +11,7 @@ from fathom.runs.run import Run, group_of
 from fathom.tasks import Problem
 
 STARTUP_SECONDS = 4.0
-"""Roughly what a job takes beside its steps: interpreter, framework, first step."""
+"""Approximate overhead of a job: interpreter, framework, first step."""
 
 LAYER_SECONDS = 1.5e-3
 OPERATIONS_PER_SECOND = 3e10
@@ -29,13 +29,13 @@ def operations_of_step(spec: Spec) -> float:
 
 
 def assumed_step_seconds(spec: Spec) -> float:
-    """What a step would take on one core of an ordinary CPU."""
+    """Seconds per step on one core of an ordinary CPU."""
     of_layers = LAYER_SECONDS * spec.depth * spec.accumulate
     return of_layers + operations_of_step(spec) / OPERATIONS_PER_SECOND
 
 
 def assumed_seconds(specs: Iterable[Spec]) -> float:
-    """What all these trainings would take there, one after the other."""
+    """Seconds for all these trainings on that core, one after the other."""
     return sum(spec.steps * assumed_step_seconds(spec) for spec in specs)
 
 
@@ -53,9 +53,9 @@ def estimate_from_runs(
         return assumed_seconds([config.spec(Cell(study, depth, variant, BACKENDS[0], 0))])
 
     seconds: dict[str, list[float]] = {}
-    """Of whole trainings, by group."""
+    """Seconds per training, by group."""
     rates: dict[str, list[float]] = {}
-    """How many times what was assumed, by backend."""
+    """Measured over assumed seconds, by backend."""
     for run in timed if left else ():
         cell, took = run.cell, run.manifest.seconds
         seconds.setdefault(group_of(cell), []).append(took)

@@ -22,16 +22,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from fathom.config import Cell, ConfigError, Spec, parse_spec
-from fathom.metrics import STEP_METRICS, Row, StepMetric, split_place
-from fathom.settings import (
-    PLAIN,
-    NonNegative,
-    Number,
-    PlainText,
-    Settings,
-    short_repr,
-    validate,
-)
+from fathom.metrics.steps import STEP_METRICS, Row, StepMetric, split_place
+from fathom.settings import PLAIN, NonNegative, Number, PlainText, Settings, short_repr, validate
 from fathom.system.errors import UserError
 from fathom.system.files import sha256, write_bytes, write_json
 from fathom.system.text import load_json, one_line
@@ -44,7 +36,7 @@ SPEC, METRICS, MIXING = "spec.json", "metrics.jsonl", "mixing.safetensors"
 """The spec; a row of metrics for each step; the connection's matrices after the last."""
 
 FILES = (SPEC, METRICS, MIXING)
-"""What every run holds besides its manifest."""
+"""Files of every run, besides the manifest."""
 
 MANIFEST = "manifest.json"
 RUN_FILES = (*FILES, MANIFEST)
@@ -53,7 +45,7 @@ WEIGHTS = "weights.safetensors"
 """The last parameters: a run holds them too if its study asks for it."""
 
 VERDICT = "verdict.json"
-"""What was found out about a run when it arrived. It is of this machine: no bundle carries it."""
+"""Result of the check of a run on arrival. It stays on this machine: no bundle carries it."""
 
 PARTIAL = ".partial"
 """The folder of a training that is not over."""
@@ -117,7 +109,7 @@ class Manifest(Settings):
     arithmetic: dict[PlainText, PlainText] = Field(
         {}, description="versions, targets and switches of compilers and kernels; older runs: none"
     )
-    rounding: NonNegative = 1  # of the code that made the run: training.ROUNDING
+    rounding: NonNegative = 1  # of the code that made the run: training.ARITHMETIC_VERSION
     started: PlainText = ""
     ended: PlainText = ""
     seconds: Annotated[Number, Field(ge=0)] | None = None
@@ -168,7 +160,7 @@ def write_run(
     """
     for name in (VERDICT, MANIFEST):
         (folder / name).unlink(missing_ok=True)
-    for left in folder.glob(".*.tmp"):  # by a training that was killed while it wrote
+    for left in folder.glob(".*.tmp"):  # left by a training killed while writing
         left.unlink(missing_ok=True)
     write_json(folder / SPEC, spec.model_dump())
     write_bytes(folder / METRICS, "".join(map(encode_row, rows)).encode())
@@ -250,7 +242,7 @@ def read_spec(folder: Path) -> Spec:
 
 
 def read_with(parse: Callable[[dict[str, Any], str], T], file: Path) -> T:
-    """What `parse` makes of a JSON file and its name. Raises RunError with the first problem."""
+    """parse(content, name) of a JSON file. Raises RunError with the first problem."""
     try:
         return parse(read_json(file), str(file))
     except ConfigError as error:

@@ -24,16 +24,16 @@ IMPORT_OUTCOMES = {
     "same": "is there already",
     "another": "another run of the cell is there; only one can stay",
 }
-"""What an import can make of a run."""
+"""Outcomes of importing a run, with their meanings."""
 
 TRUST = """\
 An import is checked for form, and for the steps that today's code repeats here: three of one run of
 each group, step 0 of the others. Whether its later steps are honest rests on who sent it. `fathom
 replay --whole RUN` repeats one run to its end and compares every step."""
-"""How far an import can be trusted."""
+"""The limits of trust in an import."""
 
-MOST_REASONS = 5
-"""How many different reasons are shown."""
+MAX_REASONS = 5
+"""Maximum number of distinct reasons shown."""
 
 
 @dataclass(frozen=True)
@@ -45,18 +45,18 @@ class ImportPreview:
     outcome: str
     """One of IMPORT_OUTCOMES."""
     reason: str
-    """What differs from the config or from today's code; empty if nothing does."""
+    """The difference from the config or from today's code; empty if there is none."""
 
 
 def preview_import(config: Config, file: Path) -> list[ImportPreview]:
-    """Check a bundle as an import does, and predict what becomes of each run.
+    """Check a bundle as an import does, and predict the outcome for each run.
 
     Raises BundleError if the bundle would be refused whatever is there.
     """
     planned, kept = set(config.cells()), _kept_manifests(config, file)
 
     def outcome(new: Path, cell: Cell, manifest: Manifest) -> tuple[str, str]:
-        """What becomes of the unpacked run `new`, and why."""
+        """(outcome, reason) for the unpacked run `new`."""
         target = imported_folder(Path(config.results), cell, manifest.platform)
         found = compare_existing(manifest, target, cell)
         other = kept.get((manifest.platform, cell))
@@ -83,9 +83,9 @@ def preview_import(config: Config, file: Path) -> list[ImportPreview]:
 def find_kept(
     config: Config, cells: Sequence[Cell], platform: str, file: Path | None
 ) -> list[Cell]:
-    """Of these cells, those of which the results hold another run from the platform.
+    """The cells for which the results already hold a run from the platform.
 
-    They hold what was imported, and all bundles but `file`.
+    Looks at imported runs and at all kept bundles except `file`.
     """
     kept, results = _kept_manifests(config, file), Path(config.results)
     return [
@@ -120,7 +120,7 @@ def format_previews(previews: Sequence[ImportPreview]) -> Iterator[str]:
     for platform, study, runs, what in rows:
         yield f"  {platform:{widths[0]}}  {study:{widths[1]}}  {runs:>{widths[2]}}  {what}"
     reasons = Counter(f"{p.cell.study}: {p.reason}" for p in previews if p.reason)
-    for reason, n in reasons.most_common(MOST_REASONS):
+    for reason, n in reasons.most_common(MAX_REASONS):
         yield f"  {n} of {reason}"
-    if len(reasons) > MOST_REASONS:
-        yield f"  … and {len(reasons) - MOST_REASONS} other reasons"
+    if len(reasons) > MAX_REASONS:
+        yield f"  … and {len(reasons) - MAX_REASONS} other reasons"

@@ -1,4 +1,4 @@
-"""The folder that an import unpacks into, and what a killed import leaves."""
+"""The folder that an import unpacks into, and the clean-up after a killed import."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 from fathom.system.files import locked
 
 PREFIX, REPLACED = ".incoming-", ".replaced"
-"""Begins the folder's name; and in it, the runs that make room for new ones."""
+"""Prefix of the folder's name; its subfolder for runs that new ones replace."""
 
 PARTS = 6
-"""Of the path of an imported run: its platform, and the five parts of a cell's path."""
+"""Parts of the path of an imported run: platform and the five parts of a cell's path."""
 
 
 @contextmanager
@@ -36,7 +36,7 @@ def incoming(home: Path) -> Iterator[Path]:
 
 
 def move_in(run: Path, target: Path, home: Path, folder: Path) -> None:
-    """Put a run into its place; what is there goes aside, for a kill must not lose it."""
+    """Move a run to `target`. A run that is there moves aside, so that a kill loses neither."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if target.exists():
         aside = folder / REPLACED / target.relative_to(home)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from fathom import tasks
 from fathom.config import Spec
-from fathom.metrics import Row
+from fathom.metrics.steps import Row
 from fathom.system.text import format_duration
 from fathom.train import Chunk
 

@@ -17,13 +17,13 @@ from fathom.settings import NonNegative, Number, PlainText, Settings, validate
 from fathom.system.files import write_json
 
 FOLDER = "replay"
-"""Of the receipts, in the folder of reports."""
+"""Subfolder of the reports that holds receipts."""
 
 FORMAT = 2
 """The version of receipts; no other is read."""
 
 NOT_REPEATED = "not repeated here"
-"""What is said of runs whose device is not here, or that wait for their replay."""
+"""Statement for runs that wait for a replay, or whose device is not on this machine."""
 
 
 class Replay(Settings):

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from fathom.backends import Backend, BackendError
 from fathom.config import Compute, Config
 from fathom.datasets import DataError
-from fathom.metrics import CLOCKS, Row
+from fathom.metrics.steps import CLOCKS, Row
 from fathom.runs.folder import (
     Manifest,
     RunError,
@@ -100,10 +100,10 @@ def _repeat_group(group: Sequence[Run], compute: Compute) -> Comparison:
 
 
 def _repeat(run: Run, compute: Compute, steps: int) -> Comparison:
-    """Train the run again for so many steps, and compare."""
+    """Repeat the first `steps` steps of the run, and compare."""
     compute = _like(run.manifest, compute)
     try:
-        # That of a run which names today's code was checked when it was found.
+        # The content of a run that names today's code was checked by `validate_run`.
         problem = (
             Problem(read_spec(run.folder))
             if run.counts
@@ -168,7 +168,7 @@ def compare_rows(
 ) -> Comparison:
     """Compare rows of the same steps: to the last digit, or within the tolerances.
 
-    `every`: all metrics that were recorded, but for clocks.
+    `every`: compare all recorded metrics except clocks.
     """
     apart = []
     for old, new in zip(recorded, again, strict=True):

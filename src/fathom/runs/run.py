@@ -21,7 +21,7 @@ STATUSES = {
 }
 
 COUNTED = ("measured", "imported")
-"""Those whose numbers may enter a table."""
+"""Statuses of runs that tables count."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Run:
     manifest: Manifest | None
     """None if it is missing or cannot be read."""
     replay: str = ""
-    """Of an imported run of the present spec: `waits`, or the outcome of its replay (`agrees`,
-    `differs`, `unavailable`); empty for any other."""
+    """`waits`, or the outcome of the replay (`agrees`, `differs`, `unavailable`); empty unless the
+    run is imported and has the present spec."""
     details: str = ""
     """The reason with the details of a replay. They depend on the machine that replayed: for
     terminals and receipts, never for a table or a report. Empty where there are none."""
@@ -57,7 +57,7 @@ class Run:
 
 
 def group_of(cell: Cell) -> str:
-    """What the seeds of a cell share, as in 'depth-mlx/48L/mhc/torch'."""
+    """The path of a cell without its seed, such as 'depth-mlx/48L/mhc/torch'."""
     return cell.path().rpartition("/")[0]
 
 

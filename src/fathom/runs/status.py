@@ -1,4 +1,4 @@
-"""What is trained, what is left, and how long that will take."""
+"""Trained cells, cells left to train, and an estimate of the time."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Status:
 
     runs: list[Run]
     left_seconds: dict[Cell, float]
-    """Cells to train here, and an estimate of the seconds that each takes on one core: those that
-    are not current and whose backend is installed; with `train: false`, none."""
+    """Estimated seconds on one core, by cell to train here: cells that are not current and whose
+    backend is installed; none with `train: false`."""
     timed: int
-    """How many finished cells the estimate is based on; with none it is a guess from operations."""
+    """Number of finished cells behind the estimate; with 0 it is a guess from operations."""
 
     @property
     def left(self) -> list[Cell]:
@@ -36,7 +36,7 @@ class Status:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many runs have each status, in the order of STATUSES; absent if none."""
+        """Number of runs by status, in the order of STATUSES; statuses without runs are absent."""
         return count_statuses(self.runs)
 
     def as_json(self) -> dict[str, Any]:

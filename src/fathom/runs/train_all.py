@@ -46,10 +46,10 @@ def specs_left(config: Config, patterns: Sequence[str]) -> list[Spec]:
 
 
 MOST_TIMED = 8
-"""Networks of which a few steps are timed, at most; of more, the longest of each backend."""
+"""Maximum number of networks to time; beyond it, only the longest of each backend."""
 
 SHALLOW = 4
-"""Layers of the network whose evaluation is timed: that of a deep one takes minutes."""
+"""Layers of the network that is timed for an evaluation: a deep one takes minutes."""
 
 
 def estimate_by_timing(specs: Sequence[Spec], compute: Compute) -> float | None:
@@ -106,7 +106,7 @@ def train_each(
                 # By the system, out of memory perhaps. The pool gives up its other cells too.
                 yield pending[future], "a worker was killed; run it again to go on"
     finally:
-        pool.shutdown(cancel_futures=True)  # after Ctrl-C those that have not begun never do
+        pool.shutdown(cancel_futures=True)  # after Ctrl-C, cells that wait do not start
 
 
 def _end_with_parent() -> None:

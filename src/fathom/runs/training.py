@@ -32,8 +32,8 @@ from fathom.system.text import printable
 from fathom.tasks import Problem, Trained
 from fathom.train import Chunk, take_step, train, trainer_for
 
-ROUNDING = 6
-"""Raised by a change of our operations that alters last digits alone.
+ARITHMETIC_VERSION = 6
+"""Incremented when a change of our operations alters only last digits.
 
 2: Sinkhorn runs in NumPy. 3: loops are compiled, and α is a factor of φ. 4: products beside them
 are PyTorch's. 5: MLX's GELU, attention and mixing are loops. 6: of large arrays alone.
@@ -48,7 +48,7 @@ TARGETS = (
 """Environment variables that choose instructions, and so last digits."""
 
 OTHER_SECONDS = 10.0
-"""How long a process that is being ended may still hold a run that is to be trained."""
+"""Seconds to wait for an ending process that still holds the run."""
 
 TIMED_STEPS = 6
 TIMING_SECONDS = 5.0
@@ -71,7 +71,7 @@ def run_cell(
     code = training_code(spec)
     backend = connect(spec, compute)
     here = environment(backend, compute.threads)
-    prefix = f"FATHOM_{spec.backend.upper()}_"  # of a backend's switches: may it fuse operations
+    prefix = f"FATHOM_{spec.backend.upper()}_"  # switches that may fuse operations
     switches = {name: value for name, value in os.environ.items() if name.startswith(prefix)}
     identity = {"spec": spec.hash(), "code": code, **digits_of(here), "environment": switches}
     with _alone(folder), memory_errors():
@@ -98,7 +98,7 @@ def run_cell(
         }
         mixing = learned_mixing(problem, backend, params)
         write_run(folder, spec, rows, mixing, params if spec.weights else None, facts)
-        with suppress(RunError):  # without a verdict whoever reads the run finds what is wrong
+        with suppress(RunError):  # without a verdict, readers of the run check it
             receive_run(folder, spec.cell)
         shutil.rmtree(folder / PARTIAL, ignore_errors=True)
     return tasks.outcome_of(spec, rows)[0]
@@ -142,7 +142,7 @@ def environment(backend: Backend, threads: int) -> dict[str, Any]:
         },
         "threads": threads,
         "arithmetic": arithmetic(backend),
-        "rounding": ROUNDING,
+        "rounding": ARITHMETIC_VERSION,
     }
 
 

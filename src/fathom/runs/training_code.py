@@ -9,7 +9,7 @@ from typing import Any
 
 from fathom import tasks
 from fathom.config import Spec
-from fathom.metrics import STEP_METRICS
+from fathom.metrics.steps import STEP_METRICS
 from fathom.models.connections.schemes import settings_of
 from fathom.runs import code_hash
 
@@ -17,7 +17,7 @@ from fathom.runs import code_hash
 def training_code(spec: Spec) -> dict[str, str]:
     """A hash of every definition that training the spec reaches, by 'module:name'.
 
-    Other tasks, backends and components are not reached, nor is what only shows results.
+    Other tasks, backends and components are not reached, nor is code that only shows results.
     """
     return _hashes(training_roots(spec))
 
@@ -28,11 +28,10 @@ def training_code_hash(spec: Spec) -> str:
 
 
 def training_roots(spec: Spec) -> tuple[str, ...]:
-    """Where training starts, and what no reading of the sources could follow from there.
+    """The entry points of training, and the definitions that are found by name at run time.
 
-    That is the problem that it is handed, and what a name in the spec finds: the task, components
-    of the connection, the recipe, the backend, the functions of the step metrics. Of a metric only
-    the function counts: its label and bounds change no result.
+    These are the task, the components of the connection, the recipe, the backend and the functions
+    of the step metrics. Labels and bounds of metrics change no result, so they do not count.
     """
     metrics = (STEP_METRICS | tasks.load(spec.task).step_metrics).values()
     functions = _names(metric.compute for metric in metrics if metric.compute)
@@ -40,9 +39,9 @@ def training_roots(spec: Spec) -> tuple[str, ...]:
 
 
 def starts(spec: Spec) -> set[str]:
-    """The roots that a run has recorded, or training did not start where it does today.
+    """The roots that the record of a current run must contain.
 
-    Metrics are none: one that is new since makes no run stale.
+    Metrics are not among them: a new metric makes no run stale.
     """
     task = tasks.load(spec.task)
     classes = (type(value) for value in (task, *settings_of(spec.connection), spec.recipe))
@@ -51,12 +50,12 @@ def starts(spec: Spec) -> set[str]:
 
 
 def _names(objects: Iterable[Any]) -> set[str]:
-    """As 'module:name', by the name at the top of the module: of a closure, the function's."""
+    """'module:name' of each object; a closure has the name of its top-level function."""
     return {f"{o.__module__}:{o.__qualname__.partition('.')[0]}" for o in objects}
 
 
 CHECKS = ("fathom.settings:", "fathom.system.errors:", "fathom.system.text:")
-"""Left out: they check settings, which the spec itself holds, and word what is said."""
+"""Modules left out: they check settings, which the spec records, and word messages."""
 
 
 @cache  # the same for thousands of cells

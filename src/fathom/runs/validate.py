@@ -68,7 +68,7 @@ def _inside(folder: Path, error: RunError) -> str:
 
 
 def _why_stale(folder: Path, manifest: Manifest, spec: Spec) -> str:
-    """What of the run's spec or code has changed since; empty if nothing has."""
+    """The changes of spec or code since the run; empty if there are none."""
     if manifest.spec_hash != spec.hash():
         return f"spec differs: {compare_specs(read_json(folder / SPEC), spec.model_dump())}"
     if changed := changed_code(manifest.code, training_code(spec)):
@@ -87,7 +87,7 @@ def changed_code(recorded: dict[str, str], now: dict[str, str]) -> list[str]:
 
 
 def compare_specs(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> str:
-    """What differs between two specs, as in 'optimizer.lr 0.002 → 0.001'."""
+    """The differences of two specs, such as 'optimizer.lr 0.002 → 0.001'."""
     changes = []
     for key in sorted(old.keys() | new.keys()):
         before, after = old.get(key), new.get(key)
@@ -182,5 +182,5 @@ def _apply_replay(run: Run, replay: Replay | None) -> Run:
 
 def imported_platforms(results: Path) -> list[Path]:
     """The folders that bundles were imported into, one for each platform."""
-    # An import unpacks into a folder whose name begins with a dot: what is in it is unchecked.
+    # Folders with a leading dot belong to running imports; their runs are unchecked.
     return sorted(folder for folder in results.glob("imported/[!.]*") if folder.is_dir())

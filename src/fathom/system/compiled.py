@@ -17,12 +17,12 @@ def _compile(function: Callable[..., Any], **options: Any) -> Callable[..., Any]
     """The function compiled at its first call; kept in a file, if there is a folder for it."""
     try:
         return njit(function, cache=True, error_model="numpy", **options)
-    except RuntimeError:  # none that this user may write to
+    except RuntimeError:  # no folder that this user may write to
         return njit(function, error_model="numpy", **options)
 
 
 compiled = partial(_compile, fastmath={"reassoc", "contract"})
-"""Sums may be added in any order, as in a matrix product. Infinities and NaN stay what they are."""
+"""Options of numba: sums in any order, as in a matrix product; infinities and NaN kept."""
 
 compiled_in_order = partial(_compile, fastmath=False)
-"""Every operation as it is written."""
+"""Options of numba: operations in the written order."""

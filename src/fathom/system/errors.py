@@ -16,7 +16,7 @@ PACKAGES = {
         "typst", "vl_convert",
     ),
 }  # fmt: skip
-"""Arguments of pip, and the modules that each installs; pyproject.toml has the versions."""
+"""Modules by pip argument; pyproject.toml has the versions."""
 
 
 class UserError(Exception):
@@ -35,13 +35,13 @@ def fail_for_system(error: OSError) -> NoReturn:
 
 
 def of_system(error: OSError) -> str:
-    """The file and what the system says of it; of a link to nothing, what it names."""
+    """The file and the system's message; for a broken link, its target."""
     of_link = broken_link(error.filename) if isinstance(error, FileExistsError) else ""
     return of_link or f"{error.filename or 'writing'}: {error.strerror or error}"
 
 
 def broken_link(path: str | Path) -> str:
-    """The message for a path that is, or leads through, a link to nothing; else an empty text."""
+    """The message for a path with a broken link in it; empty for any other."""
     for part in (Path(path), *Path(path).parents):
         if part.is_symlink() and not part.exists():
             to = part.readlink()

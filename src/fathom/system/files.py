@@ -31,7 +31,7 @@ def is_stdout(path: Path) -> bool:
 
 
 def file_to_write(path: Path) -> Path:
-    """The file that a write to `path` makes or replaces: links are followed, also to nothing.
+    """The file that a write to `path` creates or replaces; links are followed, broken ones too.
 
     Raises UserError where something is there that is no regular file. To replace a device would
     break the machine, and a pipe whoever reads it.
@@ -44,8 +44,8 @@ def file_to_write(path: Path) -> Path:
 
 
 @contextmanager
-def names_itself(path: Path, instead: Path | None = None) -> Iterator[None]:
-    """Let an error of the system name the file: that of a full disk names none, or the source."""
+def with_filename(path: Path, instead: Path | None = None) -> Iterator[None]:
+    """Add the file name to system errors without one, such as a full disk's."""
     try:
         yield
     except OSError as error:
@@ -63,7 +63,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
     UserError for what is no regular file.
     """
     if is_stdout(path):
-        with tempfile.TemporaryDirectory() as folder, names_itself(path):
+        with tempfile.TemporaryDirectory() as folder, with_filename(path):
             yield (temporary := Path(folder, "output"))
             sys.stdout.flush()
             with temporary.open("rb") as file:
@@ -74,7 +74,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        with names_itself(path, instead=temporary):
+        with with_filename(path, instead=temporary):
             yield temporary
             with temporary.open("rb+") as file:
                 os.fsync(file.fileno())  # before the rename, or a crash could leave an empty file
@@ -85,7 +85,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def locked(folder: Path, seconds: float) -> Iterator[bool]:
-    """Hold the folder's lock, which is waited for; it ends with the process.
+    """Wait for the folder's lock and hold it; the end of the process frees it.
 
     Yields False where the file system has no locks. Raises BlockingIOError if another process still
     has it after `seconds`.

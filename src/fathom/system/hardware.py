@@ -9,10 +9,10 @@ from pathlib import Path
 CPUINFO = Path("/proc/cpuinfo")
 
 CORE = ("cpu family", "model", "stepping", "CPU implementer", "CPU part")
-"""Fields of /proc/cpuinfo that tell processors of one name apart: of x86, then of Arm."""
+"""Fields of /proc/cpuinfo that distinguish processors of one name, on x86 and on Arm."""
 
 VECTORS = ("avx512f", "avx2", "avx", "sve", "asimd")
-"""Vector extensions that libraries choose their arithmetic by, the widest first."""
+"""Vector extensions that select a library's kernels, the widest first."""
 
 
 def cpu_model() -> str:

@@ -18,7 +18,7 @@ def one_line(text: str, limit: int = 500) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """As in '40 seconds', '12 minutes', '2.5 hours', '3.1 days'."""
+    """A duration in words, such as '40 seconds', '12 minutes', '2.5 hours', '3.1 days'."""
     if seconds < 90:
         return f"{seconds:.0f} seconds"
     if seconds < 5400:

@@ -14,9 +14,12 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field, model_validator
 
+from fathom.batch import Batch
 from fathom.datasets import DataError
 from fathom.datasets import fashion_mnist as data
-from fathom.metrics import POSITIVE, SHARE, Row, RunMetric, Score, StepMetric, grad_norm_of, largest
+from fathom.metrics.runs import RunMetric, largest
+from fathom.metrics.scores import Score
+from fathom.metrics.steps import POSITIVE, SHARE, Row, StepMetric, grad_norm_of
 from fathom.models.connections.causal import CausalConnection
 from fathom.models.connections.constraints import Exp
 from fathom.models.connections.schemes import Scheme
@@ -24,7 +27,7 @@ from fathom.models.convnet import SIDE, ConvNet, groups_of
 from fathom.models.recipes import Recipe
 from fathom.settings import Flag, Number, Positive, Registry, Settings
 from fathom.spec import Spec
-from fathom.tasks import Batch, Presentation, Problem, Table, Task, Trained, Untrained
+from fathom.tasks import Presentation, Problem, Table, Task, Trained, Untrained
 
 # Keep the random numbers of shuffles, translations and dropout apart from each other and from
 # those of the initial parameters.

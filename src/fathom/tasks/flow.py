@@ -14,7 +14,9 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from fathom.metrics import POSITIVE, Oracle, Score, StepMetric
+from fathom.batch import Batch
+from fathom.metrics.scores import Oracle, Score
+from fathom.metrics.steps import POSITIVE, StepMetric
 from fathom.models.connections.schemes import Scheme
 from fathom.models.mlp import POINT, VelocityMLP
 from fathom.models.network import Output
@@ -22,7 +24,7 @@ from fathom.models.ops import Array, Ops
 from fathom.models.recipes import Recipe
 from fathom.settings import Positive, Registry, Settings, one_of
 from fathom.spec import Spec
-from fathom.tasks import Batch, Presentation, Samples, Table, Task, Trained
+from fathom.tasks import Presentation, Samples, Table, Task, Trained
 
 # Keeps the batches' random numbers apart from those of the initial parameters.
 STREAM = 0x666C6F77
@@ -136,11 +138,7 @@ def checkerboard() -> Density:
 
 
 DENSITIES: Registry[Callable[[], Density]] = Registry(
-    {
-        "two_moons": two_moons,
-        "eight_gaussians": eight_gaussians,
-        "checkerboard": checkerboard,
-    }
+    {"two_moons": two_moons, "eight_gaussians": eight_gaussians, "checkerboard": checkerboard}
 )
 
 
@@ -411,11 +409,5 @@ PRESENTATION = Presentation(
         ),
         Table("Time", ("seconds",)),
     ),
-    figures=(
-        "loss_comparison",
-        "score",
-        "samples",
-        "distance_by_steps",
-        "drift",
-    ),
+    figures=("loss_comparison", "score", "samples", "distance_by_steps", "drift"),
 )

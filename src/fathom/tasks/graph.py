@@ -13,14 +13,16 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 from pydantic import Field, model_validator
 
-from fathom.metrics import POSITIVE, SHARE, Oracle, Score, StepMetric
+from fathom.batch import Batch
+from fathom.metrics.scores import Oracle, Score
+from fathom.metrics.steps import POSITIVE, SHARE, StepMetric
 from fathom.models.belief_propagation import log_marginals
 from fathom.models.graphnet import GraphNet
 from fathom.models.init import Orthogonal
 from fathom.models.ops import Array
 from fathom.settings import Number, Positive, Registry, Settings
 from fathom.spec import Spec
-from fathom.tasks import Batch, Presentation, Table, Task, Trained, Untrained
+from fathom.tasks import Presentation, Table, Task, Trained, Untrained
 
 # Keep the random numbers of batches, of held-out graphs and of centroids apart from each other and
 # from those of the initial parameters.

@@ -11,11 +11,13 @@ from functools import lru_cache
 import numpy as np
 from pydantic import Field, model_validator
 
-from fathom.metrics import POSITIVE, SHARE, Oracle, Score, StepMetric
+from fathom.batch import Batch
+from fathom.metrics.scores import Oracle, Score
+from fathom.metrics.steps import POSITIVE, SHARE, StepMetric
 from fathom.models.transformer import Transformer, TransformerModel, sizes
 from fathom.settings import Positive, Registry
 from fathom.spec import Spec
-from fathom.tasks import Batch, Presentation, Table, Task, Trained
+from fathom.tasks import Presentation, Table, Task, Trained
 
 # Keep the random numbers of batches and of held-out sequences apart from each other and from those
 # of the initial parameters.

@@ -14,13 +14,16 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field, model_validator
 
+from fathom.batch import Batch
 from fathom.datasets import DataError, shakespeare
-from fathom.metrics import POSITIVE, Oracle, RunMetric, Score, StepMetric, in_bits, last, smallest
+from fathom.metrics.runs import RunMetric, in_bits, last, smallest
+from fathom.metrics.scores import Oracle, Score
+from fathom.metrics.steps import POSITIVE, StepMetric
 from fathom.models.ngrams import bits_per_character
 from fathom.models.transformer import Transformer, TransformerModel, sizes
 from fathom.settings import Folder, Nullable, Positive, Registry
 from fathom.spec import Spec
-from fathom.tasks import Batch, Presentation, Table, Task, Trained, Untrained
+from fathom.tasks import Presentation, Table, Task, Trained, Untrained
 
 # Keeps the batches' random numbers apart from those of the initial parameters.
 STREAM = 0x74657874
@@ -285,10 +288,7 @@ SCORE = Score(
 PRESENTATION = Presentation(
     unit="character",
     sizes=sizes,
-    tables=(
-        Table("Streams", ("stream_similarity_final",)),
-        Table("Time", ("seconds",)),
-    ),
+    tables=(Table("Streams", ("stream_similarity_final",)), Table("Time", ("seconds",))),
     figures=("validation", "final_bits", "similarity", "gates", "trade_off"),
     compared=("validation_bpc",),
 )

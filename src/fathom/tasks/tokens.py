@@ -9,11 +9,13 @@ import math
 
 import numpy as np
 
-from fathom.metrics import POSITIVE, Oracle, Score, StepMetric
+from fathom.batch import Batch
+from fathom.metrics.scores import Oracle, Score
+from fathom.metrics.steps import POSITIVE, StepMetric
 from fathom.models.transformer import Transformer, TransformerModel, sizes
 from fathom.settings import Registry
 from fathom.spec import Spec
-from fathom.tasks import Batch, Presentation, Table, Task, Trained, Untrained
+from fathom.tasks import Presentation, Table, Task, Trained, Untrained
 
 # Keeps the batches' random numbers apart from those of the initial parameters.
 STREAM = 0x746F6B656E73

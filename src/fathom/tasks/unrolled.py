@@ -14,13 +14,16 @@ from typing import Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from fathom.metrics import POSITIVE, SHARE, RunMetric, Score, StepMetric, first, grad_norm_of, last
+from fathom.batch import Batch
+from fathom.metrics.runs import RunMetric, first, last
+from fathom.metrics.scores import Score
+from fathom.metrics.steps import POSITIVE, SHARE, StepMetric, grad_norm_of
 from fathom.models.connections.schemes import Scheme
 from fathom.models.recipes import Recipe
 from fathom.models.unrolled import Sizes, Unrolled
 from fathom.settings import Positive, Registry, Settings
 from fathom.spec import Spec
-from fathom.tasks import Batch, Presentation, Table, Task, Trained
+from fathom.tasks import Presentation, Table, Task, Trained
 
 # Keeps the sequences' random numbers apart from those of the initial parameters.
 STREAM = 0x756E726F6C6C6564

@@ -35,21 +35,13 @@ from fathom.analysis.claims.evidence import (
     NotMeasured,
     combine_verdicts,
 )
-from fathom.analysis.established import ROUNDING, SMALLEST, share_of_chance
+from fathom.analysis.established import FLOAT32_TOLERANCE, SMALLEST_EFFECT, share_of_chance
 from fathom.analysis.estimate import LOG10, estimate_difference, estimate_mean
 from fathom.analysis.platforms import DEVICES, FRAMEWORKS, device_of
-from fathom.analysis.tables import (
-    CELL,
-    MIN_SEEDS,
-    differences,
-    is_ratio,
-    log10,
-    select,
-    t_interval,
-    to_scale,
-)
+from fathom.analysis.statistics import MIN_SEEDS, differences, is_ratio, log10, t_interval, to_scale
+from fathom.analysis.tables import CELL, select
 from fathom.config import BACKENDS
-from fathom.metrics import tail_mean
+from fathom.metrics.runs import tail_mean
 from fathom.settings import Flag, join_values, one_of
 
 
@@ -162,7 +154,7 @@ class Difference(Estimator):
         case = case(found, verdict, margin, seeds=found.n)
         if self.spread or self.band.margin(0.0) < 0:  # equal sides are what is claimed
             return case
-        if (one[self.metric] - two[self.metric]).abs().max() < ROUNDING:
+        if (one[self.metric] - two[self.metric]).abs().max() < FLOAT32_TOLERANCE:
             verdict = NOT_REPRODUCED if found.n >= self.seeds else NOT_MEASURED
             return replace(case, verdict=verdict, small=True, of_chance=0.0)
         return unless_small(case, two["value"], self.studies[0], evidence) if is_score else case
@@ -246,7 +238,9 @@ class Agreement(Estimator):
     def _all_studies(self, evidence: Evidence, runs: pd.DataFrame) -> pd.DataFrame:
         """The runs of all studies. Raises NotMeasured if one lacks a cell."""
         of_each = (replace(evidence, cells=runs[runs["study"] == name]) for name in self.studies)
-        return pd.concat([untestable.each_once(self.find(each, SCORE)) for each in of_each])
+        return pd.concat(
+            [untestable.drop_duplicate_cells(self.find(each, SCORE)) for each in of_each]
+        )
 
     def _on_two(
         self, evidence: Evidence, study: str, depth: int, variant: str, platform: str,
@@ -282,13 +276,17 @@ def unless_small(case: Case, against: pd.Series, study: str, evidence: Evidence)
     mean, by = (10**mean, "ratio") if case.estimate.unit == LOG10 else (mean, "difference")
     share = share_of_chance(case.estimate.mean, mean, score, chance, by)
     case = replace(case, of_chance=share)
-    if case.verdict not in (REPRODUCED, CONTRADICTED) or case.counted or not abs(share) < SMALLEST:
+    if (
+        case.verdict not in (REPRODUCED, CONTRADICTED)
+        or case.counted
+        or not abs(share) < SMALLEST_EFFECT
+    ):
         return case
     verdict = NOT_REPRODUCED if case.seeds >= MIN_SEEDS else NOT_MEASURED
     return replace(case, verdict=verdict, small=True)
 
 
 def loss_at(steps: pd.DataFrame, step: int) -> pd.Series:
-    """By seed, the mean loss over the tenth of the steps that ends at a step."""
+    """The mean loss by seed, over the tenth of the steps that ends at a step."""
     upto = steps[steps["step"] <= step].sort_values("step")
     return upto.groupby("seed")["loss"].apply(lambda loss: tail_mean(loss.to_numpy()))

@@ -1,4 +1,4 @@
-"""What every estimator shares: its settings, and how an estimate is held against its band.
+"""The base of all estimators: settings, and the comparison of an estimate with its band.
 
 An estimator is a kind of test that `report/published.yaml` names with its settings. Each makes
 estimates from the runs of one platform and holds them against its band, from `low` to `high`:
@@ -40,34 +40,21 @@ from fathom.analysis.claims.evidence import (
     NotMeasured,
     combine_verdicts,
 )
-from fathom.analysis.estimate import (
-    Band,
-    Estimate,
-)
-from fathom.analysis.tables import (
-    MIN_SEEDS,
-    select,
-)
+from fathom.analysis.estimate import Band, Estimate
+from fathom.analysis.statistics import MIN_SEEDS
+from fathom.analysis.tables import select
 from fathom.models.recipes import RECIPES
-from fathom.settings import (
-    Flag,
-    Positive,
-    Settings,
-    join_values,
-    one_of,
-    short_repr,
-    unknown,
-)
+from fathom.settings import Flag, Positive, Settings, join_values, one_of, short_repr, unknown
 
 OVER_SEEDS, OVER_RUNS, NO_INTERVAL = "interval over seeds", "interval over runs", "no interval"
 RUNS, STEPS = "count of runs", "count of steps"
-"""What a verdict may rest on."""
+"""Kinds of evidence for a verdict."""
 
 SCORE, NOT_SCORED = "score", "not scored"
 """The metric that stands for the score of the study, and the outcome of a run that has none."""
 
 LEFT = "left"
-"""The metric that is the share of the way from chance to a perfect score that is left to go."""
+"""The metric for the remaining share of the distance from chance to a perfect score."""
 
 LEARNED, LOST = "learned", "diverged"
 """Outcomes of runs."""
@@ -131,7 +118,7 @@ class Case:
     estimate: Estimate
     verdict: str
     margin: float
-    """How far the mean lies outside the band, as it was judged."""
+    """The distance of the mean from the band, on the scale of the comparison."""
     variant: str
     depth: int
     seeds: int
@@ -149,7 +136,7 @@ class Estimator(Settings):
     """A kind of test with its settings; `kind` is its name in published.yaml."""
 
     rests_on: ClassVar[str] = OVER_SEEDS
-    """What its verdicts rest on, unless a judgement says otherwise."""
+    """The default evidence of its verdicts; a judgement may name another."""
 
     studies: Annotated[list[str], Field(min_length=1, max_length=1)] = Field(
         description="where its cells are: each study is looked at by itself"
@@ -268,7 +255,7 @@ class Estimator(Settings):
 
 
 def about(case: Case) -> dict[str, Any]:
-    """What a case is about, as a judgement has it."""
+    """The fields of a judgement that identify a case."""
     what = case.estimate.what
     return {
         "variant": case.variant,

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from fathom.analysis.platforms import Platform, device_of
-from fathom.analysis.tables import CELL, GROUP, MIN_SEEDS, select
+from fathom.analysis.statistics import MIN_SEEDS
+from fathom.analysis.tables import CELL, GROUP, select
 from fathom.config import Config
-from fathom.metrics import Score
+from fathom.metrics.scores import Score
 
 REPRODUCED, NOT_REPRODUCED = "reproduced", "not reproduced"
 CONTRADICTED, NOT_MEASURED = "contradicted", "not measured"
@@ -24,7 +25,7 @@ ONE_RUN, INERT, IDENTITY = "one run", "inert", "identity"
 
 
 def combine_verdicts(verdicts: Iterable[str]) -> str:
-    """The verdict of several tests together: all must hold, and one that does not is enough."""
+    """The verdict of several tests: all must hold; one failure decides."""
     found = set(verdicts)
     order = (CONTRADICTED, NOT_REPRODUCED, NOT_MEASURED, REPRODUCED)
     return next((verdict for verdict in order if verdict in found), NOT_MEASURED)
@@ -39,7 +40,7 @@ class Judgement:
 
     verdict: str
     undecided: bool = False
-    """Whether nothing is established because intervals reach across: more seeds may decide it."""
+    """Whether intervals cross the band, so that more seeds may decide it."""
     variant: str = ""
     against: str = ""
     """The other variant, study or platform of a comparison."""
@@ -84,13 +85,13 @@ class Evidence:
     """The runs that count, on one platform."""
 
     cells: pd.DataFrame
-    """A row per run, as in cells.csv, with the column `untestable.SAME_AS`."""
+    """Rows of cells.csv, one per run, with the column `untestable.SAME_AS`."""
     steps: pd.DataFrame
-    """A row per step of these runs, as in steps.csv.gz."""
+    """Rows of steps.csv.gz, one per step of these runs."""
     everywhere: pd.DataFrame
-    """A row per run on any platform."""
+    """Rows of cells.csv for runs on any platform."""
     scores: Mapping[str, Score]
-    """By study, the score that it is judged by."""
+    """The score of each study."""
     config: Config
 
     def without(self, studies: Collection[str], below: float) -> Evidence:
@@ -112,7 +113,7 @@ class Evidence:
         return replace(self, cells=cells, steps=steps)
 
     def on_others(self, runs: pd.DataFrame) -> Iterator[tuple[Platform, pd.DataFrame]]:
-        """For every backend or machine but that of `runs`, all of its runs."""
+        """(platform, its runs) for every backend or machine other than that of `runs`."""
         here = runs[["backend", "machine"]].iloc[0]
         others = self.everywhere.drop(self.cells.index)
         for name, found in others.groupby("platform", sort=False):

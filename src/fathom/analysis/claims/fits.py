@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
-from scipy.special import stdtrit  # of scipy.stats what few tests need is loaded where it is
+from scipy.special import stdtrit  # scipy.stats is loaded where few tests need it
 
 from fathom.analysis.claims import untestable
 from fathom.analysis.claims.estimator import (
@@ -28,7 +28,8 @@ from fathom.analysis.claims.evidence import (
     NotMeasured,
 )
 from fathom.analysis.estimate import Estimate
-from fathom.analysis.tables import CONFIDENCE, select
+from fathom.analysis.statistics import CONFIDENCE
+from fathom.analysis.tables import select
 from fathom.settings import join_values
 
 
@@ -91,7 +92,9 @@ class Correlation(Estimator):
 
     def judge(self, evidence: Evidence) -> Judgement:
         runs = [self.find(evidence, name) for name in self.metric]
-        runs = untestable.each_once(runs[0].loc[runs[0].index.intersection(runs[1].index)])
+        runs = untestable.drop_duplicate_cells(
+            runs[0].loc[runs[0].index.intersection(runs[1].index)]
+        )
         one, other = (runs[name] for name in self.metric)
         # Fisher's interval takes four points.
         if len(runs) < 4 or min(one.nunique(), other.nunique()) == 1:

@@ -41,7 +41,8 @@ from fathom.analysis.claims.evidence import (
     NotMeasured,
 )
 from fathom.analysis.estimate import LOG10, Band, Estimate, estimate_mean, predict_one_more
-from fathom.analysis.tables import CELL, log10
+from fathom.analysis.statistics import log10
+from fathom.analysis.tables import CELL
 from fathom.settings import one_of, unknown
 
 LEAST_LEFT = 1e-9
@@ -72,14 +73,16 @@ class Level(Estimator):
         return self.metric == [LEFT] or self.over is not None
 
     def measure(self, evidence: Evidence, runs: pd.DataFrame) -> pd.Series:
-        """For each run the value that is held against the band; NaN where it has none."""
+        """The value of each run to compare with the band; NaN where it has none."""
         if self.metric == [LEFT]:
             return log10(share_left(evidence, runs).clip(lower=LEAST_LEFT))
         found = runs[self.metric].bfill(axis=1).iloc[:, 0]
         return log10(found / runs[self.over]) if self.over else found
 
     def judge(self, evidence: Evidence) -> Judgement:
-        runs = untestable.each_once(self.find(evidence, LEFT if self.metric == [LEFT] else ""))
+        runs = untestable.drop_duplicate_cells(
+            self.find(evidence, LEFT if self.metric == [LEFT] else "")
+        )
         value = partial(self.measure, evidence)
         runs = runs.assign(value=value)
         sd = evidence.seed_sd(self.studies, self.named_variants, value)
@@ -116,7 +119,7 @@ class Level(Estimator):
 
 
 def share_left(evidence: Evidence, runs: pd.DataFrame) -> pd.Series:
-    """For each run the share of the way from chance to a perfect score that is left to go."""
+    """The remaining share of the distance from chance to a perfect score, by run."""
     perfect = runs["study"].map({name: score.perfect for name, score in evidence.scores.items()})
     return (pd.to_numeric(runs[SCORE]) - perfect) / (runs["score_chance"] - perfect)
 
@@ -168,10 +171,10 @@ class Count(Estimator):
             of = rises if self.over_steps == "rises" else moves
             found = rows.sort_values("step").groupby([*CELL, "seed"])[self.metric].apply(of)
             return found.rename("value").reset_index()
-        if self.metric == "first_nonfinite_step":  # no number: it never came to that
-            runs = untestable.each_once(self.find(evidence))
+        if self.metric == "first_nonfinite_step":  # not a number: the event never occurred
+            runs = untestable.drop_duplicate_cells(self.find(evidence))
             return runs.assign(value=runs[self.metric].fillna(math.inf))
-        runs = untestable.each_once(self.find(evidence, self.metric))
+        runs = untestable.drop_duplicate_cells(self.find(evidence, self.metric))
         if self.metric == LEFT:
             left = share_left(evidence, runs).where(runs["outcome"] == LEARNED, 1.0)
             return runs.assign(value=left)
@@ -215,7 +218,7 @@ class Count(Estimator):
 
 
 def rises(values: pd.Series) -> float:
-    """How often a metric is above the step before; NaN if it never is, and is not finite."""
+    """Number of steps at which a metric rises; NaN if it never rises and is not finite."""
     finite = values.replace([np.inf, -np.inf], np.nan)
     found = int((finite.diff() > 0).sum())
     return found if found or finite.notna().all() else math.nan

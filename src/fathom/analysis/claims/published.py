@@ -22,7 +22,7 @@ from fathom.analysis.claims.levels import Count, Level
 from fathom.analysis.claims.questions import AnyQuestion, Headline, OfClaim
 from fathom.analysis.platforms import DEVICES
 from fathom.config import BACKENDS, Config, Optimizer, read_yaml
-from fathom.metrics import STEP_METRICS
+from fathom.metrics.steps import STEP_METRICS
 from fathom.models.connections.schemes import SCHEMES
 from fathom.settings import ConfigError, OneLine, Settings, one_of, short_repr, unknown, validate
 
@@ -73,7 +73,7 @@ ANY: Literal["any"] = "any"
 
 
 class Entry(Settings):
-    """Whatever is from a source."""
+    """An entry with a source."""
 
     source: str
 
@@ -105,7 +105,7 @@ class Bound(Settings):
     above: float = -math.inf
     below: float = math.inf
     at: Annotated[list[float], Field(default_factory=list)]
-    """Single values as printed: what rounds to one of them is one of them."""
+    """Single values as printed: a value counts if it rounds to one of them."""
 
     @model_validator(mode="after")
     def _bounds_something(self) -> Bound:
@@ -136,7 +136,7 @@ def rounding(printed: float) -> float:
 
 
 class Threshold(Entry):
-    """What a source calls a good and a bad value of a metric."""
+    """A source's ranges of good and bad values of a metric."""
 
     studies: list[str]
     metric: AveragedMetric
@@ -187,7 +187,7 @@ class Claim(Entry):
 
 
 class Note(Entry):
-    """What a reader of a source must know, in our words: a contradiction, a convention, context."""
+    """A note to readers of a source: a contradiction, a convention, context."""
 
     statement: OneLine
 
@@ -201,7 +201,7 @@ class Published(Settings):
     thresholds: Annotated[list[Threshold], Field(default_factory=list)]
     claims: list[Claim]
     questions: Annotated[list[AnyQuestion], Field(default_factory=list)]
-    """What the first screen answers, in this order."""
+    """Questions of the first screen, in order."""
     headline: Headline | None = None
 
     @model_validator(mode="after")
@@ -227,7 +227,7 @@ class Published(Settings):
 
 
 def load_published(file: Path, config: Config) -> Published:
-    """What of report/published.yaml the config's studies touch.
+    """The entries of report/published.yaml about the config's studies.
 
     The whole file is checked. It may speak of every variant that the config's studies have, and of
     every named connection; and of any variant of a study that the config does not have. Raises
@@ -241,7 +241,7 @@ def load_published(file: Path, config: Config) -> Published:
 
 
 def _touched(published: Published, studies: set[str]) -> Published:
-    """The entries that name one of these studies, and what else there is from their sources."""
+    """The entries that name one of these studies, and all other entries of their sources."""
     entries = (*published.values, *published.thresholds, *published.claims)
     gone = {entry.source for entry in entries}
     gone -= {entry.source for entry in entries if entry.named_studies & studies}
@@ -259,7 +259,7 @@ def _touched(published: Published, studies: set[str]) -> Published:
 
 
 def _misnamed(published: Published, config: Config) -> Iterator[str]:
-    """A line for every source or variant that there is not, and every id that is there twice."""
+    """Lines, one per unknown source, unknown variant and duplicate id."""
     networks = (tasks.load(name).Network for name in tasks.TASKS)
     labels = (study.labels for study in config.studies.values())
     variants = {*SCHEMES, *config.connections}.union(*(n.names for n in networks), *labels)

@@ -14,14 +14,14 @@ from fathom.settings import OneLine, Settings, unknown
 
 
 class Question(Settings):
-    """What people ask, and what is answered to each outcome."""
+    """Questions of readers, with an answer to each outcome."""
 
     outcomes: ClassVar[tuple[str, ...]]
-    """What there is to answer; an outcome without an answer of its own is told by this name."""
+    """The possible outcomes; one without an answer of its own is printed by this name."""
 
     question: OneLine
     answers: Annotated[dict[str, OneLine], Field(default_factory=dict)]
-    """By outcome, in a few words."""
+    """Answers of a few words, by outcome."""
 
     @model_validator(mode="after")
     def _answers_what_may_come_out(self) -> Question:
@@ -37,12 +37,12 @@ class Question(Settings):
 
     @property
     def parts(self) -> Iterable[str]:
-        """What it has an outcome of its own for; without any it has one alone."""
+        """Parts with an outcome each; empty if it has a single outcome."""
         return ()
 
 
 class OfClaim(Question):
-    """What became of a claim."""
+    """A question about the verdict of a claim."""
 
     outcomes = (REPRODUCED, NOT_REPRODUCED, CONTRADICTED)
     kind: Literal["claim"]
@@ -72,7 +72,7 @@ class Contrasts(Settings):
 
     study: str
     pairs: Annotated[list[tuple[str, str]], Field(min_length=1)] | None = None
-    """Those that are asked; or all of a contrast:"""
+    """Pairs [variant, against]; or, instead, all pairs of a contrast:"""
     contrast: OneLine | None = None
     """The question that effects.csv has of it."""
     depth: int | None = None
@@ -85,16 +85,16 @@ class Contrasts(Settings):
 
 
 class Effects(Question, Contrasts):
-    """What contrasts of a study show of its score."""
+    """A question about the contrasts of a study's score."""
 
     outcomes = ("better", "worse", "no difference", "untold", "turns", "none better", "mixed")
     kind: Literal["effects"]
 
 
 class Each(Question):
-    """What contrasts show of the score in each of two studies, by the word for it.
+    """A question about a score's contrasts in two studies, by the word for each.
 
-    The answers are of one or two words: both stand beside each other where they differ.
+    Answers have one or two words: where the outcomes differ, both are printed.
     """
 
     outcomes = Effects.outcomes
@@ -143,13 +143,13 @@ class Deciding(Settings):
 
 
 class Headline(Settings):
-    """What stands above all questions."""
+    """The heading above all questions."""
 
     title: Deciding
     asks: OneLine
     answer: Annotated[list[Deciding], Field(min_length=1, max_length=2)]
     """A sentence each."""
     tested: OneLine
-    """What was tested, and what was not."""
+    """The tested and the untested part."""
     words: Annotated[dict[OneLine, OneLine], Field(default_factory=dict)]
-    """What the words of the questions mean."""
+    """Definitions of the words in questions."""

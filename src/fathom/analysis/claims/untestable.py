@@ -20,16 +20,16 @@ SAME_AS = "same_as"
 """A column of cells: the first variant whose run is the same as this one."""
 
 PLACE = ["study", "depth", "seed", "platform"]
-"""Where two variants may have run the same."""
+"""Columns with equal values where two variants may have the same run."""
 
 COPIES = 0.05
 """Streams that differ by less, of the largest entry, are copies."""
 
 ROWS_OF_ONE = 0.004
-"""Of log10: a composite's row sums that are nearer to one than this, a hundredth, are one."""
+"""Tolerance in log10, one per cent: a composite with row sums this close to one is stochastic."""
 
 SAME_SIZE = 0.3
-"""Of log10: a composite that changes the size of a signal by less, a factor of two, keeps it."""
+"""Tolerance in log10, a factor of two: a composite below it keeps the size of a signal."""
 
 GATES = ("gate_first_final", "gate_mean_final", "gate_largest_final")
 SINKHORN_ERRORS = ("base_row_error_final", "base_column_error_final")
@@ -51,8 +51,8 @@ def first_of_same(cells: pd.DataFrame, steps: pd.DataFrame) -> pd.Series:
     return pd.Series([same.get(run, run[-1]) for run in runs], cells.index, dtype=object)
 
 
-def each_once(runs: pd.DataFrame) -> pd.DataFrame:
-    """The runs without cells of which every run is also that of an earlier variant."""
+def drop_duplicate_cells(runs: pd.DataFrame) -> pd.DataFrame:
+    """Runs without cells that repeat an earlier variant."""
     again = runs.duplicated([*PLACE, SAME_AS])
     if not again.any():
         return runs
@@ -96,7 +96,7 @@ def _keeps_size(runs: pd.DataFrame) -> bool:
 def cannot_move(
     cells: pd.DataFrame, metrics: Iterable[str], *, of_mixing: bool = False
 ) -> pd.Series:
-    """Of which runs one of the metrics is a gate or a Sinkhorn error that has nothing to act on.
+    """Whether, for each run, one of the metrics is a gate or a Sinkhorn error without effect.
 
     So it is where H_res, before the gate, is the identity to the last bit. `of_mixing`: whether
     any metric is looked at for what H_res does to it.

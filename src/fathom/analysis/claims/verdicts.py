@@ -31,14 +31,12 @@ from fathom.analysis.claims.evidence import (
 )
 from fathom.analysis.claims.published import ANY, Claim, Published, Threshold, Value, rounding
 from fathom.analysis.platforms import DEVICES, Platform
+from fathom.analysis.statistics import CONFIDENCE, MIN_SEEDS, mean_with_ci
 from fathom.analysis.tables import (
     CELL,
-    CONFIDENCE,
     GROUP,
-    MIN_SEEDS,
     TIMES,
     counted,
-    mean_with_ci,
     read_steps,
     read_with_times,
     save_tables,
@@ -71,12 +69,12 @@ JUDGED = [field.name for field in fields(Judgement)]
 def claims_table(
     config: Config, cells: pd.DataFrame, steps: pd.DataFrame, published: Published
 ) -> pd.DataFrame:
-    """A row per claim, test and platform, with the fields of its Judgement.
+    """The table of tests: a row per claim, test and platform, with the fields of its Judgement.
 
     A claim with a control has each test a second time, made in that study (column `control`).
     `rests_on` says what the verdict rests on; `confidence` is that of its interval, if it has one.
     """
-    valid = counted(cells).copy()  # of whose blocks every test takes rows: one for each type
+    valid = counted(cells).copy()  # every test takes rows of its blocks: one for each type
     valid[untestable.SAME_AS] = untestable.first_of_same(valid, steps)
     scores = scores_of(config)
     evidence = {
@@ -106,11 +104,7 @@ def claims_table(
 
 
 def _test_rows(
-    config: Config,
-    claim: Claim,
-    test: Estimator,
-    evidence: Mapping[str, Evidence],
-    homes: set[str],
+    config: Config, claim: Claim, test: Estimator, evidence: Mapping[str, Evidence], homes: set[str]
 ) -> Iterator[dict[str, Any]]:
     """The rows of one test, a row for each platform on which it was made.
 
@@ -186,7 +180,7 @@ def too_small(claim: Claim, test: Estimator, study: Study) -> str:
 
 
 def _basis(test: Estimator, found: Judgement) -> dict[str, Any]:
-    """What a verdict rests on, and the confidence of its interval."""
+    """The evidence of a verdict, and the confidence of its interval."""
     if found.verdict == NOT_MEASURED:
         return {"rests_on": None, "confidence": math.nan}
     rests_on = found.rests_on or test.rests_on
@@ -197,7 +191,7 @@ def _basis(test: Estimator, found: Judgement) -> dict[str, Any]:
 
 
 def verdicts_table(claims: pd.DataFrame) -> pd.DataFrame:
-    """A row per claim: the verdict of the rows that decide it, and what limits it.
+    """The table of claims: each with the verdict of its deciding rows and its limits.
 
     Contradicted if one of them is, else not reproduced if one of them is, else reproduced if all
     could be made, else not measured. `undecided`: more seeds may decide it. `other_scale`: a study
@@ -246,7 +240,7 @@ def _verdict_row(tests: pd.DataFrame) -> dict[str, Any]:
 
 
 def _scale_of(claim: Claim, test: Estimator, studies: Sequence[Study]) -> str:
-    """How the studies of a test differ from the published scale; empty if none does.
+    """The differences of a test's studies from the published scale; empty if there are none.
 
     They are compared at the depths that the test looks at.
     """
@@ -262,7 +256,7 @@ def _scale_of(claim: Claim, test: Estimator, studies: Sequence[Study]) -> str:
 
 
 def published_table(config: Config, summary: pd.DataFrame, published: Published) -> pd.DataFrame:
-    """A row per published value and platform that measured its cell, with our mean and half-width.
+    """The table of published values: a row per platform with the cell, with our mean and interval.
 
     A published range is from `published` to `published_high`, which is the same for one number.
     `scale` says how our study differs from the published one; it is empty where they agree.
@@ -326,7 +320,7 @@ GOOD, BETWEEN, BAD = "good", "between", "bad"
 
 
 def thresholds_table(cells: pd.DataFrame, published: Published) -> pd.DataFrame:
-    """A row per threshold and group of seeds that has its metric, with what the source calls it.
+    """The table of thresholds: a row per group of seeds with the metric, with the source's grade.
 
     `grade` is that of the mean over seeds; `good` and `bad` are how many of the `n` runs are so.
     What cannot move in a run is not graded.
@@ -383,7 +377,7 @@ def _sizes(study: Study, variant: str, depths: Sequence[int]) -> dict[str, list[
 
 
 def _scale(published: dict[str, Any], study: Study, variant: str, depths: Sequence[int]) -> str:
-    """How our scale differs, as in 'width 32 for 256, steps 100 for 800'; empty if it does not.
+    """The differences of our scale, such as 'width 32 for 256, steps 100 for 800'; may be empty.
 
     A setting may be one number or one for each depth; it is compared at the given depths.
     """

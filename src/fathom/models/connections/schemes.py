@@ -97,11 +97,7 @@ _DEEPSEEK = {
     "H_res": "kernel_sinkhorn",
 }
 _HUNYUAN = {"kind": "dynamic", "alpha": 0.01, "phi": 0.006, "eps": 1e-5}
-_HUNYUAN_READ = {
-    "kind": "sigmoid",
-    "added": _EPSILON,
-    "start": {"on": "share", "off": "share"},
-}
+_HUNYUAN_READ = {"kind": "sigmoid", "added": _EPSILON, "start": {"on": "share", "off": "share"}}
 _GATED = {
     "open": "stream_embedding",
     "post": "softmax",
@@ -264,10 +260,7 @@ ABOUT: Registry[About] = Registry(
         "hc_paper_static": About(_HC_SOURCE, _EQUAL),
         "hc_paper": About(_HC_SOURCE, f"{_EQUAL}; A = α·tanh(φ x̄_s) + b"),
         "mhc_paper": About("mHC, arXiv 2512.24880", f"{_SIGMOID}Sinkhorn(exp(A)){_OF_X}"),
-        "mhc_kernels": About(
-            "DeepSeek's kernels (TileKernels)",
-            _KERNELS,
-        ),
+        "mhc_kernels": About("DeepSeek's kernels (TileKernels)", _KERNELS),
         "mhc_identity": About("iHC, arXiv 2607.28611", f"{_SIGMOID}I{_OF_X}"),
         "mhc_uniform": About("a control of ours", f"{_SIGMOID}1/S everywhere{_OF_X}"),
         "mhc_lite": About(
@@ -289,8 +282,7 @@ ABOUT: Registry[About] = Registry(
             "the hyper-parameter study", f"{_SOFTMAX}(1 − g) I + g Sinkhorn(exp(A/τ))"
         ),
         "mhc_gated_dynamic": About(
-            "the hyper-parameter study",
-            f"{_SOFTMAX}(1 − g) I + g Sinkhorn(exp(A/τ)); A = φ x̄ + b",
+            "the hyper-parameter study", f"{_SOFTMAX}(1 − g) I + g Sinkhorn(exp(A/τ)); A = φ x̄ + b"
         ),
         "mhc_scaled": About(
             "LSS, on stream collapse", f"{_SIGMOID}Sinkhorn(exp(A)){_OF_X}; x_s = c_s ∘ x at first"

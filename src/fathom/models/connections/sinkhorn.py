@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 Side = Literal["rows", "columns"]
 
-SMALLEST = 1e-30
+MIN_ENTRY = 1e-30
 """Smaller entries are raised to this: the scale of a row of zeros would overflow float32."""
 
 TO_LAST, TO_FIRST = (1, 2, 0), (2, 0, 1)
 """Axes that move the index of the matrix to the end, and back."""
 
 LARGEST = 16.0
-"""Sums of at most exp(16) and entries of at least SMALLEST overflow no float32."""
+"""Sums of at most exp(16) and entries of at least MIN_ENTRY overflow no float32."""
 
 
 class Start:
@@ -112,7 +112,7 @@ class Passes(CustomVJP):
     def begin(self, ops: Ops, Z: Array) -> tuple[Array, Array]:
         """(What `start` makes of Z, K), both [S, S, N]."""
         started = self.start.values(ops, ops.contiguous(ops.transpose(Z, TO_LAST)))
-        return started, self.by_first_side(ops, ops.maximum(started, SMALLEST))
+        return started, self.by_first_side(ops, ops.maximum(started, MIN_ENTRY))
 
     def end(self, ops: Ops, K: Array, last: Array, other: Array) -> Array:
         """The normalised matrices [N, S, S], from K and the scales of both sides."""

@@ -47,7 +47,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any
 
 from fathom import tasks
-from fathom.metrics import CLOCKS
+from fathom.metrics.steps import CLOCKS
 from fathom.models.connections.schemes import settings_of
 from fathom.report.figures import style
 from fathom.settings import ConfigError, Registry, Settings, unknown
@@ -72,7 +72,7 @@ READS = {
     "times": "the same with the columns of times_summary.csv",
     "effects": "effects.csv, the same rows",
     "effective_depth": "effective_depth.csv, the same rows",
-    "score": "the study's score (`fathom.metrics.Score`)",
+    "score": "the study's score (`fathom.metrics.scores.Score`)",
     "mixing": "learned mixing over depth by variant (`fathom.report.mixing.Mixing`)",
     "samples": "what networks generate, by run (`fathom.report.samples.GeneratedSamples`)",
     "variance": "variance.csv",
@@ -85,7 +85,7 @@ READS = {
     "explained": "networks before their first step (`fathom.report.explained.Explained`)",
     "rows": "the metrics of every step of one run, with its variant, depth, seed and chance level",
 }
-"""What a figure can read, by the name of its parameter."""
+"""Inputs of figures, by name of the parameter."""
 
 FORMATS: dict[str, dict[str, None]] = {
     "svg": {"Date": None, "Creator": None},
@@ -107,7 +107,7 @@ class Declaration:
     """A figure, and what others need to know of it."""
 
     name: str
-    """Of its file, without ending."""
+    """Its file name without suffix."""
     reads: tuple[str, ...]
     """Names from READS."""
     caption: str
@@ -116,15 +116,15 @@ class Declaration:
     module: str
     """The module with the code of the figure."""
     question: str = ""
-    """What it answers: the first line of its title."""
+    """Its question: the first line of its title."""
     needs: type[Settings] | UnionType = Settings
     """A kind of connection, or a component of one, without which there is nothing to draw."""
     depths: int = 1
-    """So many depths, with fewer of which it would show points without a course."""
+    """Minimum number of depths; fewer would show no curve."""
     points: int = 1
-    """So many points, each a variant at a depth, with fewer of which it would compare nothing."""
+    """Minimum number of points (variant × depth); fewer would compare nothing."""
     schemes: int = 1
-    """So many different connections at one depth, or the study is of something else."""
+    """Minimum number of different connections at one depth."""
     everywhere: bool = False
     """Whether every study has it."""
 
@@ -295,7 +295,7 @@ def _judge(
 def _count_schemes(
     depth: int, points: Iterable[tuple[str, int]], schemes: Mapping[str, Scheme]
 ) -> int:
-    """How many different connections there are at a depth."""
+    """Number of different connections at a depth."""
     found: list[Scheme] = []
     for scheme in (schemes[variant] for variant, at in points if at == depth):
         if scheme not in found:
@@ -304,7 +304,7 @@ def _count_schemes(
 
 
 def _why_nothing(declared: Declaration, depths: int, points: int) -> str:
-    """Why a figure would show nothing of so many depths and points; empty if it would."""
+    """The reason that a figure would be empty for these depths and points; else empty."""
     if depths < declared.depths:
         return "there is one depth" if depths == 1 else f"there are {depths} depths"
     if points < declared.points:
@@ -313,7 +313,7 @@ def _why_nothing(declared: Declaration, depths: int, points: int) -> str:
 
 
 def _named(config: Config, study: str, variants: int) -> Iterator[str]:
-    """The names of the figures that a study of so many variants could have."""
+    """The names of the figures that a study with this number of variants can have."""
     settings = config.studies[study]
     rates = [settings.of(label).optimizer.lr for label in settings.labels]
     schemes = [config.connection(study, label) for label in settings.labels]

@@ -17,23 +17,23 @@ from fathom.report.figures.style import count_layers
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fathom.metrics import Score
+    from fathom.metrics.scores import Score
 
 BESIDE_SCORE = ("stream_similarity_final", "amax_backward_log10_final")
 """Run metrics that are drawn beside the score, of studies whose variants have them."""
 
 NEUTRAL, APART = "#8C8C8C", "black"
-"""Colours of effects that are not established, and of those that are: no variant's."""
+"""Colours of open and of established effects; no variant has them."""
 
 LINEAR = 2
-"""Up to so many percent the axis of effects is linear, and logarithmic beyond."""
+"""Percentage up to which the axis of effects is linear; it is logarithmic beyond."""
 MANY_TICKS = 30
-"""Of a wider axis only powers of ten have names, which would cover each other."""
+"""Percentage on the axis beyond which only powers of ten have labels, which would overlap."""
 TICKS = [side * x for side in (-1, 1) for x in (1, 3, 10, 30, 100)] + [0]
 
 
-BESIDE, BELOW = 60, 40
-"""Letters in a line beside the effects, which leave them room, and in one below."""
+QUESTION_WIDTH, PAIR_WIDTH = 60, 40
+"""Characters per line of a question (beside the effects) and of a pair (below them)."""
 LETTER, SPACE = 0.22, 0.12
 """Inches: the height of a line of letters, and what is between the lines of the figure."""
 
@@ -47,7 +47,7 @@ def effects(effects: pd.DataFrame, score: Score, title: str) -> Figure:
     beside all others of the study. Hollow: the sides differ in several settings.
     """
     from fathom.analysis.effects import HIGHER, LOWER  # it loads SciPy
-    from fathom.analysis.established import SMALLEST
+    from fathom.analysis.established import SMALLEST_EFFECT
 
     rows = effects[effects["metric"] == "score"]
     if rows.empty:
@@ -56,7 +56,7 @@ def effects(effects: pd.DataFrame, score: Score, title: str) -> Figure:
     heights = np.array([SPACE + LETTER * (1 + name.count("\n")) for name, _ in lines])
     page, ((ax,),) = style.grid(1, 1, (style.WIDTH, 1.6 + heights.sum()))
     places = np.cumsum(heights) - heights / 2  # in inches, from above
-    ax.axvspan(-100 * SMALLEST, 100 * SMALLEST, color="0.93", zorder=0)
+    ax.axvspan(-100 * SMALLEST_EFFECT, 100 * SMALLEST_EFFECT, color="0.93", zorder=0)
     ax.axvline(0, color="black", lw=1)
     for y, (_, row) in zip(places, lines, strict=True):
         if row is None:
@@ -80,22 +80,22 @@ def effects(effects: pd.DataFrame, score: Score, title: str) -> Figure:
     ax.xaxis.minorticks_off()
     better = "left" if score.better == "lower" else "right"
     label = f"difference of the {score.label}, % of the distance from chance to perfect"
-    ax.set_xlabel(f"{textwrap.fill(label, BELOW)}\n({better}: the first is better)")
+    ax.set_xlabel(f"{textwrap.fill(label, PAIR_WIDTH)}\n({better}: the first is better)")
     return style.finish(page, title)
 
 
 def _lines(rows: pd.DataFrame, question: str) -> Iterator[tuple[str, dict[str, Any] | None]]:
     """The name of each line of the figure and its effect, none for the question itself."""
-    yield textwrap.fill(style.words(question), BESIDE), None
+    yield textwrap.fill(style.words(question), QUESTION_WIDTH), None
     several = rows["depth"].nunique() > 1
     for row in rows[rows["question"] == question].to_dict("records"):
         name = " − ".join(style.label_of(row[side]) for side in ("variant", "against"))
         whole = f"{name}, {count_layers(row['depth'])}" if several else name
-        yield textwrap.fill(whole, BESIDE), row
+        yield textwrap.fill(whole, QUESTION_WIDTH), row
 
 
 WRAP = {1: 60, 2: 28, 3: 20}
-"""Letters in a line below one of so many panels."""
+"""Characters per line below one of this number of panels."""
 
 
 @figure
@@ -167,7 +167,7 @@ def score_against_rate(
 
 
 MOST_NAMED = 8
-"""Of more variants only those on a frontier are named, and the plain network."""
+"""Maximum number of named variants; beyond it, only the frontier and the plain network."""
 
 FEWEST = 4
 """A study of fewer variants is not read for a frontier."""

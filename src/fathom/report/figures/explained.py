@@ -25,7 +25,7 @@ DIFFERENCES = ("hc_paper", "krom_hc", "mhc_lite", "circulant_mhc", "mhc", "mhc_p
 """From the least mixing to the most."""
 
 COUNTS = (1, 12, 24, 48)
-"""How many matrices are multiplied in the heat maps."""
+"""Number of matrices multiplied in the heat maps."""
 
 SQUARED = float(np.sqrt(np.finfo(np.float32).max))
 """The largest number whose square is a float32."""

@@ -10,7 +10,7 @@ import pandas as pd
 
 from fathom.config import CONTROL_DEPTHS
 
-RUN = ["variant", "depth", "seed"]
+RUN_KEYS = ["variant", "depth", "seed"]
 
 WATCHED = {
     "loss": "loss",
@@ -18,7 +18,7 @@ WATCHED = {
     "grad_norm": "gradient",
     "gain_proxy_log10_max_entry": "H_res",
 }
-"""What a run may stop being finite in, by step metric: of one step, the first is the reason."""
+"""Step metrics that may become non-finite; the first of a step is the reason."""
 
 
 # --- against step -------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ def with_all(steps: pd.DataFrame, metrics: Sequence[str]) -> pd.DataFrame:
     """The rows of the runs that have every one of these metrics, at any step."""
     if not set(metrics) <= set(steps):
         return steps.iloc[:0]
-    has = steps.groupby(RUN)[list(metrics)].transform("count") > 0
+    has = steps.groupby(RUN_KEYS)[list(metrics)].transform("count") > 0
     return steps[has.all(axis=1)]
 
 
@@ -136,7 +136,7 @@ def with_or_failed(steps: pd.DataFrame, metric: str) -> pd.DataFrame:
 
 def last_rows(steps: pd.DataFrame) -> pd.DataFrame:
     """The row of the last step of each run."""
-    return steps.loc[steps.groupby(RUN, sort=False)["step"].idxmax()]
+    return steps.loc[steps.groupby(RUN_KEYS, sort=False)["step"].idxmax()]
 
 
 def coinciding(steps: pd.DataFrame, metrics: Sequence[str]) -> list[list[str]]:
@@ -196,8 +196,8 @@ def runs_of(cells: pd.DataFrame, metric: str, groups: pd.DataFrame) -> pd.DataFr
     return found.merge(groups[["variant", "depth"]].drop_duplicates(), on=["variant", "depth"])
 
 
-ROUNDING = 1e-4
-"""Values that differ by less are the same, but for rounding."""
+SAME_TO_THE_EYE = 1e-4
+"""Relative difference below which values are drawn as equal."""
 
 
 def varies(values: pd.Series) -> bool:
@@ -205,7 +205,7 @@ def varies(values: pd.Series) -> bool:
     finite = pd.to_numeric(values).replace([np.inf, -np.inf], np.nan).dropna()
     if finite.empty:
         return False
-    return bool(finite.max() - finite.min() > ROUNDING * max(1.0, finite.abs().max()))
+    return bool(finite.max() - finite.min() > SAME_TO_THE_EYE * max(1.0, finite.abs().max()))
 
 
 def near(levels: Mapping[str, float], values: pd.Series, least: float = 0) -> dict[str, float]:

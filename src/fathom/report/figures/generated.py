@@ -32,7 +32,7 @@ def samples(samples: list[GeneratedSamples], title: str) -> Figure:
     for ax, drawn in zip(axes[1:], samples, strict=True):
         label = f"{style.label_of(drawn.variant)}, {style.count_layers(drawn.depth)}"
         _points(ax, drawn.samples.generated, label, style.colour_of(drawn.variant), limit)
-    for ax in axes[:: style.BESIDE]:
+    for ax in axes[:: style.PANELS_PER_ROW]:
         ax.set_ylabel("y")
     return style.finish(page, title)
 

@@ -11,18 +11,14 @@ from fathom.report.figures import figure, panels, style
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fathom.metrics import Score
+    from fathom.metrics.scores import Score
 
 ROUNDS = "bayes_accuracy_by_round"
 
 
 @figure
 def depth_and_rounds(
-    summary: pd.DataFrame,
-    cells: pd.DataFrame,
-    profiles: pd.DataFrame,
-    score: Score,
-    title: str,
+    summary: pd.DataFrame, cells: pd.DataFrame, profiles: pd.DataFrame, score: Score, title: str
 ) -> Figure:
     """Does a network of L layers use L rounds of belief propagation? The score against depth.
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from fathom.metrics import Score
+    from fathom.metrics.scores import Score
 
 FACTORS = {
     "recipe_share": ("recipe", "#1A1A1A"),
@@ -25,23 +25,23 @@ FACTORS = {
 }
 """Label and grey by column of the table: colours are of variants."""
 
-BESIDE = 2
-"""Panels in a row: beside each stand the names of its lines."""
+NAMED_PANELS_PER_ROW = 2
+"""Panels per row: the names of its lines stand beside each."""
 
 MOST_SWEEPS = 4
-"""So many panels a first look takes in; figures of the studies show the others."""
+"""Maximum number of panels; figures of the studies show the others."""
 
 MOST_NAMES = 8
-"""So many names fit beside a panel."""
+"""Maximum number of names beside a panel."""
 
 MOST_UPRIGHT = 8
-"""So many depths have room beside each other below a panel."""
+"""Maximum number of upright depth labels below a panel."""
 
-MOST_ASIDE = 0.3
-"""Of the distance between two depths: within it lie the points of one."""
+MAX_JITTER = 0.3
+"""Maximum jitter, as a share of the gap between two depths."""
 
 METRICS = {"loss_final": "final loss", "gain_final": "final log10 gain"}
-"""The published metrics that are drawn, with the labels of their axes, but for the loss's unit."""
+"""Drawn published metrics with their axis labels; the unit of the loss is added."""
 
 
 @figure
@@ -62,7 +62,7 @@ def score_against_depth(
     sweeps = [_over_depth(sweep) for sweep in sweeps]
     if not sweeps:
         return style.placeholder("no study was measured at more than one depth")
-    page, axes = style.panels(len(sweeps), BESIDE, 4.2, above=1.3)
+    page, axes = style.panels(len(sweeps), NAMED_PANELS_PER_ROW, 4.2, above=1.3)
     every = pd.concat(sweeps)
     platforms = list(every["platform"].unique())
     first_of: dict[tuple[object, ...], Axes] = {}
@@ -121,7 +121,7 @@ def _sweep(
     depths, variants = sorted(table["depth"].unique()), list(table["variant"].unique())
     steps = sweep.groupby("depth")["steps"].first()
     groups = [(v, p) for v in variants for p in platforms]
-    apart = min(0.045, MOST_ASIDE / len(groups))
+    apart = min(0.045, MAX_JITTER / len(groups))
     ends = {}
     for (variant, platform), points in table.groupby(["variant", "platform"], sort=False):
         colour, position = style.colour_of(variant), platforms.index(platform)
@@ -202,7 +202,7 @@ def published(published: pd.DataFrame, title: str) -> Figure:
     ]  # fmt: skip
     if not shown:
         return style.placeholder("no published value was repeated")
-    page, axes = style.panels(len(shown), BESIDE, height=2.9, above=1)
+    page, axes = style.panels(len(shown), NAMED_PANELS_PER_ROW, height=2.9, above=1)
     for ax, values in zip(axes, shown, strict=True):
         study, metric = values["study"].iloc[0], values["metric"].iloc[0]
         ax.set_title(textwrap.fill(style.label_of(study), 44), loc="left")

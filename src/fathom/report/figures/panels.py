@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import pandas as pd
 
 from fathom import tasks
-from fathom.metrics import POSITIVE
+from fathom.metrics.steps import POSITIVE
 from fathom.report.figures import frames, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from fathom.metrics import Score
+    from fathom.metrics.scores import Score
 
 SMOOTH = 50
-"""A curve of every step has so many means: single batches differ in difficulty, which hides it."""
+"""Number of means in a curve of every step: the noise of single batches would hide it."""
 
 WIDE = 16
 """Depths of this ratio or more are drawn on a logarithmic axis: else the small ones overlap."""
@@ -93,12 +93,16 @@ def against_step(
         for ax, depth in zip(axes, depths, strict=True)
     ]
     for position, (ax, depth) in enumerate(zip(axes, depths, strict=True)):
-        row = position - position % style.BESIDE  # it shares its axis; its titles are at one height
+        row = (
+            position - position % style.PANELS_PER_ROW
+        )  # it shares its axis; its titles are at one height
         if position > row:
             ax.set_ylabel("")
         elif label:
             ax.set_ylabel(label)
-        ax.set_title(style.count_layers(depth), pad=6 + 24 * max(marks[row : row + style.BESIDE]))
+        ax.set_title(
+            style.count_layers(depth), pad=6 + 24 * max(marks[row : row + style.PANELS_PER_ROW])
+        )
     return style.finish(page, title, style.legend_handles(having["variant"].unique()))
 
 
@@ -128,7 +132,7 @@ def along(profiles: pd.DataFrame, metric: str, title: str, *, exact: str = "") -
         elif (places % 1 == 0).all():
             style.whole_ticks(ax)
         ax.set_xlabel(entry.along)
-        ax.set_ylabel("" if position % style.BESIDE else entry.label)
+        ax.set_ylabel("" if position % style.PANELS_PER_ROW else entry.label)
         ax.set_title(style.count_layers(depth))
     handles = style.legend_handles(own["variant"].unique())
     if exact:
@@ -208,11 +212,11 @@ class Values(NamedTuple):
     """A run metric, or the score, of each group of seeds, and how it is drawn."""
 
     groups: pd.DataFrame
-    """As `frames.groups_of_seeds` makes them."""
+    """Result of `frames.groups_of_seeds`."""
     runs: pd.DataFrame | None
     """Each of them, as `frames.runs_of` makes them: drawn in place of intervals."""
     label: str
-    """Of its axis."""
+    """Label of its axis."""
     levels: dict[str, float]
     """Lines to draw, by name."""
     log: bool
@@ -243,7 +247,7 @@ def values_of(
 
 
 DOT: dict[str, Any] = {"marker": "o", "ms": 6, "alpha": 0.5, "mew": 0, "ls": ""}
-"""How one run is drawn."""
+"""Marker style of a run."""
 
 
 def points(ax: Axes, values: Values, variants: Sequence[str]) -> None:

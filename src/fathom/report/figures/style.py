@@ -53,7 +53,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P")
 LINES = ("-", "--", ":", "-.")
 
 WIDTH = 11.0
-"""Of the figures of a study, in inches: on a page they are equally wide."""
+"""Width of a study's figures, in inches; equal, for a page."""
 
 STYLE = {
     "font.size": 13,
@@ -68,7 +68,7 @@ STYLE = {
 }
 
 GREY, PALE = "#555555", "#B5B5B5"
-"""Of what stands for no variant: legend entries, levels, and what counts for less beside them."""
+"""Colour of everything that is no variant: legend entries, levels, secondary marks."""
 
 
 @contextmanager
@@ -106,7 +106,7 @@ def worded(labels: Mapping[str, str], depth_unit: str) -> Iterator[None]:
 
 
 def label_of(name: str) -> str:
-    """What people read for a variant or a platform; its name where it has no label."""
+    """The display name of a variant or a platform."""
     return words(_LABELS.get().get(name, name))
 
 
@@ -158,12 +158,17 @@ def grid(
         return figure, figure.subplots(rows, columns, sharey=sharey, squeeze=False)
 
 
-BESIDE = 4
-"""So many panels fit beside each other with readable labels."""
+PANELS_PER_ROW = 4
+"""Panels per row at which labels stay readable."""
 
 
 def panels(
-    count: int, beside: int = BESIDE, height: float = 4.4, above: float = 0, *, sharey: bool = False
+    count: int,
+    beside: int = PANELS_PER_ROW,
+    height: float = 4.4,
+    above: float = 0,
+    *,
+    sharey: bool = False,
 ) -> tuple[Figure, list[Axes]]:
     """An empty figure of panels in rows of at most `beside`.
 
@@ -219,13 +224,13 @@ MOST_BANDS = 1
 """More bands on each other mix their colours to one that stands for nothing."""
 
 FEW_PLACES = 16
-"""So many bars fit beside each other along a line."""
+"""Maximum number of error bars side by side along a line."""
 
 MOST_ON_EDGE = 200
 """More points on the edge of a band are closer than a pixel of a panel at half width."""
 
 BESIDE_END = 0.012
-"""How far bars after the end of all lines are apart, as a share of the axis."""
+"""Gap between bars beyond the end of lines, as a share of the axis."""
 
 
 def bands(ax: Axes, course: pd.DataFrame, axis: str) -> None:
@@ -262,7 +267,7 @@ def outline(points: pd.DataFrame, axis: str) -> pd.DataFrame:
 
 
 def shifted(ax: Axes, points: float) -> Transform:
-    """The place of data, so many points further to the right whatever the axis."""
+    """The position of data, shifted right by a number of points on any axis."""
     from matplotlib.transforms import ScaledTranslation
 
     return ax.transData + ScaledTranslation(points / 72, 0, ax.figure.dpi_scale_trans)
@@ -357,7 +362,7 @@ def rows_of_variants(ax: Axes, variants: Sequence[str]) -> None:
 
 
 def aside(position: int, count: int, width: float) -> float:
-    """How far the n-th of `count` things, `width` apart, stands from their middle."""
+    """The offset of the n-th of `count` items from their middle; items are `width` apart."""
     return width * (position - (count - 1) / 2)
 
 
@@ -435,7 +440,7 @@ def legend_handle(label: str, **looks: Any) -> Line2D:  # noqa: ANN401, as Line2
 
 
 def legend_handles(variants: Iterable[str], **looks: Any) -> list[Line2D]:  # noqa: ANN401, likewise
-    """Entries of a legend: every variant in its colour, those that look alike once."""
+    """Legend entries: every variant in its colour, equal ones once."""
     alike = {(label_of(variant), colour_of(variant)): None for variant in variants}
     return [legend_handle(label, color=colour, **looks) for label, colour in alike]
 
@@ -447,7 +452,7 @@ def marker_handles(labels: Iterable[str], **looks: Any) -> list[Line2D]:  # noqa
 
 
 def columns_for(labels: Sequence[str], width: float) -> int:
-    """How many columns of a legend fit into a width in inches; entries run down each column."""
+    """Number of legend columns within a width in inches; entries run down each column."""
     for columns in range(len(labels), 1, -1):
         longest = [max(map(len, column)) for column in np.array_split(labels, columns)]
         if sum(0.75 + 0.11 * letters for letters in longest) <= width:  # a line, and letters

@@ -12,7 +12,7 @@ from fathom.report.figures import figure, frames, panels, style
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fathom.metrics import Score
+    from fathom.metrics.scores import Score
 
 EDGE = 1.4
 """Times the depths at its ends an axis of depths reaches, so that marks fit there."""
@@ -119,7 +119,7 @@ def score_without_block(
         panels.value_axis(ax, {} if chance is None else {"chance": chance}, log=log)
         style.whole_ticks(ax)
         ax.set_xlabel("block left out")
-        ax.set_ylabel("" if position % style.BESIDE else panels.score_label(score))
+        ax.set_ylabel("" if position % style.PANELS_PER_ROW else panels.score_label(score))
         ax.set_title(style.count_layers(depth))
     return style.finish(page, title, style.legend_handles(own["variant"].unique()))
 

@@ -18,7 +18,7 @@ NGRAMS = ("unigram", "bigram", "trigram")
 """Models that only count."""
 
 SIMILARITIES = ("stream_embedding_similarity", "stream_similarity")
-"""Of a parameter, which is what the source publishes, and of activations."""
+"""Metrics of a parameter, as published, and of activations."""
 
 SMALLEST_ERROR = 1e-6
 """Smaller errors are rounding of float32, and are drawn here: their own size says nothing."""
@@ -51,7 +51,7 @@ def final_bits(steps: pd.DataFrame, title: str) -> Figure:
         return style.placeholder(f"{title}\nnothing was evaluated")
     depths, variants = sorted(last["depth"].unique()), list(last["variant"].unique())
     page, (axes,) = style.grid(1, len(depths), (style.WIDTH, 2.3 + 0.42 * len(variants)))
-    label = "bits per character" if len(depths) <= style.BESIDE else "bits per\ncharacter"
+    label = "bits per character" if len(depths) <= style.PANELS_PER_ROW else "bits per\ncharacter"
     levels = near_ngrams(steps, last["validation_loss"])
     for ax, depth in zip(axes, depths, strict=True):
         if ax is not axes[0]:  # one scale for all depths, so that they can be compared
@@ -138,7 +138,7 @@ def ngrams(steps: pd.DataFrame) -> dict[str, float]:
 
 
 def near_ngrams(steps: pd.DataFrame, bits: pd.Series) -> dict[str, float]:
-    """Those that are near these values."""
+    """The levels near these values."""
     return frames.near(ngrams(steps), bits, least=0.1)
 
 

@@ -14,7 +14,8 @@ from markupsafe import Markup
 
 from fathom.analysis.claims import Published
 from fathom.analysis.platforms import labels_of
-from fathom.analysis.tables import MIN_SEEDS, read_table
+from fathom.analysis.statistics import MIN_SEEDS
+from fathom.analysis.tables import read_table
 from fathom.config import Config
 from fathom.report.page.evidence import Line, evidence_of
 from fathom.report.page.explorer import studies_of

@@ -15,7 +15,7 @@ import pandas as pd
 from fathom import tasks
 from fathom.analysis.tables import loss_units, read_table, scores_of
 from fathom.config import Config
-from fathom.metrics import Score
+from fathom.metrics.scores import Score
 from fathom.report.figures.panels import run_label, score_label
 from fathom.report.formatting import count_layers, number, plus_minus, ratio, with_interval
 from fathom.report.verdicts import estimate
@@ -99,7 +99,7 @@ def evidence_of(
 
 
 def _called(metric: str, rows: pd.DataFrame, score: Score | None) -> str:
-    """What a run metric is, with its unit; empty for what is none."""
+    """The label of a run metric, with its unit; empty for other columns."""
     is_known = metric in tasks.run_metrics()
     label = score_label(score) if metric == "score" and score else ""
     return " ".join((label or (run_label(metric, rows) if is_known else "")).split())

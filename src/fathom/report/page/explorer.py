@@ -13,25 +13,25 @@ import pandas as pd
 from fathom import tasks
 from fathom.analysis.tables import counted, loss_units, read_steps, read_table, scores_of
 from fathom.config import Config, common_depth
-from fathom.metrics import Score
+from fathom.metrics.scores import Score
 from fathom.report.figures.frames import constant, first_nonfinite, with_loss_unit
 from fathom.report.figures.panels import run_label, score_label, step_label
 from fathom.report.figures.style import colour_of
 
 EVENLY, EARLY = 25, 15
-"""How many steps of a study are drawn: evenly spaced, and ever closer towards the first."""
+"""Numbers of drawn steps of a study: evenly spaced ones, and ones denser near the first."""
 
 CLOCKS = ("step", "step_seconds", "elapsed_seconds")
 """No metrics to draw: the axis itself, and times, which depend on the machine."""
 
-RUN = ["platform", "depth", "variant", "seed"]
+RUN_COLUMNS = ["platform", "depth", "variant", "seed"]
 
 DASHES = ([], [8, 3], [2, 3], [8, 3, 2, 3], [16, 4], [16, 4, 2, 4])
 """Dashes and gaps in pixels: of the first variant of a colour, of the second …"""
 
 
 def studies_of(config: Config, tables: Path, labels: Mapping[str, str]) -> dict[str, Any]:
-    """What the explorer draws of each study with runs that count, in the order of the config."""
+    """The explorer's data of each study with runs that count, in the order of the config."""
     units = loss_units(config)
     steps = with_loss_unit(read_steps(tables, config.studies), units)
     cells = with_loss_unit(read_table(tables / "cells.csv"), units)
@@ -46,7 +46,7 @@ def studies_of(config: Config, tables: Path, labels: Mapping[str, str]) -> dict[
 def study_data(
     config: Config, name: str, steps: pd.DataFrame, cells: pd.DataFrame, labels: Mapping[str, str]
 ) -> dict[str, Any]:
-    """What the explorer draws of one study, as JSON has it, from its rows of both tables.
+    """The explorer's data of one study, for JSON, from its rows of both tables.
 
     `labels`: what people read for names. Under `data` are two tables by column: `step` has a row
     for each drawn step of each run, `depth` one for each run.
@@ -55,8 +55,8 @@ def study_data(
     runs = cells.drop_duplicates(["depth", "variant"])
     step_metrics = _step_metrics(steps)
     run_metrics = _run_metrics(cells, scores_of(config)[name])
-    broken = {key: first_nonfinite(rows) for key, rows in steps.groupby(RUN, sort=False)}
-    keys = cells[RUN].itertuples(index=False, name=None)
+    broken = {key: first_nonfinite(rows) for key, rows in steps.groupby(RUN_COLUMNS, sort=False)}
+    keys = cells[RUN_COLUMNS].itertuples(index=False, name=None)
     found = [broken.get(key) or (None, None) for key in keys]
     return {
         "variants": looks_of([label for label in study.labels if label in there], labels),
@@ -71,9 +71,11 @@ def study_data(
             "depth": {"score": constant(cells, "score_chance")},
         },
         "data": {
-            "step": _columns(thinned(steps, step_metrics), [*RUN, "step"], step_metrics, RUN),
+            "step": _columns(
+                thinned(steps, step_metrics), [*RUN_COLUMNS, "step"], step_metrics, RUN_COLUMNS
+            ),
             "depth": {
-                **_columns(cells, RUN, run_metrics, ["variant"]),
+                **_columns(cells, RUN_COLUMNS, run_metrics, ["variant"]),
                 "broken": [step for step, _ in found],
                 "reason": [what for _, what in found],
             },
@@ -105,7 +107,7 @@ def thinned(steps: pd.DataFrame, metrics: Sequence[Mapping[str, Any]]) -> pd.Dat
     evenly, early = np.linspace(0, count - 1, EVENLY), np.geomspace(1, count, EARLY) - 1
     grid = np.concatenate([evenly, early]).round()
     sparse = [metric["name"] for metric in metrics if metric["sparse"]]
-    is_last = ~steps.duplicated(RUN, keep="last")
+    is_last = ~steps.duplicated(RUN_COLUMNS, keep="last")
     return steps[steps["step"].isin(grid) | is_last | steps[sparse].notna().any(axis=1)]
 
 

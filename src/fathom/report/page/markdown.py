@@ -77,7 +77,7 @@ RULES = {
     "image": lambda _, tokens, i, *__: tokens[i].content,
     "replaced": lambda _, tokens, i, *__: tokens[i].content,
 }
-"""How tokens are rendered, where not as usual."""
+"""Rendering rules that differ from the default."""
 
 
 @dataclass(frozen=True)

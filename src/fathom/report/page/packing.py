@@ -1,4 +1,4 @@
-"""How data stand in the page until its script needs them."""
+"""Data in the page, compressed until its script needs them."""
 
 from __future__ import annotations
 

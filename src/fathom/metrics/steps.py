@@ -1,13 +1,4 @@
-"""Metrics: what each is called, what it means, how it is drawn and how it is computed.
-
-A step metric is a number of one training step, in a row of `metrics.jsonl`. Or it is a profile: a
-number for each place along an axis, as the accuracy at each position, in `profiles.csv`. A run
-metric is a number of a whole run, derived from its rows, in a column of `cells.csv` and (its mean
-over seeds) of `summary.csv`. A score names the run metric that results are judged by. Here is what
-all tasks have; a task declares its own in its file (`fathom.tasks.step_metrics()` has all of them).
-The check of rows, the tables, axis labels and the tables in docs/definitions.md follow from these
-entries.
-"""
+"""Metrics of a training step."""
 
 from __future__ import annotations
 
@@ -31,9 +22,6 @@ POSITIVE = (0.0, math.inf)
 """Of norms, losses, errors, times, counts: means and intervals over seeds are of the logarithm."""
 SHARE = (0.0, 1.0)
 COSINE = (-1.0, 1.0)
-
-
-# --- step metrics ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -120,7 +108,7 @@ class StepMetric:
             return False
         if not math.isfinite(value) and self.finite:
             return False
-        slack = ROUNDING if math.isfinite(high) else 0.0
+        slack = BOUNDS_TOLERANCE if math.isfinite(high) else 0.0
         return math.isnan(value) or low - slack <= value <= high + slack
 
     @property
@@ -152,11 +140,11 @@ def split_place(name: str) -> tuple[str, float | None]:
     return (found[1], float(found[2])) if found else (name, None)
 
 
-ROUNDING = 1e-5
-"""How far a share or a cosine may pass its ends: float32 sums give 1.0000001."""
+BOUNDS_TOLERANCE = 1e-5
+"""Tolerance at finite bounds: float32 sums give a share of 1.0000001."""
 
 LARGEST_VALUE = 1e40
-"""What a float32 network measures is less, even a norm over all its parameters, or is not finite.
+"""Upper bound of any finite float32 measurement, also of a norm over all parameters.
 
 Near the end of float64 no axis could be drawn.
 """
@@ -298,6 +286,14 @@ BASE = (
 MOST_SHARES = 8
 """So many streams have a metric of their share of the output each."""
 
+MEASURED_PARAMETERS = (
+    "H_pre", "H_post", "H_res", "mixing", "readout", "gate", "phi_pre", "phi_post", "phi_res",
+    "b_pre", "b_post", "b_res", "alpha", "stream_embedding", "stream_scales", "readout_phi",
+    "readout_alpha", "gain", "gate_down", "gate_up", "router_gain", "router", "predict", "correct",
+    "open_projections", "close_projections", "stream_scale", "stream_bias", "output_scale",
+    "output_bias", "input_scale", "input_bias",
+)  # fmt: skip
+"""Parameters of connections whose gradient norm is a metric each."""
 
 STEP_METRICS = Registry(
     {
@@ -333,40 +329,7 @@ STEP_METRICS = Registry(
                 grad_norm_of(f"connection.{name}"),
                 bounds=POSITIVE,
             )
-            for name in (
-                "H_pre",
-                "H_post",
-                "H_res",
-                "mixing",
-                "readout",
-                "gate",
-                "phi_pre",
-                "phi_post",
-                "phi_res",
-                "b_pre",
-                "b_post",
-                "b_res",
-                "alpha",
-                "stream_embedding",
-                "stream_scales",
-                "readout_phi",
-                "readout_alpha",
-                "gain",
-                "gate_down",
-                "gate_up",
-                "router_gain",
-                "router",
-                "predict",
-                "correct",
-                "open_projections",
-                "close_projections",
-                "stream_scale",
-                "stream_bias",
-                "output_scale",
-                "output_bias",
-                "input_scale",
-                "input_bias",
-            )
+            for name in MEASURED_PARAMETERS
         },
         "stream_difference": StepMetric(
             "largest difference of streams",
@@ -501,309 +464,3 @@ STEP_METRICS = Registry(
 
 CLOCKS = ("step_seconds", "elapsed_seconds")
 """What the same training has otherwise whenever it is repeated."""
-
-
-# --- run metrics -------------------------------------------------------------------------------
-
-
-def column(rows: Sequence[Row], name: str) -> np.ndarray:
-    """A step metric's values where rows have it; NaN for a null."""
-    values = [row[name] for row in rows if name in row]
-    return np.array([math.nan if v is None else v for v in values], dtype=float)
-
-
-Statistic = Callable[[np.ndarray], float | None]
-
-
-@dataclass(frozen=True)
-class RunMetric:
-    """A number of a whole run."""
-
-    of: str
-    """The step metric that it is derived from."""
-    statistic: Statistic
-    """From that metric's values, in order; None or NaN where there is no such number."""
-    definition: str
-    """For docs/definitions.md."""
-    averaged: bool = True
-    """Whether summary.csv has its mean over seeds."""
-    always: bool = True
-    """Whether its absence means that something was not finite, and not that a run has none: a
-    report then says NaN, or none."""
-    times: str | None = None
-    """A step metric by whose last value the statistic is multiplied."""
-    label: str = ""
-    """For an axis, with the unit; without one, the step metric's label and the definition."""
-
-
-LOSS_TAIL = "loss_tail"
-"""The run metric that stands in for a score that was not measured."""
-
-DIGITS = 9
-"""Significant digits of what is computed from runs: as many as are the same on every processor."""
-
-
-def significant(value: float) -> float:
-    """A computed number without the digits that another processor may compute otherwise.
-
-    Logarithms, powers and sums differ in the 16th digit from one library to the next.
-    """
-    return float(f"{value:.{DIGITS}g}")
-
-
-def first(values: np.ndarray) -> float | None:
-    """The first value."""
-    return float(values[0]) if len(values) else None
-
-
-def last(values: np.ndarray) -> float | None:
-    """The last value."""
-    return float(values[-1]) if len(values) else None
-
-
-def moved(values: np.ndarray) -> float | None:
-    """The amount by which the last value differs from the first."""
-    return significant(abs(float(values[-1] - values[0]))) if len(values) else None
-
-
-def tail_mean(values: np.ndarray) -> float | None:
-    """The mean of the last tenth, at least of the last value."""
-    return float(values[-max(1, len(values) // 10) :].mean()) if len(values) else None
-
-
-def smallest(values: np.ndarray) -> float | None:
-    """The smallest finite value."""
-    return min((float(v) for v in values if math.isfinite(v)), default=None)
-
-
-def largest(values: np.ndarray) -> float | None:
-    """The largest finite value."""
-    return max((float(v) for v in values if math.isfinite(v)), default=None)
-
-
-def unsteadiness(values: np.ndarray) -> float | None:
-    """How erratic a positive series is: the standard deviation of log10(x_t / x_{t−1}).
-
-    A smooth decay has the same small ratio throughout; a spiky series does not. None if any value
-    is not finite and positive, or there are fewer than two ratios.
-    """
-    if len(values) < 3 or not (np.isfinite(values) & (values > 0)).all():
-        return None
-    return significant(float(np.diff(np.log10(values)).std(ddof=1)))
-
-
-def first_event(values: np.ndarray) -> float | None:
-    """The position of the first value that is not zero."""
-    found = np.flatnonzero(values)
-    return int(found[0]) if len(found) else None
-
-
-OF_RUN = {
-    "first step": (first, "as in the first row"),
-    "evaluations": (last, "of the last evaluation"),
-    "last step": (last, "as after training"),
-}
-"""Which value of a metric that is not of every step is the run's, and how the docs say so."""
-
-
-def of_run(name: str, metric: StepMetric) -> RunMetric:
-    """The run metric that goes by the same name as a metric that is not of every step."""
-    statistic, definition = OF_RUN[metric.when]
-    return RunMetric(name, statistic, definition, always=not metric.optional)
-
-
-def in_bits(statistic: Statistic) -> Statistic:
-    """A statistic of nats, in bits."""
-
-    def bits(values: np.ndarray) -> float | None:
-        nats = statistic(values)
-        return None if nats is None else nats / math.log(2)
-
-    return bits
-
-
-def median_after_first(values: np.ndarray) -> float:
-    """The median without the first value, which includes compilation."""
-    return float(np.median(values[1:] if len(values) > 1 else values))
-
-
-RUN_METRICS = Registry(
-    {
-        "loss_first": RunMetric("loss", first, "loss of the first step"),
-        "loss_final": RunMetric("loss", last, "loss of the last step"),
-        "loss_min": RunMetric("loss", smallest, "smallest finite loss"),
-        LOSS_TAIL: RunMetric("loss", tail_mean, "mean loss of the last tenth of the steps"),
-        "grad_norm_first": RunMetric("grad_norm", first, "gradient norm of the first step"),
-        "grad_norm_final": RunMetric("grad_norm", last, "gradient norm of the last step"),
-        "grad_norm_max": RunMetric("grad_norm", largest, "largest finite gradient norm"),
-        "grad_norm_log10_sd": RunMetric(
-            "grad_norm",
-            unsteadiness,
-            label="unsteadiness of the gradient norm\n(standard deviation of log10 ratios)",
-            definition="how unsteady the norm is: the standard deviation (n − 1) of "
-            "`log10(x_t / x_{t−1})` over steps. 0 for an exponential decay, whatever its rate. "
-            "None if a norm is not finite or not positive, or with fewer than three steps",
-        ),
-        "seconds": RunMetric(
-            "elapsed_seconds", last, "sum of `step_seconds`", label="time of all steps (s)"
-        ),
-        "gain_first": RunMetric("gain_proxy_log10_max_entry", first, "gain of the first step"),
-        "gain_final": RunMetric("gain_proxy_log10_max_entry", last, "gain of the last step"),
-        **{
-            f"{name}_final": RunMetric(name, last, "of the last step", always=False)
-            for name in (
-                "amax_forward_log10",
-                "amax_backward_log10",
-                "row_error_log10",
-                "column_error_log10",
-                "amax_forward_largest_log10",
-                "amax_backward_largest_log10",
-                "H_res_distance",
-                "stream_similarity",
-                "stream_embedding_similarity",
-                "gate_first",
-                "gate_mean",
-                "gate_largest",
-                "base_row_error",
-                "base_column_error",
-                "base_diagonal",
-            )
-        },
-        **{
-            f"readout_share_{stream}_final": RunMetric(
-                f"readout_share_{stream}", last, "of the last step", averaged=False, always=False
-            )
-            for stream in range(MOST_SHARES)
-        },
-        "H_res_moved": RunMetric(
-            "H_res_distance",
-            moved,
-            "the last less the first, as an amount: H_res has moved at least so far from where it "
-            "started, mean over layers and entries; 0: it learned nothing",
-            always=False,
-            label="movement of H_res since the start\n(change of mean |H_res − I|)",
-        ),
-        "layers_that_matter": RunMetric(
-            "layers_that_matter", last, "as after training", always=False
-        ),
-        "nonfinite_total": RunMetric(
-            "nonfinite_total", last, "number of non-finite steps", label="non-finite steps"
-        ),
-        "first_nonfinite_step": RunMetric(
-            "nonfinite_event",
-            first_event,
-            "the first non-finite step",
-            averaged=False,
-            always=False,
-        ),
-        "seconds_per_step": RunMetric(
-            "step_seconds",
-            median_after_first,
-            "median of `step_seconds` without the first step",
-            label="median time of a step (s)",
-        ),
-        "stream_difference_max": RunMetric(
-            "stream_difference", largest, "largest at any step", always=False
-        ),
-        "stream_similarity_min": RunMetric(
-            "stream_similarity", smallest, "smallest at any step", always=False
-        ),
-        **{
-            f"grad_norm_{name}_max": RunMetric(
-                f"grad_norm_{name}", largest, "largest at any step", always=False
-            )
-            for name in ("H_pre", "H_post", "H_res")
-        },
-    }
-)
-"""By the name of their column in cells.csv and, with `_mean` and so on, in summary.csv."""
-
-
-def summarise(
-    rows: Sequence[Row], run_metrics: Mapping[str, RunMetric]
-) -> dict[str, float | int | None]:
-    """Every run metric of a run; None where it has none, or it is not finite."""
-    found = {name: _of_run(entry, rows) for name, entry in run_metrics.items()}
-    return {n: None if v is None or not math.isfinite(v) else v for n, v in found.items()}
-
-
-def _of_run(metric: RunMetric, rows: Sequence[Row]) -> float | int | None:
-    value = metric.statistic(column(rows, metric.of))
-    if metric.times is None or value is None:
-        return value
-    factor = last(column(rows, metric.times))
-    return None if factor is None else value * factor
-
-
-# --- scores and outcomes ------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Oracle:
-    """A level that theory or counting gives, to set a score beside."""
-
-    label: str
-    """As in 'a trigram model'."""
-    level: float | str
-    """The level, or the run metric that holds it."""
-
-
-@dataclass(frozen=True)
-class Score:
-    """The one number of a run that its results are judged by."""
-
-    metric: str
-    """The run metric, measured on held-out data."""
-    label: str
-    """For an axis and a sentence, as in 'validation loss'."""
-    unit: str
-    """As in 'bits per character'; empty for a share."""
-    chance: Callable[[Any], float]
-    """From the spec: the score of a model that has learned nothing."""
-    better: Literal["lower", "higher"] = "lower"
-    perfect: float = 0.0
-    """The best there can be, whatever the data."""
-    oracle: Oracle | None = None
-
-    def progress(self, value: float, chance: float) -> float:
-        """How far a score is on the way from chance (0) to perfect (1); 0 where they are equal."""
-        way = self.perfect - chance
-        return (value - chance) / way if way else 0.0
-
-
-def measure_score(rows: Sequence[Row], metric: RunMetric) -> float | None:
-    """A run's value of the metric that it is judged by: NaN if not finite, None if not measured."""
-    if not any(metric.of in row for row in rows):
-        return None
-    value = _of_run(metric, rows)
-    return math.nan if value is None else value
-
-
-def score_midway(rows: Sequence[Row], metric: RunMetric) -> float | None:
-    """The score as it stood when half of the steps were done, or at the next evaluation.
-
-    None if that is the last one, or not finite.
-    """
-    measured = [i for i, row in enumerate(rows, 1) if metric.of in row]
-    midway = next((i for i in measured if 2 * i >= len(rows)), len(rows))
-    value = measure_score(rows[:midway], metric) if midway < len(rows) else None
-    return value if value is not None and math.isfinite(value) else None
-
-
-OUTCOMES = ("learned", "at chance", "diverged", "not scored")
-
-LEARNED = 0.05
-"""A score that has come so far from chance to perfect counts as learned."""
-
-
-def outcome(diverged: bool, score: Score, value: float | None, chance: float) -> str:
-    """One of OUTCOMES: what became of a run.
-
-    `diverged`: what its task says; `value`: its score, None where it was not measured. A score
-    that is not finite is that of a diverged run.
-    """
-    if diverged or (value is not None and not math.isfinite(value)):
-        return "diverged"
-    if value is None:
-        return "not scored"
-    return "learned" if score.progress(value, chance) >= LEARNED else "at chance"

@@ -1,4 +1,4 @@
-"""What can be known of a contribution before hours of training."""
+"""Checks to run before `fathom contribute`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fathom.tasks import Problem
 
 
 def why_not(specs: Sequence[Spec], compute: Compute) -> Iterator[str]:
-    """Why cells cannot be trained here, a line for each study and backend: device or data."""
+    """Lines, one per study and backend: the missing device or data."""
     first = {(spec.study, spec.backend): spec for spec in reversed(specs)}
     for (study, backend), spec in first.items():
         try:
@@ -28,7 +28,7 @@ def why_not(specs: Sequence[Spec], compute: Compute) -> Iterator[str]:
 def there_already(
     config: Config, specs: Sequence[Spec], compute: Compute, bundle: Path | None
 ) -> Iterator[str]:
-    """Of which cells the results hold a run from this machine's platform, in a line for each."""
+    """Lines, one per backend: the cells that already have a run from this platform."""
     for name in dict.fromkeys(spec.backend for spec in specs):
         device = connect(next(s for s in specs if s.backend == name), compute).device
         platform = platform_name(device.kind, device.name, operating_system())

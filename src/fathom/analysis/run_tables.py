@@ -1,0 +1,247 @@
+"""Runs → tables: of runs, of their steps, of groups of seeds, of pairs of platforms.
+
+Every number that a report shows is read from one of these. Intervals and counts:
+docs/definitions.md, "Statistics".
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fathom import datasets, tasks
+from fathom.analysis.platforms import Platform
+from fathom.analysis.statistics import mean_with_ci
+from fathom.analysis.tables import (
+    AXES,
+    CELL,
+    GROUP,
+    PROFILES,
+    STEPS,
+    TRAINED,
+    counted,
+    of_study,
+    save_tables,
+    table_of,
+)
+from fathom.config import Config, Spec
+from fathom.metrics.runs import significant, summarise
+from fathom.metrics.scores import OUTCOMES, score_midway
+from fathom.metrics.steps import Row, split_place
+from fathom.runs.bundle import refused_bundles
+from fathom.runs.folder import RunError, read_rows
+from fathom.runs.run import Run
+from fathom.runs.validate import find_runs
+
+
+def write_tables(config: Config, folder: Path) -> None:
+    """Write the tables of runs into `folder`. Raises RunError naming each corrupt run."""
+    runs = find_runs(config)
+    corrupt = [run for run in runs if run.status == "corrupt"]
+    if corrupt:
+        lines = [
+            f"{run.folder}: {run.reason}; delete the folder and run it again" for run in corrupt
+        ]
+        raise RunError("\n".join(lines))
+    rows = {run.folder: read_rows(run.folder) for run in runs if run.counts}
+    cells = cells_table(config, runs, rows)
+    summary = summary_table(cells)
+    tables = {
+        "cells.csv": cells,
+        "summary.csv": summary,
+        PROFILES: profiles_table(runs, rows),
+        "comparison.csv": comparison_table(cells, summary),
+        "platforms.csv": platforms_table(runs),
+    }
+    save_tables(tables, folder, config.studies)
+    for study in config.studies:
+        steps = steps_table([run for run in runs if run.cell.study == study], rows)
+        save_tables({STEPS: steps}, of_study(folder, study))
+
+
+Rows = Mapping[Path, Sequence[Row]]
+"""The rows of every run that counts, by the run's folder."""
+
+
+def _axes(run: Run) -> dict[str, Any]:
+    return {axis: getattr(run.cell, axis) for axis in AXES}
+
+
+def platform_of(run: Run) -> str:
+    """The key of where a run was measured; empty if its numbers do not count."""
+    imported_from = run.platform if run.status == "imported" else ""
+    return Platform(run.cell.backend, imported_from).name if run.counts else ""
+
+
+def cells_table(config: Config, runs: Sequence[Run], rows: Rows) -> pd.DataFrame:
+    """The table of cells: a row per run with axes, platform, status and, if it counts, metrics."""
+    table = pd.DataFrame([_cell_row(config, run, rows.get(run.folder)) for run in runs])
+    # Otherwise the text of a run would depend on whether another one is missing.
+    return table.astype({"steps": "Int64", "first_nonfinite_step": float})
+
+
+def _cell_row(config: Config, run: Run, rows: Sequence[Row] | None) -> dict[str, Any]:
+    study, variant = config.studies[run.cell.study], run.cell.variant
+    of_variant = study.of(variant)
+    columns = tasks.run_metrics(tuple(sorted({s.task for s in config.studies.values()})))
+    measured = run_metrics(config.spec(run.cell), rows, study.score) if rows else {}
+    return {
+        "key": run.cell.path(),
+        **_axes(run),
+        "recipe": of_variant.recipe_name,
+        "connection": study.connection_name(variant),
+        "lr": of_variant.optimizer.lr,
+        "platform": platform_of(run),
+        "machine": run.platform,
+        "status": run.status,
+        "reason": run.reason or _why_missing(config, run),
+        **{name: measured.get(name) for name in (*FIRST, *columns, *LAST)},
+    }
+
+
+FIRST = ("outcome", "score_metric", "score", "score_midway", "score_chance")
+LAST = ("chance_loss", "steps")
+
+
+def run_metrics(spec: Spec, rows: Sequence[Row], judged_by: tasks.JUDGED_BY) -> dict[str, Any]:
+    """The numbers of a whole run by the name of their column, its score and its outcome."""
+    outcome, value = tasks.outcome_of(spec, rows, judged_by)
+    score = tasks.score_of(spec.task, judged_by)
+    return {
+        "outcome": outcome,
+        "score_metric": score.metric,
+        # An accuracy is finite even where no logit is: it would count as 0 %.
+        "score": None if outcome == "diverged" else value,
+        "score_midway": score_midway(rows, tasks.run_metrics()[score.metric]),
+        "score_chance": significant(score.chance(spec)),
+        **summarise(rows, tasks.run_metrics()),
+        "chance_loss": significant(tasks.load(spec.task).chance_loss(spec)),
+        "steps": len(rows),
+    }
+
+
+def _why_missing(config: Config, run: Run) -> str:
+    """The reason that a cell has no run: a refused bundle, or unavailable data; else empty."""
+    if run.status != "missing":
+        return ""
+    if refused := refused_bundles(Path(config.results)):
+        return f"a bundle was refused, {'; '.join(refused)}"
+    if not config.train:
+        return ""
+    dataset = config.studies[run.cell.study].dataset
+    return datasets.unavailable(dataset) if dataset else ""
+
+
+def steps_table(runs: Iterable[Run], rows: Rows) -> pd.DataFrame:
+    """The table of steps: a row per step of every run that counts, without profiles."""
+    steps = [
+        {**_axes(run), "platform": platform_of(run), **without_profiles(row)}
+        for run in runs
+        for row in rows.get(run.folder, ())
+    ]
+    return table_of(steps, STEPS)
+
+
+def without_profiles(row: Row) -> Row:
+    """The numbers of a step that are none of a profile."""
+    return {name: value for name, value in row.items() if split_place(name)[1] is None}
+
+
+def profiles_table(runs: Iterable[Run], rows: Rows) -> pd.DataFrame:
+    """The table of profiles: a row per number of every profile of every run that counts."""
+    found = []
+    for run in runs:
+        of_run = {**_axes(run), "platform": platform_of(run)}
+        for row in rows.get(run.folder, ()):
+            for name, value in row.items():
+                metric, at = split_place(name)
+                if at is not None:
+                    found.append({**of_run, "metric": metric, "at": at, "value": value})
+    return table_of(found, PROFILES)
+
+
+SYSTEM = ("os", "cpu", "python", "numpy", "threads")
+"""Fields of a run's manifest in platforms.csv."""
+
+
+def platforms_table(runs: Iterable[Run]) -> pd.DataFrame:
+    """The table of platforms: a row per platform, machine and software version.
+
+    `made_by`: of imported runs, the code that made them.
+    """
+    rows = []
+    for run in filter(lambda run: run.counts, runs):
+        device, manifest = run.manifest.device, run.manifest
+        rows.append(
+            {
+                "platform": platform_of(run),
+                "machine": run.platform,
+                "backend": run.cell.backend,
+                "framework_version": device.framework_version,
+                "device": device.name,
+                "kind": device.kind,
+                "driver": device.driver or "",
+                "blas": device.blas or "",
+                **{name: getattr(manifest, name) for name in SYSTEM},
+                "made_by": manifest.made_by if run.replay else "",
+            }
+        )
+    if not rows:
+        return table_of(rows, "platforms.csv")
+    table = pd.DataFrame(rows)
+    return table.groupby(list(table), dropna=False).size().reset_index(name="runs")
+
+
+def summary_table(cells: pd.DataFrame) -> pd.DataFrame:
+    """Seeds summarised: a row per study × depth × variant × platform.
+
+    For every metric that is averaged, what `mean_with_ci` says of it: `_n`, `_mean`, `_sd`, `_low`
+    and `_high`. Of a time also `_fastest`, the shortest: other work on the machine only adds to it.
+    """
+    rows = []
+    for group, seeds in counted(cells).groupby(GROUP, sort=False):
+        outcomes = seeds["outcome"].value_counts()
+        row = {
+            **dict(zip(GROUP, group, strict=True)),
+            **seeds.iloc[0][["backend", *TRAINED]],
+            "n": len(seeds),
+            **{name.replace(" ", "_"): int(outcomes.get(name, 0)) for name in OUTCOMES},
+            **seeds.iloc[0][["chance_loss", "score_metric", "score_chance"]],
+            "steps": int(seeds["steps"].iloc[0]),
+        }
+        averaged = {name: bounds for name, bounds in tasks.averaged().items() if name in cells}
+        for metric, bounds in {"score": tasks.bounds_of(row["score_metric"]), **averaged}.items():
+            found = mean_with_ci(seeds[metric], bounds)
+            if metric in tasks.times():
+                found["fastest"] = seeds[metric].min()
+            row |= {f"{metric}_{part}": value for part, value in found.items()}
+        rows.append(row)
+    return table_of(rows, "summary.csv")
+
+
+def comparison_table(cells: pd.DataFrame, summary: pd.DataFrame) -> pd.DataFrame:
+    """The table of platform differences: a row per study × depth × variant and pair of platforms.
+
+    Step-0 differences are the largest over common seeds: relative, |a − b| / |b|, for loss and
+    gradient norm, absolute for the gain, which is a logarithm. NaN where a side is not finite.
+    """
+    rows = []
+    for a, b in itertools.combinations(summary["platform"].unique(), 2):
+        left, right = (summary.loc[summary["platform"] == side, CELL] for side in (a, b))
+        both = left.merge(right)
+        for _, pair in both.iterrows():
+            row = {**pair[CELL], "platform_a": a, "platform_b": b}
+            same = cells[(cells[CELL] == pair[CELL].tolist()).all(axis=1)]
+            one, other = (same[same["platform"] == side] for side in (a, b))
+            seeds = one.merge(other, on="seed", suffixes=("_a", "_b"))
+            row["seeds"] = len(seeds)
+            for metric in ("loss_first", "grad_norm_first", "gain_first"):
+                x, y = (pd.to_numeric(seeds[f"{metric}_{side}"]) for side in "ab")
+                scale = 1 if metric == "gain_first" else y.abs()
+                row[f"{metric}_difference"] = ((x - y).abs() / scale).max(skipna=False)
+            rows.append(row)
+    return table_of(rows, "comparison.csv")

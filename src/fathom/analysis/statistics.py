@@ -1,0 +1,107 @@
+"""Means, intervals and differences of metrics over seeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+import pandas as pd
+from scipy.special import stdtrit  # not scipy.stats, which takes a second to load
+
+from fathom import tasks
+from fathom.metrics.steps import POSITIVE, UNBOUNDED
+
+CONFIDENCE = 0.95
+"""Confidence of every interval."""
+
+MIN_SEEDS = 3
+"""Minimum number of values for an interval."""
+
+
+def t_interval(values: pd.Series | np.ndarray) -> dict[str, float]:
+    """n, mean, sd and 95 % half-width (Student's t) of the finite values.
+
+    Below MIN_SEEDS values there is no interval: its half-width is NaN.
+    """
+    finite = _finite(values).tolist()
+    n = len(finite)
+    mean = _sum(finite) / n if n else math.nan
+    sd = math.sqrt(_sum((v - mean) * (v - mean) for v in finite) / (n - 1)) if n > 1 else math.nan
+    half = math.nan
+    if n >= MIN_SEEDS:
+        half = float(stdtrit(n - 1, 0.5 + CONFIDENCE / 2)) * sd / math.sqrt(n)
+    return {"n": n, "mean": mean, "sd": sd, "ci95_half": half}
+
+
+def is_ratio(metric: str) -> bool:
+    """Whether two values of a run metric are compared by their ratio, and not by the difference."""
+    return tasks.bounds_of(metric) == POSITIVE
+
+
+def to_scale(values: pd.Series, *, ratio: bool) -> pd.Series:
+    """Values on the scale on which they are compared: log10 of those compared by their ratio."""
+    return log10(values) if ratio else pd.to_numeric(values)
+
+
+def log10(values: pd.Series) -> pd.Series:
+    """log10 of a run metric; NaN where it is missing or zero.
+
+    The last digit of NumPy's own depends on the processor, and differences of logarithms may have
+    few other digits.
+    """
+    numbers = pd.to_numeric(values)
+    positive = numbers.where(numbers > 0).astype(float)
+    return positive.map(math.log10, na_action="ignore")
+
+
+def differences(one: pd.Series, other: pd.Series, *, ratio: bool) -> pd.Series:
+    """Differences of values on the scale of `to_scale`.
+
+    Of nearly equal ones the logarithm of the ratio has digits that two logarithms have lost.
+    """
+    one, other = pd.to_numeric(one), pd.to_numeric(other)
+    if not ratio:
+        return one - other
+    return log10(one.where(one > 0) / other.where(other > 0))
+
+
+def _finite(values: pd.Series | np.ndarray) -> np.ndarray:
+    """The numbers among them. A NumPy array: small pandas series take ten times as long."""
+    found = np.asarray(values, dtype=float)
+    return found[~np.isnan(found)]
+
+
+def _sum(values: Iterable[float]) -> float:
+    """The sum, rounded once, so that no processor's order of additions is in it.
+
+    Otherwise the spread of nearly equal values has no digit that is the same everywhere.
+    """
+    given = list(values)
+    return math.fsum(given) if all(map(math.isfinite, given)) else sum(given)
+
+
+FARTHEST = 200
+"""Powers of ten from the mean: no axis has room for more."""
+
+
+def mean_with_ci(values: pd.Series, bounds: tuple[float, float] = UNBOUNDED) -> dict[str, float]:
+    """n, mean and sd of the finite values of a metric, and the ends of its 95 % interval.
+
+    Of a positive metric the mean is the geometric one, and the interval that of the logarithm. If
+    a value is 0, which has none, and for every other metric, both are the arithmetic ones. An
+    interval never passes `bounds`. Below MIN_SEEDS values its ends are NaN.
+    """
+    finite = _finite(values)
+    plain = t_interval(finite)
+    n, mean, half = plain["n"], plain["mean"], plain["ci95_half"]
+    if n and bounds == POSITIVE and (finite > 0).all():
+        # Relative to one of them, so that equal values have exactly their mean.
+        unit = float(finite[0])
+        found = t_interval(np.log10(finite / unit))
+        logs = np.array([found["mean"] - found["ci95_half"], found["mean"],
+                         found["mean"] + found["ci95_half"]])  # fmt: skip
+        low, mean, high = map(float, unit * 10.0 ** logs.clip(-FARTHEST, FARTHEST))
+    else:
+        low, high = (float(np.clip(end, *bounds)) for end in (mean - half, mean + half))
+    return {"n": n, "mean": mean, "sd": plain["sd"], "low": low, "high": high}

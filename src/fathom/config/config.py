@@ -1,0 +1,416 @@
+"""The whole of config.yaml, validated, and its expansion into cells and specs.
+
+Whatever a user can get wrong in a config is refused here or in `study.py`, in one line with the
+study, the key and the fix.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+from collections import ChainMap, Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from fnmatch import fnmatch
+from functools import cached_property
+from operator import not_
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from fathom import datasets, tasks
+from fathom.config.study import AXES, NameOrSettings, Study, StudyName, parse_word
+from fathom.models.connections.schemes import SCHEMES, Scheme, name_behind, resolve
+from fathom.settings import (
+    NO_BOOL,
+    NULLS,
+    QUOTED,
+    ConfigError,
+    File,
+    Flag,
+    Folder,
+    Label,
+    NonNegative,
+    Nullable,
+    Number,
+    OneLine,
+    Positive,
+    Settings,
+    Unique,
+    join_problems,
+    join_values,
+    short_repr,
+    unknown,
+    validate,
+)
+from fathom.spec import Backend, Cell, Spec
+
+MAX_CELLS = 20_000
+"""The most cells of a config, excluded ones included: planning that many takes minutes."""
+
+CONTROL_DEPTHS = 3
+"""The fewest depths of the plain network that make a curve to read depths from."""
+
+MAX_PARAMETERS = 10**10
+"""The most parameters of a network: with AdamW's moments they fill 160 GB."""
+
+MAX_FLOPS = 10**16
+"""The most operations of a forward pass: minutes on the fastest device."""
+
+
+def _drop_null(value: object) -> object:
+    """An overlay drops a study by giving it as null."""
+    if not isinstance(value, Mapping):
+        return value
+    return {name: study for name, study in value.items() if study not in NULLS}
+
+
+Named = Annotated[str, Field(pattern=r"^[a-z0-9_-]+$", max_length=64), QUOTED]
+
+
+DROP_NULL = BeforeValidator(
+    _drop_null, json_schema_input_type=Annotated[dict[StudyName, Study | None], Field(min_length=1)]
+)
+
+
+class Compute(Settings):
+    """How a training job computes and which resources it requests. Results do not depend on it."""
+
+    device: Literal["auto", "cpu", "cuda", "mps", "gpu"] = Field(
+        "auto", description="auto: the fastest device present; cuda, mps: PyTorch; gpu: MLX"
+    )
+    mlx_blas: Annotated[Literal["auto", "off"], BeforeValidator(parse_word)] = Field(
+        "auto", description="MLX on Linux: auto uses a faster BLAS library if there is one"
+    )
+    preload: Flag = Field(
+        True, description="local jobs on Linux share a process with loaded packages"
+    )
+    data: Folder = Field("data", description="folder of data sets")
+    threads: Annotated[int, Field(gt=0, le=4096), NO_BOOL] = Field(
+        1, description="CPU threads of a training"
+    )
+    checkpoint_seconds: Annotated[Number, Field(gt=0)] = Field(
+        30.0, description="seconds between checkpoints: the maximum that a killed training loses"
+    )
+    checkpoint_steps: Annotated[Positive | None, Nullable] = Field(
+        None, description="steps between checkpoints; null: by time alone"
+    )
+    mem_mb: Positive = Field(2000, description="memory of a job, MB")
+    runtime: Positive = Field(60, description="time limit of a job, minutes")
+    gpu: NonNegative = Field(0, description="GPUs of a job")
+
+
+def common_depth(depths: Iterable[int]) -> int:
+    """The depth that occurs most, the deepest of several; 0 of none."""
+    times = Counter(depths)
+    return max(times, key=lambda depth: (times[depth], depth), default=0)
+
+
+def kept(value: Any) -> Any:  # noqa: ANN401, types
+    """The type of the values of an axis that a config keeps."""
+    return Annotated[Annotated[list[value], Unique] | None, Nullable]
+
+
+KEPT = "keep only these {}, in every study; null: all"
+
+MAX_SUBSET_NAME = 100
+"""The longest name of a subset's folder; of a longer one the rest becomes a hash."""
+
+
+class Config(Settings):
+    """The whole of config.yaml."""
+
+    results: Folder = Field("results", description="output folder")
+    reference: Annotated[Folder | None, Nullable] = Field(
+        None,
+        description="folder of a reference result; reports show its verdicts first; null: none",
+    )
+    step_times: Annotated[File | None, Nullable] = Field(
+        None,
+        exclude_if=not_,
+        description="table of step times from `benchmarks/steps.py studies`, for training times; "
+        "null: use the clocks of runs",
+    )
+    train: Flag = Field(True, description="false: train nothing; only imported runs count")
+    connections: dict[Label, NameOrSettings] = Field(
+        {}, description="your own connections, by name: settings that override another connection's"
+    )
+    labels: dict[Named, OneLine] = Field(
+        {}, exclude_if=not_, description="display names of variants and studies"
+    )
+    studies: Annotated[dict[StudyName, Study], Field(min_length=1), DROP_NULL] = Field(
+        description="experiments, by name; in an overlay null drops one"
+    )
+    variants: kept(Label) = Field(None, description=KEPT.format("variants"))
+    depths: kept(Positive) = Field(None, description=KEPT.format("depths"))
+    backends: kept(Backend) = Field(None, description=KEPT.format("backends"))
+    seeds: kept(NonNegative) = Field(None, description=KEPT.format("seeds"))
+    compute: Compute = Compute()
+    assume_backends: Flag = Field(
+        False, description="plan for every backend, installed or not, because jobs run elsewhere"
+    )
+
+    @model_validator(mode="after")
+    def _label_ladders(self) -> Config:
+        """Labels of the trainings of ladders, as in 'plain, 2 × the steps'."""
+        found = {
+            rung: f"{self.labels.get(base, base)}, {factor:g} × the steps"
+            for study in self.studies.values()
+            for base in study.ladder
+            for factor, rung in study.rungs(base).items()
+            if rung != base
+        }
+        return self.model_copy(update={"labels": found | self.labels}) if found else self
+
+    @property
+    def subset(self) -> dict[str, list[Any]]:
+        """The values kept, by axis, of the axes that keep only some; empty for the whole grid."""
+        return {axis: values for axis in AXES if (values := getattr(self, axis)) is not None}
+
+    @property
+    def report_folder(self) -> str:
+        """Folder of tables, figures and reports: `results`, or a folder inside it for a subset.
+
+        Runs are in `results/runs` in both cases, so no cell is trained twice, and the report of a
+        subset does not replace that of the whole grid.
+        """
+        if not self.subset:
+            return self.results
+        name = "+".join("-".join(map(str, [axis, *values])) for axis, values in self.subset.items())
+        if len(name) > MAX_SUBSET_NAME:
+            digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+            name = f"{name[:MAX_SUBSET_NAME]}-{digest}"
+        return f"{self.results}/cuts/{name}"
+
+    def resolved(self) -> dict[str, Any]:
+        """Everything that results depend on, as data: without where and how jobs compute."""
+        return self.model_dump(mode="json", exclude={"compute", "assume_backends"})
+
+    def check_trains(self, studies: Collection[str] | None = None) -> None:
+        """Raise ConfigError if these studies, or any, cannot be trained here. Reads no data."""
+        if not self.train:
+            raise ConfigError("the config says train: false, so no cell is trained here")
+        chosen = {name: self.studies[name] for name in studies or self.studies}
+        missing = {n: tasks.load(s.task).unavailable(s.model) for n, s in chosen.items()}
+        problems = (f"studies.{name}.{why}" for name, why in missing.items() if why)
+        if lines := join_problems(problems):
+            raise ConfigError(lines)
+
+    def check(self, source: str) -> None:
+        """Check that the parts of the config fit. Raises ConfigError, one line per problem."""
+        # Each check relies on those before it.
+        for find in (
+            self._misnamed,
+            self._unconnected,
+            self._unladdered,
+            self._too_many,
+            self._unfit,
+            self._too_large,
+        ):
+            if problems := join_problems(find(source)):
+                raise ConfigError(problems)
+
+    def _misnamed(self, source: str) -> Iterator[str]:
+        """Problems: kept or excluded values that no study has."""
+        named = [(axis, axis, value) for axis, values in self.subset.items() for value in values]
+        named += [
+            (f"{axis}s", f"studies.{name}.exclude.{i}.{axis}", value)
+            for name, study in self.studies.items()
+            for i, exclusion in enumerate(study.exclude)
+            for axis, values in exclusion.named.items()
+            for value in values
+        ]
+        known = {axis: {v for s in self.studies.values() for v in s.values(axis)} for axis in AXES}
+        for axis, key, value in named:
+            if value not in known[axis]:
+                problem = unknown(axis.removesuffix("s"), value, sorted(known[axis]))
+                yield f"{source}: {key}: {problem}; no study has it"
+
+    def _too_many(self, source: str) -> Iterator[str]:
+        """Problems: a grid too large to plan, or empty."""
+        cells = sum(math.prod(map(len, self._axes(study))) for study in self.studies.values())
+        if cells > MAX_CELLS:
+            axes = join_values(AXES)
+            yield f"{source}: {cells} cells are more than {MAX_CELLS}; keep fewer {axes}"
+        elif not self.cells():
+            yield f"{source}: no cells: the kept values and the exclusions leave none"
+
+    def _unconnected(self, source: str) -> Iterator[str]:
+        """Problems: variants whose connection does not exist or has wrong settings."""
+        for name, study in self.studies.items():
+            for label in study.labels:
+                try:
+                    self.connection(name, label, source)
+                except ConfigError as error:
+                    yield from str(error).splitlines()
+
+    def _unladdered(self, source: str) -> Iterator[str]:
+        """Problems: ladders of variants that are not plain networks."""
+        for name, study in self.studies.items():
+            for label in study.ladder:
+                if self.connection(name, label).kind != "plain":
+                    yield (
+                        f"{source}: studies.{name}.ladder: {label} is no plain network, by which "
+                        "step multipliers are read; name one that is"
+                    )
+
+    def _unfit(self, source: str) -> Iterator[str]:
+        """Problems: variants whose connection does not fit the study's network."""
+        for name, study in self.studies.items():
+            for label in study.labels:
+                own, scheme = study.of(label), self.connection(name, label)
+                network = tasks.load(study.task).network(
+                    own.model, study.depths[0], own.recipe_settings, scheme
+                )
+                try:
+                    _ = network.connection
+                except ConfigError as error:
+                    yield f"{source}: studies.{name}.variants.{label}: {error}"
+
+    def _too_large(self, source: str) -> Iterator[str]:
+        """Problems: batches larger than the data set, networks too large for any machine."""
+        for name, study in self.studies.items():
+            sizes = dict.fromkeys((cell.depth, cell.variant) for cell in self._grid(name))
+            examples = datasets.training_examples(study.dataset) if study.dataset else math.inf
+            largest = max((study.batch_size_at(depth) for depth, _ in sizes), default=0)
+            if largest > examples:
+                yield (
+                    f"{source}: studies.{name}.batch_size: {largest} is more than the {examples} "
+                    f"examples of {study.dataset}"
+                )
+            for depth, label in sizes:
+                own, scheme = study.of(label), self.connection(name, label)
+                network = tasks.load(study.task).network(
+                    own.model, depth, own.recipe_settings, scheme
+                )
+                parameters = sum(math.prod(p.shape) for p in network.parameters().values())
+                flops = network.forward_flops(study.batch_size_at(depth))
+                if parameters > MAX_PARAMETERS or flops > MAX_FLOPS:
+                    yield (
+                        f"{source}: studies.{name}: {label} at {depth} layers has {parameters:.1e} "
+                        f"parameters, and a batch takes {flops:.1e} operations; at most "
+                        f"{MAX_PARAMETERS:.0e} and {MAX_FLOPS:.0e} can be planned"
+                    )
+                    break  # one line per study
+
+    def connection(self, study_name: str, variant: str, source: str = "config") -> Scheme:
+        """The connection of a study's variant. Raises ConfigError.
+
+        A label that the study does not list must be the name of a connection.
+        """
+        key = (study_name, variant)
+        if key not in self._resolved:
+            study, names = self.studies[study_name], self._names(study_name)
+            place = ("studies", study_name, "variants", variant)
+            value = study.connections.get(variant, variant)
+            self._resolved[key] = resolve(value, names, study.streams, source, place)
+        return self._resolved[key]
+
+    def same_work(self, study_name: str) -> dict[str, str]:
+        """By variant of a study, the first variant whose steps do the same work.
+
+        It may have another recipe, rate or number of steps, but not another network or batch.
+        """
+        study = self.studies[study_name]
+        work = {
+            label: (self.connection(study_name, label), of.model, of.accumulate)
+            for label, of in ((label, study.of(label)) for label in study.labels)
+        }
+        return {label: next(n for n in work if work[n] == work[label]) for label in work}
+
+    def scheme_name(self, study_name: str, variant: str) -> str:
+        """The named scheme that a variant's settings are laid over; empty without one."""
+        value = self.studies[study_name].connections[variant]
+        return name_behind(value, self._names(study_name))
+
+    def _names(self, study_name: str) -> Mapping[str, Any]:
+        """The connections of a study by name: the config's own, general ones, published ones."""
+        published = tasks.load(self.studies[study_name].task).Network.names
+        general = {name: row for name, row in SCHEMES.items() if name not in published}
+        return ChainMap(self.connections, general, published)
+
+    def plain(self, study_name: str) -> str | None:
+        """The first variant of a study that is a plain residual network; None without one."""
+        labels = self.studies[study_name].labels
+        plain = (label for label in labels if self.connection(study_name, label).kind == "plain")
+        return next(plain, None)
+
+    def depth_control(self, study_name: str) -> str | None:
+        """The label of the plain network to which a study compares the depths of other variants.
+
+        It is the first plain residual network among the variants that change nothing else of the
+        study, if cells of it have CONTROL_DEPTHS depths or more; None without one, without another
+        such variant, or where depths of the task do not compare.
+        """
+        study, depths = self.studies[study_name], defaultdict(set)
+        if not tasks.load(study.task).depths_compare:
+            return None
+        for cell in self._grid(study_name):
+            depths[cell.variant].add(cell.depth)
+        alike = [label for label in depths if not study.changes_plain(label)]
+        plain = (label for label in alike if self.connection(study_name, label).kind == "plain")
+        control = next(plain, None)
+        if control is None or len(alike) < 2 or len(depths[control]) < CONTROL_DEPTHS:
+            return None
+        return control
+
+    @cached_property
+    def _resolved(self) -> dict[tuple[str, str], Scheme]:
+        """Schemes by (study, variant), each resolved once: thousands of cells share a few."""
+        return {}
+
+    def cells(self) -> list[Cell]:
+        """The cells of all studies, without those excluded or not kept, in order."""
+        return [cell for name in self.studies for cell in self._grid(name)]
+
+    def _grid(self, name: str) -> Iterator[Cell]:
+        """The cells of one study."""
+        study, plain = self.studies[name], self.plain(name)
+        variants, depths, backends, seeds = self._axes(study)
+        for depth, variant, backend, seed in itertools.product(depths, variants, backends, seeds):
+            cell = Cell(name, depth, variant, backend, seed)
+            is_planned = depth in study.depths or variant == plain
+            if is_planned and not study.excludes(cell):
+                yield cell
+
+    def select_cells(self, patterns: Sequence[str]) -> list[Cell]:
+        """The cells whose path matches a pattern such as 'depth-mlx/48L/*'; all without patterns.
+
+        Raises ConfigError, one line per pattern that matches none.
+        """
+        cells = self.cells()
+        matches = {p: {cell for cell in cells if fnmatch(cell.path(), p)} for p in patterns}
+        if idle := [pattern for pattern, found in matches.items() if not found]:
+            form = "a pattern is like 'depth-mlx/48L/*'"
+            raise ConfigError(
+                join_problems(f"no cell matches {short_repr(p)}; {form}" for p in idle)
+            )
+        selected = set().union(*matches.values()) if patterns else set(cells)
+        return [cell for cell in cells if cell in selected]
+
+    def _axes(self, study: Study) -> list[list[Any]]:
+        """The values on each of AXES that are kept of a study."""
+        kept = self.subset
+        return [
+            [v for v in study.values(axis) if axis not in kept or v in kept[axis]] for axis in AXES
+        ]
+
+    def spec(self, cell: Cell) -> Spec:
+        """Every number that the cell's training uses. Raises ConfigError."""
+        study = self.studies[cell.study].of(cell.variant)
+        numbers = {
+            **asdict(cell),
+            "task": study.task,
+            "recipe": study.recipe_settings,
+            "connection": self.connection(cell.study, cell.variant),
+            "steps": study.steps,
+            "batch_size": study.batch_size_at(cell.depth),
+            "model": study.model,
+            "accumulate": study.accumulate,
+            "evaluate_every": study.evaluate_every,
+            "optimizer": study.optimizer,
+            "weights": study.weights,
+            "leave_out_blocks": study.leave_out_blocks,
+        }
+        return validate(Spec, numbers, str(cell))

@@ -1,0 +1,82 @@
+"""Scores: the held-out metric that a task is judged by, and the outcome of a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fathom.metrics.runs import RunMetric, value_of
+from fathom.metrics.steps import Row
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """A level that theory or counting gives, to set a score beside."""
+
+    label: str
+    """As in 'a trigram model'."""
+    level: float | str
+    """The level, or the run metric that holds it."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """The one number of a run that its results are judged by."""
+
+    metric: str
+    """The run metric, measured on held-out data."""
+    label: str
+    """For an axis and a sentence, as in 'validation loss'."""
+    unit: str
+    """As in 'bits per character'; empty for a share."""
+    chance: Callable[[Any], float]
+    """From the spec: the score of a model that has learned nothing."""
+    better: Literal["lower", "higher"] = "lower"
+    perfect: float = 0.0
+    """The best there can be, whatever the data."""
+    oracle: Oracle | None = None
+
+    def progress(self, value: float, chance: float) -> float:
+        """How far a score is on the way from chance (0) to perfect (1); 0 where they are equal."""
+        way = self.perfect - chance
+        return (value - chance) / way if way else 0.0
+
+
+def measure_score(rows: Sequence[Row], metric: RunMetric) -> float | None:
+    """A run's value of the metric that it is judged by: NaN if not finite, None if not measured."""
+    if not any(metric.of in row for row in rows):
+        return None
+    value = value_of(metric, rows)
+    return math.nan if value is None else value
+
+
+def score_midway(rows: Sequence[Row], metric: RunMetric) -> float | None:
+    """The score as it stood when half of the steps were done, or at the next evaluation.
+
+    None if that is the last one, or not finite.
+    """
+    measured = [i for i, row in enumerate(rows, 1) if metric.of in row]
+    midway = next((i for i in measured if 2 * i >= len(rows)), len(rows))
+    value = measure_score(rows[:midway], metric) if midway < len(rows) else None
+    return value if value is not None and math.isfinite(value) else None
+
+
+OUTCOMES = ("learned", "at chance", "diverged", "not scored")
+
+LEARNED = 0.05
+"""A score that has come so far from chance to perfect counts as learned."""
+
+
+def outcome(diverged: bool, score: Score, value: float | None, chance: float) -> str:
+    """One of OUTCOMES: what became of a run.
+
+    `diverged`: what its task says; `value`: its score, None where it was not measured. A score
+    that is not finite is that of a diverged run.
+    """
+    if diverged or (value is not None and not math.isfinite(value)):
+        return "diverged"
+    if value is None:
+        return "not scored"
+    return "learned" if score.progress(value, chance) >= LEARNED else "at chance"
