@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save
 
-from fathom import metrics
+from fathom.metrics import runs, steps
 from fathom.runs.folder import ALWAYS, decode_row, encode_row, read_rows
 from fathom.runs.training_code import training_code
 from fathom.runs.validate import validate_run
@@ -436,12 +436,12 @@ def test_a_metric_of_an_older_code_makes_a_run_stale_and_not_corrupt(run, spec, 
 
 
 def test_a_new_metric_leaves_an_old_run_good(run, spec, monkeypatch):
-    of_runs = metrics.RunMetric("loss", metrics.largest, "largest finite loss")
-    monkeypatch.setitem(metrics.RUN_METRICS, "loss_max", of_runs)
-    of_steps = metrics.StepMetric("loss again", "the loss", metrics.loss)
-    monkeypatch.setitem(metrics.STEP_METRICS, "loss_again", of_steps)
+    of_runs = runs.RunMetric("loss", runs.largest, "largest finite loss")
+    monkeypatch.setitem(runs.RUN_METRICS, "loss_max", of_runs)
+    of_steps = steps.StepMetric("loss again", "the loss", steps.loss)
+    monkeypatch.setitem(steps.STEP_METRICS, "loss_again", of_steps)
     assert validated(run, spec) == ("measured", "")
-    assert metrics.summarise(read_rows(run), metrics.RUN_METRICS)["loss_max"] == 4.0
+    assert runs.summarise(read_rows(run), runs.RUN_METRICS)["loss_max"] == 4.0
 
 
 # --- no traceback, whatever is there ------------------------------------------------------------

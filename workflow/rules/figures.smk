@@ -49,7 +49,7 @@ for name in STUDIES:
             platform="{platform}",
             captions=captions_of(FIGURES_OF[name]),
             code_hash=code_of_figures(FIGURES_OF[name]),
-            tables=f"{RESULTS}/tables",
+            tables=lambda w, input: str(Path(input.config).parent / "tables"),
             folder=subpath(output[0], parent=True),
         shell:
             "fathom figures --config {input.config:q} --study {params.study:q}"
