@@ -4,21 +4,6 @@
 
 FIGURES = figures_at(MEASURED) + figure_files(f"{RESULTS}/figures/overview", OVERVIEW)
 
-# Tables that only some figures read, by the name that they go by there.
-FIGURE_TABLES = {
-    "times": "times_summary.csv",
-    "profiles": "profiles.csv",
-    "effective_depth": "effective_depth.csv",
-    "cells": "cells.csv",
-}
-
-
-def tables_of_figures(study):
-    """The tables of a study that its figures read."""
-    some = [file for read, file in FIGURE_TABLES.items() if read_by(FIGURES_OF[study], read)]
-    return tables_of_study(study, ["steps.csv.gz", "summary.csv", "effects.csv", *some])
-
-
 # A rule for each study: Snakemake's outputs depend on no wildcard, and studies have other figures.
 for name in STUDIES:
 

@@ -155,3 +155,34 @@ def sampled_of(study, wildcards):
     cells = sampled_cells(measured_cells(study, wildcards))
     runs = Platform.parse(wildcards.platform).runs(STORE)
     return [f"{runs}/{cell.path()}/{MANIFEST}" for cell in cells]
+
+
+# Of each study alone, what its figures read: a run changes no figure of another study.
+STUDY_TABLES = (
+    "steps.csv.gz",
+    "cells.csv",
+    "summary.csv",
+    "times_summary.csv",
+    "profiles.csv",
+    "effects.csv",
+    "effective_depth.csv",
+)
+
+
+def tables_of_study(study, names=STUDY_TABLES):
+    return [f"{RESULTS}/tables/studies/{study}/{name}" for name in names]
+
+
+# Tables that only some figures read, by the name that they go by there.
+FIGURE_TABLES = {
+    "times": "times_summary.csv",
+    "profiles": "profiles.csv",
+    "effective_depth": "effective_depth.csv",
+    "cells": "cells.csv",
+}
+
+
+def tables_of_figures(study):
+    """The tables of a study that its figures read."""
+    some = [file for read, file in FIGURE_TABLES.items() if read_by(FIGURES_OF[study], read)]
+    return tables_of_study(study, ["steps.csv.gz", "summary.csv", "effects.csv", *some])

@@ -13,22 +13,6 @@ ATTRIBUTION = ("trajectories", "variance", "variance_summary")
 VERDICTS = ("published", "thresholds", "claims", "verdicts")
 
 
-# Of each study alone, what its figures read: a run changes no figure of another study.
-STUDY_TABLES = (
-    "steps.csv.gz",
-    "cells.csv",
-    "summary.csv",
-    "times_summary.csv",
-    "profiles.csv",
-    "effects.csv",
-    "effective_depth.csv",
-)
-
-
-def tables_of_study(study, names=STUDY_TABLES):
-    return [f"{RESULTS}/tables/studies/{study}/{name}" for name in names]
-
-
 STEPS = [file for study in STUDIES for file in tables_of_study(study, ["steps.csv.gz"])]
 # What shows no time is not made again where only these have changed.
 TIMES = csvs("times", "times_summary")
