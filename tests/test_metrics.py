@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import naive
-from fathom import metrics, tasks
+from fathom import tasks
 from fathom.backends.numpy import NumpyOps
-from fathom.metrics.scores import Score, outcome
+from fathom.metrics import runs
+from fathom.metrics.scores import Score, outcome, score_midway
 from fathom.metrics.steps import Steps
 from fathom.models.connections.connection import readout_shares
 from fathom.models.gain import composite_gain
@@ -20,7 +21,7 @@ from param_helpers import parameters_of
 
 
 def summarise(rows):
-    return metrics.summarise(rows, tasks.run_metrics())
+    return runs.summarise(rows, tasks.run_metrics())
 
 
 # Rescaling rounds once per factor and once per product: 500 layers stay far below this.
@@ -443,9 +444,9 @@ def test_the_score_midway_is_that_of_the_first_evaluation_from_half_of_the_steps
     rows = [{"loss": 9.0} for _ in range(10)]
     for step, value in ((4, 3.0), (6, 2.0), (10, 1.0)):
         rows[step - 1]["validation_loss"] = value * math.log(2)
-    assert metrics.score_midway(rows, loss) == pytest.approx(2)
+    assert score_midway(rows, loss) == pytest.approx(2)
     del rows[5]["validation_loss"]
-    assert metrics.score_midway(rows, loss) is None  # the next is the last
+    assert score_midway(rows, loss) is None  # the next is the last
     # Of a training loss, the mean over the tenth of the steps that ends there.
     losses = [{"loss": float(step)} for step in range(1, 41)]
-    assert metrics.score_midway(losses, tasks.run_metrics()["loss_tail"]) == 19.5
+    assert score_midway(losses, tasks.run_metrics()["loss_tail"]) == 19.5

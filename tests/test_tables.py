@@ -12,7 +12,12 @@ from scipy import stats
 
 from fathom.analysis.effective_depth import write_effective_depth
 from fathom.analysis.effects import write_effects
-from fathom.analysis.run_tables import comparison_table, summary_table, write_tables
+from fathom.analysis.run_tables import (
+    comparison_table,
+    run_metrics,
+    summary_table,
+    write_tables,
+)
 from fathom.analysis.statistics import mean_with_ci, t_interval
 from fathom.analysis.tables import (
     BY_STUDY,
@@ -21,7 +26,6 @@ from fathom.analysis.tables import (
     TableError,
     read_steps,
     read_table,
-    run_metrics,
     save_tables,
 )
 from fathom.metrics.steps import COSINE, POSITIVE, SHARE, UNBOUNDED, StepMetric, flat

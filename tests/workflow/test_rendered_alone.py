@@ -59,7 +59,7 @@ def test_imported_runs_are_rendered_alone(finished, fresh):
     def carried(table):
         return [row for row in rows(made / "tables" / table) if row["study"] == "depth-mlx"]
 
-    for table in ("studies/depth-mlx/steps.csv.gz", "summary.csv", "effects.csv"):
+    for table in ("studies/depth-mlx/steps.csv.gz", "summary.csv"):
         assert carried(table)
         assert rows(results / "tables" / table) == carried(table)
 
