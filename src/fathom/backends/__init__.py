@@ -21,6 +21,7 @@ import numpy as np
 from fathom.system import blas
 from fathom.system.errors import UserError
 from fathom.system.hardware import keep_freed_memory
+from fathom.system.packages import is_installed
 
 if TYPE_CHECKING:
     from fathom.batch import Batch
@@ -166,11 +167,9 @@ def load(name: str, threads: int, mlx_blas: str) -> ModuleType:
     os.environ["OMP_NUM_THREADS"] = str(threads)
     os.environ[blas.SWITCH] = mlx_blas
     keep_freed_memory()
-    try:
-        return importlib.import_module(f"fathom.backends.{name}")
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != name:
-            raise
+    # Asked before: an uninstall may leave a folder, which imports and is empty.
+    if not is_installed(name):
         raise BackendError(
             f"backend {name} is not installed here; `pip install -e '.[{name}]'` brings it"
-        ) from error
+        )
+    return importlib.import_module(f"fathom.backends.{name}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -15,6 +13,7 @@ import yaml
 from fathom.config.config import Config
 from fathom.settings import NULLS, ConfigError, deep_merge, short_repr, unknown, validate
 from fathom.spec import BACKENDS
+from fathom.system.packages import is_installed
 
 MAX_BYTES, MAX_VALUES = 5_000_000, 50_000
 """The largest file that is read, in bytes, and the most values that it may stand for."""
@@ -160,17 +159,4 @@ def check_config(data: Mapping[str, Any], source: str = "config") -> Config:
 
 def installed_backends() -> tuple[str, ...]:
     """The backends whose framework is installed, found without importing one."""
-    return tuple(name for name in BACKENDS if _is_installed(name))
-
-
-def _is_installed(framework: str) -> bool:
-    """Whether a distribution provides the module: a folder left behind by one is not enough."""
-    module = importlib.util.find_spec(framework)
-    if module is None:
-        return False
-    if any(importlib.metadata.distributions(name=framework)):
-        return True
-    # A distribution of another name may provide it, as for a nightly build. Distributions also
-    # share folders: mlx-cpu has files in mlx, which it does not provide. A module without an origin
-    # is such a folder.
-    return module.origin is not None and framework in importlib.metadata.packages_distributions()
+    return tuple(name for name in BACKENDS if is_installed(name))
