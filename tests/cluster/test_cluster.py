@@ -174,12 +174,13 @@ def test_tables_and_reports_are_those_of_a_local_run(workflow, finished, local):
 def files_of(workflow):
     """Tables, reports, and the runs that they were made from.
 
-    Without manifests: these say when and how often a training ran, and how much memory it used.
+    Without manifests, which say when and how often a training ran and how much memory it used, and
+    without verdicts, which name a manifest by its hash.
     """
-    patterns = ("*.md", "studies/*.md", "tables/*", "runs/*/*/*/*/*/*")
+    patterns = ("*.md", "studies/*.md", "tables/*.csv*", "tables/studies/*/*", "runs/*/*/*/*/*/*")
     found = [file for pattern in patterns for file in workflow.results.glob(pattern)]
-    names = (str(f.relative_to(workflow.results)) for f in found if f.name != "manifest.json")
-    return sorted(names)
+    left_out = ("manifest.json", "verdict.json")
+    return sorted(str(f.relative_to(workflow.results)) for f in found if f.name not in left_out)
 
 
 def content(file):

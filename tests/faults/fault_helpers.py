@@ -90,7 +90,9 @@ class Project:
 
     def tables(self):
         """Every table by name, as rows of text, without the times."""
-        return {file.name: rows_of(file) for file in sorted((self.results / "tables").iterdir())}
+        folder = self.results / "tables"
+        files = sorted(file for file in folder.rglob("*") if file.is_file())
+        return {str(file.relative_to(folder)): rows_of(file) for file in files}
 
 
 def without_times(row):

@@ -136,7 +136,7 @@ EDITS = {
         BOTH, None,
     ),
     "a backend": (
-        f"{SRC}backends/mlx.py", "staticmethod(mx.tanh)", "staticmethod(lambda x: mx.tanh(x))",
+        f"{SRC}backends/mlx_ops.py", "staticmethod(mx.tanh)", "staticmethod(lambda x: mx.tanh(x))",
         {"hc/mlx", "mhc/mlx"}, None,
     ),
     "a comment": (
