@@ -266,7 +266,7 @@ PLANS = {
     "draw every cell's own figures": ({}, "cell_figure"),
     "make the page, `results/index.html`": ({}, "page"),
     "make the paper, `results/fathom.pdf`": ({}, "paper"),
-    "get the images, or see why not": (0, "data_fashion_mnist"),
+    "get the images, or see why not": (0, "fetch"),
     "run the published scale": ({"preset": "paper"}, "reports"),
     "… on a Slurm cluster ([how](docs/cluster.md))": ({"preset": "paper"}, "reports"),
 }

@@ -29,8 +29,7 @@ for name in STUDIES:
             config=f"{RESULTS}/config.json",
             tables=tables_of_figures(name),
             step_times=STEP_TIMES if read_by(FIGURES_OF[name], "times") else [],
-            mixing=functools.partial(mixing_of, name),
-            sampled=functools.partial(sampled_of, name),
+            runs=functools.partial(runs_of_figures, name),
         output:
             in_report(
                 f"{RESULTS}/figures/{name}/{{platform}}",
@@ -47,8 +46,8 @@ for name in STUDIES:
         params:
             study=name,
             platform="{platform}",
-            captions=captions_of(FIGURES_OF[name]),
-            code_hash=code_of_figures(FIGURES_OF[name]),
+            captions={f.label: f.caption for f in FIGURES_OF[name]},
+            code_hash=code_of(FIGURES_OF[name]),
             tables=f"{RESULTS}/tables",
             folder=subpath(output[0], parent=True),
         shell:
@@ -71,8 +70,8 @@ rule overview_figures:
     conda:
         "../../envs/report.yaml"
     params:
-        captions=captions_of(OVERVIEW),
-        code_hash=code_of_figures(OVERVIEW),
+        captions={f.label: f.caption for f in OVERVIEW},
+        code_hash=code_of(OVERVIEW),
         folder=subpath(output[0], parent=True),
     shell:
         "fathom overview-figures --config {input.config:q} --cells {input.cells:q}"
@@ -91,7 +90,7 @@ rule cell_figure:
     conda:
         "../../envs/report.yaml"
     params:
-        code_hash=code_of_figures(OF_A_CELL),
+        code_hash=code_of(OF_A_CELL),
         run=subpath(input.metrics, parent=True),
         folder=subpath(output[0], parent=True),
     shell:

@@ -34,7 +34,7 @@ STEPS = [file for study in STUDIES for file in tables_of_study(study, ["steps.cs
 TIMES = csvs("times", "times_summary")
 TABLES = [*csvs(*RUN_TABLES, *ATTRIBUTION, *VERDICTS), *STEPS]
 
-PUBLISHED = in_project("report/published.yaml")
+PUBLISHED = files_in("report", "published.yaml")[0]
 CONFIG_JSON = json.dumps(CONFIG.resolved(), indent=2, allow_nan=False) + "\n"
 # Compressed: a command above 64 KB goes through a file, whose path Snakemake does not quote.
 CONFIG_GZIP = base64.b64encode(gzip.compress(CONFIG_JSON.encode(), mtime=0)).decode()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from fathom.report.figures import files_of
+from fathom.report.figures import Declaration, files_of
 from fathom.settings import Settings
 from fathom.system.files import sha256, write_json
 
@@ -41,6 +41,12 @@ class FigureManifest(Settings):
             if file.is_file() and self.inputs.get(file.name) != _content_hash(file)
         ]
         return f"its figures were drawn from another {', '.join(others)}" if others else ""
+
+
+def figure_files(folder: str | Path, figures: Iterable[Declaration]) -> list[str]:
+    """The files of these figures in a folder, and its figures.json."""
+    files = [str(file) for figure in figures for file in files_of(Path(folder), figure.name)]
+    return [*files, f"{folder}/{MANIFEST}"]
 
 
 def write_figure_manifest(
