@@ -17,8 +17,8 @@ from fathom.analysis.tables import BY_STUDY, read_table, write_tables
 from fathom.cli.options import workflow_command
 from fathom.config import check_config
 from fathom.report import kept
-from fathom.report.draw import tables_of, title_of
-from fathom.report.figure_manifest import write_figure_manifest
+from fathom.report.draw import title_of
+from fathom.report.figure_manifest import tables_of, write_figure_manifest
 from fathom.report.figures import figures_of, figures_of_study, files_of
 from fathom.report.render import write_reports
 from fathom.report.verify import verify

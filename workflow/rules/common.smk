@@ -10,7 +10,8 @@ import shlex
 from fathom import datasets
 from fathom.analysis.platforms import Platform
 from fathom.config import BACKENDS, Cell, check_config, installed_backends, load_config
-from fathom.report.figure_manifest import figure_files
+from fathom.config.snakemake_start import shell_prefix
+from fathom.report.figure_manifest import figure_files, tables_of
 from fathom.report.figures import figures_of, figures_of_study
 from fathom.report.mixing import mixing_file, shown_cells
 from fathom.report.reports import check_folder
@@ -21,6 +22,7 @@ from fathom.runs.bundle import refused_file
 from fathom.runs.code_hash import code_hash
 from fathom.runs.folder import MANIFEST, RUN_FILES
 from fathom.runs.receipts import receipt_file, replay_key
+from fathom.runs.status import trainable
 from fathom.runs.training_code import metrics_code
 
 if IS_MODULE:
@@ -34,21 +36,9 @@ STORE, RESULTS, DATA = CONFIG.results, CONFIG.report_folder, CONFIG.compute.data
 for problem in filter(None, map(broken_link, (STORE, RESULTS, DATA))):
     fail(problem)
 
-# Jobs use the interpreter that runs Snakemake, or that of their conda environment; PYTHONPATH lets
-# both find fathom, and then what the caller has in it. How jobs compute is no parameter, since it
-# changes no result.
-python = "python" if CONDA else shlex.quote(sys.executable)
-source, data, compute = map(
-    shlex.quote, (str(PROJECT / "src"), DATA, CONFIG.compute.model_dump_json())
-)
-killed = (
-    "killed, perhaps for lack of memory; the same command again goes on from the last checkpoint"
-)
-prefix = (
-    f'export PYTHONPATH={source}"${{PYTHONPATH:+:$PYTHONPATH}}" '
-    f"FATHOM_COMPUTE={compute} FATHOM_DATA={data}; "
-    f'fathom() {{ {python} -m fathom "$@" || {{ '
-    f's=$?; [ $s -le 130 ] || echo "fathom: {killed}" >&2; return $s; }}; }}; '
+# Jobs use the interpreter that runs Snakemake, or that of their conda environment.
+prefix = shell_prefix(
+    "python" if CONDA else shlex.quote(sys.executable), PROJECT / "src", CONFIG.compute
 )
 shell.prefix(prefix.replace("{", "{{").replace("}", "}}"))  # Snakemake formats it once more
 
@@ -65,35 +55,12 @@ def data_sums(dataset):
     return str(datasets.folder_of(dataset, DATA) / datasets.SUMS)
 
 
-def unavailable(dataset):
-    """The file that is there if a data set could not be had."""
-    return datasets.folder_of(dataset, DATA) / datasets.UNAVAILABLE
-
-
 INSTALLED = BACKENDS if CONDA or IS_REMOTE or CONFIG.assume_backends else installed_backends()
 DATASET_OF = {name: study.dataset for name, study in CONFIG.studies.items() if study.dataset}
 DATASETS = sorted(set(DATASET_OF.values()))
-UNAVAILABLE = [
-    name for name in DATASETS if unavailable(name).exists() and not Path(data_sums(name)).exists()
-]
-# What may be trained here; nothing with `train: false`.
-PLANNED = CONFIG.cells() if CONFIG.train else []
-CELLS = [
-    cell
-    for cell in PLANNED
-    if cell.backend in INSTALLED and DATASET_OF.get(cell.study) not in UNAVAILABLE
-]
-for name in UNAVAILABLE if PLANNED else []:
-    warn(
-        f"the data set {name} is unavailable, so its studies are left out; {unavailable(name)} "
-        "says what was tried (snakemake data tries again)"
-    )
-for backend in sorted({cell.backend for cell in PLANNED} - set(INSTALLED)):
-    skipped = sum(cell.backend == backend for cell in PLANNED)
-    warn(
-        f"backend {backend} is not installed here: {skipped} cells are left out "
-        f"(pip install -e '.[{backend}]' brings it)"
-    )
+CELLS, LEFT_OUT = trainable(CONFIG, INSTALLED)
+for line in LEFT_OUT:
+    warn(line)
 
 # `fathom status` names imported runs that are left out. A job repeats first steps of all others,
 # and finds out which count: rules/replay.smk.
@@ -200,8 +167,9 @@ def replays_of(wildcards):
 def runs_to_replay(wildcards):
     """The files of these runs, and the data sets that they need."""
     runs = replays_of(wildcards)
-    needed = {DATASET_OF.get(run.cell.study) for run in runs} - {None, *UNAVAILABLE}
-    return [ancient(data_sums(name)) for name in sorted(needed)] + imported_files(runs)
+    needed = sorted({DATASET_OF.get(run.cell.study) for run in runs} - {None})
+    sums = [data_sums(name) for name in needed if not datasets.unavailable(name, DATA)]
+    return [*map(ancient, sums), *imported_files(runs)]
 
 
 @functools.cache

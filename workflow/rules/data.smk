@@ -13,7 +13,7 @@ rule fetch:
         "../../envs/report.yaml"
     params:
         name=lambda w: w.dataset.replace("-", "_"),
-        unavailable=str(unavailable("{dataset}")),
+        unavailable=str(datasets.folder_of("{dataset}", DATA) / datasets.UNAVAILABLE),
     shell:
         "fathom fetch {params.name:q} --record {params.unavailable:q} 2> {log:q}"
 
@@ -21,4 +21,3 @@ rule fetch:
 rule data:
     input:
         map(data_sums, DATASETS),
-    localrule: True

@@ -4,20 +4,6 @@
 
 FIGURES = figures_at(MEASURED) + figure_files(f"{RESULTS}/figures/overview", OVERVIEW)
 
-# Tables that only some figures read, by the name that they go by there.
-FIGURE_TABLES = {
-    "times": "times_summary.csv",
-    "profiles": "profiles.csv",
-    "effective_depth": "effective_depth.csv",
-    "cells": "cells.csv",
-}
-
-
-def tables_of_figures(study):
-    """The tables of a study that its figures read."""
-    some = [file for read, file in FIGURE_TABLES.items() if read_by(FIGURES_OF[study], read)]
-    return tables_of_study(study, ["steps.csv.gz", "summary.csv", "effects.csv", *some])
-
 
 # A rule for each study: Snakemake's outputs depend on no wildcard, and studies have other figures.
 for name in STUDIES:
@@ -27,7 +13,7 @@ for name in STUDIES:
             f"figures_{name}".replace("-", "_")
         input:
             config=f"{RESULTS}/config.json",
-            tables=tables_of_figures(name),
+            tables=tables_of(FIGURES_OF[name], Path(f"{RESULTS}/tables/studies/{name}")),
             step_times=STEP_TIMES if read_by(FIGURES_OF[name], "times") else [],
             runs=functools.partial(runs_of_figures, name),
         output:
@@ -101,7 +87,6 @@ rule figures:
     input:
         FIGURES,
         replayed_figures,
-    localrule: True
 
 
 rule cell_figures:
@@ -111,4 +96,3 @@ rule cell_figures:
             for cell in CELLS
             for file in figure_files(f"{STORE}/figures/cells/{cell.path()}", OF_A_CELL)
         ],
-    localrule: True

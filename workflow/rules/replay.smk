@@ -33,4 +33,3 @@ checkpoint replay_runs:
 rule replay:
     input:
         RECEIPTS,
-    localrule: True

@@ -1,28 +1,12 @@
 # Config → config.json, which tables and reports read. Runs → CSVs.
 
-RUN_TABLES = (
-    "cells",
-    "summary",
-    "profiles",
-    "comparison",
-    "platforms",
-    "effects",
-    "effective_depth",
-)
+RUN_TABLES = "cells summary profiles comparison platforms effects effective_depth".split()
 ATTRIBUTION = ("trajectories", "variance", "variance_summary")
 VERDICTS = ("published", "thresholds", "claims", "verdicts")
-
-
 # Of each study alone, what its figures read: a run changes no figure of another study.
-STUDY_TABLES = (
-    "steps.csv.gz",
-    "cells.csv",
-    "summary.csv",
-    "times_summary.csv",
-    "profiles.csv",
-    "effects.csv",
-    "effective_depth.csv",
-)
+STUDY_TABLES = ["steps.csv.gz"] + [
+    f"{name}.csv" for name in "cells summary times_summary profiles effects effective_depth".split()
+]
 
 
 def tables_of_study(study, names=STUDY_TABLES):
@@ -74,10 +58,9 @@ checkpoint run_tables:
         "../../envs/report.yaml"
     params:
         code_hash=code_hash(
-            "fathom.analysis.tables",
-            "fathom.analysis.attribution",
-            "fathom.analysis.effects",
-            "fathom.analysis.effective_depth",
+            *map(
+                "fathom.analysis.{}".format, "tables attribution effects effective_depth".split()
+            ),
             *METRICS_CODE,
         ),
     shell:
@@ -109,4 +92,3 @@ rule tables:
     input:
         TABLES,
         TIMES,
-    localrule: True

@@ -54,4 +54,3 @@ for name in STUDIES:
             name
         input:
             [file for cell in CELLS if cell.study == name for file in run_files(cell)],
-        localrule: True

@@ -20,6 +20,17 @@ from fathom.system.files import sha256, write_json
 
 MANIFEST = "figures.json"
 
+STUDY_TABLES = ("steps.csv.gz", "summary.csv", "effects.csv")
+"""What the figures of every study are drawn from."""
+
+TABLES_OF = {
+    "times": "times_summary.csv",
+    "profiles": "profiles.csv",
+    "effective_depth": "effective_depth.csv",
+    "cells": "cells.csv",
+}
+"""What only some figures read, and its table."""
+
 
 class FigureManifest(Settings):
     """What figures.json says of its folder."""
@@ -41,6 +52,13 @@ class FigureManifest(Settings):
             if file.is_file() and self.inputs.get(file.name) != _content_hash(file)
         ]
         return f"its figures were drawn from another {', '.join(others)}" if others else ""
+
+
+def tables_of(declared: Iterable[Declaration], folder: Path) -> tuple[Path, ...]:
+    """The tables that these figures of a study are drawn from, in the folder of its tables."""
+    reads = {read for figure in declared for read in figure.reads}
+    names = *STUDY_TABLES, *(file for read, file in TABLES_OF.items() if read in reads)
+    return tuple(folder / name for name in names)
 
 
 def figure_files(folder: str | Path, figures: Iterable[Declaration]) -> list[str]:

@@ -25,8 +25,8 @@ from fathom.analysis.platforms import Platform
 from fathom.analysis.tables import of_study, write_tables
 from fathom.config import Config
 from fathom.report import kept
-from fathom.report.draw import OVERVIEW_TABLES, step_times_of, tables_of, title_of
-from fathom.report.figure_manifest import MANIFEST, content, read_figure_manifest
+from fathom.report.draw import OVERVIEW_TABLES, step_times_of, title_of
+from fathom.report.figure_manifest import MANIFEST, content, read_figure_manifest, tables_of
 from fathom.report.figures import figures_of, figures_of_study, files_of
 from fathom.report.page import PAGE, page_of, write_page
 from fathom.report.paper import PAPER, paper_of, write_paper
