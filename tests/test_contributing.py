@@ -82,7 +82,7 @@ def test_the_rooms_are_those_that_the_test_of_rooms_checks_in_its_order():
 TINY_MODEL = {"vocab": 16, "length": 4, "width": 8, "heads": 2, "hidden": 16}
 TINY = {"depths": [2], "backends": ["torch"], "seeds": [0], "steps": 3, "batch_size": 2}
 STUDIES = ("gated-torch", "blend-torch", "communities", "repeat")
-FILES = ("config.yaml", "workflow/presets/smoke.yaml")
+FILES = ("config.yaml", ".test/config/config.yaml")
 KEPT = Cell("depth-mlx", 2, "mhc", "torch", 0)
 """A cell of the smoke scale that is trained before anything is added."""
 

@@ -64,6 +64,7 @@ TRACKED = [
         "benchmarks",
         ".ci",
         ".github",
+        ".test",
     )
     for file in (PROJECT / folder).glob("**/*" if folder else "*")
     if "__pycache__" not in file.parts

@@ -465,7 +465,7 @@ def test_every_claim_has_a_minimum_scale(shipped):
 def test_smoke_runs_give_no_verdict(shipped, pytestconfig):
     """Whatever they show: three seeds of everything that the preset has, and of every variant."""
     root = pytestconfig.rootpath
-    config = load_config([root / "config.yaml", root / "workflow/presets/smoke.yaml"])
+    config = load_config([root / "config.yaml", root / ".test/config/config.yaml"])
     cells, steps = [], []
     for name, study in config.studies.items():
         for depth, backend, seed in itertools.product([*study.depths, 48], BACKENDS, range(3)):

@@ -12,7 +12,7 @@ from reference_helpers import pixels_apart
 
 pytestmark = pytest.mark.slow
 
-CONFIG = ("config.yaml", "workflow/presets/smoke.yaml", "grid.yaml")
+CONFIG = ("config.yaml", ".test/config/config.yaml", "grid.yaml")
 ALONE = ("--config", "train=false")
 
 

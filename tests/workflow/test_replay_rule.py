@@ -101,7 +101,7 @@ def test_a_damaged_receipt_is_refused_in_one_line(workflow):
     carry(results, "torch")
     (results / "replay/depth-torch").mkdir(parents=True)
     (results / "replay/depth-torch/torch.json").write_text("{")
-    result = workflow.snakemake("-n", "--configfile", "workflow/presets/smoke.yaml", "grid.yaml")
+    result = workflow.snakemake("-n", "--configfile", ".test/config/config.yaml", "grid.yaml")
     assert result.returncode == 1
     (line,) = own_lines(result)
     assert line.startswith("fathom: results/smoke/replay/depth-torch/torch.json: not valid JSON")

@@ -91,7 +91,7 @@ def test_the_config_that_a_run_used_is_kept_as_every_command_reads_it(finished, 
     """The paper's preset adds studies, before and after those of config.yaml that it changes."""
     files = ["config.yaml", f"workflow/presets/{preset}.yaml"]
     if preset == "smoke":
-        files.append("grid.yaml")
+        files[1:] = SMOKE[1:]
     else:
         target = (f"results/{preset}/config.json", "--configfile", *files[1:])
         assert finished.snakemake(*target).returncode == 0
@@ -153,7 +153,7 @@ def test_a_cell_that_is_trained_again_draws_the_times_of_its_own_study_alone(wor
 
 # --- what an edit brings about -------------------------------------------------------------------
 
-SRC, PRESET = "src/fathom/", "workflow/presets/smoke.yaml"
+SRC, PRESET = "src/fathom/", ".test/config/config.yaml"
 BOTH = {"mhc/torch", "mhc/mlx"}
 EDITS = {
     "a learning rate": (
@@ -413,11 +413,12 @@ REFUSED = {
         ("config.yaml", "variants: null", "variants: [unclosed"), (), "malformed YAML",
     ),
     "malformed YAML, in an overlay": (
-        (PRESET, "results: ", "results: [x\nresults: "), SMOKE, "smoke.yaml: line 4 malformed YAML",
+        (PRESET, "results: ", "results: [x\nresults: "), SMOKE,
+        ".test/config/config.yaml: line 4 malformed YAML",
     ),
     "a key twice, in an overlay": (
         (PRESET, "results: ", "results: x\nresults: "), SMOKE,
-        "smoke.yaml: line 4 malformed YAML (the key 'results' is there twice)",
+        ".test/config/config.yaml: line 4 malformed YAML (the key 'results' is there twice)",
     ),
 }  # fmt: skip
 

@@ -11,16 +11,14 @@ from fathom import datasets
 from fathom.analysis.platforms import Platform
 from fathom.config import BACKENDS, Cell, check_config, installed_backends, load_config
 from fathom.config.snakemake_start import shell_prefix
-from fathom.report.figure_manifest import figure_files, tables_of
+from fathom.report.figure_manifest import figure_files, run_files_of, tables_of
 from fathom.report.figures import figures_of, figures_of_study
-from fathom.report.mixing import mixing_file, shown_cells
 from fathom.report.reports import check_folder
-from fathom.report.samples import sampled_cells
 from fathom.report.snakemake_console import Console, install, log_group_errors
 from fathom.runs import validate
 from fathom.runs.bundle import refused_file
 from fathom.runs.code_hash import code_hash
-from fathom.runs.folder import MANIFEST, RUN_FILES
+from fathom.runs.folder import RUN_FILES
 from fathom.runs.receipts import receipt_file, replay_key
 from fathom.runs.status import trainable
 from fathom.runs.training_code import metrics_code
@@ -56,8 +54,7 @@ def data_sums(dataset):
 
 
 INSTALLED = BACKENDS if CONDA or IS_REMOTE or CONFIG.assume_backends else installed_backends()
-DATASET_OF = {name: study.dataset for name, study in CONFIG.studies.items() if study.dataset}
-DATASETS = sorted(set(DATASET_OF.values()))
+DATASETS = sorted({study.dataset for study in CONFIG.studies.values() if study.dataset})
 CELLS, LEFT_OUT = trainable(CONFIG, INSTALLED)
 for line in LEFT_OUT:
     warn(line)
@@ -90,19 +87,13 @@ wildcard_constraints:
     dataset="|".join(DATASETS).replace("_", "-") or "none",
 
 
-def run_files(cell, platform=None):
-    """The files of a run: trained here, or imported from a platform."""
-    folder = (platform or Platform(cell.backend)).runs(STORE) / cell.path()
+def run_files(cell):
+    folder = Platform(cell.backend).runs(STORE) / cell.path()
     return [f"{folder}/{name}" for name in RUN_FILES]
 
 
-def platform_of(run):
-    """Of an imported run."""
-    return Platform(run.cell.backend, run.platform)
-
-
 def imported_files(runs):
-    return [file for run in runs for file in run_files(run.cell, platform_of(run))]
+    return [f"{run.folder}/{name}" for run in runs for name in RUN_FILES]
 
 
 def files_in(folder, pattern):
@@ -114,18 +105,6 @@ def files_in(folder, pattern):
 
 def csvs(*names):
     return [f"{RESULTS}/tables/{name}.csv" for name in names]
-
-
-def optional(file, *packages):
-    """The file in a list, which is empty where one of the packages that make it is missing."""
-    for package in [] if CONDA else packages:
-        if importlib.util.find_spec(package) is None:
-            warn(
-                f"{package} is not installed here: {file} is left out "
-                "(pip install -e '.[workflow]' brings it)"
-            )
-            return []
-    return [file]
 
 
 def cell_of(w):
@@ -151,10 +130,10 @@ def why_again(cell):
 
 
 def inputs_of_training(wildcards):
-    """The data set that a cell reads, if any, and STARTED."""
+    """STARTED, and the data set that a cell reads, if any."""
     cell = cell_of(wildcards)
     spec_of(cell)  # refuses a cell that there is none of
-    dataset = DATASET_OF.get(cell.study)
+    dataset = CONFIG.studies[cell.study].dataset
     started = STARTED if why_again(cell) else ancient(STARTED)
     return [started, *([ancient(data_sums(dataset))] if dataset else [])]
 
@@ -167,7 +146,7 @@ def replays_of(wildcards):
 def runs_to_replay(wildcards):
     """The files of these runs, and the data sets that they need."""
     runs = replays_of(wildcards)
-    needed = sorted({DATASET_OF.get(run.cell.study) for run in runs} - {None})
+    needed = sorted({CONFIG.studies[run.cell.study].dataset for run in runs} - {None})
     sums = [data_sums(name) for name in needed if not datasets.unavailable(name, DATA)]
     return [*map(ancient, sums), *imported_files(runs)]
 
@@ -178,7 +157,7 @@ def replayed():
     for study, backend in REPLAYED:
         checkpoints.replay_runs.get(study=study, backend=backend)
     runs = or_exit(validate.imported_runs, CONFIG) if RECEIPTS else []
-    return [(platform_of(run), run.cell) for run in runs if run.counts]
+    return [(Platform(run.cell.backend, run.platform), run.cell) for run in runs if run.counts]
 
 
 def figures_at(measured):
@@ -207,10 +186,6 @@ def in_report(folder, figures, category, **labels):
     return files
 
 
-def read_by(figures, name):
-    return any(name in figure.reads for figure in figures)
-
-
 def code_of(figures):
     """A hash of what draws them."""
     modules = sorted({figure.module for figure in figures})
@@ -218,21 +193,16 @@ def code_of(figures):
 
 
 def runs_of_figures(study, wildcards):
-    """The learned mixing and the runs with weights that the figures of a study read, if any."""
     platform = Platform.parse(wildcards.platform)
     counted = [*MEASURED, *(replayed() if platform.is_imported else [])]
     cells = [cell for where, cell in counted if (where, cell.study) == (platform, study)]
-    figures, runs = FIGURES_OF[study], platform.runs(STORE)
-    mixing = shown_cells(cells).values() if read_by(figures, "mixing") else []
-    sampled = sampled_cells(cells) if read_by(figures, "samples") else []
-    return [str(mixing_file(cell, runs)) for cell in mixing] + [
-        f"{runs}/{cell.path()}/{MANIFEST}" for cell in sampled
-    ]
+    return run_files_of(FIGURES_OF[study], cells, platform.runs(STORE))
+
+
+def why_job_again(job):
+    return why_again(cell_of(job.wildcards)) if STARTED in job.input else ""
 
 
 log_group_errors()
 if IS_MAIN and not (OUTPUT.printshellcmds or OUTPUT.verbose):
-    is_judged = lambda job: STARTED in job.input
-    install(
-        Console(workflow, lambda job: why_again(cell_of(job.wildcards)) if is_judged(job) else "")
-    )
+    install(Console(workflow, why_job_again))

@@ -14,7 +14,7 @@ for name in STUDIES:
         input:
             config=f"{RESULTS}/config.json",
             tables=tables_of(FIGURES_OF[name], Path(f"{RESULTS}/tables/studies/{name}")),
-            step_times=STEP_TIMES if read_by(FIGURES_OF[name], "times") else [],
+            step_times=STEP_TIMES if any("times" in f.reads for f in FIGURES_OF[name]) else [],
             runs=functools.partial(runs_of_figures, name),
         output:
             in_report(

@@ -8,8 +8,13 @@ folder_of_templates = lambda w, input: str(Path(input.templates[0]).parent)
 shown_in_report = functools.partial(report, category="Reports", caption="../report/report.rst")
 TEMPLATES, WORDS = (files_in("report/templates", name) for name in ("*.j2", "words.j2"))
 REPORTS = [f"{RESULTS}/{report.name}" for report in reports_of(CONFIG, Path(TEMPLATES[0]).parent)]
-PAGE = optional(f"{RESULTS}/index.html", "markdown_it", "vl_convert")
-PAPER = optional(f"{RESULTS}/fathom.pdf", "typst")
+PAGE, PAPER = [f"{RESULTS}/index.html"], [f"{RESULTS}/fathom.pdf"]
+for package, files in (("markdown_it", PAGE), ("vl_convert", PAGE), ("typst", PAPER)):
+    if files and not CONDA and importlib.util.find_spec(package) is None:
+        warn(
+            f"{package} is not installed here: {files.pop()} is left out "
+            "(pip install -e '.[workflow]' brings it)"
+        )
 
 # The kept result, where there is one: reports show its verdicts beside those made here.
 REFERENCE = Path(CONFIG.reference or "") / "tables"

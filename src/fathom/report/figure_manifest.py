@@ -14,7 +14,11 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from fathom.config import Cell
 from fathom.report.figures import Declaration, files_of
+from fathom.report.mixing import mixing_file, shown_cells
+from fathom.report.samples import sampled_cells
+from fathom.runs.folder import MANIFEST as RUN_MANIFEST
 from fathom.settings import Settings
 from fathom.system.files import sha256, write_json
 
@@ -59,6 +63,19 @@ def tables_of(declared: Iterable[Declaration], folder: Path) -> tuple[Path, ...]
     reads = {read for figure in declared for read in figure.reads}
     names = *STUDY_TABLES, *(file for read, file in TABLES_OF.items() if read in reads)
     return tuple(folder / name for name in names)
+
+
+def run_files_of(
+    declared: Iterable[Declaration], cells: Sequence[Cell], runs: str | Path
+) -> list[str]:
+    """The files in `runs` that figures of these cells read: learned mixing, runs with weights."""
+    reads = {read for figure in declared for read in figure.reads}
+    mixing = shown_cells(cells).values() if "mixing" in reads else []
+    sampled = sampled_cells(cells) if "samples" in reads else []
+    return [
+        *(str(mixing_file(cell, runs)) for cell in mixing),
+        *(f"{runs}/{cell.path()}/{RUN_MANIFEST}" for cell in sampled),
+    ]
 
 
 def figure_files(folder: str | Path, figures: Iterable[Declaration]) -> list[str]:
