@@ -214,11 +214,13 @@ def test_a_new_step_metric_leaves_every_run_current(here):
     assert to_train(here) == everyone([])
 
 
-def test_a_job_that_snakemake_saw_interrupted_is_trained_again(here):
-    killed = "depth-mlx/2L/mhc/mlx/seed0"
-    for name in runs.RUN_FILES:
-        marker = urlsafe_b64encode(f"results/smoke/runs/{killed}/{name}".encode()).decode()
-        (here.folder / ".snakemake/incomplete" / marker).write_text('{"external_jobid": null}')
+def test_a_job_that_snakemake_saw_interrupted_is_trained_again_only_if_it_has_to(here):
+    """Killed after the run was whole, or ended by hand since: Snakemake alone knows of it."""
+    whole, killed = "depth-mlx/2L/hc/mlx/seed0", "depth-mlx/2L/mhc/mlx/seed0"
+    for cell in (whole, killed):
+        for name in runs.RUN_FILES:
+            marker = urlsafe_b64encode(f"results/smoke/runs/{cell}/{name}".encode()).decode()
+            (here.folder / ".snakemake/incomplete" / marker).write_text('{"external_jobid": null}')
     killed_half_way(killed)
     assert to_train(here) == everyone([killed])
 

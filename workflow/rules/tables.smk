@@ -36,7 +36,8 @@ rule resolve:
         config=CONFIG_GZIP,
         code_hash=code_hash("fathom.config"),
     shell:
-        "echo {params.config:q} | base64 -d | gzip -d > {output.config:q} 2> {log:q}"
+        "{{ echo {params.config:q} | base64 -d | gzip -d > {output.config:q}.new"
+        " && mv {output.config:q}.new {output.config:q}; }} 2> {log:q}"
 
 
 # Checkpoints, since Snakemake looks again after one: where a table is as it was, nothing follows.

@@ -23,7 +23,6 @@ from fathom.runs.validate import summarize_reasons
 REASONS = {
     "forced": "forced",
     "missing_output": "not made yet",
-    "incomplete_output": "was interrupted",
     "params_changed": "code or settings changed",
     "input_changed": "set of inputs changed",
     "updated_input": "an input is newer",
