@@ -40,21 +40,20 @@ prefix = shell_prefix(
 )
 shell.prefix(prefix.replace("{", "{{").replace("}", "}}"))  # Snakemake formats it once more
 
-# Whatever is newer than a run makes it again. This file is newer than every run that is there, and
+DATASETS = sorted({study.dataset for study in CONFIG.studies.values() if study.dataset})
+# Whatever is newer than a run makes it again. STARTED is newer than every run that is there, and
 # counts for those alone that `fathom.runs.validate` finds not current: the others have it as ancient.
-STARTED = ".snakemake/fathom-started"
+# A file for each data set that is there keeps its name when `compute.data` names another folder.
+STARTED, DATA_READY = ".snakemake/fathom-started", ".snakemake/fathom-{dataset}"
 if IS_MAIN:
     Path(STARTED).parent.mkdir(exist_ok=True)
     Path(STARTED).write_text(f"{time.time_ns()}\n")  # the same content would be no reason
-
-
-def data_sums(dataset):
-    """The file that is there once a data set is complete."""
-    return str(datasets.folder_of(dataset, DATA) / datasets.SUMS)
-
+    for name in DATASETS:
+        ready = Path(DATA_READY.format(dataset=name))
+        is_there = (datasets.folder_of(name, DATA) / datasets.SUMS).exists()
+        ready.touch() if is_there else ready.unlink(missing_ok=True)
 
 INSTALLED = BACKENDS if CONDA or IS_REMOTE or CONFIG.assume_backends else installed_backends()
-DATASETS = sorted({study.dataset for study in CONFIG.studies.values() if study.dataset})
 CELLS, LEFT_OUT = trainable(CONFIG, INSTALLED)
 for line in LEFT_OUT:
     warn(line)
@@ -84,7 +83,7 @@ wildcard_constraints:
     backend="[a-z]+",
     platform="[a-z0-9-]+",
     seed="0|[1-9][0-9]*",
-    dataset="|".join(DATASETS).replace("_", "-") or "none",
+    dataset="|".join(DATASETS) or "none",
 
 
 def run_files(cell):
@@ -129,13 +128,16 @@ def why_again(cell):
     return or_exit(validate.why_again, folder, spec_of(cell))
 
 
+def data_ready(names):
+    return [ancient(DATA_READY.format(dataset=name)) for name in names if name]
+
+
 def inputs_of_training(wildcards):
     """STARTED, and the data set that a cell reads, if any."""
     cell = cell_of(wildcards)
     spec_of(cell)  # refuses a cell that there is none of
-    dataset = CONFIG.studies[cell.study].dataset
     started = STARTED if why_again(cell) else ancient(STARTED)
-    return [started, *([ancient(data_sums(dataset))] if dataset else [])]
+    return [started, *data_ready([CONFIG.studies[cell.study].dataset])]
 
 
 def replays_of(wildcards):
@@ -146,9 +148,9 @@ def replays_of(wildcards):
 def runs_to_replay(wildcards):
     """The files of these runs, and the data sets that they need."""
     runs = replays_of(wildcards)
-    needed = sorted({CONFIG.studies[run.cell.study].dataset for run in runs} - {None})
-    sums = [data_sums(name) for name in needed if not datasets.unavailable(name, DATA)]
-    return [*map(ancient, sums), *imported_files(runs)]
+    needed = {CONFIG.studies[run.cell.study].dataset for run in runs} & set(DATASETS)
+    there = [name for name in sorted(needed) if not datasets.unavailable(name, DATA)]
+    return [*data_ready(there), *imported_files(runs)]
 
 
 @functools.cache

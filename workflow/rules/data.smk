@@ -5,19 +5,18 @@
 # there by hand. The code is no parameter: an edit of it must not fetch again.
 rule fetch:
     output:
-        data_sums("{dataset}"),
+        touch(DATA_READY),
     log:
         f"{STORE}/logs/data-{{dataset}}.log",
     localrule: True
     conda:
         "../../envs/report.yaml"
     params:
-        name=lambda w: w.dataset.replace("-", "_"),
-        unavailable=str(datasets.folder_of("{dataset}", DATA) / datasets.UNAVAILABLE),
+        unavailable=lambda w, output: datasets.folder_of(w.dataset, DATA) / datasets.UNAVAILABLE,
     shell:
-        "fathom fetch {params.name:q} --record {params.unavailable:q} 2> {log:q}"
+        "fathom fetch {wildcards.dataset:q} --record {params.unavailable:q} 2> {log:q}"
 
 
 rule data:
     input:
-        map(data_sums, DATASETS),
+        data_ready(DATASETS),
