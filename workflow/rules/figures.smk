@@ -34,7 +34,7 @@ for name in STUDIES:
             platform="{platform}",
             captions={f.label: f.caption for f in FIGURES_OF[name]},
             code_hash=code_of(FIGURES_OF[name]),
-            tables=f"{RESULTS}/tables",
+            tables=lambda w, input: str(Path(input.tables[0]).parents[2]),
             folder=subpath(output[0], parent=True),
         shell:
             "fathom figures --config {input.config:q} --study {params.study:q}"

@@ -43,7 +43,7 @@ rule reports:
     conda:
         "../../envs/report.yaml"
     params:
-        command="report",
+        command=lambda w: "report",  # a constant would pass for the folder of the templates
         code_hash=code_hash("fathom.report.render", *METRICS_CODE),
         templates=folder_of_templates,
     shell:
