@@ -2,18 +2,16 @@
 
 import subprocess
 
-import pytest
-
 from fathom import datasets
 from fathom.config import Compute, check_config
 from fathom.config.snakemake_start import shell_prefix
+from fathom.report.snakemake_console import plan_table
 from fathom.runs.status import trainable
 from fathom.runs.validate import summarize_reasons
 from run_helpers import STUDY, config_with
 
 
 def test_a_plan_has_a_line_for_each_kind_of_job():
-    console = pytest.importorskip("fathom.report.snakemake_console")
     jobs = [
         ("resolve", "resolve", "not made yet"),
         ("train deep", "train deep/1L", "spec differs"),
@@ -21,7 +19,7 @@ def test_a_plan_has_a_line_for_each_kind_of_job():
         ("train deep", "train deep/3L", "spec differs"),
         ("train wide", "train wide/1L", "not made yet"),
     ]
-    assert console.plan_table(jobs).splitlines() == [
+    assert plan_table(jobs).splitlines() == [
         "what            jobs  why",
         "resolve            1  not made yet",
         "train deep         3  spec differs (2), not made yet (1)",
