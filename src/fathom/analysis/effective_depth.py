@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import pandas as pd
 
 from fathom.analysis.established import FLOAT32_TOLERANCE
-from fathom.analysis.statistics import MIN_SEEDS, differences, is_ratio, t_interval
+from fathom.analysis.statistics import MIN_SEEDS, differences, finite_scores, is_ratio, t_interval
 from fathom.analysis.tables import counted, read_table, save_tables, scores_of
 from fathom.config import CONTROL_DEPTHS, Config
 from fathom.metrics.scores import Score
@@ -70,7 +70,7 @@ def _row(
     ours: pd.DataFrame, plain: Mapping[int, pd.DataFrame], score: Score
 ) -> Iterator[dict[str, Any]]:
     """The rest of a row; none where no seed of the variant is finite, or too few depths count."""
-    values = _finite(ours)
+    values = finite_scores(ours)
     if values.empty:
         return
     counts = {
@@ -80,7 +80,7 @@ def _row(
     }
     if len(counts) < CONTROL_DEPTHS:
         return
-    finite = {depth: _finite(runs) for depth, runs in counts.items()}
+    finite = {depth: finite_scores(runs) for depth, runs in counts.items()}
     whole = {depth: found for depth, found in finite.items() if len(found) == len(values)}
     if not whole:
         return
@@ -104,11 +104,6 @@ def _row(
         "plain_depths": " ".join(map(str, depths)),
         "plain_diverged": " ".join(str(depth) for depth in depths if depth not in whole),
     }
-
-
-def _finite(runs: pd.DataFrame) -> pd.Series:
-    """The scores of the runs that did not diverge, by seed."""
-    return pd.to_numeric(runs["score"]).dropna()
 
 
 def _worse_by(

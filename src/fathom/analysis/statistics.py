@@ -55,6 +55,11 @@ def log10(values: pd.Series) -> pd.Series:
     return positive.map(math.log10, na_action="ignore")
 
 
+def finite_scores(runs: pd.DataFrame) -> pd.Series:
+    """The scores of the runs that have one, with the index of `runs`. A diverged run has none."""
+    return pd.to_numeric(runs["score"]).dropna()
+
+
 def differences(one: pd.Series, other: pd.Series, *, ratio: bool) -> pd.Series:
     """Differences of values on the scale of `to_scale`.
 

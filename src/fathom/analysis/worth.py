@@ -17,7 +17,7 @@ import pandas as pd
 
 from fathom.analysis.effects import Runs, best_rate, rates_tried
 from fathom.analysis.established import SIGNIFICANCE_LEVEL, holm, one_sided_quantile, p_value
-from fathom.analysis.statistics import differences, is_ratio, t_interval
+from fathom.analysis.statistics import differences, finite_scores, is_ratio, t_interval
 from fathom.analysis.step_times import StepTimes, read_step_times
 from fathom.analysis.tables import counted, read_table, save_tables, scores_of
 from fathom.config import Config
@@ -99,7 +99,7 @@ def _pairs(config: Config, study: str, runs: Runs, score: Score) -> Iterator[Pai
     for base, ladder in ladders.items():
         for variant, of_seeds in runs.items():
             if variant not in rungs and settings.trains_alike(variant, base):
-                yield Pair(variant, base, "one rate", _scores(of_seeds), ladder)
+                yield Pair(variant, base, "one rate", finite_scores(of_seeds), ladder)
     families = [list(rates) for rates in rates_tried(config, runs)]
     plain = next((family for family in families if set(family) & ladders.keys()), None)
     for family in families:
@@ -112,7 +112,7 @@ def _pairs(config: Config, study: str, runs: Runs, score: Score) -> Iterator[Pai
             if theirs.get(seed) in ladders and seed in ladders[theirs[seed]].index
         ]
         if seeds:
-            chosen = pd.Series({seed: _scores(runs[ours[seed]])[seed] for seed in seeds})
+            chosen = pd.Series({seed: finite_scores(runs[ours[seed]])[seed] for seed in seeds})
             ladder = pd.DataFrame({seed: ladders[theirs[seed]].loc[seed] for seed in seeds}).T
             names = (_most_frequent(side[seed] for seed in seeds) for side in (ours, theirs))
             yield Pair(*names, "best rates", chosen, ladder)
@@ -120,16 +120,10 @@ def _pairs(config: Config, study: str, runs: Runs, score: Score) -> Iterator[Pai
 
 def _ladder(rungs: Mapping[float, str], runs: Runs) -> pd.DataFrame | None:
     """Scores by seed and factor; None without the network itself and another factor."""
-    there = {factor: _scores(runs[label]) for factor, label in rungs.items() if label in runs}
+    there = {factor: finite_scores(runs[label]) for factor, label in rungs.items() if label in runs}
     if 1 not in there or len(there) < 2:
         return None
     return pd.DataFrame(there)[sorted(there)].dropna()
-
-
-def _scores(runs: pd.DataFrame) -> pd.Series:
-    """The scores of the runs that did not diverge, by seed."""
-    scores = pd.to_numeric(runs["score"]).where(runs["outcome"] != "diverged")
-    return scores.dropna()
 
 
 def _chosen_rates(variants: Sequence[str], runs: Runs, score: Score) -> dict[int, str]:
