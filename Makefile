@@ -130,7 +130,7 @@ verify: $(STAMP) ## check every result against what it was made from
 # besides the reports, as in ALSO="page paper": one start of the workflow plans them all.
 REPLAY = $(SNAKEMAKE) --quiet all --configfile $(REFERENCE) --config train=false -- replay
 reference: $(STAMP) ## render results/reference from its bundles alone
-	-$(BIN)/fathom bundle import results/reference/bundles/*.tar.gz --replace \
+	-$(BIN)/fathom bundle import results/reference/bundles/*.tar.xz --replace \
 	  --config config.yaml --config $(REFERENCE)
 	$(REPLAY) || echo "going on without the runs that cannot be replayed"
 	rm -rf $(addprefix results/reference/,figures studies tables)

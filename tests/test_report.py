@@ -387,12 +387,12 @@ def test_without_any_run_a_report_says_so(quick, tmp_path):
 def test_a_refused_bundle_is_not_called_a_study_that_was_not_run(quick, tmp_path):
     config = small_config(tmp_path)
     (tmp_path / "imported").mkdir()
-    refused = {Path("bundles/a.tar.gz"): "not a whole gzipped tar (x)"}
+    refused = {Path("bundles/a.tar.xz"): "not a whole tar packed by xz (x)"}
     record_refusals(Path(config.results), refused)
     folder = write_world(config, *quick, lambda cell: None)
     pages = [read(folder), read(folder, "COMPARISON.md"), page(folder, "depth-mlx")]
     assert "not run here" not in " ".join(pages).lower()
-    assert "**A bundle was refused, and its runs are not shown**: bundles/a.tar.gz: " in pages[0]
+    assert "**A bundle was refused, and its runs are not shown**: bundles/a.tar.xz: " in pages[0]
     assert "(studies/depth-mlx.md) It was not imported: a bundle was refused." in pages[0]
     assert "\nNot imported: a bundle was refused.\n" in pages[2]
 

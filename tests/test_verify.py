@@ -442,9 +442,9 @@ def test_every_table_and_report_altered_by_hand_is_named(results, problems):
 
 def test_a_refused_bundle_is_a_problem(results, problems):
     (results / "imported").mkdir()
-    record_refusals(results, {Path("a.tar.gz"): "not a whole gzipped tar (x)"})
+    record_refusals(results, {Path("a.tar.xz"): "not a whole tar packed by xz (x)"})
     (problem,) = (found for found in problems() if "refused.txt" in found)
-    line = "the bundle a.tar.gz: not a whole gzipped tar (x); import it whole"
+    line = "the bundle a.tar.xz: not a whole tar packed by xz (x); import it whole"
     assert problem.startswith(f"{results}/imported/refused.txt: {line}")
 
 

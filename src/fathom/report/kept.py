@@ -34,7 +34,7 @@ def shown_files(folder: Path) -> list[Path]:
 
 def _names(folder: Path) -> list[str]:
     """Names of the shown files and bundles, as in the list of hashes."""
-    files = (*shown_files(folder), *sorted(folder.glob(f"{BUNDLES}/*.tar.gz")))
+    files = (*shown_files(folder), *sorted(folder.glob(f"{BUNDLES}/*.tar.xz")))
     return [file.relative_to(folder).as_posix() for file in files]
 
 

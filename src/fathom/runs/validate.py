@@ -141,7 +141,7 @@ def imported_runs(config: Config, studies: Collection[str] = ()) -> list[Run]:
     if not (runs or config.train):
         raise RunError(
             f"{config.results}/imported: holds no run of this config, which says train: false, so "
-            "nothing can be shown; import runs first: fathom bundle import FILE.tar.gz"
+            "nothing can be shown; import runs first: fathom bundle import FILE.tar.xz"
         )
     return runs
 
