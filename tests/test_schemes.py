@@ -19,13 +19,17 @@ NETWORKS = {
     "sublayer": {"task": "tokens", "wrap": "sublayer"},
     "images": {"task": "fashion"},
 }
-NOT_AROUND_BLOCKS = ("qwen4_exp", "scaled", "depth_scaled", "residual_scaled")
-"""Of schemes: refused around a transformer's whole blocks."""
+READ_APART = ("inkling2", "muddformer")
+NOT_AROUND = {
+    "block": ("qwen4_exp", "scaled", "depth_scaled", "residual_scaled", *READ_APART),
+    "images": READ_APART,
+}
+"""By network, the schemes that it refuses."""
 ON_NETWORKS = [
     (network, scheme)
     for network in NETWORKS
     for scheme in SCHEMES
-    if network != "block" or scheme not in NOT_AROUND_BLOCKS
+    if scheme not in NOT_AROUND.get(network, ())
 ]
 
 
@@ -77,6 +81,18 @@ def test_the_oracle_equals_the_textbook(
 
 # Where a wrapped block has residuals of its own, and where there is one stream, no scheme has code
 # of its own: one of each kind will do.
+@pytest.mark.parametrize("scheme", [*naive.DEPTH_ATTENTION, "denseformer", "muddformer"])
+def test_depth_attention_equals_the_textbook_over_several_groups_of_functions(
+    small, parameters_off_symmetry, first_batch, oracle_forward, scheme
+):
+    """7 blocks: groups of functions, blocks of sources, and q, k and v apart in the sixth."""
+    spec = small("sublayer", scheme, depth=7)
+    params, batch = parameters_off_symmetry(spec), first_batch(spec)
+    expected = naive.transformer(scheme, spec, params, batch.inputs["tokens"])
+    found = oracle_forward(spec, params, batch.inputs).logits
+    assert found == pytest.approx(expected, abs=1e-11 * np.abs(expected).max())
+
+
 SLOW = {
     # Each of their components is in another scheme of the same network, or in another network.
     "sublayer": ("glm5_next", "deepseek_v4", "depth_scaled"),
@@ -89,6 +105,7 @@ ON_BACKENDS = [
         pytest.param(network, scheme, streams, marks=[pytest.mark.slow] * (scheme in SLOW[network]))
         for network, streams in (("sublayer", 4), ("images", 2))
         for scheme in SCHEMES
+        if scheme not in NOT_AROUND.get(network, ())
     ),
     *(("block", scheme, 4) for scheme in ("plain", "hc_demo", "mhc_demo", "mhc_causal")),
     ("block", "mhc_paper", 3),

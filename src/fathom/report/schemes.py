@@ -23,7 +23,13 @@ from fathom.tasks import Problem
 
 STREAMS = 4
 CONTEXT = ConnectionContext(
-    layers=12, width=128, pooled_axes=0, has_residual=False, per_block=2, optional_norms=True
+    layers=12,
+    width=128,
+    pooled_axes=0,
+    has_residual=False,
+    per_block=2,
+    optional_norms=True,
+    takes_apart=True,
 )
 """The network whose parameters are counted: `benchmarks/steps.py` measures schemes in it."""
 

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 from fathom.models.connections.altup import AltUp
 from fathom.models.connections.causal import Causal
 from fathom.models.connections.component_types import one_of_registry
+from fathom.models.connections.dense import Dense
+from fathom.models.connections.depth_attention import DepthAttention
 from fathom.models.connections.gated import Gated
 from fathom.models.connections.plain import Plain
 from fathom.models.connections.scaled import Scaled
@@ -33,11 +35,13 @@ KINDS = Registry(
         "gated": Gated,
         "altup": AltUp,
         "scaled": Scaled,
+        "depth_attention": DepthAttention,
+        "dense": Dense,
     }
 )
 AnyConnection = one_of_registry("kind of connection", KINDS)
 
-Scheme = Plain | Streams | Causal | Gated | AltUp | Scaled
+Scheme = Plain | Streams | Causal | Gated | AltUp | Scaled | DepthAttention | Dense
 
 # Initial logits of the image study: 5 for the first stream, and for the others …
 _FIRST_STREAM = {"on": 5.0, "off": 0.0}  # … 0, before a softmax,
@@ -223,6 +227,22 @@ SCHEMES: Registry[Mapping[str, Any]] = Registry(
         "scaled": {"kind": "scaled", "scale": {"kind": "constant", "c": 1.4, "over_depth": True}},
         "depth_scaled": {"kind": "scaled", "scale": "depth"},
         "residual_scaled": {"kind": "scaled", "scale": "learned"},
+        # Sources instead of streams. A source of Kimi K3 is the sum of 12 layers, one of Inkling 2
+        # of 6: more layers than there are here.
+        "attn_res": {"kind": "depth_attention"},
+        "attn_res_block": {"kind": "depth_attention", "block_size": 2, "eps": 1e-5},
+        "inkling2": {
+            "kind": "depth_attention",
+            "block_size": 2,
+            "values": "normed",
+            "gain": False,
+            "scaled": True,
+            "apart": 6,
+        },
+        "mhar": {"kind": "depth_attention", "heads": 4},
+        "delta_attn_res": {"kind": "depth_attention", "stream": True},
+        "denseformer": {"kind": "dense"},
+        "muddformer": {"kind": "dense", "weights": "dynamic", "apart": True},
     }
 )
 """Settings of schemes by name, for any network."""
@@ -245,6 +265,7 @@ _SOFTMAX = "H_pre = softmax(A), H_post = softmax(A), H_res = "
 _SIGMOID = "H_pre = σ(A), H_post = 2σ(A), H_res = "
 _OF_X = "; A = α·(φ x̄) + b"
 _KERNELS = f"H_pre = σ(A) + 1e-6, H_post = 2σ(A), H_res = Sinkhorn(softmax(A) + ε){_OF_X}"
+_READ = "read = Σ_i a_i v_i, a = softmax_i(w·(g ∘ r(v_i)))"
 _READ_OUT = "the output is read with an H_pre of its own"
 ABOUT: Registry[About] = Registry(
     {
@@ -312,6 +333,31 @@ ABOUT: Registry[About] = Registry(
         "depth_scaled": About("Beam, in transformers", "x ← √((l + 1)/(l + 2)) x + f(x)/√(l + 2)"),
         "residual_scaled": About(
             "ZAYA1, in transformers", "x ← γ ∘ (x + β) + η ∘ (f(x) + δ), all learned"
+        ),
+        "attn_res": About("Attention Residuals, arXiv 2603.15031", f"{_READ}, v_{{k+1}} = f(read)"),
+        "attn_res_block": About(
+            "Kimi K3, in mlx-lm",
+            f"{_READ}: blocks' sums and the sum p that is open, p ← p + f(read)",
+        ),
+        "inkling2": About(
+            "Inkling 2, in transformers",
+            "read = Σ_i a_i r(v_i), a = softmax_i(w·r(v_i)/√C): as attn_res_block; in every sixth "
+            "block q, k and v are read apart",
+        ),
+        "mhar": About(
+            "MHAR, arXiv 2607.27230", "as attn_res, with a softmax for each of 4 groups of channels"
+        ),
+        "delta_attn_res": About(
+            "Delta Attention Residuals, arXiv 2605.18855",
+            f"x ← x + f(x + read), {_READ}, v_{{k+1}} = f(x + read)",
+        ),
+        "denseformer": About(
+            "DenseFormer, arXiv 2402.02622", "X_{i+1} = block(Y_i), Y_i = Σ_j a_ij X_j over j ≤ i"
+        ),
+        "muddformer": About(
+            "MUDDFormer, arXiv 2502.12170",
+            "as denseformer, with weights a_i + W gelu(V r(X_i)) of each token, for q, k, v and "
+            "the residual",
         ),
     }
 )
