@@ -19,7 +19,9 @@ NETWORKS = {
     "sublayer": {"task": "tokens", "wrap": "sublayer"},
     "images": {"task": "fashion"},
 }
-NOT_AROUND_BLOCKS = ("qwen4_exp", "scaled", "depth_scaled", "residual_scaled")
+NOT_AROUND_BLOCKS = [
+    name for name, row in SCHEMES.items() if row.get("kind") in ("gated", "scaled", "frac")
+]
 """Of schemes: refused around a transformer's whole blocks."""
 ON_NETWORKS = [
     (network, scheme)
