@@ -362,8 +362,66 @@ def through_altup(p, x, layers, S, has_residual):
     return sum(parts) / S
 
 
+def rows_normed(x, eps):
+    """Each position of x [U, N, C] over the root of its mean square."""
+    return np.array([[rms_norm(row, eps) for row in unit] for unit in x])
+
+
+def scaled_sum(name, p, i, x, y, is_last):
+    """The stream after function i, the last of its block or not, which read x and returned y."""
+    if name == "muse_spark":
+        y = rows_normed(y * (1 + p["output_gain"][is_last]) if is_last is not None else y, 1e-8)
+        beta = sigmoid(p["gate"][i] / 0.3)
+        return np.sqrt(np.maximum(1 - beta**2, 1e-3)) * x + beta * y
+    if name == "doge":
+        return p["stream_scale"][i] * x + y
+    if name == "talkie":
+        return x + p["output_gain"][i] * y
+    if name == "minimax":
+        return x + y
+    if name == "dory":
+        rate = np.abs(p["rate"][i] * 0.05 / 0.0177)
+        return x + rate * (rows_normed(y, 1e-6 / y.shape[-1]) - x)
+    a, b = 2 * softmax(p["weights"][i]) if "weights" in p else (1, 1)
+    kept = x + x @ p["down"][i].T @ p["up"][i].T if "down" in p else x
+    return a * y + b * kept
+
+
+RELEASED_SUMS = ("muse_spark", "doge", "talkie", "neomme", "minimax", "dory")
+PUBLISHED_SUMS = ("laurel", "laurel_rw", "laurel_lr")
+ONE_STREAM = ("scaled", "depth_scaled", "residual_scaled", *RELEASED_SUMS, *PUBLISHED_SUMS)
+
+
+def through_sums(name, p, x, layers, per_block):
+    """One stream, with whatever the releases and LAuReL do to it."""
+    if name in ("talkie", "neomme"):
+        x = rows_normed(x, 2.0**-23 if name == "talkie" else 1e-6)
+    first = x
+
+    def normed(k, x):
+        if name == "minimax":
+            return p["norm_gain"][k] * rows_normed(x, 1e-5)
+        return rows_normed(x, 1e-6 / x.shape[-1]) if name == "dory" else x
+
+    for i, layer in enumerate(layers):
+        block, place = divmod(i, per_block)
+        x = read = normed(i, x)
+        is_last = block if place == per_block - 1 else None
+        if name == "neomme":
+            if place == 0:
+                read = p["initial"][block, 0] * x + p["initial"][block, 1] * first
+            x = x + layer(read) / math.sqrt(len(layers) / per_block) / math.sqrt(2)
+        else:
+            x = scaled_sum(name, p, i, x, layer(read), is_last)
+        if name == "talkie" and is_last is not None:
+            x = x + p["initial"][block] * first
+    return normed(len(layers), x)
+
+
 def through_scaled(name, p, x, layers, per_block):
     """One stream, whose sum has scales."""
+    if name in (*RELEASED_SUMS, *PUBLISHED_SUMS):
+        return through_sums(name, p, x, layers, per_block)
     if name == "residual_scaled":
         x = (x + p["input_bias"]) * p["input_scale"]
     for i, layer in enumerate(layers):
@@ -466,6 +524,37 @@ def through_dense(name, p, x, layers, per_block, has_residual):
                 sums[way, u, n] = sum(weights[way, j] * outputs[j][u, n] for j in range(i + 1))
         *apart, x = sums
         reads = tuple(apart) if apart else None
+
+
+def frac_matrices(name, p, i, unit):
+    """(H_pre [m, m], H_res [m, m], H_post [m]) of layer i for a unit's parts [m, N, C/m]."""
+    if name == "frac_static":
+        return tuple(p[f"H_{part}"][i] for part in ("pre", "res", "post"))
+    found = []
+    for k, part in enumerate(("pre", "res", "post")):
+        rows = [[sum(row * rms_norm(x)) for x in means_of(unit)] for row in p[f"phi_{part}"][i]]
+        b = p[f"b_{part}"][i]
+        found.append(p["alpha"][i, k] * np.tanh(rows).reshape(b.shape) + b)
+    return tuple(found)
+
+
+def through_frac(name, p, x, layers, m=2):
+    """One stream of m parts, which are mixed."""
+    U, width = len(x), x.shape[-1] // m
+    places = [slice(s * width, (s + 1) * width) for s in range(m)]
+    for i, layer in enumerate(layers):
+        read, kept, posts = np.zeros_like(x), np.zeros_like(x), []
+        for u in range(U):
+            unit = np.array([x[u][:, place] for place in places])
+            pre, res, post = frac_matrices(name, p, i, unit)
+            posts.append(post)
+            for s, t in itertools.product(range(m), range(m)):
+                read[u][:, places[s]] += pre[s, t] * unit[t]
+                kept[u][:, places[s]] += res[s, t] * unit[t]
+        y = layer(read)
+        for u, s in itertools.product(range(U), range(m)):
+            kept[u][:, places[s]] += posts[u][s] * y[u][:, places[s]]
+        x = kept
     return x
 
 
@@ -489,7 +578,9 @@ def through(name, p, x, layers, S, has_residual, per_block=1):
         return through_gated(p, x, layers, S)
     if name == "altup":
         return through_altup(p, x, layers, S, has_residual)
-    if name in ("scaled", "depth_scaled", "residual_scaled"):
+    if name.startswith("frac"):
+        return through_frac(name, p, x, layers)
+    if name in ONE_STREAM:
         return through_scaled(name, p, x, layers, per_block)
     if name in ("denseformer", "muddformer"):
         return through_dense(name, p, x, layers, per_block, has_residual)
@@ -595,7 +686,7 @@ def transformer(name, spec, params, tokens):
     p = {key: value.astype(np.float64) for key, value in params.items()}
     model, by_block = spec.model, spec.model.wrap == "block"
     S = getattr(spec.connection, "streams", 1)
-    is_normed = name == "qwen4_exp"  # what functions and the head read
+    is_normed = name in ("qwen4_exp", "minimax", "dory")  # what functions and the head read
     wrapped = []
     for layer in layers_of(p, spec.depth):
         if by_block:

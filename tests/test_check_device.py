@@ -9,7 +9,9 @@ from fathom.config import BACKENDS, load_config
 from fathom.models.connections.schemes import SCHEMES
 from fathom.tasks import Problem, example_batch
 
-NOT_AROUND_BLOCKS = {"qwen4_exp", "scaled", "depth_scaled", "residual_scaled"}
+NOT_AROUND_BLOCKS = {
+    name for name, row in SCHEMES.items() if row.get("kind") in ("gated", "scaled", "frac")
+}
 CHECK = "benchmarks/check.yaml"
 FEW = """
 studies:

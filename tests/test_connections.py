@@ -218,7 +218,7 @@ WITHOUT_GRADIENT = {
 }
 OF_ALL_LAYERS = {
     "readout", "readout_phi", "readout_alpha", "stream_embedding", "stream_scales",
-    "open_projections", "close_projections", "input_scale", "input_bias",
+    "open_projections", "close_projections", "input_scale", "input_bias", "initial", "output_gain",
 }  # fmt: skip
 WITHOUT_PARAMETERS = ("plain", "scaled", "depth_scaled")
 

@@ -177,6 +177,12 @@ def drawn(*names):
     return dict.fromkeys(names, (0, 0.02))
 
 
+RANK = W // 16
+LAUREL = {
+    "up": (0, 0),
+    # Channel c goes to number c mod r, so that columns are orthogonal.
+    "down": (np.tile(np.eye(RANK), W // RANK) / math.sqrt(RANK * W), 0),
+}
 MHC_PAPER = dynamic(0.02, 0, 0, 0)
 DEEPSEEK = {**MHC_PAPER, "alpha": (1, 0)}
 GATED = {"gate": (-4.6, 0), "stream_embedding": (0, 0.02 / math.sqrt(W))}
@@ -230,6 +236,17 @@ STARTS = {
         for side in ("input", "stream", "output")
         for part, value in (("scale", 1), ("bias", 0))
     },
+    "muse_spark": {"gate": (0, 0.02), "output_gain": (0, 0)},
+    "doge": {"stream_scale": (1, 0)},
+    "talkie": {"output_gain": (1 / math.sqrt(L), 0), "initial": (0, 0)},
+    "neomme": {"initial": (np.array([1, 0]), 0)},
+    "minimax": {"norm_gain": (1, 0)},
+    "dory": {"rate": (0.0177, 0)},
+    "laurel": {"weights": (0, 0), **LAUREL},
+    "laurel_rw": {"weights": (0, 0)},
+    "laurel_lr": LAUREL,
+    "frac": dynamic(0, np.eye(2), 1, np.eye(2)),
+    "frac_static": {"H_pre": (np.eye(2), 0), "H_res": (np.eye(2), 0), "H_post": (1, 0)},
 }  # fmt: skip
 """Each parameter: what it is without noise, and the noise's standard deviation."""
 

@@ -201,7 +201,8 @@ PRECISION = {
 
 IN_FAST_TESTS = {
     "plain", "hc_causal", "mhc_static", "hc_paper", "mhc_paper", "mhc_gated_dynamic",
-    "deepseek_v41", "qwen4_exp", "altup", "residual_scaled",
+    "deepseek_v41", "qwen4_exp", "altup", "residual_scaled", "muse_spark", "dory", "laurel",
+    "frac",
 }  # fmt: skip
 """Of each kind of connection and of coefficients; the formulas are the networks' own."""
 
@@ -261,6 +262,11 @@ def smooth_branches(framework, dtype):
     return [partial(bounded, w=framework.array(w, dtype)) for w in WEIGHTS[:2]]
 
 
+def of_some_channels(out):
+    """Σ of squares; on a sphere that of all channels is constant."""
+    return (out[..., 1:] ** 2).sum()
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("way", ["loops", "operations"])
 def test_second_derivatives_in_torch_are_slopes_of_the_first(torch, monkeypatch, scheme, way):
@@ -270,7 +276,7 @@ def test_second_derivatives_in_torch_are_slopes_of_the_first(torch, monkeypatch,
         monkeypatch.setattr("fathom.backends.torch_ops.is_on_host", lambda x: False)
     module = moved_little(framework, scheme, "float64")
     functions, x = smooth_branches(framework, "float64"), framework.array(INPUT, "float64")
-    loss = lambda x: (module(x, functions) ** 2).sum()  # noqa: E731
+    loss = lambda x: of_some_channels(module(x, functions))  # noqa: E731
     found = framework.second(module, x, loss)
     rng = np.random.default_rng(5)
     along = {name: rng.standard_normal(value.shape) for name, value in found.items()}
@@ -296,7 +302,7 @@ def test_second_derivatives_in_mlx_are_those_of_torch(torch, scheme):
     for framework, dtype in ((Torch(), "float64"), (installed(Mlx), "float32")):
         module = moved_little(framework, scheme, dtype)
         functions = smooth_branches(framework, dtype)
-        loss = partial(lambda m, f, x: (m(x, f) ** 2).sum(), module, functions)
+        loss = partial(lambda m, f, x: of_some_channels(m(x, f)), module, functions)
         found[framework.name] = framework.second(module, framework.array(INPUT, dtype), loss)
     size = max(np.abs(expected).max() for expected in found["torch"].values())
     for name, expected in found["torch"].items():

@@ -25,6 +25,10 @@ NOT_AROUND = {
     "images": READ_APART,
 }
 """By network, the schemes that it refuses."""
+NOT_AROUND_BLOCKS = [
+    name for name, row in SCHEMES.items() if row.get("kind") in ("gated", "scaled", "frac")
+]
+"""Of schemes: refused around a transformer's whole blocks."""
 ON_NETWORKS = [
     (network, scheme)
     for network in NETWORKS
