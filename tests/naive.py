@@ -524,6 +524,7 @@ def through_dense(name, p, x, layers, per_block, has_residual):
                 sums[way, u, n] = sum(weights[way, j] * outputs[j][u, n] for j in range(i + 1))
         *apart, x = sums
         reads = tuple(apart) if apart else None
+    return x
 
 
 def frac_matrices(name, p, i, unit):
