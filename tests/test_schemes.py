@@ -20,15 +20,11 @@ NETWORKS = {
     "images": {"task": "fashion"},
 }
 READ_APART = ("inkling2", "muddformer")
-NOT_AROUND = {
-    "block": ("qwen4_exp", "scaled", "depth_scaled", "residual_scaled", *READ_APART),
-    "images": READ_APART,
-}
-"""By network, the schemes that it refuses."""
-NOT_AROUND_BLOCKS = [
+OF_SUBLAYERS = [
     name for name, row in SCHEMES.items() if row.get("kind") in ("gated", "scaled", "frac")
 ]
-"""Of schemes: refused around a transformer's whole blocks."""
+NOT_AROUND = {"block": (*OF_SUBLAYERS, *READ_APART), "images": READ_APART}
+"""By network, the schemes that it refuses."""
 ON_NETWORKS = [
     (network, scheme)
     for network in NETWORKS
