@@ -76,7 +76,7 @@ class SoftmaxRead(CustomVJP):
         found = self.weighted(ops, weights * s if self.values_normed else weights, v)
         if others:
             found = found + self.spread(ops, p[:, :, z.I], z) * read
-        return (found, log_sums[:, :, 0], v), (products, p)
+        return (found, ops.reshape(log_sums, (z.R, z.H, z.N)), v), (products, p)
 
     def backward(self, ops: Ops, xs: Iterable[Array], saved: Arrays, gradients: Arrays) -> Arrays:
         (queries, v, s, *others), (products, p) = xs, saved
