@@ -34,6 +34,11 @@ class InverseRms(CustomVJP):
         factor = of_scale * scale * scale * scale / x.shape[1]
         return (ops.add_product(of_x, -factor[:, None], x),)
 
+    def compiled(self) -> CustomVJP:
+        from fathom.models.connections import depth_loops
+
+        return depth_loops.InverseRms(self.eps)
+
 
 class Sizes(NamedTuple):
     """Numbers of reads R, heads H, sources I, tokens N, and channels of a head c."""
@@ -105,6 +110,11 @@ class SoftmaxRead(CustomVJP):
             return of_queries, of_v, of_s
         of_read = self.spread(ops, p[:, :, z.I], z) * of_read
         return of_queries, of_v, of_s, of_read, of_logits[:, :, z.I]
+
+    def compiled(self) -> CustomVJP:
+        from fathom.models.connections import depth_loops
+
+        return depth_loops.SoftmaxRead(self.heads, self.values_normed)
 
     def sizes(self, queries: Array, v: Array) -> Sizes:
         """The sizes of queries [R, C] and sources [I, N, C]."""
