@@ -6,7 +6,6 @@ one number for each source. Arrays are contiguous NumPy arrays of one float type
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,45 +30,45 @@ def softmax_read(
     s: np.ndarray,
     read: np.ndarray,
     log_sum: np.ndarray,
-    heads: int,
     values_normed: bool,
 ) -> Results:
-    """(Reads [R, N, C], logarithms [R, H, N], products [N, R, H, I], p [N, R, H, I + 1]).
+    """(Reads [R, N, H, c], logarithms [R, H, N], products [N, R, H, I], p [N, R, H, I + 1]).
 
-    `read` and `log_sum` are those of other sources, of length R, or 0 if there are none.
+    Queries are [R, H, c], sources [I, N, H, c]. `read` and `log_sum` are those of other sources, of
+    length R, or 0 if there are none.
     """
-    (R, C), (I, N, _), kind = queries.shape, v.shape, v.dtype.type  # noqa: E741
-    width, has_others = C // heads, len(read) > 0
-    found, log_sums = np.empty((R, N, C), v.dtype), np.empty((R, heads, N), v.dtype)
-    products = np.empty((N, R, heads, I), v.dtype)
-    p = np.empty((N, R, heads, I + 1), v.dtype)
+    (R, H, C), (I, N, _, _), kind = queries.shape, v.shape, v.dtype.type  # noqa: E741
+    has_others = len(read) > 0
+    found, log_sums = np.empty((R, N, H, C), v.dtype), np.empty((R, H, N), v.dtype)
+    products = np.empty((N, R, H, I), v.dtype)
+    p = np.empty((N, R, H, I + 1), v.dtype)
     for n in range(N):
         for r in range(R):
-            for h in range(heads):
-                first, last = h * width, (h + 1) * width
+            for h in range(H):
                 largest = log_sum[r, h, n] if has_others else kind(-np.inf)
                 for i in range(I):
                     product = kind(0)
-                    for c in range(first, last):
-                        product += queries[r, c] * v[i, n, c]
+                    for c in range(C):
+                        product += queries[r, h, c] * v[i, n, h, c]
                     products[n, r, h, i] = product
                     p[n, r, h, i] = product * s[i, n]
                     largest = max(largest, p[n, r, h, i])
-                total = math.exp(log_sum[r, h, n] - largest) if has_others else kind(0)
+                total = np.exp(log_sum[r, h, n] - largest) if has_others else kind(0)
                 p[n, r, h, I] = total
                 for i in range(I):
-                    p[n, r, h, i] = math.exp(p[n, r, h, i] - largest)
+                    p[n, r, h, i] = np.exp(p[n, r, h, i] - largest)
                     total += p[n, r, h, i]
-                log_sums[r, h, n] = largest + math.log(total)
-                share = kind(1) / kind(total)
+                log_sums[r, h, n] = largest + np.log(total)
+                share = kind(1) / total
                 p[n, r, h, I] *= share
-                for c in range(first, last):
-                    found[r, n, c] = p[n, r, h, I] * read[r, n, c] if has_others else kind(0)
+                weight = p[n, r, h, I]
+                for c in range(C):
+                    found[r, n, h, c] = weight * read[r, n, h, c] if has_others else kind(0)
                 for i in range(I):
                     p[n, r, h, i] *= share
                     weight = p[n, r, h, i] * s[i, n] if values_normed else p[n, r, h, i]
-                    for c in range(first, last):
-                        found[r, n, c] += weight * v[i, n, c]
+                    for c in range(C):
+                        found[r, n, h, c] += weight * v[i, n, h, c]
     return found, log_sums, products, p
 
 
@@ -87,28 +86,27 @@ def softmax_read_backward(
     values_normed: bool,
 ) -> Results:
     """The gradients of queries, v, s, and of the read and the logarithms of other sources."""
-    (R, C), (I, N, _), heads = queries.shape, v.shape, p.shape[2]  # noqa: E741
-    kind, width, has_others = v.dtype.type, C // heads, len(read) > 0
+    (R, H, C), (I, N, _, _), kind = queries.shape, v.shape, v.dtype.type  # noqa: E741
+    has_others = len(read) > 0
     of_queries, of_v, of_s = np.zeros_like(queries), of_v.copy(), np.zeros_like(s)
     of_read = np.empty_like(read)
-    of_other = np.empty((len(read), heads, N), v.dtype)
+    of_other = np.empty((len(read), H, N), v.dtype)
     of_values = np.empty(I, v.dtype)
     for n in range(N):
         for r in range(R):
-            for h in range(heads):
-                first, last = h * width, (h + 1) * width
+            for h in range(H):
                 along = -of_log_sum[r, h, n]
                 for i in range(I):
                     product = kind(0)
-                    for c in range(first, last):
-                        product += g[r, n, c] * v[i, n, c]
+                    for c in range(C):
+                        product += g[r, n, h, c] * v[i, n, h, c]
                     of_values[i] = product
                     along += p[n, r, h, i] * (product * s[i, n] if values_normed else product)
                 if has_others:
                     product, share = kind(0), p[n, r, h, I]
-                    for c in range(first, last):
-                        product += g[r, n, c] * read[r, n, c]
-                        of_read[r, n, c] = share * g[r, n, c]
+                    for c in range(C):
+                        product += g[r, n, h, c] * read[r, n, h, c]
+                        of_read[r, n, h, c] = share * g[r, n, h, c]
                     along += share * product
                     of_other[r, h, n] = share * (product - along)
                 for i in range(I):
@@ -121,9 +119,10 @@ def softmax_read_backward(
                     of_product = of_logit * s[i, n]
                     if values_normed:
                         weight *= s[i, n]
-                    for c in range(first, last):
-                        of_v[i, n, c] += weight * g[r, n, c] + of_product * queries[r, c]
-                        of_queries[r, c] += of_product * v[i, n, c]
+                    for c in range(C):
+                        of_v[i, n, h, c] += weight * g[r, n, h, c] + of_product * queries[r, h, c]
+                    for c in range(C):
+                        of_queries[r, h, c] += of_product * v[i, n, h, c]
     return of_queries, of_v, of_s, of_read, of_other
 
 
@@ -166,20 +165,29 @@ class SoftmaxRead(CustomVJP):
     def forward(
         self, ops: Ops, queries: Array, v: Array, s: Array, *others: Array
     ) -> tuple[Arrays, Arrays]:
+        (R, C), N = queries.shape, v.shape[1]
         read, log_sum = others or absent(v)
         found, log_sums, products, p = softmax_read(
-            queries, v, s, read, log_sum, self.heads, self.values_normed
+            *self.by_head(queries, v), s, *self.by_head(read), log_sum, self.values_normed
         )
-        return (found, log_sums, v), (products, p)
+        return (found.reshape(R, N, C), log_sums, v), (products, p)
 
     def backward(self, ops: Ops, xs: Iterable[Array], saved: Arrays, gradients: Arrays) -> Arrays:
         queries, v, s, *others = xs
+        of_read, of_log_sum, of_v = gradients
         read, _ = others or absent(v)
-        found = softmax_read_backward(queries, v, s, read, *saved, *gradients, self.values_normed)
-        return found if others else found[:3]
+        of_queries, of_v, of_s, of_other, of_other_sum = softmax_read_backward(
+            *self.by_head(queries, v), s, *self.by_head(read), *saved,
+            *self.by_head(of_read), of_log_sum, *self.by_head(of_v), self.values_normed,
+        )  # fmt: skip
+        found = of_queries.reshape(queries.shape), of_v.reshape(v.shape), of_s
+        return (*found, of_other.reshape(read.shape), of_other_sum) if others else found
+
+    def by_head(self, *xs: np.ndarray) -> list[np.ndarray]:
+        """[…, C] → […, H, C/H]."""
+        return [x.reshape(*x.shape[:-1], self.heads, x.shape[-1] // self.heads) for x in xs]
 
 
 def absent(v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The read and the logarithms of no other sources."""
-    nothing = np.empty((0, 0, 0), v.dtype)
-    return nothing, nothing
+    return np.empty((0, *v.shape[1:]), v.dtype), np.empty((0, 0, 0), v.dtype)
