@@ -48,6 +48,18 @@ def test_a_scheme_in_yaml_is_the_scheme(name, streams):
         ("qwen4_exp", (1 + 20 + 20 + 4) * 4 * 128, (1 + 20 + 20) * 4 * 128),
         ("altup", (1 + 4) * 128 + 16 * 4 + 4 * 4, 2 * 3 * 128 * 128),
         ("residual_scaled", 4 * 128, 2 * 128),
+        # Twelve functions read, but for the first, and so does the output.
+        ("attn_res", 2 * 128, 0),
+        ("attn_res_block", 2 * 128, 0),
+        ("inkling2", 128, 2 * 128),  # the sixth block's k and v
+        ("delta_attn_res", 2 * 128, -2 * 128),  # the output is the stream
+        ("denseformer", 0, 2 + 3 + 4 + 5 + 6 + 7),
+        # Rows of V above 4 (i + 1), by 64; of the last one above 4·7.
+        (
+            "muddformer",
+            0,
+            4 * (2 + 3 + 4 + 5 + 6) * (1 + 64) + 7 * (1 + 64) + 6 * 64 * 128,
+        ),
     ],
 )
 def test_parameters_by_hand(name, per_layer, once):

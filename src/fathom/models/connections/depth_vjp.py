@@ -62,6 +62,8 @@ class SoftmaxRead(CustomVJP):
     these too: softmax in two phases.
     """
 
+    loops_from = 0
+
     heads: int = 1
     values_normed: bool = False
 
