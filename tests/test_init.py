@@ -186,6 +186,7 @@ LAUREL = {
 MHC_PAPER = dynamic(0.02, 0, 0, 0)
 DEEPSEEK = {**MHC_PAPER, "alpha": (1, 0)}
 GATED = {"gate": (-4.6, 0), "stream_embedding": (0, 0.02 / math.sqrt(W))}
+DEPTH_STARTS = {"query": (0, 0), "key_gain": (1, 0)}
 STARTS = {
     "plain": {},
     "hc_causal": {"mixing": (4 * np.eye(L), 0.05)},
@@ -247,8 +248,29 @@ STARTS = {
     "laurel_lr": LAUREL,
     "frac": dynamic(0, np.eye(2), 1, np.eye(2)),
     "frac_static": {"H_pre": (np.eye(2), 0), "H_res": (np.eye(2), 0), "H_post": (1, 0)},
+    "attn_res": DEPTH_STARTS,
+    "attn_res_block": DEPTH_STARTS,
+    "inkling2": {"query": (0, 0)},
+    "mhar": DEPTH_STARTS,
+    "delta_attn_res": DEPTH_STARTS,
+    "denseformer": {f"weights_{i}": (np.eye(i + 1)[i], 0) for i in range(1, L + 1)},
+    "muddformer": {
+        name: start
+        for i in range(1, L + 1)
+        for name, start in (
+            (f"weights_{i}", (np.eye(i + 1)[i], 0)),
+            (f"hidden_{i}", (0, 1 / math.sqrt(W))),
+            (f"dynamic_{i}", (0, 0)),
+        )
+    },
 }  # fmt: skip
 """Each parameter: what it is without noise, and the noise's standard deviation."""
+
+
+def network_of(scheme):
+    """A network of L functions; where q, k and v are read apart, of L blocks of two."""
+    is_apart = scheme in ("inkling2", "muddformer")
+    return {"wrap": "sublayer"} if is_apart else {"task": "fashion"}
 
 
 @pytest.mark.parametrize("scheme", STARTS)
@@ -256,7 +278,7 @@ def test_connections_start_as_published(make_spec, scheme):
     drawn = {
         name.removeprefix("connection."): value.astype(np.float64)
         for name, value in parameters_of(
-            make_spec(task="fashion", variant=scheme, width=W, depth=L)
+            make_spec(variant=scheme, width=W, depth=L, **network_of(scheme))
         ).items()
         if name.startswith("connection.")
     }

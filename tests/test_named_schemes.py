@@ -59,6 +59,18 @@ def test_a_scheme_in_yaml_is_the_scheme(name, streams):
         ("laurel_lr", 2 * 8 * 128, 0),
         ("frac", (2 + 2 + 1) * 64 + 3 + 4 + 4 + 2, 0),
         ("frac_static", 4 + 4 + 2, 0),
+        # Twelve functions read, but for the first, and so does the output.
+        ("attn_res", 2 * 128, 0),
+        ("attn_res_block", 2 * 128, 0),
+        ("inkling2", 128, 2 * 128),  # the sixth block's k and v
+        ("delta_attn_res", 2 * 128, -2 * 128),  # the output is the stream
+        ("denseformer", 0, 2 + 3 + 4 + 5 + 6 + 7),
+        # Rows of V above 4 (i + 1), by 64; of the last one above 4·7.
+        (
+            "muddformer",
+            0,
+            4 * (2 + 3 + 4 + 5 + 6) * (1 + 64) + 7 * (1 + 64) + 6 * 64 * 128,
+        ),
     ],
 )
 def test_parameters_by_hand(name, per_layer, once):

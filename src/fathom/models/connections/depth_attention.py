@@ -242,7 +242,7 @@ class DepthAttentionConnection(Connection):
         """(The reads [N, C] of function k, or of the output: one, or three; the state)."""
         rows = self.rows[k]
         if not rows:  # the first function has one source, and reads it as it is
-            return [state.values[0]], state
+            return [ops.reshape(state.values, state.values.shape[1:])], state
         count, (reads, sums) = len(rows), state.ahead
         own, own_sums, rest = reads[:count], sums[:count], (reads[count:], sums[count:])
         if state.open is None:

@@ -34,6 +34,11 @@ class InverseRms(CustomVJP):
         factor = of_scale * scale * scale * scale / x.shape[1]
         return (ops.add_product(of_x, -factor[:, None], x),)
 
+    def compiled(self) -> CustomVJP:
+        from fathom.models.connections import depth_loops
+
+        return depth_loops.InverseRms(self.eps)
+
 
 class Sizes(NamedTuple):
     """Numbers of reads R, heads H, sources I, tokens N, and channels of a head c."""
@@ -57,6 +62,8 @@ class SoftmaxRead(CustomVJP):
     these too: softmax in two phases.
     """
 
+    loops_from = 0
+
     heads: int = 1
     values_normed: bool = False
 
@@ -76,7 +83,7 @@ class SoftmaxRead(CustomVJP):
         found = self.weighted(ops, weights * s if self.values_normed else weights, v)
         if others:
             found = found + self.spread(ops, p[:, :, z.I], z) * read
-        return (found, log_sums[:, :, 0], v), (products, p)
+        return (found, ops.reshape(log_sums, (z.R, z.H, z.N)), v), (products, p)
 
     def backward(self, ops: Ops, xs: Iterable[Array], saved: Arrays, gradients: Arrays) -> Arrays:
         (queries, v, s, *others), (products, p) = xs, saved
@@ -105,6 +112,11 @@ class SoftmaxRead(CustomVJP):
             return of_queries, of_v, of_s
         of_read = self.spread(ops, p[:, :, z.I], z) * of_read
         return of_queries, of_v, of_s, of_read, of_logits[:, :, z.I]
+
+    def compiled(self) -> CustomVJP:
+        from fathom.models.connections import depth_loops
+
+        return depth_loops.SoftmaxRead(self.heads, self.values_normed)
 
     def sizes(self, queries: Array, v: Array) -> Sizes:
         """The sizes of queries [R, C] and sources [I, N, C]."""
