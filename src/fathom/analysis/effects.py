@@ -346,6 +346,7 @@ def _effects(
             "seed_sd": in_unit(t_interval(to_scale(against, ratio=ratio))["sd"], unit),
             "p": p_value(found),
             "on_scale": found,
+            "ladder": "",
             "is_rounding": found["n"] >= MIN_SEEDS and difference.abs().max() < FLOAT32_TOLERANCE,
         }
         yield row | (in_steps if metric == "score" else {})
