@@ -16,7 +16,13 @@ import numpy as np
 import pandas as pd
 
 from fathom import tasks
-from fathom.analysis.established import (
+from fathom.analysis.ladder import (
+    compare_multipliers,
+    is_equivalent,
+    log_multipliers,
+    read_ladder,
+)
+from fathom.analysis.significance import (
     FLOAT32_TOLERANCE,
     SIGNIFICANCE_LEVEL,
     UNDECIDED,
@@ -24,12 +30,6 @@ from fathom.analysis.established import (
     p_value,
     score_verdict,
     seeds_to_decide,
-)
-from fathom.analysis.ladder import (
-    compare_multipliers,
-    is_equivalent,
-    log_multipliers,
-    read_ladder,
 )
 from fathom.analysis.statistics import (
     FARTHEST,

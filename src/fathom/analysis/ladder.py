@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from fathom.analysis.established import one_sided_quantile
+from fathom.analysis.significance import one_sided_quantile
 from fathom.analysis.statistics import MIN_SEEDS, finite_scores, t_interval
 
 DELTA = 0.05

@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 
 from fathom.analysis.effects import Runs, best_rate, rates_tried
-from fathom.analysis.established import holm, p_value, score_verdict
 from fathom.analysis.ladder import is_equivalent, log_multipliers, read_ladder
+from fathom.analysis.significance import holm, p_value, score_verdict
 from fathom.analysis.statistics import differences, finite_scores, is_ratio, t_interval
 from fathom.analysis.step_times import StepTimes, read_step_times
 from fathom.analysis.tables import counted, read_table, save_tables, scores_of

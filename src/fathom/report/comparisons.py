@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from fathom.analysis.effects import ALIKE, PERCENT
-from fathom.analysis.established import EQUIVALENT, UNDECIDED
 from fathom.analysis.ladder import DELTA
+from fathom.analysis.significance import EQUIVALENT, UNDECIDED
 from fathom.analysis.statistics import CONFIDENCE
 from fathom.report.formatting import number
 

@@ -31,7 +31,7 @@ from fathom.analysis.claims.questions import (
 )
 from fathom.analysis.effective_depth import BELOW, BEYOND
 from fathom.analysis.effects import AT_BEST_RATE
-from fathom.analysis.established import BETTER, UNDECIDED
+from fathom.analysis.significance import BETTER, UNDECIDED
 from fathom.config import common_depth
 from fathom.report.comparisons import describe_effect, size_of
 from fathom.report.formatting import number, percent

@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 
 from fathom.analysis.effects import HIGHER, LOWER
-from fathom.analysis.established import BETTER, WORSE
 from fathom.analysis.platforms import Platform
+from fathom.analysis.significance import BETTER, WORSE
 from fathom.analysis.tables import counted
 from fathom.report.comparisons import size_of
 from fathom.report.formatting import number

@@ -36,9 +36,9 @@ from fathom.analysis.claims.evidence import (
     NotMeasured,
     combine_verdicts,
 )
-from fathom.analysis.established import FLOAT32_TOLERANCE
 from fathom.analysis.estimate import LOG10, Band, estimate_difference, estimate_mean
 from fathom.analysis.platforms import DEVICES, FRAMEWORKS, device_of
+from fathom.analysis.significance import FLOAT32_TOLERANCE
 from fathom.analysis.statistics import differences, is_ratio, log10, to_scale
 from fathom.analysis.tables import CELL, select
 from fathom.config import BACKENDS

@@ -146,7 +146,7 @@ class Count(Estimator):
     """The metric lies in the band, run by run.
 
     Reproduced: in all runs. Contradicted: in none. `one_decides`: one run outside contradicts
-    (`against`), or one inside reproduces (`for`): what can happen. That it cannot is established
+    (`against`), or one inside reproduces (`for`): what can happen. That it cannot is known
     where the interval of one more run lies outside at every depth. `over_steps` counts how often a
     metric of every step rises, or takes its largest distance from the first step (`moves`). What is
     not finite lies outside. Of `left`, one, all of the way, is the value of every run that did not

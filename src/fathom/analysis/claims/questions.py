@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from fathom.analysis.claims.evidence import CONTRADICTED, NOT_REPRODUCED, REPRODUCED
 from fathom.analysis.effects import ALIKE
-from fathom.analysis.established import BETTER, EQUIVALENT, UNDECIDED, WORSE
+from fathom.analysis.significance import BETTER, EQUIVALENT, UNDECIDED, WORSE
 from fathom.settings import OneLine, Settings, unknown
 
 OF_SCORES = (BETTER, WORSE, EQUIVALENT, UNDECIDED, ALIKE)

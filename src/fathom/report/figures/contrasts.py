@@ -48,7 +48,7 @@ def effects(effects: pd.DataFrame, score: Score, title: str) -> Figure:
     axis that is logarithmic beyond 2. Black: the effect is significant, beside all others of the
     study. Hollow: the sides differ in several settings.
     """
-    from fathom.analysis.established import BETTER, WORSE  # it loads SciPy
+    from fathom.analysis.significance import BETTER, WORSE  # it loads SciPy
 
     rows = effects[effects["metric"] == "score"]
     if rows.empty:

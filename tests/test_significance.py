@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from fathom import tasks
-from fathom.analysis.established import holm, p_value, score_verdict, seeds_to_decide
+from fathom.analysis.significance import holm, p_value, score_verdict, seeds_to_decide
 from fathom.analysis.statistics import t_interval
 from fathom.metrics.scores import outcome
 
