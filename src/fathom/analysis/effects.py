@@ -139,11 +139,9 @@ def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
 def undecided(file: Path, studies: Collection[str]) -> pd.DataFrame:
     """The undecided contrasts of scores in effects.csv, those that need the fewest seeds first.
 
-    None of a table of an older version. Raises UserError if it cannot be read.
+    Raises TableError if it cannot be read.
     """
     table = read_table(file)
-    if not {*COLUMNS} <= {*table}:
-        return pd.DataFrame(columns=COLUMNS)
     rows = table[(table["metric"] == "score") & (table["verdict"] == UNDECIDED)]
     return rows[rows["study"].isin(studies)].sort_values("seeds_needed", kind="stable")
 

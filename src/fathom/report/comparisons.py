@@ -54,13 +54,14 @@ def interval_of(row: Mapping[str, Any]) -> str:
 
 
 def _ends(row: Mapping[str, Any]) -> str:
-    return f"{format_effect(row['low'], row)} to {format_effect(row['high'], row)}"
+    low, high = (format_effect(row[end], row) for end in ("low", "high"))
+    return f"{low if row['unit'] == PERCENT else low.split()[0]} to {high}"
 
 
 def format_effect(value: float, row: Mapping[str, Any]) -> str:
     """An effect, or an end of its interval, with sign and unit; changes from tenfold as factors.
 
-    With the decimals of one significant digit of half its interval, unless that would be zero.
+    With decimals that round by a sixth of half its interval at most, unless that would be zero.
     """
     unit = row["unit"]
     if unit == PERCENT and value >= TENFOLD:
@@ -68,7 +69,7 @@ def format_effect(value: float, row: Mapping[str, Any]) -> str:
     half = (row["high"] - row["low"]) / 2
     text = number(value, 2)
     if 10.0**-MOST_DECIMALS < half < math.inf:
-        decimals = max(0, -math.floor(math.log10(half)))
+        decimals = max(0, -math.floor(math.log10(half / 3)))
         rounded = f"{value:.{decimals}f}"
         text = rounded.replace("-", "−") if float(rounded) else number(value, 1)
     sign = "+" if value > 0 else ""

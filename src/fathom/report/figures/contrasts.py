@@ -42,7 +42,7 @@ LETTER, SPACE = 0.22, 0.12
 
 @figure
 def effects(effects: pd.DataFrame, score: Score, title: str) -> Figure:
-    """Which single change matters? The effect on the score, seed by seed.
+    """What does each single change do? The effect on the score, seed by seed.
 
     Mean over seeds and 95 % interval, in % of a loss or in percentage points of an accuracy, on an
     axis that is logarithmic beyond 2. Black: the effect is significant, beside all others of the
