@@ -4,7 +4,12 @@ import math
 
 import pytest
 
-from fathom.report.comparisons import describe_effect, effect_with_interval, size_of
+from fathom.report.comparisons import (
+    describe_effect,
+    effect_with_interval,
+    format_spread,
+    size_of,
+)
 
 
 def row(verdict, effect, low=math.nan, high=math.nan, unit="%", seeds=5, p_holm=0.01):
@@ -59,6 +64,15 @@ def test_an_effect_stands_with_its_metric_and_its_interval():
     )
     assert effect_with_interval(row("worse", 3.14, 2.2, 4.04)) == "+3.1 % (+2.2 % to +4.0 %)"
     assert effect_with_interval(row("undecided", -1.234)) == "−1.2 %"
+
+
+@pytest.mark.parametrize(
+    ("seed_sd", "unit", "words"),
+    [(0.357, "%", "0.36 %"), (274.0, "%", "270 %"), (83100.0, "%", "× 830"),
+     (0.61, "points", "0.61 points"), (0.0042, "", "0.0042"), (math.nan, "%", "")],
+)  # fmt: skip
+def test_a_spread_has_the_unit_of_its_effect(seed_sd, unit, words):
+    assert format_spread({"seed_sd": seed_sd, "unit": unit}) == words
 
 
 def test_half_a_loss_is_as_far_as_twice_a_loss():

@@ -10,7 +10,7 @@ from fathom.analysis.effects import ALIKE, PERCENT
 from fathom.analysis.ladder import DELTA
 from fathom.analysis.significance import EQUIVALENT, UNDECIDED
 from fathom.analysis.statistics import CONFIDENCE
-from fathom.report.formatting import number
+from fathom.report.formatting import number, plain_number
 
 WITHIN = f"within {100 * DELTA:g} % of the steps"
 """The reach of equivalence."""
@@ -65,15 +65,25 @@ def format_effect(value: float, row: Mapping[str, Any]) -> str:
     """
     unit = row["unit"]
     if unit == PERCENT and value >= TENFOLD:
-        return f"× {number(1 + value / 100, 2)}"
+        return f"× {plain_number(1 + value / 100, 2)}"
     half = (row["high"] - row["low"]) / 2
-    text = number(value, 2)
+    text = plain_number(value, 2)
     if 10.0**-MOST_DECIMALS < half < math.inf:
         decimals = max(0, -math.floor(math.log10(half / 3)))
         rounded = f"{value:.{decimals}f}"
-        text = rounded.replace("-", "−") if float(rounded) else number(value, 1)
+        text = rounded.replace("-", "−") if float(rounded) else plain_number(value, 1)
     sign = "+" if value > 0 else ""
     return f"{sign}{text} {unit}".rstrip()
+
+
+def format_spread(row: Mapping[str, Any]) -> str:
+    """The standard deviation over seeds of the second side, with its unit; empty if unknown."""
+    value, unit = row["seed_sd"], row["unit"]
+    if math.isnan(value):
+        return ""
+    if unit == PERCENT and value >= TENFOLD:
+        return f"× {plain_number(1 + value / 100, 2)}"
+    return f"{plain_number(value, 2)} {unit}".rstrip()
 
 
 def size_of(row: Mapping[str, Any]) -> float:

@@ -51,7 +51,7 @@ def with_interval(
     if not longer > EVEN * shorter + 1e-4 * abs(mean):
         return plus_minus(mean, longer, finite, n)
     digits = 2 + max(0, math.floor(math.log10(abs(mean) / longer)))
-    centre, *ends = (_plain(value, digits) for value in (mean, low, high))
+    centre, *ends = (plain_number(value, digits) for value in (mean, low, high))
     return f"{centre} ({' to '.join(ends)}){_note(finite, n)}"
 
 
@@ -96,7 +96,7 @@ def _power(exponent: int) -> int:
     return exponent if exponent < -3 or exponent > 4 else 0
 
 
-def _plain(value: float, digits: int) -> str:
+def plain_number(value: float, digits: int) -> str:
     """A number in a few digits, as people write it: 120, 1.0, 0.0034, 1.2·10^−7."""
     if value == 0:
         return "0"

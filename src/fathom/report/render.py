@@ -28,7 +28,12 @@ from fathom.analysis.tables import counted, read_table, read_with_times, save_ta
 from fathom.config import Config
 from fathom.metrics.scores import LEARNED
 from fathom.report import schemes
-from fathom.report.comparisons import WITHIN, describe_effect, effect_with_interval
+from fathom.report.comparisons import (
+    WITHIN,
+    describe_effect,
+    effect_with_interval,
+    format_spread,
+)
 from fathom.report.figures import figures_of, figures_of_study, left_out
 from fathom.report.formatting import largest, number, percent, plus_minus
 from fathom.report.kept import REMEDY, first_screen
@@ -174,8 +179,8 @@ def environment_of(
     environment.filters |= {
         "number": number, "largest": largest, "percent": percent, "list_words": list_words,
         "paragraphs": split_paragraphs, "prose": as_prose, "words": escape_words,
-        "effect": effect_with_interval, "described": describe_effect, "estimate": estimate,
-        "needed": needed,
+        "effect": effect_with_interval, "described": describe_effect, "spread": format_spread,
+        "estimate": estimate, "needed": needed,
         "cell": lambda text: text.replace("|", r"\|"),
         "label": label,
     }  # fmt: skip

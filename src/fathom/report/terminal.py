@@ -11,7 +11,6 @@ from rich.table import Table
 
 from fathom import tasks
 from fathom.analysis.platforms import labels_of
-from fathom.report.comparisons import effect_with_interval
 from fathom.report.formatting import count_layers
 from fathom.runs.run import STATUSES, Run, group_of
 from fathom.runs.status import Status, count_statuses
@@ -75,6 +74,8 @@ def print_undecided(effects: pd.DataFrame, config: Config, *, every: bool = Fals
 
     `every`: all of them, in place of the first.
     """
+    from fathom.report.comparisons import effect_with_interval  # it loads pandas
+
     if effects.empty:
         return
     console = Console()

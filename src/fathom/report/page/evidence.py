@@ -16,7 +16,7 @@ from fathom import tasks
 from fathom.analysis.tables import loss_units, read_table, scores_of
 from fathom.config import Config
 from fathom.metrics.scores import Score
-from fathom.report.comparisons import effect_with_interval
+from fathom.report.comparisons import effect_with_interval, format_spread
 from fathom.report.figures.panels import run_label, score_label
 from fathom.report.formatting import count_layers, number, with_interval
 from fathom.report.verdicts import estimate
@@ -132,7 +132,7 @@ def _value(
     if key == "effect":
         return effect_with_interval({"low": math.nan, "high": math.nan, "unit": "", **row})
     if key == "seed_sd":
-        return f"{number(value, 2)} {row.get('unit', '')}".rstrip()
+        return format_spread({"unit": "", **row})
     if key == "multiplier":
         ends = (row.get(f"multiplier_{end}", math.nan) for end in ("low", "high"))
         return with_interval(value, *ends)
