@@ -13,8 +13,8 @@ from safetensors.numpy import save_file
 
 from fathom import tasks
 from fathom.analysis.effects import COLUMNS as EFFECTS
-from fathom.analysis.effects import LOWER
 from fathom.analysis.run_tables import summary_table
+from fathom.analysis.significance import BETTER
 from fathom.config import Cell
 from fathom.metrics.scores import Score
 from fathom.metrics.steps import LARGEST_VALUE
@@ -275,13 +275,13 @@ def data_of(task, losses=(4.0, 2.0, 1.0), depths=(4, 8), count=3, value=None):
                                  score=final, score_metric=score.metric, outcome=outcome,
                                  lr=0.001 * (1 + i)))  # fmt: skip
     effect = dict.fromkeys(EFFECTS, 0.5) | {
-        "variant": variants[1], "against": variants[0], "metric": "score", "verdict": LOWER,
-        "question": "Does it help?", "depth": depths[0], "differs_in": "",
+        "variant": variants[1], "against": variants[0], "metric": "score", "verdict": BETTER,
+        "unit": "%", "question": "Does it help?", "depth": depths[0], "differs_in": "",
     }  # fmt: skip
     return {
         "steps": frame(steps),
         "summary": summary_table(frame(cells)),
-        "effects": pd.DataFrame([effect, {**effect, "ci95_half": NAN}]),
+        "effects": pd.DataFrame([effect, {**effect, "low": NAN, "high": NAN}]),
         "profiles": pd.DataFrame(
             [{"study": "a", "variant": variant, "depth": depth, "seed": 0,
               "metric": "score_without_block",

@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from fathom.analysis.worth import is_equivalent, log_multiplier, worth_table
+from fathom.analysis.ladder import is_equivalent, log_multiplier
+from fathom.analysis.worth import worth_table
 from fathom.config import ConfigError, check_config
 from run_helpers import config_with
 from tables_helpers import T975, TOLD, frame, run, seeds

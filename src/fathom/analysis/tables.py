@@ -120,7 +120,7 @@ STEP_TIMES = "step_times.csv"
 
 TEXT = (
     "key", "study", "variant", "against", "connection", "backend", "platform", "platform_a",
-    "platform_b", "machine", "answer", "plain_depths", "plain_diverged",
+    "platform_b", "machine", "ladder", "answer", "plain_depths", "plain_diverged",
     "status", "reason", "outcome", "score_metric", "made_by", "question", "at_edge",
     "framework_version", "python", "numpy", "depths", "metric", "unit", "gap", "gap_of", "part",
 )  # fmt: skip
@@ -143,7 +143,8 @@ COLUMNS = {
     "verdicts.csv": ["claim", "verdict", "undecided", "studies"],
     "claims.csv": ["claim", "verdict", "confidence", "scale", "gap"],
     "answers.csv": ["question", "part", "outcome", "answer", "evidence", "link"],
-    "effects.csv": [*CELL, "platform", "question", "against", "metric", "verdict"],
+    "effects.csv": [*CELL, "platform", "question", "against", "metric", "unit", "effect", "low",
+                    "high", "verdict"],
     "effective_depth.csv": [*CELL, "platform", "answer"],
     "published.csv": ["source", *CELL, "metric", "platform", "published", "mean", "deviates"],
     "thresholds.csv": ["source", *GROUP, "metric", "grade"],
@@ -178,14 +179,7 @@ def read_table(file: Path, remedy: str = MAKE_AGAIN, name: str = "") -> pd.DataF
     if lacking := [column for column in COLUMNS.get(name or file.name, ()) if column not in table]:
         raise TableError(f"{file}: has no column '{lacking[0]}'; {remedy}")
     texts = {name: table[name].astype(str).fillna("") for name in table if name in TEXT}
-    table = table.assign(**texts)
-    flags = {name: table[name].map(FLAGS).astype(object) for name in table if name in OPTIONAL}
-    return _edit_text(table.assign(**flags), PLAIN_FORMULA, "")
-
-
-FLAGS = {True: True, False: False, "True": True, "False": False}
-OPTIONAL = ("better",)
-"""Columns of flags that may be empty."""
+    return _edit_text(table.assign(**texts), PLAIN_FORMULA, "")
 
 
 def read_steps(folder: Path, studies: Iterable[str]) -> pd.DataFrame:

@@ -5,7 +5,6 @@ Definitions: docs/definitions.md, "Worth".
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,17 +15,13 @@ import numpy as np
 import pandas as pd
 
 from fathom.analysis.effects import Runs, best_rate, rates_tried
-from fathom.analysis.established import SIGNIFICANCE_LEVEL, holm, one_sided_quantile, p_value
+from fathom.analysis.ladder import is_equivalent, log_multipliers, read_ladder
+from fathom.analysis.significance import holm, p_value, score_verdict
 from fathom.analysis.statistics import differences, finite_scores, is_ratio, t_interval
 from fathom.analysis.step_times import StepTimes, read_step_times
 from fathom.analysis.tables import counted, read_table, save_tables, scores_of
 from fathom.config import Config
 from fathom.metrics.scores import Score
-
-DELTA = 0.05
-"""Two trainings are equivalent if their step multiplier is within this share of one."""
-
-BETTER, WORSE, EQUIVALENT, UNDECIDED = "better", "worse", "equivalent", "undecided"
 
 COLUMNS = [
     "study", "platform", "depth", "variant", "against", "at", "seeds", "answer", "outside",
@@ -93,7 +88,7 @@ class Pair(NamedTuple):
 def _pairs(config: Config, study: str, runs: Runs, score: Score) -> Iterator[Pair]:
     """Every variant of a study whose worth a ladder tells."""
     settings = config.studies[study]
-    ladders = {base: _ladder(settings.rungs(base), runs) for base in settings.ladder}
+    ladders = {base: read_ladder(settings.rungs(base), runs) for base in settings.ladder}
     ladders = {base: ladder for base, ladder in ladders.items() if ladder is not None}
     rungs = {label for base in settings.ladder for label in settings.rungs(base).values()}
     for base, ladder in ladders.items():
@@ -118,14 +113,6 @@ def _pairs(config: Config, study: str, runs: Runs, score: Score) -> Iterator[Pai
             yield Pair(*names, "best rates", chosen, ladder)
 
 
-def _ladder(rungs: Mapping[float, str], runs: Runs) -> pd.DataFrame | None:
-    """Scores by seed and factor; None without the network itself and another factor."""
-    there = {factor: finite_scores(runs[label]) for factor, label in rungs.items() if label in runs}
-    if 1 not in there or len(there) < 2:
-        return None
-    return pd.DataFrame(there)[sorted(there)].dropna()
-
-
 def _chosen_rates(variants: Sequence[str], runs: Runs, score: Score) -> dict[int, str]:
     """For each seed that all rates have, the variant whose mean over the other seeds is best.
 
@@ -147,33 +134,14 @@ def _most_frequent(labels: Iterable[str]) -> str:
 # --- one row --------------------------------------------------------------------------------------
 
 
-def log_multiplier(ladder: Mapping[float, float], score: float, sign: int) -> float:
-    """ln of the factor of its steps at which a plain network ends at a score.
-
-    `ladder`: scores by ascending factor; between two, the score is a straight line over the
-    logarithm of the steps. `sign` is 1 where lower scores are better, else −1. −inf: the plain
-    network ends better after the fewest steps; inf: it ends worse after the most.
-    """
-    points = [(math.log(factor), sign * (plain - score)) for factor, plain in ladder.items()]
-    if points[0][1] < 0:
-        return -math.inf
-    for (start, above), (end, below) in itertools.pairwise(points):
-        if above == 0:
-            return start
-        if below <= 0:
-            return start + (end - start) * above / (above - below)
-    return points[-1][0] if points[-1][1] == 0 else math.inf
-
-
 def _row(pair: Pair, score: Score) -> dict[str, Any] | None:
     """The row of one pair; None without a common seed."""
-    seeds = pair.ours.index.intersection(pair.ladder.index)
-    if seeds.empty:
-        return None
     sign = 1 if score.better == "lower" else -1
-    factors = list(pair.ladder.columns)
-    logs = [log_multiplier(dict(pair.ladder.loc[s]), pair.ours[s], sign) for s in seeds]
-    below, beyond = sum(x == -math.inf for x in logs), sum(x == math.inf for x in logs)
+    logs = log_multipliers(pair.ladder, pair.ours, sign)
+    if logs.empty:
+        return None
+    seeds, factors = logs.index, list(pair.ladder.columns)
+    below, beyond = sum(logs == -math.inf), sum(logs == math.inf)
     ends = math.log(factors[0]), math.log(factors[-1])
     found = t_interval(np.clip(logs, *ends))
     half = math.nan if below or beyond else found["ci95_half"]
@@ -197,26 +165,14 @@ def _row(pair: Pair, score: Score) -> dict[str, Any] | None:
     }
 
 
-def is_equivalent(logs: Mapping[str, float], delta: float = DELTA) -> bool:
-    """Whether two one-sided tests (TOST) place the mean of ln m within ± ln(1 + delta).
-
-    Each test is at SIGNIFICANCE_LEVEL.
-
-    `logs`: as of `t_interval`.
-    """
-    error = logs["sd"] / math.sqrt(logs["n"])
-    return abs(logs["mean"]) + one_sided_quantile(logs["n"]) * error < math.log1p(delta)
-
-
 def _judged(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """The rows of a study with their verdicts: Holm's correction is over a platform's rows."""
     for platform in dict.fromkeys(row["platform"] for row in rows):
         family = [row for row in rows if row["platform"] == platform]
         for row, p in zip(family, holm([row["p"] for row in family]), strict=True):
-            if p < SIGNIFICANCE_LEVEL:
-                verdict = BETTER if row["is_better"] else WORSE
-            else:
-                verdict = EQUIVALENT if row["is_equivalent"] else UNDECIDED
+            verdict = score_verdict(
+                p, is_better=row["is_better"], is_equivalent=row["is_equivalent"]
+            )
             yield row | {"p_holm": p, "verdict": verdict}
 
 

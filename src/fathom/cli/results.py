@@ -76,8 +76,8 @@ def status(
 ) -> None:
     """Show what is trained, what is left, and the time.
 
-    Prints a line for each study; for named studies, every cell. Then the contrasts that cannot be
-    told yet, and how many more seeds would be expected to decide them. Of named studies also the
+    Prints a line for each study; for named studies, every cell. Then the undecided
+    contrasts, and how many more seeds may decide them. Of named studies also the
     contrasts whose sides differ in more than one setting.
     """
     from fathom.report.terminal import print_pairs, print_status, print_undecided

@@ -28,21 +28,18 @@ from fathom.analysis.tables import counted, read_table, read_with_times, save_ta
 from fathom.config import Config
 from fathom.metrics.scores import LEARNED
 from fathom.report import schemes
-from fathom.report.figures import figures_of, figures_of_study, left_out
-from fathom.report.formatting import (
-    change,
-    either_way,
-    factor,
-    largest,
-    number,
-    percent,
-    plus_minus,
-    ratio,
+from fathom.report.comparisons import (
+    WITHIN,
+    describe_effect,
+    effect_with_interval,
+    format_spread,
 )
+from fathom.report.figures import figures_of, figures_of_study, left_out
+from fathom.report.formatting import largest, number, percent, plus_minus
 from fathom.report.kept import REMEDY, first_screen
 from fathom.report.presenters import ABSENT, StudyPresenter
 from fathom.report.questions import Results, answer_all, answers_table, headline, questions_of
-from fathom.report.records import Record, count_deviations, established, group_uncounted, records
+from fathom.report.records import Record, count_deviations, group_uncounted, records, significant
 from fathom.report.reports import ANSWERS, VERDICTS_AND_TESTS, reports_of
 from fathom.report.verdicts import VerdictsPresenter, estimate, needed
 from fathom.runs.bundle import refused_bundles
@@ -145,9 +142,8 @@ def build_context(
         "refused": refused,
         "not_run": "not imported: a bundle was refused" if refused else "not run here",
         "pm": plus_minus,
-        "ratio": ratio,
-        "factor": factor,
-        "established": established,
+        "significant": significant,
+        "within": WITHIN,
         "absent": ABSENT,
         "milliseconds": 1000,
         "apart": f"{APART:g}",
@@ -182,8 +178,9 @@ def environment_of(
     )
     environment.filters |= {
         "number": number, "largest": largest, "percent": percent, "list_words": list_words,
-        "paragraphs": split_paragraphs, "prose": as_prose, "words": escape_words, "change": change,
-        "either_way": either_way, "estimate": estimate, "needed": needed,
+        "paragraphs": split_paragraphs, "prose": as_prose, "words": escape_words,
+        "effect": effect_with_interval, "described": describe_effect, "spread": format_spread,
+        "estimate": estimate, "needed": needed,
         "cell": lambda text: text.replace("|", r"\|"),
         "label": label,
     }  # fmt: skip

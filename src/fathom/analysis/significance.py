@@ -1,4 +1,4 @@
-"""When a difference between two scores counts: it is told from none, and it is large enough.
+"""Verdicts of comparisons: better or worse by Holm's correction, equivalent, or undecided.
 
 Definitions: docs/definitions.md, "Effects".
 """
@@ -10,30 +10,17 @@ from collections.abc import Mapping, Sequence
 
 from scipy.special import stdtr, stdtrit  # scipy.stats takes longer to load than a small report
 
-from fathom.metrics.scores import Score
-
-SMALLEST_EFFECT = 0.01
-"""The smallest effect that matters, as a share of the distance from chance to a perfect score."""
+BETTER, WORSE, EQUIVALENT, UNDECIDED = "better", "worse", "equivalent", "undecided"
+"""Verdicts of two trainings by their scores."""
 
 SIGNIFICANCE_LEVEL = 0.05
-"""The chance that any of a study's effects is established where none is."""
+"""The chance that any of a study's effects is significant where there is none."""
 
 MOST_SEEDS = 100
 """More seeds than this are not said to be needed: no one would train them."""
 
 FLOAT32_TOLERANCE = 1e-5
 """Largest difference that another order of float32 sums explains, if no seed exceeds it."""
-
-
-def share_of_chance(effect: float, against: float, score: Score, chance: float, by: str) -> float:
-    """A difference to a score `against`, as a share of the distance from chance to perfect.
-
-    `effect` is the difference itself, or of log10 where scores are compared `by` ratio. NaN where
-    chance is perfect.
-    """
-    difference = against * math.expm1(effect * math.log(10)) if by == "ratio" else effect
-    way = abs(score.perfect - chance)
-    return difference / way if way else math.nan
 
 
 def p_value(estimate: Mapping[str, float]) -> float:
@@ -63,17 +50,20 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return found
 
 
-def seeds_to_tell(mean: float, sd: float, smallest: float, tests: int) -> int | None:
-    """The fewest seeds at which a difference could be told, if its mean and deviation stayed.
+def score_verdict(p_holm: float, *, is_better: bool, is_equivalent: bool) -> str:
+    """The verdict of two trainings, given the corrected p of equal scores."""
+    if p_holm < SIGNIFICANCE_LEVEL:
+        return BETTER if is_better else WORSE
+    return EQUIVALENT if is_equivalent else UNDECIDED
 
-    Told means established against `tests` other contrasts, or shown to be below `smallest`; both
-    mean and deviation are in its unit. None if MOST_SEEDS are not enough.
+
+def seeds_to_decide(mean: float, sd: float, tests: int) -> int | None:
+    """The fewest seeds at which a difference would be significant beside `tests` contrasts in all.
+
+    Provided that its mean and its standard deviation stay. None if MOST_SEEDS are not enough.
     """
     for n in range(3, MOST_SEEDS + 1):
-        error = sd / math.sqrt(n)
-        if abs(mean) >= smallest and abs(mean) > quantile(n, tests) * error:
-            return n
-        if abs(mean) + quantile(n, 1) * error < smallest:
+        if abs(mean) > quantile(n, tests) * sd / math.sqrt(n):
             return n
     return None
 

@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from fathom import tasks
-from fathom.analysis.established import holm, p_value, share_of_chance
+from fathom.analysis.significance import holm, p_value, score_verdict, seeds_to_decide
 from fathom.analysis.statistics import t_interval
 from fathom.metrics.scores import outcome
 
@@ -31,17 +31,34 @@ def test_holm_multiplies_the_smallest_by_their_number_and_never_falls():
     assert holm([]) == []
 
 
-def test_where_chance_is_perfect_nothing_is_learned_and_nothing_is_a_share():
+@pytest.mark.parametrize(
+    ("p", "is_better", "is_equivalent", "expected"),
+    [
+        (0.049, True, False, "better"),
+        (0.049, False, True, "worse"),  # significant, however little it is
+        (0.05, True, True, "equivalent"),
+        (0.05, True, False, "undecided"),
+        (math.nan, True, False, "undecided"),
+    ],
+)
+def test_a_verdict_follows_from_the_corrected_p_and_then_from_equivalence(
+    p, is_better, is_equivalent, expected
+):
+    assert score_verdict(p, is_better=is_better, is_equivalent=is_equivalent) == expected
+
+
+def test_how_many_seeds_would_decide():
+    """By the formula: the first n whose quantile times sd / √n is below the mean."""
+    sd, mean = 0.1, 0.08
+    expected = next(
+        n for n in range(3, 100) if stats.t.ppf(0.975, n - 1) * sd / math.sqrt(n) < mean
+    )
+    assert seeds_to_decide(mean, sd, 1) == expected
+    assert seeds_to_decide(mean, sd, 10) > expected
+    assert seeds_to_decide(1e-6, 1.0, 1) is None
+    assert seeds_to_decide(0.0, 0.0, 1) is None
+
+
+def test_where_chance_is_perfect_nothing_is_learned():
     loss = tasks.score_of("tokens", "held_out")
     assert outcome(diverged=False, score=loss, value=0.0, chance=0.0) == "at chance"
-    assert math.isnan(share_of_chance(0.1, 0.0, loss, 0.0, "difference"))
-
-
-def test_a_share_of_the_distance_to_chance():
-    loss = tasks.score_of("tokens", "held_out")
-    chance = math.log(64)
-    # Twice 0.02 nats is 0.02 more.
-    twice = share_of_chance(math.log10(2), 0.02, loss, chance, "ratio")
-    assert twice == pytest.approx(0.02 / chance)
-    accuracy = tasks.score_of("fashion", "held_out")
-    assert share_of_chance(-0.09, 0.5, accuracy, 0.1, "difference") == pytest.approx(-0.1)
