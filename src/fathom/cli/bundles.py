@@ -54,7 +54,7 @@ def create(
 ) -> None:
     """Pack the runs that were trained here into a bundle.
 
-    Every chosen run must be current and intact.
+    Every chosen run must be current and intact. Trainings that have not finished are left out.
     """
     _pack(read_config(config), out, patterns or (), force)
 

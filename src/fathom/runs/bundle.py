@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 import lzma
+import sys
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -62,13 +63,16 @@ def create_bundle(
 ) -> list[Run]:
     """Pack every current run whose cell matches one of `patterns`, by default all of them.
 
+    Trainings that have not finished are left out, with a line that counts them.
     Raises ConfigError for a pattern that matches no cell, and BundleError if a chosen run is stale
     or corrupt, if there is none, or if `file` is no bundle, which `force` replaces.
     """
     check_replaces(file, force=force)
     results, cells = Path(config.results), config.select_cells(patterns)
     runs = [validate_run(run_folder(results, cell), config.spec(cell)) for cell in cells]
-    chosen = [run for run in runs if run.status != "missing"]
+    chosen = [run for run in runs if run.status not in ("missing", "failed")]
+    if unfinished := sum(run.status == "failed" for run in runs):
+        print(f"fathom: left out: {unfinished} trainings that have not finished", file=sys.stderr)
     unfit = [run for run in chosen if run.status != "measured"]
     if unfit:
         raise BundleError("\n".join(f"{run.cell}: {run.status}, {run.reason}" for run in unfit))
