@@ -264,7 +264,7 @@ def refusal_to_pack(config, file, patterns=()):
 
 
 def test_a_run_that_is_not_current_is_not_packed_unless_it_was_not_chosen(here, tmp_path):
-    baseline, mhc = (run_folder(results_of(here), cell) for cell in here.cells())
+    baseline = run_folder(results_of(here), here.cells()[0])
     (baseline / "metrics.jsonl").write_text("", encoding="utf-8")
     corrupt = refusal_to_pack(here, tmp_path / "b.tar.xz")
     assert corrupt.startswith(f"{here.cells()[0]}: corrupt, metrics.jsonl: its SHA-256 is not")
