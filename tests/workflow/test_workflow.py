@@ -89,7 +89,7 @@ def test_the_config_that_a_run_used_is_kept_as_every_command_reads_it(finished, 
     """The paper's preset adds studies, before and after those of config.yaml that it changes."""
     files = ["config.yaml", f"workflow/presets/{preset}.yaml"]
     if preset == "smoke":
-        files.append("grid.yaml")
+        files[1:] = SMOKE[1:]
     else:
         target = (f"results/{preset}/config.json", "--configfile", *files[1:])
         assert finished.snakemake(*target).returncode == 0
@@ -113,7 +113,7 @@ def test_a_cell_that_is_trained_again_draws_nothing_again(workflow):
 
 # --- what an edit brings about -------------------------------------------------------------------
 
-SRC, PRESET = "src/fathom/", "workflow/presets/smoke.yaml"
+SRC, PRESET = "src/fathom/", ".test/config/config.yaml"
 BOTH = {"mhc/torch", "mhc/mlx"}
 EDITS = {
     "a learning rate": (
@@ -195,7 +195,7 @@ PLANS = {
     "draw every cell's own figures": ({}, "cell_figure"),
     "make the page, `results/index.html`": ({}, "page"),
     "make the paper, `results/fathom.pdf`": ({}, "paper"),
-    "get the images, or see why not": (0, "data_fashion_mnist"),
+    "get the images, or see why not": (0, "fetch"),
     "run the published scale": ({"preset": "paper"}, "reports"),
     "… on a Slurm cluster ([how](docs/cluster.md))": ({"preset": "paper"}, "reports"),
 }
@@ -320,7 +320,7 @@ REFUSED = {
     ),
     "a key twice, in an overlay": (
         (PRESET, "results: ", "results: x\nresults: "), SMOKE,
-        "smoke.yaml: line 4 malformed YAML (the key 'results' is there twice)",
+        ".test/config/config.yaml: line 4 malformed YAML (the key 'results' is there twice)",
     ),
 }  # fmt: skip
 

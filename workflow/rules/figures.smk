@@ -4,6 +4,7 @@
 
 FIGURES = figures_at(MEASURED) + figure_files(f"{RESULTS}/figures/overview", OVERVIEW)
 
+
 # A rule for each study: Snakemake's outputs depend on no wildcard, and studies have other figures.
 for name in STUDIES:
 
@@ -12,10 +13,9 @@ for name in STUDIES:
             f"figures_{name}".replace("-", "_")
         input:
             config=f"{RESULTS}/config.json",
-            tables=tables_of_figures(name),
-            step_times=STEP_TIMES if read_by(FIGURES_OF[name], "times") else [],
-            mixing=functools.partial(mixing_of, name),
-            sampled=functools.partial(sampled_of, name),
+            tables=tables_of(FIGURES_OF[name], Path(f"{RESULTS}/tables/studies/{name}")),
+            step_times=STEP_TIMES if any("times" in f.reads for f in FIGURES_OF[name]) else [],
+            runs=functools.partial(runs_of_figures, name),
         output:
             in_report(
                 f"{RESULTS}/figures/{name}/{{platform}}",
@@ -32,9 +32,9 @@ for name in STUDIES:
         params:
             study=name,
             platform="{platform}",
-            captions=captions_of(FIGURES_OF[name]),
-            code_hash=code_of_figures(FIGURES_OF[name]),
-            tables=lambda w, input: str(Path(input.config).parent / "tables"),
+            captions={f.label: f.caption for f in FIGURES_OF[name]},
+            code_hash=code_of(FIGURES_OF[name]),
+            tables=lambda w, input: str(Path(input.tables[0]).parents[2]),
             folder=subpath(output[0], parent=True),
         shell:
             "fathom figures --config {input.config:q} --study {params.study:q}"
@@ -56,8 +56,8 @@ rule overview_figures:
     conda:
         "../../envs/report.yaml"
     params:
-        captions=captions_of(OVERVIEW),
-        code_hash=code_of_figures(OVERVIEW),
+        captions={f.label: f.caption for f in OVERVIEW},
+        code_hash=code_of(OVERVIEW),
         folder=subpath(output[0], parent=True),
     shell:
         "fathom overview-figures --config {input.config:q} --cells {input.cells:q}"
@@ -76,7 +76,7 @@ rule cell_figure:
     conda:
         "../../envs/report.yaml"
     params:
-        code_hash=code_of_figures(OF_A_CELL),
+        code_hash=code_of(OF_A_CELL),
         run=subpath(input.metrics, parent=True),
         folder=subpath(output[0], parent=True),
     shell:
@@ -87,7 +87,6 @@ rule figures:
     input:
         FIGURES,
         replayed_figures,
-    localrule: True
 
 
 rule cell_figures:
@@ -97,4 +96,3 @@ rule cell_figures:
             for cell in CELLS
             for file in figure_files(f"{STORE}/figures/cells/{cell.path()}", OF_A_CELL)
         ],
-    localrule: True

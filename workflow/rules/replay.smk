@@ -22,7 +22,7 @@ checkpoint replay_runs:
     params:
         study="{study}",
         backend="{backend}",
-        key=replay_key,
+        key=lambda w: or_exit(replay_key, CONFIG, replays_of(w)),
         is_installed=lambda w: w.backend in INSTALLED,
         code_hash=code_hash("fathom.runs.replay:compare_rows", "fathom.runs.replay:STEPS"),
     shell:
@@ -33,4 +33,3 @@ checkpoint replay_runs:
 rule replay:
     input:
         RECEIPTS,
-    localrule: True

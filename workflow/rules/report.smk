@@ -4,10 +4,17 @@
 
 from fathom.report.reports import ANSWERS, DOCUMENTS, VERDICTS_AND_TESTS, reports_of
 
-TEMPLATES = files_in("report/templates", "*.j2")
+folder_of_templates = lambda w, input: str(Path(input.templates[0]).parent)
+shown_in_report = functools.partial(report, category="Reports", caption="../report/report.rst")
+TEMPLATES, WORDS = (files_in("report/templates", name) for name in ("*.j2", "words.j2"))
 REPORTS = [f"{RESULTS}/{report.name}" for report in reports_of(CONFIG, Path(TEMPLATES[0]).parent)]
-PAGE = optional(f"{RESULTS}/index.html", "markdown_it", "vl_convert")
-PAPER = optional(f"{RESULTS}/fathom.pdf", "typst")
+PAGE, PAPER = [f"{RESULTS}/index.html"], [f"{RESULTS}/fathom.pdf"]
+for package, files in (("markdown_it", PAGE), ("vl_convert", PAGE), ("typst", PAPER)):
+    if files and not CONDA and importlib.util.find_spec(package) is None:
+        warn(
+            f"{package} is not installed here: {files.pop()} is left out "
+            "(pip install -e '.[workflow]' brings it)"
+        )
 
 # The kept result, where there is one: reports show its verdicts beside those made here.
 REFERENCE = Path(CONFIG.reference or "") / "tables"
@@ -36,20 +43,15 @@ rule reports:
     conda:
         "../../envs/report.yaml"
     params:
+        command=lambda w: "report",  # a constant would pass for the folder of the templates
         code_hash=code_hash("fathom.report.render", *METRICS_CODE),
-        templates=lambda w, input: str(Path(input.templates[0]).parent),
+        templates=folder_of_templates,
     shell:
-        "fathom report --config {input.config:q} --published {input.published:q}"
+        "fathom {params.command} --config {input.config:q} --published {input.published:q}"
         " --templates {params.templates:q} 2> {log:q}"
 
 
-rule report:
-    input:
-        REPORTS,
-    localrule: True
-
-
-rule page:
+use rule reports as page with:
     input:
         REPORTS,
         FIGURES,
@@ -59,29 +61,19 @@ rule page:
         tables=[*TABLES, *TIMES],
         kept=KEPT,
         templates=files_in("report/page", "*.*"),
-        words=files_in("report/templates", "words.j2"),
+        words=WORDS,
         documents=[file for name in DOCUMENTS for file in files_in("docs", name)],
     output:
-        report(
-            f"{RESULTS}/index.html",
-            category="Reports",
-            caption="../report/report.rst",
-            labels={"report": "page"},
-        ),
+        shown_in_report(f"{RESULTS}/index.html", labels={"report": "page"}),
     log:
         f"{RESULTS}/logs/page.log",
-    localrule: True
-    conda:
-        "../../envs/report.yaml"
     params:
+        command="page",
         code_hash=code_hash("fathom.report.page", *METRICS_CODE),
-        templates=lambda w, input: str(Path(input.templates[0]).parent),
-    shell:
-        "fathom page --config {input.config:q} --published {input.published:q}"
-        " --templates {params.templates:q} 2> {log:q}"
+        templates=folder_of_templates,
 
 
-rule paper:
+use rule reports as paper with:
     input:
         TABLES,
         FIGURES,
@@ -89,25 +81,20 @@ rule paper:
         config=f"{RESULTS}/config.json",
         published=PUBLISHED,
         templates=files_in("report/paper", "*.typ*"),
-        words=files_in("report/templates", "words.j2"),
+        words=WORDS,
     output:
-        report(
-            f"{RESULTS}/fathom.pdf",
-            category="Reports",
-            caption="../report/report.rst",
-            labels={"report": "paper"},
-        ),
+        shown_in_report(f"{RESULTS}/fathom.pdf", labels={"report": "paper"}),
     log:
         f"{RESULTS}/logs/paper.log",
-    localrule: True
-    conda:
-        "../../envs/report.yaml"
     params:
+        command="paper",
         code_hash=code_hash("fathom.report.paper", *METRICS_CODE),
-        templates=lambda w, input: str(Path(input.templates[0]).parent),
-    shell:
-        "fathom paper --config {input.config:q} --published {input.published:q}"
-        " --templates {params.templates:q} 2> {log:q}"
+        templates=folder_of_templates,
+
+
+rule report:
+    input:
+        REPORTS,
 
 
 # Checks what is there and makes nothing, so it runs whenever it is asked for.
@@ -123,7 +110,7 @@ rule verify:
     params:
         config=[word for file in CONFIG_FILES for word in ("--config", file)],
         changes=[f"--set={key}={json.dumps(value)}" for key, value in CONFIG_CHANGES.items()],
-        templates=lambda w, input: str(Path(input.templates[0]).parent),
+        templates=folder_of_templates,
     shell:
         "fathom verify {params.config:q} {params.changes:q} --published {input.published:q}"
         " --templates {params.templates:q} 2>&1 | tee {log:q}"

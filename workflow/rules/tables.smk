@@ -1,24 +1,16 @@
 # Config → config.json, which tables and reports read. Runs → CSVs.
 
-RUN_TABLES = (
-    "cells",
-    "summary",
-    "profiles",
-    "comparison",
-    "platforms",
-    "effects",
-    "effective_depth",
-)
+RUN_TABLES = "cells summary profiles comparison platforms effects effective_depth".split()
 ATTRIBUTION = ("trajectories", "variance", "variance_summary")
 VERDICTS = ("published", "thresholds", "claims", "verdicts")
-
-
-STEPS = [file for study in STUDIES for file in tables_of_study(study, ["steps.csv.gz"])]
+# Of each study alone, what its figures read: a run changes no figure of another study.
+STUDY_TABLES = "cells summary times_summary profiles effects effective_depth".split()
+STEPS = [f"{RESULTS}/tables/studies/{study}/steps.csv.gz" for study in STUDIES]
 # What shows no time is not made again where only these have changed.
 TIMES = csvs("times", "times_summary")
 TABLES = [*csvs(*RUN_TABLES, *ATTRIBUTION, *VERDICTS), *STEPS]
 
-PUBLISHED = in_project("report/published.yaml")
+PUBLISHED = files_in("report", "published.yaml")[0]
 CONFIG_JSON = json.dumps(CONFIG.resolved(), indent=2, allow_nan=False) + "\n"
 # Compressed: a command above 64 KB goes through a file, whose path Snakemake does not quote.
 CONFIG_GZIP = base64.b64encode(gzip.compress(CONFIG_JSON.encode(), mtime=0)).decode()
@@ -36,7 +28,8 @@ rule resolve:
         config=CONFIG_GZIP,
         code_hash=code_hash("fathom.config"),
     shell:
-        "echo {params.config:q} | base64 -d | gzip -d > {output.config:q} 2> {log:q}"
+        "{{ echo {params.config:q} | base64 -d | gzip -d > {output.config:q}.new"
+        " && mv {output.config:q}.new {output.config:q}; }} 2> {log:q}"
 
 
 # Checkpoints, since Snakemake looks again after one: where a table is as it was, nothing follows.
@@ -50,7 +43,8 @@ checkpoint run_tables:
     output:
         csvs(*RUN_TABLES, *ATTRIBUTION),
         TIMES,
-        [tables_of_study(study) for study in STUDIES],
+        STEPS,
+        [csvs(*(f"studies/{study}/{name}" for name in STUDY_TABLES)) for study in STUDIES],
     log:
         f"{RESULTS}/logs/tables.log",
     localrule: True
@@ -58,10 +52,9 @@ checkpoint run_tables:
         "../../envs/report.yaml"
     params:
         code_hash=code_hash(
-            "fathom.analysis.run_tables",
-            "fathom.analysis.attribution",
-            "fathom.analysis.effects",
-            "fathom.analysis.effective_depth",
+            *map(
+                "fathom.analysis.{}".format, "run_tables attribution effects effective_depth".split()
+            ),
             *METRICS_CODE,
         ),
     shell:
@@ -93,4 +86,3 @@ rule tables:
     input:
         TABLES,
         TIMES,
-    localrule: True

@@ -1,15 +1,18 @@
 """Checks before Snakemake starts, for errors that it reports before it reads the workflow.
 
-The profiles call this (`workflow/profiles`), since nothing else of the project is read earlier.
+The profiles call `check_start` (`workflow/profiles`), since nothing else of the project is read
+earlier. And what the shell of every job begins with.
 """
 
 from __future__ import annotations
 
+import shlex
 import sys
 from itertools import takewhile
 from pathlib import Path
 
 from fathom.config.load import read_yaml
+from fathom.config.config import Compute
 from fathom.system.errors import UserError, fail, of_system
 
 
@@ -41,3 +44,23 @@ def configfiles(arguments: list[str]) -> list[str]:
             rest = takewhile(lambda word: not word.startswith("-"), arguments[place + 1 :])
             found += [first] if first else rest
     return found
+
+
+KILLED = (
+    "killed, perhaps for lack of memory; the same command again goes on from the last checkpoint"
+)
+
+
+def shell_prefix(python: str, source: Path, compute: Compute) -> str:
+    """Shell code that defines `fathom` and its environment: how jobs compute is no parameter.
+
+    `source` comes before what PYTHONPATH holds already.
+    """
+    words = (str(source), compute.model_dump_json(), compute.data)
+    path, settings, data = map(shlex.quote, words)
+    return (
+        f'export PYTHONPATH={path}"${{PYTHONPATH:+:$PYTHONPATH}}" '
+        f"FATHOM_COMPUTE={settings} FATHOM_DATA={data}; "
+        f'fathom() {{ {python} -m fathom "$@" || {{ '
+        f's=$?; [ $s -le 130 ] || echo "fathom: {KILLED}" >&2; return $s; }}; }}; '
+    )
