@@ -19,4 +19,4 @@ rule fetch:
 
 rule data:
     input:
-        data_ready(DATASETS),
+        [ancient(DATA_READY.format(dataset=name)) for name in PLAN.datasets],

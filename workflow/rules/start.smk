@@ -1,9 +1,8 @@
-# Before anything else: the sources, how Snakemake was started, and config files that can be read.
+# The sources of fathom, how Snakemake was started, and a first look at the config files.
 
 import sys
 import tarfile
 import tempfile
-import time
 from pathlib import Path
 
 
@@ -25,11 +24,10 @@ def find_project():
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as fresh:
-            with tempfile.TemporaryFile() as archive:
+            with open(f"{fresh}/tar", "wb") as archive:
                 repository.archive(archive, commit)
-                archive.seek(0)
-                with tarfile.open(fileobj=archive) as files:
-                    files.extractall(f"{fresh}/project", filter="data")
+            with tarfile.open(f"{fresh}/tar") as files:
+                files.extractall(f"{fresh}/project", filter="data")
             Path(fresh, "project").rename(folder)
     return folder
 
@@ -41,24 +39,9 @@ for name in [name for name in sys.modules if name.partition(".")[0] == "fathom"]
     if not Path(sys.modules[name].__file__ or "").is_relative_to(PROJECT):
         del sys.modules[name]
 
-# How Snakemake was started, of which rules have no public word. The config is taken as the user gave
-# it: Snakemake's `config` has the keys of an overlay before those of config.yaml, so studies would
-# lose their order, and it accepts a key twice.
-IS_MODULE = workflow.modifier.skip_configfile
-CONFIG_FILES = list(map(str, workflow.overwrite_configfiles))
-CONFIG_CHANGES = workflow.config_settings.config
-if not workflow.config_settings.replace_workflow_config:
-    CONFIG_FILES.insert(0, "config.yaml")
-READ_STRICTLY = [*([] if IS_MODULE else ["config.yaml"]), *workflow.configfiles]
-# In conda, jobs have a Python of their own; on other machines, perhaps frameworks that are missing
-# here. Of profiles, only a cluster's has default resources.
-CONDA = bool(workflow.deployment_settings.deployment_method)
-IS_REMOTE = workflow.remote_exec or workflow.resource_settings.default_resources is not None
-IS_MAIN, RUNS_JOBS = workflow.is_main_process, workflow.local_exec and not CONDA
-OUTPUT = workflow.output_settings
 
 from fathom import preload
-from fathom.config import read_yaml
+from fathom.config.snakemake_start import Start
 from fathom.system.errors import UserError, broken_link, fail
 
 
@@ -66,20 +49,15 @@ def warn(message):
     print(f"fathom: {message}", file=sys.stderr)
 
 
-def or_exit(function, *arguments):
+def or_exit(function, *arguments, **options):
     """Call the function; an error that the user can fix ends everything, a line for each problem."""
     try:
-        return function(*arguments)
+        return function(*arguments, **options)
     except UserError as error:
         fail(str(error))
 
 
 if set("{}") & set(str(PROJECT)):
     fail(f"{PROJECT}: Snakemake reads braces as wildcards; move the project to a path without them")
-if not IS_MODULE and not Path("config.yaml").exists():
-    fail(
-        f"config.yaml is not in this folder; go to {PROJECT}, or add --directory {PROJECT} to the "
-        "command"
-    )
-for file in READ_STRICTLY:
-    or_exit(read_yaml, file)
+START = Start.of(workflow)
+or_exit(START.check_files, PROJECT)

@@ -1,19 +1,18 @@
 # Config → config.json, which tables and reports read. Runs → CSVs.
 
-RUN_TABLES = "cells summary profiles comparison platforms effects effective_depth".split()
-ATTRIBUTION = ("trajectories", "variance", "variance_summary")
-VERDICTS = ("published", "thresholds", "claims", "verdicts")
+RUN_TABLES = csvs(
+    *("cells", "summary", "profiles", "comparison", "platforms", "effects", "effective_depth"),
+    *("trajectories", "variance", "variance_summary"),
+)
+VERDICTS = csvs("published", "thresholds", "claims", "verdicts")
 # Of each study alone, what its figures read: a run changes no figure of another study.
-STUDY_TABLES = "cells summary times_summary profiles effects effective_depth".split()
-STEPS = [f"{RESULTS}/tables/studies/{study}/steps.csv.gz" for study in STUDIES]
+STUDY_TABLES = ("cells", "summary", "times_summary", "profiles", "effects", "effective_depth")
+STEPS = [f"{RESULTS}/tables/studies/{study}/steps.csv.gz" for study in PLAN.figures]
 # What shows no time is not made again where only these have changed.
 TIMES = csvs("times", "times_summary")
-TABLES = [*csvs(*RUN_TABLES, *ATTRIBUTION, *VERDICTS), *STEPS]
+TABLES = [*RUN_TABLES, *VERDICTS, *STEPS]
 
 PUBLISHED = files_in("report", "published.yaml")[0]
-CONFIG_JSON = json.dumps(CONFIG.resolved(), indent=2, allow_nan=False) + "\n"
-# Compressed: a command above 64 KB goes through a file, whose path Snakemake does not quote.
-CONFIG_GZIP = base64.b64encode(gzip.compress(CONFIG_JSON.encode(), mtime=0)).decode()
 
 
 rule resolve:
@@ -25,7 +24,7 @@ rule resolve:
     conda:
         "../../envs/report.yaml"
     params:
-        config=CONFIG_GZIP,
+        config=packed(CONFIG),
         code_hash=code_hash("fathom.config"),
     shell:
         "{{ echo {params.config:q} | base64 -d | gzip -d > {output.config:q}.new"
@@ -36,26 +35,26 @@ rule resolve:
 checkpoint run_tables:
     input:
         config=f"{RESULTS}/config.json",
-        runs=[file for cell in CELLS for file in run_files(cell)],
-        imported=imported_files(IMPORTED),
+        runs=PLAN.run_files(PLAN.cells),
+        imported=files_of_runs(run.folder for run in PLAN.imported),
         replays=RECEIPTS,
         refused=REFUSED,
     output:
-        csvs(*RUN_TABLES, *ATTRIBUTION),
+        RUN_TABLES,
         TIMES,
         STEPS,
-        [csvs(*(f"studies/{study}/{name}" for name in STUDY_TABLES)) for study in STUDIES],
+        csvs(*(f"studies/{study}/{name}" for study in PLAN.figures for name in STUDY_TABLES)),
     log:
         f"{RESULTS}/logs/tables.log",
     localrule: True
     conda:
         "../../envs/report.yaml"
     params:
-        code_hash=code_hash(
-            *map(
-                "fathom.analysis.{}".format, "run_tables attribution effects effective_depth".split()
-            ),
-            *METRICS_CODE,
+        code_hash=PLAN.code_hash(
+            "fathom.analysis.run_tables",
+            "fathom.analysis.attribution",
+            "fathom.analysis.effects",
+            "fathom.analysis.effective_depth",
         ),
     shell:
         "fathom tables --config {input.config:q} 2> {log:q}"
@@ -70,7 +69,7 @@ checkpoint claims:
         times=TIMES,
         steps=STEPS,
     output:
-        csvs(*VERDICTS),
+        VERDICTS,
     log:
         f"{RESULTS}/logs/claims.log",
     localrule: True

@@ -11,7 +11,7 @@ CELL_LOG = "{study}/{depth}L-{variant}-{backend}-seed{seed}"
 # On a cluster, cells of at most so many minutes share jobs; its profile says how many. Their time
 # limits add up, and if a job ends early all its cells are trained again.
 SHORT = 10
-SHARED_JOBS = "cells" if IS_REMOTE and CONFIG.compute.runtime <= SHORT else None
+SHARED_JOBS = "cells" if START.is_remote and CONFIG.compute.runtime <= SHORT else None
 
 
 rule train:
@@ -40,17 +40,17 @@ rule train:
         at_once=1,
     params:
         # Of a function of the output Snakemake remembers no value: STARTED decides.
-        spec=lambda w, output: spec_of(cell_of(w)).json(),
+        spec=lambda w, output: PLAN.spec(cell_of(w)).json(),
         folder=subpath(output.manifest, parent=True),
     shell:
         "fathom job {params.spec:q} --out {params.folder:q}"
         ' --compute "$FATHOM_COMPUTE" 2> {log:q}'
 
 
-for name in STUDIES:
+for name in PLAN.figures:
 
     rule:
         name:
             name
         input:
-            [file for cell in CELLS if cell.study == name for file in run_files(cell)],
+            PLAN.run_files(cell for cell in PLAN.cells if cell.study == name),

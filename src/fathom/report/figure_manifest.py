@@ -14,11 +14,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from fathom.config import Cell
 from fathom.report.figures import Declaration, files_of
-from fathom.report.mixing import mixing_file, shown_cells
-from fathom.report.samples import sampled_cells
-from fathom.runs.folder import MANIFEST
 from fathom.settings import Settings
 from fathom.system.files import sha256, write_json
 
@@ -63,25 +59,6 @@ def tables_of(declared: Iterable[Declaration], folder: Path) -> tuple[Path, ...]
     reads = {read for figure in declared for read in figure.reads}
     names = *STUDY_TABLES, *(file for read, file in TABLES_OF.items() if read in reads)
     return tuple(folder / name for name in names)
-
-
-def run_files_of(
-    declared: Iterable[Declaration], cells: Sequence[Cell], runs: str | Path
-) -> list[str]:
-    """The files in `runs` that figures of these cells read: learned mixing, runs with weights."""
-    reads = {read for figure in declared for read in figure.reads}
-    mixing = shown_cells(cells).values() if "mixing" in reads else []
-    sampled = sampled_cells(cells) if "samples" in reads else []
-    return [
-        *(str(mixing_file(cell, runs)) for cell in mixing),
-        *(f"{runs}/{cell.path()}/{MANIFEST}" for cell in sampled),
-    ]
-
-
-def figure_files(folder: str | Path, figures: Iterable[Declaration]) -> list[str]:
-    """The files of these figures in a folder, and its figures.json."""
-    files = [str(file) for figure in figures for file in files_of(Path(folder), figure.name)]
-    return [*files, f"{folder}/{FIGURE_MANIFEST}"]
 
 
 def write_figure_manifest(

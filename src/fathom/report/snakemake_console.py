@@ -34,7 +34,7 @@ SHOWN = {None, LogEvent.JOB_INFO, LogEvent.RUN_INFO, LogEvent.JOB_ERROR, LogEven
 HIDDEN = re.compile(
     "Assuming unrestr|Building DAG|Using shell|Conda environments: ig|Select jobs|Reasons:"
     "|Some jobs were|Rules with prov|Config file .* is ext|This was a dry-run|DAG of jobs will"
-    "|Updating checkpoint dep|The run involves checkpoint|Trying to restart"
+    "|Updating checkpoint dep|The run involves checkpoint|Trying to restart|[0-9]+ jobs have"
 )
 
 
@@ -133,7 +133,7 @@ class Console(DefaultFormatter):
         lines += [f"    {without_command(msg['rule_msg'])}"] if msg["rule_msg"] else []
         lines += [f"    {key}: {value}" for key, value in msg["aux"].items()]
         logs = [log for log in msg["log"] if Path(log).is_file() and Path(log).stat().st_size]
-        return "\n".join(lines + (show_logs(logs) if self.show_failed_logs else logs))
+        return "\n".join([*lines, *(show_logs(logs) if self.show_failed_logs else logs)])
 
     def format(self, record: logging.LogRecord) -> str:
         """One line for a target that there is none of."""
