@@ -91,15 +91,15 @@ class Start:
         resources = workflow.resource_settings.default_resources
         conda = bool(workflow.deployment_settings.deployment_method)
         return cls(
-            is_module,
-            [*own, *map(str, workflow.overwrite_configfiles)],
-            settings.config,
-            [*([] if is_module else ["config.yaml"]), *map(str, workflow.configfiles)],
-            conda,
-            workflow.remote_exec or resources is not None,
-            workflow.is_main_process,
-            workflow.local_exec and not conda,
-            not (output.printshellcmds or output.verbose),
+            is_module=is_module,
+            files=[*own, *map(str, workflow.overwrite_configfiles)],
+            changes=settings.config,
+            read=[*([] if is_module else ["config.yaml"]), *map(str, workflow.configfiles)],
+            conda=conda,
+            is_remote=workflow.remote_exec or resources is not None,
+            is_main=workflow.is_main_process,
+            runs_jobs=workflow.local_exec and not conda,
+            is_brief=not (output.printshellcmds or output.verbose),
         )
 
     def check_files(self, project: Path) -> None:
