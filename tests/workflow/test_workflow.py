@@ -16,8 +16,9 @@ import typer
 from conftest import SMOKE, own_lines
 from fathom import cli
 from fathom.config import installed_backends, load_config
-from grid_helpers import PROJECT
+from grid_helpers import PROJECT, only
 from param_helpers import quick_ones
+from run_helpers import write_cell
 
 BACKENDS = installed_backends()
 CELL = f"runs/depth-mlx/3L/mhc/{BACKENDS[-1]}/seed0"
@@ -158,6 +159,25 @@ def test_an_edit_runs_what_it_changes_the_meaning_of(workflow, file, old, new, r
     jobs = workflow.planned("all")
     assert {"/".join(cell.split("/")[3:5]) for cell in trained(jobs)} == retrained
     assert run is None or rules(jobs) == run
+
+
+@pytest.mark.slow
+def test_data_that_was_fetched_after_a_training_trains_nothing_again(fresh, monkeypatch):
+    monkeypatch.chdir(fresh.folder)
+    text = {"variants": ["baseline"], "backends": ["torch"], "seeds": [0]}
+    Path("grid.yaml").write_text(only({"text-arms": text}))
+    Path("data/shakespeare").mkdir(parents=True)
+    Path("data/shakespeare/SHA256SUMS").write_text("")
+    assert rules(fresh.planned("text-arms")) == {"train"}
+    config = load_config(["config.yaml", *SMOKE[1:]])
+    (cell,) = config.cells()
+    run = write_cell(config, cell, [3.0] * config.spec(cell).steps)
+    verdict = {"manifest": json.loads((run / "manifest.json").read_text())["sha256"]}
+    (run / "verdict.json").write_text(json.dumps(verdict))
+    assert fresh.planned("text-arms") == []
+    shutil.rmtree("data/shakespeare")
+    shutil.rmtree(run)
+    assert rules(fresh.planned("text-arms")) == {"fetch", "train"}
 
 
 @pytest.mark.slow
@@ -314,6 +334,9 @@ REFUSED = {
     "a wrong target": (NO_EDIT, ("dpeth-mlx",), "did you mean depth-mlx?"),
     "a wrong study": (
         NO_EDIT, (f"results/runs/dpeth-mlx/48L/mhc/torch/{METRICS}",), "no study 'dpeth-mlx'",
+    ),
+    "leading zeros": (
+        NO_EDIT, (f"results/runs/depth-mlx/048L/mhc/torch/{METRICS}",), "no study, target or file",
     ),
     "malformed YAML": (
         ("config.yaml", "variants: null", "variants: [unclosed"), (), "malformed YAML",
