@@ -43,7 +43,7 @@ rule reports:
         code_hash=PLAN.code_hash("fathom.report.render"),
         templates=folder_of_templates,
     shell:
-        "fathom {params.command} --config {input.config:q} --published {input.published:q}"
+        "fathom {params.command:q} --config {input.config:q} --published {input.published:q}"
         " --templates {params.templates:q} 2> {log:q}"
 
 
