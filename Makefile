@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 NEWEST := $(VENV)-newest
 SNAKEMAKE := $(BIN)/snakemake
-SMOKE := --configfile workflow/presets/smoke.yaml
+SMOKE := --configfile .test/config/config.yaml
 REFERENCE := workflow/presets/reference.yaml
 SOURCES := src tests workflow benchmarks docs/examples
 

@@ -15,8 +15,8 @@ from fathom.analysis.claims import load_published
 from fathom.analysis.platforms import Platform
 from fathom.analysis.run_tables import write_tables
 from fathom.analysis.tables import BY_STUDY
-from fathom.report.draw import tables_of, title_of
-from fathom.report.figure_manifest import write_figure_manifest
+from fathom.report.draw import title_of
+from fathom.report.figure_manifest import tables_of, write_figure_manifest
 from fathom.report.figures import figures_of, figures_of_study, files_of
 from fathom.report.render import write_reports
 from fathom.report.verify import verify

@@ -11,7 +11,7 @@ from reference_helpers import pixels_apart
 
 pytestmark = pytest.mark.slow
 
-CONFIG = ("config.yaml", "workflow/presets/smoke.yaml", "grid.yaml")
+CONFIG = ("config.yaml", ".test/config/config.yaml", "grid.yaml")
 ALONE = ("--config", "train=false")
 
 
@@ -49,7 +49,7 @@ def test_imported_runs_are_rendered_alone(finished, fresh):
     assert "train" in {rule for rule, _ in fresh.planned("all")}
 
     plan = fresh.planned("all", *ALONE)
-    assert not {"train", "data_shakespeare", "data_fashion_mnist"} & {rule for rule, _ in plan}
+    assert not {"train", "fetch"} & {rule for rule, _ in plan}
     said = fresh.smoke("all", *ALONE).stderr
     assert "unavailable" not in said
     results = fresh.folder / "results/smoke"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,9 +14,6 @@ from fathom.analysis.run_tables import without_profiles
 from fathom.analysis.step_times import with_times_of_networks
 from fathom.analysis.tables import (
     AXES,
-    PROFILES,
-    STEPS,
-    TIMES,
     counted,
     loss_units,
     of_study,
@@ -26,9 +23,8 @@ from fathom.analysis.tables import (
 )
 from fathom.config import Cell, Config
 from fathom.report.explained import explained
-from fathom.report.figure_manifest import write_figure_manifest
+from fathom.report.figure_manifest import STUDY_TABLES, TABLES_OF, tables_of, write_figure_manifest
 from fathom.report.figures import (
-    Declaration,
     draw_figures,
     figures_of,
     figures_of_study,
@@ -45,25 +41,8 @@ from fathom.settings import ConfigError, unknown
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TABLES_OF = {
-    "times": TIMES["summary.csv"][0],
-    "profiles": PROFILES,
-    "effective_depth": "effective_depth.csv",
-    "cells": "cells.csv",
-}
-"""Inputs of only some figures, with their tables."""
-
-
-STUDY_TABLES = (STEPS, "summary.csv", "effects.csv")
 OVERVIEW_TABLES = ("cells.csv", "variance.csv", "published.csv")
-"""Tables that figures of a study, and figures over all studies, read."""
-
-
-def tables_of(declared: Iterable[Declaration], folder: Path) -> tuple[Path, ...]:
-    """The tables that these figures of a study are drawn from, in the folder of its tables."""
-    reads = {read for figure in declared for read in figure.reads}
-    names = *STUDY_TABLES, *(file for read, file in TABLES_OF.items() if read in reads)
-    return tuple(folder / name for name in names)
+"""Tables that the figures over all studies read."""
 
 
 def title_of(study: str, platform: Platform) -> str:

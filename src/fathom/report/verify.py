@@ -26,8 +26,13 @@ from fathom.analysis.run_tables import write_tables
 from fathom.analysis.tables import of_study
 from fathom.config import Config
 from fathom.report import kept
-from fathom.report.draw import OVERVIEW_TABLES, step_times_of, tables_of, title_of
-from fathom.report.figure_manifest import FIGURE_MANIFEST, content, read_figure_manifest
+from fathom.report.draw import OVERVIEW_TABLES, step_times_of, title_of
+from fathom.report.figure_manifest import (
+    FIGURE_MANIFEST,
+    content,
+    read_figure_manifest,
+    tables_of,
+)
 from fathom.report.figures import figures_of, figures_of_study, files_of
 from fathom.report.page import PAGE, page_of, write_page
 from fathom.report.paper import PAPER, paper_of, write_paper
