@@ -166,6 +166,7 @@ STUDY_TABLES = (
     "profiles.csv",
     "effects.csv",
     "effective_depth.csv",
+    "worth.csv",
 )
 
 
@@ -179,10 +180,13 @@ FIGURE_TABLES = {
     "profiles": "profiles.csv",
     "effective_depth": "effective_depth.csv",
     "cells": "cells.csv",
+    "ladder": "cells.csv",
+    "worth": "worth.csv",
 }
 
 
 def tables_of_figures(study):
     """The tables of a study that its figures read."""
     some = [file for read, file in FIGURE_TABLES.items() if read_by(FIGURES_OF[study], read)]
-    return tables_of_study(study, ["steps.csv.gz", "summary.csv", "effects.csv", *some])
+    names = dict.fromkeys(["steps.csv.gz", "summary.csv", "effects.csv", *some])
+    return tables_of_study(study, names)

@@ -8,6 +8,7 @@ RUN_TABLES = (
     "platforms",
     "effects",
     "effective_depth",
+    "worth",
 )
 ATTRIBUTION = ("trajectories", "variance", "variance_summary")
 VERDICTS = ("published", "thresholds", "claims", "verdicts")
@@ -47,6 +48,7 @@ checkpoint run_tables:
         imported=imported_files(IMPORTED),
         replays=RECEIPTS,
         refused=REFUSED,
+        step_times=STEP_TIMES,
     output:
         csvs(*RUN_TABLES, *ATTRIBUTION),
         TIMES,
@@ -62,6 +64,7 @@ checkpoint run_tables:
             "fathom.analysis.attribution",
             "fathom.analysis.effects",
             "fathom.analysis.effective_depth",
+            "fathom.analysis.worth",
             *METRICS_CODE,
         ),
     shell:

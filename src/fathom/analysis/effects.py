@@ -32,7 +32,13 @@ from fathom.analysis.statistics import (
     t_interval,
     to_scale,
 )
-from fathom.analysis.tables import counted, read_table, save_tables, scores_of
+from fathom.analysis.tables import (
+    counted,
+    read_table,
+    save_tables,
+    scores_of,
+    without_ladders,
+)
 from fathom.config import Cell, Config, Contrast
 from fathom.metrics.scores import Score
 from fathom.metrics.steps import POSITIVE, UNBOUNDED
@@ -89,7 +95,7 @@ def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
     `midway`, the effect when half of the steps were done, with half its interval; `better`, whether
     an established effect is to the better; `seeds_needed`, at which it could be told.
     """
-    valid, scores = counted(cells), scores_of(config)
+    valid, scores = without_ladders(counted(cells), config), scores_of(config)
     rows = []
     for name in config.studies:
         runs = valid[valid["study"] == name]
@@ -147,7 +153,7 @@ def contrasts_of(config: Config, study: str) -> tuple[Contrast, ...]:
     Without contrasts of its own, every variant against the plain one.
     """
     settings, plain = config.studies[study], config.plain(study)
-    labels = settings.extra_labels if settings.contrasts else settings.labels
+    labels = settings.extra_labels if settings.contrasts else settings.compared
     pairs = [[label, plain] for label in labels if label != plain]
     if plain is None or not pairs:
         return settings.contrasts

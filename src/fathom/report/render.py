@@ -52,7 +52,7 @@ from fathom.system.text import printable
 
 TABLES = (
     "cells", "summary", "comparison", "platforms", "trajectories", "variance", "variance_summary",
-    "effects", "effective_depth", "published", "thresholds", "claims", "verdicts",
+    "effects", "effective_depth", "worth", "published", "thresholds", "claims", "verdicts",
 )  # fmt: skip
 
 
