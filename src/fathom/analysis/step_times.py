@@ -97,7 +97,9 @@ def with_times_of_networks(summary: pd.DataFrame, config: Config) -> pd.DataFram
     pairs = summary[["study", "variant"]].itertuples(index=False)
     networks = [same.get(study, {}).get(variant, variant) for study, variant in pairs]
     seconds = summary.assign(variant=networks).groupby(GROUP)[PER_STEP].transform("first")
-    found = read_step_times(config)
+    found = {
+        key: time for key, time in read_step_times(config).items() if not math.isnan(time.seconds)
+    }
     there = {(study, depth, platform) for study, depth, _, platform in found}
     keys = list(summary[GROUP].itertuples(index=False, name=None))
     measured = pd.Series(
