@@ -11,7 +11,7 @@ PAPER = optional(f"{RESULTS}/fathom.pdf", "typst")
 
 # The kept result, where there is one: reports show its verdicts beside those made here.
 REFERENCE = Path(CONFIG.reference or "") / "tables"
-KEPT_TABLES = (*VERDICTS_AND_TESTS, ANSWERS)
+KEPT_TABLES = (*VERDICTS_AND_TESTS, ANSWERS, "worth")
 KEPT = [str(file) for name in KEPT_TABLES if (file := REFERENCE / f"{name}.csv").is_file()]
 
 

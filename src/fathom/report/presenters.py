@@ -374,6 +374,11 @@ class StudyPresenter:
         )
         return [found[0], *found[1:][-1:]]
 
+    def worth(self) -> list[Record]:
+        """The rows of the table of worth, those of most steps saved first."""
+        rows = self._tables["worth"]
+        return sorted(rows, key=lambda row: (row["answer"] == "", -row["multiplier"]))
+
     # --- layers that matter ---
 
     def layers_that_matter(self) -> list[Record]:

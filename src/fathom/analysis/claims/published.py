@@ -192,6 +192,23 @@ class Note(Entry):
     statement: OneLine
 
 
+class Overhead(Settings):
+    """What the authors of a design say that it costs."""
+
+    words: OneLine
+    url: OneLine = Field(description="where they say it")
+
+
+class Worth(Settings):
+    """What reports say first, of a study with a ladder."""
+
+    title: OneLine
+    study: str
+    task: OneLine = Field(description="its task in a word, as in 'On text, …'")
+    overheads: Annotated[dict[str, Overhead], Field(default_factory=dict)]
+    """By variant."""
+
+
 class Published(Settings):
     """All of report/published.yaml."""
 
@@ -203,6 +220,7 @@ class Published(Settings):
     questions: Annotated[list[AnyQuestion], Field(default_factory=list)]
     """Questions of the first screen, in order."""
     headline: Headline | None = None
+    worth: Worth | None = None
 
     @model_validator(mode="after")
     def _headline_is_asked(self) -> Published:
@@ -289,6 +307,9 @@ def _misnamed(published: Published, config: Config) -> Iterator[str]:
             of_steps = STEP_METRICS | tasks.load(task).step_metrics
             if metric not in (SCORE, LEFT, *tasks.run_metrics((task,)), *of_steps):
                 yield f"{where}: the task of {study}, {task}, has no metric '{metric}'"
+    for name in published.worth.overheads if published.worth else ():
+        if name not in variants and published.worth.study in config.studies:
+            yield f"worth.overheads: {unknown('variant', name, variants)}"
     for name, count in Counter(claim.id for claim in published.claims).items():
         if count > 1:
             yield f"claim '{name}': {count} claims have the same id"
