@@ -70,7 +70,7 @@ class FirstScreen(NamedTuple):
 def first_screen(
     folder: Path, published: Published, labels: Mapping[str, str]
 ) -> FirstScreen | None:
-    """The first screen of a kept result, from its tables; None without answers or a title."""
+    """The first screen of a kept result, from its tables; None without a table or a title."""
     file, worth = folder / "tables" / f"{ANSWERS}.csv", folder / "tables" / "worth.csv"
     if not file.is_file():
         return None

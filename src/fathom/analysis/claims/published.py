@@ -206,7 +206,7 @@ class Worth(Settings):
     study: str
     task: OneLine = Field(description="its task in a word, as in 'On text, …'")
     overheads: Annotated[dict[str, Overhead], Field(default_factory=dict)]
-    """By variant."""
+    """By variant; a study need not have all of them."""
 
 
 class Published(Settings):
@@ -307,9 +307,6 @@ def _misnamed(published: Published, config: Config) -> Iterator[str]:
             of_steps = STEP_METRICS | tasks.load(task).step_metrics
             if metric not in (SCORE, LEFT, *tasks.run_metrics((task,)), *of_steps):
                 yield f"{where}: the task of {study}, {task}, has no metric '{metric}'"
-    for name in published.worth.overheads if published.worth else ():
-        if name not in variants and published.worth.study in config.studies:
-            yield f"worth.overheads: {unknown('variant', name, variants)}"
     for name, count in Counter(claim.id for claim in published.claims).items():
         if count > 1:
             yield f"claim '{name}': {count} claims have the same id"
