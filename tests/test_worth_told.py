@@ -11,7 +11,14 @@ from fathom.analysis.claims import load_published
 from fathom.analysis.claims.published import Worth
 from fathom.config import check_config, load_config
 from fathom.report.kept import first_screen
-from fathom.report.worth import advice, depth_multiplier, overhead, present_worth, steps_saved
+from fathom.report.worth import (
+    advice,
+    depth_multiplier,
+    overhead,
+    pays_below,
+    present_worth,
+    steps_saved,
+)
 from reference_helpers import PROJECT
 from report_helpers import write_all
 from run_helpers import CPU_PLATFORM, config_with
@@ -32,7 +39,8 @@ def row(variant="mhc", multiplier=1.25, low=1.2, high=1.3, **changes):
         "study": "a", "platform": "torch", "depth": 12, "variant": variant, "against": "baseline",
         "rate": "one rate", "seeds": 5, "answer": "at", "verdict": "better",
         "multiplier": multiplier, "low": low, "high": high, "least": 0.5, "most": 2.0,
-        "break_even": multiplier - 1, "width": 64.0, "cost": 1.7, "wider": NAN, "cost_wider": NAN,
+        "outside": 0, "break_even": multiplier - 1, "width": 64.0, "cost": 1.7,
+        "wider": NAN, "cost_wider": NAN,
     }  # fmt: skip
     return values | changes
 
@@ -43,13 +51,27 @@ def row(variant="mhc", multiplier=1.25, low=1.2, high=1.3, **changes):
         (row(), "20 % (17 to 23 %)"),  # 1 − 1/1.25, 1 − 1/1.2, 1 − 1/1.3
         (row(multiplier=0.8, low=0.5, high=1.0), "−25 % (−100 to 0 %)"),
         (row(low=NAN, high=NAN), "20 %"),
-        (row(answer="beyond", multiplier=1.9, low=NAN), "beyond 50 %"),  # twice the steps, no more
-        (row(answer="below", multiplier=0.6, low=NAN), "below −100 %"),  # half of them, no fewer
-        (row(answer="both", multiplier=1.25, low=NAN), "outside 20 %"),
+        # The ladder has half of the steps to twice of them.
+        (row(answer="beyond", multiplier=2, low=NAN, outside=5), "beyond 50 %"),
+        (row(answer="below", multiplier=0.6, low=NAN, outside=3), "below −100 % at 3 of 5 seeds"),
+        (row(answer="both", low=NAN, outside=5), "beyond both ends of the ladder"),
     ],
 )
 def test_steps_saved_are_those_of_the_plain_networks_longer_training(given, told):
     assert steps_saved(given) == told
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (row(), "25 % more"),
+        (row(answer="beyond", multiplier=2), "at least 100 % more"),
+        (row(multiplier=0.9), ""),
+        (row(answer="both"), ""),
+    ],
+)
+def test_a_design_pays_below_its_multiplier(given, told):
+    assert pays_below(given) == told
 
 
 @pytest.mark.parametrize(

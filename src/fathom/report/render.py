@@ -48,6 +48,7 @@ from fathom.report.verdicts import VerdictsPresenter, estimate, needed
 from fathom.report.worth import (
     depth_multiplier,
     overhead,
+    pays_below,
     plain_change,
     present_worth,
     steps_saved,
@@ -193,7 +194,7 @@ def environment_of(
         "number": number, "largest": largest, "percent": percent, "list_words": list_words,
         "paragraphs": split_paragraphs, "prose": as_prose, "words": escape_words, "change": change,
         "either_way": either_way, "steps_saved": steps_saved, "overhead": overhead,
-        "plain_change": plain_change, "depth_multiplier": depth_multiplier,
+        "pays_below": pays_below, "plain_change": plain_change, "depth_multiplier": depth_multiplier,
         "estimate": estimate, "needed": needed,
         "cell": lambda text: text.replace("|", r"\|"),
         "label": label,

@@ -59,14 +59,15 @@ def advice(rows: Sequence[Record], task: str, labels: Mapping[str, str]) -> str:
 
     It names the design of the largest multiplier among those that end better, at one learning rate.
     """
-    better = [row for row in rows if row["verdict"] == BETTER and row["rate"] == ONE_RATE]
+    better = [row for row in rows if row["verdict"] == BETTER and pays_below(row)]
+    better = [row for row in better if row["rate"] == ONE_RATE]
     if not better:
         return f"On {task}, no connection is known to save steps of training."
     best = max(better, key=lambda row: row["multiplier"])
     # Beyond the ladder the multiplier is a bound, and so is what follows from it.
     least = "" if best["answer"] == "at" else "at least "
     gain = f"saves {least}{steps_saved(best, bare=True)} of the steps"
-    limit = f"pays where a step costs less than {_share(best['break_even'])} % more"
+    limit = f"pays where a step costs less than {overhead(best['multiplier'])}"
     sentence = f"On {task}, {labels.get(best['variant'], best['variant'])} {gain} and {limit}"
     costs = [
         f"{where} it costs {cost}"
@@ -82,15 +83,29 @@ def advice(rows: Sequence[Record], task: str, labels: Mapping[str, str]) -> str:
 def steps_saved(row: Record, *, bare: bool = False) -> str:
     """The share of the plain network's steps that a design saves, 1 − 1/m, with its interval.
 
-    As in '12 % (10 to 13 %)', or 'beyond 50 %' outside of the ladder; `bare`: without that word.
-    Negative where the plain network needs fewer steps.
+    As in '12 % (10 to 13 %)'; negative where the plain network needs fewer steps. Outside of the
+    ladder the share at its end, as in 'beyond 50 %'; `bare`: without that word.
     """
     middle, low, high = (_share(1 - 1 / row[name]) for name in ("multiplier", "low", "high"))
     if row["answer"] == "at":
         return f"{middle} %" + ("" if math.isnan(row["low"]) else f" ({low} to {high} %)")
-    end = {"below": row["least"], "beyond": row["most"]}.get(row["answer"])
-    told = f"{middle} %" if end is None or bare else f"{_share(1 - 1 / end)} %"
-    return told if bare else f"{'outside' if end is None else row['answer']} {told}"
+    ends = {"below": row["least"], "beyond": row["most"]}
+    if row["answer"] not in ends:
+        return "beyond both ends of the ladder"
+    told = f"{_share(1 - 1 / ends[row['answer']])} %"
+    if bare:
+        return told
+    is_all = row["outside"] == row["seeds"]
+    return f"{row['answer']} {told}" + (
+        "" if is_all else f" at {row['outside']:.0f} of {row['seeds']} seeds"
+    )
+
+
+def pays_below(row: Record) -> str:
+    """The cost of a step below which a design pays, as in '13 % more'; empty where none is."""
+    if row["break_even"] <= 0 or row["answer"] not in ("at", "beyond"):
+        return ""
+    return ("at least " if row["answer"] == "beyond" else "") + overhead(row["multiplier"])
 
 
 def plain_change(row: Record) -> str:

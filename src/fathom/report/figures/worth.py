@@ -112,7 +112,8 @@ def worth(worth: pd.DataFrame, title: str) -> Figure:
     Up: how many times the steps a plain network needs to end there, with the 95 % interval over
     seeds. Right: the time of a step, over the plain network's, timed in turns on one machine.
     Above the line a design pays: it ends better than a plain network with its training time.
-    Hollow: the cost of a wider network. A triangle: farther than the ladder reaches.
+    Hollow: the cost of a wider network, whose multiplier may differ. A triangle: farther than the
+    ladder reaches.
     """
     rows = at_one_rate(worth).dropna(subset="cost")
     if rows.empty:
