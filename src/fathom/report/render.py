@@ -194,8 +194,8 @@ def environment_of(
         "number": number, "largest": largest, "percent": percent, "list_words": list_words,
         "paragraphs": split_paragraphs, "prose": as_prose, "words": escape_words, "change": change,
         "either_way": either_way, "steps_saved": steps_saved, "overhead": overhead,
-        "pays_below": pays_below, "plain_change": plain_change, "depth_multiplier": depth_multiplier,
-        "estimate": estimate, "needed": needed,
+        "pays_below": pays_below, "plain_change": plain_change,
+        "depth_multiplier": depth_multiplier, "estimate": estimate, "needed": needed,
         "cell": lambda text: text.replace("|", r"\|"),
         "label": label,
     }  # fmt: skip
