@@ -292,7 +292,7 @@ def step_ratio(variant):
         seconds = {
             row["variant"]: float(row["seconds"])
             for row in csv.DictReader(file)
-            if row["study"] == "released"
+            if (row["study"], row["width"]) == ("released", "64")
         }
     return seconds[variant] / seconds["baseline"]
 

@@ -1,12 +1,29 @@
 # Config → config.json, which tables and reports read. Runs → CSVs.
 
 RUN_TABLES = csvs(
-    *("cells", "summary", "profiles", "comparison", "platforms", "effects", "effective_depth"),
+    *(
+        "cells",
+        "summary",
+        "profiles",
+        "comparison",
+        "platforms",
+        "effects",
+        "effective_depth",
+        "worth",
+    ),
     *("trajectories", "variance", "variance_summary"),
 )
 VERDICTS = csvs("published", "thresholds", "claims", "verdicts")
 # Of each study alone, what its figures read: a run changes no figure of another study.
-STUDY_TABLES = ("cells", "summary", "times_summary", "profiles", "effects", "effective_depth")
+STUDY_TABLES = (
+    "cells",
+    "summary",
+    "times_summary",
+    "profiles",
+    "effects",
+    "effective_depth",
+    "worth",
+)
 STEPS = [f"{RESULTS}/tables/studies/{study}/steps.csv.gz" for study in PLAN.figures]
 # What shows no time is not made again where only these have changed.
 TIMES = csvs("times", "times_summary")
@@ -39,6 +56,7 @@ checkpoint run_tables:
         imported=files_of_runs(run.folder for run in PLAN.imported),
         replays=RECEIPTS,
         refused=REFUSED,
+        step_times=STEP_TIMES,
     output:
         RUN_TABLES,
         TIMES,
@@ -55,6 +73,7 @@ checkpoint run_tables:
             "fathom.analysis.attribution",
             "fathom.analysis.effects",
             "fathom.analysis.effective_depth",
+            "fathom.analysis.worth",
         ),
     shell:
         "fathom tables --config {input.config:q} 2> {log:q}"

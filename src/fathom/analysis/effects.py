@@ -41,7 +41,12 @@ from fathom.analysis.statistics import (
     t_interval,
     to_scale,
 )
-from fathom.analysis.tables import counted, read_table, save_tables, scores_of
+from fathom.analysis.tables import (
+    counted,
+    read_table,
+    save_tables,
+    scores_of,
+)
 from fathom.config import Cell, Config, Contrast
 from fathom.metrics.scores import Score
 from fathom.metrics.steps import POSITIVE, SHARE, UNBOUNDED
@@ -101,7 +106,8 @@ def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
         found = []
         for (platform, depth), group in runs.groupby(["platform", "depth"], sort=False):
             by_variant = {v: seeds.set_index("seed") for v, seeds in group.groupby("variant")}
-            rates = rates_tried(config, by_variant)
+            compared = config.studies[name].compared
+            rates = rates_tried(config, {v: by_variant[v] for v in compared if v in by_variant})
             at_best = contrast_at_best_rates(config, name, rates, by_variant, scores[name])
             ladders = ladders_of(config, name, by_variant)
             for contrast in [*contrasts_of(config, name), *at_best]:
@@ -152,7 +158,7 @@ def contrasts_of(config: Config, study: str) -> tuple[Contrast, ...]:
     Without contrasts of its own, every variant against the plain one.
     """
     settings, plain = config.studies[study], config.plain(study)
-    labels = settings.extra_labels if settings.contrasts else settings.labels
+    labels = settings.extra_labels if settings.contrasts else settings.compared
     pairs = [[label, plain] for label in labels if label != plain]
     if plain is None or not pairs:
         return settings.contrasts
@@ -264,8 +270,9 @@ Ladders = Mapping[str, pd.DataFrame]
 def ladders_of(config: Config, study: str, runs: Runs) -> Ladders:
     """The ladders of a study that were trained."""
     settings = config.studies[study]
-    found = {base: read_ladder(settings.rungs(base), runs) for base in settings.ladder}
-    return {base: ladder for base, ladder in found.items() if ladder is not None}
+    bases = [base for base in settings.ladder if base in runs]
+    found = {base: read_ladder(settings.rungs(base), runs) for base in bases}
+    return {base: ladder for base, ladder in found.items() if len(ladder.columns) > 1}
 
 
 def _in_steps(

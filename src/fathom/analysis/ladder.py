@@ -19,17 +19,12 @@ DELTA = 0.05
 """Two trainings are equivalent if their step multipliers differ by less than this share."""
 
 
-def read_ladder(
-    rungs: Mapping[float, str], runs: Mapping[str, pd.DataFrame]
-) -> pd.DataFrame | None:
-    """A plain network's scores by seed; a column for each factor of its steps, ascending.
+def read_ladder(rungs: Mapping[float, str], runs: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """A plain network's scores by seed; a column for each trained factor of its steps, ascending.
 
     `rungs`: labels of its trainings by factor; `runs`: rows of cells.csv by label, indexed by seed.
-    None without the network itself and another factor.
     """
     there = {factor: finite_scores(runs[label]) for factor, label in rungs.items() if label in runs}
-    if 1 not in there or len(there) < 2:
-        return None
     return pd.DataFrame(there)[sorted(there)].dropna()
 
 

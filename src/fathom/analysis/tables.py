@@ -112,6 +112,7 @@ BY_STUDY = (
     PROFILES,
     "effects.csv",
     "effective_depth.csv",
+    "worth.csv",
 )
 """Tables that are also there for each study alone: what its figures read, besides its steps."""
 
@@ -120,7 +121,8 @@ STEP_TIMES = "step_times.csv"
 
 TEXT = (
     "key", "study", "variant", "against", "connection", "backend", "platform", "platform_a",
-    "platform_b", "machine", "ladder", "answer", "plain_depths", "plain_diverged",
+    "platform_b", "machine", "ladder", "answer", "depth_answer", "rate", "plain_depths",
+    "plain_diverged",
     "status", "reason", "outcome", "score_metric", "made_by", "question", "at_edge",
     "framework_version", "python", "numpy", "depths", "metric", "unit", "gap", "gap_of", "part",
 )  # fmt: skip
@@ -146,6 +148,7 @@ COLUMNS = {
     "effects.csv": [*CELL, "platform", "question", "against", "metric", "unit", "effect", "low",
                     "high", "verdict"],
     "effective_depth.csv": [*CELL, "platform", "answer"],
+    "worth.csv": [*CELL, "platform", "against", "rate", "answer", "multiplier", "verdict"],
     "published.csv": ["source", *CELL, "metric", "platform", "published", "mean", "deviates"],
     "thresholds.csv": ["source", *GROUP, "metric", "grade"],
     "trajectories.csv": [*CELL, "platform_a", "platform_b"],
@@ -217,6 +220,15 @@ def select(
 def counted(cells: pd.DataFrame) -> pd.DataFrame:
     """The rows of the table of cells whose numbers count."""
     return cells[cells["status"].isin(COUNTED)]
+
+
+def without_ladders(table: pd.DataFrame, config: Config) -> pd.DataFrame:
+    """The rows of a table but for the trainings that studies' ladders add."""
+    added = {
+        (name, label) for name, study in config.studies.items() for label in study.ladder_trainings
+    }
+    rows = table[["study", "variant"]].itertuples(index=False, name=None)
+    return table[np.array([row not in added for row in rows], bool)] if added else table
 
 
 def scores_of(config: Config) -> dict[str, Score]:

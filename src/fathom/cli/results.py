@@ -157,6 +157,7 @@ def tables(config: ConfigFiles = DEFAULT_CONFIG) -> None:
     from fathom.analysis.effective_depth import write_effective_depth
     from fathom.analysis.effects import write_effects
     from fathom.analysis.run_tables import write_tables
+    from fathom.analysis.worth import write_worth
 
     settings = _read_own(config)
     folder = Path(settings.report_folder) / "tables"
@@ -164,6 +165,7 @@ def tables(config: ConfigFiles = DEFAULT_CONFIG) -> None:
     write_attribution(settings, folder)
     write_effects(settings, folder)
     write_effective_depth(settings, folder)
+    write_worth(settings, folder)
 
 
 @app.command(epilog=example("fathom claims"))

@@ -20,7 +20,9 @@ from fathom.analysis.tables import (
     read_table,
     read_with_times,
     scores_of,
+    without_ladders,
 )
+from fathom.analysis.worth import ladder_table
 from fathom.config import Cell, Config
 from fathom.report.explained import explained
 from fathom.report.figure_manifest import STUDY_TABLES, TABLES_OF, tables_of, write_figure_manifest
@@ -69,7 +71,9 @@ def draw_study(
     declared = [find(name) for name in only] or figures_of_study(config, study)
     folder = of_study(tables, study)
     inputs = tables_of(declared, folder)
-    steps, summary, effects = (read_table(folder / name) for name in STUDY_TABLES)
+    steps, summary, effects = (
+        without_ladders(read_table(folder / name), config) for name in STUDY_TABLES
+    )
     of = title_of(study, platform)
     units = loss_units(config)
     own = with_loss_unit(_rows_of(steps, platform), units)
@@ -86,14 +90,16 @@ def draw_study(
     if "samples" in reads:
         samples = draw_samples(cells, runs)
     data = {
-        read: read_table(folder / name)
+        read: without_ladders(read_table(folder / name), config)
         for read, name in TABLES_OF.items()
-        if read in reads and read != "times"
+        if read in reads and read not in ("times", "ladder")
     }
     if "times" in reads:
-        with_times = read_with_times(folder / "summary.csv")
+        with_times = without_ladders(read_with_times(folder / "summary.csv"), config)
         data["times"] = with_times_of_networks(with_times, config)
         inputs += step_times_of(config)
+    if "ladder" in reads:
+        data["ladder"] = ladder_table(config, study, read_table(folder / TABLES_OF["ladder"]))
     labels = config.labels | labels_of(summary["platform"])
     figures = draw_figures(
         declared,
@@ -117,6 +123,7 @@ def draw_overview(config: Config, cells: Path, variance: Path, published: Path, 
     """Draw the figures over all studies, from their tables."""
     files = dict(zip(OVERVIEW_TABLES, (cells, variance, published), strict=True))
     data = {name.removesuffix(".csv"): read_table(file, name=name) for name, file in files.items()}
+    data["cells"] = without_ladders(data["cells"], config)
     data["published"] = with_loss_unit(data["published"], loss_units(config))
     overview = figures_of("overview").values()
     labels = config.labels | labels_of(counted(data["cells"])["platform"])

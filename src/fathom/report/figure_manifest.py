@@ -28,6 +28,8 @@ TABLES_OF = {
     "profiles": "profiles.csv",
     "effective_depth": "effective_depth.csv",
     "cells": "cells.csv",
+    "ladder": "cells.csv",
+    "worth": "worth.csv",
 }
 """Inputs of only some figures, with their tables."""
 
@@ -58,7 +60,7 @@ def tables_of(declared: Iterable[Declaration], folder: Path) -> tuple[Path, ...]
     """The tables that these figures of a study are drawn from, in the folder of its tables."""
     reads = {read for figure in declared for read in figure.reads}
     names = *STUDY_TABLES, *(file for read, file in TABLES_OF.items() if read in reads)
-    return tuple(folder / name for name in names)
+    return tuple(folder / name for name in dict.fromkeys(names))
 
 
 def write_figure_manifest(

@@ -17,7 +17,7 @@ STUDY = "STUDY"
 """The placeholder for every study of the config in the name of a template."""
 
 VERDICTS_AND_TESTS = ("verdicts", "claims")
-ANSWERS = "answers"
+ANSWERS, WORTH = "answers", "worth"
 """The tables of a kept result that reports read: of claims, of tests, of the first screen."""
 
 DOCUMENTS = ("definitions.md", "schemes.md")
@@ -52,7 +52,7 @@ def check_folder(config: Config) -> None:
 def kept_tables(config: Config) -> list[str]:
     """The tables of the kept result, where there is one, that reports show beside their own."""
     folder = Path(config.reference or "") / "tables"
-    files = [folder / f"{name}.csv" for name in (*VERDICTS_AND_TESTS, ANSWERS)]
+    files = [folder / f"{name}.csv" for name in (*VERDICTS_AND_TESTS, ANSWERS, WORTH)]
     return [str(file) for file in files if file.is_file()]
 
 

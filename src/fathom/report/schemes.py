@@ -94,7 +94,7 @@ def variant_rows(config: Config, study_name: str) -> Iterator[dict[str, str]]:
     study = config.studies[study_name]
     cells = {(c.depth, c.variant): c for c in config.cells() if c.study == study_name}
     depth = common_depth(depth for depth, _ in cells)
-    for label in study.labels:
+    for label in study.compared:
         scheme, name = config.connection(study_name, label), config.scheme_name(study_name, label)
         base = _named(name, streams=study.streams) if name in SCHEMES else None
         settings, training = list_settings(scheme, base), list_settings(study.changes(label))

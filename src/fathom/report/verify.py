@@ -24,6 +24,7 @@ from fathom.analysis.effects import write_effects
 from fathom.analysis.platforms import Platform
 from fathom.analysis.run_tables import write_tables
 from fathom.analysis.tables import of_study
+from fathom.analysis.worth import write_worth
 from fathom.config import Config
 from fathom.report import kept
 from fathom.report.draw import OVERVIEW_TABLES, step_times_of, title_of
@@ -209,7 +210,13 @@ def _make_again(
     results = Path(config.report_folder)
     figures, page, paper = results / FIGURES, page_of(templates), paper_of(templates)
     try:
-        for write in (write_tables, write_attribution, write_effects, write_effective_depth):
+        for write in (
+            write_tables,
+            write_attribution,
+            write_effects,
+            write_effective_depth,
+            write_worth,
+        ):
             write(config, fresh / TABLES)
         write_claims(config, published, fresh / TABLES)
         write_reports(config, published, templates, fresh)
