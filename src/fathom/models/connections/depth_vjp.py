@@ -71,8 +71,9 @@ class SoftmaxRead(CustomVJP):
         self, ops: Ops, queries: Array, v: Array, s: Array, *others: Array
     ) -> tuple[Arrays, Arrays]:
         z = self.sizes(queries, v)
-        products = ops.matmul(self.by_head(ops, queries), columns(ops, v))
-        products = ops.reshape(products, (z.R, z.H, z.I, z.N))
+        flat = ops.reshape(v, (z.I * z.N, z.H * z.c))
+        products = ops.reshape(ops.linear(flat, self.by_head(ops, queries)), (z.I, z.N, z.R, z.H))
+        products = ops.transpose(products, (2, 3, 0, 1))
         logits = products * s
         if others:
             read, log_sum = others
@@ -149,9 +150,9 @@ class SoftmaxRead(CustomVJP):
     def weighted(self, ops: Ops, weights: Array, v: Array) -> Array:
         """Σ_i w_i v_i: [R, H, I, N] and [I, N, C] → [R, N, C]."""
         (R, H, I, N), C = weights.shape, v.shape[-1]  # noqa: E741
-        sources = ops.transpose(ops.reshape(v, (I, N, H, C // H)), (1, 2, 0, 3))
-        found = ops.matmul(ops.transpose(weights, (3, 1, 0, 2)), sources)
-        return ops.reshape(ops.transpose(found, (2, 0, 1, 3)), (R, N, C))
+        weights = ops.reshape(ops.transpose(weights, (3, 1, 0, 2)), (N * H, R, I))
+        found = ops.matmul(weights, self.by_token(ops, v))
+        return ops.reshape(ops.transpose(found, (1, 0, 2)), (R, N, C))
 
     def values(self, ops: Ops, weights: Array, reads: Array) -> Array:
         """Σ_r w_ri g_r: [R, H, I, N] and [R, N, C] → [I, N, C]."""
@@ -159,13 +160,12 @@ class SoftmaxRead(CustomVJP):
 
     def products(self, ops: Ops, reads: Array, v: Array) -> Array:
         """g_r·v_i over each head's channels: [R, N, C] and [I, N, C] → [R, H, I, N]."""
-        (R, N, C), I, H = reads.shape, v.shape[0], self.heads  # noqa: E741
-        rows = ops.transpose(ops.reshape(reads, (R, N, H, C // H)), (1, 2, 0, 3))
-        sources = ops.transpose(ops.reshape(v, (I, N, H, C // H)), (1, 2, 3, 0))
-        return ops.transpose(ops.matmul(rows, sources), (2, 1, 3, 0))
+        R, (I, N, _), H = reads.shape[0], v.shape, self.heads  # noqa: E741
+        sources = ops.transpose(self.by_token(ops, v), (0, 2, 1))
+        found = ops.reshape(ops.matmul(self.by_token(ops, reads), sources), (N, H, R, I))
+        return ops.transpose(found, (2, 1, 3, 0))
 
-
-def columns(ops: Ops, v: Array) -> Array:
-    """[I, N, C] → [C, I·N]."""
-    I, N, C = v.shape  # noqa: E741
-    return ops.transpose(ops.reshape(v, (I * N, C)), (1, 0))
+    def by_token(self, ops: Ops, x: Array) -> Array:
+        """[I, N, C] → [N·H, I, C/H]."""
+        I, N, C = x.shape  # noqa: E741
+        return ops.transpose(ops.reshape(x, (I, N * self.heads, C // self.heads)), (1, 0, 2))

@@ -1,0 +1,254 @@
+"""Depth attention, held against the releases themselves: Inkling 2 and Kimi K3.
+
+`make test-peers` installs these and runs this file, as `test_peers`. Seven layers of a release are
+14 functions: sources of two layers each, and one layer that reads q, k and v apart. Compared are
+what every function reads, the output, and the gradient of a sum over the output with respect to the
+input and every parameter.
+"""
+
+import numpy as np
+import pytest
+
+from fathom.backends import connect
+from fathom.models import init
+from fathom.models.connections.connection import Apart, ConnectionContext
+from fathom.models.connections.schemes import SCHEMES, resolve
+from test_peers import Pass, bare, given, peer, same, stub, transformers
+
+pytestmark = pytest.mark.peers
+
+B, T, C, LAYERS, BLOCK = 2, 3, 8, 7, 2
+FUNCTIONS = 2 * LAYERS
+APART = 10
+"""The function that reads q, k and v apart: the attention of the sixth layer."""
+
+rng = np.random.default_rng(0)
+X, PROBE = rng.standard_normal((2, B, T, C))
+WEIGHTS = rng.standard_normal((FUNCTIONS, C, C)) / np.sqrt(C)
+
+
+def connection_of(scheme):
+    context = ConnectionContext(FUNCTIONS, C, 0, False, per_block=2, takes_apart=True)
+    return resolve(scheme, SCHEMES, 4, "peers").at(context)
+
+
+def moved(connection):
+    """Initial parameters, each moved at random, in float64."""
+    rng = np.random.default_rng(1)
+    return {
+        name: value + rng.standard_normal(value.shape)
+        for name, value in init.draw(connection.parameters(), seed=0).items()
+    }
+
+
+def mixed(x):
+    """What an attention makes of its three inputs here."""
+    return 0.5 * x[0] - x[1] + 2 * x[2] if isinstance(x, tuple) else x
+
+
+def our_pass(ops, connection, params, x, functions):
+    found, state = Pass(), connection.open(ops, params, x)
+    for k, function in enumerate(functions):
+        m, state = connection.read(ops, state, k)
+        found.inputs += m if isinstance(m, Apart) else [m]
+        state = connection.write(ops, state, k, function(mixed(m)))
+    found.output = connection.close(ops, state)
+    return found
+
+
+def assert_close(found, expected, tolerance):
+    """Each array, relative to its largest entry."""
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        for one, other in zip(found[name], values, strict=True):
+            allowed = tolerance * float(np.abs(other).max())
+            assert one == pytest.approx(other, rel=0, abs=allowed), name
+
+
+# --- Inkling 2, in PyTorch ------------------------------------------------------------------------
+
+
+def inkling2(p, x, functions):
+    """The release's own layers and last read, with our functions."""
+    import torch
+
+    module, found, queries = transformers("inkling2"), Pass(), iter(p["connection.query"])
+    config = module.Inkling2TextConfig(hidden_size=C, n_layers_per_attn_res_block=BLOCK)
+    config._attn_implementation = "sdpa"  # the other one has a softmax in float32
+
+    def reader(count=1):
+        rows = [next(queries) for _ in range(count)]
+        read = module.Inkling2BlockAttentionResidual(config, count)
+        return given(read, query=torch.stack(rows) if count > 1 else rows[0])
+
+    def function_of(k):
+        def function(hidden_states, key_hidden_states=None, value_hidden_states=None, **_):
+            parts = (hidden_states, key_hidden_states, value_hidden_states)
+            inputs = hidden_states if key_hidden_states is None else parts
+            found.inputs += inputs if isinstance(inputs, tuple) else [inputs]
+            return functions[k](mixed(inputs)), None
+
+        return function
+
+    def layer(index):
+        attention, is_full = 2 * index, 2 * index == APART
+        norms = [f"{part}_" for part in "qkv"] if is_full else [""]
+        kind = "Full" if is_full else "Sliding"
+        return bare(
+            getattr(module, f"Inkling2{kind}DecoderLayer"),
+            is_block_boundary=index % BLOCK == 0,
+            attention_input=reader(3 if is_full else 1) if index else None,
+            mlp_input=reader(),
+            self_attn=called(function_of(attention)),
+            mlp=called(lambda x: function_of(attention + 1)(x)[0]),
+            post_attention_layernorm=stub(same),
+            post_attention_convolution=stub(same),
+            post_mlp_convolution=stub(same),
+            **{f"{part}input_layernorm": stub(same) for part in norms},
+        )
+
+    blocks = x.new_zeros(B, T, 0, C)
+    for index in range(LAYERS):
+        made = layer(index)
+        after = made(x, blocks)
+        if made.is_block_boundary:
+            blocks = torch.cat([blocks, x.unsqueeze(-2)], dim=-2)
+        x = after
+    found.output = reader()(blocks, x)[0]
+    assert next(queries, None) is None
+    return found
+
+
+def called(function):
+    """A module that is a function of all that it is given."""
+    import torch
+
+    class Called(torch.nn.Module):
+        def forward(self, *given, **named):
+            return function(*given, **named)
+
+    return Called()
+
+
+def measured_on_torch(compute, values, dtype):
+    """Inputs of functions, the output and gradients of a pass."""
+    import torch
+
+    weights = [torch.tensor(W, dtype=dtype) for W in WEIGHTS]
+    functions = [lambda x, W=W: torch.tanh(x @ W) for W in weights]
+    leaves = {
+        n: torch.tensor(v, dtype=dtype, requires_grad=True) for n, v in {**values, "x": X}.items()
+    }
+    params = {name: value for name, value in leaves.items() if name != "x"}
+    found = compute(params, leaves["x"], functions)
+    total = (found.output * torch.tensor(PROBE, dtype=dtype)).sum()
+    gradients = torch.autograd.grad(total, list(leaves.values()))
+    arrays = {"inputs": found.inputs, "output": [found.output], "gradients": gradients}
+    return {name: [x.detach().numpy() for x in xs] for name, xs in arrays.items()}
+
+
+# A read has ten operations, and 14 functions follow one another: 140 roundings, of 6e-8 in float32
+# and 1e-16 in float64; the gradient goes through as many again.
+TOLERANCE = {"float32": 2 * 140 * 6e-8, "float64": 2 * 140 * 1.1e-16}
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_inkling2_equals_the_release(monkeypatch, dtype):
+    import torch
+
+    from fathom.backends.torch_ops import TorchOps
+
+    if dtype == "float64":
+        monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    kind, connection = getattr(torch, dtype), connection_of("inkling2")
+    ops, values = TorchOps(torch.device("cpu"), kind), moved(connection)
+    ours = measured_on_torch(
+        lambda p, x, functions: our_pass(ops, connection, p, x, functions), values, kind
+    )
+    theirs = measured_on_torch(inkling2, values, kind)
+    assert len(ours["inputs"]) == FUNCTIONS + 2
+    assert_close(ours, theirs, TOLERANCE[dtype])
+
+
+def test_inkling2_starts_as_the_release():
+    import torch
+
+    module = transformers("inkling2")
+    config = module.Inkling2TextConfig(hidden_size=C)
+    for count in (1, 3):
+        read = module.Inkling2BlockAttentionResidual(config, count)
+        torch.nn.init.ones_(read.query)
+        module.Inkling2PreTrainedModel._init_weights(
+            bare(module.Inkling2PreTrainedModel, config=config), read
+        )
+        assert not read.query.any()
+    ours = init.draw(connection_of("inkling2").parameters(), seed=0)
+    assert list(ours) == ["connection.query"]
+    assert not ours["connection.query"].any()
+
+
+# --- Kimi K3, in MLX ------------------------------------------------------------------------------
+
+
+def kimi_k3(p, x, functions):
+    """The release's own layers and last read, with our functions; its first read has no effect."""
+    import mlx.core as mx
+
+    module, found = peer("mlx_lm.models.kimi_k3"), Pass()
+    args = module.TextArgs(
+        hidden_size=C, num_hidden_layers=LAYERS, num_attention_heads=1, intermediate_size=C,
+        attn_res_block_size=BLOCK, q_lora_rank=C, kv_lora_rank=C, qk_nope_head_dim=C,
+        qk_rope_head_dim=C, v_head_dim=C, vocab_size=4,
+        linear_attn_config={
+            "kda_layers": [], "num_heads": 1, "head_dim": C, "short_conv_kernel_size": 2,
+        },
+    )  # fmt: skip
+    queries, gains = p["connection.query"], p["connection.key_gain"]
+    first = (mx.zeros((C,)), mx.ones((C,)))
+    rows = [first, *zip(queries, gains, strict=True)]
+
+    def function_of(k):
+        def function(x, *_):
+            found.inputs.append(x)
+            return functions[k](x)
+
+        return function
+
+    blocks = module.ResidualBlocks(args.rms_norm_eps)
+    for index in range(LAYERS):
+        layer = module.KimiK3DecoderLayer(args, index)
+        layer.input_layernorm = layer.post_attention_layernorm = same
+        layer.self_attn, layer.mlp = function_of(2 * index), function_of(2 * index + 1)
+        for part, k in (("self_attention", 2 * index), ("mlp", 2 * index + 1)):
+            query, gain = rows[k]
+            getattr(layer, f"{part}_res_proj").weight = query[None]
+            getattr(layer, f"{part}_res_norm").weight = gain
+        layer.train()
+        x, blocks = layer(x, blocks=blocks)
+    query, gain = rows[-1]
+    found.output = module._attn_res_mix(blocks, x, query * gain, args.rms_norm_eps, False)
+    return found
+
+
+def measured_on_mlx(compute, values):
+    import mlx.core as mx
+
+    weights = [mx.array(W.astype(np.float32)) for W in WEIGHTS]
+    functions = [lambda x, W=W: mx.tanh(x @ W) for W in weights]
+    params = {name: mx.array(value.astype(np.float32)) for name, value in values.items()}
+    x, probe = (mx.array(value.astype(np.float32)) for value in (X, PROBE))
+    total = lambda params, x: (compute(params, x, functions).output * probe).sum()  # noqa: E731
+    of_params, of_x = mx.grad(total, argnums=(0, 1))(params, x)
+    found = compute(params, x, functions)
+    gradients = [*of_params.values(), of_x]
+    arrays = {"inputs": found.inputs, "output": [found.output], "gradients": gradients}
+    return {name: [np.array(x) for x in xs] for name, xs in arrays.items()}
+
+
+def test_attn_res_block_equals_kimi_k3():
+    connection = connection_of("attn_res_block")
+    ops, values = connect("mlx", device="cpu").ops, moved(connection)
+    ours = measured_on_mlx(
+        lambda p, x, functions: our_pass(ops, connection, p, x, functions), values
+    )
+    assert_close(ours, measured_on_mlx(kimi_k3, values), TOLERANCE["float32"])
