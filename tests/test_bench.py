@@ -169,3 +169,20 @@ def test_sides_take_turns_of_half_a_second_and_ratios_are_of_each_turn(steps, as
         ("mhc", "ours"): ["24", "20", "28", "baseline", "2", "2", "2"],  # of 20/10 and 28/14
         ("mhc", "textbook"): ["85", "70", "100", "ours", "3.75", "2.5", "5"],  # of 100/20 and 70/28
     }
+
+
+# --- counted work ---------------------------------------------------------------------------------
+
+
+def test_the_kept_counts_are_of_every_scheme_and_of_todays_code(steps):
+    """Of the cheapest and the dearest scheme; PyTorch may come to split a kernel in two."""
+    import csv
+
+    from fathom.models.connections.schemes import SCHEMES
+
+    count = importlib.import_module("count")
+    kept = {row["scheme"]: row for row in csv.DictReader(Path("benchmarks/counted.csv").open())}
+    assert list(kept) == [name for name in SCHEMES if name != "plain"]
+    for row in count.rows(["scaled", "qwen4_exp"]):
+        for what in ("operations", "bytes"):
+            assert float(row[what]) == pytest.approx(float(kept[row["scheme"]][what]), rel=0.02)

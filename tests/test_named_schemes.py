@@ -7,7 +7,8 @@ import pytest
 import yaml
 
 from fathom import cli
-from fathom.models.connections.schemes import ABOUT, SCHEMES, resolve
+from fathom.models.connections.about import ABOUT
+from fathom.models.connections.schemes import SCHEMES, resolve
 from fathom.report.schemes import STREAMS, about_schemes, as_yaml, read_costs, variant_rows
 from run_helpers import check_config
 
