@@ -367,6 +367,11 @@ def rows_normed(x, eps):
     return np.array([[rms_norm(row, eps) for row in unit] for unit in x])
 
 
+def on_sphere(x):
+    """Each position of x [U, N, C] over its length."""
+    return np.array([[row / math.sqrt(sum(row**2) + 1e-6) for row in unit] for unit in x])
+
+
 def scaled_sum(name, p, i, x, y, is_last):
     """The stream after function i, the last of its block or not, which read x and returned y."""
     if name == "muse_spark":
@@ -381,7 +386,7 @@ def scaled_sum(name, p, i, x, y, is_last):
         return x + y
     if name == "dory":
         rate = np.abs(p["rate"][i] * 0.05 / 0.0177)
-        return x + rate * (rows_normed(y, 1e-6 / y.shape[-1]) - x)
+        return x + rate * (on_sphere(y) - x)
     a, b = 2 * softmax(p["weights"][i]) if "weights" in p else (1, 1)
     kept = x + x @ p["down"][i].T @ p["up"][i].T if "down" in p else x
     return a * y + b * kept
@@ -401,11 +406,13 @@ def through_sums(name, p, x, layers, per_block):
     def normed(k, x):
         if name == "minimax":
             return p["norm_gain"][k] * rows_normed(x, 1e-5)
-        return rows_normed(x, 1e-6 / x.shape[-1]) if name == "dory" else x
+        return on_sphere(x) if name == "dory" else x
 
     for i, layer in enumerate(layers):
         block, place = divmod(i, per_block)
         x = read = normed(i, x)
+        if name == "dory":
+            read = math.sqrt(x.shape[-1]) * x
         is_last = block if place == per_block - 1 else None
         if name == "neomme":
             if place == 0:
@@ -415,7 +422,8 @@ def through_sums(name, p, x, layers, per_block):
             x = scaled_sum(name, p, i, x, layer(read), is_last)
         if name == "talkie" and is_last is not None:
             x = x + p["initial"][block] * first
-    return normed(len(layers), x)
+    x = normed(len(layers), x)
+    return math.sqrt(x.shape[-1]) * x if name == "dory" else x
 
 
 def through_scaled(name, p, x, layers, per_block):

@@ -478,6 +478,164 @@ def zaya(p, x, functions):
     return one_stream(layer, x, functions)
 
 
+def muse_spark(p, x, functions):
+    module, found = transformers("muse_spark"), Pass()
+    config = module.MuseSparkTextConfig(hidden_size=C, num_attention_heads=1)
+    eps = config.post_norm_eps
+
+    def gate(k):
+        return given(module.MuseSparkResidualGate(config), gate=p["connection.gate"][k])
+
+    for k in range(0, FUNCTIONS, 2):
+        gain = p["connection.output_gain"][k // 2]
+        scaled = given(module.MuseSparkTextInputScaledRMSNorm(C, eps=eps), weight=gain)
+        layer = bare(
+            module.MuseSparkTextDecoderLayer,
+            input_layernorm=stub(same),
+            self_attn=stub(found.record(functions[k]), 1),
+            post_attention_layernorm=module.MuseSparkRMSNorm(eps=eps, with_scale=False),
+            post_attention_residual_gate=gate(k),
+            pre_feedforward_layernorm=stub(same),
+            mlp=stub(found.record(functions[k + 1])),
+            post_feedforward_layernorm=scaled,
+            post_feedforward_residual_gate=gate(k + 1),
+        )
+        x = layer(x)
+    found.output = x
+    return found
+
+
+def doge(p, x, functions):
+    module, scale = transformers("doge"), p["connection.stream_scale"]
+    config = module.DogeConfig(hidden_size=C)
+
+    def layer(k):
+        return bare(
+            module.DogeDecoderLayer,
+            config=config,
+            hidden_dropout=0.0,
+            input_residual=scale[k],
+            post_attention_residual=scale[k + 1],
+        )
+
+    return one_stream(layer, x, functions)
+
+
+def talkie(p, x, functions):
+    """mlx-lm's own blocks, whose norm before each function is taken out."""
+    module, found = peer("mlx_lm.models.talkie"), Pass()
+    args = module.ModelArgs(hidden_size=C, num_hidden_layers=LAYERS, num_attention_heads=1)
+    args.head_dim = args.intermediate_size = C
+    norm = module.rms_norm
+    first = x = norm(x, args.rms_norm_eps)
+    module.rms_norm = lambda x, eps: x
+    try:
+        for k in range(0, FUNCTIONS, 2):
+            block = module.TransformerBlock(args)
+            attention, block.mlp = map(found.record, functions[k : k + 2])
+            block.attn = lambda x, mask, cache, f=attention: f(x)
+            for j, gain in enumerate((block.attn_gain, block.mlp_gain)):
+                gain.a_g = p["connection.output_gain"][k + j]
+            block.embed_skip.a_g = p["connection.initial"][k // 2]
+            x = block(first, x)
+    finally:
+        module.rms_norm = norm
+    found.output = x
+    return found
+
+
+def neomme(p, x, functions):
+    module, found = transformers("neomme"), Pass()
+    norm = module.NeoMMERMSNorm(C, module.NeoMMEConfig().norm_eps, with_scale=False)
+    config = module.NeoMMEConfig(num_hidden_layers=LAYERS)
+    first = x = norm(x)
+    for k in range(0, FUNCTIONS, 2):
+        layer = bare(
+            module.NeoMMEEncoderLayer,
+            lambdas=p["connection.initial"][k // 2],
+            input_layernorm=stub(same),
+            self_attn=stub(found.record(functions[k]), 1),
+            post_attention_layernorm=stub(same),
+            mlp=stub(found.record(functions[k + 1])),
+            residual_multiplier=config.residual_multiplier,
+        )
+        x = layer(x, first)
+    found.output = x
+    return found
+
+
+class InFloat64:
+    """PyTorch for a module that casts to `torch.float32` by name."""
+
+    def __getattr__(self, name):
+        import torch
+
+        return torch.float64 if name == "float32" else getattr(torch, name)
+
+
+MINIMAX_ALPHA = 160**0.25
+"""3.5566 in the released configuration: (2 · 80 layers)^¼."""
+
+
+def minimax(p, x, functions, **factors):
+    module, found = transformers("minimax"), Pass()
+    module.torch = InFloat64()
+    config = module.MiniMaxConfig(**factors)
+
+    def norm(k):
+        made = module.MiniMaxRMSNorm(C, eps=config.rms_norm_eps)
+        return given(made, weight=p["connection.norm_gain"][k])
+
+    for k in range(0, FUNCTIONS, 2):
+        layer = bare(
+            module.MiniMaxDecoderLayer,
+            input_layernorm=norm(k),
+            self_attn=stub(found.record(functions[k]), 1),
+            post_attention_layernorm=norm(k + 1),
+            mlp=stub(found.record(functions[k + 1])),
+            attn_alpha_factor=config.full_attn_alpha_factor,
+            attn_beta_factor=config.full_attn_beta_factor,
+            mlp_alpha_factor=config.mlp_alpha_factor,
+            mlp_beta_factor=config.mlp_beta_factor,
+        )
+        x = layer(x)
+    found.output = norm(FUNCTIONS)(x)
+    return found
+
+
+def minimax_as_released(p, x, functions):
+    factors = {"full_attn_alpha_factor": MINIMAX_ALPHA, "mlp_alpha_factor": MINIMAX_ALPHA}
+    return minimax(p, x, functions, **factors)
+
+
+def dory(p, x, functions):
+    """Its sphere has the radius 1, and ours √C: functions and the output are multiplied by that."""
+    module, found = transformers("dory"), Pass()
+    config, root = module.DoryConfig(), C**0.5
+    norm = module.DoryL2Norm()
+
+    def enlarged(k):
+        function = found.record(functions[k])
+        return lambda x: function(root * x)
+
+    for k in range(0, FUNCTIONS, 2):
+        layer = bare(
+            module.DoryDecoderLayer,
+            input_layernorm=norm,
+            self_attn=stub(enlarged(k), 1),
+            post_attention_layernorm=norm,
+            pre_feedforward_layernorm=norm,
+            mlp=stub(enlarged(k + 1)),
+            post_feedforward_layernorm=norm,
+            lambda_1=p["connection.rate"][k],
+            lambda_2=p["connection.rate"][k + 1],
+            lambda_scale=config.ngpt_alpha_init / config.initializer_range,
+        )
+        x = layer(x)
+    found.output = root * norm(x)
+    return found
+
+
 def pypi_hc(p, x, functions):
     """PyPI's Hyper-Connections, which have one α for pre and H_res together."""
     import torch
@@ -564,6 +722,15 @@ PARITY = {
     ),
     "depth_scaled": ("depth_scaled", beam),
     "residual_scaled": ("residual_scaled", zaya),
+    "muse_spark": ("muse_spark", muse_spark),
+    "doge": ("doge", doge),
+    "talkie": ("talkie", talkie),
+    "neomme": ("neomme", neomme),
+    "minimax": ("minimax", minimax),
+    "minimax with a 3.5566": (
+        {"connection": "minimax", "scale": {"a": MINIMAX_ALPHA}}, minimax_as_released,
+    ),
+    "dory": ("dory", dory),
     "mhc_kernels": ("mhc_kernels", kernels),
     # PyPI's norm adds nothing to the mean square.
     "hc_paper with eps 1e-24": (
@@ -604,7 +771,7 @@ def test_the_table_has_every_comparison(stated):
 def test_parity(stated, label):
     settings, release = PARITY[label]
     tied = with_two_alphas if release is pypi_hc else None
-    if release is deepseek_v41:
+    if release in (deepseek_v41, talkie):
         found = {"MLX, float32": errors(*on_mlx(settings, release))}
         assert stated[label]["PyTorch, float64"] == [None, None]
     else:
@@ -685,6 +852,61 @@ def zaya_start():
     }
 
 
+def muse_start():
+    module = transformers("muse_spark")
+    config = module.MuseSparkTextConfig(hidden_size=WIDE, num_attention_heads=1)
+    pretrained, gate = module.MuseSparkPreTrainedModel, module.MuseSparkResidualGate(config)
+    norm = module.MuseSparkTextInputScaledRMSNorm(WIDE)
+    return {
+        "gate": started(pretrained, config, gate)["gate"],
+        "output_gain": started(pretrained, config, norm)["weight"],
+    }
+
+
+def doge_start():
+    module = transformers("doge")
+    config = module.DogeConfig(
+        hidden_size=WIDE, intermediate_size=WIDE, num_attention_heads=1, num_hidden_layers=1
+    )
+    found = started(module.DogePreTrainedModel, config, module.DogeDecoderLayer(config, 0))
+    return {"stream_scale": found["input_residual"]}
+
+
+def neomme_start():
+    module = transformers("neomme")
+    config = module.NeoMMEConfig(num_hidden_layers=LAYERS)
+    layer = module.NeoMMEEncoderLayer(config, 0)
+    return {"initial": started(module.NeoMMEPreTrainedModel, config, layer)["lambdas"]}
+
+
+def minimax_start():
+    module = transformers("minimax")
+    found = started(
+        module.MiniMaxPreTrainedModel, module.MiniMaxConfig(), module.MiniMaxRMSNorm(WIDE)
+    )
+    return {"norm_gain": found["weight"]}
+
+
+def dory_start():
+    module = transformers("dory")
+    config = module.DoryConfig(
+        hidden_size=WIDE, intermediate_size=WIDE, num_attention_heads=1, num_key_value_heads=1
+    )
+    layer = module.DoryDecoderLayer(config, 0)
+    return {"rate": started(module.DoryPreTrainedModel, config, layer)["lambda_1"]}
+
+
+def talkie_start():
+    module = peer("mlx_lm.models.talkie")
+    args = module.ModelArgs(
+        hidden_size=C, num_hidden_layers=LAYERS, num_attention_heads=1, head_dim=C,
+        intermediate_size=C,
+    )  # fmt: skip
+    block = module.TransformerBlock(args)
+    gain, initial = block.attn_gain.a_g, block.embed_skip.a_g
+    return {"output_gain": np.array(gain), "initial": np.array(initial)}
+
+
 ALL = ("pre", "post", "res")
 STARTS = {
     "deepseek_v4": lambda: hyper_start(
@@ -699,6 +921,12 @@ STARTS = {
     "qwen4_exp": qwen4_start,
     "altup": altup_start,
     "residual_scaled": zaya_start,
+    "muse_spark": muse_start,
+    "doge": doge_start,
+    "talkie": talkie_start,
+    "neomme": neomme_start,
+    "minimax": minimax_start,
+    "dory": dory_start,
 }  # fmt: skip
 
 

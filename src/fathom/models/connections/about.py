@@ -159,7 +159,7 @@ ABOUT: Registry[About] = Registry(
         ),
         "dory": About(
             "Dory, in transformers (nGPT, arXiv 2410.01131)",
-            "x̂ = √C x/‖x‖, x ← x̂ + |λ| ∘ (√C f(x̂)/‖f(x̂)‖ − x̂); f without its norm",
+            "x̂ = x/‖x‖, x ← x̂ + |λ| ∘ (y/‖y‖ − x̂), y = f(√C x̂); f without its norm",
             releases=_modules(transformers="dory"),
         ),
         "laurel": About(

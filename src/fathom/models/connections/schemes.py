@@ -237,7 +237,7 @@ SCHEMES: Registry[Mapping[str, Any]] = Registry(
             "scale": {"kind": "constant", "c": 0.5**0.5, "over_depth": True},
             "initial": "read",
         },
-        "minimax": {"kind": "scaled", "norm": "gain"},
+        "minimax": {"kind": "scaled", "scale": {"kind": "constant"}, "norm": "gain"},
         "dory": {"kind": "scaled", "scale": "interpolated", "norm": "sphere"},
         # Published with a formula and a start, in no release as they stand.
         "laurel": {"kind": "scaled", "scale": "laurel"},
