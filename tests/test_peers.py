@@ -786,6 +786,16 @@ def test_parity(stated, label):
             assert error <= max(MARGIN * said, ROUNDING[framework]), (framework, pair)
 
 
+def test_every_module_of_the_releases_that_looks_like_a_connection_is_known():
+    """And every one that is named has such a module."""
+    from pathlib import Path
+
+    import new_releases
+
+    found = new_releases.noticed(Path(peer("transformers").__file__).parents[1])
+    assert set(found) == new_releases.known()
+
+
 # --- what a new model starts with ----------------------------------------------------------------
 
 WIDE = 64
