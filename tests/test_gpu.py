@@ -38,7 +38,13 @@ def trained(trainer, spec):
 
 
 @pytest.mark.parametrize("recipe", ["mlx-defaults", "torch-defaults"])
-@pytest.mark.parametrize("variant", ["baseline", "mhc", "mhc_dynamic", "mhc_lite", "mhc_causal"])
+@pytest.mark.parametrize(
+    "variant",
+    [
+        "baseline", "mhc", "mhc_dynamic", "mhc_lite", "mhc_causal",
+        "frac", "laurel", "muse_spark", "neomme", "dory",
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize(("name", "device", "switch"), GPUS)
 def test_a_whole_step_at_once_equals_its_operations_one_by_one(
     name, device, switch, variant, recipe, make_spec, start, monkeypatch

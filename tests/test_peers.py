@@ -198,10 +198,16 @@ def errors(found, expected):
 # --- the releases --------------------------------------------------------------------------------
 
 
+GIVEN: list[dict[str, Any]] = []
+"""The tensors that modules of a release were given, by the names of their parameters."""
+
+
 def bare(cls, **parts):
     """A module of a release without the parts that it would make itself."""
     import torch
 
+    if tensors := {n: part for n, part in parts.items() if isinstance(part, torch.Tensor)}:
+        GIVEN.append(tensors)
     module = cls.__new__(cls)
     torch.nn.Module.__init__(module)
     for name, part in parts.items():
@@ -211,6 +217,7 @@ def bare(cls, **parts):
 
 def given(module, **tensors):
     """The module with these tensors for parameters, which keep their gradients."""
+    GIVEN.append(tensors)
     for name, tensor in tensors.items():
         *path, last = name.split(".")
         owner = module.get_submodule(".".join(path))
@@ -794,6 +801,115 @@ def test_every_module_of_the_releases_that_looks_like_a_connection_is_known():
 
     found = new_releases.noticed(Path(peer("transformers").__file__).parents[1])
     assert set(found) == new_releases.known()
+
+
+# --- weights of a release ------------------------------------------------------------------------
+
+HYPER = ("layers.{}.attn_hc", "layers.{}.ffn_hc")
+SCALING = ("layers.{}.post_attention_residual_scale", "layers.{}.post_mlp_residual_scale")
+GATES = tuple(f"layers.{{}}.post_{of}_residual_gate" for of in ("attention", "feedforward"))
+IN_RELEASES = {
+    # scheme: (the release's model and its settings, modules in the order in which `PARITY` makes
+    # them: those of a layer, and others; how they are called)
+    "deepseek_v4": ("DeepseekV4ForCausalLM", {"num_hidden_layers": 2}, HYPER, ("hc_head",)),
+    "glm5_next": ("Glm5NextTextModel", {"num_hidden_layers": 2}, HYPER, ()),
+    "hy_v4": ("HYV4ForCausalLM", {"num_hidden_layers": 2}, HYPER, ("hc_head",)),
+    "qwen4_exp": (
+        "Qwen4ExpTextModel", {"num_hidden_layers": 2},
+        ("layers.{}.attn_hyper_connection", "layers.{}.mlp_hyper_connection"),
+        ("hyper_connection_mixer",),
+    ),
+    "altup": (
+        "Gemma3nTextModel", {}, ("layers.{}.altup",),
+        tuple(f"altup_{n}projections.{s}" for n in ("", "unembed_") for s in range(S - 1)),
+    ),
+    "residual_scaled": ("ZayaForCausalLM", {"num_hidden_layers": 2}, SCALING, ()),
+    "muse_spark": (
+        "MuseSparkTextModel", {}, ("layers.{}.post_feedforward_layernorm", *GATES), (),
+    ),
+    "doge": ("DogeForCausalLM", {}, ("layers.{}",), ()),
+    "neomme": ("NeoMMEModel", {}, ("layers.{}",), ()),
+    "minimax": (
+        "MiniMaxForCausalLM", {"num_hidden_layers": 2},
+        ("layers.{}.input_layernorm", "layers.{}.post_attention_layernorm"), ("norm",),
+    ),
+    "dory": ("DoryForCausalLM", {}, ("layers.{}",), ()),
+}  # fmt: skip
+
+
+def release_model(release, name, settings):
+    """The whole model of a release, without numbers: (its class's module, its state dict)."""
+    import torch
+
+    module = transformers(release)
+    cls = getattr(module, name)
+    with torch.device("meta"):
+        return cls(cls.config_class(**settings)).state_dict()
+
+
+@pytest.mark.parametrize("scheme", IN_RELEASES)
+def test_the_weights_of_a_release_become_the_parameters_with_which_it_computes_the_same(scheme):
+    """Its modules are given tensors of ours, with an asymmetric H_res: `test_parity`.
+
+    Those tensors under the names of the whole model are a state dict, from which we have to come
+    back to the same parameters.
+    """
+    import torch
+
+    from fathom.torch import ResidualConnection
+
+    name, settings, of_layer, others = IN_RELEASES[scheme]
+    ours, release = PARITY[scheme]
+    given_to = {n: torch.tensor(v) for n, v in parameters(connection_of(ours)).items()}
+    GIVEN.clear()
+    functions = [torch.tanh] * FUNCTIONS
+    release(given_to, torch.tensor(X), functions)
+    blocks = (len(GIVEN) - len(others)) // len(of_layer)
+    made = [place.format(i) for i in range(blocks) for place in of_layer]
+    state = {
+        f"model.{place}.{key}": value
+        for place, tensors in zip([*made, *others], GIVEN, strict=True)
+        for key, value in tensors.items()
+    }
+    if scheme == "residual_scaled":
+        for part in ("scale", "bias"):
+            state[f"model.input_hidden_states_{part}"] = given_to[f"connection.input_{part}"]
+    names = release_model(RENAMED.get(scheme, scheme), name, settings)
+    for key in state:
+        assert {key, key.removeprefix("model.")} & set(names), key
+    connection = ResidualConnection(ours, FUNCTIONS, C, per_block=2, streams=S).double()
+    connection.load_release(state)
+    for key, value in given_to.items():
+        assert torch.equal(connection.state_dict()[key.removeprefix("connection.")], value), key
+
+
+RENAMED = {"altup": "gemma3n", "residual_scaled": "zaya"}
+
+
+def test_the_weights_of_an_mlx_release_become_our_parameters():
+    import mlx.core as mx
+    from mlx.utils import tree_flatten
+
+    from fathom.mlx import ResidualConnection
+
+    module = peer("mlx_lm.models.talkie")
+    args = module.ModelArgs(
+        hidden_size=C, num_hidden_layers=LAYERS, num_attention_heads=1, head_dim=C,
+        intermediate_size=C, vocab_size=4,
+    )  # fmt: skip
+    weights = dict(tree_flatten(module.Model(args).parameters()))
+    rng = np.random.default_rng(0)
+    weights = {k: mx.array(rng.standard_normal(v.shape)) for k, v in weights.items()}
+    connection = ResidualConnection("talkie", FUNCTIONS, C, per_block=2)
+    connection.load_release(weights)
+    gains = [
+        float(weights[f"model.blocks.{i}.{part}_gain.a_g"][0])
+        for i in range(LAYERS)
+        for part in ("attn", "mlp")
+    ]
+    assert np.array(connection.output_gain) == pytest.approx(gains, rel=1e-6)
+    skips = [float(weights[f"model.blocks.{i}.embed_skip.a_g"][0]) for i in range(LAYERS)]
+    assert np.array(connection.initial) == pytest.approx(skips, rel=1e-6)
 
 
 # --- what a new model starts with ----------------------------------------------------------------
