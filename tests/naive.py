@@ -135,7 +135,7 @@ def mixing(name, logits, S, layers):
             return sinkhorn(np.exp(logits), last="rows")
         case "mhc_kernels" | "deepseek_v4" | "deepseek_v41" | "glm5_next":
             return kernel_sinkhorn(logits).T
-        case "mhc_identity" | "hy_v4":
+        case "mhc_identity" | "hy_v4" | "wide_residual":
             return np.eye(S)
         case "mhc_uniform":
             return np.ones((S, S)) / S
@@ -159,7 +159,9 @@ def mixing(name, logits, S, layers):
 
 DEMOS = ("hc_demo", "mhc_demo")
 IMAGE_STUDY = ("hc_static", "mhc_static", "hc_dynamic", "mhc_dynamic")
-STATIC = (*DEMOS, "hc_static", "mhc_static", "hc_paper_static", "mhc_gated_static")
+STATIC = (
+    *DEMOS, "hc_static", "mhc_static", "hc_paper_static", "mhc_gated_static", "wide_residual",
+)  # fmt: skip
 RAW = ("hc_dynamic", "hc_paper", "hc_paper_static")
 PLUS_EPSILON = ("mhc_kernels", "deepseek_v4", "deepseek_v41", "glm5_next", "hy_v4")
 NORM_EPS = {"deepseek_v41": 1e-20, "glm5_next": 1e-5, "hy_v4": 1e-5}
@@ -180,7 +182,7 @@ def means_of(unit):
 def logits_of(name, p, i, unit):
     """{part: logits} of layer i for a unit's streams [S, N, C]: learned, or computed from them."""
     if name in STATIC:
-        return {part: p[f"H_{part}"][i] for part in ("pre", "post", "res")}
+        return {part: p[f"H_{part}"][i] for part in ("pre", "post", "res") if f"H_{part}" in p}
     parts = [part for part in ("pre", "post", "res") if f"b_{part}" in p]
     found = {}
     for k, part in enumerate(parts):
@@ -241,6 +243,8 @@ def readout(name, p, S):
     """The weights [S] with which the last streams are summed."""
     if name in (*DEMOS, "circulant_mhc", "glm5_next"):
         return np.ones(S) / S
+    if name == "wide_residual":
+        return sigmoid(p["readout"])
     if name in IMAGE_STUDY:
         return softmax(p["readout"]) if name.endswith("static") else sigmoid(p["readout"])
     return np.ones(S)

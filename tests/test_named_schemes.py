@@ -55,6 +55,7 @@ def test_a_scheme_in_yaml_is_the_scheme(name, streams):
         ("neomme", 0, 2 * 6),
         ("minimax", 128, 128),
         ("dory", 128, 0),
+        ("wide_residual", 4 + 4, 4),
         ("laurel", 2 + 2 * 8 * 128, 0),
         ("laurel_rw", 2, 0),
         ("laurel_lr", 2 * 8 * 128, 0),

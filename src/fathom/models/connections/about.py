@@ -162,6 +162,11 @@ ABOUT: Registry[About] = Registry(
             "x̂ = x/‖x‖, x ← x̂ + |λ| ∘ (y/‖y‖ − x̂), y = f(√C x̂); f without its norm",
             releases=_modules(transformers="dory"),
         ),
+        "wide_residual": About(
+            "wide residual streams, proposed for Megatron-LM",
+            "H_pre = σ(A), H_post = 2σ(A), H_res = I; the output is read with an H_pre of its own",
+            starts_plain=True,
+        ),
         "laurel": About(
             "LAuReL, arXiv 2411.07501",
             "x ← a f(x) + b (x + U D x), (a, b) = 2 softmax(w), D [C/16, C]",

@@ -100,6 +100,7 @@ _DEEPSEEK = {
 }
 _HUNYUAN = {"kind": "dynamic", "alpha": 0.01, "phi": 0.006, "eps": 1e-5}
 _HUNYUAN_READ = {"kind": "sigmoid", "added": _EPSILON, "start": {"on": "share", "off": "share"}}
+_A_SHARE = {"kind": "sigmoid", "start": {"on": "share", "off": "share"}}
 _GATED = {
     "open": "stream_embedding",
     "post": "softmax",
@@ -240,6 +241,13 @@ SCHEMES: Registry[Mapping[str, Any]] = Registry(
         "minimax": {"kind": "scaled", "scale": {"kind": "constant"}, "norm": "gain"},
         "dory": {"kind": "scaled", "scale": "interpolated", "norm": "sphere"},
         # Published with a formula and a start, in no release as they stand.
+        "wide_residual": {
+            "open": "copies",
+            "pre": _A_SHARE,
+            "post": {"kind": "even_sigmoid", "scale": 2.0},
+            "H_res": "identity",
+            "close": {"kind": "readout", "map": _A_SHARE},
+        },
         "laurel": {"kind": "scaled", "scale": "laurel"},
         "laurel_rw": {"kind": "scaled", "scale": {"kind": "laurel", "rank": 0.0}},
         "laurel_lr": {"kind": "scaled", "scale": {"kind": "laurel", "weights": False}},
