@@ -325,6 +325,12 @@ def hy_v4(*given):
     return hyper_connections(module, "HYV4", config, ("pre", "post"), 2, *given)
 
 
+def hy_v4_vl(*given):
+    module = transformers("hy_v4_vl")
+    config = module.HYV4VLTextConfig(hidden_size=C)
+    return hyper_connections(module, "HYV4VL", config, ("pre", "post"), 2, *given)
+
+
 QWEN4 = {
     "hc_norm.weight": "gain",
     "input_mix_weight_down.weight": "gate_down",
@@ -721,6 +727,7 @@ PARITY = {
     "deepseek_v41": ("deepseek_v41", deepseek_v41),
     "glm5_next": ("glm5_next", glm5_next),
     "hy_v4": ("hy_v4", hy_v4),
+    "hy_v4 as hy_v4_vl": ("hy_v4", hy_v4_vl),
     "qwen4_exp": ({"connection": "qwen4_exp", "rank": 0.5}, qwen4_exp),
     "altup": ("altup", altup),
     "scaled": ("scaled", minicpm),
@@ -791,6 +798,23 @@ def test_parity(stated, label):
     for framework, pair in found.items():
         for error, said in zip(pair, stated[label][framework], strict=True):
             assert error <= max(MARGIN * said, ROUNDING[framework]), (framework, pair)
+
+
+def test_the_gate_of_muse_spark_in_mlx():
+    """Its blocks are kernels for Metal; the two weights of a sum are plain functions."""
+    import mlx.core as mx
+
+    module, gate = peer("mlx_lm.models.muse_spark"), np.linspace(-3, 3, C, dtype=np.float32)
+    context = ConnectionContext(1, C, 0, False, optional_norms=True)
+    scale = resolve("muse_spark", SCHEMES, S, "peers").scale
+    params = {"connection.gate": gate[None], "connection.output_gain": np.zeros((1, C))}
+    ops = connect("mlx", device="cpu").ops
+    arrays = {name: mx.array(value.astype(np.float32)) for name, value in params.items()}
+    (layer,) = scale.per_layer(ops, arrays, context)
+    kept, added = module.residual_gate_coefficients(mx.array(gate))
+    for ours, theirs in ((layer["kept"], kept), (layer["added"], added)):
+        # Two sigmoids, a product and a root, of a few roundings each.
+        np.testing.assert_allclose(np.array(ours), np.array(theirs), rtol=20 * 2.0**-24)
 
 
 def test_every_module_of_the_releases_that_looks_like_a_connection_is_known():
