@@ -17,7 +17,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help all setup test test-numbers test-alone test-newest test-slow test-browser test-faults \
-  test-cluster test-long test-reference lint format verify reference page paper smoke dry-runs schema clean test-peers
+  test-cluster test-long test-reference lint format verify reference page paper smoke dry-runs schema clean test-peers \
+  new-releases
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -90,6 +91,13 @@ test-peers: $(PEERS)/.complete ## hold connections against those of released mod
 	PYTHONPATH=$(PEERS) PEERS_ARE_THERE=1 $(BIN)/python -m pytest -m peers tests/test_peers.py tests/test_peers_depth.py -rs
 	PYTHONPATH=$(PEERS) $(BIN)/python -m pytest -m "slow or not slow" tests/test_bench.py -rs \
 	  -k "pypi or released"
+
+NEWEST_PEERS := $(VENV)/newest-peers
+new-releases: $(STAMP) ## list modules of the newest transformers and mlx-lm to read: 20 MB
+	rm -rf $(NEWEST_PEERS)
+	$(BIN)/python -m pip install --quiet $(PIP_ARGS) --no-compile --no-deps --target $(NEWEST_PEERS) \
+	  transformers mlx-lm
+	$(BIN)/python tests/new_releases.py $(NEWEST_PEERS)
 
 test-browser: $(STAMP) ## open the page in chromium, where that is installed
 	$(BIN)/python -m pytest -m browser tests/test_browser.py

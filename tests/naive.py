@@ -135,7 +135,7 @@ def mixing(name, logits, S, layers):
             return sinkhorn(np.exp(logits), last="rows")
         case "mhc_kernels" | "deepseek_v4" | "deepseek_v41" | "glm5_next":
             return kernel_sinkhorn(logits).T
-        case "mhc_identity" | "hy_v4":
+        case "mhc_identity" | "hy_v4" | "wide_residual":
             return np.eye(S)
         case "mhc_uniform":
             return np.ones((S, S)) / S
@@ -159,7 +159,9 @@ def mixing(name, logits, S, layers):
 
 DEMOS = ("hc_demo", "mhc_demo")
 IMAGE_STUDY = ("hc_static", "mhc_static", "hc_dynamic", "mhc_dynamic")
-STATIC = (*DEMOS, "hc_static", "mhc_static", "hc_paper_static", "mhc_gated_static")
+STATIC = (
+    *DEMOS, "hc_static", "mhc_static", "hc_paper_static", "mhc_gated_static", "wide_residual",
+)  # fmt: skip
 RAW = ("hc_dynamic", "hc_paper", "hc_paper_static")
 PLUS_EPSILON = ("mhc_kernels", "deepseek_v4", "deepseek_v41", "glm5_next", "hy_v4")
 NORM_EPS = {"deepseek_v41": 1e-20, "glm5_next": 1e-5, "hy_v4": 1e-5}
@@ -180,7 +182,7 @@ def means_of(unit):
 def logits_of(name, p, i, unit):
     """{part: logits} of layer i for a unit's streams [S, N, C]: learned, or computed from them."""
     if name in STATIC:
-        return {part: p[f"H_{part}"][i] for part in ("pre", "post", "res")}
+        return {part: p[f"H_{part}"][i] for part in ("pre", "post", "res") if f"H_{part}" in p}
     parts = [part for part in ("pre", "post", "res") if f"b_{part}" in p]
     found = {}
     for k, part in enumerate(parts):
@@ -241,6 +243,8 @@ def readout(name, p, S):
     """The weights [S] with which the last streams are summed."""
     if name in (*DEMOS, "circulant_mhc", "glm5_next"):
         return np.ones(S) / S
+    if name == "wide_residual":
+        return sigmoid(p["readout"])
     if name in IMAGE_STUDY:
         return softmax(p["readout"]) if name.endswith("static") else sigmoid(p["readout"])
     return np.ones(S)
@@ -367,6 +371,11 @@ def rows_normed(x, eps):
     return np.array([[rms_norm(row, eps) for row in unit] for unit in x])
 
 
+def on_sphere(x):
+    """Each position of x [U, N, C] over its length."""
+    return np.array([[row / math.sqrt(sum(row**2) + 1e-6) for row in unit] for unit in x])
+
+
 def scaled_sum(name, p, i, x, y, is_last):
     """The stream after function i, the last of its block or not, which read x and returned y."""
     if name == "muse_spark":
@@ -381,7 +390,7 @@ def scaled_sum(name, p, i, x, y, is_last):
         return x + y
     if name == "dory":
         rate = np.abs(p["rate"][i] * 0.05 / 0.0177)
-        return x + rate * (rows_normed(y, 1e-6 / y.shape[-1]) - x)
+        return x + rate * (on_sphere(y) - x)
     a, b = 2 * softmax(p["weights"][i]) if "weights" in p else (1, 1)
     kept = x + x @ p["down"][i].T @ p["up"][i].T if "down" in p else x
     return a * y + b * kept
@@ -401,11 +410,13 @@ def through_sums(name, p, x, layers, per_block):
     def normed(k, x):
         if name == "minimax":
             return p["norm_gain"][k] * rows_normed(x, 1e-5)
-        return rows_normed(x, 1e-6 / x.shape[-1]) if name == "dory" else x
+        return on_sphere(x) if name == "dory" else x
 
     for i, layer in enumerate(layers):
         block, place = divmod(i, per_block)
         x = read = normed(i, x)
+        if name == "dory":
+            read = math.sqrt(x.shape[-1]) * x
         is_last = block if place == per_block - 1 else None
         if name == "neomme":
             if place == 0:
@@ -415,7 +426,8 @@ def through_sums(name, p, x, layers, per_block):
             x = scaled_sum(name, p, i, x, layer(read), is_last)
         if name == "talkie" and is_last is not None:
             x = x + p["initial"][block] * first
-    return normed(len(layers), x)
+    x = normed(len(layers), x)
+    return math.sqrt(x.shape[-1]) * x if name == "dory" else x
 
 
 def through_scaled(name, p, x, layers, per_block):

@@ -204,3 +204,21 @@ def test_the_text_networks_can_be_timed_at_twice_their_width():
     assert (wide.width, wide.hidden) == (2 * own.width, 2 * own.hidden)
     same = {"width", "hidden"}
     assert wide.model_dump(exclude=same) == own.model_dump(exclude=same)
+
+
+# --- counted work ---------------------------------------------------------------------------------
+
+
+def test_the_kept_counts_are_of_every_scheme_and_of_todays_code(steps):
+    """Of the cheapest and the dearest scheme; PyTorch may come to split a kernel in two."""
+    import csv
+
+    from fathom.models.connections.schemes import SCHEMES
+
+    count = importlib.import_module("count")
+    lines = Path("benchmarks/counted.csv").read_text(encoding="utf-8").splitlines()
+    kept = {row["scheme"]: row for row in csv.DictReader(lines)}
+    assert list(kept) == [name for name in SCHEMES if name != "plain"]
+    for row in count.rows(["scaled", "qwen4_exp"]):
+        for what in ("operations", "bytes"):
+            assert float(row[what]) == pytest.approx(float(kept[row["scheme"]][what]), rel=0.02)

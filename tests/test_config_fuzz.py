@@ -15,7 +15,7 @@ from fathom.cli.options import read_config
 from fathom.config import Cell, ConfigError, check_config, load_config
 from fathom.models.connections.components import CLOSINGS, COEFFICIENTS, EXPANSIONS, GATES, WEIGHTS
 from fathom.models.connections.constraints import CONSTRAINTS
-from fathom.models.connections.scaled import SCALES
+from fathom.models.connections.scales import INITIALS, NORMS, SCALES
 from fathom.models.connections.schemes import KINDS, SCHEMES
 
 CONFIG = {
@@ -218,7 +218,7 @@ raw = st.sampled_from([
 ])  # fmt: skip
 names = st.sampled_from([
     *SCHEMES, *KINDS, *CLOSINGS, *COEFFICIENTS, *CONSTRAINTS, *GATES, *EXPANSIONS, *WEIGHTS,
-    *SCALES, "read", "late", "scale", "rank",
+    *SCALES, *NORMS, *INITIALS, "read", "late", "scale", "rank", "norm", "initial", "fractions",
     "baseline", "resnet", "hc", "mhc", "own", "past", "tokens", "fashion", "torch", "mlx",
     "kind", "connection", "start", "stream", "cycle", "on", "off", "streams", "close", "map",
     "torch-defaults", "cosine", "all", "deep", "~", "~/x", "..", "/", "a//b/", "{", "'", "$(x)",

@@ -9,6 +9,7 @@ import pytest
 import naive
 from fathom.backends.numpy import NumpyOps
 from fathom.models import init
+from fathom.models.connections.about import ABOUT
 from fathom.models.connections.connection import ConnectionContext, readout_shares, stream_spread
 from fathom.models.connections.schemes import SCHEMES, resolve
 from fathom.models.network import through_layers
@@ -170,6 +171,31 @@ def test_many_parts_are_unstacked_in_their_order_with_their_gradients(connect_cp
     assert np.array_equal(np.stack([np.array(part) for part in parts]), x)
     again = mx.grad(lambda x: mx.sum(mx.stack(ops.unstack(x)) * mx.array(factors)[:, None]))
     assert np.array_equal(np.array(again(mx.array(x))), np.stack([factors] * 2, axis=1))
+
+
+# --- which schemes start as the plain network -----------------------------------------------------
+
+
+def start_of(scheme, depth=8, width=16):
+    """The output of untrained layers, whose norms and the last one have no eps, in float64."""
+    ops = NumpyOps()
+    connection = at_site(scheme, depth, width)
+    params = {n: ops.asarray(v) for n, v in init.draw(connection.parameters(), seed=0).items()}
+
+    def normed(x):
+        return x if connection.reads_normed else x / np.sqrt((x * x).mean(-1, keepdims=True))
+
+    layers = [lambda x, f=f: f(normed(x)) for f in tanh_layers(ops, depth, width)]
+    x = np.random.default_rng(4).standard_normal((2, 3, width))
+    return normed(through_layers(ops, connection, params, x, layers)[0])
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_scheme_is_told_to_start_as_the_plain_network_if_it_does(scheme):
+    plain = start_of("plain")
+    distance = np.abs(start_of(scheme) - plain).max() / np.abs(plain).max()
+    # Rounding of 8 layers in float64, or more than of any in float32.
+    assert distance < 1e-13 if ABOUT[scheme].starts_plain else distance > 1e-5
 
 
 # --- the initial streams of mhc are one stream ----------------------------------------------------

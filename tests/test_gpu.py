@@ -38,12 +38,18 @@ def trained(trainer, spec):
 
 
 @pytest.mark.parametrize("recipe", ["mlx-defaults", "torch-defaults"])
-@pytest.mark.parametrize("variant", ["baseline", "mhc", "mhc_dynamic", "mhc_lite", "mhc_causal"])
+@pytest.mark.parametrize(
+    ("variant", "wrap"),
+    [
+        *((v, "block") for v in ("baseline", "mhc", "mhc_dynamic", "mhc_lite", "mhc_causal")),
+        *((v, "sublayer") for v in ("frac", "laurel", "muse_spark", "neomme", "dory")),
+    ],
+)
 @pytest.mark.parametrize(("name", "device", "switch"), GPUS)
 def test_a_whole_step_at_once_equals_its_operations_one_by_one(
-    name, device, switch, variant, recipe, make_spec, start, monkeypatch
+    name, device, switch, variant, wrap, recipe, make_spec, start, monkeypatch
 ):
-    spec = make_spec(variant=variant, recipe=recipe, backend=name)
+    spec = make_spec(variant=variant, wrap=wrap, recipe=recipe, backend=name)
     backend = connect(name, device)
     at_once = trained(start(backend, spec), spec)
     monkeypatch.setenv(switch, "off")

@@ -243,6 +243,10 @@ STARTS = {
     "neomme": {"initial": (np.array([1, 0]), 0)},
     "minimax": {"norm_gain": (1, 0)},
     "dory": {"rate": (0.0177, 0)},
+    "wide_residual": {
+        "H_pre": (math.log(1 / 3), 0), "readout": (math.log(1 / 3), 0),
+        "H_post": (np.array([-0.01, -0.01 / 3, 0.01 / 3, 0.01]), 0),
+    },
     "laurel": {"weights": (0, 0), **LAUREL},
     "laurel_rw": {"weights": (0, 0)},
     "laurel_lr": LAUREL,

@@ -730,3 +730,92 @@ def test_the_example_learns(framework):
     vocab = len(set(file.read_text(encoding="utf-8")))
     assert abs(first - math.log(vocab)) < 1  # chance
     assert last < 3.2 < first
+
+
+# --- weights of releases (those of the releases' own modules: test_peers.py) ----------------------
+
+
+def release_weights(layers=2):
+    """A state dict as of DeepSeek V4, for 2 streams, and the numbers of its first fn."""
+    rng, found = np.random.default_rng(0), {}
+    for i in range(layers):
+        for part in ("attn_hc", "ffn_hc"):
+            for name, shape in {"fn": (8, 2 * WIDTH), "base": (8,), "scale": (3,)}.items():
+                found[f"model.layers.{i}.{part}.{name}"] = rng.standard_normal(shape)
+    for name, shape in {"fn": (2, 2 * WIDTH), "base": (2,), "scale": (1,)}.items():
+        found[f"model.hc_head.hc_{name}"] = rng.standard_normal(shape)
+    return found
+
+
+def test_weights_of_a_release_by_hand(framework):
+    module = framework.module("deepseek_v4", 4, WIDTH, streams=2)
+    weights = release_weights()
+    module.load_release({name: framework.array(value) for name, value in weights.items()})
+    values = framework.values(module)
+    second = weights["model.layers.0.ffn_hc.fn"].astype(np.float32)
+    assert np.array_equal(values["phi_pre"][1], second[:2])
+    assert np.array_equal(values["phi_post"][1], second[2:4])
+    assert np.array_equal(values["phi_res"][1], second[4:])
+    base = weights["model.layers.1.attn_hc.base"].astype(np.float32)
+    assert np.array_equal(values["b_res"][2], [[base[4], base[5]], [base[6], base[7]]])
+    assert np.array_equal(values["readout"], weights["model.hc_head.hc_base"].astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("scheme", "layers", "change", "message"),
+    [
+        ("mhc_paper", 4, {}, "no weights of a release are known for 'mhc_paper' (known: deep"),
+        ("deepseek_v4", 2, {}, "the weights have 2 layers, each of 2 functions; make the conn.*=4"),
+        ("deepseek_v4", 6, {}, "the weights lack model.layers.2.attn_hc.fn"),
+        ("muse_spark", 4, {}, "the weights have no layers.0.post_attention_residual_gate.gate"),
+        (
+            "deepseek_v4", 4, {"mtp.layers.0.attn_hc.fn": np.zeros((8, 8))},
+            "several layers.0.attn_hc.fn; name one of the prefixes 'model.', 'mtp.'",
+        ),
+        (
+            "deepseek_v4", 4, {"model.hc_head.hc_fn": np.zeros((2, 6))},
+            r"readout_phi of the release has shape \[2, 6\], and of this connection \[2, 8\]: make",
+        ),
+    ],
+)  # fmt: skip
+def test_weights_of_another_model_are_refused_in_a_line(framework, scheme, layers, change, message):
+    module = framework.module(scheme, layers, WIDTH, streams=2)
+    before = framework.values(module)
+    weights = {n: framework.array(v) for n, v in {**release_weights(), **change}.items()}
+    with pytest.raises(ValueError, match=message.replace("(", r"\(")) as refused:
+        module.load_release(weights)
+    assert "\n" not in str(refused.value)
+    after = framework.values(module)
+    assert all(np.array_equal(after[name], value) for name, value in before.items())
+
+
+# --- torch.export ---------------------------------------------------------------------------------
+
+
+EXPORTED = ("hc_static", "hc_paper", "altup", "frac", "dory")
+"""Without Sinkhorn, whose passes take seconds each to export."""
+
+
+@pytest.mark.parametrize(
+    "scheme", [n if n in EXPORTED else pytest.param(n, marks=pytest.mark.slow) for n in SCHEMES]
+)
+def test_an_exported_pass_takes_any_length(torch, scheme):
+    framework = Torch()
+    module, _ = moved(framework, scheme)
+
+    class Network(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.connection, self.functions = module, branches(framework)
+
+        def forward(self, x):
+            return self.connection(x, self.functions)
+
+    network, length = Network(), torch.export.Dim("length", min=2, max=64)
+    x = torch.randn(2, 8, WIDTH)
+    exported = torch.export.export(network, (x,), dynamic_shapes={"x": {1: length}}).module()
+    for T in (3, 21):
+        x = torch.randn(2, T, WIDTH)
+        expected = network(x).detach()
+        size = float(expected.abs().max())
+        assert exported(x).detach().numpy() == pytest.approx(expected.numpy(), abs=1e-5 * size)

@@ -7,7 +7,8 @@ import pytest
 import yaml
 
 from fathom import cli
-from fathom.models.connections.schemes import ABOUT, SCHEMES, resolve
+from fathom.models.connections.about import ABOUT
+from fathom.models.connections.schemes import SCHEMES, resolve
 from fathom.report.schemes import STREAMS, about_schemes, as_yaml, read_costs, variant_rows
 from run_helpers import check_config
 
@@ -54,6 +55,7 @@ def test_a_scheme_in_yaml_is_the_scheme(name, streams):
         ("neomme", 0, 2 * 6),
         ("minimax", 128, 128),
         ("dory", 128, 0),
+        ("wide_residual", 4 + 4, 4),
         ("laurel", 2 + 2 * 8 * 128, 0),
         ("laurel_rw", 2, 0),
         ("laurel_lr", 2 * 8 * 128, 0),

@@ -198,10 +198,16 @@ def errors(found, expected):
 # --- the releases --------------------------------------------------------------------------------
 
 
+GIVEN: list[dict[str, Any]] = []
+"""The tensors that modules of a release were given, by the names of their parameters."""
+
+
 def bare(cls, **parts):
     """A module of a release without the parts that it would make itself."""
     import torch
 
+    if tensors := {n: part for n, part in parts.items() if isinstance(part, torch.Tensor)}:
+        GIVEN.append(tensors)
     module = cls.__new__(cls)
     torch.nn.Module.__init__(module)
     for name, part in parts.items():
@@ -211,6 +217,7 @@ def bare(cls, **parts):
 
 def given(module, **tensors):
     """The module with these tensors for parameters, which keep their gradients."""
+    GIVEN.append(tensors)
     for name, tensor in tensors.items():
         *path, last = name.split(".")
         owner = module.get_submodule(".".join(path))
@@ -316,6 +323,12 @@ def hy_v4(*given):
     module = transformers("hy_v4")
     config = module.HYV4Config(hidden_size=C)
     return hyper_connections(module, "HYV4", config, ("pre", "post"), 2, *given)
+
+
+def hy_v4_vl(*given):
+    module = transformers("hy_v4_vl")
+    config = module.HYV4VLTextConfig(hidden_size=C)
+    return hyper_connections(module, "HYV4VL", config, ("pre", "post"), 2, *given)
 
 
 QWEN4 = {
@@ -478,6 +491,164 @@ def zaya(p, x, functions):
     return one_stream(layer, x, functions)
 
 
+def muse_spark(p, x, functions):
+    module, found = transformers("muse_spark"), Pass()
+    config = module.MuseSparkTextConfig(hidden_size=C, num_attention_heads=1)
+    eps = config.post_norm_eps
+
+    def gate(k):
+        return given(module.MuseSparkResidualGate(config), gate=p["connection.gate"][k])
+
+    for k in range(0, FUNCTIONS, 2):
+        gain = p["connection.output_gain"][k // 2]
+        scaled = given(module.MuseSparkTextInputScaledRMSNorm(C, eps=eps), weight=gain)
+        layer = bare(
+            module.MuseSparkTextDecoderLayer,
+            input_layernorm=stub(same),
+            self_attn=stub(found.record(functions[k]), 1),
+            post_attention_layernorm=module.MuseSparkRMSNorm(eps=eps, with_scale=False),
+            post_attention_residual_gate=gate(k),
+            pre_feedforward_layernorm=stub(same),
+            mlp=stub(found.record(functions[k + 1])),
+            post_feedforward_layernorm=scaled,
+            post_feedforward_residual_gate=gate(k + 1),
+        )
+        x = layer(x)
+    found.output = x
+    return found
+
+
+def doge(p, x, functions):
+    module, scale = transformers("doge"), p["connection.stream_scale"]
+    config = module.DogeConfig(hidden_size=C)
+
+    def layer(k):
+        return bare(
+            module.DogeDecoderLayer,
+            config=config,
+            hidden_dropout=0.0,
+            input_residual=scale[k],
+            post_attention_residual=scale[k + 1],
+        )
+
+    return one_stream(layer, x, functions)
+
+
+def talkie(p, x, functions):
+    """mlx-lm's own blocks, whose norm before each function is taken out."""
+    module, found = peer("mlx_lm.models.talkie"), Pass()
+    args = module.ModelArgs(hidden_size=C, num_hidden_layers=LAYERS, num_attention_heads=1)
+    args.head_dim = args.intermediate_size = C
+    norm = module.rms_norm
+    first = x = norm(x, args.rms_norm_eps)
+    module.rms_norm = lambda x, eps: x
+    try:
+        for k in range(0, FUNCTIONS, 2):
+            block = module.TransformerBlock(args)
+            attention, block.mlp = map(found.record, functions[k : k + 2])
+            block.attn = lambda x, mask, cache, f=attention: f(x)
+            for j, gain in enumerate((block.attn_gain, block.mlp_gain)):
+                gain.a_g = p["connection.output_gain"][k + j]
+            block.embed_skip.a_g = p["connection.initial"][k // 2]
+            x = block(first, x)
+    finally:
+        module.rms_norm = norm
+    found.output = x
+    return found
+
+
+def neomme(p, x, functions):
+    module, found = transformers("neomme"), Pass()
+    norm = module.NeoMMERMSNorm(C, module.NeoMMEConfig().norm_eps, with_scale=False)
+    config = module.NeoMMEConfig(num_hidden_layers=LAYERS)
+    first = x = norm(x)
+    for k in range(0, FUNCTIONS, 2):
+        layer = bare(
+            module.NeoMMEEncoderLayer,
+            lambdas=p["connection.initial"][k // 2],
+            input_layernorm=stub(same),
+            self_attn=stub(found.record(functions[k]), 1),
+            post_attention_layernorm=stub(same),
+            mlp=stub(found.record(functions[k + 1])),
+            residual_multiplier=config.residual_multiplier,
+        )
+        x = layer(x, first)
+    found.output = x
+    return found
+
+
+class InFloat64:
+    """PyTorch for a module that casts to `torch.float32` by name."""
+
+    def __getattr__(self, name):
+        import torch
+
+        return torch.float64 if name == "float32" else getattr(torch, name)
+
+
+MINIMAX_ALPHA = 160**0.25
+"""3.5566 in the released configuration: (2 · 80 layers)^¼."""
+
+
+def minimax(p, x, functions, **factors):
+    module, found = transformers("minimax"), Pass()
+    module.torch = InFloat64()
+    config = module.MiniMaxConfig(**factors)
+
+    def norm(k):
+        made = module.MiniMaxRMSNorm(C, eps=config.rms_norm_eps)
+        return given(made, weight=p["connection.norm_gain"][k])
+
+    for k in range(0, FUNCTIONS, 2):
+        layer = bare(
+            module.MiniMaxDecoderLayer,
+            input_layernorm=norm(k),
+            self_attn=stub(found.record(functions[k]), 1),
+            post_attention_layernorm=norm(k + 1),
+            mlp=stub(found.record(functions[k + 1])),
+            attn_alpha_factor=config.full_attn_alpha_factor,
+            attn_beta_factor=config.full_attn_beta_factor,
+            mlp_alpha_factor=config.mlp_alpha_factor,
+            mlp_beta_factor=config.mlp_beta_factor,
+        )
+        x = layer(x)
+    found.output = norm(FUNCTIONS)(x)
+    return found
+
+
+def minimax_as_released(p, x, functions):
+    factors = {"full_attn_alpha_factor": MINIMAX_ALPHA, "mlp_alpha_factor": MINIMAX_ALPHA}
+    return minimax(p, x, functions, **factors)
+
+
+def dory(p, x, functions):
+    """Its sphere has the radius 1, and ours √C: functions and the output are multiplied by that."""
+    module, found = transformers("dory"), Pass()
+    config, root = module.DoryConfig(), C**0.5
+    norm = module.DoryL2Norm()
+
+    def enlarged(k):
+        function = found.record(functions[k])
+        return lambda x: function(root * x)
+
+    for k in range(0, FUNCTIONS, 2):
+        layer = bare(
+            module.DoryDecoderLayer,
+            input_layernorm=norm,
+            self_attn=stub(enlarged(k), 1),
+            post_attention_layernorm=norm,
+            pre_feedforward_layernorm=norm,
+            mlp=stub(enlarged(k + 1)),
+            post_feedforward_layernorm=norm,
+            lambda_1=p["connection.rate"][k],
+            lambda_2=p["connection.rate"][k + 1],
+            lambda_scale=config.ngpt_alpha_init / config.initializer_range,
+        )
+        x = layer(x)
+    found.output = root * norm(x)
+    return found
+
+
 def pypi_hc(p, x, functions):
     """PyPI's Hyper-Connections, which have one α for pre and H_res together."""
     import torch
@@ -556,6 +727,7 @@ PARITY = {
     "deepseek_v41": ("deepseek_v41", deepseek_v41),
     "glm5_next": ("glm5_next", glm5_next),
     "hy_v4": ("hy_v4", hy_v4),
+    "hy_v4 as hy_v4_vl": ("hy_v4", hy_v4_vl),
     "qwen4_exp": ({"connection": "qwen4_exp", "rank": 0.5}, qwen4_exp),
     "altup": ("altup", altup),
     "scaled": ("scaled", minicpm),
@@ -564,6 +736,15 @@ PARITY = {
     ),
     "depth_scaled": ("depth_scaled", beam),
     "residual_scaled": ("residual_scaled", zaya),
+    "muse_spark": ("muse_spark", muse_spark),
+    "doge": ("doge", doge),
+    "talkie": ("talkie", talkie),
+    "neomme": ("neomme", neomme),
+    "minimax": ("minimax", minimax),
+    "minimax with a 3.5566": (
+        {"connection": "minimax", "scale": {"a": MINIMAX_ALPHA}}, minimax_as_released,
+    ),
+    "dory": ("dory", dory),
     "mhc_kernels": ("mhc_kernels", kernels),
     # PyPI's norm adds nothing to the mean square.
     "hc_paper with eps 1e-24": (
@@ -604,7 +785,7 @@ def test_the_table_has_every_comparison(stated):
 def test_parity(stated, label):
     settings, release = PARITY[label]
     tied = with_two_alphas if release is pypi_hc else None
-    if release is deepseek_v41:
+    if release in (deepseek_v41, talkie):
         found = {"MLX, float32": errors(*on_mlx(settings, release))}
         assert stated[label]["PyTorch, float64"] == [None, None]
     else:
@@ -617,6 +798,142 @@ def test_parity(stated, label):
     for framework, pair in found.items():
         for error, said in zip(pair, stated[label][framework], strict=True):
             assert error <= max(MARGIN * said, ROUNDING[framework]), (framework, pair)
+
+
+def test_the_gate_of_muse_spark_in_mlx():
+    """Its blocks are kernels for Metal; the two weights of a sum are plain functions."""
+    import mlx.core as mx
+
+    module, gate = peer("mlx_lm.models.muse_spark"), np.linspace(-3, 3, C, dtype=np.float32)
+    context = ConnectionContext(1, C, 0, False, optional_norms=True)
+    scale = resolve("muse_spark", SCHEMES, S, "peers").scale
+    params = {"connection.gate": gate[None], "connection.output_gain": np.zeros((1, C))}
+    ops = connect("mlx", device="cpu").ops
+    arrays = {name: mx.array(value.astype(np.float32)) for name, value in params.items()}
+    (layer,) = scale.per_layer(ops, arrays, context)
+    kept, added = module.residual_gate_coefficients(mx.array(gate))
+    for ours, theirs in ((layer["kept"], kept), (layer["added"], added)):
+        # Two sigmoids, a product and a root, of a few roundings each.
+        np.testing.assert_allclose(np.array(ours), np.array(theirs), rtol=20 * 2.0**-24)
+
+
+def test_every_module_of_the_releases_that_looks_like_a_connection_is_known():
+    """And every one that is named has such a module."""
+    from pathlib import Path
+
+    import new_releases
+
+    found = new_releases.noticed(Path(peer("transformers").__file__).parents[1])
+    assert set(found) == new_releases.known()
+
+
+# --- weights of a release ------------------------------------------------------------------------
+
+HYPER = ("layers.{}.attn_hc", "layers.{}.ffn_hc")
+SCALING = ("layers.{}.post_attention_residual_scale", "layers.{}.post_mlp_residual_scale")
+GATES = tuple(f"layers.{{}}.post_{of}_residual_gate" for of in ("attention", "feedforward"))
+IN_RELEASES = {
+    # scheme: (the release's model and its settings, modules in the order in which `PARITY` makes
+    # them: those of a layer, and others; how they are called)
+    "deepseek_v4": ("DeepseekV4ForCausalLM", {"num_hidden_layers": 2}, HYPER, ("hc_head",)),
+    "glm5_next": ("Glm5NextTextModel", {"num_hidden_layers": 2}, HYPER, ()),
+    "hy_v4": ("HYV4ForCausalLM", {"num_hidden_layers": 2}, HYPER, ("hc_head",)),
+    "qwen4_exp": (
+        "Qwen4ExpTextModel", {"num_hidden_layers": 2},
+        ("layers.{}.attn_hyper_connection", "layers.{}.mlp_hyper_connection"),
+        ("hyper_connection_mixer",),
+    ),
+    "altup": (
+        "Gemma3nTextModel", {}, ("layers.{}.altup",),
+        tuple(f"altup_{n}projections.{s}" for n in ("", "unembed_") for s in range(S - 1)),
+    ),
+    "residual_scaled": ("ZayaForCausalLM", {"num_hidden_layers": 2}, SCALING, ()),
+    "muse_spark": (
+        "MuseSparkTextModel", {}, ("layers.{}.post_feedforward_layernorm", *GATES), (),
+    ),
+    "doge": ("DogeForCausalLM", {}, ("layers.{}",), ()),
+    "neomme": ("NeoMMEModel", {}, ("layers.{}",), ()),
+    "minimax": (
+        "MiniMaxForCausalLM", {"num_hidden_layers": 2},
+        ("layers.{}.input_layernorm", "layers.{}.post_attention_layernorm"), ("norm",),
+    ),
+    "dory": ("DoryForCausalLM", {}, ("layers.{}",), ()),
+}  # fmt: skip
+
+
+def release_model(release, name, settings):
+    """The whole model of a release, without numbers: (its class's module, its state dict)."""
+    import torch
+
+    module = transformers(release)
+    cls = getattr(module, name)
+    with torch.device("meta"):
+        return cls(cls.config_class(**settings)).state_dict()
+
+
+@pytest.mark.parametrize("scheme", IN_RELEASES)
+def test_the_weights_of_a_release_become_the_parameters_with_which_it_computes_the_same(scheme):
+    """Its modules are given tensors of ours, with an asymmetric H_res: `test_parity`.
+
+    Those tensors under the names of the whole model are a state dict, from which we have to come
+    back to the same parameters.
+    """
+    import torch
+
+    from fathom.torch import ResidualConnection
+
+    name, settings, of_layer, others = IN_RELEASES[scheme]
+    ours, release = PARITY[scheme]
+    given_to = {n: torch.tensor(v) for n, v in parameters(connection_of(ours)).items()}
+    GIVEN.clear()
+    functions = [torch.tanh] * FUNCTIONS
+    release(given_to, torch.tensor(X), functions)
+    blocks = (len(GIVEN) - len(others)) // len(of_layer)
+    made = [place.format(i) for i in range(blocks) for place in of_layer]
+    state = {
+        f"model.{place}.{key}": value
+        for place, tensors in zip([*made, *others], GIVEN, strict=True)
+        for key, value in tensors.items()
+    }
+    if scheme == "residual_scaled":
+        for part in ("scale", "bias"):
+            state[f"model.input_hidden_states_{part}"] = given_to[f"connection.input_{part}"]
+    names = release_model(RENAMED.get(scheme, scheme), name, settings)
+    for key in state:
+        assert {key, key.removeprefix("model.")} & set(names), key
+    connection = ResidualConnection(ours, FUNCTIONS, C, per_block=2, streams=S).double()
+    connection.load_release(state)
+    for key, value in given_to.items():
+        assert torch.equal(connection.state_dict()[key.removeprefix("connection.")], value), key
+
+
+RENAMED = {"altup": "gemma3n", "residual_scaled": "zaya"}
+
+
+def test_the_weights_of_an_mlx_release_become_our_parameters():
+    import mlx.core as mx
+    from mlx.utils import tree_flatten
+
+    from fathom.mlx import ResidualConnection
+
+    module = peer("mlx_lm.models.talkie")
+    args = module.ModelArgs(
+        hidden_size=C, num_hidden_layers=LAYERS, num_attention_heads=1, head_dim=C,
+        intermediate_size=C, vocab_size=4,
+    )  # fmt: skip
+    weights = dict(tree_flatten(module.Model(args).parameters()))
+    rng = np.random.default_rng(0)
+    weights = {k: mx.array(rng.standard_normal(v.shape)) for k, v in weights.items()}
+    connection = ResidualConnection("talkie", FUNCTIONS, C, per_block=2)
+    connection.load_release(weights)
+    gains = [
+        float(weights[f"model.blocks.{i}.{part}_gain.a_g"][0])
+        for i in range(LAYERS)
+        for part in ("attn", "mlp")
+    ]
+    assert np.array(connection.output_gain) == pytest.approx(gains, rel=1e-6)
+    skips = [float(weights[f"model.blocks.{i}.embed_skip.a_g"][0]) for i in range(LAYERS)]
+    assert np.array(connection.initial) == pytest.approx(skips, rel=1e-6)
 
 
 # --- what a new model starts with ----------------------------------------------------------------
@@ -685,6 +1002,61 @@ def zaya_start():
     }
 
 
+def muse_start():
+    module = transformers("muse_spark")
+    config = module.MuseSparkTextConfig(hidden_size=WIDE, num_attention_heads=1)
+    pretrained, gate = module.MuseSparkPreTrainedModel, module.MuseSparkResidualGate(config)
+    norm = module.MuseSparkTextInputScaledRMSNorm(WIDE)
+    return {
+        "gate": started(pretrained, config, gate)["gate"],
+        "output_gain": started(pretrained, config, norm)["weight"],
+    }
+
+
+def doge_start():
+    module = transformers("doge")
+    config = module.DogeConfig(
+        hidden_size=WIDE, intermediate_size=WIDE, num_attention_heads=1, num_hidden_layers=1
+    )
+    found = started(module.DogePreTrainedModel, config, module.DogeDecoderLayer(config, 0))
+    return {"stream_scale": found["input_residual"]}
+
+
+def neomme_start():
+    module = transformers("neomme")
+    config = module.NeoMMEConfig(num_hidden_layers=LAYERS)
+    layer = module.NeoMMEEncoderLayer(config, 0)
+    return {"initial": started(module.NeoMMEPreTrainedModel, config, layer)["lambdas"]}
+
+
+def minimax_start():
+    module = transformers("minimax")
+    found = started(
+        module.MiniMaxPreTrainedModel, module.MiniMaxConfig(), module.MiniMaxRMSNorm(WIDE)
+    )
+    return {"norm_gain": found["weight"]}
+
+
+def dory_start():
+    module = transformers("dory")
+    config = module.DoryConfig(
+        hidden_size=WIDE, intermediate_size=WIDE, num_attention_heads=1, num_key_value_heads=1
+    )
+    layer = module.DoryDecoderLayer(config, 0)
+    return {"rate": started(module.DoryPreTrainedModel, config, layer)["lambda_1"]}
+
+
+def talkie_start():
+    module = peer("mlx_lm.models.talkie")
+    args = module.ModelArgs(
+        hidden_size=C, num_hidden_layers=LAYERS, num_attention_heads=1, head_dim=C,
+        intermediate_size=C,
+    )  # fmt: skip
+    block = module.TransformerBlock(args)
+    gain, initial = block.attn_gain.a_g, block.embed_skip.a_g
+    return {"output_gain": np.array(gain), "initial": np.array(initial)}
+
+
 ALL = ("pre", "post", "res")
 STARTS = {
     "deepseek_v4": lambda: hyper_start(
@@ -699,6 +1071,12 @@ STARTS = {
     "qwen4_exp": qwen4_start,
     "altup": altup_start,
     "residual_scaled": zaya_start,
+    "muse_spark": muse_start,
+    "doge": doge_start,
+    "talkie": talkie_start,
+    "neomme": neomme_start,
+    "minimax": minimax_start,
+    "dory": dory_start,
 }  # fmt: skip
 
 

@@ -15,7 +15,8 @@ import numpy as np
 
 from fathom.models import init
 from fathom.models.connections.connection import Apart, Connection, ConnectionContext, State
-from fathom.models.connections.schemes import SCHEMES, resolve
+from fathom.models.connections.released import of_release
+from fathom.models.connections.schemes import SCHEMES, name_behind, resolve
 from fathom.models.ops import Array, Ops
 from fathom.settings import Flag, NonNegative, Positive, Settings, validate
 
@@ -113,6 +114,29 @@ class Verbs:
         """Float32 initial parameters by name: with this seed fathom's networks have the same."""
         drawn = init.draw(self.connection.parameters(), seed)
         return {name.removeprefix(PREFIX): value for name, value in drawn.items()}
+
+    def _set(self, values: Mapping[str, Array]) -> None:
+        """Give parameters these values, in the types that they have."""
+        raise NotImplementedError
+
+    def load_release(self, weights: Mapping[str, Array], prefix: str | None = None) -> None:
+        """Take the parameters from the state dict of a released model, by the release's names.
+
+        `prefix` of these names, as in `model.`; None: the only one that there is. Raises ValueError
+        for weights of another model or size.
+        """
+        arrays, layers = self._arrays(), self.connection.context.layers
+        ops = self._ops("float32", getattr(next(iter(arrays.values()), None), "device", None))
+        name = name_behind(self.scheme, SCHEMES)
+        found = of_release(ops, name, weights, layers, prefix)
+        for own, value in found.items():
+            shape, wanted = list(value.shape), list(arrays[own].shape)
+            if shape != wanted:
+                raise ValueError(
+                    f"{own} of the release has shape {shape}, and of this connection {wanted}: "
+                    "make it with the release's width, streams, rank and per_block=2"
+                )
+        self._set(found)
 
     def open(self, x: Array, noise: Array | None = None) -> Pass:
         """Begin a pass with the embedded input […, width].

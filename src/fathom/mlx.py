@@ -69,6 +69,9 @@ class ResidualConnection(Verbs, nn.Module):
     def _arrays(self) -> dict[str, mx.array]:
         return dict(self.parameters())
 
+    def _set(self, values: Mapping[str, mx.array]) -> None:
+        self.update({name: v.astype(self[name].dtype) for name, v in values.items()})
+
     def _ops(self, dtype: str, device: None) -> MlxOps:
         return MlxOps(dtype=getattr(mx, dtype))
 

@@ -90,6 +90,11 @@ class ResidualConnection(Verbs, nn.Module):
         # Each by its name, as a parametrisation, a pruned or a replicated module has it.
         return {name: getattr(self, name) for name in self._names}
 
+    def _set(self, values: Mapping[str, Tensor]) -> None:
+        with torch.no_grad():
+            for name, value in values.items():
+                self.get_parameter(name).copy_(value)
+
     def _ops(self, dtype: str, device: torch.device) -> TorchOps:
         of = getattr(torch, dtype)
         if not runs_eagerly():

@@ -101,6 +101,16 @@ class Orthogonal:
 
 
 @dataclass(frozen=True)
+class Even:
+    """Numbers at equal distances from −bound to bound, along the last axis."""
+
+    bound: float
+
+    def sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+        return np.broadcast_to(np.linspace(-self.bound, self.bound, shape[-1]), shape)
+
+
+@dataclass(frozen=True)
 class CyclicRows:
     """`value` where the column, modulo the number of rows, is the row; zero elsewhere."""
 

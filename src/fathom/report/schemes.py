@@ -15,8 +15,9 @@ import yaml
 
 from fathom import tasks
 from fathom.config import Config, Spec, common_depth
+from fathom.models.connections.about import ABOUT
 from fathom.models.connections.connection import ConnectionContext
-from fathom.models.connections.schemes import ABOUT, SCHEMES, resolve
+from fathom.models.connections.schemes import SCHEMES, resolve
 from fathom.report.formatting import count_layers
 from fathom.settings import ConfigError, Settings, join_values, unknown
 from fathom.tasks import Problem
@@ -37,10 +38,17 @@ COSTS = Path("benchmarks/schemes.csv")
 MEASURE = f"python benchmarks/steps.py schemes --out {COSTS}"
 """The kept table of what a step costs, and the command that makes it."""
 
+WORK = Path("benchmarks/counted.csv")
+COUNT = f"python benchmarks/count.py --out {WORK}"
+"""The kept table of the operations and bytes of a step, and the command that makes it."""
+
 COUNTED = (
     f"Parameters are those of the connection at S {STREAMS}, C {CONTEXT.width} and "
-    f"{CONTEXT.layers} wrapped functions. Cost is a training step's time over that of plain, on "
-    "one thread: the median of turns, and their range."
+    f"{CONTEXT.layers} wrapped functions. Starts plain: whether an untrained network is the plain "
+    "one with the same numbers, but for the eps of norms. Operations and bytes are those of the "
+    "kernels of a training step in PyTorch, over those of plain, counted and so the same on every "
+    "device; a fused kernel moves fewer bytes. Cost is a step's measured time over that of plain, "
+    "on one thread: the median of turns, and their range."
 )
 
 _named = partial(resolve, names=SCHEMES, source="schemes")
@@ -114,17 +122,38 @@ def count_parameters(spec: Spec) -> int:
 # --- the schemes that have a name ---------------------------------------------------------------
 
 
-def about_schemes(costs: Path = COSTS) -> dict[str, dict[str, str]]:
+def about_schemes(costs: Path = COSTS, work: Path = WORK) -> dict[str, dict[str, str]]:
     """Facts about each scheme besides its components, by name, in order.
 
-    `costs`: a table of `benchmarks/steps.py schemes`, which may be missing.
+    `costs`, `work`: tables of `benchmarks/steps.py schemes` and `benchmarks/count.py`, which may be
+    missing.
     """
-    measured, found = read_costs(costs) if costs.is_file() else {}, {}
+    measured = read_costs(costs) if costs.is_file() else {}
+    counted, found = read_work(work) if work.is_file() else {}, {}
     for name, about in ABOUT.items():
         parameters = _named(name, streams=STREAMS).at(CONTEXT).parameters().values()
         count = sum(math.prod(parameter.shape) for parameter in parameters)
-        found[name] = {**about._asdict(), "parameters": str(count), **measured.get(name, {})}
+        found[name] = {
+            "source": about.source,
+            "formula": about.formula,
+            "starts plain": "yes" if about.starts_plain else "no",
+            "released in": join_values(about.releases),
+            "parameters": str(count),
+            **counted.get(name, {}),
+            **measured.get(name, {}),
+        }
     return found
+
+
+def read_work(file: Path) -> dict[str, dict[str, str]]:
+    """By scheme, operations and bytes over those of plain. Raises ConfigError."""
+    try:
+        return {
+            row["scheme"]: {what: f"{float(row[what]):.3f}" for what in ("operations", "bytes")}
+            for row in csv.DictReader(file.read_text(encoding="utf-8").splitlines())
+        }
+    except (csv.Error, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{file}: no table of counts; make it: {COUNT}") from error
 
 
 def read_costs(file: Path) -> dict[str, dict[str, str]]:

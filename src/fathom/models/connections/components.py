@@ -15,7 +15,7 @@ from pydantic import Field
 
 from fathom.models.connections.component_types import MatrixStart, VectorStart, one_of_registry
 from fathom.models.connections.custom_vjp import NormedProduct
-from fathom.models.init import Affine, Constant, Normal, Orthogonal, Parameter, Uniform
+from fathom.models.init import Affine, Constant, Even, Normal, Orthogonal, Parameter, Uniform
 from fathom.settings import Flag, Number, Registry, Settings
 
 if TYPE_CHECKING:
@@ -154,6 +154,23 @@ class SigmoidWeights(Weights):
         return weights + self.added if self.added else weights
 
 
+class EvenStart(Settings):
+    """Initial logits of weights at equal distances, from −`bound` to `bound`."""
+
+    bound: Annotated[Number, Field(ge=0)] = 0.01
+
+    def distribution(self, S: int, per_block: int = 1) -> Even:
+        """The same in every layer."""
+        return Even(self.bound if S > 1 else 0.0)
+
+
+class EvenSigmoidWeights(SigmoidWeights):
+    """`sigmoid`, where streams differ a little at first."""
+
+    kind: Literal["even_sigmoid"] = "even_sigmoid"
+    start: EvenStart = EvenStart()
+
+
 class RowSoftmaxMean(Weights):
     """Column means of the row softmaxes of an S×S matrix: the demo's H_pre.
 
@@ -187,6 +204,7 @@ WEIGHTS = Registry(
         "raw": RawWeights,
         "softmax": SoftmaxWeights,
         "sigmoid": SigmoidWeights,
+        "even_sigmoid": EvenSigmoidWeights,
         "row_softmax_mean": RowSoftmaxMean,
         "row_softmax_sum": RowSoftmaxSum,
     }

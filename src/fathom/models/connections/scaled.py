@@ -104,8 +104,8 @@ class ScaledConnection(Connection):
 
     def read(self, ops: Ops, state: ScaledState, k: int) -> tuple[Array, ScaledState]:
         block, place = divmod(k, self.context.per_block)
-        x = self.normed(ops, state, k)
-        state = state._replace(x=x)
+        state = state._replace(x=self.normed(ops, state, k))
+        x = self.settings.norm.shown(state.x)
         if place == 0 and state.initial:
             x = self.settings.initial.read(state.initial[block], x, state.first)
         return x, state
@@ -118,7 +118,7 @@ class ScaledConnection(Connection):
         return state._replace(x=x)
 
     def close(self, ops: Ops, state: ScaledState) -> Array:
-        return self.normed(ops, state, self.context.layers)
+        return self.settings.norm.shown(self.normed(ops, state, self.context.layers))
 
     def normed(self, ops: Ops, state: ScaledState, k: int) -> Array:
         """The stream before function k, or for the output."""

@@ -242,7 +242,7 @@ class GatedScale(Scale):
 
 
 class InterpolatedScale(Scale):
-    """x + |λ| ∘ (ŷ − x) per channel, ŷ = √C y/√(Σ y² + eps)."""
+    """x + |λ| ∘ (ŷ − x) per channel, ŷ = y/√(Σ y² + eps)."""
 
     kind: Literal["interpolated"] = "interpolated"
     start: Annotated[Number, Field(gt=0)] = Field(0.05, description="|λ| at first")
@@ -294,7 +294,11 @@ class NoNorm(Settings):
         return {}
 
     def normed(self, ops: Ops, gain: Array | None, x: Array) -> Array:
-        """The stream […, C], as a function reads it and as it goes on."""
+        """The stream […, C] that goes on."""
+        return x
+
+    def shown(self, x: Array) -> Array:
+        """A normed stream […, C], as functions read it and as the output."""
         return x
 
 
@@ -313,7 +317,7 @@ class GainNorm(NoNorm):
 
 
 class SphereNorm(NoNorm):
-    """√C x/√(Σ x² + eps)."""
+    """x/√(Σ x² + eps); functions read it times √C, as their own RMS norm would give it."""
 
     kind: Literal["sphere"] = "sphere"
     eps: Eps = 1e-6
@@ -321,10 +325,13 @@ class SphereNorm(NoNorm):
     def normed(self, ops: Ops, gain: None, x: Array) -> Array:
         return on_sphere(ops, x, self.eps)
 
+    def shown(self, x: Array) -> Array:
+        return x * math.sqrt(x.shape[-1])
+
 
 def on_sphere(ops: Ops, x: Array, eps: float) -> Array:
-    """x scaled to the length √C, its root mean square to 1."""
-    return x / root_mean_square(ops, x, eps / x.shape[-1])
+    """x/√(Σ x² + eps), which has the length 1."""
+    return x / ops.sqrt(ops.sum(x * x, axis=-1, keepdims=True) + eps)
 
 
 NORMS = Registry({"none": NoNorm, "gain": GainNorm, "sphere": SphereNorm})

@@ -6,7 +6,7 @@ docs/schemes.md lists them; `fathom schema` makes its tables from here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from fathom.models.connections.altup import AltUp
 from fathom.models.connections.causal import Causal
@@ -104,6 +104,7 @@ _DEEPSEEK = {
 }
 _HUNYUAN = {"kind": "dynamic", "alpha": 0.01, "phi": 0.006, "eps": 1e-5}
 _HUNYUAN_READ = {"kind": "sigmoid", "added": _EPSILON, "start": {"on": "share", "off": "share"}}
+_A_SHARE = {"kind": "sigmoid", "start": {"on": "share", "off": "share"}}
 _GATED = {
     "open": "stream_embedding",
     "post": "softmax",
@@ -257,9 +258,16 @@ SCHEMES: Registry[Mapping[str, Any]] = Registry(
             "scale": {"kind": "constant", "c": 0.5**0.5, "over_depth": True},
             "initial": "read",
         },
-        "minimax": {"kind": "scaled", "norm": "gain"},
+        "minimax": {"kind": "scaled", "scale": {"kind": "constant"}, "norm": "gain"},
         "dory": {"kind": "scaled", "scale": "interpolated", "norm": "sphere"},
         # Published with a formula and a start, in no release as they stand.
+        "wide_residual": {
+            "open": "copies",
+            "pre": _A_SHARE,
+            "post": {"kind": "even_sigmoid", "scale": 2.0},
+            "H_res": "identity",
+            "close": {"kind": "readout", "map": _A_SHARE},
+        },
         "laurel": {"kind": "scaled", "scale": "laurel"},
         "laurel_rw": {"kind": "scaled", "scale": {"kind": "laurel", "rank": 0.0}},
         "laurel_lr": {"kind": "scaled", "scale": {"kind": "laurel", "weights": False}},
@@ -268,157 +276,6 @@ SCHEMES: Registry[Mapping[str, Any]] = Registry(
     }
 )
 """Settings of schemes by name, for any network."""
-
-
-class About(NamedTuple):
-    """What is told of a scheme that has a name."""
-
-    source: str
-    formula: str
-    """What sets it apart. A are logits; the other letters are those of docs/definitions.md."""
-
-
-_JANUARY, _JANUARY_25 = "Surviving Depth, 19 and 21 January", "Surviving Depth, 25 January"
-_HC_SOURCE = "HC, arXiv 2409.19606, as the mHC paper restates it"
-_EQUAL = "H_pre = A, H_post = A, H_res = A"
-_ROWS = "H_pre = column means and H_post = column sums of row softmaxes of A, H_res = "
-_HISTORY = "x_{l+1} = y + f(y), y = Σ_k W_lk x_k / (Σ_k W_lk + 1e-6) over k ≤ l, W = "
-_SOFTMAX = "H_pre = softmax(A), H_post = softmax(A), H_res = "
-_SIGMOID = "H_pre = σ(A), H_post = 2σ(A), H_res = "
-_OF_X = "; A = α·(φ x̄) + b"
-_KERNELS = f"H_pre = σ(A) + 1e-6, H_post = 2σ(A), H_res = Sinkhorn(softmax(A) + ε){_OF_X}"
-_READ = "read = Σ_i a_i v_i, a = softmax_i(w·(g ∘ r(v_i)))"
-_READ_OUT = "the output is read with an H_pre of its own"
-ABOUT: Registry[About] = Registry(
-    {
-        "plain": About("the pre-norm network", "x ← x + f(x)"),
-        "hc_demo": About("mHC-demo", f"{_ROWS}exp(A)"),
-        "mhc_demo": About("mHC-demo", f"{_ROWS}Sinkhorn(exp(A))"),
-        "hc_causal": About("Surviving Depth", f"{_HISTORY}exp(A)"),
-        "mhc_causal": About("Surviving Depth", f"{_HISTORY}Sinkhorn(exp(A))"),
-        "hc_static": About(_JANUARY, f"{_SOFTMAX}A"),
-        "mhc_static": About(_JANUARY, f"{_SOFTMAX}(1 − g) I + g Sinkhorn(exp(A))"),
-        "hc_dynamic": About(_JANUARY_25, _EQUAL + _OF_X),
-        "mhc_dynamic": About(_JANUARY_25, f"{_SIGMOID}Sinkhorn(exp(clip(A))){_OF_X}"),
-        "hc_paper_static": About(_HC_SOURCE, _EQUAL),
-        "hc_paper": About(_HC_SOURCE, f"{_EQUAL}; A = α·tanh(φ x̄_s) + b"),
-        "mhc_paper": About("mHC, arXiv 2512.24880", f"{_SIGMOID}Sinkhorn(exp(A)){_OF_X}"),
-        "mhc_kernels": About("DeepSeek's kernels (TileKernels)", _KERNELS),
-        "mhc_identity": About("iHC, arXiv 2607.28611", f"{_SIGMOID}I{_OF_X}"),
-        "mhc_uniform": About("a control of ours", f"{_SIGMOID}1/S everywhere{_OF_X}"),
-        "mhc_lite": About(
-            "mhc-lite, arXiv 2601.05732",
-            f"{_SIGMOID}Σ_r softmax(A)_r P_r over all permutations P_r{_OF_X}",
-        ),
-        "krom_hc": About(
-            "KromHC", f"{_SIGMOID}⊗_k [[p, 1−p], [1−p, p]], (p, 1−p) = softmax(A_k){_OF_X}"
-        ),
-        "circulant_mhc": About("C-mHC", f"{_SIGMOID}(1−γ) I + γ Σ_k softmax(A)_k shiftᵏ{_OF_X}"),
-        "orthostochastic_mhc": About(
-            "an implementation of mHC (mHC-manifold-constrained-hyper-connections)",
-            f"{_SIGMOID}squared entries of NewtonSchulz(A), nearly orthogonal{_OF_X}",
-        ),
-        "cayley_mhc": About(
-            "JPmHC, arXiv 2602.18308", f"{_SOFTMAX}Cayley(A − Aᵀ), nearly orthogonal{_OF_X}"
-        ),
-        "mhc_gated_static": About(
-            "the hyper-parameter study", f"{_SOFTMAX}(1 − g) I + g Sinkhorn(exp(A/τ))"
-        ),
-        "mhc_gated_dynamic": About(
-            "the hyper-parameter study", f"{_SOFTMAX}(1 − g) I + g Sinkhorn(exp(A/τ)); A = φ x̄ + b"
-        ),
-        "mhc_scaled": About(
-            "LSS, on stream collapse", f"{_SIGMOID}Sinkhorn(exp(A)){_OF_X}; x_s = c_s ∘ x at first"
-        ),
-        "deepseek_v4": About("DeepSeek V4, in transformers", f"{_KERNELS}; {_READ_OUT}"),
-        "deepseek_v41": About(
-            "DeepSeek V4.1, in mlx-lm",
-            f"{_KERNELS}; layer l reads with the H_pre of l − 1, and the output is read with the "
-            "last",
-        ),
-        "glm5_next": About("GLM-5-next, in transformers", _KERNELS),
-        "hy_v4": About(
-            "Hunyuan V4, in transformers",
-            f"H_pre = σ(A) + 1e-6, H_post = 2σ(A) + 1e-6, H_res = I{_OF_X}; {_READ_OUT}",
-        ),
-        "qwen4_exp": About(
-            "Qwen4-exp, in transformers",
-            "x_s ← x_s + 2σ(W x̃/S)_s f((1/S) Σ_t a_t ∘ x̃_t), a = σ(U silu(D x̃/S)), "
-            "x̃_s = (1 + g_s) ∘ RMSNorm(x_s); f without its norm",
-        ),
-        "altup": About(
-            "AltUp as in Gemma 3n, in transformers",
-            "x̄ = (I + P) x, y = x̄_0 + f(x̄_0), x_s ← x̄_s + (1 + (B r(y))_s)(y − x̄_0), "
-            "r(z) = tanh(R RMSNorm(z)/C), P = A r(x_0)",
-        ),
-        "scaled": About("MiniCPM 3, in transformers", "x ← x + c f(x), c = 1.4/√blocks"),
-        "depth_scaled": About("Beam, in transformers", "x ← √((l + 1)/(l + 2)) x + f(x)/√(l + 2)"),
-        "residual_scaled": About(
-            "ZAYA1, in transformers", "x ← γ ∘ (x + β) + η ∘ (f(x) + δ), all learned"
-        ),
-        "attn_res": About("Attention Residuals, arXiv 2603.15031", f"{_READ}, v_{{k+1}} = f(read)"),
-        "attn_res_block": About(
-            "Kimi K3, in mlx-lm",
-            f"{_READ}: blocks' sums and the sum p that is open, p ← p + f(read)",
-        ),
-        "inkling2": About(
-            "Inkling 2, in transformers",
-            "read = Σ_i a_i r(v_i), a = softmax_i(w·r(v_i)/√C): as attn_res_block; in every sixth "
-            "block q, k and v are read apart",
-        ),
-        "mhar": About(
-            "MHAR, arXiv 2607.27230", "as attn_res, with a softmax for each of 4 groups of channels"
-        ),
-        "delta_attn_res": About(
-            "Delta Attention Residuals, arXiv 2605.18855",
-            f"x ← x + f(x + read), {_READ}, v_{{k+1}} = f(x + read)",
-        ),
-        "denseformer": About(
-            "DenseFormer, arXiv 2402.02622", "X_{i+1} = block(Y_i), Y_i = Σ_j a_ij X_j over j ≤ i"
-        ),
-        "muddformer": About(
-            "MUDDFormer, arXiv 2502.12170",
-            "as denseformer, with weights a_i + W gelu(V r(X_i)) of each token, for q, k, v and "
-            "the residual",
-        ),
-        "muse_spark": About(
-            "Muse Spark, in transformers and mlx-lm",
-            "x ← √max(1 − β², 1e-3) ∘ x + β ∘ RMSNorm(f(x)), β = σ(w/0.3); an MLP's output is "
-            "scaled by 1 + g before its norm",
-        ),
-        "doge": About("Doge, in transformers", "x ← γ ∘ x + f(x)"),
-        "talkie": About(
-            "Talkie, in mlx-lm",
-            "x ← x + g f(x), and after each block x ← x + s x_0; x_0 = RMSNorm(embedding)",
-        ),
-        "neomme": About(
-            "NeoMME, in transformers",
-            "x ← x + f(x)/√L, where the first f of a block reads λ_0 x + λ_1 x_0; "
-            "x_0 = RMSNorm(embedding)",
-        ),
-        "minimax": About(
-            "MiniMax, in transformers",
-            "x̂ = g ∘ RMSNorm(x), x ← a x̂ + c f(x̂), a = c = 1; f without its norm",
-        ),
-        "dory": About(
-            "Dory, in transformers (nGPT, arXiv 2410.01131)",
-            "x̂ = √C x/‖x‖, x ← x̂ + |λ| ∘ (√C f(x̂)/‖f(x̂)‖ − x̂); f without its norm",
-        ),
-        "laurel": About(
-            "LAuReL, arXiv 2411.07501",
-            "x ← a f(x) + b (x + U D x), (a, b) = 2 softmax(w), D [C/16, C]",
-        ),
-        "laurel_rw": About("LAuReL-RW", "x ← a f(x) + b x, (a, b) = 2 softmax(w)"),
-        "laurel_lr": About("LAuReL-LR", "x ← f(x) + x + U D x, D [C/16, C]"),
-        "frac": About(
-            "Frac-Connections, arXiv 2503.14125",
-            "x of two parts x_s [C/2]: x_s ← Σ_t (H_res)_st x_t + (H_post)_s f(H_pre x)_s, H_pre "
-            "is 2 × 2; A = α·tanh(φ x̄_s) + b",
-        ),
-        "frac_static": About("Frac-Connections, arXiv 2503.14125", "as frac, of learned numbers"),
-    }
-)
-"""Of each of them, in the same order."""
 
 
 def resolve(

@@ -1,0 +1,208 @@
+"""The parameters of connections from the weights of released models, by the releases' names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from fathom.settings import Registry, join_values
+
+if TYPE_CHECKING:
+    from fathom.models.ops import Array, Ops
+
+Found = dict[str, "Array"]
+
+
+def _as_they_are(ops: Ops, found: Found) -> Found:
+    return found
+
+
+class Names(NamedTuple):
+    """Where a release keeps what a connection needs. `{}` stands for the number of a layer."""
+
+    layers: Mapping[str, tuple[str, ...]]
+    """By our name, those in one layer of the release: stacked over all layers."""
+    last: Mapping[str, str] = {}
+    """By our name, one more at the end of the stack."""
+    once: Mapping[str, str | tuple[str, ...]] = {}
+    """By our name, one that is of no layer; or several, stacked."""
+    functions: int = 2
+    """How many wrapped functions are a layer of the release."""
+    made: Callable[[Ops, Found], Found] = _as_they_are
+    """Makes our parameters of what was found under these names."""
+
+
+def _split_maps(ops: Ops, found: Found) -> Found:
+    """fn, base and scale of all layers as φ, b and α: rows of pre, of post, and of H_res."""
+    fn, base = found.pop("fn"), found.pop("base")
+    L, alpha = fn.shape[0], found.pop("scale")
+    parts = ("pre", "post", "res")[: alpha.shape[1]]
+    # S² + 2 S rows with H_res, 2 S without.
+    S = math.isqrt(fn.shape[1] + 1) - 1 if "res" in parts else fn.shape[1] // 2
+    ends = {"pre": (0, S), "post": (S, 2 * S), "res": (2 * S, 2 * S + S * S)}
+    for part in parts:
+        first, end = ends[part]
+        found[f"phi_{part}"] = fn[:, first:end]
+        found[f"b_{part}"] = base[:, first:end]
+    if "res" in parts:
+        found["b_res"] = ops.reshape(found["b_res"], (L, S, S))
+    return {**found, "alpha": alpha}
+
+
+def _flat_gains(ops: Ops, found: Found) -> Found:
+    """Numbers that a release keeps in arrays of one."""
+    return {name: ops.reshape(value, (value.shape[0],)) for name, value in found.items()}
+
+
+def _hyper(head: bool) -> Names:
+    """DeepSeek's modules, which GLM and Hunyuan have too."""
+    layers = {
+        part: tuple(f"layers.{{}}.{hc}.{part}" for hc in ("attn_hc", "ffn_hc"))
+        for part in ("fn", "base", "scale")
+    }
+    names = {"readout_phi": "fn", "readout": "base", "readout_alpha": "scale"}
+    once = {ours: f"hc_head.hc_{theirs}" for ours, theirs in names.items()} if head else {}
+    return Names(layers, once=once, made=_split_maps)
+
+
+_QWEN4 = {
+    "gain": "hc_norm.weight",
+    "gate_down": "input_mix_weight_down.weight",
+    "gate_up": "input_mix_weight_up.weight",
+    "phi_post": "block_inject_weight.weight",
+}
+_ALTUP = {
+    "router_gain": "router_norm.weight",
+    "router": "modality_router.weight",
+    "predict": "prediction_coefs.weight",
+    "correct": "correction_coefs.weight",
+}
+_ALTUP_OTHERS = {
+    "open_projections": "altup_projections",
+    "close_projections": "altup_unembed_projections",
+}
+_ZAYA = {"output": "hidden_states", "stream": "residual"}
+
+RELEASES = Registry(
+    {
+        "deepseek_v4": _hyper(head=True),
+        "deepseek_v41": _hyper(head=False),
+        "glm5_next": _hyper(head=False),
+        "hy_v4": _hyper(head=True),
+        "qwen4_exp": Names(
+            {
+                ours: tuple(
+                    f"layers.{{}}.{part}_hyper_connection.{theirs}" for part in ("attn", "mlp")
+                )
+                for ours, theirs in _QWEN4.items()
+            },
+            last={
+                ours: f"hyper_connection_mixer.{theirs}"
+                for ours, theirs in _QWEN4.items()
+                if ours != "phi_post"
+            },
+        ),
+        "altup": Names(
+            {ours: (f"layers.{{}}.altup.{theirs}",) for ours, theirs in _ALTUP.items()},
+            once={
+                ours: tuple(f"{theirs}.{s}.weight" for s in range(3))
+                for ours, theirs in _ALTUP_OTHERS.items()
+            },
+            functions=1,
+        ),
+        "residual_scaled": Names(
+            {
+                f"{ours}_{part}": tuple(
+                    f"layers.{{}}.post_{of}_residual_scale.{theirs}_{part}"
+                    for of in ("attention", "mlp")
+                )
+                for ours, theirs in _ZAYA.items()
+                for part in ("scale", "bias")
+            },
+            once={f"input_{part}": f"input_hidden_states_{part}" for part in ("scale", "bias")},
+        ),
+        "muse_spark": Names(
+            {
+                "gate": (
+                    "layers.{}.post_attention_residual_gate.gate",
+                    "layers.{}.post_feedforward_residual_gate.gate",
+                ),
+                "output_gain": ("layers.{}.post_feedforward_layernorm.weight",),
+            }
+        ),
+        "doge": Names(
+            {
+                "stream_scale": (
+                    "layers.{}.input_residual",
+                    "layers.{}.post_attention_residual",
+                )
+            }
+        ),
+        "talkie": Names(
+            {
+                "output_gain": ("blocks.{}.attn_gain.a_g", "blocks.{}.mlp_gain.a_g"),
+                "initial": ("blocks.{}.embed_skip.a_g",),
+            },
+            made=_flat_gains,
+        ),
+        "neomme": Names({"initial": ("layers.{}.lambdas",)}),
+        "minimax": Names(
+            {
+                "norm_gain": (
+                    "layers.{}.input_layernorm.weight",
+                    "layers.{}.post_attention_layernorm.weight",
+                )
+            },
+            last={"norm_gain": "norm.weight"},
+        ),
+        "dory": Names({"rate": ("layers.{}.lambda_1", "layers.{}.lambda_2")}),
+    }
+)
+"""Of each released scheme that has parameters."""
+
+
+def of_release(
+    ops: Ops, scheme: str, weights: Mapping[str, Array], layers: int, prefix: str | None = None
+) -> Found:
+    """A scheme's parameters, by our names, from a release's state dict.
+
+    `layers`: how many functions are wrapped. `prefix` of the names, as in `model.`; None: the only
+    one that there is. Raises ValueError for weights of another model.
+    """
+    if scheme not in RELEASES:
+        known = join_values(RELEASES)
+        raise ValueError(f"no weights of a release are known for {scheme!r} (known: {known})")
+    names = RELEASES[scheme]
+    first = next(iter(names.layers.values()))[0]
+    prefix = _prefix_of(first.format(0), weights) if prefix is None else prefix
+    blocks = layers // names.functions
+    if f"{prefix}{first.format(blocks)}" in weights or layers % names.functions:
+        count = sum(f"{prefix}{first.format(i)}" in weights for i in range(len(weights)))
+        raise ValueError(
+            f"the weights have {count} layers, each of {names.functions} functions; make the "
+            f"connection with layers={count * names.functions}"
+        )
+
+    def taken(name: str) -> Array:
+        if f"{prefix}{name}" not in weights:
+            raise ValueError(f"the weights lack {prefix}{name}")
+        return weights[f"{prefix}{name}"]
+
+    found = {}
+    for name, templates in names.layers.items():
+        rows = [taken(t.format(i)) for i in range(blocks) for t in templates]
+        rows += [taken(names.last[name])] if name in names.last else []
+        found[name] = ops.stack(rows)
+    for name, key in names.once.items():
+        found[name] = taken(key) if isinstance(key, str) else ops.stack([*map(taken, key)])
+    return names.made(ops, found)
+
+
+def _prefix_of(name: str, weights: Mapping[str, Array]) -> str:
+    """What stands before the name in the only key that ends with it. Raises ValueError."""
+    found = [key.removesuffix(name) for key in weights if key == name or key.endswith(f".{name}")]
+    if len(found) != 1:
+        several = f"several {name}; name one of the prefixes {join_values(map(repr, found))}"
+        raise ValueError(f"the weights have {several if found else f'no {name}'}")
+    return found[0]

@@ -1,0 +1,54 @@
+"""`make new-releases`: which modules of other packages are to be read."""
+
+import pytest
+
+import new_releases
+
+CODE = "class {}:\n    def forward(self, x, {}):\n        return x + self.{} * x\n"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A function that makes the two packages with a module of that code."""
+
+    def make(package, module, *names):
+        where = tmp_path / package / "models"
+        where = where / module if package == "transformers" else where
+        where.mkdir(parents=True, exist_ok=True)
+        name = f"modeling_{module}.py" if package == "transformers" else f"{module}.py"
+        (where / name).write_text(CODE.format(*names), encoding="utf-8")
+        return tmp_path
+
+    return make
+
+
+@pytest.mark.parametrize("package", ["transformers", "mlx_lm"])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("NewHyperConnection", "y", "w"),
+        ("Layer", "attn_res", "w"),
+        ("Layer", "initial_hidden_states", "w"),
+        ("Layer", "y", "residual_scale"),
+        ("DepthAttention", "y", "w"),
+    ],
+)
+def test_an_unknown_module_is_listed_with_the_names_that_tell(folder, capsys, package, names):
+    folder(package, "quite_new", *names)
+    found = folder(package, "llama", "Layer", "residual", "weight")
+    with pytest.raises(SystemExit, match="1 to read"):
+        new_releases.main(found)
+    (telling,) = (n for n in names if n not in ("Layer", "y", "w"))
+    assert capsys.readouterr().out == f"{package}.quite_new: {telling}\n"
+
+
+def test_modules_with_a_scheme_and_those_that_were_read_are_not_listed(folder, capsys):
+    folder("transformers", "deepseek_v4", "DeepseekV4HyperConnection", "y", "w")
+    folder("transformers", "beit", "Layer", "y", "lambda_1")
+    new_releases.main(folder("mlx_lm", "talkie", "Block", "y", "embed_skip"))
+    assert "all 3 modules" in capsys.readouterr().out
+
+
+def test_a_folder_without_packages_is_refused(tmp_path):
+    with pytest.raises(SystemExit, match="no models of transformers or mlx_lm; run make"):
+        new_releases.main(tmp_path)
