@@ -23,7 +23,7 @@ from fathom.tasks import Problem, Trained
 from fathom.train import take_step, trainer_for
 
 PERTURBED = 0.1
-"""Standard deviation of noise on parameters: zeros of an initialisation hide leaks and gradients."""
+"""Standard deviation of noise on parameters: zeros hide leaks and gradients."""
 
 TOLERANCE = 1e-5
 """Of logits, relative to the largest: a hundred roundings of float32, 2⁻²⁴ each."""
