@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fathom.config import ConfigError, check_config, load_config, parse_spec
+from fathom.config import Compute, ConfigError, check_config, load_config, parse_spec
 from fathom.models.connections.schemes import SCHEMES, resolve
 from fathom.runs.contract import examine
 from fathom.runs.folder import read_rows
@@ -86,6 +86,18 @@ def test_a_function_without_a_block_is_plain_without_it():
         if "block" in name:
             assert rows[0][name] == pytest.approx(value, rel=1e-5), name
     assert any("block" in name for name in rows[1])
+
+
+def test_the_example_of_the_documents_trains_and_keeps_its_contract():
+    text = (Path(__file__).parents[1] / "docs/library.md").read_text(encoding="utf-8")
+    section = text.partition("## Your own connection")[2]
+    code = section.partition("```python\n")[2].partition("```")[0]
+    assert len(code.splitlines()) <= 20
+    checks = checks_of(code, "TwoStreams", start=0.5)
+    assert not any(check.failed for check in checks.values())
+    spec = spec_of({"module": "own.py:TwoStreams", "start": 0.5})
+    assert "connection.gain" in Problem(spec).network.parameters()
+    assert np.isfinite(losses(spec)).all()
 
 
 # --- in a config ----------------------------------------------------------------------------------
@@ -258,12 +270,10 @@ def test_a_broken_contract_is_one_line_and_trains_nothing(name):
     assert not Path("run/manifest.json").exists()
 
 
-def checks_of(text, made):
+def checks_of(text, made, **settings):
     write("own.py", text)
-    spec = spec_of({"module": f"own.py:{made}"})
+    spec = spec_of({"module": f"own.py:{made}", **settings})
     problem = Problem(spec)
-    from fathom.config import Compute
-
     return {c.name: c for c in examine(problem, connect(spec, Compute()))}
 
 

@@ -24,7 +24,7 @@ from fathom.system.errors import fail
 
 app = typer.Typer()
 
-PAGE, CSS = Path("report/judge"), Path("report/page/page.css")
+PAGE = Path("report/judge")
 
 
 @app.command(epilog=example("fathom judge my_connection.py:TwoStreams --quick"))
@@ -77,5 +77,5 @@ def judge(
     options += ["--quick"] if quick else []
     options += ["--out", str(out)] if out else []
     again = shlex.join(["fathom", "judge", module, *options, "--seeds", str(seeds + 2)])
-    for page in write_judgement(plan, checks, templates, CSS, again):
+    for page in write_judgement(plan, checks, templates, again):
         typer.echo(str(page))

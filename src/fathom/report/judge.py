@@ -47,6 +47,9 @@ LADDER = [0.5, 2]
 
 BACKEND = "torch"
 
+TURNS = 4
+"""How often a step is timed, in turns with the plain network's: a few seconds in all."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -135,19 +138,18 @@ def check_all(plan: Plan, compute: Compute) -> dict[str, list[Check]]:
 
 
 def _check(plan: Plan, study: str, compute: Compute) -> Iterator[Check]:
+    from fathom.backends.torch_counting import count_step  # it loads PyTorch
+
     spec = plan.config.spec(plan.cells(study)[0])
     problem, backend = Problem(spec), connect(spec, compute)
     yield from examine(problem, backend)
     plain = plain_problem(problem)
-    # In turns: other work on the machine then slows both.
-    ours, theirs = (
-        min(times)
-        for times in zip(
-            *((time_step(p.spec, compute) for p in (problem, plain)) for _ in range(2)),
-            strict=True,
-        )
-    )
+    # In turns, and the fastest of each: other work on the machine only slows.
+    turns = [[time_step(p.spec, compute) for p in (problem, plain)] for _ in range(TURNS)]
+    ours, theirs = map(min, zip(*turns, strict=True))
     yield Check("cost", number(ours / theirs))
+    ours, theirs = (count_step(p).operations for p in (problem, plain))
+    yield Check("operations of a step", f"{number(ours / theirs)} times the plain network's")
     by_layer = {"its": problem, "plain": plain}
     shares = {name: gradients_by_layer(p, backend) for name, p in by_layer.items()}
     told = (f"{name} {number(g[0])} to {number(g[-1])}" for name, g in shares.items())
@@ -191,7 +193,7 @@ def _kept_run(kept: Path, cell: Cell, staging: Path) -> Path | None:
 
 
 def write_judgement(
-    plan: Plan, checks: Mapping[str, Sequence[Check]], templates: Path, css: Path, command: str
+    plan: Plan, checks: Mapping[str, Sequence[Check]], templates: Path, command: str
 ) -> list[Path]:
     """Write tables and the page, as Markdown and, with markdown-it, as HTML; returns its files.
 
@@ -225,7 +227,7 @@ def write_judgement(
         environment,
         "JUDGE.html.j2",
         title=plan.name,
-        css=css.read_text(encoding="utf-8"),
+        css=(templates.parent / "page" / "page.css").read_text(encoding="utf-8"),
         body=MarkdownIt("commonmark").enable("table").render(text),
     )
     write_text(page.with_suffix(".html"), html)
