@@ -100,10 +100,11 @@ def test_the_page_has_contract_worth_all_rows_and_the_command_for_more_seeds(hom
         "| baseline | 3 |",
         "| mhc_lite | 3 |",
         "effective depth",
-        "--settings '{streams: 2}' --config config.yaml --seeds 5",
+        "The kept result has no more seeds of the plain network.",
     ):
         assert wanted in page, wanted
     assert "baseline_x050" not in page
+    assert "--seeds" not in page  # the kept result has these three alone
     html = (folder / "JUDGE.html").read_text(encoding="utf-8")
     assert "<td>a later token changes nothing before it</td>" in html
     assert "<script" not in html
@@ -118,7 +119,7 @@ def test_a_second_call_trains_nothing(home, capsys):
     assert "every chosen cell is trained" in capsys.readouterr().err
     again = (Path("results/judge/Class") / "JUDGE.md").read_text(encoding="utf-8")
     # A cost is measured anew, and so is the gain over it.
-    told = [re.sub(r"costs? .*|\| cost of.*", "", text) for text in (page, again)]
+    told = [re.sub(r"a step takes .*|\| cost of.*", "", text) for text in (page, again)]
     assert told[0] == told[1]
 
 
@@ -133,6 +134,7 @@ def test_without_a_kept_result_the_plain_network_is_trained_too(home):
     assert float(rows["class"]["multiplier"]) == pytest.approx(1, abs=1e-3)
     page = (folder / "JUDGE.md").read_text(encoding="utf-8")
     assert "trained here at a small scale" in page
+    assert "fathom judge plain.py:Class --config small.yaml --quick --seeds 5" in page
     assert "| at the start | equals the plain network, but for rounding |" in page
 
 

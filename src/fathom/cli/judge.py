@@ -61,8 +61,7 @@ def judge(
     folder = out or Path("results/judge") / module.rpartition(":")[2] / ("quick" if quick else "")
     plan = make_plan(files, module, arguments, folder, seeds=seeds, quick=quick)
     compute = changed(plan.config.compute, device=device)
-    for study in plan.config.studies:
-        plan.config.check_trains([study])
+    plan.config.check_trains()
     checks = check_all(plan, compute)
     for study, found in checks.items():
         for check in found:
@@ -76,6 +75,6 @@ def judge(
     options += [part for file in config for part in ("--config", str(file))]
     options += ["--quick"] if quick else []
     options += ["--out", str(out)] if out else []
-    again = shlex.join(["fathom", "judge", module, *options, "--seeds", str(seeds + 2)])
-    for page in write_judgement(plan, checks, templates, again):
+    command = shlex.join(["fathom", "judge", module, *options])
+    for page in write_judgement(plan, checks, templates, command):
         typer.echo(str(page))

@@ -67,6 +67,13 @@ class Plan:
         """Of the class or function."""
         return self.module.rpartition(":")[2]
 
+    @property
+    def more_seeds(self) -> int | None:
+        """A larger number of seeds to judge by; None if the kept result has no more."""
+        there = max(len(study.seeds) for study in self.config.studies.values())
+        more = self.seeds + 2 if self.kept is None else min(self.seeds + 2, there)
+        return more if more > self.seeds else None
+
     def depth(self, study: str) -> int:
         """The depth at which the study judges."""
         depths = self.config.studies[study].depths
@@ -122,6 +129,8 @@ def make_plan(
         settings = base.studies[study]
         variant = {label: {"connection": connection, "model": {"wrap": "sublayer"}}}
         studies[study] = {"extra_variants": [*settings.extra_variants, variant]}
+        if quick:
+            studies[study]["seeds"] = sorted({*settings.seeds, *range(seeds)})
         if quick and not settings.ladder:
             # Evaluated at the end alone: half the steps may be fewer than evaluate_every.
             studies[study] |= {"ladder": {base.plain(study): LADDER}, "evaluate_every": None}
@@ -197,7 +206,7 @@ def write_judgement(
 ) -> list[Path]:
     """Write tables and the page, as Markdown and, with markdown-it, as HTML; returns its files.
 
-    `command` judges with more seeds.
+    `command`: the one that was called, without its seeds.
     """
     out, config = Path(plan.config.results), plan.config
     cells = _cells(plan)
