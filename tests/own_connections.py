@@ -30,9 +30,10 @@ class Lite(nn.Module):
         self.S = S
 
     def open(self, x):
-        return torch.stack([x] * self.S, dim=-2)  # [B, T, S, C]
+        return torch.stack([x] * self.S, dim=-2), ()  # [B, T, S, C], H_res so far
 
-    def read(self, X, k):
+    def read(self, state, k):
+        X, passed = state
         flat = X.flatten(-2)
         flat = flat / (flat.square().mean(-1, keepdim=True) + 1e-6).sqrt()
         a = self.alpha[k]
@@ -40,14 +41,18 @@ class Lite(nn.Module):
         post = 2 * torch.sigmoid(a[1] * flat @ self.phi_post[k].T + self.b_post[k])
         shares = torch.softmax(a[2] * flat @ self.phi_res[k].T + self.b_res[k], dim=-1)
         H = torch.einsum("btr,rij->btij", shares, self.P)
-        return torch.einsum("bts,btsc->btc", pre, X), (X, H, post)
+        return torch.einsum("bts,btsc->btc", pre, X), (X, (*passed, H), post)
 
     def write(self, state, k, y):
-        X, H, post = state
-        return H @ X + post[..., None] * y[..., None, :]
+        X, passed, post = state
+        return passed[-1] @ X + post[..., None] * y[..., None, :], passed
 
-    def close(self, X):
-        return X.sum(dim=-2)
+    def close(self, state):
+        return state[0].sum(dim=-2)
+
+    def trace(self, state):
+        X, passed = state
+        return {"H_res": torch.stack([H.mean((0, 1)) for H in passed]), "streams": X.movedim(-2, 0)}
 '''
 
 
