@@ -9,6 +9,7 @@ import pytest
 
 from fathom.cli import main
 from fathom.config import Compute, ConfigError, check_config, load_config, parse_spec
+from fathom.models.connections import module
 from fathom.models.connections.schemes import SCHEMES, resolve
 from fathom.runs.contract import examine
 from fathom.runs.folder import read_rows
@@ -153,6 +154,19 @@ def test_a_job_of_the_workflow_trains_it_from_the_spec_alone():
     spec = spec_of({"module": "plain.py:function", "scale": 2})
     main(["job", spec.json(), "--out", "job"])
     assert read_rows(Path("job"))[-1]["loss"] == losses(spec)[-1]
+
+
+def test_weights_of_a_connection_whose_file_is_not_here_cannot_be_checked():
+    write("plain.py", PLAIN)
+    spec = spec_of({"module": "plain.py:Class"}, weights=True)
+    run_cell(spec, Path("run"))
+    Path("run/verdict.json").unlink()
+    assert validate_run(Path("run"), spec).status == "measured"
+    Path("plain.py").unlink()
+    module._load.cache_clear()  # as in another process
+    found = validate_run(Path("run"), spec)
+    assert found.status == "corrupt"
+    assert "plain.py cannot be read" in found.reason
 
 
 def test_a_changed_file_makes_its_runs_stale_and_no_others():

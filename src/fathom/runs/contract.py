@@ -165,17 +165,16 @@ def _gradients(
     problem: Problem, backend: Backend, *at: Mapping[str, np.ndarray]
 ) -> Iterator[Check]:
     """Parameters without a gradient, at the start and at perturbed numbers."""
-    names = list(problem.network.parameters())
-    zero = []
+    prefix, names = "connection.", list(problem.network.parameters())
+    own = [name for name in names if name.startswith(prefix)]
+    zeros = []
     for params in at:
         trainer = trainer_for(problem, backend, dict(params))
         take_step(problem, trainer, 0)
-        norms = trainer.collect()["grad_norms"][0]
-        found = {name for name, norm in zip(names, norms, strict=True) if norm == 0}
-        zero.append([n.removeprefix("connection.") for n in names if n in found])
-    own = [name.removeprefix("connection.") for name in names if name.startswith("connection.")]
-    at_start, always = ([n for n in found if n in own] for found in zero)
-    if unused := [name for name in always if name in at_start]:
+        norms = dict(zip(names, trainer.collect()["grad_norms"][0], strict=True))
+        zeros.append([name.removeprefix(prefix) for name in own if norms[name] == 0])
+    at_start, perturbed = zeros
+    if unused := [name for name in at_start if name in perturbed]:
         yield Check("gradients", f"none reaches {join_values(unused)}", failed=True)
     elif at_start:
         yield Check("gradients", f"reach all parameters; zero at first: {join_values(at_start)}")
