@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from fathom import __version__
-from fathom.cli import bundles, data, device, results, training
+from fathom.cli import bundles, data, device, judge, results, training
 from fathom.system.errors import (
     UserError,
     fail,
@@ -49,7 +49,7 @@ def _options(version: Version = False) -> None:
     pass
 
 
-for part in (training, bundles, data, results, device):
+for part in (training, judge, bundles, data, results, device):
     app.add_typer(part.app)
 
 UsageError = typer.BadParameter.__base__

@@ -21,6 +21,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from fathom import datasets, tasks
 from fathom.config.study import AXES, NameOrSettings, Study, StudyName, parse_word
+from fathom.models.connections.module import ModuleConnection
 from fathom.models.connections.schemes import SCHEMES, Scheme, name_behind, resolve
 from fathom.settings import (
     NO_BOOL,
@@ -264,9 +265,26 @@ class Config(Settings):
                     own.model, study.depths[0], own.recipe_settings, scheme
                 )
                 try:
-                    _ = network.connection
+                    found = network.connection
+                    if isinstance(found, ModuleConnection):
+                        self._check_module(name, label, found)
                 except ConfigError as error:
                     yield f"{source}: studies.{name}.variants.{label}: {error}"
+
+    def _check_module(self, study_name: str, variant: str, connection: ModuleConnection) -> None:
+        """Raise ConfigError for a module of PyTorch on another backend, or that must decay."""
+        module, optimizer = connection.settings, self.studies[study_name].of(variant).optimizer
+        cells = (cell for cell in self._grid(study_name) if cell.variant == variant)
+        if others := {cell.backend for cell in cells} - {*module.backends}:
+            raise ConfigError(
+                f"{module.module} is a PyTorch module and cannot train on {join_values(others)}; "
+                "take backends: [torch], or exclude these cells"
+            )
+        if connection.exempt and optimizer.decay == "all" and optimizer.weight_decay:
+            raise ConfigError(
+                f"{module.module} exempts {join_values(connection.exempt)} from weight decay, but "
+                "all parameters decay; add optimizer: {decay: matrices}"
+            )
 
     def _too_large(self, source: str) -> Iterator[str]:
         """Problems: batches larger than the data set, networks too large for any machine."""

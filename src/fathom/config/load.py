@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,11 +26,27 @@ def load_config(files: Sequence[str | Path], overrides: Mapping[str, Any] | None
     Raises ConfigError, one line per problem.
     """
     merged: dict[str, Any] = {}
-    overlays = [(str(file), read_yaml(file)) for file in files]
+    overlays = [(str(file), _place(read_yaml(file), Path(file).parent)) for file in files]
     for source, overlay in [*overlays, ("config", overrides or {})]:
         _check_drops(source, overlay.get("studies"), merged.get("studies"))
         merged = deep_merge(merged, overlay)
     return check_config(merged, " + ".join(map(str, files)))
+
+
+def _place(data: Any, folder: Path) -> Any:  # noqa: ANN401, any data
+    """The data of a file in `folder`, with the path of each `module` as seen from here.
+
+    A path that leads nowhere from `folder` stays: results/config.json has those of another folder.
+    """
+    if isinstance(data, list):
+        return [_place(part, folder) for part in data]
+    if not isinstance(data, dict):
+        return data
+    found = {key: _place(part, folder) for key, part in data.items()}
+    file, _, name = str(found.get("module", "")).rpartition(":")
+    if file and (folder / file).is_file():
+        found["module"] = f"{Path(os.path.relpath(folder / file)).as_posix()}:{name}"
+    return found
 
 
 def _check_drops(source: str, studies: object, known: object) -> None:

@@ -404,7 +404,8 @@ class Study(Settings):
     def connection_name(self, variant: str) -> str:
         """The name of a variant's connection, or of the one it is based on; else its label."""
         value = self.connections.get(variant, variant)
-        return value if isinstance(value, str) else str(value.get("connection", variant))
+        named = value if isinstance(value, str) else value.get("connection", variant)
+        return named if isinstance(named, str) else variant
 
     @property
     def recipe_settings(self) -> Recipe:

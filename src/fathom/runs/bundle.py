@@ -211,7 +211,7 @@ def unpack(file: Path, staging: Path, *, check: bool = True) -> dict[Cell, Manif
         with file.open("rb") as packed:
             cells = _extract(_Bounded(packed, limit), staging)
         for cell in cells if check else ():
-            _make_rows(staging / cell.path())
+            make_rows(staging / cell.path())
         manifests = {}
         for cell in cells:
             folder = staging / cell.path()
@@ -314,7 +314,7 @@ def _extract(stream: _Bounded, staging: Path) -> list[Cell]:
     return list(cells)
 
 
-def _make_rows(folder: Path) -> None:
+def make_rows(folder: Path) -> None:
     """Metrics of a run as rows, in place of their columns. Raises BundleError or RunError."""
     columns, rows = folder / COLUMNS, folder / METRICS
     if not columns.exists():

@@ -333,7 +333,10 @@ def check_content(folder: Path, manifest: Manifest) -> Problem:
     _check_rows(folder / METRICS, problem)
     _check_arrays(folder / MIXING, problem.network.connection.matrix_shapes())
     if spec.weights:
-        parameters = problem.network.parameters()
+        try:
+            parameters = problem.network.parameters()
+        except ConfigError as error:  # of a connection whose file is not here
+            raise RunError(f"{folder}/{SPEC}: {error}") from error
         _check_arrays(folder / WEIGHTS, {name: p.shape for name, p in parameters.items()})
     return problem
 

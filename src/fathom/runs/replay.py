@@ -87,7 +87,7 @@ def _repeat_group(group: Sequence[Run], compute: Compute) -> Comparison:
     whys: dict[str, None] = {}
     largest: dict[str, float | None] = {}
     for run in group:
-        found = _repeat(run, compute, 1 if whys else STEPS)
+        found = repeat(run, compute, 1 if whys else STEPS)
         if found.outcome == "differs":
             found = found._replace(why=f"seed {run.cell.seed}, {found.why}")
         if found.outcome != "agrees":
@@ -99,7 +99,7 @@ def _repeat_group(group: Sequence[Run], compute: Compute) -> Comparison:
     return Comparison("agrees", ", ".join(whys), largest)
 
 
-def _repeat(run: Run, compute: Compute, steps: int) -> Comparison:
+def repeat(run: Run, compute: Compute, steps: int) -> Comparison:
     """Repeat the first `steps` steps of the run, and compare."""
     compute = _like(run.manifest, compute)
     try:

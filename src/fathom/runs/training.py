@@ -24,6 +24,7 @@ from fathom.backends import Backend, memory_errors
 from fathom.config import Compute, Spec
 from fathom.runs import code_hash
 from fathom.runs.checkpoint import Checkpoint
+from fathom.runs.contract import check_contract
 from fathom.runs.folder import PARTIAL, WEIGHTS, RunError, check_weights, receive_run, write_run
 from fathom.runs.training_code import training_code
 from fathom.system.files import locked
@@ -64,7 +65,8 @@ def run_cell(
 
     `on_chunk` is called with the rows as they come. Writes nothing but `.partial/` before the
     training is over. Raises BackendError if the framework, the device or memory is missing,
-    RunError if another process trains into `folder`.
+    RunError if another process trains into `folder`, ConfigError for a connection of one's own that
+    breaks its contract.
     """
     compute = compute or Compute()
     started = datetime.now(UTC)
@@ -79,6 +81,8 @@ def run_cell(
         resume = checkpoint.resume()
         rows = list(resume.rows) if resume else []
         problem = Problem(spec)
+        if resume is None:
+            check_contract(problem, backend)
         for chunk in train(problem, backend, resume):
             rows += chunk.rows
             on_chunk(chunk)

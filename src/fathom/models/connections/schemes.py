@@ -15,6 +15,7 @@ from fathom.models.connections.dense import Dense
 from fathom.models.connections.depth_attention import DepthAttention
 from fathom.models.connections.frac import Frac
 from fathom.models.connections.gated import Gated
+from fathom.models.connections.module import TorchModule
 from fathom.models.connections.plain import Plain
 from fathom.models.connections.scaled import Scaled
 from fathom.models.connections.streams import Streams
@@ -39,11 +40,14 @@ KINDS = Registry(
         "depth_attention": DepthAttention,
         "dense": Dense,
         "frac": Frac,
+        "module": TorchModule,
     }
 )
 AnyConnection = one_of_registry("kind of connection", KINDS)
 
-Scheme = Plain | Streams | Causal | Gated | AltUp | Scaled | DepthAttention | Dense | Frac
+Scheme = (
+    Plain | Streams | Causal | Gated | AltUp | Scaled | DepthAttention | Dense | Frac | TorchModule
+)
 
 # Initial logits of the image study: 5 for the first stream, and for the others …
 _FIRST_STREAM = {"on": 5.0, "off": 0.0}  # … 0, before a softmax,
@@ -294,7 +298,7 @@ def resolve(
     """
     try:
         settings = dict(_expand(value, names, ()))
-        kind = str(settings.setdefault("kind", "streams"))
+        kind = str(settings.setdefault("kind", "module" if "module" in settings else "streams"))
         model = KINDS.find("kind of connection", kind)
     except ConfigError as error:
         where = ": ".join(filter(None, (source, ".".join(place))))
@@ -330,8 +334,10 @@ def name_behind(value: str | Mapping[str, Any], names: Mapping[str, Any]) -> str
     """
     name = ""
     while isinstance(value, str) or "connection" in value:
-        name = value if isinstance(value, str) else value["connection"]
-        value = names[name]
+        if isinstance(value, str):
+            name, value = value, names[value]
+        else:
+            value = value["connection"]
     return name
 
 

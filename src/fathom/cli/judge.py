@@ -1,0 +1,80 @@
+"""`fathom judge`: a connection of one's own, checked, trained and set beside all others."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fathom.cli.options import (
+    DEFAULT_CONFIG,
+    REFERENCE_CONFIG,
+    ConfigFiles,
+    Device,
+    Jobs,
+    changed,
+    example,
+    output_folder,
+)
+from fathom.cli.training import train_left
+from fathom.config import ConfigError, parse_yaml
+from fathom.system.errors import fail
+
+app = typer.Typer()
+
+PAGE = Path("report/judge")
+
+
+@app.command(epilog=example("fathom judge my_connection.py:TwoStreams --quick"))
+def judge(
+    module: Annotated[
+        str, typer.Argument(metavar="FILE.py:NAME", help="Your class or function, in PyTorch.")
+    ],
+    settings: Annotated[str, typer.Option(help="Its arguments, such as '{streams: 2}'.")] = "{}",
+    quick: Annotated[
+        bool, typer.Option("--quick", help="At the small scale of config.yaml, in minutes.")
+    ] = False,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds; intervals need three.")] = 3,
+    config: ConfigFiles = [],  # noqa: B006, typer copies it
+    jobs: Jobs = 1,
+    device: Device = None,
+    out: Annotated[
+        Path | None, output_folder(help="Output folder; default: results/judge/NAME.")
+    ] = None,
+    templates: Annotated[Path, typer.Option(help="Folder of the page's templates.")] = PAGE,
+) -> None:
+    """Judge a connection of your own.
+
+    Executes your file. Checks its contract, trains it on text and on group products at the scale of
+    the kept result, and writes a page: its worth in steps of the plain network, its effective
+    depth, and its row among all connections. The same command goes on where it stopped.
+    """
+    from fathom.report.judge import check_all, make_plan, write_judgement
+    from fathom.runs.train_all import specs_left
+
+    arguments = parse_yaml(settings, "--settings")
+    if not isinstance(arguments, dict):
+        raise ConfigError("--settings: must be a mapping, as in '{streams: 2}'")
+    files = config or (DEFAULT_CONFIG if quick else REFERENCE_CONFIG)
+    folder = out or Path("results/judge") / module.rpartition(":")[2] / ("quick" if quick else "")
+    plan = make_plan(files, module, arguments, folder, seeds=seeds, quick=quick)
+    compute = changed(plan.config.compute, device=device)
+    plan.config.check_trains()
+    checks = check_all(plan, compute)
+    for study, found in checks.items():
+        for check in found:
+            typer.echo(f"{study}: {check.name}: {check.text}", err=True)
+    broken = [c for found in checks.values() for c in found if c.failed]
+    if broken:
+        fail("\n".join(dict.fromkeys(f"{module}: {c.name}: {c.text}" for c in broken)))
+    specs = specs_left(plan.config, [cell.path() for cell in plan.to_train()])
+    train_left(plan.config, specs, compute, jobs)
+    options = ["--settings", settings] if arguments else []
+    options += [part for file in config for part in ("--config", str(file))]
+    options += ["--quick"] if quick else []
+    options += ["--out", str(out)] if out else []
+    command = shlex.join(["fathom", "judge", module, *options])
+    for page in write_judgement(plan, checks, templates, command):
+        typer.echo(str(page))

@@ -1,0 +1,339 @@
+"""`module`: a connection of one's own, in PyTorch, from a file that a config names.
+
+How to write one: docs/library.md, "Your own connection". The file is executed when its parameters
+are first asked for, and only if it has the hash that the settings name.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property, partial
+from pathlib import Path, PurePath
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from fathom.models.connections.connection import Connection, ConnectionContext, MixingTrace
+from fathom.models.init import Parameter
+from fathom.settings import ConfigError, Settings, Text, did_you_mean
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from fathom.models.ops import Layers, Ops
+
+VERBS = ("open", "read", "write", "close")
+
+CONTEXT = ("layers", "width", "per_block", "pooled_axes")
+"""Facts about the network: arguments of a class or function that names them."""
+
+
+class TorchModule(Settings):
+    """A PyTorch module or function in a file of one's own; other settings are its arguments."""
+
+    kind: Literal["module"] = "module"
+    module: Text = Field(description="FILE.py:NAME")
+    digest: Text = Field("", description="hash of the file, computed if it is empty")
+    settings: dict[str, Any] = {}  # noqa: RUF012, pydantic copies it
+
+    backends: ClassVar[tuple[str, ...]] = ("torch",)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_settings(cls, data: object) -> object:
+        """Other keys are arguments. Raises ValueError if the file cannot be read."""
+        if not isinstance(data, Mapping) or not isinstance(data.get("module"), str):
+            return data
+        known = {key: value for key, value in data.items() if key in cls.model_fields}
+        rest = {key: value for key, value in data.items() if key not in cls.model_fields}
+        known["settings"] = {**known.get("settings", {}), **rest}
+        if not known.get("digest"):
+            known["digest"] = _digest(_read(known["module"]))
+        return known
+
+    def at(self, context: ConnectionContext) -> ModuleConnection:
+        """The connection in a network. Executes nothing yet."""
+        return ModuleConnection(self, context)
+
+    def build(self, context: ConnectionContext, seed: int) -> nn.Module:
+        """The module, with PyTorch's random numbers of a seed. Raises ConfigError.
+
+        Executes the file.
+        """
+        import torch
+
+        made = _load(self.module, self.digest)
+        # Gradients may need its buffers later, wherever it is made.
+        with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
+            torch.manual_seed(seed)
+            if not inspect.isclass(made):
+                return _as_module(partial(made, **self._arguments(made, context, passed=2)))
+            if not issubclass(made, torch.nn.Module):
+                raise ConfigError(f"{self.module} is no torch.nn.Module; make it a subclass")
+            module = made(**self._arguments(made, context))
+        if has_verbs(module) or type(module).forward is not torch.nn.Module.forward:
+            return module
+        raise ConfigError(f"{self.module} has no forward(x0, functions), nor {', '.join(VERBS)}")
+
+    def _arguments(
+        self, made: Callable[..., Any], context: ConnectionContext, passed: int = 0
+    ) -> dict[str, Any]:
+        """Its arguments by name, after the `passed` ones. Raises ConfigError."""
+        signature = inspect.signature(made)
+        names = [*signature.parameters][passed:]
+        facts = {name: getattr(context, name) for name in CONTEXT if name in names}
+        arguments = {**facts, **self.settings}
+        try:
+            signature.bind(*[None] * passed, **arguments)
+        except TypeError as error:
+            takes = ", ".join(names) or "none"
+            raise ConfigError(f"{self.module}: {error} (its arguments: {takes})") from None
+        return arguments
+
+
+def _read(module: str) -> bytes:
+    """The file of FILE.py:NAME. Raises ConfigError."""
+    file, _, name = module.rpartition(":")
+    if PurePath(file).suffix != ".py" or not name.isidentifier():
+        raise ConfigError(f"module must be like my_connection.py:TwoStreams, but is {module!r:.80}")
+    # A run records the path, and holds no absolute one.
+    if PurePath(file).is_absolute() or ".." in PurePath(file).parts:
+        raise ConfigError(
+            f"module: {file} is outside of this folder; copy it into this folder, or link to it"
+        )
+    try:
+        return Path(file).read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"module: {file} cannot be read ({error.strerror}); give its path from the config"
+        ) from error
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+@cache
+def _load(module: str, digest: str) -> Any:  # noqa: ANN401, a class or a function
+    """A class or function of a file, which is executed. Raises ConfigError."""
+    file, _, name = module.rpartition(":")
+    content = _read(module)
+    if _digest(content) != digest:
+        raise ConfigError(f"{file} is not the file of this training (hash {digest}); start again")
+    loaded = ModuleType(f"{Path(file).stem}_{digest}")
+    loaded.__file__ = file
+    sys.modules[loaded.__name__] = loaded  # where dataclasses look up their own module
+    try:
+        exec(compile(content, file, "exec"), vars(loaded))  # noqa: S102, the config names it
+    except SyntaxError as error:
+        raise ConfigError(f"{file}: line {error.lineno}: {error.msg}") from error
+    if not callable(found := vars(loaded).get(name)):
+        own = [n for n, value in vars(loaded).items() if callable(value)]
+        raise ConfigError(f"{file} has no class or function {name}{did_you_mean(name, own)}")
+    return found
+
+
+def _as_module(function: Callable[..., Tensor]) -> nn.Module:
+    """A function (x0, functions) → x as a module without parameters."""
+    from torch import nn
+
+    class Function(nn.Module):
+        def forward(self, x0: Tensor, functions: Layers) -> Tensor:
+            return function(x0, functions)
+
+    return Function()
+
+
+def has_verbs(module: nn.Module) -> bool:
+    """Whether a module has the four verbs, by which it is then called."""
+    return all(callable(getattr(module, verb, None)) for verb in VERBS)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The initial values that a module gave one of its parameters."""
+
+    connection: ModuleConnection
+    name: str
+
+    def sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+        """Values at the seed of the training: all of a module's parameters are drawn together."""
+        seed, _ = rng.bit_generator.seed_seq.entropy  # as `init.draw` makes it
+        return self.connection.initial(seed)[self.name]
+
+
+class ModulePass(NamedTuple):
+    """A pass up to a verb."""
+
+    module: nn.Module
+    """With the parameters of this pass."""
+    state: Any
+    """The module's own. Of `forward`: the input, then the outputs of the functions so far."""
+    read: Tensor | None = None
+    """The input of the function that has not written yet."""
+
+
+class Reached(Exception):  # noqa: N818, no error
+    """Ends a `forward` at a function, with its input."""
+
+    def __init__(self, x: Tensor) -> None:
+        super().__init__()
+        self.x = x
+
+
+@dataclass(frozen=True)
+class ModuleConnection(Connection):
+    """A PyTorch module around functions that never add their input: it is subtracted if they do."""
+
+    settings: TorchModule
+    context: ConnectionContext
+
+    @cached_property
+    def template(self) -> nn.Module:
+        """The module of seed 0, whose buffers and frozen parameters serve every seed."""
+        return self.settings.build(self.context, 0)
+
+    @cached_property
+    def _kept(self) -> dict[Any, Any]:
+        """Initial values of the last seed; the template by device and type."""
+        return {}
+
+    def initial(self, seed: int) -> dict[str, np.ndarray]:
+        """Initial values of every parameter, by its name in the module."""
+        if self._kept.get("seed") != seed:
+            module = self.settings.build(self.context, seed)
+            values = {n: p.detach().double().numpy() for n, p in module.named_parameters()}
+            self._kept.update(seed=seed, values=values)
+        return self._kept["values"]
+
+    @property
+    def exempt(self) -> tuple[str, ...]:
+        """Parameters that its `no_decay` names. Raises ConfigError for a name of none."""
+        names = tuple(getattr(self.template, "no_decay", ()))
+        known = dict(self.template.named_parameters())
+        for name in names:
+            if name not in known:
+                hint = did_you_mean(name, known)
+                raise ConfigError(f"{self.settings.module}: no_decay: no parameter {name}{hint}")
+        return names
+
+    def parameters(self) -> dict[str, Parameter]:
+        exempt = self.exempt
+        return {
+            f"connection.{name}": Parameter(
+                tuple(p.shape), Drawn(self, name), is_matrix=p.ndim > 1 and name not in exempt
+            )
+            for name, p in self.template.named_parameters()
+            if p.requires_grad
+        }
+
+    def _bound(self, params: dict[str, Tensor], x: Tensor) -> nn.Module:
+        """The module with these parameters. Raises ConfigError for arrays of other frameworks."""
+        import torch
+
+        if not isinstance(x, torch.Tensor):
+            raise ConfigError(f"{self.settings.module} is a PyTorch module; take backend torch")
+        place = x.device, x.dtype
+        if place not in self._kept:
+            with torch.inference_mode(False):
+                self._kept[place] = copy.deepcopy(self.template).to(*place)
+        module = self._kept[place]
+        values = {
+            id(p): params.get(f"connection.{name}", p) for name, p in module.named_parameters()
+        }
+        return _with_parameters(module, values)
+
+    def open(
+        self, ops: Ops, params: dict[str, Tensor], x: Tensor, noise: Tensor | None = None
+    ) -> ModulePass:
+        module = self._bound(params, x)
+        return ModulePass(module, module.open(x) if has_verbs(module) else (x,))
+
+    def read(self, ops: Ops, state: ModulePass, k: int) -> tuple[Tensor, ModulePass]:
+        if has_verbs(state.module):
+            x, inner = state.module.read(state.state, k)
+            return x, state._replace(state=inner, read=x)
+        x = self._read_of_forward(state, k)
+        return x, state._replace(read=x)
+
+    def _read_of_forward(self, state: ModulePass, k: int) -> Tensor:
+        """The input of function k: `forward` is run again up to it, over the outputs so far."""
+
+        def reach(x: Tensor) -> Tensor:
+            raise Reached(x)
+
+        x0, *outputs = state.state
+        functions = [*map(_constant, outputs), *[reach] * (self.context.layers - k)]
+        try:
+            state.module(x0, functions)
+        except Reached as reached:
+            return reached.x
+        raise ConfigError(f"{self.settings.module}: forward does not call function {k}")
+
+    def write(self, ops: Ops, state: ModulePass, k: int, y: Tensor) -> ModulePass:
+        y = y - state.read if self.context.has_residual else y
+        inner = (
+            state.module.write(state.state, k, y) if has_verbs(state.module) else (*state.state, y)
+        )
+        return state._replace(state=inner, read=None)
+
+    def close(self, ops: Ops, state: ModulePass) -> Tensor:
+        if has_verbs(state.module):
+            return state.module.close(state.state)
+        x0, *outputs = state.state
+        return state.module(x0, [*map(_constant, outputs)])
+
+    def through(
+        self,
+        ops: Ops,
+        params: dict[str, Tensor],
+        x: Tensor,
+        layers: Layers,
+        noise: Tensor | None,
+    ) -> tuple[Tensor, MixingTrace | None]:
+        if has_verbs(self.template):
+            return super().through(ops, params, x, layers, noise)
+        functions = [partial(_branch, f) for f in layers] if self.context.has_residual else layers
+        return self._bound(params, x)(x, functions), None
+
+    def trace(self, ops: Ops, params: dict[str, Tensor], state: ModulePass) -> MixingTrace | None:
+        """From the module's method `trace`, if it has one: `H_res` [L, S, S], `streams` [S, …]."""
+        if not has_verbs(state.module) or not hasattr(state.module, "trace"):
+            return None
+        found = state.module.trace(state.state)
+        absent = dict.fromkeys(("H_res_of_one", "weights", "base", "gates", "embedding"))
+        return MixingTrace(H_res=found["H_res"], streams=found["streams"], **absent)
+
+
+def _constant(y: Tensor) -> Callable[[Tensor], Tensor]:
+    """A function that has returned y."""
+    return lambda _: y
+
+
+def _branch(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """What a function with a residual adds to its input."""
+    return function(x) - x
+
+
+def _with_parameters(module: nn.Module, values: Mapping[int, Tensor]) -> nn.Module:
+    """A copy of a module that shares all but its parameters: `values` by the id of each of those.
+
+    By id, since two names may share one.
+    """
+    twin = copy.copy(module)
+    parts = {
+        "_parameters": {n: values.get(id(p), p) for n, p in module._parameters.items()},
+        "_modules": {
+            n: None if m is None else _with_parameters(m, values)
+            for n, m in module._modules.items()
+        },
+    }
+    vars(twin).update(parts)
+    return twin

@@ -1,0 +1,348 @@
+"""`fathom judge`: a connection of one's own beside the kept result, on one page.
+
+The config is that of the kept result with one variant more. Rows of all other networks are read
+from the kept table of cells; without it (`--quick`) the plain network is trained too.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fathom import tasks
+from fathom.analysis.effective_depth import effective_depth_table
+from fathom.analysis.run_tables import cells_table
+from fathom.analysis.statistics import CONFIDENCE, mean_with_ci
+from fathom.analysis.tables import counted, read_table, save_tables, scores_of
+from fathom.analysis.worth import worth_table
+from fathom.config import Cell, Compute, Config, ConfigError, load_config
+from fathom.report.formatting import number, with_interval
+from fathom.report.records import Record, records
+from fathom.report.render import check_numbers, environment_of, fill
+from fathom.runs.bundle import make_rows, unpack
+from fathom.runs.contract import Check, examine, gradients_by_layer, plain_problem
+from fathom.runs.folder import MANIFEST, read_manifest, read_rows, read_spec, run_folder
+from fathom.runs.replay import repeat
+from fathom.runs.run import Run
+from fathom.runs.training import connect, time_step
+from fathom.runs.validate import validate_run
+from fathom.system.errors import UserError
+from fathom.system.files import write_text
+from fathom.tasks import Problem
+
+DEPTHS = {"released": 12, "state": 8}
+"""The studies that judge, and the depth of each; a smaller config has its deepest below that."""
+
+LADDER = [0.5, 2]
+"""Factors of the plain network's steps, in a study that has no ladder to read."""
+
+BACKEND = "torch"
+
+TURNS = 4
+"""How often a step is timed, in turns with the plain network's: a few seconds in all."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A connection, and what it is judged by."""
+
+    config: Config
+    module: str
+    label: str
+    kept: Path | None
+    """Folder of the kept result; None: the plain network is trained here."""
+    seeds: int
+
+    @property
+    def name(self) -> str:
+        """Of the class or function."""
+        return self.module.rpartition(":")[2]
+
+    @property
+    def more_seeds(self) -> int | None:
+        """A larger number of seeds to judge by; None if the kept result has no more."""
+        there = max(len(study.seeds) for study in self.config.studies.values())
+        more = self.seeds + 2 if self.kept is None else min(self.seeds + 2, there)
+        return more if more > self.seeds else None
+
+    def depth(self, study: str) -> int:
+        """The depth at which the study judges."""
+        depths = self.config.studies[study].depths
+        return max((d for d in depths if d <= DEPTHS[study]), default=min(depths))
+
+    def cells(self, study: str, variant: str = "", depth: int | None = None) -> list[Cell]:
+        """Cells of a variant, by default the connection itself, at the judged seeds."""
+        seeds = self.config.studies[study].seeds[: self.seeds]
+        where = self.depth(study) if depth is None else depth
+        return [Cell(study, where, variant or self.label, BACKEND, seed) for seed in seeds]
+
+    def to_train(self) -> list[Cell]:
+        """The cells of the connection; without a kept result those of the plain network too."""
+        found = [cell for study in self.config.studies for cell in self.cells(study)]
+        if self.kept is None:
+            for name, study in self.config.studies.items():
+                plain = self.config.plain(name)
+                for rung in study.rungs(plain).values():
+                    found += self.cells(name, rung)
+                for depth in study.values("depths"):
+                    found += self.cells(name, plain, depth)
+        return list(dict.fromkeys(found))
+
+
+def make_plan(
+    files: Sequence[Path],
+    module: str,
+    arguments: Mapping[str, Any],
+    out: Path,
+    *,
+    seeds: int,
+    quick: bool,
+) -> Plan:
+    """The plan for FILE.py:NAME. Raises ConfigError, also without a kept result unless `quick`."""
+    base = load_config(files)
+    judging = [name for name in DEPTHS if name in base.studies]
+    if not judging or any(base.plain(name) is None for name in judging):
+        wanted = " nor ".join(DEPTHS)
+        raise ConfigError(f"{files[-1]}: has neither {wanted} with a plain network to judge by")
+    kept = None if quick else Path(base.results)
+    if kept and not (kept / "tables" / "cells.csv").is_file():
+        raise ConfigError(
+            f"{kept}/tables/cells.csv: missing; it is in the repository (git checkout {kept}), or "
+            "add --quick to train the plain network here"
+        )
+    file, _, name = module.rpartition(":")
+    label = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    if any(label in base.studies[study].labels for study in judging):
+        label = f"own_{label}"
+    connection = {"module": f"{Path(os.path.relpath(file)).as_posix()}:{name}", **arguments}
+    studies: dict[str, Any] = dict.fromkeys(base.studies)
+    for study in judging:
+        settings = base.studies[study]
+        variant = {label: {"connection": connection, "model": {"wrap": "sublayer"}}}
+        studies[study] = {"extra_variants": [*settings.extra_variants, variant]}
+        if quick:
+            studies[study]["seeds"] = sorted({*settings.seeds, *range(seeds)})
+        if quick and not settings.ladder:
+            # Evaluated at the end alone: half the steps may be fewer than evaluate_every.
+            studies[study] |= {"ladder": {base.plain(study): LADDER}, "evaluate_every": None}
+    changes = {"results": str(out), "reference": None, "labels": {label: name}, "studies": studies}
+    return Plan(load_config(files, changes), connection["module"], label, kept, seeds)
+
+
+# --- before training ------------------------------------------------------------------------------
+
+
+def check_all(plan: Plan, compute: Compute) -> dict[str, list[Check]]:
+    """Every check of the contract by study, the cost of a step, and whether plain repeats here."""
+    return {study: list(_check(plan, study, compute)) for study in plan.config.studies}
+
+
+def _check(plan: Plan, study: str, compute: Compute) -> Iterator[Check]:
+    from fathom.backends.torch_counting import count_step  # it loads PyTorch
+
+    spec = plan.config.spec(plan.cells(study)[0])
+    problem, backend = Problem(spec), connect(spec, compute)
+    yield from examine(problem, backend)
+    plain = plain_problem(problem)
+    # In turns, and the fastest of each: other work on the machine only slows.
+    turns = [[time_step(p.spec, compute) for p in (problem, plain)] for _ in range(TURNS)]
+    ours, theirs = map(min, zip(*turns, strict=True))
+    yield Check("cost", number(ours / theirs))
+    ours, theirs = (count_step(p).operations for p in (problem, plain))
+    yield Check("operations of a step", f"{number(ours / theirs)} times the plain network's")
+    by_layer = {"its": problem, "plain": plain}
+    shares = {name: gradients_by_layer(p, backend) for name, p in by_layer.items()}
+    told = (f"{name} {number(g[0])} to {number(g[-1])}" for name, g in shares.items())
+    yield Check("gradients by layer", f"first to last layer over the mean: {', '.join(told)}")
+    if plan.kept:
+        yield _repeat_plain(plan, study, plan.kept, compute)
+
+
+def _repeat_plain(plan: Plan, study: str, kept: Path, compute: Compute) -> Check:
+    """Whether today's code repeats first steps of a kept run of the plain network here."""
+    name = "plain repeats here"
+    cell = plan.cells(study, plan.config.plain(study))[0]
+    with tempfile.TemporaryDirectory(prefix="fathom-") as staging:
+        folder = _kept_run(kept, cell, Path(staging))
+        if folder is None:
+            return Check(name, f"not compared: {kept} holds no run of {cell}")
+        if read_spec(folder).hash() != plan.config.spec(cell).hash():
+            return Check(name, f"the kept run of {cell} has another spec; add --quick", failed=True)
+        manifest = read_manifest(folder)
+        run = Run(cell, folder, manifest.platform, "imported", "", manifest)
+        found = repeat(run, compute, 3)
+    if found.outcome == "agrees":
+        return Check(name, f"the kept run's first steps, {found.why}")
+    return Check(name, f"{found.why}; add --quick to train the plain network here", failed=True)
+
+
+def _kept_run(kept: Path, cell: Cell, staging: Path) -> Path | None:
+    """The folder of a kept run, unpacked if it is in a bundle; None without one."""
+    for folder in (run_folder(kept, cell), *kept.glob(f"imported/*/{cell.path()}")):
+        if (folder / MANIFEST).exists():
+            return folder
+    bundles = sorted(kept.glob(f"bundles/{cell.study}*.tar.gz"), key=lambda file: len(file.name))
+    for file in bundles:
+        if cell in unpack(file, staging / file.stem, check=False):
+            make_rows(staging / file.stem / cell.path())
+            return staging / file.stem / cell.path()
+    return None
+
+
+# --- after training -------------------------------------------------------------------------------
+
+
+def write_judgement(
+    plan: Plan, checks: Mapping[str, Sequence[Check]], templates: Path, command: str
+) -> list[Path]:
+    """Write tables and the page, as Markdown and, with markdown-it, as HTML; returns its files.
+
+    `command`: the one that was called, without its seeds.
+    """
+    out, config = Path(plan.config.results), plan.config
+    cells = _cells(plan)
+    worth, depths = worth_table(config, cells), effective_depth_table(config, cells)
+    tables = {"cells.csv": cells, "worth.csv": worth, "effective_depth.csv": depths}
+    save_tables(tables, out / "tables")
+    judged = [_judged(plan, name, checks[name], cells, worth, depths) for name in config.studies]
+    check_numbers(templates)
+    environment = environment_of(templates, config.labels)
+    page = out / "JUDGE.md"
+    text = fill(
+        environment,
+        "JUDGE.md.j2",
+        plan=plan,
+        studies=judged,
+        command=command,
+        confidence=round(100 * CONFIDENCE),
+        interval=_interval,
+        docs=Path(os.path.relpath("docs", out)).as_posix(),
+    )
+    write_text(page, text)
+    try:
+        from markdown_it import MarkdownIt
+    except ModuleNotFoundError:  # a package of the workflow; the Markdown is complete
+        return [page]
+    html = fill(
+        environment,
+        "JUDGE.html.j2",
+        title=plan.name,
+        css=(templates.parent / "page" / "page.css").read_text(encoding="utf-8"),
+        body=MarkdownIt("commonmark").enable("table").render(text),
+    )
+    write_text(page.with_suffix(".html"), html)
+    return [page, page.with_suffix(".html")]
+
+
+def _cells(plan: Plan) -> pd.DataFrame:
+    """The table of cells: what was trained here, and the kept rows, as of one platform a study."""
+    config, out = plan.config, Path(plan.config.results)
+    runs = [validate_run(run_folder(out, cell), config.spec(cell)) for cell in plan.to_train()]
+    missing = [f"{run.cell}: {run.status} {run.reason}" for run in runs if not run.counts]
+    if missing:
+        raise UserError("\n".join(missing))
+    ours = cells_table(config, runs, {run.folder: read_rows(run.folder) for run in runs})
+    if plan.kept is None:
+        return ours
+    kept = counted(read_table(plan.kept / "tables" / "cells.csv"))
+    kept = kept[kept["backend"] == BACKEND]
+    chosen = []
+    for study in config.studies:
+        of_study = kept[kept["study"] == study]
+        plain = of_study[of_study["variant"] == config.plain(study)]
+        if plain.empty:
+            raise UserError(f"{plan.kept}/tables/cells.csv: has no plain network in {study}")
+        platform = plain["platform"].mode()[0]
+        mine = ours[ours["study"] == study].assign(platform=platform)
+        chosen += [of_study[of_study["platform"] == platform], mine]
+    return pd.concat([part.astype(object) for part in chosen], ignore_index=True).infer_objects()
+
+
+def _judged(
+    plan: Plan,
+    study: str,
+    checks: Sequence[Check],
+    cells: pd.DataFrame,
+    worth: pd.DataFrame,
+    depths: pd.DataFrame,
+) -> dict[str, Any]:
+    """What the page tells of a study."""
+    depth, score = plan.depth(study), scores_of(plan.config)[study]
+
+    def here(table: pd.DataFrame) -> pd.DataFrame:
+        return table[(table["study"] == study) & (table["depth"] == depth)]
+
+    ours = here(cells)[lambda rows: rows["variant"] == plan.label]
+    worths = {r["variant"]: r for r in records(here(worth)) if r["at"] == "one rate"}
+    effective = {r["variant"]: r for r in records(here(depths))}
+    bounds = tasks.bounds_of(score.metric)
+    settings = plan.config.studies[study]
+    rungs = {r for base in settings.ladder for r in settings.rungs(base).values() if r != base}
+    rows = [
+        {
+            "variant": str(variant),
+            **mean_with_ci(runs["score"], bounds),
+            "worth": worths.get(str(variant)),
+            "effective": effective.get(str(variant)),
+        }
+        for variant, runs in here(cells).groupby("variant", sort=False)
+        if variant not in rungs
+    ]
+    told = {check.name: check.text for check in checks}
+    cost = float(told.pop("cost"))
+    own = next(row for row in rows if row["variant"] == plan.label)
+    return {
+        "name": study,
+        "depth": depth,
+        "steps": settings.of(plan.label).steps,
+        "seeds": len(ours),
+        "diverged": int((ours["outcome"] == "diverged").sum()),
+        "score": score,
+        "plain": plan.config.plain(study),
+        "own": own,
+        "cost": cost,
+        "net": own["worth"]["multiplier"] / cost if own["worth"] else math.nan,
+        "has_ladder": bool(settings.ladder),
+        "checks": told,
+        "diagnostics": list(_diagnostics(ours)),
+        "rows": sorted(rows, key=lambda row: _order(row, score.better)),
+    }
+
+
+DIAGNOSTICS = (
+    "gain_first", "gain_final", "stream_similarity_final", "grad_norm_first", "grad_norm_max",
+    "first_nonfinite_step",
+)  # fmt: skip
+
+
+def _diagnostics(ours: pd.DataFrame) -> Iterator[tuple[str, str]]:
+    """(definition, mean and range over seeds) of each metric that the runs have."""
+    metrics = tasks.run_metrics()
+    for name in DIAGNOSTICS:
+        values = pd.to_numeric(ours[name]).dropna() if name in ours else ()
+        if len(values):
+            low, mean, high = np.min(values), np.mean(values), np.max(values)
+            yield metrics[name].definition, f"{number(mean)} ({number(low)} to {number(high)})"
+
+
+def _order(row: Record, better: str) -> tuple[float, float]:
+    """The highest step multiplier first, then the best score; without either last."""
+    worth = row["worth"]["multiplier"] if row["worth"] else math.nan
+    mean = row["mean"] if better == "lower" else -row["mean"]
+    return tuple(math.inf if math.isnan(value) else value for value in (-worth, mean))
+
+
+def _interval(row: Record, mean: str = "mean") -> str:
+    """A mean with its interval; a dash without one."""
+    if row is None or math.isnan(row[mean]):
+        return "–"
+    return with_interval(row[mean], row["low"], row["high"])

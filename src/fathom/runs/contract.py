@@ -1,0 +1,236 @@
+"""The contract of a connection of one's own: checked before it is trained.
+
+docs/library.md, "Your own connection", lists the checks.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fathom.backends import Backend
+from fathom.models.connections.connection import MixingTrace
+from fathom.models.connections.module import ModuleConnection
+from fathom.models.connections.plain import Plain
+from fathom.models.network import inference_inputs
+from fathom.models.ops import Array, Layers, Ops
+from fathom.settings import ConfigError, join_values
+from fathom.tasks import Problem, Trained
+from fathom.train import take_step, trainer_for
+
+PERTURBED = 0.1
+"""Standard deviation of noise on parameters: zeros hide leaks and gradients."""
+
+TOLERANCE = 1e-5
+"""Of logits, relative to the largest: a hundred roundings of float32, 2⁻²⁴ each."""
+
+
+class Check(NamedTuple):
+    """A part of the contract and what was found."""
+
+    name: str
+    text: str
+    failed: bool = False
+
+
+def check_contract(problem: Problem, backend: Backend) -> None:
+    """Raise ConfigError, a line for each broken part; nothing for connections of fathom's own."""
+    connection = problem.network.connection
+    if not isinstance(connection, ModuleConnection):
+        return
+    broken = [check for check in examine(problem, backend) if check.failed]
+    if broken:
+        module = connection.settings.module
+        raise ConfigError("\n".join(f"{module}: {check.name}: {check.text}" for check in broken))
+
+
+def examine(problem: Problem, backend: Backend) -> Iterator[Check]:
+    """Every check of a module at its initial numbers. Raises ConfigError for wrong shapes."""
+    connection = problem.network.connection
+    yield _seeds(connection, problem.spec.seed)
+    watched, watching = copy.copy(problem), Watched(connection)
+    watched.network = copy.copy(problem.network)
+    vars(watched.network)["connection"] = watching
+    initial = problem.initial_parameters()
+    perturbed = _perturbed(initial)
+    once, again = (_logits(watched, backend, initial) for _ in range(2))
+    yield watching.check()
+    same = np.array_equal(once, again, equal_nan=True)
+    yield Check(
+        "second pass",
+        "gives the same numbers"
+        if same
+        else "gives other numbers; keep no state between passes and draw nothing at random",
+        failed=not same,
+    )
+    if not same:
+        return  # the rest compares passes
+    yield from _gradients(problem, backend, initial, perturbed)
+    plain = plain_problem(problem)
+    yield from _causality(problem, plain, backend, perturbed)
+    theirs = _logits(plain, backend, plain.initial_parameters())
+    apart = _relative(once, theirs)
+    yield Check(
+        "at the start",
+        "equals the plain network, but for rounding"
+        if apart < TOLERANCE
+        else f"logits differ from the plain network's by {apart:.2g} of the largest",
+    )
+
+
+def plain_problem(problem: Problem) -> Problem:
+    """The same problem for the plain network."""
+    return Problem(problem.spec.model_copy(update={"connection": Plain()}))
+
+
+def gradients_by_layer(problem: Problem, backend: Backend) -> np.ndarray:
+    """[L]: norms of the first step's gradients of each layer, relative to their mean."""
+    trainer = trainer_for(problem, backend, problem.initial_parameters())
+    take_step(problem, trainer, 0)
+    # After a step the average of gradients is the gradient times a constant.
+    stacks = [v for name, v in trainer.state().items() if name.startswith("m.block.")]
+    squares = sum((s.astype(np.float64) ** 2).reshape(len(s), -1).sum(axis=1) for s in stacks)
+    norms = np.sqrt(squares)
+    return norms / norms.mean()
+
+
+# --- single checks --------------------------------------------------------------------------------
+
+
+def _seeds(connection: ModuleConnection, seed: int) -> Check:
+    one, other = (
+        dict(connection.settings.build(connection.context, seed).named_parameters())
+        for _ in range(2)
+    )
+    differ = [name for name, value in one.items() if not value.equal(other[name])]
+    if differ:
+        why = f"{join_values(differ)} start differently at the same seed; draw with torch alone"
+        return Check("seed", why, failed=True)
+    return Check("seed", "decides every initial number")
+
+
+class Watched:
+    """A connection whose functions are watched in a pass: shapes, types, order."""
+
+    def __init__(self, whole: ModuleConnection) -> None:
+        self.whole = whole
+        self.calls: list[int] = []
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        """All else is the connection's."""
+        return getattr(self.whole, name)
+
+    def through(
+        self, ops: Ops, params: dict[str, Array], x: Array, layers: Layers, noise: Array | None
+    ) -> tuple[Array, MixingTrace | None]:
+        """A pass. Raises ConfigError for another shape or type than the input's."""
+        self.calls = []
+        wanted = _form(x)
+
+        def check(form: str, what: str) -> None:
+            if form != wanted:
+                raise ConfigError(
+                    f"{self.whole.settings.module}: shapes: {what} {form}, where the input has "
+                    f"{wanted}"
+                )
+
+        def called(k: int, layer: Callable[[Array], Array], x: Array) -> Array:
+            check(_form(x), f"function {k} is given")
+            self.calls.append(k)
+            return layer(x)
+
+        functions = [partial(called, k, layer) for k, layer in enumerate(layers)]
+        found = self.whole.through(ops, params, x, functions, noise)
+        check(_form(found[0]), "the output has")
+        return found
+
+    def check(self) -> Check:
+        """Whether the last pass called every function once, in order."""
+        if self.calls == list(range(self.whole.context.layers)):
+            return Check("shapes", "inputs of functions and the output are as the input")
+        order = join_values(self.calls[:12])
+        why = f"functions are called as {order} …; call each once, in order"
+        return Check("order", why, failed=True)
+
+
+def _form(x: Array) -> str:
+    return f"{list(x.shape)} {str(x.dtype).rpartition('.')[2]}"
+
+
+def _gradients(
+    problem: Problem, backend: Backend, *at: Mapping[str, np.ndarray]
+) -> Iterator[Check]:
+    """Parameters without a gradient, at the start and at perturbed numbers."""
+    prefix, names = "connection.", list(problem.network.parameters())
+    own = [name for name in names if name.startswith(prefix)]
+    zeros = []
+    for params in at:
+        trainer = trainer_for(problem, backend, dict(params))
+        take_step(problem, trainer, 0)
+        norms = dict(zip(names, trainer.collect()["grad_norms"][0], strict=True))
+        zeros.append([name.removeprefix(prefix) for name in own if norms[name] == 0])
+    at_start, perturbed = zeros
+    if unused := [name for name in at_start if name in perturbed]:
+        yield Check("gradients", f"none reaches {join_values(unused)}", failed=True)
+    elif at_start:
+        yield Check("gradients", f"reach all parameters; zero at first: {join_values(at_start)}")
+    else:
+        yield Check("gradients", "reach all parameters" if own else "it has no parameters")
+
+
+def _causality(
+    problem: Problem, plain: Problem, backend: Backend, params: dict[str, np.ndarray]
+) -> Iterator[Check]:
+    """Whether later tokens change earlier outputs, where they do not in the plain network."""
+    inputs = inference_inputs(problem.task.batch(problem.spec, 0).inputs)
+    tokens = inputs.get("tokens")
+    if tokens is None or tokens.ndim != 2:
+        return
+    half = tokens.shape[1] // 2
+    later = {**inputs, "tokens": np.hstack([tokens[:, :half], tokens[:, half:][:, ::-1]])}
+    of_plain = {name: params[name] for name in plain.network.parameters()}
+    leaks = []
+    for each, numbers in ((plain, of_plain), (problem, params)):
+        one, other = (_logits(each, backend, numbers, given) for given in (inputs, later))
+        if one.shape[:2] != tokens.shape:
+            return
+        leaks.append(_relative(other[:, :half], one[:, :half]))
+    if leaks[0] > TOLERANCE:
+        return  # the network itself reads later tokens
+    if leaks[1] > TOLERANCE:
+        why = f"a later token changes outputs before it, by {leaks[1]:.2g} of the largest"
+        yield Check("causality", why, failed=True)
+    else:
+        yield Check("causality", "a later token changes nothing before it")
+
+
+def _perturbed(params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The parameters with noise on those of the connection."""
+    rng = np.random.default_rng(0)
+    noise = {n: PERTURBED * rng.standard_normal(p.shape) for n, p in params.items()}
+    return {
+        name: (p + noise[name]).astype(np.float32) if name.startswith("connection.") else p
+        for name, p in params.items()
+    }
+
+
+def _logits(
+    problem: Problem,
+    backend: Backend,
+    params: dict[str, np.ndarray],
+    inputs: Mapping[str, np.ndarray] | None = None,
+) -> np.ndarray:
+    """The logits of a first batch, or of these inputs."""
+    infer = trainer_for(problem, backend, params).infer
+    given = inference_inputs(problem.task.batch(problem.spec, 0).inputs)
+    return Trained(problem, backend.ops, infer).logits(given if inputs is None else inputs)
+
+
+def _relative(one: np.ndarray, other: np.ndarray) -> float:
+    """The largest difference, relative to the largest number; NaN counts as none."""
+    largest = np.nanmax(np.abs(other), initial=0.0)
+    return float(np.nanmax(np.abs(one - other), initial=0.0) / max(largest, 1e-30))

@@ -1,0 +1,191 @@
+"""`fathom judge`: a page for a connection of one's own beside a kept result."""
+
+import csv
+import importlib.util
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fathom.analysis.run_tables import write_tables
+from fathom.cli import main
+from fathom.config import load_config
+from fathom.runs.training import run_cell
+from own_connections import LEAKING, LITE, PLAIN, write
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="torch is not installed"
+)
+
+PAGE = Path(__file__).parents[1] / "report" / "judge"
+SIZES = {"vocab": 16, "length": 8, "width": 8, "heads": 2, "hidden": 16, "wrap": "sublayer"}
+STUDY = {
+    "task": "tokens", "recipe": "torch-defaults", "variants": ["baseline", "mhc_lite"],
+    "depths": [2], "seeds": [0, 1, 2], "steps": 8, "batch_size": 4, "backends": ["torch"],
+    "optimizer": {"lr": 0.01, "weight_decay": 0.1, "decay": "matrices"}, "model": SIZES,
+    "ladder": {"baseline": [0.5, 2]}, "plain_depths": [1, 3],
+}  # fmt: skip
+CONFIG = {"results": "kept", "studies": {"released": STUDY}}
+
+DIVERGING = PLAIN.replace("scale * f(x)", "1e30 * f(x) * 1e30")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with a config and its result, as a clone has the kept one."""
+    home = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(home)
+        write("config.yaml", json.dumps(CONFIG))
+        config = load_config(["config.yaml"])
+        for cell in config.cells():
+            run_cell(config.spec(cell), Path("kept/runs") / cell.path())
+        write_tables(config, Path("kept/tables"))
+    return home
+
+
+@pytest.fixture
+def home(trained, tmp_path, monkeypatch):
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def judge(module, *options, config="config.yaml"):
+    main(["judge", module, "--config", config, "--templates", str(PAGE), *options])
+    folder = Path("results/judge") / module.rpartition(":")[2]
+    return folder / ("quick" if "--quick" in options else "")
+
+
+def rows_of(file):
+    with file.open(encoding="utf-8") as opened:
+        return list(csv.DictReader(opened))
+
+
+def refusal(capsys, module, *options, **changes):
+    with pytest.raises(SystemExit) as exit_:
+        judge(module, *options, **changes)
+    assert exit_.value.code == 1
+    return [line for line in capsys.readouterr().err.splitlines() if line.startswith("fathom: ")]
+
+
+def test_a_scheme_written_anew_has_its_verdict_and_its_worth(home):
+    """Scores differ by float32 rounding, 2⁻²⁴ a step; ln m by that over the slope of the ladder."""
+    write("lite.py", LITE)
+    folder = judge("lite.py:Lite")
+    worth = {row["variant"]: row for row in rows_of(folder / "tables" / "worth.csv")}
+    ours, theirs = worth["lite"], worth["mhc_lite"]
+    for name in ("verdict", "answer", "seeds", "against"):
+        assert ours[name] == theirs[name]
+    for name in ("multiplier", "low", "high"):
+        if theirs[name]:
+            assert float(ours[name]) == pytest.approx(float(theirs[name]), rel=1e-4)
+    depth = {row["variant"]: row for row in rows_of(folder / "tables" / "effective_depth.csv")}
+    assert depth["lite"]["answer"] == depth["mhc_lite"]["answer"]
+
+
+def test_the_page_has_contract_worth_all_rows_and_the_command_for_more_seeds(home):
+    write("lite.py", LITE)
+    folder = judge("lite.py:Lite", "--settings", "{streams: 2}")
+    page = (folder / "JUDGE.md").read_text(encoding="utf-8")
+    for wanted in (
+        "| causality | a later token changes nothing before it |",
+        "zero at first: alpha",
+        "| plain repeats here | the kept run's first steps, to the last digit |",
+        "| cost of a step |",
+        "gradients by layer",
+        "| **Lite** | 3 |",
+        "| baseline | 3 |",
+        "| mhc_lite | 3 |",
+        "effective depth",
+        "The kept result has no more seeds of the plain network.",
+    ):
+        assert wanted in page, wanted
+    assert "baseline_x050" not in page
+    assert "--seeds" not in page  # the kept result has these three alone
+    html = (folder / "JUDGE.html").read_text(encoding="utf-8")
+    assert "<td>a later token changes nothing before it</td>" in html
+    assert "<script" not in html
+
+
+def test_a_second_call_trains_nothing(home, capsys):
+    write("plain.py", PLAIN)
+    judge("plain.py:Class")
+    page = (Path("results/judge/Class") / "JUDGE.md").read_text(encoding="utf-8")
+    capsys.readouterr()
+    judge("plain.py:Class")
+    assert "every chosen cell is trained" in capsys.readouterr().err
+    again = (Path("results/judge/Class") / "JUDGE.md").read_text(encoding="utf-8")
+    # A cost is measured anew, and so is the gain over it.
+    told = [re.sub(r"a step takes .*|\| cost of.*", "", text) for text in (page, again)]
+    assert told[0] == told[1]
+
+
+def test_without_a_kept_result_the_plain_network_is_trained_too(home):
+    shutil.rmtree("kept")
+    write("plain.py", PLAIN)
+    study = {key: value for key, value in STUDY.items() if key != "ladder"}
+    write("small.yaml", json.dumps({"studies": {"released": {**study, "evaluate_every": 8}}}))
+    folder = judge("plain.py:Class", "--quick", config="small.yaml")
+    rows = {row["variant"]: row for row in rows_of(folder / "tables" / "worth.csv")}
+    # It is the plain network: the same score, so one times its steps.
+    assert float(rows["class"]["multiplier"]) == pytest.approx(1, abs=1e-3)
+    page = (folder / "JUDGE.md").read_text(encoding="utf-8")
+    assert "trained here at a small scale" in page
+    assert "fathom judge plain.py:Class --config small.yaml --quick --seeds 5" in page
+    assert "| at the start | equals the plain network, but for rounding |" in page
+
+
+def test_one_that_diverges_gets_its_page(home):
+    write("wild.py", DIVERGING)
+    folder = judge("wild.py:function")
+    page = (folder / "JUDGE.md").read_text(encoding="utf-8")
+    assert "every run diverged, so it has no score" in page
+    assert "| **function** | 0 | – | – | – | – |" in page
+
+
+def test_a_leaking_one_is_refused_by_name_and_not_trained(home, capsys):
+    write("leak.py", LEAKING)
+    (line,) = refusal(capsys, "leak.py:Leaking")
+    assert line.startswith("fathom: leak.py:Leaking: causality: a later token changes outputs")
+    assert not Path("results").exists()
+
+
+def test_without_ladder_runs_the_page_says_so(home):
+    rows = Path("kept/tables/cells.csv").read_text(encoding="utf-8").splitlines(keepends=True)
+    write("kept/tables/cells.csv", "".join(row for row in rows if "baseline_x" not in row))
+    write("plain.py", PLAIN)
+    page = (judge("plain.py:Class") / "JUDGE.md").read_text(encoding="utf-8")
+    assert "has no run of the ladder of baseline at these seeds yet" in page
+    assert "| **Class** | 3 |" in page
+
+
+def test_what_is_missing_is_one_line_with_its_fix(home, capsys):
+    write("plain.py", PLAIN)
+    kept = "kept/runs/released/2L/baseline/torch/seed0/metrics.jsonl"
+    first, *rest = Path(kept).read_text(encoding="utf-8").splitlines(keepends=True)
+    row = json.loads(first)
+    write(kept, json.dumps({**row, "loss": row["loss"] * 1.01}) + "\n" + "".join(rest))
+    (line,) = refusal(capsys, "plain.py:Class")
+    assert "plain repeats here: loss of step 0 was" in line
+    assert line.endswith("add --quick to train the plain network here")
+
+    shutil.rmtree("kept")
+    (line,) = refusal(capsys, "plain.py:Class")
+    assert "git checkout kept" in line
+    assert "--quick" in line
+
+    text = {key: value for key, value in SIZES.items() if key != "vocab"}
+    study = {**STUDY, "task": "text", "model": text}
+    data = {"studies": {"released": study}, "compute": {"data": "no-data"}}
+    write("text.yaml", json.dumps(data))
+    (line,) = refusal(capsys, "plain.py:Class", "--quick", config="text.yaml")
+    assert "fathom fetch" in line
+
+    write("other.yaml", json.dumps({"studies": {"other": STUDY}}))
+    (line,) = refusal(capsys, "plain.py:Class", config="other.yaml")
+    assert "has neither released nor state" in line
+    (line,) = refusal(capsys, "plain.py:Class", "--settings", "[1]")
+    assert "--settings" in line

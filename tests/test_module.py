@@ -1,0 +1,323 @@
+"""Connections of one's own: PyTorch modules in files that a config names."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fathom.cli import main
+from fathom.config import Compute, ConfigError, check_config, load_config, parse_spec
+from fathom.models.connections import module
+from fathom.models.connections.schemes import SCHEMES, resolve
+from fathom.runs.contract import examine
+from fathom.runs.folder import read_rows
+from fathom.runs.training import connect, run_cell
+from fathom.runs.validate import validate_run
+from fathom.tasks import Problem
+from own_connections import LEAKING, LITE, PLAIN, SHIFTED, write
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="torch is not installed"
+)
+
+STUDY = {
+    "task": "tokens", "recipe": "torch-defaults", "depths": [2], "seeds": [0], "steps": 4,
+    "batch_size": 4, "backends": ["torch"],
+    "optimizer": {"lr": 0.01, "weight_decay": 0.1, "decay": "matrices"},
+    "model": {"vocab": 16, "length": 8, "width": 8, "heads": 2, "hidden": 16, "wrap": "sublayer"},
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def config_of(*variants, **changes):
+    study = {**STUDY, "variants": ["baseline", *variants], **changes}
+    return check_config({"results": "results", "studies": {"own": study}})
+
+
+def spec_of(connection, seed=0, **changes):
+    config = config_of({"mine": connection}, seeds=[seed], **changes)
+    return next(config.spec(c) for c in config.cells() if c.variant == "mine")
+
+
+def train(spec, name="run"):
+    run_cell(spec, Path(name))
+    return read_rows(Path(name))
+
+
+def losses(spec, name="run"):
+    return np.array([row["loss"] for row in train(spec, name)])
+
+
+# --- a scheme that stands, written anew -----------------------------------------------------------
+
+
+def test_mhc_lite_by_hand_has_its_losses():
+    """Both round in float32; at a rate of 0.01 the four steps keep differences near 2⁻²⁴."""
+    write("lite.py", LITE)
+    ours = train(spec_of({"module": "lite.py:Lite"}), "ours")
+    theirs = train(spec_of({"connection": "mhc_lite"}), "theirs")
+    for name in ("loss", "stream_similarity", "stream_difference", "grad_norm"):
+        one, other = ([row[name] for row in rows] for rows in (ours, theirs))
+        # A norm squares and adds a thousand rounded numbers, a difference cancels.
+        np.testing.assert_allclose(one, other, rtol=2e-6 if name == "loss" else 1e-4)
+        assert len(set(other)) > 1
+    for name in ("gain_proxy_log10_max_entry", "amax_forward_log10"):
+        one, other = ([row[name] for row in rows] for rows in (ours, theirs))
+        # Before the first update both only round. AdamW then moves a number whose gradient is
+        # rounding by up to the rate, 0.01; times α, 0.01, that is 1e-4 of a logit.
+        np.testing.assert_allclose(one[0], other[0], atol=1e-6)
+        np.testing.assert_allclose(one, other, atol=1e-4)
+
+
+@pytest.mark.parametrize("wrap", ["block", "sublayer"])
+@pytest.mark.parametrize("name", ["function", "Class"])
+def test_plain_by_hand_is_plain(name, wrap):
+    """Also around blocks that add their input: it is subtracted, and added again."""
+    write("plain.py", PLAIN)
+    model = {**STUDY["model"], "wrap": wrap}
+    ours = losses(spec_of({"module": f"plain.py:{name}"}, model=model), "ours")
+    theirs = losses(spec_of("baseline", model=model), "theirs")
+    np.testing.assert_allclose(ours, theirs, rtol=2e-6)
+
+
+def test_a_function_without_a_block_is_plain_without_it():
+    """Its input is found by calling it again up to the function."""
+    write("plain.py", PLAIN)
+    rows = [
+        train(spec_of(c, leave_out_blocks=True), n)[-1]
+        for c, n in (({"module": "plain.py:function"}, "ours"), ("baseline", "theirs"))
+    ]
+    for name, value in rows[1].items():
+        if "block" in name:
+            assert rows[0][name] == pytest.approx(value, rel=1e-5), name
+    assert any("block" in name for name in rows[1])
+
+
+def test_the_example_of_the_documents_trains_and_keeps_its_contract():
+    text = (Path(__file__).parents[1] / "docs/library.md").read_text(encoding="utf-8")
+    section = text.partition("## Your own connection")[2]
+    code = section.partition("```python\n")[2].partition("```")[0]
+    assert len(code.splitlines()) <= 20
+    checks = checks_of(code, "TwoStreams", start=0.5)
+    assert not any(check.failed for check in checks.values())
+    spec = spec_of({"module": "own.py:TwoStreams", "start": 0.5})
+    assert "connection.gain" in Problem(spec).network.parameters()
+    assert np.isfinite(losses(spec)).all()
+
+
+# --- in a config ----------------------------------------------------------------------------------
+
+
+def test_the_path_is_relative_to_the_config_that_names_it():
+    Path("mine").mkdir()
+    write("mine/plain.py", PLAIN)
+    study = {**STUDY, "variants": ["baseline", {"one": {"module": "plain.py:Class"}}]}
+    write("mine/config.yaml", json.dumps({"studies": {"own": study}}))
+    config = load_config(["mine/config.yaml"])
+    assert config.connection("own", "one").module == "mine/plain.py:Class"
+    # As the workflow writes it, and reads it again from elsewhere.
+    Path("results").mkdir()
+    write("results/config.json", json.dumps(config.resolved()))
+    again = load_config(["results/config.json"])
+    assert again.connection("own", "one") == config.connection("own", "one")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"module": "plain.py:function", "scale": 2},
+        {"connection": {"module": "plain.py:function", "scale": 2}},
+        {"connection": {"module": "plain.py:function"}, "scale": 2},
+    ],
+)
+def test_settings_are_arguments(value):
+    write("plain.py", PLAIN)
+    assert spec_of(value).connection.settings == {"scale": 2}
+    assert losses(spec_of(value), "two")[0] != losses(spec_of("baseline"), "one")[0]
+
+
+def test_a_spec_is_read_without_its_file():
+    write("plain.py", PLAIN)
+    spec = spec_of({"module": "plain.py:Class"})
+    Path("plain.py").unlink()
+    assert parse_spec(json.loads(spec.json()), "spec") == spec
+
+
+def test_a_job_of_the_workflow_trains_it_from_the_spec_alone():
+    write("plain.py", PLAIN)
+    spec = spec_of({"module": "plain.py:function", "scale": 2})
+    main(["job", spec.json(), "--out", "job"])
+    assert read_rows(Path("job"))[-1]["loss"] == losses(spec)[-1]
+
+
+def test_weights_of_a_connection_whose_file_is_not_here_cannot_be_checked():
+    write("plain.py", PLAIN)
+    spec = spec_of({"module": "plain.py:Class"}, weights=True)
+    run_cell(spec, Path("run"))
+    Path("run/verdict.json").unlink()
+    assert validate_run(Path("run"), spec).status == "measured"
+    Path("plain.py").unlink()
+    module._load.cache_clear()  # as in another process
+    found = validate_run(Path("run"), spec)
+    assert found.status == "corrupt"
+    assert "plain.py cannot be read" in found.reason
+
+
+def test_a_changed_file_makes_its_runs_stale_and_no_others():
+    write("plain.py", PLAIN)
+    for variant in ({"module": "plain.py:Class"}, "baseline"):
+        run_cell(spec_of(variant), Path(str(variant)[:9]))
+    assert validate_run(Path("{'module'"), spec_of({"module": "plain.py:Class"})).counts
+    write("plain.py", PLAIN + "\n")
+    found = validate_run(Path("{'module'"), spec_of({"module": "plain.py:Class"}))
+    assert found.status == "stale"
+    assert "connection.digest" in found.reason
+    assert validate_run(Path("baseline"), spec_of("baseline")).counts
+
+
+def test_a_file_that_changes_under_a_training_is_refused():
+    write("plain.py", PLAIN)
+    spec = spec_of({"module": "plain.py:Class"})
+    spec = spec.model_copy(
+        update={"connection": spec.connection.model_copy(update={"digest": "0" * 16})}
+    )
+    with pytest.raises(ConfigError, match=r"plain\.py is not the file of this training"):
+        run_cell(spec, Path("run"))
+
+
+def test_initial_numbers_follow_the_seed():
+    write(
+        "drawn.py",
+        PLAIN.replace("class Class(nn.Module):", "import torch\n\n\nclass Class(nn.Module):\n"
+        "    def __init__(self, width):\n        super().__init__()\n"
+        "        self.a, self.b = (nn.Parameter(torch.randn(width)) for _ in 'ab')\n"),
+    )  # fmt: skip
+    at = {
+        seed: Problem(spec_of({"module": "drawn.py:Class"}, seed)).initial_parameters()
+        for seed in (0, 1)
+    }
+    again = Problem(spec_of({"module": "drawn.py:Class"}, 1)).initial_parameters()
+    of_torch = importlib.import_module("torch")
+    of_torch.manual_seed(1)
+    for name in "ab":
+        expected = of_torch.randn(8).numpy()
+        np.testing.assert_array_equal(at[1][f"connection.{name}"], expected)
+        np.testing.assert_array_equal(again[f"connection.{name}"], expected)
+        assert (at[0][f"connection.{name}"] != expected).all()
+
+
+def test_what_is_exempt_does_not_decay():
+    from fathom.optimizers import optimizer_config
+
+    write("lite.py", LITE)
+    spec = spec_of({"module": "lite.py:Lite"})
+    groups = optimizer_config(spec, Problem(spec).network.parameters()).groups
+    decay = {name: group.decay for group in groups for name in group.names}
+    own = {name for name in decay if name.startswith("connection.") and decay[name]}
+    assert own == {"connection.phi_pre", "connection.phi_post", "connection.phi_res"}
+
+
+BAD = {
+    "missing": ({"module": "no.py:Class"}, {}, r"no\.py cannot be read"),
+    "no name": ({"module": "plain.py:Clas"}, {}, "no class or function Clas; did you mean 'Class'"),
+    "form": ({"module": "plain.py"}, {}, r"must be like my_connection\.py:TwoStreams"),
+    "outside": ({"module": "../plain.py:Class"}, {}, "outside of this folder"),
+    "absolute": ({"module": "/plain.py:Class"}, {}, "outside of this folder"),
+    "argument": ({"module": "plain.py:function", "scal": 2}, {}, "unexpected keyword.*scal"),
+    "syntax": ({"module": "broken.py:Class"}, {}, r"broken\.py: line 1: "),
+    "no module": ({"module": "plain.py:Other"}, {}, r"is no torch\.nn\.Module"),
+    "no verbs": ({"module": "plain.py:Empty"}, {}, r"has no forward\(x0, functions\), nor open"),
+    "mlx": (
+        {"module": "plain.py:Class"}, {"backends": ["torch", "mlx"]},
+        "is a PyTorch module and cannot train on mlx",
+    ),
+    "decay": (
+        {"module": "lite.py:Lite"},
+        {"optimizer": {"lr": 0.01, "weight_decay": 0.1}}, r"add optimizer: \{decay: matrices\}",
+    ),
+    "exempt": ({"module": "exempt.py:Lite"}, {}, "no parameter b_per; did you mean 'b_pre'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_mistake_is_one_line_with_the_variant(case):
+    write("plain.py", PLAIN + "\n\nclass Other: ...\n\n\nclass Empty(nn.Module): ...\n")
+    write("lite.py", LITE)
+    write("exempt.py", LITE.replace('"b_pre",', '"b_per",'))
+    write("broken.py", "class Class(:")
+    value, changes, message = BAD[case]
+    with pytest.raises(ConfigError, match=message) as found:
+        config_of({"mine": value}, **changes)
+    assert len(str(found.value).splitlines()) == 1
+    assert "studies.own.variants.mine" in str(found.value)
+
+
+def test_settings_over_a_named_connection_still_resolve():
+    assert resolve({"connection": "mhc_lite"}, SCHEMES, 4, "test").kind == "streams"
+
+
+# --- the contract ---------------------------------------------------------------------------------
+
+BROKEN = {
+    "causality": (LEAKING, "Leaking", "a later token changes outputs before it"),
+    "seed": (
+        LEAKING.replace("torch.zeros(width)", "torch.tensor(list(map(hash, map(str, [object()] * "
+                        "width)))).float()").replace("x.mean(dim=1, keepdim=True)", "x"),
+        "Leaking", "weight start differently at the same seed",
+    ),
+    "second pass": (
+        LEAKING.replace("x.mean(dim=1, keepdim=True)", "torch.rand_like(x)")
+        .replace("zeros", "ones"), "Leaking", "gives other numbers",
+    ),
+    "gradients": (
+        LEAKING.replace("self.weight * x.mean(dim=1, keepdim=True)", "0 * self.weight"),
+        "Leaking", "none reaches weight",
+    ),
+    "shapes": (
+        LEAKING.replace("f(x)", "f(x.double())"), "Leaking",
+        r"function 0 is given \[4, 8, 8\] float64, where the input has \[4, 8, 8\] float32",
+    ),
+    "order": (
+        PLAIN.replace("in functions", "in functions[::-1]"), "Class",
+        "functions are called as 3, 2, 1, 0",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_contract_is_one_line_and_trains_nothing(name):
+    text, made, message = BROKEN[name]
+    write("broken.py", text)
+    spec = spec_of({"module": f"broken.py:{made}"})
+    with pytest.raises(ConfigError, match=rf"^broken\.py:{made}: {name}: .*{message}") as found:
+        run_cell(spec, Path("run"))
+    assert len(str(found.value).splitlines()) == 1
+    assert not Path("run/manifest.json").exists()
+
+
+def checks_of(text, made, **settings):
+    write("own.py", text)
+    spec = spec_of({"module": f"own.py:{made}", **settings})
+    problem = Problem(spec)
+    return {c.name: c for c in examine(problem, connect(spec, Compute()))}
+
+
+def test_reading_the_token_before_is_causal():
+    checks = checks_of(SHIFTED, "Shifted")
+    assert not any(check.failed for check in checks.values())
+    assert {"seed", "shapes", "second pass", "gradients", "causality", "at the start"} == {*checks}
+    assert checks["at the start"].text.startswith("equals the plain network")
+
+
+def test_parameters_without_a_gradient_at_first_are_named():
+    """α multiplies φ x, and φ starts at zero."""
+    checks = checks_of(LITE, "Lite")
+    assert "zero at first: alpha" in checks["gradients"].text
+    assert not checks["gradients"].failed
+    assert "logits differ" in checks["at the start"].text
