@@ -23,7 +23,7 @@ from fathom.analysis.effective_depth import effective_depth_table
 from fathom.analysis.run_tables import cells_table
 from fathom.analysis.statistics import CONFIDENCE, mean_with_ci
 from fathom.analysis.tables import counted, read_table, save_tables, scores_of
-from fathom.analysis.worth import worth_table
+from fathom.analysis.worth import ONE_RATE, worth_table
 from fathom.config import Cell, Compute, Config, ConfigError, load_config
 from fathom.report.formatting import number, with_interval
 from fathom.report.records import Record, records
@@ -210,7 +210,8 @@ def write_judgement(
     """
     out, config = Path(plan.config.results), plan.config
     cells = _cells(plan)
-    worth, depths = worth_table(config, cells), effective_depth_table(config, cells)
+    depths = effective_depth_table(config, cells)
+    worth = worth_table(config, cells, depths)
     tables = {"cells.csv": cells, "worth.csv": worth, "effective_depth.csv": depths}
     save_tables(tables, out / "tables")
     judged = [_judged(plan, name, checks[name], cells, worth, depths) for name in config.studies]
@@ -282,11 +283,14 @@ def _judged(
         return table[(table["study"] == study) & (table["depth"] == depth)]
 
     ours = here(cells)[lambda rows: rows["variant"] == plan.label]
-    worths = {r["variant"]: r for r in records(here(worth)) if r["at"] == "one rate"}
+    worths = {
+        r["variant"]: r
+        for r in records(here(worth))
+        if r["rate"] == ONE_RATE and r["answer"]  # else no ladder was trained
+    }
     effective = {r["variant"]: r for r in records(here(depths))}
     bounds = tasks.bounds_of(score.metric)
     settings = plan.config.studies[study]
-    rungs = {r for base in settings.ladder for r in settings.rungs(base).values() if r != base}
     rows = [
         {
             "variant": str(variant),
@@ -295,7 +299,7 @@ def _judged(
             "effective": effective.get(str(variant)),
         }
         for variant, runs in here(cells).groupby("variant", sort=False)
-        if variant not in rungs
+        if variant in settings.compared
     ]
     told = {check.name: check.text for check in checks}
     cost = float(told.pop("cost"))
