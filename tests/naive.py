@@ -373,6 +373,8 @@ def through_scaled(name, p, x, layers, per_block):
         elif name == "depth_scaled":
             added = i + 2  # the embedding, the layers before, and this one
             x = math.sqrt((added - 1) / added) * x + math.sqrt(1 / added) * y
+        elif name == "layer_scaled":
+            x = x + float(p["output_scale"][i, 0]) * y
         else:
             kept = p["stream_scale"][i] * (x + p["stream_bias"][i])
             x = kept + p["output_scale"][i] * (y + p["output_bias"][i])
@@ -399,7 +401,7 @@ def through(name, p, x, layers, S, has_residual, per_block=1):
         return through_gated(p, x, layers, S)
     if name == "altup":
         return through_altup(p, x, layers, S, has_residual)
-    if name in ("scaled", "depth_scaled", "residual_scaled"):
+    if name in ("scaled", "depth_scaled", "layer_scaled", "residual_scaled"):
         return through_scaled(name, p, x, layers, per_block)
     if name == "plain":
         for layer in layers:

@@ -8,7 +8,7 @@ from scipy import stats
 
 from fathom.analysis.effects import AGAINST_PLAIN, AT_BEST_RATE, effects_table
 from fathom.analysis.established import seeds_to_tell
-from fathom.config import check_config
+from fathom.config import ConfigError, check_config
 from run_helpers import config_with
 from tables_helpers import CHANCE, T975, TOLD, frame, half_width, run, seeds
 
@@ -99,6 +99,29 @@ def test_a_seed_that_diverged_on_one_side_is_left_out():
         seeds("score", [2.0, 9.0, 2.0, 2.0], variant="hc"),
     )
     assert (found["seeds"], found["effect"]) == (3, pytest.approx(-math.log10(2)))
+
+
+def test_a_contrast_that_names_seeds_leaves_the_others_out():
+    rows = frame(
+        seeds("score", [1.0, 1.5, 2.25, 90.0], variant="mhc"),
+        seeds("score", [2.0, 3.0, 4.5, 1.0], variant="hc"),
+    )
+    data = config_of([["mhc", "hc"]]).model_dump(mode="json")
+    data["studies"]["a"]["seeds"] = [0, 1, 2, 3]
+    (contrast,) = data["studies"]["a"]["contrasts"]
+    effects = {}
+    for named in ([], [0, 1, 2], [3]):
+        contrast["seeds"] = named
+        table = effects_table(check_config(data), rows)
+        (row,) = table[table["metric"] == "score"].to_dict("records")
+        effects[len(named)] = row["seeds"], row["effect"]
+    half = -math.log10(2)
+    assert effects[3] == (3, pytest.approx(half))
+    assert effects[1] == (1, pytest.approx(math.log10(90)))
+    assert effects[0] == (4, pytest.approx((3 * half + math.log10(90)) / 4))
+    contrast["seeds"] = [7]
+    with pytest.raises(ConfigError, match=r"contrasts\.0\.seeds: unknown seed '?7"):
+        check_config(data)
 
 
 def test_platforms_and_depths_are_compared_apart():

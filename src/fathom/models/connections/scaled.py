@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from fathom.models.ops import Array, Ops
 
 Layer = dict[str, "Array"]
-"""The parameters of one layer, [C] each."""
+"""The parameters of one layer, [C] or [1] each."""
 
 
 class Scale(Settings):
     """How a layer's output is added to the stream."""
 
     def parameters(self, context: ConnectionContext) -> dict[str, Parameter]:
-        """Its parameters `connection.*` of the layers, [L, C] each; none by default."""
+        """Its parameters `connection.*` of the layers, [L, C] or [L, 1]; none by default."""
         return {}
 
     def opening(self, context: ConnectionContext) -> dict[str, Parameter]:
@@ -65,6 +65,18 @@ class DepthScale(Scale):
         return y * (1 / math.sqrt(n)) + x * math.sqrt((n - 1) / n)
 
 
+class LayerScale(Scale):
+    """x + a y, with one learned number a per layer, from 1."""
+
+    kind: Literal["layer"] = "layer"
+
+    def parameters(self, context: ConnectionContext) -> dict[str, Parameter]:
+        return {"connection.output_scale": Parameter((context.layers, 1), Constant(1.0))}
+
+    def sum(self, context: ConnectionContext, k: int, layer: Layer, x: Array, y: Array) -> Array:
+        return x + y * layer["connection.output_scale"]
+
+
 class LearnedScale(Scale):
     """γ ∘ (x + β) + η ∘ (y + δ), each learned per channel; the embedded input has a γ and a β."""
 
@@ -94,7 +106,14 @@ class LearnedScale(Scale):
         return added + kept
 
 
-SCALES = Registry({"constant": ConstantScale, "depth": DepthScale, "learned": LearnedScale})
+SCALES = Registry(
+    {
+        "constant": ConstantScale,
+        "depth": DepthScale,
+        "layer": LayerScale,
+        "learned": LearnedScale,
+    }
+)
 AnyScale = one_of_registry("scale", SCALES)
 
 
