@@ -718,3 +718,17 @@ def test_networks_that_are_too_shallow_are_left_out():
     check(row, REPRODUCED)
     assert row["cases"] == 2
     assert of_scale({"depth": 8}, scale={"depth": 16})["scale"] == "depth 8/16 for 16"
+
+
+# --- seeds that were fixed beforehand -------------------------------------------------------------
+
+
+def test_seeds_that_were_added_later_count_in_no_test_that_names_its_own():
+    """Three seeds leave it open; five would contradict it."""
+    ours = sides(mhc=[1.0, 1.5, 2.2, 2.0, 2.0], hc=[1.1, 1.0, 1.0, 1.0, 1.0])
+    test = {"kind": "difference", "variant": "mhc", "than": ["hc"], "high": 0}
+    check(judge(test, ours), CONTRADICTED, seeds=5)
+    check(judge({**test, "of_seeds": [0, 1, 2]}, ours), NOT_REPRODUCED, seeds=3)
+    row = judge({**test, "of_seeds": [7, 8, 9]}, ours)
+    check(row, NOT_MEASURED)
+    assert row["gap"] == "no run"

@@ -268,6 +268,7 @@ def test_the_scorecard_has_every_claim_with_the_test_that_decides(world, shipped
     ).groups()
     assert reason == "3 of 3 runs do not learn"
     assert read(world, "tables/claims.csv").splitlines()[int(line) - 1].startswith("hc-fails-48,")
+    assert rows["demo-converges-fast"][2:] == rows["demo-grad-falls"][2:]
     assert rows["demo-converges-fast"][2:] == ["**not measured**: no run of “demo-50”", "", ""]
     scale = "vocab 64 for 256, length 8 for 128, width 16 for 256"
     assert re.search(rf"^.*\b{rows['hc-fails-48'][-1]}: {scale}", card, re.MULTILINE)

@@ -75,6 +75,7 @@ checkpoint claims:
         cells=f"{RESULTS}/tables/cells.csv",
         summary=f"{RESULTS}/tables/summary.csv",
         times=TIMES,
+        step_times=STEP_TIMES,
         steps=STEPS,
     output:
         csvs(*VERDICTS),

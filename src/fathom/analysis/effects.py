@@ -115,9 +115,7 @@ def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
                         "differs_in": ", ".join(differing_settings(config, sides)),
                         "at_edge": at_edge(rates, contrast, pair),
                     }
-                    values = (
-                        _of_seeds(by_variant[label], contrast.seeds) for label in pair
-                    )
+                    values = (_of_seeds(by_variant[label], contrast.seeds) for label in pair)
                     # A single stream has no similarity of streams and no matrices to differ in.
                     is_plain = any(config.connection(name, v).kind == "plain" for v in pair)
                     of_score_alone = contrast.question == AT_BEST_RATE or is_plain

@@ -30,6 +30,7 @@ class StepTime(NamedTuple):
     low: float
     high: float
     machine: str
+    turns: int
 
 
 StepTimes = Mapping[tuple[str, int, str, str], StepTime]
@@ -53,7 +54,7 @@ def read_step_times(config: Config) -> StepTimes:
         # Tables name no machine for runs made here: it is this one.
         for variant, machine in itertools.product(alike, (row.machine, "")):
             key = row.study, row.depth, variant, Platform(row.backend, machine).name
-            found[key] = StepTime(row.seconds, row.low, row.high, row.machine)
+            found[key] = StepTime(row.seconds, row.low, row.high, row.machine, row.turns)
     return found
 
 

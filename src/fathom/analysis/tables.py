@@ -151,7 +151,8 @@ COLUMNS = {
     "variance.csv": ["depth", "variant", "recipe_share", "platform_share", "seed_share",
                      "other_share"],
     "variance_summary.csv": ["factor", "median", "decides"],
-    STEP_TIMES: ["study", "depth", "variant", "backend", "machine", "seconds", "low", "high"],
+    STEP_TIMES: ["study", "depth", "variant", "backend", "machine", "turns", "seconds", "low",
+                 "high"],
     **dict(TIMES.values()),
 }  # fmt: skip
 """Columns that every table of a file name has."""
