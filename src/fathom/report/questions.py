@@ -372,14 +372,15 @@ def _evidence(row: Record, study: StudyPresenter, results: Results) -> Evidence:
 
 
 def of_shares(question: Shares, results: Results) -> Found | None:
-    """Whether recipe, platform or seed decides how a run ends; `none` if no single one does."""
+    """Whether recipe, platform or seed decides the training loss; `none` if no single one does."""
     if not results.shares:
         return None
     decides = [row for row in results.shares if row["decides"]]
     first = decides[0] if decides else max(results.shares, key=lambda row: row["median"])
     text = ", ".join(f"{row['factor']} {percent(row['median'])}" for row in results.shares)
     evidence = Evidence(
-        f"of the variance in the median cell: {text}",
+        f"of the variance of the log training loss in the median cell: {text}; the recipes' losses "
+        f"there: {number(first['loss_low'], 2)} and {number(first['loss_high'], 2)}",
         f"tables/variance_summary.csv#L{first['line']}",
     )
     return Found(decides[0]["factor"] if decides else "none", [evidence])
