@@ -311,8 +311,7 @@ def test_agreement_of_platforms_is_judged_by_the_spread_over_seeds(world, quick,
     config = study_config(tmp_path, depths=[12], variants=["mhc"])
     text = read(write_world(config, *quick, loss), "COMPARISON.md")
     _, after, parted = tables_in(section(text, "### PyTorch beside MLX: depth-mlx"))
-    assert after[0][-2:] == ["ms per step, PyTorch", "ms per step, MLX"]
-    assert after[2][-2:] == ["10 ± 0"] * 2  # of 0.01 s
+    assert not [name for name in after[0] if "step" in name]  # clocks of different days
     assert parted[2] == ["12", "mhc", "2", "0.048", "0.048", "0.11", "yes"]
     (_, _, row) = tables_in(text)[0][:3]
     same = "the same, within the spread over seeds"

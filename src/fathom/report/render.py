@@ -149,7 +149,6 @@ def build_context(
         "factor": factor,
         "established": established,
         "absent": ABSENT,
-        "milliseconds": 1000,
         "apart": f"{APART:g}",
         "confidence": round(100 * CONFIDENCE),
         "min_seeds": MIN_SEEDS,
