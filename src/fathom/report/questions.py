@@ -47,7 +47,7 @@ BEST_FIRST = ("better", "turns", "no difference", "untold", "worse")
 """Outcomes of contrasts, from what answers "which is best" to what does not."""
 
 MOST_ROWS = 2
-"""Maximum number of pieces of evidence per answer."""
+"""Maximum number of pieces of evidence per answer; an answer with more parts has one of each."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def answer_all(questions: list[Question], results: Results) -> list[Answer]:
         found: Found | None = KINDS[type(question)](question, results)
         if found:
             words = _words(question, found)
-            evidence = found.evidence[:MOST_ROWS]
+            evidence = found.evidence[: max(MOST_ROWS, len(found.parts))]
             answers.append(Answer(question.question, found.outcome, words, evidence, found.parts))
     return answers[:MOST_ANSWERS]
 
@@ -293,7 +293,7 @@ def of_effects(question: Contrasts, results: Results) -> Found | None:
 
 
 def of_each(question: Each, results: Results) -> Found | None:
-    """The outcome on which two studies agree, else `mixed`.
+    """The outcome on which all parts agree, else `mixed`.
 
     A study that was not run is passed over. Each has a piece of evidence, which names it.
     """
@@ -301,7 +301,7 @@ def of_each(question: Each, results: Results) -> Found | None:
     ran = {part: one for part, one in found.items() if one}
     if not ran:
         return None
-    each = MOST_ROWS // len(ran)
+    each = max(1, MOST_ROWS // len(ran))
     evidence = [
         Evidence(f"{part}: {one.text}", one.link, part)
         for part, found in ran.items()
