@@ -14,6 +14,7 @@ from collections import defaultdict
 import matplotlib.image
 import numpy as np
 import pytest
+from scipy import stats
 
 import naive
 from command_helpers import shell
@@ -192,6 +193,84 @@ def measured_numbers(config):
             f"`mhc_cycle_apart` ({differing('mhc_cycle_apart', 0)})",
             f"without the opening is at {differing('mhc_cycle', 0)}",
         ],
+        "definitions.md": [*numbers_of_definitions()],
+    }
+
+
+def numbers_of_definitions():
+    """The measured numbers of docs/definitions.md."""
+    mhc, hc = (
+        [f"{kept_mean('depth-torch', depth, variant, 'score'):.5f}" for depth in depths]
+        for variant, depths in (("mhc", (12, 24, 48)), ("hc", (12, 24)))
+    )
+    yield f"`mhc` ends at {mhc[0]}, {mhc[1]} and {mhc[2]} with 12, 24 and 48 layers"
+    yield f"`hc` at {hc[0]} and {hc[1]} with 12 and 24"
+    yield f"of 12 and 24 layers, give {gain_per_layer('torch')} per layer on PyTorch and "
+    yield f"and {gain_per_layer('mlx')} on MLX"
+    yield f"ends at {text_loss('baseline')} nats after them, and at {text_loss('baseline_longer')}"
+    yield f"after {text_steps('baseline_longer')}."
+    best = max(
+        row["test_accuracy_mean"]
+        for row in kept_rows("summary")
+        if row["study"].startswith("fashion") and row["depth"] == "100" and int(row["n"]) > 2
+    )
+    yield f"the best network of 100 layers ends at {100 * float(best):.0f} % in the mean"
+    one_layer = kept_mean("depth-limit-images", 1, "resnet", "test_accuracy")
+    yield f"ends at {100 * one_layer:.0f} % (`depth-limit-images`)"
+    first, again = (accuracies("fashion"), accuracies("fashion-streams"))
+    ends = [100 * first[seed] for seed in sorted(first)]
+    yield f"three seeds of the plain network end between {min(ends):.0f} % and {max(ends):.0f} %"
+    low, middle, high = sorted(abs(100 * (first[seed] - again[seed])) for seed in first)
+    yield f"end {low:.1f}, {middle:.1f} and {high:.1f} points away"
+    for study, longer in (("state", 1800), ("released", 1650)):
+        ratio = step_ratio("mhc_paper", study)
+        steps = int(kept(study, 8 if study == "state" else 12, "baseline")["steps"])
+        less = f"{100 * (1 - longer / steps / ratio):.0f} % less time"
+        yield f"takes {ratio:.2f} times"
+        yield f"so `baseline_longer` has {less}"
+    of_graphs = (kept_mean("graph", 8, v, "score") for v in ("resgcn", "hc_paper", "mhc_paper"))
+    plain, hc, mhc = (f"{accuracy:.3f}" for accuracy in of_graphs)
+    yield f"the plain network ends at {plain}, `hc_paper` at {hc} and `mhc_paper` at {mhc}"
+    for variants in (("baseline", "hc_paper_static"), ("hc_causal",)):
+        names = ", ".join({"baseline": "plain"}.get(v, f"`{v}`") for v in variants)
+        for variant in variants:
+            norms = (
+                f"{kept_mean('unrolled', steps, variant, 'grad_norm_start_first'):.3f}"
+                for steps in (16, 64, 256)
+            )
+            yield f"| {names} | {' | '.join(norms)} |"
+    times = [
+        float(row["seconds_per_step"])
+        for row in kept_rows("times")
+        if (row["study"], row["depth"], row["variant"]) == ("released", "12", "baseline")
+    ]
+    assert max(times) > 2 * min(times)
+    yield "took more than twice as long in some runs of the reference as in others"
+
+
+def gain_per_layer(backend):
+    """The slope of HC's gain over 12 and 24 layers, with its 95 % interval over runs."""
+    depths, gains = zip(
+        *(
+            (int(row["depth"]), float(row["gain_final"]))
+            for row in kept_rows("cells")
+            if (row["study"], row["variant"], row["backend"]) == ("depth-mlx", "hc", backend)
+            and row["depth"] in ("12", "24")
+        ),
+        strict=True,
+    )
+    line = stats.linregress(depths, gains)
+    half = stats.t.ppf(0.975, len(depths) - 2) * line.stderr
+    return f"{line.slope:.3f} ± {half:.3f}"
+
+
+def accuracies(study):
+    """Test accuracies of the plain network of 100 layers, for the seeds of `fashion`."""
+    return {
+        row["seed"]: float(row["test_accuracy"])
+        for row in kept_rows("cells")
+        if (row["study"], row["depth"], row["variant"]) == (study, "100", "resnet")
+        and row["seed"] in ("42", "0", "1")
     }
 
 
@@ -266,13 +345,13 @@ def steps_of_releases():
     )
 
 
-def step_ratio(variant):
-    """How many times as long as plain's a step of 12 layers on text takes, timed in turns."""
+def step_ratio(variant, study="released"):
+    """How many times as long as plain's a step takes, timed in turns: of 12 layers on text."""
     with (PROJECT / "benchmarks/step_times.csv").open(encoding="utf-8") as file:
         seconds = {
             row["variant"]: float(row["seconds"])
             for row in csv.DictReader(file)
-            if row["study"] == "released"
+            if row["study"] == study
         }
     return seconds[variant] / seconds["baseline"]
 

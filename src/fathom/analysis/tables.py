@@ -123,6 +123,7 @@ TEXT = (
     "platform_b", "machine", "answer", "plain_depths", "plain_diverged",
     "status", "reason", "outcome", "score_metric", "made_by", "question", "at_edge",
     "framework_version", "python", "numpy", "depths", "metric", "unit", "gap", "gap_of", "part",
+    "remark",
 )  # fmt: skip
 """Columns of text that could look like a number, or be empty."""
 

@@ -91,7 +91,8 @@ def claims_table(
     }
     rows = []
     for claim in published.claims:
-        base = {"claim": claim.id, "source": claim.source, "statement": claim.statement}
+        base = {name: getattr(claim, name) for name in ("source", "statement", "remark")}
+        base["claim"] = claim.id
         home = published.sources[claim.source].backend
         # A source without a backend here has no home: it is decided everywhere.
         everywhere = claim.scope == "everywhere" or home is None
@@ -106,7 +107,17 @@ def claims_table(
                 again = test.model_copy(update={"studies": [claim.control]})
                 made = _test_rows(config, claim, again, evidence, homes)
                 rows += [{**base, **row, "control": True, "decides": False} for row in made]
-    columns = ["claim", "source", "statement", "number", "test", "studies", "recipe", "platform"]
+    columns = [
+        "claim",
+        "source",
+        "statement",
+        "remark",
+        "number",
+        "test",
+        "studies",
+        "recipe",
+        "platform",
+    ]
     columns += [*JUDGED, "confidence", "scale", "control", "decides"]
     return pd.DataFrame(rows, columns=columns)
 
@@ -212,7 +223,16 @@ def verdicts_table(claims: pd.DataFrame) -> pd.DataFrame:
     one. It is measured where every test could be made there: else a part of them would be compared
     with all.
     """
-    columns = ["claim", "source", "statement", "verdict", "undecided", "other_scale", "seeds"]
+    columns = [
+        "claim",
+        "source",
+        "statement",
+        "remark",
+        "verdict",
+        "undecided",
+        "other_scale",
+        "seeds",
+    ]
     columns += ["in_part", "elsewhere", "studies", "control_study", "control", "tests"]
     rows = (_verdict_row(tests) for _, tests in claims.groupby("claim", sort=False))
     return pd.DataFrame(rows, columns=columns)
@@ -233,7 +253,7 @@ def _verdict_row(tests: pd.DataFrame) -> dict[str, Any]:
     }
     lacks = (controls["verdict"] == NOT_MEASURED).any()
     return {
-        **tests.iloc[0][["claim", "source", "statement"]],
+        **tests.iloc[0][["claim", "source", "statement", "remark"]],
         "verdict": verdict,
         "undecided": verdict == NOT_REPRODUCED and bool(open_["undecided"].all()),
         "other_scale": bool((measured["scale"].fillna("") != "").any()),
