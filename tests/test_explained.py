@@ -179,12 +179,24 @@ def measured_numbers(config):
             f"{size(config, 64, 'hc_paper_static')} against {size(config, 64, 'baseline')}",
             f"name {pictures('hc_paper_static')} of 100 pictures right, and ordinary ones "
             f"{pictures('resnet')}",
-            "an ordinary network of four layers, trained longer, names "
+            f"of a single layer names {pictures('resnet', 'depth-limit-images', 1)} right",
+            "one of four layers, trained longer, names "
             f"{pictures('resnet', 'fashion-recipe', 4)} right",
+            f"similarity is {min(of_runs('stream_similarity_final', 64)):.3f} in each run",
+            "it ends at a distance of "
+            f"{kept_mean('released', 12, 'mhc_cycle', 'H_res_distance_final'):.3f} from it",
+            f"its loss is {kept_mean('learning-rate', 48, 'mhc_002', 'score'):.4f} and that of the "
+            "ordinary network "
+            f"{kept_mean('learning-rate', 48, 'baseline_002', 'score'):.2f}",
         ],
         "explained/for-students.md": [steps_of_releases()],
         "explained/for-researchers.md": [
             *gains(),
+            f"similarity after training is {min(of_runs('stream_similarity_final', 16, 64)):.3f} "
+            "in all ten runs",
+            f"grows to between 10^{min(of_runs('amax_forward_log10_final', 16, 64)):.1f} and "
+            f"10^{max(of_runs('amax_forward_log10_final', 16, 64)):.1f}",
+            f"at the rates 0.002, 0.004 and 0.008, by factors of {by_rate()}",
             f"`T` 64 `hc_paper_static` has {size(config, 64, 'hc_paper_static')} parameters, "
             f"the plain cell {size(config, 64, 'baseline')}",
             f"{size(config, 256, 'mhc_causal')} parameters at `T` 256",
@@ -194,7 +206,32 @@ def measured_numbers(config):
             f"without the opening is at {differing('mhc_cycle', 0)}",
         ],
         "definitions.md": [*numbers_of_definitions()],
+        "speed.md": [*lines_of_speed()],
+        "../README.md": [
+            f"takes {scheme_ratio('mhc_paper', 'torch')} times a plain step of 6 layers and 128 "
+            f"channels with PyTorch, {scheme_ratio('mhc_paper', 'mlx')} times with MLX, and "
+            f"{step_ratio('mhc_paper'):.2f} times one of 12 layers",
+        ],
     }
+
+
+def lines_of_speed():
+    """The table of docs/speed.md."""
+    variants = ("hc_paper", "mhc_paper", "deepseek_v4", "deepseek_v41", "hy_v4")
+    for backend, name in (("torch", "PyTorch"), ("mlx", "MLX")):
+        yield f"| {name} | {' | '.join(scheme_ratio(v, backend) for v in variants)} |"
+    yield f"PyTorch | {' | '.join(f'{step_ratio(v):.2f}' for v in variants)} |"
+
+
+def scheme_ratio(variant, backend):
+    """How many times as long as plain's a step of 6 layers takes, timed in turns."""
+    with (PROJECT / "benchmarks/schemes.csv").open(encoding="utf-8") as file:
+        (row,) = (
+            row
+            for row in csv.DictReader(file)
+            if (row["variant"], row["backend"]) == (variant, backend)
+        )
+    return f"{float(row['ratio']):.2f}"
 
 
 def numbers_of_definitions():
@@ -274,6 +311,32 @@ def accuracies(study):
     }
 
 
+def of_runs(metric, *steps):
+    """A metric of every run of HC with static coefficients in `unrolled`."""
+    found = [
+        float(row[metric])
+        for row in kept_rows("cells")
+        if (row["study"], row["variant"]) == ("unrolled", "hc_paper_static")
+        and int(row["depth"]) in steps
+    ]
+    assert len(found) == 5 * len(steps)
+    return found
+
+
+def by_rate():
+    """The factors by which the demo's mHC ends below the plain network, at three rates of five."""
+    found = {
+        row["variant"]: 10 ** -float(row["effect"])
+        for row in kept_rows("effects")
+        if (row["study"], row["metric"], row["better"]) == ("learning-rate", "score", "True")
+        and row["against"].startswith("baseline_") and row["variant"].startswith("mhc_")
+        and row["variant"][-3:] == row["against"][-3:]
+    }  # fmt: skip
+    assert found.keys() == {"mhc_002", "mhc_004", "mhc_008"}
+    factors = sorted(found.values())
+    return f"{factors[0]:.0f} to {1000 * round(factors[-1] / 1000)}"
+
+
 def size(config, steps, variant):
     """Parameters of a cell of `unrolled`."""
     spec = config.spec(Cell("unrolled", steps, variant, "torch", 0))
@@ -317,6 +380,13 @@ def gains():
         f"of 100 pictures they name {pictures('hc_paper_static')} and {pictures('resnet')} right, "
         f"a plain network of four layers {pictures('resnet', 'fashion-recipe', 4)}"
     )
+    yield f"one of a single layer {pictures('resnet', 'depth-limit-images', 1)}"
+    similar = [
+        float(row["stream_similarity_final"])
+        for row in kept_rows("cells")
+        if (row["study"], row["variant"]) == ("fashion-streams", "hc_paper_static")
+    ]
+    yield f"a similarity of at least {math.floor(1000 * min(similar)) / 1000}"
     assert (cells["graph", "hc_paper"], cells["graph", "mhc_paper"]) == (["4"], ["4"])
     of_hc, of_mhc = shares["graph"]
     yield f"by {of_hc:.1f} and {of_mhc:.1f} % of that distance in twelve seeds"
