@@ -732,3 +732,11 @@ def test_seeds_that_were_added_later_count_in_no_test_that_names_its_own():
     row = judge({**test, "of_seeds": [7, 8, 9]}, ours)
     check(row, NOT_MEASURED)
     assert row["gap"] == "no run"
+
+
+def test_a_remark_stands_beside_the_verdict():
+    test = {**FAILS, "studies": ["a"]}
+    published = published_with({"scope": "everywhere", "remark": "One learned.", "tests": [test]})
+    table = claims_of(published, frame(ended("learned", "diverged", "at chance")))
+    (row,) = verdicts_table(table).to_dict("records")
+    assert row["remark"] == "One learned."
