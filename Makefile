@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 NEWEST := $(VENV)-newest
 SNAKEMAKE := $(BIN)/snakemake
-SMOKE := --configfile workflow/presets/smoke.yaml
+SMOKE := --configfile .test/config/config.yaml
 REFERENCE := workflow/presets/reference.yaml
 SOURCES := src tests workflow benchmarks docs/examples
 
@@ -130,7 +130,7 @@ verify: $(STAMP) ## check every result against what it was made from
 # besides the reports, as in ALSO="page paper": one start of the workflow plans them all.
 REPLAY = $(SNAKEMAKE) --quiet all --configfile $(REFERENCE) --config train=false -- replay
 reference: $(STAMP) ## render results/reference from its bundles alone
-	-$(BIN)/fathom bundle import results/reference/bundles/*.tar.gz --replace \
+	-$(BIN)/fathom bundle import results/reference/bundles/*.tar.xz --replace \
 	  --config config.yaml --config $(REFERENCE)
 	$(REPLAY) || echo "going on without the runs that cannot be replayed"
 	rm -rf $(addprefix results/reference/,figures studies tables)
@@ -154,6 +154,7 @@ dry-runs: $(STAMP) ## plan every preset, and a cluster run; each has to train al
 	$(PLAN) $(SMOKE)
 	$(PLAN) --configfile $(REFERENCE)
 	$(PLAN) --configfile workflow/presets/paper.yaml
+	$(PLAN) --configfile workflow/presets/scale.yaml
 	$(PLAN) --configfile workflow/presets/paper.yaml --workflow-profile slurm
 
 schema: $(STAMP) ## renew what follows from the code: schema, tables and pictures of docs

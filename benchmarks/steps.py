@@ -3,6 +3,7 @@
     python benchmarks/steps.py sizes demo small     ours, a textbook's, packages, a matrix product
     python benchmarks/steps.py schemes --out FILE   every named scheme over plain
     python benchmarks/steps.py studies released --out FILE  each network of a study
+    python benchmarks/steps.py studies released --turns 0 --out FILE    counts alone: no time
 
 A turn of one side takes about half a second, then the next side has its turn. So whatever else the
 machine does weighs on all sides alike, and a ratio is the median of the ratios of each turn. Timing
@@ -38,7 +39,7 @@ from fathom.models.connections.schemes import SCHEMES
 from fathom.runs.estimate import operations_of_step
 from fathom.runs.folder import platform_name
 from fathom.system.errors import UserError, fail, fail_for_system
-from fathom.system.files import atomic_write
+from fathom.system.files import atomic_write, is_stdout
 from fathom.system.hardware import cpu_model, operating_system
 from fathom.tasks import Problem
 from fathom.train import step_rows, take_step, trainer_for
@@ -61,11 +62,15 @@ SCHEME_SIZE, SCHEME_DEPTH = "sublayer", 6
 Key = tuple[str, str]
 """A variant and a side of it."""
 
+IDENTITY = ("study", "depth", "variant", "backend", "side", "machine", "width")
+"""A row of the table; `width` is that of the first variant's network, the study's own."""
+
 COLUMNS = (
-    "study", "depth", "variant", "backend", "side", "machine", "turns", "threads",
-    "seconds", "low", "high", "over", "ratio", "ratio_low", "ratio_high",
+    *IDENTITY, "turns", "threads", "seconds", "low", "high", "over", "ratio", "ratio_low",
+    "ratio_high", "operations", "bytes",
 )  # fmt: skip
-"""Seconds per step and their ratio to the variant or side `over`: medians of turns, and ranges."""
+"""Seconds per step and their ratio to the variant or side `over`: medians of turns, and ranges.
+Operations and bytes of a batch, forward and backward: counted, and the same on every machine."""
 
 
 # --- in the process of a side -------------------------------------------------------------------
@@ -161,21 +166,60 @@ def take_turns(specs: Mapping[Key, Spec], turns: int, threads: int) -> dict[Key,
 
 
 def rows(specs: Mapping[Key, Spec], turns: int, threads: int) -> Iterator[dict[str, object]]:
-    """A row of COLUMNS for each side.
+    """A row of COLUMNS for each side; without turns, the counts of ours alone.
 
     Other sides are compared with ours of the same variant, and ours with that of the first variant.
     """
     first, *_ = specs
+    width = getattr(specs[first].model, "width", "")
     machine = platform_name("cpu", cpu_model(), operating_system())
-    times = take_turns(specs, turns, threads)
-    for (variant, side), own in times.items():
-        cell, over = specs[variant, side].cell, first if side == "ours" else (variant, "ours")
-        ratios = [a / b for a, b in zip(own, times[over], strict=True)]
-        of = (median(own), min(own), max(own)), (median(ratios), min(ratios), max(ratios))
-        told, ratio = ([f"{number:.4g}" for number in numbers] for numbers in of)
-        where = (cell.study, cell.depth, variant, cell.backend, side, machine, turns, threads)
-        than = over[0] if side == "ours" else over[1]
-        yield dict(zip(COLUMNS, (*where, *told, than, *ratio), strict=True))
+    times = take_turns(specs, turns, threads) if turns else {}
+    for key, spec in specs.items():
+        variant, side = key
+        where = (spec.study, spec.depth, variant, spec.backend, side, machine, width)
+        row = dict(zip(IDENTITY, where, strict=True)) | (counts(spec) if side == "ours" else {})
+        if key in times:
+            over = first if side == "ours" else (variant, "ours")
+            ratios = [a / b for a, b in zip(times[key], times[over], strict=True)]
+            row |= {
+                "turns": turns,
+                "threads": threads,
+                "over": over[0] if side == "ours" else over[1],
+            }
+            row |= _spread(("seconds", "low", "high"), times[key])
+            row |= _spread(("ratio", "ratio_low", "ratio_high"), ratios)
+        if key in times or not turns:
+            yield row
+
+
+def _spread(names: Sequence[str], values: Sequence[float]) -> dict[str, str]:
+    """Median, least and largest, with four digits, by these names."""
+    found = (median(values), min(values), max(values))
+    return {name: f"{value:.4g}" for name, value in zip(names, found, strict=True)}
+
+
+def counts(spec: Spec) -> dict[str, int]:
+    """Operations and bytes of a batch; none of a backend other than PyTorch."""
+    if spec.backend != "torch":
+        return {}
+    from fathom.backends.torch_counting import count_step
+
+    found = count_step(Problem(spec))
+    return {"operations": found.operations, "bytes": found.bytes}
+
+
+def with_earlier(found: Sequence[Mapping[str, object]], file: Path) -> list[dict[str, object]]:
+    """The rows of a table, with these in the place of those that they measure again.
+
+    Of a row that is only counted again, the times stay.
+    """
+    earlier = csv.DictReader(file.read_text(encoding="utf-8").splitlines()) if file.exists() else ()
+    kept: dict[tuple[str, ...], dict[str, object]] = {}
+    for row in (*earlier, *found):
+        key = tuple(str(row.get(name, "")) for name in IDENTITY)
+        told = {name: row[name] for name in COLUMNS if row.get(name, "") != ""}
+        kept[key] = kept.get(key, {}) | told
+    return list(kept.values())
 
 
 # --- what is timed --------------------------------------------------------------------------------
@@ -226,13 +270,25 @@ def groups_of_studies(config: Config, names: Sequence[str]) -> Iterator[dict[Key
             yield {(network, "ours"): config.spec(cell) for network, cell in found.items()}
 
 
+def _told(row: Mapping[str, object]) -> str:
+    """A row in a line."""
+    where = "{study:18} {depth:3} {backend:6} {variant:18} {side:9}".format(**row)
+    if "seconds" in row:
+        return f"{where} {1e3 * float(row['seconds']):.4g} ms, {row['ratio']} × {row['over']}"
+    return f"{where} {row.get('operations', 0):.4g} operations, {row.get('bytes', 0):.4g} bytes"
+
+
 def main(
     what: Annotated[Literal["sizes", "schemes", "studies"], typer.Argument()],
     names: Annotated[list[str] | None, typer.Argument(help="Only these; default: all.")] = None,
     config: ConfigFiles = DEFAULT_CONFIG,
-    turns: Annotated[int, typer.Option(min=1, help="How many times each side runs.")] = 5,
+    turns: Annotated[
+        int, typer.Option(min=0, help="How many times each side runs; 0: count, and time nothing.")
+    ] = 5,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads of a step.")] = 1,
-    out: Annotated[Path | None, output_file(help="Also write a table; - prints it.")] = None,
+    out: Annotated[
+        Path | None, output_file(help="Add the rows to this table; - prints it.")
+    ] = None,
 ) -> None:
     """Time training steps, sides in turns. Run nothing else meanwhile."""
     settings = load_config(config if what == "studies" else [SIZES])
@@ -249,10 +305,9 @@ def main(
     for group in groups[what](names or known):
         for row in rows(group, turns, threads):
             found.append(row)
-            where = "{study:18} {depth:3} {backend:6} {variant:18} {side:9}".format(**row)
-            milliseconds = 1e3 * float(row["seconds"])
-            print(f"{where} {milliseconds:.4g} ms, {row['ratio']} × {row['over']}", file=sys.stderr)
+            print(_told(row), file=sys.stderr)
     if out:
+        found = found if is_stdout(out) else with_earlier(found, out)
         with atomic_write(out) as temporary, temporary.open("w", encoding="utf-8") as opened:
             writer = csv.DictWriter(opened, COLUMNS, lineterminator="\n")
             writer.writeheader()

@@ -1,4 +1,4 @@
-"""A copy of the project, and a grid of a few cells of the smoke preset."""
+"""A copy of the project, and a grid of a few cells of the smoke config."""
 
 import shutil
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import yaml
 
 PROJECT = Path(__file__).parents[1]
-PARTS = ("src", "workflow", "report", "envs", "config.yaml")
+PARTS = (".test", "src", "workflow", "report", "envs", "config.yaml")
 
 
 def only(studies, **settings):

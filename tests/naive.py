@@ -362,8 +362,67 @@ def through_altup(p, x, layers, S, has_residual):
     return sum(parts) / S
 
 
+def rows_normed(x, eps):
+    """Each position of x [U, N, C] over the root of its mean square."""
+    return np.array([[rms_norm(row, eps) for row in unit] for unit in x])
+
+
+def scaled_sum(name, p, i, x, y, is_last):
+    """The stream after function i, the last of its block or not, which read x and returned y."""
+    if name == "muse_spark":
+        y = rows_normed(y * (1 + p["output_gain"][is_last]) if is_last is not None else y, 1e-8)
+        beta = sigmoid(p["gate"][i] / 0.3)
+        return np.sqrt(np.maximum(1 - beta**2, 1e-3)) * x + beta * y
+    if name == "doge":
+        return p["stream_scale"][i] * x + y
+    if name == "talkie":
+        return x + p["output_gain"][i] * y
+    if name == "minimax":
+        return x + y
+    if name == "dory":
+        rate = np.abs(p["rate"][i] * 0.05 / 0.0177)
+        return x + rate * (rows_normed(y, 1e-6 / y.shape[-1]) - x)
+    a, b = 2 * softmax(p["weights"][i]) if "weights" in p else (1, 1)
+    kept = x + x @ p["down"][i].T @ p["up"][i].T if "down" in p else x
+    return a * y + b * kept
+
+
+RELEASED_SUMS = ("muse_spark", "doge", "talkie", "neomme", "minimax", "dory")
+PUBLISHED_SUMS = ("laurel", "laurel_rw", "laurel_lr")
+OWN_SUMS = ("scaled", "depth_scaled", "layer_scaled", "residual_scaled")
+ONE_STREAM = (*OWN_SUMS, *RELEASED_SUMS, *PUBLISHED_SUMS)
+
+
+def through_sums(name, p, x, layers, per_block):
+    """One stream, with whatever the releases and LAuReL do to it."""
+    if name in ("talkie", "neomme"):
+        x = rows_normed(x, 2.0**-23 if name == "talkie" else 1e-6)
+    first = x
+
+    def normed(k, x):
+        if name == "minimax":
+            return p["norm_gain"][k] * rows_normed(x, 1e-5)
+        return rows_normed(x, 1e-6 / x.shape[-1]) if name == "dory" else x
+
+    for i, layer in enumerate(layers):
+        block, place = divmod(i, per_block)
+        x = read = normed(i, x)
+        is_last = block if place == per_block - 1 else None
+        if name == "neomme":
+            if place == 0:
+                read = p["initial"][block, 0] * x + p["initial"][block, 1] * first
+            x = x + layer(read) / math.sqrt(len(layers) / per_block) / math.sqrt(2)
+        else:
+            x = scaled_sum(name, p, i, x, layer(read), is_last)
+        if name == "talkie" and is_last is not None:
+            x = x + p["initial"][block] * first
+    return normed(len(layers), x)
+
+
 def through_scaled(name, p, x, layers, per_block):
     """One stream, whose sum has scales."""
+    if name in (*RELEASED_SUMS, *PUBLISHED_SUMS):
+        return through_sums(name, p, x, layers, per_block)
     if name == "residual_scaled":
         x = (x + p["input_bias"]) * p["input_scale"]
     for i, layer in enumerate(layers):
@@ -378,6 +437,128 @@ def through_scaled(name, p, x, layers, per_block):
         else:
             kept = p["stream_scale"][i] * (x + p["stream_bias"][i])
             x = kept + p["output_scale"][i] * (y + p["output_bias"][i])
+    return x
+
+
+# --- attention over depth -------------------------------------------------------------------------
+
+DEPTH_ATTENTION = ("attn_res", "attn_res_block", "inkling2", "mhar", "delta_attn_res")
+
+
+def depth_read(name, query, gain, sources):
+    """One row's weighted sum of its sources [C] each: in `mhar` of each quarter of the channels."""
+    eps = 1e-5 if name == "attn_res_block" else 1e-6
+    keys = [rms_norm(source, eps) for source in sources]
+    values, C = (keys if name == "inkling2" else sources), len(query)
+    heads = 4 if name == "mhar" else 1
+    read = np.zeros(C)
+    for h in range(heads):
+        own = range(h * C // heads, (h + 1) * C // heads)
+        logits = [sum(query[c] * gain[c] * key[c] for c in own) for key in keys]
+        if name == "inkling2":
+            logits = [logit / math.sqrt(C) for logit in logits]
+        for weight, value in zip(softmax(np.array(logits)), values, strict=True):
+            for c in own:
+                read[c] += weight * value[c]
+    return read
+
+
+def through_depth_attention(name, p, x, layers, per_block, has_residual):
+    """Every function reads all sources, all of them at its turn.
+
+    A block of sources is two blocks of the network, and in every sixth of these the attention reads
+    three times.
+    """
+    is_by_block, row = name in ("attn_res_block", "inkling2"), 0
+
+    def read(sources):
+        nonlocal row
+        query = p["query"][row]
+        gain = p["key_gain"][row] if "key_gain" in p else np.ones(len(query))
+        row += 1
+        found = np.zeros_like(x)
+        for u, n in np.ndindex(x.shape[:2]):
+            found[u, n] = depth_read(name, query, gain, [source[u, n] for source in sources])
+        return found
+
+    stream, finished, summed = x, [x], None
+    for k, layer in enumerate(layers):
+        if is_by_block and k and k % (2 * per_block) == 0:
+            finished, summed = [*finished, summed], None
+        sources = finished if summed is None else [*finished, summed]
+        is_apart = name == "inkling2" and k % (6 * per_block) == 5 * per_block
+        reads = [x] if k == 0 else [read(sources) for _ in range(3 if is_apart else 1)]
+        if name == "delta_attn_res":
+            reads = [stream + found for found in reads]
+        y = layer(tuple(reads) if is_apart else reads[0])
+        if has_residual:
+            y = y - reads[0]
+        stream = stream + y
+        if is_by_block:
+            summed = y if summed is None else summed + y
+        else:
+            finished = [*finished, y]
+    if name == "delta_attn_res":
+        return stream
+    return read(finished if summed is None else [*finished, summed])
+
+
+def gelu(x):
+    return x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2
+
+
+def through_dense(name, p, x, layers, per_block, has_residual):
+    """Weighted sums of the outputs of all blocks so far; in `muddformer` four of them."""
+    outputs, reads = [x], None
+    blocks = len(layers) // per_block
+    for i in range(1, blocks + 1):
+        for k, layer in enumerate(layers[(i - 1) * per_block : i * per_block]):
+            y = layer(x if k or reads is None else reads)
+            x = y if has_residual else x + y
+        outputs.append(x)
+        ways = 4 if name == "muddformer" and i < blocks else 1
+        sums = np.zeros((ways, *x.shape))
+        for u, n in np.ndindex(x.shape[:2]):
+            weights = p[f"weights_{i}"]
+            if name == "muddformer":
+                hidden = gelu(p[f"hidden_{i}"] @ rms_norm(x[u, n]))
+                weights = weights + (p[f"dynamic_{i}"] @ hidden).reshape(ways, i + 1)
+            for way in range(ways):
+                sums[way, u, n] = sum(weights[way, j] * outputs[j][u, n] for j in range(i + 1))
+        *apart, x = sums
+        reads = tuple(apart) if apart else None
+    return x
+
+
+def frac_matrices(name, p, i, unit):
+    """(H_pre [m, m], H_res [m, m], H_post [m]) of layer i for a unit's parts [m, N, C/m]."""
+    if name == "frac_static":
+        return tuple(p[f"H_{part}"][i] for part in ("pre", "res", "post"))
+    found = []
+    for k, part in enumerate(("pre", "res", "post")):
+        rows = [[sum(row * rms_norm(x)) for x in means_of(unit)] for row in p[f"phi_{part}"][i]]
+        b = p[f"b_{part}"][i]
+        found.append(p["alpha"][i, k] * np.tanh(rows).reshape(b.shape) + b)
+    return tuple(found)
+
+
+def through_frac(name, p, x, layers, m=2):
+    """One stream of m parts, which are mixed."""
+    U, width = len(x), x.shape[-1] // m
+    places = [slice(s * width, (s + 1) * width) for s in range(m)]
+    for i, layer in enumerate(layers):
+        read, kept, posts = np.zeros_like(x), np.zeros_like(x), []
+        for u in range(U):
+            unit = np.array([x[u][:, place] for place in places])
+            pre, res, post = frac_matrices(name, p, i, unit)
+            posts.append(post)
+            for s, t in itertools.product(range(m), range(m)):
+                read[u][:, places[s]] += pre[s, t] * unit[t]
+                kept[u][:, places[s]] += res[s, t] * unit[t]
+        y = layer(read)
+        for u, s in itertools.product(range(U), range(m)):
+            kept[u][:, places[s]] += posts[u][s] * y[u][:, places[s]]
+        x = kept
     return x
 
 
@@ -401,8 +582,14 @@ def through(name, p, x, layers, S, has_residual, per_block=1):
         return through_gated(p, x, layers, S)
     if name == "altup":
         return through_altup(p, x, layers, S, has_residual)
-    if name in ("scaled", "depth_scaled", "layer_scaled", "residual_scaled"):
+    if name.startswith("frac"):
+        return through_frac(name, p, x, layers)
+    if name in ONE_STREAM:
         return through_scaled(name, p, x, layers, per_block)
+    if name in ("denseformer", "muddformer"):
+        return through_dense(name, p, x, layers, per_block, has_residual)
+    if name in DEPTH_ATTENTION:
+        return through_depth_attention(name, p, x, layers, per_block, has_residual)
     if name == "plain":
         for layer in layers:
             x = layer(x) if has_residual else x + layer(x)
@@ -452,9 +639,12 @@ def apply_rope(x):
 
 
 def attention(p, x, model):
-    (T, D), heads = x.shape, model.heads
-    all_three = linear(p, x, "qkv", model)
-    q, k, v = (all_three[:, part * D : (part + 1) * D] for part in range(3))
+    """`x` [T, D], or a tuple of what queries, keys and values are made from."""
+    inputs, heads = (x if isinstance(x, tuple) else (x, x, x)), model.heads
+    T, D = inputs[0].shape
+    q, k, v = (
+        linear(p, part, "qkv", model)[:, i * D : (i + 1) * D] for i, part in enumerate(inputs)
+    )
     out = np.zeros((T, D))
     for head in range(heads):
         columns = slice(head * D // heads, (head + 1) * D // heads)
@@ -471,14 +661,13 @@ def attention(p, x, model):
 
 def mlp(p, x, model):
     h = linear(p, x, "up", model)
-    if model.activation == "relu2":
-        h = np.where(h > 0, h, 0) ** 2
-    else:
-        h = h * (1 + np.vectorize(math.erf)(h / math.sqrt(2))) / 2
+    h = np.where(h > 0, h, 0) ** 2 if model.activation == "relu2" else gelu(h)
     return linear(p, h, "down", model)
 
 
 def attended(p, x, model):
+    if isinstance(x, tuple):
+        return attention(p, tuple(normed(p, part, "norm1", model) for part in x), model)
     return attention(p, normed(p, x, "norm1", model), model)
 
 
@@ -491,12 +680,17 @@ def transformer_block(p, x, model):
     return x + processed(p, x, model)
 
 
+def token_rows(x):
+    """[T, 1, D] → [T, D], or of each of a tuple."""
+    return tuple(part[:, 0] for part in x) if isinstance(x, tuple) else x[:, 0]
+
+
 def transformer(name, spec, params, tokens):
     """Logits [B, T, V] of tokens [B, T]."""
     p = {key: value.astype(np.float64) for key, value in params.items()}
     model, by_block = spec.model, spec.model.wrap == "block"
     S = getattr(spec.connection, "streams", 1)
-    is_normed = name == "qwen4_exp"  # what functions and the head read
+    is_normed = name in ("qwen4_exp", "minimax", "dory")  # what functions and the head read
     wrapped = []
     for layer in layers_of(p, spec.depth):
         if by_block:
@@ -504,7 +698,7 @@ def transformer(name, spec, params, tokens):
         else:
             parts = (attention, mlp) if is_normed else (attended, processed)
             wrapped += [partial(part, layer, model=model) for part in parts]
-    functions = [lambda x, f=f: f(x[:, 0])[:, None] for f in wrapped]
+    functions = [lambda x, f=f: f(token_rows(x))[:, None] for f in wrapped]
 
     def logits(row):
         x = p["embedding.token"][row]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fathom import tasks
+from fathom.config import load_config
 from fathom.train import step_rows
 from gradients import STEADY
 
@@ -169,3 +170,37 @@ def test_sides_take_turns_of_half_a_second_and_ratios_are_of_each_turn(steps, as
         ("mhc", "ours"): ["24", "20", "28", "baseline", "2", "2", "2"],  # of 20/10 and 28/14
         ("mhc", "textbook"): ["85", "70", "100", "ours", "3.75", "2.5", "5"],  # of 100/20 and 70/28
     }
+
+
+def test_rows_measured_again_take_the_place_of_earlier_ones(steps, tmp_path):
+    """Those of another width stay, and so do the times of a row that was only counted again."""
+    file = tmp_path / "times.csv"
+    row = dict(zip(steps.IDENTITY, ("a", 2, "mhc", "torch", "ours", "here", 64), strict=True))
+    assert steps.with_earlier([row | {"seconds": "1", "bytes": 5}], file) == [
+        row | {"seconds": "1", "bytes": 5}
+    ]
+    columns = [*row, "seconds", "bytes"]
+    file.write_text(f"{','.join(columns)}\na,2,mhc,torch,ours,here,64,1,5\n", encoding="utf-8")
+    wide = row | {"width": 128, "seconds": "7"}
+    first, second = steps.with_earlier([row | {"bytes": 6}, wide], file)
+    assert (first["seconds"], first["bytes"], second["seconds"]) == ("1", 6, "7")
+    (first,) = steps.with_earlier([row | {"seconds": "2"}], file)
+    assert (first["seconds"], first["bytes"]) == ("2", "5")
+
+
+def test_without_turns_each_network_is_counted_and_not_timed(steps):
+    keys = [("baseline", "ours"), ("mhc", "ours")]
+    specs = {key: small(steps, "default", key[0], "torch") for key in keys}
+    plain, mhc = steps.rows(specs, turns=0, threads=1)
+    assert "seconds" not in plain
+    assert mhc["operations"] > plain["operations"] > 0 and mhc["bytes"] > plain["bytes"] > 0
+    assert plain["width"] == mhc["width"] == 32
+
+
+def test_the_text_networks_can_be_timed_at_twice_their_width():
+    files = [PROJECT / name for name in ("config.yaml", "workflow/presets/reference.yaml")]
+    own = load_config(files).studies["released"].model
+    wide = load_config([*files, PROJECT / "benchmarks/wide.yaml"]).studies["released"].model
+    assert (wide.width, wide.hidden) == (2 * own.width, 2 * own.hidden)
+    same = {"width", "hidden"}
+    assert wide.model_dump(exclude=same) == own.model_dump(exclude=same)

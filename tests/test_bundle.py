@@ -1,8 +1,8 @@
 """Bundles: runs come out as they were packed; a hostile bundle is refused and writes nothing."""
 
-import gzip
 import hashlib
 import json
+import lzma
 import os
 import random
 import shutil
@@ -57,8 +57,8 @@ def made(tmp_path_factory):
 @pytest.fixture(scope="session")
 def packed(made):
     """A bundle of both."""
-    create_bundle(config_in(made), made / "good.tar.gz")
-    return made / "good.tar.gz"
+    create_bundle(config_in(made), made / "good.tar.xz")
+    return made / "good.tar.xz"
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ class Parts:
 
     def pack(self, file, end=bytes(1024)):
         raw = [c if n is None else raw_entry(n, content=c) for n, c in self.entries]
-        file.write_bytes(gzip.compress(b"".join(raw) + end, mtime=0))
+        file.write_bytes(lzma.compress(b"".join(raw) + end))
         return file
 
 
@@ -199,8 +199,8 @@ def pax_entry(**records):
 def test_a_bundle_brings_every_file_over_as_it_was(tmp_path, weights):
     here, elsewhere = (config_in(tmp_path / name, weights=weights) for name in ("a", "b"))
     write_all_cells(here)
-    runs = create_bundle(here, tmp_path / "b.tar.gz")
-    done = import_bundle(results_of(elsewhere), tmp_path / "b.tar.gz")
+    runs = create_bundle(here, tmp_path / "b.tar.xz")
+    done = import_bundle(results_of(elsewhere), tmp_path / "b.tar.xz")
     cells = [cell.path() for cell in here.cells()]
     assert [run.cell.path() for run in runs] == cells
     assert done == {"imported": cells, "kept": [], "same": []}
@@ -214,7 +214,7 @@ def test_a_bundle_brings_every_file_over_as_it_was(tmp_path, weights):
 
 
 def test_a_bundle_of_the_reference_is_read(tmp_path):
-    file = REFERENCE / "fashion.tar.gz"
+    file = REFERENCE / "fashion.tar.xz"
     with tarfile.open(file) as archive:
         files = archive.getnames()
     done = import_bundle(tmp_path, file)
@@ -228,7 +228,7 @@ def test_the_platform_is_the_device_and_the_system_as_a_folder(elsewhere, packed
     names = [("NVIDIA H200", "cuda-nvidia-h200-linux"), ("../../up/ ~ $HOME", "cuda-up-home-linux")]
     for parts.cell, (name, _) in zip(parts.cells, names, strict=True):  # noqa: B020
         parts.measured_on("cuda", name, "Linux 6.1 x")
-    import_bundle(results_of(elsewhere), parts.pack(tmp_path / "b.tar.gz"))
+    import_bundle(results_of(elsewhere), parts.pack(tmp_path / "b.tar.xz"))
     folders = {path.name for path in (results_of(elsewhere) / "imported").iterdir()}
     assert folders == {platform for _, platform in names}
     assert [run.status for run in find_runs(elsewhere)] == ["imported"] * 2
@@ -246,7 +246,7 @@ def test_a_bundle_holds_its_runs_and_nothing_of_who_made_it(here, packed):
         assert entry.isreg()
         assert (entry.uid, entry.gid, entry.uname, entry.gname) == (0, 0, "", "")
         assert (entry.mtime, entry.mode, entry.pax_headers) == (0, 0o644, {})
-    content = gzip.decompress(packed.read_bytes())
+    content = lzma.decompress(packed.read_bytes())
     assert str(Path.home()).encode() not in content
     assert here.results.encode() not in content
 
@@ -264,37 +264,42 @@ def refusal_to_pack(config, file, patterns=()):
 
 
 def test_a_run_that_is_not_current_is_not_packed_unless_it_was_not_chosen(here, tmp_path):
-    baseline, mhc = (run_folder(results_of(here), cell) for cell in here.cells())
+    baseline = run_folder(results_of(here), here.cells()[0])
     (baseline / "metrics.jsonl").write_text("", encoding="utf-8")
-    shutil.rmtree(mhc)
-    (mhc / ".partial").mkdir(parents=True)
-    corrupt, failed = refusal_to_pack(here, tmp_path / "b.tar.gz").splitlines()
+    corrupt = refusal_to_pack(here, tmp_path / "b.tar.xz")
     assert corrupt.startswith(f"{here.cells()[0]}: corrupt, metrics.jsonl: its SHA-256 is not")
-    assert failed.startswith(f"{here.cells()[1]}: failed, began and has not finished")
 
     write_all_cells(here)
     changed = config_in(tmp_path / "here", optimizer={"lr": 0.02})
-    assert refusal_to_pack(changed, tmp_path / "b.tar.gz").splitlines() == [
+    assert refusal_to_pack(changed, tmp_path / "b.tar.xz").splitlines() == [
         f"{cell}: stale, spec differs: optimizer.lr 0.002 → 0.02" for cell in here.cells()
     ]
     (baseline / "metrics.jsonl").unlink()
-    assert len(create_bundle(here, tmp_path / "b.tar.gz", ["*/mhc/*"])) == 1
+    assert len(create_bundle(here, tmp_path / "b.tar.xz", ["*/mhc/*"])) == 1
+
+
+def test_a_training_that_has_not_finished_keeps_no_others_from_a_bundle(here, tmp_path, capsys):
+    cell = here.cells()[0]
+    shutil.rmtree(run_folder(results_of(here), cell))
+    (run_folder(results_of(here), cell) / ".partial").mkdir(parents=True)
+    assert [run.cell for run in create_bundle(here, tmp_path / "b.tar.xz")] == here.cells()[1:]
+    assert capsys.readouterr().err == "fathom: left out: 1 trainings that have not finished\n"
 
 
 def test_imported_runs_are_not_packed_and_keep_no_others_from_it(here, elsewhere, packed, tmp_path):
     import_bundle(results_of(elsewhere), packed)
-    assert "no run to pack" in refusal_to_pack(elsewhere, tmp_path / "b.tar.gz")
+    assert "no run to pack" in refusal_to_pack(elsewhere, tmp_path / "b.tar.xz")
     import_bundle(results_of(here), packed)
     platform = platform_of(results_of(here))
     (platform / here.cells()[0].path() / "metrics.jsonl").write_text("", encoding="utf-8")
-    assert len(create_bundle(here, tmp_path / "b.tar.gz")) == 2
+    assert len(create_bundle(here, tmp_path / "b.tar.xz")) == 2
 
 
 def test_only_a_bundle_is_replaced_without_force(made, tmp_path):
-    config, file = config_in(made), tmp_path / "b.tar.gz"
-    content = gzip.compress(b"another archive" * 99, mtime=0)
+    config, file = config_in(made), tmp_path / "b.tar.xz"
+    content = lzma.compress(b"another archive" * 99)
     file.write_bytes(content)
-    with pytest.raises(BundleError, match=r"b\.tar\.gz: is there and is no bundle; name another"):
+    with pytest.raises(BundleError, match=r"b\.tar\.xz: is there and is no bundle; name another"):
         create_bundle(config, file)
     assert file.read_bytes() == content
     for force in (True, False):
@@ -310,7 +315,7 @@ def other(packed, tmp_path):
     parts = Parts(packed)
     for parts.cell in parts.cells:  # noqa: B020
         parts.edit_manifest(lambda manifest: manifest.update(threads=7))
-    return parts.pack(tmp_path / "other.tar.gz")
+    return parts.pack(tmp_path / "other.tar.xz")
 
 
 @pytest.fixture
@@ -343,7 +348,7 @@ def with_other_losses(columns):
 def test_damaged_columns_are_refused_in_one_line(change, said, packed, tmp_path):
     parts = Parts(packed, rows=False)
     change(parts)
-    assert said in refusal(tmp_path / "results", parts.pack(tmp_path / "b.tar.gz"))
+    assert said in refusal(tmp_path / "results", parts.pack(tmp_path / "b.tar.xz"))
 
 
 def test_the_same_bundle_again_changes_nothing(already, packed):
@@ -515,7 +520,7 @@ def test_a_hostile_bundle_is_refused_in_one_line_and_nothing_is_written(
 ):
     parts = Parts(packed)
     change(parts)
-    file = parts.pack(tmp_path / "hostile.tar.gz")
+    file = parts.pack(tmp_path / "hostile.tar.xz")
     line = refusal(tmp_path / "results", file, "replace")
     assert line.startswith(f"{file}: ")
     assert said in line
@@ -527,7 +532,7 @@ def test_a_bundle_that_is_only_taken_apart_and_packed_again_is_taken(elsewhere, 
     for parts.cell in parts.cells:  # noqa: B020
         parts.seal()
     random.Random(1).shuffle(parts.entries)  # noqa: S311, nothing secret
-    done = import_bundle(results_of(elsewhere), parts.pack(tmp_path / "good.tar.gz"))
+    done = import_bundle(results_of(elsewhere), parts.pack(tmp_path / "good.tar.xz"))
     assert len(done["imported"]) == 2
     assert [run.status for run in find_runs(elsewhere)] == ["imported"] * 2
 
@@ -538,7 +543,7 @@ def test_the_number_of_runs_is_limited(packed, tmp_path, monkeypatch):
 
 
 def copied(file, folder):
-    return Path(shutil.copy(file, folder / "b.tar.gz"))
+    return Path(shutil.copy(file, folder / "b.tar.xz"))
 
 
 # --- files that are no bundle --------------------------------------------------------------------
@@ -546,10 +551,16 @@ def copied(file, folder):
 
 def zipped(change):
     """Change what is compressed."""
-    return lambda content: gzip.compress(change(gzip.decompress(content)))
+    return lambda content: lzma.compress(change(lzma.decompress(content)))
 
 
-NO_TAR = "not a whole gzipped tar"
+def repacked_with_memory(size):
+    """Pack the content again so that unpacking it asks for `size` bytes."""
+    filters = [{"id": lzma.FILTER_LZMA2, "dict_size": size}]
+    return lambda content: lzma.compress(lzma.decompress(content), filters=filters)
+
+
+NO_TAR = "not a whole tar packed by xz"
 FILES = {
     "empty": (lambda content: b"", NO_TAR),
     "half": (lambda content: content[: len(content) // 2], NO_TAR),
@@ -558,12 +569,14 @@ FILES = {
     "tar cut within a file": (zipped(lambda tar: tar[:1500]), NO_TAR),
     "an archive of nothing": (zipped(lambda tar: bytes(10240)), "holds no run"),
     "an archive after the end": (zipped(lambda tar: tar + tar), "something after its end"),
+    "text after the end": (lambda content: content + b"more", "something after its end"),
+    "a need for 256 MB": (repacked_with_memory(2**28), NO_TAR),
 }
 
 
 @pytest.mark.parametrize(("make", "said"), FILES.values(), ids=FILES.keys())
 def test_a_file_that_is_no_whole_bundle_is_refused(make, said, packed, tmp_path):
-    file = tmp_path / "b.tar.gz"
+    file = tmp_path / "b.tar.xz"
     file.write_bytes(make(packed.read_bytes()))
     line = refusal(tmp_path / "results", file)
     assert line.startswith(f"{file}: ")
@@ -587,8 +600,8 @@ BOMBS = {
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_small_file_cannot_fill_the_memory(name, tmp_path):
-    file = tmp_path / "bomb.tar.gz"
-    file.write_bytes(gzip.compress(BOMBS[name] + bytes(1024), 1))
+    file = tmp_path / "bomb.tar.xz"
+    file.write_bytes(lzma.compress(BOMBS[name] + bytes(1024)))
     assert file.stat().st_size < SIZE / 100
     tracemalloc.start()
     try:
@@ -603,7 +616,7 @@ def test_a_small_file_cannot_fill_the_disk(packed, tmp_path, monkeypatch):
     """Limits on the ratio and on the whole: of files that are each of an allowed size."""
     file = copied(packed, tmp_path)
     size = file.stat().st_size
-    unpacked = len(gzip.decompress(file.read_bytes()))
+    unpacked = len(lzma.decompress(file.read_bytes()))
     monkeypatch.setattr(bundle, "FREE_BYTES", 0)
     monkeypatch.setattr(bundle, "MAX_RATIO", unpacked // size)
     said = f"unpacks to more than {unpacked // size * size} bytes"
@@ -629,14 +642,14 @@ def flip(content, rng):
 def test_a_flipped_byte_is_refused_or_changes_no_run(where, made, packed, tmp_path):
     """Some bytes say nothing: padding, an owner, the time of compression, spaces of a manifest."""
     rng = random.Random(20260517)  # noqa: S311, nothing secret
-    file, results, refused = tmp_path / "b.tar.gz", tmp_path / "results", 0
+    file, results, refused = tmp_path / "b.tar.xz", tmp_path / "results", 0
     whole = meaning(made / "results/runs")
     for _ in range(80):
         content = packed.read_bytes()
         if where == "in the file":
             file.write_bytes(flip(content, rng))
         else:  # a transfer does no such thing, a tamperer might
-            file.write_bytes(gzip.compress(flip(gzip.decompress(content), rng), 1, mtime=0))
+            file.write_bytes(lzma.compress(flip(lzma.decompress(content), rng)))
         try:
             import_bundle(results, file)
         except BundleError:

@@ -9,7 +9,12 @@ from fathom.config import BACKENDS, load_config
 from fathom.models.connections.schemes import SCHEMES
 from fathom.tasks import Problem, example_batch
 
-NOT_AROUND_BLOCKS = {"qwen4_exp", "scaled", "depth_scaled", "residual_scaled"}
+READ_APART = {"inkling2", "muddformer"}
+OF_SUBLAYERS = {
+    name for name, row in SCHEMES.items() if row.get("kind") in ("gated", "scaled", "frac")
+}
+REFUSED = {"sublayer": set(), "block": OF_SUBLAYERS | READ_APART, "images": READ_APART}
+"""By network, the schemes that it refuses."""
 CHECK = "benchmarks/check.yaml"
 FEW = """
 studies:
@@ -47,8 +52,7 @@ def test_every_scheme_is_checked_on_every_network(pytestconfig):
     config = load_config([pytestconfig.rootpath / CHECK])
     page = (pytestconfig.rootpath / "docs/contribute-runs.md").read_text(encoding="utf-8")
     studies = config.studies
-    for network in ("sublayer", "block", "images"):
-        refused = NOT_AROUND_BLOCKS if network == "block" else set()
+    for network, refused in REFUSED.items():
         assert set(studies[network].labels) == set(SCHEMES) - refused, network
     assert {s.optimizer.muon is None for s in studies.values()} == {True, False}
     assert {s.optimizer.clip is None for s in studies.values()} == {True, False}

@@ -341,8 +341,7 @@ def test_differences(test, rows, expected, numbers):
     [
         ([0.5, 0.52, 0.51], [0.6, 0.62, 0.61], REPRODUCED, -0.1),  # a share has no ratio
         ([0.5] * 3, [None] * 3, CONTRADICTED, NAN),  # that `resnet` diverged would be no surprise
-        # Of the distance from a chance of 0.1 to 1, a hundredth is 0.009.
-        ([0.5] * 3, [0.5089] * 3, NOT_REPRODUCED, -0.0089),
+        ([0.4, 0.5, 0.6], [0.5, 0.48, 0.61], NOT_REPRODUCED, -0.03),
     ],
 )
 def test_shares_are_compared_by_their_difference(ours, theirs, expected, observed):
@@ -352,22 +351,35 @@ def test_shares_are_compared_by_their_difference(ours, theirs, expected, observe
     check(judge(test, rows, config=config), expected, observed)
 
 
+def test_no_difference_of_shares_has_an_interval_beyond_what_is_possible():
+    config = config_with(studies=("a",), a={**IMAGES, "variants": ["resnet", "mhc_causal"]})
+    test = {**LESS, "variant": "resnet", "than": ["mhc_causal"]}
+    rows = accuracies([0.1, 0.9, 0.5], variant="resnet")
+    rows += accuracies([0.6] * 3, variant="mhc_causal")
+    row = judge(test, rows, config=config)
+    assert half_width([-0.5, 0.3, -0.1]) > 0.9
+    assert (row["low"], row["high"]) == (pytest.approx(-0.6), pytest.approx(0.4))
+    level = {"kind": "level", "variants": ["resnet"], "metric": "test_accuracy", "low": 0.2}
+    rows = [{**row, "test_accuracy": row["score"]} for row in rows]
+    found = judge(level, rows, config=config)
+    assert (found["low"], found["high"]) == (0, 1)
+
+
 @pytest.mark.parametrize(
     ("less", "expected"),
     [
-        # The distance from a loss of zero to chance is 4.159, of which 1 % is 0.0416.
-        (0.043, REPRODUCED), (0.041, NOT_REPRODUCED), (-0.041, NOT_REPRODUCED),
-        (-0.043, CONTRADICTED),
+        # Other orders of float32 sums make differences of 1e-5.
+        (1.1e-5, REPRODUCED), (0.9e-5, NOT_REPRODUCED), (-0.9e-5, NOT_REPRODUCED),
+        (-1.1e-5, CONTRADICTED),
     ],
 )  # fmt: skip
-def test_an_order_of_scores_takes_a_difference_that_counts(less, expected):
+def test_an_order_of_scores_takes_a_difference_above_rounding(less, expected):
     """Of equal seeds, so that the interval excludes zero; what is compared is the ratio."""
     row = judge(THAN_HC, sides(mhc=[0.5 - less] * 3, hc=[0.5] * 3))
     check(row, expected, math.log10((0.5 - less) / 0.5))
-    assert row["of_chance"] == pytest.approx(-less / CHANCE)
-    assert row["small"] == (expected == NOT_REPRODUCED)
-    one = sides(mhc=[0.5], hc=[0.51]) + sides(depth=4, mhc=[0.5] * 3, hc=[0.5] * 3)
-    assert verdict(THAN_HC, one) == NOT_MEASURED  # of one seed nothing is known to be small
+    assert row["equal"] == (expected == NOT_REPRODUCED)
+    one = sides(mhc=[0.5], hc=[0.5 + 1e-6]) + sides(depth=4, mhc=[0.5] * 3, hc=[0.5] * 3)
+    assert verdict(THAN_HC, one) == NOT_MEASURED  # of one seed nothing is known
 
 
 # --- agreement -----------------------------------------------------------------------------------
@@ -426,7 +438,7 @@ def agreement(ours, theirs, **axes):
         ([None] * 3, [None] * 3, REPRODUCED, ()),  # both diverge
         ([None, 2.0, 4.0], THREE, CONTRADICTED, ()),
         (THREE, THREE[:1], NOT_MEASURED, ()),
-        ([0.001] * 3, [0.003] * 3, NOT_REPRODUCED, ()),  # too little to count
+        ([0.001] * 3, [0.003] * 3, CONTRADICTED, ()),  # a factor counts at any loss
     ],
 )
 def test_platforms_agree_seed_by_seed(ours, theirs, expected, numbers):
@@ -486,9 +498,9 @@ def test_fits(test, rows, expected, numbers):
     [
         (LEVEL, gains({8: OPEN}), True),
         (THAN_HC, sides(mhc=[1.0, 0.5, 2.0], hc=[1.1, 1.2, 1.0]), True),
-        # Too small to count, equal, and not compared: of these more seeds tell nothing new.
-        (THAN_HC, sides(mhc=[0.49] * 3, hc=[0.5] * 3), False),
-        # One comparison of two that is known to be small keeps the order from holding.
+        # Equal but for rounding: of these more seeds tell nothing new.
+        (THAN_HC, sides(mhc=[0.5 + 1e-6] * 3, hc=[0.5] * 3), False),
+        # One comparison of two of which the sides are equal keeps the order from holding.
         (LESS, sides(mhc=[1.0, 0.5, 2.0], hc=[1.1, 1.2, 1.0], baseline=[1.0, 0.5, 2.0]), False),
         (FAILS, ended("learned", "diverged", "at chance"), False),  # counted one by one
         (SLOPE, gains({4: [1.0, 5.0], 8: [5.0, 1.0], 16: [1.0, 5.1]}), True),

@@ -111,7 +111,7 @@ REFUSED = {
     "train-all --set backends=torch": "input should be a valid list, but is 'torch'; write it as "
     "'backends=[\"torch\"]'",
     "status larger": "unknown study 'larger' (known: small)",
-    "bundle import --keep --replace b.tar.gz": "--keep and --replace exclude each other",
+    "bundle import --keep --replace b.tar.xz": "--keep and --replace exclude each other",
     "fetch minst": "unknown data set 'minst'",
     "replay troch": "unknown backend 'troch'",
 }
@@ -233,7 +233,7 @@ def test_a_bad_spec_or_section_as_json_is_refused_in_one_line(folder, fathom):
 
 
 def test_a_bundle_that_is_refused_stops_no_other(trained, tmp_path, fathom, monkeypatch):
-    bundles = [tmp_path / f"{name}.tar.gz" for name in ("damaged", "gone", "good", "foreign")]
+    bundles = [tmp_path / f"{name}.tar.xz" for name in ("damaged", "gone", "good", "foreign")]
     damaged, gone, good, foreign = map(str, bundles)
     fathom("bundle", "create", "-o", good, "*/mhc/*")
     fathom("bundle", "create", "-o", foreign, "*/baseline/*")
@@ -243,7 +243,7 @@ def test_a_bundle_that_is_refused_stops_no_other(trained, tmp_path, fathom, monk
     monkeypatch.chdir(other)
     status, printed, errors = fathom("bundle", "import", *map(str, bundles), "--keep")
     assert status == 1
-    assert errors[0].startswith(f"fathom: {damaged}: not a whole gzipped tar")
+    assert errors[0].startswith(f"fathom: {damaged}: not a whole tar packed by xz")
     assert errors[1:] == [f"fathom: {gone}: no such file"]
     (unknown,) = (path for path in statuses(trained) if "baseline" in path)
     assert printed.splitlines()[:3] == [
@@ -274,7 +274,7 @@ def run_without(packages, folder, *commands):
 
 def test_training_and_carrying_need_nothing_else(folder, tmp_path):
     (spec, _) = (config_of(folder).spec(cell).json() for cell in config_of(folder).cells())
-    bundle = str(tmp_path / "b.tar.gz")
+    bundle = str(tmp_path / "b.tar.xz")
     done = run_without(
         ABSENT, folder,
         ["--help"], ["status"], ["train", "small", "--help"],

@@ -218,7 +218,8 @@ WITHOUT_GRADIENT = {
 }
 OF_ALL_LAYERS = {
     "readout", "readout_phi", "readout_alpha", "stream_embedding", "stream_scales",
-    "open_projections", "close_projections", "input_scale", "input_bias",
+    "open_projections", "close_projections", "input_scale", "input_bias", "initial", "output_gain",
+    *(f"{part}_{block}" for part in ("weights", "hidden", "dynamic") for block in (1, 2)),
 }  # fmt: skip
 WITHOUT_PARAMETERS = ("plain", "scaled", "depth_scaled")
 

@@ -44,29 +44,29 @@ def fathom(capfd):
 
 @pytest.mark.slow
 def test_the_same_command_again_goes_on_where_it_was(folder, fathom):
-    fathom("contribute", PATTERN, "--out", "mine.tar.gz")
+    fathom("contribute", PATTERN, "--out", "mine.tar.xz")
     kept = folder / "results/reference/runs/depth-torch/12L/mhc/torch/seed1/manifest.json"
     before = kept.stat().st_mtime_ns
     shutil.rmtree(folder / "results/reference/runs/depth-torch/12L/mhc/torch/seed0")
-    status, printed = fathom("contribute", PATTERN, "--out", "mine.tar.gz")
+    status, printed = fathom("contribute", PATTERN, "--out", "mine.tar.xz")
     assert status == 0
     assert "1 cells to train; timing a few steps of the longest" in printed
     assert kept.stat().st_mtime_ns == before
-    assert any(line.startswith("mine.tar.gz: 3 runs, ") for line in printed)
+    assert any(line.startswith("mine.tar.xz: 3 runs, ") for line in printed)
 
-    status, printed = fathom("contribute", PATTERN, "--out", "mine.tar.gz")
+    status, printed = fathom("contribute", PATTERN, "--out", "mine.tar.xz")
     assert status == 0
     assert printed[0] == "fathom: nothing to be done: every chosen cell is trained"
     assert any("counts: " in line for line in printed)
-    status, printed = fathom("bundle", "check", "mine.tar.gz", "-c", "config.yaml", "-c", PRESET)
+    status, printed = fathom("bundle", "check", "mine.tar.xz", "-c", "config.yaml", "-c", PRESET)
     assert status == 0
     assert any("counts: " in line for line in printed)
 
 
 REFUSED = {
-    "": "--out FILE.tar.gz is missing: the bundle to write (or --estimate)",
-    "--out none/b.tar.gz": "--out none/b.tar.gz: there is no folder none",
-    "dept-torch/* --out b.tar.gz": "no cell matches 'dept-torch/*'; a pattern is like ",
+    "": "--out FILE.tar.xz is missing: the bundle to write (or --estimate)",
+    "--out none/b.tar.xz": "--out none/b.tar.xz: there is no folder none",
+    "dept-torch/* --out b.tar.xz": "no cell matches 'dept-torch/*'; a pattern is like ",
     "--out config.yaml": "config.yaml: is there and is no bundle; name another file",
 }
 

@@ -67,7 +67,7 @@ def test_every_example_belongs_to_a_row_of_the_table():
 TINY_MODEL = {"vocab": 16, "length": 4, "width": 8, "heads": 2, "hidden": 16}
 TINY = {"depths": [2], "backends": ["torch"], "seeds": [0], "steps": 3, "batch_size": 2}
 STUDIES = ("gated-torch", "blend-torch", "communities", "repeat")
-FILES = ("config.yaml", "workflow/presets/smoke.yaml")
+FILES = ("config.yaml", ".test/config/config.yaml")
 KEPT = Cell("depth-mlx", 2, "mhc", "torch", 0)
 """A cell of the smoke scale that is trained before anything is added."""
 

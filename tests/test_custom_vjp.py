@@ -13,11 +13,12 @@ from fathom.models.connections.custom_vjp import (
     NormedProduct,
     WeightedSum,
 )
+from fathom.models.connections.depth_vjp import InverseRms, SoftmaxRead
 from fathom.models.connections.sinkhorn import BoundedExp, Passes, Softmax, alternating_sides
 
 N, M = 5, 3
 
-FUNCTIONS = (NormedProduct, WeightedSum, Mixing, Adding, MixingAndSum)
+FUNCTIONS = (NormedProduct, WeightedSum, Mixing, Adding, MixingAndSum, InverseRms, SoftmaxRead)
 
 
 def arrays(*shapes, seed=0):
@@ -50,6 +51,37 @@ def mixing_and_sum(A, x, y):
     return found[:-1], found[-1]
 
 
+def inverse_rms(x):
+    return ((x * x).mean(dim=-1) + 0.1) ** -0.5, x
+
+
+def softmax_read(heads, values_normed):
+    """Reads and sums of all sources at once: others are there as their read and their logarithm."""
+
+    def function(queries, v, s, read=None, log_sum=None):
+        (R, C), (I, N, _) = queries.shape, v.shape  # noqa: E741
+        logits, values = [], []
+        for i in range(I):
+            by_head = (queries[:, None] * v[i]).reshape(R, N, heads, -1).sum(dim=-1)
+            logits.append(by_head * s[i, :, None])
+            values.append((v[i] * s[i, :, None] if values_normed else v[i]).expand(R, N, C))
+        if read is not None:
+            logits.append(log_sum.permute(0, 2, 1))
+            values.append(read)
+        logits = stacked(logits)
+        shares = logits.softmax(dim=0).repeat_interleave(C // heads, dim=-1)
+        sums = logits.logsumexp(dim=0).permute(0, 2, 1)
+        return (shares * stacked(values)).sum(dim=0), sums, v
+
+    return function
+
+
+def stacked(tensors):
+    import torch
+
+    return torch.stack(tensors)
+
+
 def sinkhorn(sides, floor, added, start=lambda Z: Z):
     def function(K):
         K = start(K)
@@ -72,6 +104,14 @@ def cases():
             f"mixing-and-sum-{S}", MixingAndSum(), mixing_and_sum,
             arrays((S + 1, S + 1), (S, M), (M,)),
         )  # fmt: skip
+    yield "inverse-rms", InverseRms(0.1), inverse_rms, arrays((N, M))
+    R, I, C = 2, 3, 6  # noqa: E741
+    for heads, values_normed in ((1, False), (1, True), (3, False), (2, True)):
+        settings = (heads, values_normed)
+        for others in ((), ((R, N, C), (R, heads, N))):
+            name = f"softmax-read-{heads}-{values_normed}-{len(others)}"
+            given = arrays((R, C), (I, N, C), (I, N), *others)
+            yield name, SoftmaxRead(*settings), softmax_read(*settings), given
 
 
 def sinkhorns():

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from command_helpers import exit_status
-from fathom.analysis import effective_depth
+from fathom.analysis import effective_depth, worth
 from fathom.analysis.effects import COLUMNS
 from fathom.analysis.platforms import Platform
 from fathom.analysis.run_tables import summary_table
@@ -85,6 +85,29 @@ def test_a_study_is_drawn_from_the_rows_of_one_platform(
     of = f"a on {platform}"
     inputs = tuple(tables / "studies/a" / name for name in (*draw.STUDY_TABLES, DEPTHS, CELLS))
     assert kept == ({"one": "a figure"}, tmp_path / "figures", of, inputs)
+
+
+def test_trainings_of_a_ladder_are_drawn_on_the_ladder_alone(drawn, tmp_path):
+    config = config_with(tmp_path / "results", a={"ladder": {"baseline": [0.5]}})
+    labels = ("baseline", "baseline_x050", "mhc")
+    cells = frame(*(run(variant=label, loss_final=1.0) for label in labels))
+    empty = {
+        "effects.csv": COLUMNS, DEPTHS: effective_depth.COLUMNS, "worth.csv": worth.COLUMNS,
+    }  # fmt: skip
+    found = {
+        "steps.csv.gz": frame(*(curve([1.0], variant=label) for label in labels)),
+        "summary.csv": summary_table(cells),
+        CELLS: cells,
+        **{name: pd.DataFrame(columns=columns) for name, columns in empty.items()},
+    }
+    save_by_study(found, tmp_path, ("a",))
+    names = ["ladder", "score", "loss"]
+    draw.draw_study(config, "a", Platform("torch"), tmp_path, tmp_path / "figures", names)
+    data = drawn[0][2]
+    for table in ("steps", "summary", "cells"):
+        assert {*data[table]["variant"]} == {"baseline", "mhc"}, table
+    ladder = data["ladder"][["variant", "factor"]].itertuples(index=False, name=None)
+    assert [*ladder] == [("baseline", 1), ("baseline", 0.5)]
 
 
 MISTAKES = {

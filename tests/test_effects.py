@@ -4,13 +4,11 @@ import math
 from fractions import Fraction
 
 import pytest
-from scipy import stats
 
 from fathom.analysis.effects import AGAINST_PLAIN, AT_BEST_RATE, effects_table
-from fathom.analysis.established import seeds_to_tell
 from fathom.config import ConfigError, check_config
 from run_helpers import config_with
-from tables_helpers import CHANCE, T975, TOLD, frame, half_width, run, seeds
+from tables_helpers import T975, TOLD, frame, half_width, run, seeds
 
 QUESTION = "Does it matter?"
 
@@ -41,23 +39,47 @@ def test_an_effect_on_a_positive_score_is_the_mean_log_ratio_over_common_seeds()
     )
     ratios = [math.log10(a / b) for a, b in zip(ours, theirs, strict=True)]
     assert found["seeds"] == 3
-    assert found["effect"] == pytest.approx(sum(ratios) / 3, rel=TOLD)
-    assert found["ci95_half"] == pytest.approx(half_width(ratios), rel=TOLD)
-    assert (found["by"], found["verdict"], found["better"]) == ("ratio", "lower", True)
+    mean, half = sum(ratios) / 3, half_width(ratios)
+    expected = {"effect": mean, "low": mean - half, "high": mean + half}
+    for name, log in expected.items():
+        assert found[name] == pytest.approx(100 * (10**log - 1), rel=TOLD)
+    assert (found["unit"], found["verdict"]) == ("%", "better")
 
 
-@pytest.mark.parametrize(("ours", "verdict", "better"), [([0.7, 0.71, 0.72], "higher", True)])
-def test_a_share_is_compared_by_its_difference_and_the_higher_one_is_better(ours, verdict, better):
+def effect_of_accuracies(ours, theirs):
+    """The only row of hc_causal against resnet, of these accuracies by seed."""
     data = config_of([["mhc", "hc"]]).model_dump(mode="json")
     images = {"task": "fashion", "variants": ["resnet", "hc_causal"], "model": {"width": 8}}
     contrast = {"question": QUESTION, "pairs": [["hc_causal", "resnet"]]}
     data["studies"]["a"] |= {**images, "contrasts": [contrast]}
-    theirs = [0.6, 0.61, 0.62]
     rows = seeds("score", ours, variant="hc_causal") + seeds("score", theirs, variant="resnet")
     (row,) = effects_table(check_config(data), frame(rows)).to_dict("records")
+    return row
+
+
+@pytest.mark.parametrize(
+    ("ours", "verdict"), [([0.7, 0.72, 0.74], "better"), ([0.5, 0.52, 0.54], "worse")]
+)
+def test_an_accuracy_is_compared_in_points_and_the_higher_one_is_better(ours, verdict):
+    theirs = [0.6, 0.61, 0.62]
+    row = effect_of_accuracies(ours, theirs)
     differences = [a - b for a, b in zip(ours, theirs, strict=True)]
-    assert (row["by"], row["verdict"], row["better"]) == ("difference", verdict, better)
-    assert row["effect"] == pytest.approx(sum(differences) / 3)
+    assert (row["unit"], row["verdict"]) == ("points", verdict)
+    assert row["effect"] == pytest.approx(100 * sum(differences) / 3)
+    assert row["high"] - row["effect"] == pytest.approx(100 * half_width(differences), rel=TOLD)
+
+
+def test_no_interval_is_wider_than_its_scale_allows():
+    # The second side has a mean of 60 %: nothing ends more than 60 points below or 40 above it.
+    row = effect_of_accuracies([0.1, 0.9, 0.5], [0.6, 0.6, 0.6])
+    assert half_width([-0.5, 0.3, -0.1]) > 0.9
+    assert (row["low"], row["high"]) == (pytest.approx(-60), pytest.approx(40))
+    # No loss falls by more than the whole of it.
+    found = effect_of(
+        seeds("score", [1e-3, 5.0, 1e-6], variant="mhc"),
+        seeds("score", [1.0, 1.0, 1.0], variant="hc"),
+    )
+    assert -100 < found["low"] < found["effect"] < found["high"]
 
 
 def test_the_mean_beside_an_effect_is_of_the_same_seeds_and_geometric_for_ratios_alone():
@@ -68,24 +90,23 @@ def test_the_mean_beside_an_effect_is_of_the_same_seeds_and_geometric_for_ratios
     score, distance = (
         effect_of(ours, theirs, metric=name) for name in ("score", "H_res_distance_final")
     )
-    assert (score["against_mean"], score["seed_sd"]) == (pytest.approx(1), pytest.approx(1))
+    assert score["against_mean"] == pytest.approx(1)
+    assert score["seed_sd"] == pytest.approx(900)  # a standard deviation of a factor of ten
     assert distance["against_mean"] == pytest.approx(11.1 / 3)  # the arithmetic one
 
 
 @pytest.mark.parametrize(
     ("differences", "expected"),
     [
-        ([1.0, 1.1, 0.9], "higher"),
-        ([1.0, -0.5, 0.25], "cannot be told"),
-        ([5.0, 5.0], "cannot be told"),  # two seeds have no interval
+        ([1.0, 1.1, 0.9], "worse"),
+        ([1.0, -0.5, 0.25], "undecided"),
+        ([5.0, 5.0], "undecided"),  # two seeds have no interval
         ([9e-6, 9.1e-6, 8.9e-6], "the same"),  # its interval excludes zero: it is rounding
-        ([9e-6, 1.1e-5, 1e-5], "too small to matter"),
-        ([0.0, 0.0], "cannot be told"),
+        ([9e-6, 1.1e-5, 1e-5], "worse"),  # however little
+        ([0.0, 0.0], "undecided"),
     ],
 )
-def test_an_effect_is_established_where_its_interval_excludes_zero_and_it_matters(
-    differences, expected
-):
+def test_an_effect_is_significant_where_its_interval_excludes_zero(differences, expected):
     found = effect_of(
         seeds("score", [1 + d for d in differences], variant="mhc"),
         seeds("score", [1.0] * len(differences), variant="hc"),
@@ -98,7 +119,19 @@ def test_a_seed_that_diverged_on_one_side_is_left_out():
         seeds("score", [1.0, math.nan, 1.0, 1.0], variant="mhc"),
         seeds("score", [2.0, 9.0, 2.0, 2.0], variant="hc"),
     )
-    assert (found["seeds"], found["effect"]) == (3, pytest.approx(-math.log10(2)))
+    assert (found["seeds"], found["effect"]) == (3, pytest.approx(-50))
+
+
+def test_sides_without_a_common_score_are_not_compared():
+    table = effects_table(
+        config_of([["mhc", "hc"], ["mhc", "baseline"]]),
+        frame(
+            seeds("score", [math.nan, math.nan], variant="mhc"),
+            seeds("score", [math.nan, math.nan], variant="hc"),
+            seeds("score", [1.0, 1.0], variant="baseline"),
+        ),
+    )
+    assert table.empty
 
 
 def test_a_contrast_that_names_seeds_leaves_the_others_out():
@@ -115,10 +148,9 @@ def test_a_contrast_that_names_seeds_leaves_the_others_out():
         table = effects_table(check_config(data), rows)
         (row,) = table[table["metric"] == "score"].to_dict("records")
         effects[len(named)] = row["seeds"], row["effect"]
-    half = -math.log10(2)
-    assert effects[3] == (3, pytest.approx(half))
-    assert effects[1] == (1, pytest.approx(math.log10(90)))
-    assert effects[0] == (4, pytest.approx((3 * half + math.log10(90)) / 4))
+    assert effects[3] == (3, pytest.approx(-50))  # % of the other side: half
+    assert effects[1] == (1, pytest.approx(8900))
+    assert effects[0] == (4, pytest.approx(100 * (90 / 8) ** 0.25 - 100))  # the geometric mean
     contrast["seeds"] = [7]
     with pytest.raises(ConfigError, match=r"contrasts\.0\.seeds: unknown seed '?7"):
         check_config(data)
@@ -136,8 +168,7 @@ def test_platforms_and_depths_are_compared_apart():
     )  # fmt: skip
     rows = table[table["metric"] == "score"]
     found = {(r.platform, r.depth): r.effect for r in rows.itertuples()}
-    two = math.log10(2)
-    assert found == {("torch", 8): pytest.approx(-two), ("torch", 16): pytest.approx(two)}
+    assert found == {("torch", 8): pytest.approx(-50), ("torch", 16): pytest.approx(100)}
 
 
 def test_extra_variants_join_the_questions_of_a_study():
@@ -154,7 +185,7 @@ def test_extra_variants_join_the_questions_of_a_study():
     assert list(found["variant"]) == ["hc", "mhc", "mine"]
 
 
-# --- what matters, what depends on the steps, what many contrasts cost --------------------------
+# --- what many contrasts cost ---------------------------------------------------------------------
 
 
 def test_an_effect_of_nearly_equal_scores_keeps_its_digits():
@@ -162,58 +193,7 @@ def test_an_effect_of_nearly_equal_scores_keeps_its_digits():
     ours, theirs = [0.5 * (1 + k * 1e-9) for k in (3, 4, 5)], [0.5, 0.5, 0.5]
     found = effect_of(seeds("score", ours, variant="mhc"), seeds("score", theirs, variant="hc"))
     exact = sum(Fraction(value) - Fraction(0.5) for value in ours) / 3
-    assert found["of_chance"] == pytest.approx(float(exact) / CHANCE, rel=1e-11)
-    assert found["effect"] == pytest.approx(float(exact) / 0.5 / math.log(10), rel=1e-8)
-
-
-@pytest.mark.parametrize(
-    ("shares", "expected"),
-    [
-        ([0.0101] * 3, "higher"),
-        ([-0.0101] * 3, "lower"),
-        ([0.0099] * 3, "too small to matter"),
-        # Its interval, ±0.004, excludes zero, and holds a hundredth.
-        ([0.0064, 0.008, 0.0096], "cannot be told"),
-    ],
-)
-def test_an_effect_matters_from_a_hundredth_of_that_distance_on(shares, expected):
-    found = effect_of(
-        seeds("score", [1 + share * CHANCE for share in shares], variant="mhc"),
-        seeds("score", [1.0, 1.0, 1.0], variant="hc"),
-    )
-    assert found["verdict"] == expected
-
-
-def test_a_small_effect_with_a_wide_interval_is_not_said_to_be_small():
-    found = effect_of(
-        seeds("score", [1.0, 1.05, 0.96], variant="mhc"),
-        seeds("score", [1.0, 1.0, 1.0], variant="hc"),
-    )
-    assert abs(found["of_chance"]) < 0.01 < found["of_chance_high"]
-    assert found["verdict"] == "cannot be told"
-    assert found["visible"] == pytest.approx(
-        (10 ** half_width([math.log10(x) for x in (1.0, 1.05, 0.96)]) - 1) / CHANCE, rel=TOLD
-    )
-
-
-@pytest.mark.parametrize(
-    ("midway", "expected"),
-    [
-        ([2.0, 2.1, 1.9], "depends on the steps"),
-        ([0.5, 0.52, 0.48], "lower"),  # the same sign
-        ([2.0, 0.4, 1.9], "lower"),  # the other sign, but it is not told from none
-        ([math.nan] * 3, "lower"),  # not evaluated then
-    ],
-)
-def test_an_order_that_turns_in_the_last_half_depends_on_the_steps(midway, expected):
-    ours = [
-        run(variant="mhc", seed=i, score=0.5 + i / 100, score_midway=midway[i]) for i in range(3)
-    ]
-    theirs = [run(variant="hc", seed=i, score=1.0, score_midway=1.0) for i in range(3)]
-    found = effect_of(ours, theirs)
-    assert found["verdict"] == expected
-    if expected == "depends on the steps":
-        assert found["midway"] == pytest.approx(sum(map(math.log10, midway)) / 3)
+    assert found["effect"] == pytest.approx(100 * float(exact) / 0.5, rel=1e-8)
 
 
 def test_of_many_contrasts_each_takes_stronger_evidence():
@@ -234,12 +214,12 @@ def test_of_many_contrasts_each_takes_stronger_evidence():
 
     (alone,) = table([["mhc", "hc"]])
     assert alone["p"] == alone["p_holm"] < 0.05
-    assert alone["verdict"] == "higher"
+    assert alone["verdict"] == "worse"
     both = table([["mhc", "hc"], ["baseline", "hc"]])
     assert [row["p"] for row in both] == pytest.approx([alone["p"]] * 2)
     assert [row["p_holm"] for row in both] == pytest.approx([2 * alone["p"]] * 2)
-    assert [row["verdict"] for row in both] == ["cannot be told"] * 2
-    assert both[0]["visible"] > alone["visible"]
+    assert [row["verdict"] for row in both] == ["undecided"] * 2
+    assert both[0]["seeds_needed"] > alone["seeds_needed"]
     twice = table([["mhc", "hc"], ["mhc", "hc"]])  # one comparison, asked for by two questions
     assert [row["p_holm"] for row in twice] == [alone["p"]] * 2
 
@@ -256,16 +236,82 @@ def test_a_single_stream_has_no_effect_on_numbers_of_matrices():
     assert list(beside_score["against"]) == ["hc"]
 
 
-def test_how_many_seeds_would_tell():
-    """By the formula: the first n whose quantile times sd / √n is below the mean."""
-    sd, mean = 0.1, 0.08
-    expected = next(
-        n for n in range(3, 100) if stats.t.ppf(0.975, n - 1) * sd / math.sqrt(n) < mean
+# --- equivalence, by a ladder of the plain network ------------------------------------------------
+
+
+def in_steps(ours, theirs, pair=("mhc", "hc"), **changes):
+    """The row of a pair whose sides have these step multipliers, seed by seed.
+
+    The plain network loses a nat with each doubling of its steps. Seeds differ by a tenth.
+    """
+    data = config_of([list(pair)]).model_dump(mode="json")
+    data["studies"]["a"] |= {"ladder": {"baseline": [0.5, 2]}, **changes}
+    levels = [3 + seed / 10 for seed in range(len(ours))]
+    ladder = {"baseline_x050": 1, "baseline": 0, "baseline_x200": -1}
+
+    def ends(multipliers):
+        return [top - math.log2(m) for top, m in zip(levels, multipliers, strict=True)]
+
+    sides = dict(zip(pair, (ours, theirs), strict=True))
+    cells = frame(
+        *(
+            seeds("score", [top + distance for top in levels], variant=label)
+            for label, distance in ladder.items()
+        ),
+        *(
+            seeds("score", ends(multipliers), variant=label)
+            for label, multipliers in sides.items()
+            if label != "baseline"
+        ),
     )
-    assert seeds_to_tell(mean, sd, 0.05, 1) == expected
-    assert seeds_to_tell(mean, sd, 0.05, 10) > expected
-    assert seeds_to_tell(1e-6, 1.0, 1e-3, 1) is None
-    assert seeds_to_tell(0.0, 0.001, 0.05, 1) == 3  # enough to show that it is below what matters
+    table = effects_table(check_config(data), cells)
+    (row,) = table[table["metric"] == "score"].to_dict("records")
+    return row
+
+
+ONES = [1.0] * 5
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "pair", "verdict"),
+    [
+        ([1.01, 1.02, 0.99, 0.98, 1.0], ONES, ("mhc", "baseline"), "equivalent"),
+        # What both sides share, seed by seed, does not count.
+        ([1.3, 1.1, 0.7, 0.9, 1.5], [1.31, 1.09, 0.71, 0.89, 1.5], ("mhc", "hc"), "equivalent"),
+        ([1.09, 1.0, 0.92, 0.96, 1.05], ONES, ("mhc", "baseline"), "undecided"),
+        ([1.02, 1.021, 1.02, 1.019, 1.02], ONES, ("mhc", "baseline"), "better"),
+    ],
+)
+def test_variants_are_equivalent_within_5_percent_of_the_steps(ours, theirs, pair, verdict):
+    row = in_steps(ours, theirs, pair)
+    logs = [math.log(a / b) for a, b in zip(ours, theirs, strict=True)]
+    mean, half = sum(logs) / 5, half_width_of_five(logs)
+    assert row["verdict"] == verdict
+    assert (row["ladder"], row["multiplier"]) == ("baseline", pytest.approx(math.exp(mean)))
+    if verdict != "better":  # Student's t, 95 %, four degrees of freedom: 2.131847
+        one_sided = half / 2.776445 * 2.131847
+        assert (verdict == "equivalent") == (abs(mean) + one_sided < math.log(1.05))
+    assert row["multiplier_high"] == pytest.approx(math.exp(mean + half), rel=1e-6)
+
+
+def half_width_of_five(values):
+    """Student's t, 97.5 %, four degrees of freedom, from a printed table: 2.776445."""
+    mean = sum(values) / 5
+    return 2.776445 * math.sqrt(sum((v - mean) ** 2 for v in values) / 4 / 5)
+
+
+def test_a_seed_outside_of_the_ladder_says_nothing_of_equivalence():
+    row = in_steps([1.01, 1.02, 0.99, 0.98, 2.1], [1.0, 1.0, 1.0, 1.0, 2.1], ("mhc", "hc"))
+    assert (row["verdict"], row["ladder"]) == ("undecided", "baseline")
+    assert math.isnan(row["multiplier"])
+
+
+def test_without_a_common_ladder_nothing_is_equivalent():
+    ours = [1.01, 1.02, 0.99, 0.98, 1.0]
+    faster = ["baseline", "hc", {"mhc": {"connection": "mhc", "optimizer": {"lr": 0.01}}}]
+    row = in_steps(ours, ONES, variants=faster)  # it does not train as the ladder does
+    assert (row["verdict"], row["ladder"]) == ("undecided", "")
+    assert in_steps([1.0, 1.0], [1.0, 1.0], ("mhc", "baseline"))["verdict"] == "undecided"
 
 
 RATES = (0.001, 0.002, 0.004)
@@ -295,9 +341,9 @@ def test_each_connection_is_compared_at_the_best_of_its_own_rates():
         baseline=plain, mhc=[lower_but_diverged, [2.0, 2.0, 2.0], [0.5, 0.55, 0.6]]
     )
     assert (row["variant"], row["against"]) == ("mhc_2", "baseline_1")
-    assert row["effect"] == pytest.approx(math.log10(0.5))
+    assert row["effect"] == pytest.approx(-50)
     assert row["at_edge"] == "mhc_2"
-    assert row["verdict"] == "lower"
+    assert row["verdict"] == "better"
 
 
 def test_the_best_rate_is_chosen_over_seeds_that_all_rates_have():

@@ -344,20 +344,24 @@ def size(config, steps, variant):
 
 
 def gains():
-    """What is established to be better than the plain network, but for counting."""
+    """What ends significantly better than the plain network, but for counting."""
     found = [
         row
         for row in kept_rows("effects")
-        if (row["against_plain"], row["better"]) == ("True", "True")
-        # The first two count, and the last has no connection but the plain one.
-        and not row["study"].startswith(("depth-", "learning-rate", "fashion-recipe"))
+        if (row["against_plain"], row["verdict"]) == ("True", "better")
+        # All of these count, but the last, which has no connection but the plain one.
+        and not row["study"].startswith(
+            ("depth-", "learning-rate", "ingredients", "recipe-parts", "fashion-recipe")
+        )
         and "accumulate" not in row["differs_in"]  # four batches for one
     ]
-    assert len(found) == 17
-    cells, shares = defaultdict(list), defaultdict(list)
+    assert len(found) == 26
+    cells, gains_of = defaultdict(list), defaultdict(list)
+    by = {}
     for row in found:
         cells[row["study"], row["variant"]].append(row["depth"])
-        shares[row["study"]].append(abs(100 * float(row["of_chance"])))
+        gains_of[row["study"]].append(abs(float(row["effect"])))
+        by[row["study"], row["variant"], row["depth"]] = gains_of[row["study"]][-1]
     copies, recall, listops = (f"unrolled{kind}" for kind in ("", "-recall", "-listops"))
     assert cells[copies, "hc_paper_static"] == ["16", "64"]
     assert cells[copies, "hc_causal"] == cells[copies, "mhc_causal"] == ["64", "256"]
@@ -366,16 +370,32 @@ def gains():
     assert cells[recall, "hc_causal"] == cells[recall, "mhc_causal"] == ["256"]
     yield "at `T` 16, 64 and 256, `hc_causal` and `mhc_causal` at 256"
     for study in (copies, recall):
-        yield f"gains are {min(shares[study]):.1f} % to {max(shares[study]):.0f} %"
-    assert cells[listops, "hc_paper_static"] == ["64"]
-    yield f"At `T` 64 `hc_paper_static` alone leaves chance, by {shares[listops][0]:.0f} %"
-    assert (cells["released", "altup_008"], cells["released", "mhc_cycle"]) == (["12"], ["24"])
-    at_best, on_text = (f"{share:.1f} %" for share in shares["released"])
-    yield f"12 layers of AltUp (`altup`) end lower than 12 plain layers by {at_best}"
-    yield "best rate of those tried, 0.008"
-    yield "24 layers of the papers' mHC that read the streams in turn (`mhc_cycle`)"
-    yield f"end lower than 24 plain layers by {on_text}"
-    yield f"A step of 12 layers takes {step_ratio('mhc_cycle'):.1f} times as long"
+        yield f"gains are {min(gains_of[study]):.2g} % to {max(gains_of[study]):.0f} %"
+    assert (cells[listops, "hc_paper_static"], cells[listops, "hc_causal"]) == (["64"], ["64"])
+    yield (
+        f"At `T` 64 `hc_paper_static` ends lower by {gains_of[listops][0]:.0f} %, `hc_causal` by "
+        f"{gains_of[listops][1]:.1f} %"
+    )
+
+    def on_text(variant, depth="12"):
+        return f"{by['released', variant, depth]:.1f} %"
+
+    yield (
+        f"end lower than 12 plain layers at one rate: `mhc_cycle` by {on_text('mhc_cycle')}, "
+        f"`mhc_identity_cycle` by {on_text('mhc_identity_cycle')}, `altup` by {on_text('altup')}, "
+        f"`hy_v4` by {on_text('hy_v4')}"
+    )
+    yield (
+        f"best rate of those tried, 0.008, `altup` does by {on_text('altup_008')} and `mhc_cycle` "
+        f"by {on_text('mhc_cycle_008')}"
+    )
+    yield (
+        f"24 layers of `mhc_cycle` end lower than 24 plain ones by {on_text('mhc_cycle', '24')}, "
+        f"of `hy_v4` by {on_text('hy_v4', '24')}"
+    )
+    arms = [f"{by['text-arms', v, '20']:.1f} %" for v in ("v1", "v1_20")]
+    yield f"`v1` and `v1_20` of 20 layers end lower by {arms[0]} and {arms[1]}"
+    yield f"A step of 12 layers of `mhc_cycle` takes {step_ratio('mhc_cycle'):.1f} times as long"
     yield (
         f"of 100 pictures they name {pictures('hc_paper_static')} and {pictures('resnet')} right, "
         f"a plain network of four layers {pictures('resnet', 'fashion-recipe', 4)}"
@@ -388,16 +408,16 @@ def gains():
     ]
     yield f"a similarity of at least {math.floor(1000 * min(similar)) / 1000}"
     assert (cells["graph", "hc_paper"], cells["graph", "mhc_paper"]) == (["4"], ["4"])
-    of_hc, of_mhc = shares["graph"]
-    yield f"by {of_hc:.1f} and {of_mhc:.1f} % of that distance in twelve seeds"
+    of_hc, of_mhc = gains_of["graph"]
+    yield f"by {of_hc:.1f} and {of_mhc:.1f} percentage points in twelve seeds"
     deep, worth = (
         row
         for table in ("effects", "effective_depth")
         for row in kept_rows(table)
         if (row["study"], row["depth"], row["variant"]) == ("graph", "16", "hc_paper")
     )
-    assert (deep["better"], deep["seeds"]) == ("False", "12")
-    yield f"than sixteen plain ones, by {-100 * float(deep['of_chance']):.1f} %"
+    assert (deep["verdict"], deep["seeds"]) == ("worse", "12")
+    yield f"than sixteen plain ones, by {-float(deep['effect']):.1f} points"
     assert round(float(worth["effective_depth"])) == 5  # "where five plain layers end"
 
 
@@ -421,7 +441,7 @@ def step_ratio(variant, study="released"):
         seconds = {
             row["variant"]: float(row["seconds"])
             for row in csv.DictReader(file)
-            if row["study"] == study
+            if (row["study"], row["width"]) == (study, "64")
         }
     return seconds[variant] / seconds["baseline"]
 

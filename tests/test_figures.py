@@ -13,8 +13,8 @@ from safetensors.numpy import save_file
 
 from fathom import tasks
 from fathom.analysis.effects import COLUMNS as EFFECTS
-from fathom.analysis.effects import LOWER
 from fathom.analysis.run_tables import summary_table
+from fathom.analysis.significance import BETTER
 from fathom.config import Cell
 from fathom.metrics.scores import Score
 from fathom.metrics.steps import LARGEST_VALUE
@@ -73,6 +73,9 @@ FAST = [*({f"m{i}": {"connection": "mhc", "optimizer": {"lr": 0.01 * (i + 1)}}} 
         ({"variants": MANY}, ["effects", "variants"]),
         ({"depths": [4]}, CURVES[:3]),
         ({"variants": ["baseline", "hc", "mhc", "hc_paper"]}, ["frontier", *CURVES, DEPTH]),
+        # The trainings of a ladder are no variants to draw.
+        ({"ladder": {"baseline": [1 + i / 100 for i in range(1, 12)]}},
+         ["worth", "ladder", *CURVES, DEPTH]),
         (IMAGES, [*PICTURES, "mixing_matrix", DEPTH]),
         ({**IMAGES, "exclude": [{"variant": "mhc_causal"}]}, PICTURES),
         ({**IMAGES, "variants": ["resnet", "mhc_static"]}, [*PICTURES, DEPTH]),
@@ -276,13 +279,13 @@ def data_of(task, losses=(4.0, 2.0, 1.0), depths=(4, 8), count=3, value=None):
                                  score=final, score_metric=score.metric, outcome=outcome,
                                  lr=0.001 * (1 + i)))  # fmt: skip
     effect = dict.fromkeys(EFFECTS, 0.5) | {
-        "variant": variants[1], "against": variants[0], "metric": "score", "verdict": LOWER,
-        "question": "Does it help?", "depth": depths[0], "differs_in": "",
+        "variant": variants[1], "against": variants[0], "metric": "score", "verdict": BETTER,
+        "unit": "%", "question": "Does it help?", "depth": depths[0], "differs_in": "",
     }  # fmt: skip
     return {
         "steps": frame(steps),
         "summary": summary_table(frame(cells)),
-        "effects": pd.DataFrame([effect, {**effect, "ci95_half": NAN}]),
+        "effects": pd.DataFrame([effect, {**effect, "low": NAN, "high": NAN}]),
         "profiles": pd.DataFrame(
             [{"study": "a", "variant": variant, "depth": depth, "seed": 0,
               "metric": "score_without_block",
@@ -305,6 +308,15 @@ def data_of(task, losses=(4.0, 2.0, 1.0), depths=(4, 8), count=3, value=None):
         "samples": [GeneratedSamples(variants[0], 4, 0, Samples(np.array([[0.0, 1.0], [NAN, INF]]),
                                                      np.eye(2)))],
         "cells": frame(cells),
+        "ladder": pd.concat([frame(cells).assign(factor=f) for f in (0.5, 1.0, 1.15, 2.0)]).query(
+            f"variant == '{variants[0]}'"),
+        "worth": pd.DataFrame(
+            [{"variant": variants[1], "against": variants[0], "depth": depths[0],
+              "rate": "one rate", "answer": answer, "multiplier": 1.1, "low": low, "high": 1.2,
+              "cost": cost, "cost_wider": wider, "width": 64.0, "wider": 128.0}
+             for answer, low, cost, wider in (("at", 1.0, 1.5, 1.2), ("below", NAN, 1.5, NAN),
+                                              ("beyond", NAN, NAN, NAN), ("", NAN, 2, NAN))]
+        ),
         "scores": {"a": score},
         "depth_units": {"a": "layer"},
         "variance": pd.DataFrame(
@@ -400,6 +412,30 @@ def test_a_run_that_diverged_is_marked_where_no_value_is(score):
     assert len(at) == 2
     assert all(y > 1 for y in at)
     assert "a run diverged" in [text.get_text() for text in page.legends[0].get_texts()]
+
+
+def test_the_ladder_leads_from_a_score_after_equal_steps_to_the_plain_networks_steps_for_it():
+    """mhc ends after equal steps at 2.5, where the plain network ends after 1.5 times as many."""
+    plain = {0.5: [4.0, 4.0, 4.0], 1: [3.0, 3.0, 3.0], 2: [2.0, 2.0, 2.0]}
+    cells = [
+        run(variant="baseline", seed=seed, loss_final=loss) | {"factor": factor}
+        for factor, losses in plain.items()
+        for seed, loss in enumerate(losses)
+    ]
+    row = {"variant": "mhc", "against": "baseline", "depth": 8, "rate": "one rate"}
+    told = {"answer": "at", "multiplier": 1.5, "low": 1.4, "high": 1.6}
+    data = {
+        "ladder": frame(cells),
+        "worth": pd.DataFrame([row | told]),
+        "summary": summary_table(frame(seeds("loss_final", [2.5] * 3))),
+        "score": LOSS,
+    }
+    (ax,) = draw_figures([find("ladder")], "a", **data)["ladder"].axes
+    lines = {tuple(map(tuple, line.get_xydata())) for line in ax.lines}
+    assert ((0.5, 4), (1, 3), (2, 2)) in {
+        tuple((x, round(float(y), 9)) for x, y in line) for line in lines
+    }
+    assert ((1, 2.5), (1.5, 2.5)) in lines and ((1.4, 2.5), (1.6, 2.5)) in lines
 
 
 # --- files ----------------------------------------------------------------------------------------

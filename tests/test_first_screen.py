@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from fathom.analysis.claims import load_published
+from fathom.analysis.worth import write_worth
 from fathom.config import load_config
 from fathom.report.kept import first_screen
 from fathom.report.page.markdown import read_sections
@@ -21,7 +22,7 @@ def screen_of(folder):
     """The first screen of a folder's table of answers, in the words of published.yaml."""
     config = load_config([PROJECT / "config.yaml"])
     published = load_published(PROJECT / "report/published.yaml", config)
-    return first_screen(folder, published.headline)
+    return first_screen(folder, published, config.labels)
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +32,7 @@ def screens(tmp_path_factory):
     shutil.copytree(KEPT / "tables", folder / "tables")
     files = [PROJECT / "config.yaml", PROJECT / "workflow/presets/reference.yaml"]
     config = load_config(files, {"results": str(folder)})
+    write_worth(config, folder / "tables")
     # A clone has no tables of steps, of which the paper names the hash alone.
     for study in config.studies:
         (folder / "tables/studies" / study).mkdir(parents=True, exist_ok=True)

@@ -28,7 +28,7 @@ def here(tmp_path):
 def packed(there, tmp_path):
     """A function that trains every cell by hand, with changes, and gives the bundle."""
 
-    def pack(name="b.tar.gz", **facts):
+    def pack(name="b.tar.xz", **facts):
         for cell in there.cells():
             folder = write_cell(there, cell, LOSSES)
             write_manifest(folder, {**read_manifest(folder), **facts})
@@ -69,6 +69,6 @@ def test_what_is_there_already_is_told_from_another_run_of_the_cell(here, packed
     file = packed()
     import_bundle(Path(here.results), file)
     assert {outcome for _, outcome, _ in outcomes(here, file)} == {"same"}
-    assert {outcome for _, outcome, _ in outcomes(here, packed("other.tar.gz", threads=7))} == {
+    assert {outcome for _, outcome, _ in outcomes(here, packed("other.tar.xz", threads=7))} == {
         "another"
     }

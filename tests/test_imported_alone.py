@@ -76,4 +76,4 @@ def test_with_nothing_imported_one_line_says_so(config, command, words):
     assert (status, said) == (1, "")
     (line,) = errors
     assert line.startswith(f"fathom: {config.results}/imported: holds no run of this config, ")
-    assert line.endswith("import runs first: fathom bundle import FILE.tar.gz")
+    assert line.endswith("import runs first: fathom bundle import FILE.tar.xz")

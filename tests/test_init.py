@@ -177,9 +177,16 @@ def drawn(*names):
     return dict.fromkeys(names, (0, 0.02))
 
 
+RANK = W // 16
+LAUREL = {
+    "up": (0, 0),
+    # Channel c goes to number c mod r, so that columns are orthogonal.
+    "down": (np.tile(np.eye(RANK), W // RANK) / math.sqrt(RANK * W), 0),
+}
 MHC_PAPER = dynamic(0.02, 0, 0, 0)
 DEEPSEEK = {**MHC_PAPER, "alpha": (1, 0)}
 GATED = {"gate": (-4.6, 0), "stream_embedding": (0, 0.02 / math.sqrt(W))}
+DEPTH_STARTS = {"query": (0, 0), "key_gain": (1, 0)}
 STARTS = {
     "plain": {},
     "hc_causal": {"mixing": (4 * np.eye(L), 0.05)},
@@ -230,8 +237,40 @@ STARTS = {
         for side in ("input", "stream", "output")
         for part, value in (("scale", 1), ("bias", 0))
     },
+    "muse_spark": {"gate": (0, 0.02), "output_gain": (0, 0)},
+    "doge": {"stream_scale": (1, 0)},
+    "talkie": {"output_gain": (1 / math.sqrt(L), 0), "initial": (0, 0)},
+    "neomme": {"initial": (np.array([1, 0]), 0)},
+    "minimax": {"norm_gain": (1, 0)},
+    "dory": {"rate": (0.0177, 0)},
+    "laurel": {"weights": (0, 0), **LAUREL},
+    "laurel_rw": {"weights": (0, 0)},
+    "laurel_lr": LAUREL,
+    "frac": dynamic(0, np.eye(2), 1, np.eye(2)),
+    "frac_static": {"H_pre": (np.eye(2), 0), "H_res": (np.eye(2), 0), "H_post": (1, 0)},
+    "attn_res": DEPTH_STARTS,
+    "attn_res_block": DEPTH_STARTS,
+    "inkling2": {"query": (0, 0)},
+    "mhar": DEPTH_STARTS,
+    "delta_attn_res": DEPTH_STARTS,
+    "denseformer": {f"weights_{i}": (np.eye(i + 1)[i], 0) for i in range(1, L + 1)},
+    "muddformer": {
+        name: start
+        for i in range(1, L + 1)
+        for name, start in (
+            (f"weights_{i}", (np.eye(i + 1)[i], 0)),
+            (f"hidden_{i}", (0, 1 / math.sqrt(W))),
+            (f"dynamic_{i}", (0, 0)),
+        )
+    },
 }  # fmt: skip
 """Each parameter: what it is without noise, and the noise's standard deviation."""
+
+
+def network_of(scheme):
+    """A network of L functions; where q, k and v are read apart, of L blocks of two."""
+    is_apart = scheme in ("inkling2", "muddformer")
+    return {"wrap": "sublayer"} if is_apart else {"task": "fashion"}
 
 
 @pytest.mark.parametrize("scheme", STARTS)
@@ -239,7 +278,7 @@ def test_connections_start_as_published(make_spec, scheme):
     drawn = {
         name.removeprefix("connection."): value.astype(np.float64)
         for name, value in parameters_of(
-            make_spec(task="fashion", variant=scheme, width=W, depth=L)
+            make_spec(variant=scheme, width=W, depth=L, **network_of(scheme))
         ).items()
         if name.startswith("connection.")
     }

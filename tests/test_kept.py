@@ -9,7 +9,7 @@ from fathom.system.errors import UserError
 from run_helpers import config_with, write_cell
 
 FILES = ("RESULTS.md", "studies/a.md", "tables/verdicts.csv", "figures/a/torch/loss.png",
-         "bundles/gpu.tar.gz")  # fmt: skip
+         "bundles/gpu.tar.xz")  # fmt: skip
 
 
 @pytest.fixture
@@ -35,9 +35,9 @@ def test_an_edit_is_named(kept, name):
     assert list(differences(kept)) == [(kept / name, f"is not what {SUMS} recorded")]
 
 
-@pytest.mark.parametrize("name", ["studies/b.md", "bundles/mac.tar.gz"])
+@pytest.mark.parametrize("name", ["studies/b.md", "bundles/mac.tar.xz"])
 def test_one_too_few_and_one_too_many_are_named(kept, name):
-    beside = "studies/a.md" if name.startswith("studies") else "bundles/gpu.tar.gz"
+    beside = "studies/a.md" if name.startswith("studies") else "bundles/gpu.tar.xz"
     (kept / beside).rename(kept / name)
     assert dict(differences(kept)) == {
         kept / beside: f"missing, but {SUMS} lists it",
@@ -72,7 +72,7 @@ def received(tmp_path, monkeypatch):
     there = config_with("there", ("a",), variants=["mhc"], depths=[2], backends=["torch"])
     for cell in there.cells():
         write_cell(there, cell, [4.0, 2.0, 1.0])
-    create_bundle(there, tmp_path / "a.tar.gz")
+    create_bundle(there, tmp_path / "a.tar.xz")
     config = there.model_copy(update={"results": "results"})
     (tmp_path / "config.yaml").write_text(config.model_dump_json())
     return tmp_path
@@ -85,16 +85,16 @@ def import_(*arguments):
 
 
 def test_a_truncated_bundle_is_remembered_until_it_is_whole(received, capsys):
-    whole = (received / "a.tar.gz").read_bytes()
-    (received / "a.tar.gz").write_bytes(whole[: len(whole) // 2])
-    assert import_("a.tar.gz", "gone.tar.gz") == 1
+    whole = (received / "a.tar.xz").read_bytes()
+    (received / "a.tar.xz").write_bytes(whole[: len(whole) // 2])
+    assert import_("a.tar.xz", "gone.tar.xz") == 1
     assert capsys.readouterr().err.count("fathom: ") == 2
     (line,) = refused_bundles(received / "results")
-    assert line.startswith("a.tar.gz: not a whole gzipped tar")
+    assert line.startswith("a.tar.xz: not a whole tar packed by xz")
     (received / "results/RESULTS.md").write_text("made without it")
     with pytest.raises(UserError, match="put the whole bundle in its place"):
         record(received / "results")
-    (received / "a.tar.gz").write_bytes(whole)
-    cli.main(["bundle", "import", "a.tar.gz"])
+    (received / "a.tar.xz").write_bytes(whole)
+    cli.main(["bundle", "import", "a.tar.xz"])
     assert refused_bundles(received / "results") == []
     assert record(received / "results") == 1

@@ -65,7 +65,7 @@ CARRIED = [
     "results/imported/cuda/depth/4L/mhc/torch/seed0/manifest.json",
     "results/paper/imported/cuda/depth/4L/mhc/torch/seed0/manifest.json",
     "results/smoke/imported/cuda/depth/4L/mhc/torch/seed0/manifest.json",
-    "results/reference/bundles/gpu.tar.gz",
+    "results/reference/bundles/gpu.tar.xz",
     "results/reference/tables/cells.csv",
     "results/reference/RESULTS.md",
     "results/reference/runs/a/manifest.json",

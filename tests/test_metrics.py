@@ -11,7 +11,7 @@ import naive
 from fathom import tasks
 from fathom.backends.numpy import NumpyOps
 from fathom.metrics import runs
-from fathom.metrics.scores import Score, outcome, score_midway
+from fathom.metrics.scores import Score, outcome
 from fathom.metrics.steps import Steps
 from fathom.models.connections.connection import readout_shares
 from fathom.models.gain import composite_gain
@@ -437,16 +437,3 @@ def test_bits_per_byte_are_bits_per_character_times_characters_per_byte():
     assert summarise(rows)["validation_bpb"] == pytest.approx(3)
     assert summarise(rows[:2])["validation_bpb"] is None
     assert summarise(rows[1:2])["validation_bpb"] is None
-
-
-def test_the_score_midway_is_that_of_the_first_evaluation_from_half_of_the_steps_on():
-    loss = tasks.run_metrics()["validation_bpc"]
-    rows = [{"loss": 9.0} for _ in range(10)]
-    for step, value in ((4, 3.0), (6, 2.0), (10, 1.0)):
-        rows[step - 1]["validation_loss"] = value * math.log(2)
-    assert score_midway(rows, loss) == pytest.approx(2)
-    del rows[5]["validation_loss"]
-    assert score_midway(rows, loss) is None  # the next is the last
-    # Of a training loss, the mean over the tenth of the steps that ends there.
-    losses = [{"loss": float(step)} for step in range(1, 41)]
-    assert score_midway(losses, tasks.run_metrics()["loss_tail"]) == 19.5

@@ -196,7 +196,8 @@ def test_every_place_of_a_document_that_the_kept_reports_name_is_there(pytestcon
 
 def test_variants_of_a_study_look_different():
     names = [*COLOURS, *(f"{name}_00{i}" for name in COLOURS for i in range(3)), "x", "y"]
-    looks = looks_of(names, {"x": "alike", "y": "alike"})
+    looks = looks_of(names, {"x": "alike", "y": "alike"}, hidden={"x"})
+    assert [name for name, look in looks.items() if not look["shown"]] == ["x"]
     assert len({(look["colour"], *look["dash"]) for look in looks.values()}) == len(names)
     assert (looks["x"]["label"], looks["y"]["label"]) == ("alike (x)", "alike (y)")
 

@@ -190,8 +190,8 @@ def test_every_kind_of_study_has_a_section(few, folder_of_paper, tmp_path):
     root = tmp_path / "source"
     write_source(config, few, folder_of_paper, folder, folder / "figures", root)
     text = shown_in((root / "paper.typ").read_text(encoding="utf-8"))
-    assert "[mhc against baseline], [PyTorch], [10 ± 0 times], [10], [higher]" in text
-    assert "On PyTorch, 1 of 1 difference is established" in text
+    assert "[mhc against baseline], [PyTorch], [× 10 (× 10 to × 10)], [× 10], [worse]" in text
+    assert "On PyTorch, 1 of 1 difference is significant" in text
     assert "[images], [mhc_causal], [PyTorch], [0.75], [0.9], [–]" in text
     # A study without a part is told by its score alone.
     assert "== pictures" in text

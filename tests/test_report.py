@@ -14,7 +14,7 @@ from markdown_it import MarkdownIt
 from fathom.analysis.attribution import diverged_cells, variance_summary, variance_table
 from fathom.analysis.claims import load_published
 from fathom.config.study import Contrast
-from fathom.report.formatting import plus_minus, ratio
+from fathom.report.formatting import plus_minus
 from fathom.report.records import records
 from fathom.report.render import environment_of, write_reports
 from fathom.runs.bundle import record_refusals
@@ -55,7 +55,6 @@ def say(shipped):
     """A function that gives what a macro of a template says, on one line."""
     environment = environment_of(shipped[1])
     environment.globals |= {
-        "ratio": ratio,
         "pm": plus_minus,
         "absent": "–",
         "metrics": {},
@@ -387,12 +386,12 @@ def test_without_any_run_a_report_says_so(quick, tmp_path):
 def test_a_refused_bundle_is_not_called_a_study_that_was_not_run(quick, tmp_path):
     config = small_config(tmp_path)
     (tmp_path / "imported").mkdir()
-    refused = {Path("bundles/a.tar.gz"): "not a whole gzipped tar (x)"}
+    refused = {Path("bundles/a.tar.xz"): "not a whole tar packed by xz (x)"}
     record_refusals(Path(config.results), refused)
     folder = write_world(config, *quick, lambda cell: None)
     pages = [read(folder), read(folder, "COMPARISON.md"), page(folder, "depth-mlx")]
     assert "not run here" not in " ".join(pages).lower()
-    assert "**A bundle was refused, and its runs are not shown**: bundles/a.tar.gz: " in pages[0]
+    assert "**A bundle was refused, and its runs are not shown**: bundles/a.tar.xz: " in pages[0]
     assert "(studies/depth-mlx.md) It was not imported: a bundle was refused." in pages[0]
     assert "\nNot imported: a bundle was refused.\n" in pages[2]
 
@@ -416,7 +415,8 @@ def test_a_study_of_ones_own_is_answered_and_speaks_of_no_claim(shipped, tmp_pat
     assert effect[0] == "own: Does it end better than the plain residual network?"
     assert effect[1] == "**better**"
     assert effect[2].startswith(
-        "[mine against baseline, 12 layers: loss over all sequences −22 % of its range]"
+        "[mine against baseline, 12 layers, is better by 90 % in loss over all sequences "
+        "(95 % interval −90 % to −90 %)]"
     )
     text = read(folder)
     assert "## Scorecard" not in text

@@ -19,13 +19,17 @@ NETWORKS = {
     "sublayer": {"task": "tokens", "wrap": "sublayer"},
     "images": {"task": "fashion"},
 }
-NOT_AROUND_BLOCKS = ("qwen4_exp", "scaled", "depth_scaled", "residual_scaled")
-"""Of schemes: refused around a transformer's whole blocks."""
+READ_APART = ("inkling2", "muddformer")
+OF_SUBLAYERS = [
+    name for name, row in SCHEMES.items() if row.get("kind") in ("gated", "scaled", "frac")
+]
+NOT_AROUND = {"block": (*OF_SUBLAYERS, *READ_APART), "images": READ_APART}
+"""By network, the schemes that it refuses."""
 ON_NETWORKS = [
     (network, scheme)
     for network in NETWORKS
     for scheme in SCHEMES
-    if network != "block" or scheme not in NOT_AROUND_BLOCKS
+    if scheme not in NOT_AROUND.get(network, ())
 ]
 
 
@@ -77,6 +81,81 @@ def test_the_oracle_equals_the_textbook(
 
 # Where a wrapped block has residuals of its own, and where there is one stream, no scheme has code
 # of its own: one of each kind will do.
+@pytest.mark.parametrize("scheme", [*naive.DEPTH_ATTENTION, "denseformer", "muddformer"])
+def test_depth_attention_equals_the_textbook_over_several_groups_of_functions(
+    small, parameters_off_symmetry, first_batch, oracle_forward, scheme
+):
+    """7 blocks: groups of functions, blocks of sources, and q, k and v apart in the sixth."""
+    spec = small("sublayer", scheme, depth=7)
+    params, batch = parameters_off_symmetry(spec), first_batch(spec)
+    expected = naive.transformer(scheme, spec, params, batch.inputs["tokens"])
+    found = oracle_forward(spec, params, batch.inputs).logits
+    assert found == pytest.approx(expected, abs=1e-11 * np.abs(expected).max())
+
+
+# Uniform weights make what is read the ordinary stream over a number, or times one, which each norm
+# takes off. What is left is the norms' eps of 1e-5: the mean of 9 outputs has a mean square of
+# 1/81 of their sum's, so that eps changes the last norm by 1e-5·81/2 = 4e-4 where that is one.
+EPS_OF_NORMS = 1e-3
+DISTANCES = {
+    "denseformer": (0, 1e-14),
+    "muddformer": (0, 1e-14),
+    "attn_res": (0, EPS_OF_NORMS),
+    "attn_res_block": (0, EPS_OF_NORMS),
+    "mhar": (0, EPS_OF_NORMS),
+    "delta_attn_res": (0, EPS_OF_NORMS),
+    "inkling2": (0.05, 2),  # a mean of normed sources is another network
+}
+
+
+@pytest.mark.parametrize(
+    ("connection", "least", "most"),
+    [
+        *((name, *distances) for name, distances in DISTANCES.items()),
+        ({"connection": "delta_attn_res", "gate": 0}, 0, 1e-14),
+        ({"connection": "muddformer", "apart": False}, 0, 1e-14),
+    ],
+    ids=str,
+)
+def test_how_far_depth_attention_is_from_the_plain_network_at_first(
+    make_spec, first_batch, oracle_forward, connection, least, most
+):
+    """Largest difference of a logit over the largest logit, in float64."""
+    sizes = {
+        "depth": 4, "wrap": "sublayer", "width": 16, "length": 8, "vocab": 32, "batch_size": 2,
+    }  # fmt: skip
+    settings = connection if isinstance(connection, dict) else {"connection": connection}
+    specs = [
+        make_spec(variant="own", connection=c, **sizes) for c in (settings, {"connection": "plain"})
+    ]
+    found, plain = (
+        oracle_forward(spec, parameters_of(spec), first_batch(spec).inputs).logits for spec in specs
+    )
+    assert least <= np.abs(found - plain).max() / np.abs(plain).max() <= most
+
+
+@pytest.mark.parametrize(
+    ("settings", "changes", "said"),
+    [
+        ({"connection": "muddformer"}, {"wrap": "block"}, "model.wrap: sublayer"),
+        ({"connection": "inkling2"}, {"wrap": "block"}, "model.wrap: sublayer"),
+        ({"connection": "muddformer"}, {"task": "fashion"}, "take apart: false"),
+        ({"connection": "inkling2"}, {"task": "fashion"}, "take apart: null"),
+        ({"connection": "mhar", "heads": 3}, {"wrap": "sublayer"}, "take heads: 1"),
+        ({"connection": "attn_res", "gate": 0}, {}, "gate: reads have a factor with stream: true"),
+        ({"connection": "delta_attn_res", "block_size": 2}, {}, "block_size: with stream: true"),
+        ({"connection": "denseformer", "apart": True}, {}, "apart: only weights: dynamic are"),
+    ],
+)
+def test_depth_attention_that_does_not_fit_is_one_line(make_spec, settings, changes, said):
+    with pytest.raises(ConfigError) as caught:
+        _ = tasks.Problem(
+            make_spec(variant="own", connection=settings, **changes)
+        ).network.connection
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
 SLOW = {
     # Each of their components is in another scheme of the same network, or in another network.
     "sublayer": ("glm5_next", "deepseek_v4", "depth_scaled"),
@@ -89,9 +168,11 @@ ON_BACKENDS = [
         pytest.param(network, scheme, streams, marks=[pytest.mark.slow] * (scheme in SLOW[network]))
         for network, streams in (("sublayer", 4), ("images", 2))
         for scheme in SCHEMES
+        if scheme not in NOT_AROUND.get(network, ())
     ),
     *(("block", scheme, 4) for scheme in ("plain", "hc_demo", "mhc_demo", "mhc_causal")),
     ("block", "mhc_paper", 3),
+    ("block", "attn_res_block", 4),
     ("block", "altup", 3),
     ("images", "hc_dynamic", 1),
     ("sublayer", "mhc_static", 1),

@@ -28,6 +28,7 @@ from fathom.analysis.tables import (
     read_table,
     save_tables,
 )
+from fathom.analysis.worth import write_worth
 from fathom.metrics.steps import COSINE, POSITIVE, SHARE, UNBOUNDED, StepMetric, flat
 from fathom.runs.folder import RunError
 from fathom.tasks.tokens import Tokens
@@ -344,6 +345,7 @@ def test_another_run_of_a_study_changes_no_table_of_another_study(tmp_path):
         write_tables(config, tmp_path / "tables")
         write_effects(config, tmp_path / "tables")
         write_effective_depth(config, tmp_path / "tables")
+        write_worth(config, tmp_path / "tables")
         folders = [tmp_path / "tables/studies" / study for study in ("a", "b")]
         written.append([{f.name: f.read_bytes() for f in folder.iterdir()} for folder in folders])
         write_cell(config, last, [4.0, 3.0, 3.5])

@@ -15,8 +15,8 @@ from fathom.analysis.claims import load_published
 from fathom.analysis.platforms import Platform
 from fathom.analysis.run_tables import write_tables
 from fathom.analysis.tables import BY_STUDY
-from fathom.report.draw import tables_of, title_of
-from fathom.report.figure_manifest import write_figure_manifest
+from fathom.report.draw import title_of
+from fathom.report.figure_manifest import tables_of, write_figure_manifest
 from fathom.report.figures import figures_of, figures_of_study, files_of
 from fathom.report.render import write_reports
 from fathom.report.verify import verify
@@ -184,8 +184,8 @@ def command(config, project, capsys):
 # --- whole results -------------------------------------------------------------------------------
 
 DRAWN = sum(map(len, NAMES.values())) + len(OVERVIEW)
-CHECKED = {"runs": 3, "config": 1, "figures": DRAWN, "reports": 2, "tables": 38}
-"""17 tables, and seven for each of three studies."""
+CHECKED = {"runs": 3, "config": 1, "figures": DRAWN, "reports": 2, "tables": 42}
+"""18 tables, and eight for each of three studies."""
 
 
 def test_whole_results_have_no_problem_however_a_table_is_packed(results, command):
@@ -408,8 +408,8 @@ def alter_what_is_packed(file):
 DERIVED = [
     *(f"tables/{name}.csv" for name in (
         "cells", "summary", "comparison", "platforms", "trajectories", "variance",
-        "variance_summary", "effects", "effective_depth", "published", "thresholds", "claims",
-        "verdicts", "answers", "times", "times_summary", "profiles",
+        "variance_summary", "effects", "effective_depth", "worth", "published", "thresholds",
+        "claims", "verdicts", "answers", "times", "times_summary", "profiles",
     )),
     "RESULTS.md",
     "COMPARISON.md",
@@ -442,9 +442,9 @@ def test_every_table_and_report_altered_by_hand_is_named(results, problems):
 
 def test_a_refused_bundle_is_a_problem(results, problems):
     (results / "imported").mkdir()
-    record_refusals(results, {Path("a.tar.gz"): "not a whole gzipped tar (x)"})
+    record_refusals(results, {Path("a.tar.xz"): "not a whole tar packed by xz (x)"})
     (problem,) = (found for found in problems() if "refused.txt" in found)
-    line = "the bundle a.tar.gz: not a whole gzipped tar (x); import it whole"
+    line = "the bundle a.tar.xz: not a whole tar packed by xz (x); import it whole"
     assert problem.startswith(f"{results}/imported/refused.txt: {line}")
 
 

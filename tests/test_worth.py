@@ -4,10 +4,13 @@ import math
 
 import pytest
 
-from fathom.analysis.worth import is_equivalent, log_multiplier, worth_table
+from fathom.analysis.effective_depth import effective_depth_table
+from fathom.analysis.effects import effects_table
+from fathom.analysis.ladder import is_equivalent, log_multiplier
+from fathom.analysis.worth import worth_table
 from fathom.config import ConfigError, check_config
-from run_helpers import config_with
-from tables_helpers import T975, TOLD, frame, run, seeds
+from run_helpers import CPU_PLATFORM, config_with
+from tables_helpers import T975, TOLD, frame, half_width, run, seeds
 
 LADDER = {0.5: 4.0, 1.0: 3.0, 2.0: 2.0, 4.0: 1.0}
 """A nat less for each doubling of the steps."""
@@ -56,7 +59,7 @@ def config_of(variants=("baseline", "mhc"), ladder=(0.5, 2, 4), **changes):
     data = config_with(studies=("a",)).model_dump(mode="json")
     data["studies"]["a"] |= {
         "variants": list(variants),
-        "ladder": {"baseline": list(ladder)},
+        "ladder": {"baseline": list(ladder)} if ladder else {},
         "steps": 100,
         "seeds": [0, 1, 2, 3],
         "optimizer": {**data["studies"]["a"]["optimizer"], "warmup_steps": 0},
@@ -75,7 +78,8 @@ def plain_ladder(slope=1.0, noise=(0, 0, 0, 0)):
 
 
 def worth_of(*runs, config=None):
-    table = worth_table(config or config_of(), frame(*runs))
+    config, cells = config or config_of(), frame(*runs)
+    table = worth_table(config, cells, effective_depth_table(config, cells))
     return {row["variant"]: row for row in table.to_dict("records")}
 
 
@@ -163,8 +167,9 @@ def test_rates_are_chosen_by_the_other_seeds():
     losses = {"mhc_low": [2.6, 2.6, 2.6, 1.0], "mhc": [2.5] * 4, "mhc_high": [2.9] * 4}
     runs = [seeds("loss_final", losses[v], variant=v) for v in rates]
     runs += [seeds("loss_final", [3.5] * 4, variant=f"baseline_{v}") for v in ("low", "high")]
-    table = worth_table(config, frame(plain_ladder(), *runs))
-    (best,) = table[table["at"] == "best rates"].to_dict("records")
+    cells = frame(plain_ladder(), *runs)
+    table = worth_table(config, cells, effective_depth_table(config, cells))
+    (best,) = table[table["rate"] == "best rates"].to_dict("records")
     # Without seed 3 `mhc` is best (2.5); without any other seed `mhc_low` is (its mean is lower).
     logs = [0.4, 0.4, 0.4, 0.5]
     assert best["multiplier"] == pytest.approx(2 ** (sum(logs) / 4), rel=1e-9)
@@ -189,6 +194,87 @@ def test_a_ladder_that_cannot_be_trained_is_refused(ladder):
         check_config(data)
     (line,) = str(refused.value).splitlines()
     assert "studies.a" in line and ("ladder" in line or "baseline_x001" in line)
+
+
+def test_trainings_of_a_ladder_are_compared_with_nothing():
+    """At three rates with a ladder each they would be a connection of three rates themselves."""
+    rates = {"baseline_low": 0.001, "baseline_high": 0.004}
+    plain = [{v: {"connection": "baseline", "optimizer": {"lr": lr}}} for v, lr in rates.items()]
+    config = config_of(variants=["baseline", "mhc", *plain], optimizer={"lr": 0.002})
+    data = config.model_dump(mode="json")
+    data["studies"]["a"]["ladder"] = {v: [0.5, 2, 4] for v in ("baseline", *rates)}
+    config = check_config(data)
+    study = config.studies["a"]
+    runs = [
+        seeds("loss_final", [3 - math.log2(factor)] * 4, variant=label)
+        for base in study.ladder
+        for factor, label in study.rungs(base).items()
+    ]
+    cells = frame(*runs, seeds("loss_final", [2.5] * 4))
+    shown = {*study.labels} - {*study.ladder_trainings}
+    assert shown == {*study.compared} == {"baseline", "mhc", *rates}
+    for table in (
+        worth_table(config, cells, effective_depth_table(config, cells)),
+        effects_table(config, cells),
+    ):
+        assert len(table)
+        assert {*table["variant"], *table["against"]} <= shown
+
+
+def test_without_a_ladder_the_plain_difference_stands_without_a_verdict():
+    """And the depth multiplier: 8 layers that end where 4 plain ones end have one half."""
+    config = config_of(ladder=[], depths=[2, 4, 8])
+    plain = {2: 3.0, 4: 2.0, 8: 1.0}
+    runs = [
+        seeds("loss_final", [loss] * 4, variant="baseline", depth=depth)
+        for depth, loss in plain.items()
+    ]
+    ours = [2.0, 2.0, 2.0, 2.0]
+    row = worth_of(*runs, seeds("loss_final", ours, depth=8), config=config)["mhc"]
+    assert (row["answer"], row["verdict"]) == ("", pytest.approx(math.nan, nan_ok=True))
+    assert math.isnan(row["multiplier"]) and math.isnan(row["p"])
+    assert (row["by"], row["change"]) == ("ratio", pytest.approx(1.0))  # twice the plain one's
+    assert (row["depth_answer"], row["depth_multiplier"]) == ("at", pytest.approx(0.5))
+    ours = [2.1, 2.0, 1.9, 2.0]
+    row = worth_of(*runs, seeds("loss_final", ours, depth=8), config=config)["mhc"]
+    logs = [math.log(x) for x in ours]
+    half = half_width(logs)
+    ends = [math.exp(sum(logs) / 4 + side * half) - 1 for side in (-1, 0, 1)]
+    found = [row[f"change{end}"] for end in ("_low", "", "_high")]
+    assert found == pytest.approx(ends, rel=1e-7)
+    assert row["depth_low"] < 0.5 < row["depth_high"]
+
+
+def test_an_open_interval_of_depth_ends_at_nothing_or_at_infinity():
+    config = config_of(ladder=[], depths=[2, 4, 8])
+    runs = [seeds("loss_final", [2.0, 2.1, 1.9, 2.0], variant="baseline", depth=d) for d in (2, 4)]
+    runs.append(seeds("loss_final", [2.1, 2.0, 2.0, 1.9], variant="baseline", depth=8))
+    row = worth_of(*runs, seeds("loss_final", [1.9, 2.0, 2.1, 2.0], depth=8), config=config)["mhc"]
+    assert (row["depth_low"], row["depth_high"]) == (0, math.inf)
+
+
+def test_costs_are_read_from_the_table_of_step_times(tmp_path):
+    """Measured at the width of the study (16) and at a larger one; counted at its own."""
+    columns = "study,depth,variant,backend,machine,seconds,low,high,width,operations,bytes"
+    rows = [
+        ("baseline", 2, 2, 2, 16, 100, 40),
+        ("mhc", 3, 2.5, 4, 16, 150, 100),
+        ("baseline", 10, 10, 10, 128, 900, 300),
+        ("mhc", 12, 11, 13, 128, 990, 600),
+    ]
+    lines = [f"a,8,{v},torch,{CPU_PLATFORM},{','.join(map(str, rest))}" for v, *rest in rows]
+    file = tmp_path / "times.csv"
+    file.write_text("\n".join([columns, *lines]) + "\n", encoding="utf-8")
+    config = config_of(model={"vocab": 64, "length": 8, "width": 16, "hidden": 64, "heads": 2})
+    config = config.model_copy(update={"step_times": str(file)})
+    runs = [plain_ladder(), seeds("loss_final", [2.0] * 4)]
+    row = worth_of(*runs, config=config)["mhc"]
+    assert [row[f"cost{end}"] for end in ("", "_low", "_high")] == [1.5, 1.25, 2]
+    assert [row[f"cost_wider{end}"] for end in ("", "_low", "_high")] == [1.2, 1.1, 1.3]
+    assert (row["width"], row["wider"]) == (16, 128)
+    assert (row["operations"], row["bytes"]) == (1.5, 2.5)
+    assert row["multiplier"] == pytest.approx(2)
+    assert row["net"] == pytest.approx(2 / 1.5)
 
 
 def test_a_label_of_a_ladder_that_a_variant_has_is_refused():

@@ -31,12 +31,14 @@ function offer(name, options, usual) {
 }
 
 /** The entry of a variant in the legend. */
-function entryOf([value, { label, colour, dash }]) {
+function entryOf([value, { label, colour, dash, shown }]) {
   const entry = element("label", "", { title: value });
   const line = document.querySelector("#swatch").content.cloneNode(true);
   line.querySelector("path").setAttribute("stroke", colour);
   line.querySelector("path").setAttribute("stroke-dasharray", dash);
-  entry.append(element("input", "", { type: "checkbox", name: "variant", value }), line, label);
+  const box = element("input", "", { type: "checkbox", name: "variant", value });
+  box.defaultChecked = shown;
+  entry.append(box, line, label);
   return entry;
 }
 
@@ -61,7 +63,9 @@ function fill(study) {
     list.dataset.study = form.study.value;
   }
   const asked = new URLSearchParams(location.search).getAll("variant");
-  for (const box of list.querySelectorAll("input")) box.checked = !asked.length || asked.includes(box.value);
+  for (const box of list.querySelectorAll("input")) {
+    box.checked = asked.length ? asked.includes(box.value) : box.defaultChecked;
+  }
   return metric;
 }
 
@@ -225,9 +229,9 @@ function csvOf({ study, metric, view, rows }) {
 if (form) {
   form.addEventListener("change", ({ target }) => {
     const view = new URLSearchParams(new FormData(form));
-    const isAll = [...form.querySelectorAll("[name=variant]")].every(({ checked }) => checked);
-    for (const name of [...(RESET[target.name] ?? []), ...(isAll ? ["variant"] : [])]) view.delete(name);
-    if (!isAll && !view.has("variant")) view.append("variant", ""); // none
+    const isUsual = [...form.querySelectorAll("[name=variant]")].every((box) => box.checked === box.defaultChecked);
+    for (const name of [...(RESET[target.name] ?? []), ...(isUsual ? ["variant"] : [])]) view.delete(name);
+    if (!isUsual && !view.has("variant")) view.append("variant", ""); // none
     history.replaceState(null, "", `?${view}#explorer`);
     draw();
   });

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fathom.models import init
-from fathom.models.connections.connection import Connection, ConnectionContext, State
+from fathom.models.connections.connection import Apart, Connection, ConnectionContext, State
 from fathom.models.connections.schemes import SCHEMES, resolve
 from fathom.models.ops import Array, Ops
 from fathom.settings import Flag, NonNegative, Positive, Settings, validate
@@ -35,6 +35,7 @@ class Sizes(Settings):
     per_block: Positive
     pooled_axes: NonNegative
     has_residual: Flag
+    takes_apart: Flag
 
 
 def connection_for(scheme: str | Mapping[str, Any], **sizes: int) -> Connection:
@@ -138,16 +139,25 @@ class Verbs:
             state = self.connection.open(ops, params, x, noise)
         return Pass("read", 0, shape, given, computed, device, state)
 
-    def read(self, state: Pass, k: int) -> tuple[Array, Pass]:
+    def reads_apart(self, k: int) -> bool:
+        """Whether function k gets the inputs of q, k and v apart: only with `takes_apart`."""
+        return self.connection.reads_apart(k)
+
+    def read(self, state: Pass, k: int) -> tuple[Array | Apart, Pass]:
         """(The input of function k, shaped as the input of `open`; the state for `write`).
 
-        Raises ValueError out of turn: functions read and write once each, from 0 on.
+        Where function k `reads_apart`, three inputs: q, k and v. Raises ValueError out of turn:
+        functions read and write once each, from 0 on.
         """
         self._check(state, "read", k)
         ops = self._ops(state.computed, state.device)
         with self._exactly(state.device):
             x, inner = self.connection.read(ops, state.state, k)
-        return self._cast(x, state.given), state._replace(verb="write", state=inner)
+        if isinstance(x, Apart):
+            x = Apart(*(self._cast(part, state.given) for part in x))
+        else:
+            x = self._cast(x, state.given)
+        return x, state._replace(verb="write", state=inner)
 
     def write(self, state: Pass, k: int, y: Array) -> Pass:
         """The state once function k has returned y, shaped as its input.
@@ -180,8 +190,9 @@ class Verbs:
     def wrap(self, branch: Callable[..., Array], k: int) -> Callable[..., Pass]:
         """Function k as a step of the pass, from state to state; it takes more arguments too.
 
-        `branch` (an attention, an MLP) takes […, width] and returns the same shape. Its parameters
-        stay its owner's. Raises ValueError for a k that is no function.
+        `branch` (an attention, an MLP) takes […, width] and returns the same shape; three such
+        arrays, of q, k and v, if function k `reads_apart`. Its parameters stay its owner's. Raises
+        ValueError for a k that is no function.
         """
         last = self.connection.context.layers - 1
         if not 0 <= k <= last:
@@ -189,7 +200,8 @@ class Verbs:
 
         def step(state: Pass, *arguments: Any, **named: Any) -> Pass:  # noqa: ANN401
             x, state = self.read(state, k)
-            return self.write(state, k, branch(x, *arguments, **named))
+            inputs = x if isinstance(x, Apart) else (x,)
+            return self.write(state, k, branch(*inputs, *arguments, **named))
 
         return step
 

@@ -43,6 +43,7 @@ class ResidualConnection(Verbs, nn.Module):
         per_block: int = 1,
         pooled_axes: int = 0,
         has_residual: bool = False,
+        takes_apart: bool = False,
     ) -> None:
         """Arguments and errors: `fathom.torch.ResidualConnection`."""
         super().__init__()
@@ -55,6 +56,7 @@ class ResidualConnection(Verbs, nn.Module):
             per_block=per_block,
             pooled_axes=pooled_axes,
             has_residual=has_residual,
+            takes_apart=takes_apart,
         )
         object.__setattr__(self, "scheme", scheme)  # MLX would take a mapping for parameters
         for name, value in self._initial(seed).items():

@@ -41,6 +41,7 @@ class ResidualConnection(Verbs, nn.Module):
         per_block: int = 1,
         pooled_axes: int = 0,
         has_residual: bool = False,
+        takes_apart: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -50,7 +51,8 @@ class ResidualConnection(Verbs, nn.Module):
         where the settings have none. `seed`: of the initial parameters. `per_block`: how many
         functions make a block. `pooled_axes`: how many axes before the channels a dynamic
         connection averages over, 2 for images [B, H, W, C]. `has_residual`: whether branches do add
-        their input, which `plain` and `causal` have to know.
+        their input, which `plain` and `causal` have to know. `takes_apart`: whether the branch that
+        begins a block is an attention, branch(q, k, v) where the connection `reads_apart`.
 
         Raises ConfigError, a ValueError, with the key and the fix.
         """
@@ -64,6 +66,7 @@ class ResidualConnection(Verbs, nn.Module):
             per_block=per_block,
             pooled_axes=pooled_axes,
             has_residual=has_residual,
+            takes_apart=takes_apart,
         )
         self.scheme, self.seed = scheme, seed
         declared = self.connection.parameters()

@@ -45,7 +45,7 @@ GRID = only(
 """A cut of the smoke preset; the one cell of depth-torch is long enough to be killed."""
 
 LONG = "depth-torch/2L/mhc/torch/seed0"
-ALL = ("tables", "report", "--configfile", "workflow/presets/smoke.yaml", "grid.yaml")
+ALL = ("tables", "report", "--configfile", ".test/config/config.yaml", "grid.yaml")
 ON_THE_CLUSTER = (
     "--workflow-profile", "slurm", "--group-components", "cells=2",
     "--slurm-status-command", "squeue", "--slurm-init-seconds-before-status-checks", "1",

@@ -112,13 +112,13 @@ def test_a_training_that_fills_the_disk_says_so_and_spoils_nothing(trained, disk
 
 def test_a_bundle_that_does_not_fit_leaves_no_bundle(trained, disk):
     fill(disk, 4 * KIB)
-    run_on_full_disk(trained, "bundle", "create", "-o", str(disk / "b.tar.gz"))
-    assert not (disk / "b.tar.gz").exists()
+    run_on_full_disk(trained, "bundle", "create", "-o", str(disk / "b.tar.xz"))
+    assert not (disk / "b.tar.xz").exists()
     assert half_written(disk) == []
 
 
 def test_an_import_that_does_not_fit_leaves_nothing(trained, disk, tmp_path):
-    bundle = str(tmp_path / "b.tar.gz")
+    bundle = str(tmp_path / "b.tar.xz")
     assert trained.run("-m", "fathom", "bundle", "create", "-o", bundle)[0] == 0
     fill(disk, 20 * KIB)
     before = contents(disk)

@@ -2,7 +2,7 @@
 
 Snakemake locks its folder while it runs. SIGKILL leaves the lock, so the next `snakemake` stops and
 says so; `snakemake --unlock` removes it. Jobs that were running are then found to be incomplete and
-run again (rerun-incomplete, in workflow/profiles), and trainings go on from their checkpoints.
+run again, and trainings go on from their checkpoints.
 """
 
 import random

@@ -15,7 +15,7 @@ from filelock import FileLock
 
 from grid_helpers import copy_project, only
 
-SMOKE = ("--configfile", "workflow/presets/smoke.yaml", "grid.yaml")
+SMOKE = ("--configfile", ".test/config/config.yaml", "grid.yaml")
 # Smaller still than the preset: 10 cells of two studies.
 GRID = only(
     {

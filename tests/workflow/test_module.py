@@ -20,7 +20,7 @@ module fathom:
 
 use rule * from fathom
 """
-PRESET = PROJECT / "workflow/presets/smoke.yaml"
+PRESET = PROJECT / ".test/config/config.yaml"
 
 
 def deployed(folder, snakefile):

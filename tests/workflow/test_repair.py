@@ -9,7 +9,7 @@ from fathom import cli
 
 pytestmark = pytest.mark.slow
 
-CONFIGS = ("config.yaml", "workflow/presets/smoke.yaml", "grid.yaml")
+CONFIGS = ("config.yaml", ".test/config/config.yaml", "grid.yaml")
 
 
 def verify(folder, monkeypatch, capsys):

@@ -16,8 +16,9 @@ import typer
 from conftest import SMOKE, own_lines
 from fathom import cli
 from fathom.config import installed_backends, load_config
-from grid_helpers import PROJECT
+from grid_helpers import PROJECT, only
 from param_helpers import quick_ones
+from run_helpers import write_cell
 
 BACKENDS = installed_backends()
 CELL = f"runs/depth-mlx/3L/mhc/{BACKENDS[-1]}/seed0"
@@ -89,7 +90,7 @@ def test_the_config_that_a_run_used_is_kept_as_every_command_reads_it(finished, 
     """The paper's preset adds studies, before and after those of config.yaml that it changes."""
     files = ["config.yaml", f"workflow/presets/{preset}.yaml"]
     if preset == "smoke":
-        files.append("grid.yaml")
+        files[1:] = SMOKE[1:]
     else:
         target = (f"results/{preset}/config.json", "--configfile", *files[1:])
         assert finished.snakemake(*target).returncode == 0
@@ -113,7 +114,7 @@ def test_a_cell_that_is_trained_again_draws_nothing_again(workflow):
 
 # --- what an edit brings about -------------------------------------------------------------------
 
-SRC, PRESET = "src/fathom/", "workflow/presets/smoke.yaml"
+SRC, PRESET = "src/fathom/", ".test/config/config.yaml"
 BOTH = {"mhc/torch", "mhc/mlx"}
 EDITS = {
     "a learning rate": (
@@ -161,6 +162,25 @@ def test_an_edit_runs_what_it_changes_the_meaning_of(workflow, file, old, new, r
 
 
 @pytest.mark.slow
+def test_data_that_was_fetched_after_a_training_trains_nothing_again(fresh, monkeypatch):
+    monkeypatch.chdir(fresh.folder)
+    text = {"variants": ["baseline"], "backends": ["torch"], "seeds": [0]}
+    Path("grid.yaml").write_text(only({"text-arms": text}))
+    Path("data/shakespeare").mkdir(parents=True)
+    Path("data/shakespeare/SHA256SUMS").write_text("")
+    assert rules(fresh.planned("text-arms")) == {"train"}
+    config = load_config(["config.yaml", *SMOKE[1:]])
+    (cell,) = config.cells()
+    run = write_cell(config, cell, [3.0] * config.spec(cell).steps)
+    verdict = {"manifest": json.loads((run / "manifest.json").read_text())["sha256"]}
+    (run / "verdict.json").write_text(json.dumps(verdict))
+    assert fresh.planned("text-arms") == []
+    shutil.rmtree("data/shakespeare")
+    shutil.rmtree(run)
+    assert rules(fresh.planned("text-arms")) == {"fetch", "train"}
+
+
+@pytest.mark.slow
 def test_a_cut_has_reports_of_its_own_and_trains_nothing_again(workflow):
     results = workflow.folder / "results/smoke"
     before = {f: f.read_bytes() for f in results.rglob("*") if f.is_file() and f.suffix != ".log"}
@@ -195,7 +215,7 @@ PLANS = {
     "draw every cell's own figures": ({}, "cell_figure"),
     "make the page, `results/index.html`": ({}, "page"),
     "make the paper, `results/fathom.pdf`": ({}, "paper"),
-    "get the images, or see why not": (0, "data_fashion_mnist"),
+    "get the images, or see why not": (0, "fetch"),
     "run the published scale": ({"preset": "paper"}, "reports"),
     "… on a Slurm cluster ([how](docs/cluster.md))": ({"preset": "paper"}, "reports"),
 }
@@ -315,12 +335,15 @@ REFUSED = {
     "a wrong study": (
         NO_EDIT, (f"results/runs/dpeth-mlx/48L/mhc/torch/{METRICS}",), "no study 'dpeth-mlx'",
     ),
+    "leading zeros": (
+        NO_EDIT, (f"results/runs/depth-mlx/048L/mhc/torch/{METRICS}",), "no study, target or file",
+    ),
     "malformed YAML": (
         ("config.yaml", "variants: null", "variants: [unclosed"), (), "malformed YAML",
     ),
     "a key twice, in an overlay": (
         (PRESET, "results: ", "results: x\nresults: "), SMOKE,
-        "smoke.yaml: line 4 malformed YAML (the key 'results' is there twice)",
+        ".test/config/config.yaml: line 4 malformed YAML (the key 'results' is there twice)",
     ),
 }  # fmt: skip
 

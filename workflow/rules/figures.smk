@@ -2,24 +2,24 @@
 #
 # What is drawn where follows from the declarations in src/fathom/report/figures.
 
-FIGURES = figures_at(MEASURED) + figure_files(f"{RESULTS}/figures/overview", OVERVIEW)
+FIGURES = PLAN.figures_at(PLAN.measured) + figure_files(f"{RESULTS}/figures/overview", OVERVIEW)
+
 
 # A rule for each study: Snakemake's outputs depend on no wildcard, and studies have other figures.
-for name in STUDIES:
+for name, figures in PLAN.figures.items():
 
     rule:
         name:
             f"figures_{name}".replace("-", "_")
         input:
             config=f"{RESULTS}/config.json",
-            tables=tables_of_figures(name),
-            step_times=STEP_TIMES if read_by(FIGURES_OF[name], "times") else [],
-            mixing=functools.partial(mixing_of, name),
-            sampled=functools.partial(sampled_of, name),
+            tables=tables_of(figures, Path(f"{RESULTS}/tables/studies/{name}")),
+            step_times=STEP_TIMES if any("times" in f.reads for f in figures) else [],
+            runs=functools.partial(runs_of_figures, name),
         output:
             in_report(
                 f"{RESULTS}/figures/{name}/{{platform}}",
-                FIGURES_OF[name],
+                figures,
                 category=name,
                 study=name,
                 platform="{platform}",
@@ -31,14 +31,13 @@ for name in STUDIES:
             "../../envs/report.yaml"
         params:
             study=name,
-            platform="{platform}",
-            captions=captions_of(FIGURES_OF[name]),
-            code_hash=code_of_figures(FIGURES_OF[name]),
-            tables=lambda w, input: str(Path(input.config).parent / "tables"),
+            captions={f.label: f.caption for f in figures},
+            code_hash=PLAN.drawing_code(figures),
+            tables=lambda w, input: str(Path(input.tables[0]).parents[2]),
             folder=subpath(output[0], parent=True),
         shell:
             "fathom figures --config {input.config:q} --study {params.study:q}"
-            " --platform {params.platform:q} --tables {params.tables:q} --out {params.folder:q}"
+            " --platform {wildcards.platform:q} --tables {params.tables:q} --out {params.folder:q}"
             " 2> {log:q}"
 
 
@@ -56,8 +55,8 @@ rule overview_figures:
     conda:
         "../../envs/report.yaml"
     params:
-        captions=captions_of(OVERVIEW),
-        code_hash=code_of_figures(OVERVIEW),
+        captions={f.label: f.caption for f in OVERVIEW},
+        code_hash=PLAN.drawing_code(OVERVIEW),
         folder=subpath(output[0], parent=True),
     shell:
         "fathom overview-figures --config {input.config:q} --cells {input.cells:q}"
@@ -76,7 +75,7 @@ rule cell_figure:
     conda:
         "../../envs/report.yaml"
     params:
-        code_hash=code_of_figures(OF_A_CELL),
+        code_hash=PLAN.drawing_code(OF_A_CELL),
         run=subpath(input.metrics, parent=True),
         folder=subpath(output[0], parent=True),
     shell:
@@ -87,14 +86,12 @@ rule figures:
     input:
         FIGURES,
         replayed_figures,
-    localrule: True
 
 
 rule cell_figures:
     input:
         [
             file
-            for cell in CELLS
+            for cell in PLAN.cells
             for file in figure_files(f"{STORE}/figures/cells/{cell.path()}", OF_A_CELL)
         ],
-    localrule: True

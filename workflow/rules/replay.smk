@@ -6,7 +6,7 @@
 
 checkpoint replay_runs:
     input:
-        runs_to_replay,
+        files_of_replay,
         config=f"{RESULTS}/config.json",
     output:
         receipt=f"{RESULTS}/replay/{{study}}/{{backend}}.json",
@@ -20,17 +20,14 @@ checkpoint replay_runs:
         runtime=CONFIG.compute.runtime,
         gpu=CONFIG.compute.gpu,
     params:
-        study="{study}",
-        backend="{backend}",
-        key=replay_key,
+        key=lambda w: or_exit(PLAN.replay_key, w.study, w.backend),
         is_installed=lambda w: w.backend in INSTALLED,
         code_hash=code_hash("fathom.runs.replay:compare_rows", "fathom.runs.replay:STEPS"),
     shell:
-        "fathom replay {params.backend:q} --study {params.study:q} --config {input.config:q}"
+        "fathom replay {wildcards.backend:q} --study {wildcards.study:q} --config {input.config:q}"
         ' --compute "$FATHOM_COMPUTE" > {log:q} 2>&1'
 
 
 rule replay:
     input:
         RECEIPTS,
-    localrule: True

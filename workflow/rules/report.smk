@@ -2,17 +2,20 @@
 #
 # Each template NAME.SUFFIX.j2 makes a report, and studies/STUDY.SUFFIX.j2 one for each study.
 
-from fathom.report.reports import ANSWERS, DOCUMENTS, VERDICTS_AND_TESTS, reports_of
+from fathom.report import reports
 
-TEMPLATES = files_in("report/templates", "*.j2")
-REPORTS = [f"{RESULTS}/{report.name}" for report in reports_of(CONFIG, Path(TEMPLATES[0]).parent)]
-PAGE = optional(f"{RESULTS}/index.html", "markdown_it", "vl_convert")
-PAPER = optional(f"{RESULTS}/fathom.pdf", "typst")
-
-# The kept result, where there is one: reports show its verdicts beside those made here.
-REFERENCE = Path(CONFIG.reference or "") / "tables"
-KEPT_TABLES = (*VERDICTS_AND_TESTS, ANSWERS)
-KEPT = [str(file) for name in KEPT_TABLES if (file := REFERENCE / f"{name}.csv").is_file()]
+folder_of_templates = lambda w, input: str(Path(input.templates[0]).parent)
+shown_in_report = functools.partial(report, category="Reports", caption="../report/report.rst")
+TEMPLATES, WORDS = (files_in("report/templates", name) for name in ("*.j2", "words.j2"))
+REPORTS = [
+    f"{RESULTS}/{report.name}" for report in reports.reports_of(CONFIG, Path(TEMPLATES[0]).parent)
+]
+PAGE, PAPER = [f"{RESULTS}/index.html"], [f"{RESULTS}/fathom.pdf"]
+for files in [] if START.conda else [PAGE, PAPER]:
+    if why := reports.why_left_out(Path(files[0]).name):
+        warn(why)
+        files.clear()
+KEPT = reports.kept_tables(CONFIG)
 
 
 rule reports:
@@ -29,27 +32,22 @@ rule reports:
         templates=TEMPLATES,
     output:
         REPORTS,
-        csvs(ANSWERS),
+        csvs(reports.ANSWERS),
     log:
         f"{RESULTS}/logs/report.log",
     localrule: True
     conda:
         "../../envs/report.yaml"
     params:
-        code_hash=code_hash("fathom.report.render", *METRICS_CODE),
-        templates=lambda w, input: str(Path(input.templates[0]).parent),
+        command=lambda w: "report",  # lint takes a constant for a prefix of input.templates
+        code_hash=PLAN.code_hash("fathom.report.render"),
+        templates=folder_of_templates,
     shell:
-        "fathom report --config {input.config:q} --published {input.published:q}"
+        "fathom {params.command:q} --config {input.config:q} --published {input.published:q}"
         " --templates {params.templates:q} 2> {log:q}"
 
 
-rule report:
-    input:
-        REPORTS,
-    localrule: True
-
-
-rule page:
+use rule reports as page with:
     input:
         REPORTS,
         FIGURES,
@@ -59,29 +57,19 @@ rule page:
         tables=[*TABLES, *TIMES],
         kept=KEPT,
         templates=files_in("report/page", "*.*"),
-        words=files_in("report/templates", "words.j2"),
-        documents=[file for name in DOCUMENTS for file in files_in("docs", name)],
+        words=WORDS,
+        documents=[file for name in reports.DOCUMENTS for file in files_in("docs", name)],
     output:
-        report(
-            f"{RESULTS}/index.html",
-            category="Reports",
-            caption="../report/report.rst",
-            labels={"report": "page"},
-        ),
+        shown_in_report(f"{RESULTS}/index.html", labels={"report": "page"}),
     log:
         f"{RESULTS}/logs/page.log",
-    localrule: True
-    conda:
-        "../../envs/report.yaml"
     params:
-        code_hash=code_hash("fathom.report.page", *METRICS_CODE),
-        templates=lambda w, input: str(Path(input.templates[0]).parent),
-    shell:
-        "fathom page --config {input.config:q} --published {input.published:q}"
-        " --templates {params.templates:q} 2> {log:q}"
+        command="page",
+        code_hash=PLAN.code_hash("fathom.report.page"),
+        templates=folder_of_templates,
 
 
-rule paper:
+use rule reports as paper with:
     input:
         TABLES,
         FIGURES,
@@ -89,25 +77,20 @@ rule paper:
         config=f"{RESULTS}/config.json",
         published=PUBLISHED,
         templates=files_in("report/paper", "*.typ*"),
-        words=files_in("report/templates", "words.j2"),
+        words=WORDS,
     output:
-        report(
-            f"{RESULTS}/fathom.pdf",
-            category="Reports",
-            caption="../report/report.rst",
-            labels={"report": "paper"},
-        ),
+        shown_in_report(f"{RESULTS}/fathom.pdf", labels={"report": "paper"}),
     log:
         f"{RESULTS}/logs/paper.log",
-    localrule: True
-    conda:
-        "../../envs/report.yaml"
     params:
-        code_hash=code_hash("fathom.report.paper", *METRICS_CODE),
-        templates=lambda w, input: str(Path(input.templates[0]).parent),
-    shell:
-        "fathom paper --config {input.config:q} --published {input.published:q}"
-        " --templates {params.templates:q} 2> {log:q}"
+        command="paper",
+        code_hash=PLAN.code_hash("fathom.report.paper"),
+        templates=folder_of_templates,
+
+
+rule report:
+    input:
+        REPORTS,
 
 
 # Checks what is there and makes nothing, so it runs whenever it is asked for.
@@ -121,9 +104,8 @@ rule verify:
     conda:
         "../../envs/report.yaml"
     params:
-        config=[word for file in CONFIG_FILES for word in ("--config", file)],
-        changes=[f"--set={key}={json.dumps(value)}" for key, value in CONFIG_CHANGES.items()],
-        templates=lambda w, input: str(Path(input.templates[0]).parent),
+        config=START.options(CONFIG),
+        templates=folder_of_templates,
     shell:
-        "fathom verify {params.config:q} {params.changes:q} --published {input.published:q}"
+        "fathom verify {params.config:q} --published {input.published:q}"
         " --templates {params.templates:q} 2>&1 | tee {log:q}"

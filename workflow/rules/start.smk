@@ -1,4 +1,4 @@
-# Before anything else: the sources, and config files that can be read.
+# The sources of fathom, how Snakemake was started, and a first look at the config files.
 
 import sys
 import tarfile
@@ -9,20 +9,25 @@ from pathlib import Path
 def find_project():
     """The project's folder. As a module from a git host, it is first unpacked into .snakemake.
 
-    Snakemake fetches such files one at a time; fathom needs its sources and templates as folders.
+    Snakemake fetches such files one at a time; fathom needs its sources and templates as folders, so
+    this reads Snakemake's own object of the file's source.
     """
-    if (fetched := checkout()) is None:
-        return Path(rules_folder()).resolve().parents[1]
-    repository, commit = fetched
+    source = workflow.current_basedir
+    if not hasattr(source, "ref"):
+        return Path(source.get_path_or_uri(secret_free=True)).resolve().parents[1]
+    from git import Repo
+
+    hosted = hasattr(source, "hosted_repo")
+    repository = source.hosted_repo.repo if hosted else Repo(source.repo_path)
+    commit = repository.commit(source.ref).hexsha
     folder = Path(".snakemake", "fathom", commit).resolve()
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as fresh:
-            with tempfile.TemporaryFile() as archive:
+            with open(f"{fresh}/tar", "wb") as archive:
                 repository.archive(archive, commit)
-                archive.seek(0)
-                with tarfile.open(fileobj=archive) as files:
-                    files.extractall(f"{fresh}/project", filter="data")
+            with tarfile.open(f"{fresh}/tar") as files:
+                files.extractall(f"{fresh}/project", filter="data")
             Path(fresh, "project").rename(folder)
     return folder
 
@@ -35,36 +40,24 @@ for name in [name for name in sys.modules if name.partition(".")[0] == "fathom"]
         del sys.modules[name]
 
 
-def in_project(path):
-    """A path of the project, as seen from the folder that the workflow runs in."""
-    return path if PROJECT == Path.cwd() else str(PROJECT / path)
-
-
 from fathom import preload
-from fathom.config import read_yaml
+from fathom.config.snakemake_start import Start
 from fathom.system.errors import UserError, broken_link, fail
-
-if set("{}") & set(str(PROJECT)):
-    fail(f"{PROJECT}: Snakemake reads braces as wildcards; move the project to a path without them")
 
 
 def warn(message):
-    """Tell the user what is left out."""
     print(f"fathom: {message}", file=sys.stderr)
 
 
-def or_exit(function, *arguments):
+def or_exit(function, *arguments, **options):
     """Call the function; an error that the user can fix ends everything, a line for each problem."""
     try:
-        return function(*arguments)
+        return function(*arguments, **options)
     except UserError as error:
         fail(str(error))
 
 
-if not IS_MODULE and not Path("config.yaml").exists():
-    fail(
-        f"config.yaml is not in this folder; go to {PROJECT}, or add --directory {PROJECT} to the "
-        "command"
-    )
-for file in READ_STRICTLY:  # Snakemake accepts duplicate keys
-    or_exit(read_yaml, file)
+if set("{}") & set(str(PROJECT)):
+    fail(f"{PROJECT}: Snakemake reads braces as wildcards; move the project to a path without them")
+START = Start.of(workflow)
+or_exit(START.check_files, PROJECT)

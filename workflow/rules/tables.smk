@@ -1,27 +1,35 @@
 # Config → config.json, which tables and reports read. Runs → CSVs.
 
-RUN_TABLES = (
+RUN_TABLES = csvs(
+    *(
+        "cells",
+        "summary",
+        "profiles",
+        "comparison",
+        "platforms",
+        "effects",
+        "effective_depth",
+        "worth",
+    ),
+    *("trajectories", "variance", "variance_summary"),
+)
+VERDICTS = csvs("published", "thresholds", "claims", "verdicts")
+# Of each study alone, what its figures read: a run changes no figure of another study.
+STUDY_TABLES = (
     "cells",
     "summary",
+    "times_summary",
     "profiles",
-    "comparison",
-    "platforms",
     "effects",
     "effective_depth",
+    "worth",
 )
-ATTRIBUTION = ("trajectories", "variance", "variance_summary")
-VERDICTS = ("published", "thresholds", "claims", "verdicts")
-
-
-STEPS = [file for study in STUDIES for file in tables_of_study(study, ["steps.csv.gz"])]
+STEPS = [f"{RESULTS}/tables/studies/{study}/steps.csv.gz" for study in PLAN.figures]
 # What shows no time is not made again where only these have changed.
 TIMES = csvs("times", "times_summary")
-TABLES = [*csvs(*RUN_TABLES, *ATTRIBUTION, *VERDICTS), *STEPS]
+TABLES = [*RUN_TABLES, *VERDICTS, *STEPS]
 
-PUBLISHED = in_project("report/published.yaml")
-CONFIG_JSON = json.dumps(CONFIG.resolved(), indent=2, allow_nan=False) + "\n"
-# Compressed: a command above 64 KB goes through a file, whose path Snakemake does not quote.
-CONFIG_GZIP = base64.b64encode(gzip.compress(CONFIG_JSON.encode(), mtime=0)).decode()
+PUBLISHED = files_in("report", "published.yaml")[0]
 
 
 rule resolve:
@@ -33,36 +41,39 @@ rule resolve:
     conda:
         "../../envs/report.yaml"
     params:
-        config=CONFIG_GZIP,
+        config=packed(CONFIG),
         code_hash=code_hash("fathom.config"),
     shell:
-        "echo {params.config:q} | base64 -d | gzip -d > {output.config:q} 2> {log:q}"
+        "{{ echo {params.config:q} | base64 -d | gzip -d > {output.config:q}.new"
+        " && mv {output.config:q}.new {output.config:q}; }} 2> {log:q}"
 
 
 # Checkpoints, since Snakemake looks again after one: where a table is as it was, nothing follows.
 checkpoint run_tables:
     input:
         config=f"{RESULTS}/config.json",
-        runs=[file for cell in CELLS for file in run_files(cell)],
-        imported=imported_files(IMPORTED),
+        runs=PLAN.run_files(PLAN.cells),
+        imported=files_of_runs(run.folder for run in PLAN.imported),
         replays=RECEIPTS,
         refused=REFUSED,
+        step_times=STEP_TIMES,
     output:
-        csvs(*RUN_TABLES, *ATTRIBUTION),
+        RUN_TABLES,
         TIMES,
-        [tables_of_study(study) for study in STUDIES],
+        STEPS,
+        csvs(*(f"studies/{study}/{name}" for study in PLAN.figures for name in STUDY_TABLES)),
     log:
         f"{RESULTS}/logs/tables.log",
     localrule: True
     conda:
         "../../envs/report.yaml"
     params:
-        code_hash=code_hash(
+        code_hash=PLAN.code_hash(
             "fathom.analysis.run_tables",
             "fathom.analysis.attribution",
             "fathom.analysis.effects",
             "fathom.analysis.effective_depth",
-            *METRICS_CODE,
+            "fathom.analysis.worth",
         ),
     shell:
         "fathom tables --config {input.config:q} 2> {log:q}"
@@ -78,7 +89,7 @@ checkpoint claims:
         step_times=STEP_TIMES,
         steps=STEPS,
     output:
-        csvs(*VERDICTS),
+        VERDICTS,
     log:
         f"{RESULTS}/logs/claims.log",
     localrule: True
@@ -94,4 +105,3 @@ rule tables:
     input:
         TABLES,
         TIMES,
-    localrule: True

@@ -1,7 +1,7 @@
 # One job per cell, and one target per study.
 #
 # A cell is trained where its run is missing or not current. `fathom.runs.validate` judges that, as for
-# `fathom status`: parameters, times and what Snakemake recorded decide nothing.
+# `fathom status`: parameters and times decide nothing.
 
 
 CELL = "{study}/{depth}L/{variant}/{backend}/seed{seed}"
@@ -11,12 +11,12 @@ CELL_LOG = "{study}/{depth}L-{variant}-{backend}-seed{seed}"
 # On a cluster, cells of at most so many minutes share jobs; its profile says how many. Their time
 # limits add up, and if a job ends early all its cells are trained again.
 SHORT = 10
-SHARED_JOBS = "cells" if IS_REMOTE and CONFIG.compute.runtime <= SHORT else None
+SHARED_JOBS = "cells" if START.is_remote and CONFIG.compute.runtime <= SHORT else None
 
 
 rule train:
     input:
-        data_of,
+        inputs_of_training,
     output:
         spec=f"{RUN}/spec.json",
         metrics=f"{RUN}/metrics.jsonl",
@@ -39,21 +39,18 @@ rule train:
         gpu=CONFIG.compute.gpu,
         at_once=1,
     params:
-        spec=lambda w: spec_of(w).json(),
+        # Of a function of the output Snakemake remembers no value: STARTED decides.
+        spec=lambda w, output: PLAN.spec(cell_of(w)).json(),
         folder=subpath(output.manifest, parent=True),
     shell:
         "fathom job {params.spec:q} --out {params.folder:q}"
         ' --compute "$FATHOM_COMPUTE" 2> {log:q}'
 
 
-judge_jobs(is_training, why_again, tell_reasons)
-
-
-for name in STUDIES:
+for name in PLAN.figures:
 
     rule:
         name:
             name
         input:
-            [file for cell in CELLS if cell.study == name for file in run_files(cell)],
-        localrule: True
+            PLAN.run_files(cell for cell in PLAN.cells if cell.study == name),

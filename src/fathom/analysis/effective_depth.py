@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 
-from fathom.analysis.established import FLOAT32_TOLERANCE
+from fathom.analysis.significance import FLOAT32_TOLERANCE
 from fathom.analysis.statistics import MIN_SEEDS, differences, finite_scores, is_ratio, t_interval
 from fathom.analysis.tables import counted, read_table, save_tables, scores_of
 from fathom.config import CONTROL_DEPTHS, Config

@@ -12,43 +12,53 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from fathom.analysis.established import (
+from fathom import tasks
+from fathom.analysis.ladder import (
+    compare_multipliers,
+    is_equivalent,
+    log_multipliers,
+    read_ladder,
+)
+from fathom.analysis.significance import (
     FLOAT32_TOLERANCE,
     SIGNIFICANCE_LEVEL,
-    SMALLEST_EFFECT,
+    UNDECIDED,
     holm,
     p_value,
-    quantile,
-    seeds_to_tell,
-    share_of_chance,
+    score_verdict,
+    seeds_to_decide,
 )
 from fathom.analysis.statistics import (
+    FARTHEST,
     MIN_SEEDS,
     differences,
+    finite_scores,
     is_ratio,
     mean_with_ci,
     t_interval,
     to_scale,
 )
-from fathom.analysis.tables import counted, read_table, save_tables, scores_of
+from fathom.analysis.tables import (
+    counted,
+    read_table,
+    save_tables,
+    scores_of,
+)
 from fathom.config import Cell, Config, Contrast
 from fathom.metrics.scores import Score
-from fathom.metrics.steps import POSITIVE, UNBOUNDED
+from fathom.metrics.steps import POSITIVE, SHARE, UNBOUNDED
 
 METRICS = ("score", "stream_similarity_final", "H_res_distance_final", "amax_backward_log10_final")
 """Compared metrics: the score on its own scale, the others by their difference."""
 
-HIGHER, LOWER = "higher", "lower"
-"""Verdicts of effects that are established."""
-ALIKE, SMALL, TURNS, UNTOLD = (
-    "the same",
-    "too small to matter",
-    "depends on the steps",
-    "cannot be told",
-)
-"""The other verdicts."""
+HIGHER, LOWER, ALIKE = "higher", "lower", "the same"
+"""Verdicts of other metrics than the score; of any metric, where the sides differ by rounding."""
+
+PERCENT, POINTS = "%", "points"
+"""Units of effects: the change of a positive score, and percentage points of a share."""
 
 AGAINST_PLAIN = "Does it end better than the plain residual network?"
 """The question for extra variants, and for all variants of a study without contrasts."""
@@ -60,9 +70,9 @@ FEWEST_RATES = 3
 
 COLUMNS = [
     "study", "platform", "depth", "question", "variant", "against", "against_plain", "differs_in",
-    "metric", "by", "seeds", "effect", "ci95_half", "against_mean", "seed_sd", "p", "p_holm",
-    "of_chance", "of_chance_low", "of_chance_high", "visible", "midway", "midway_ci95_half",
-    "verdict", "better", "seeds_needed", "at_edge",
+    "metric", "unit", "seeds", "effect", "low", "high", "against_mean", "seed_sd", "p", "p_holm",
+    "verdict", "ladder", "multiplier", "multiplier_low", "multiplier_high", "seeds_needed",
+    "at_edge",
 ]  # fmt: skip
 
 
@@ -75,19 +85,19 @@ def write_effects(config: Config, folder: Path) -> None:
 def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
     """A row per contrast, depth, metric and platform: the mean difference over common seeds.
 
-    `effect` is `variant` less `against`, with half its interval; `against_mean` and `seed_sd` are
-    the mean of `against` and its standard deviation over the same seeds. Where a metric is compared
-    `by` ratio, effect, interval and deviation are of log10 and the mean is the geometric one. A
-    seed counts where both sides are there, and finite. `p` is that of no effect, and `p_holm` the
-    same corrected for the study's contrasts on the platform, metric by metric. `against_plain`:
-    whether that one is a plain residual network. `differs_in`: the settings that the two differ in,
-    as `differing_settings` names them. `at_edge`: the sides of a contrast at the best rates whose
-    rate is the smallest or the largest that was tried.
+    `effect` is `variant` less `against`, from `low` to `high` with 95 % confidence, in its `unit`:
+    PERCENT for the change of a positive score, whose ratio is compared, POINTS for a share, else
+    that of the metric. `against_mean` is the mean of `against` over the same seeds, the geometric
+    one of a positive score, and `seed_sd` its standard deviation in `unit`. A seed counts where
+    both sides have a value. `p` is that of no effect, and `p_holm` the same corrected for the
+    study's contrasts on the platform, metric by metric. `against_plain`: whether that one is a
+    plain residual network. `differs_in`: the settings that the two differ in, as
+    `differing_settings` names them. `at_edge`: the sides of a contrast at the best rates whose rate
+    is the smallest or the largest that was tried.
 
-    Of the score alone: `of_chance` with the ends of its interval, the difference as a share of the
-    distance from chance to perfect; `visible`, the smallest such share that would be established;
-    `midway`, the effect when half of the steps were done, with half its interval; `better`, whether
-    an established effect is to the better; `seeds_needed`, at which it could be told.
+    Of the score alone: `ladder`, the plain network on whose ladder both sides are read;
+    `multiplier` with the ends of its 95 % interval, the step multiplier of `variant` over that of
+    `against`; `seeds_needed`, at which the effect would be significant.
     """
     valid, scores = counted(cells), scores_of(config)
     rows = []
@@ -96,8 +106,10 @@ def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
         found = []
         for (platform, depth), group in runs.groupby(["platform", "depth"], sort=False):
             by_variant = {v: seeds.set_index("seed") for v, seeds in group.groupby("variant")}
-            rates = rates_tried(config, by_variant)
+            compared = config.studies[name].compared
+            rates = rates_tried(config, {v: by_variant[v] for v in compared if v in by_variant})
             at_best = contrast_at_best_rates(config, name, rates, by_variant, scores[name])
+            ladders = ladders_of(config, name, by_variant)
             for contrast in [*contrasts_of(config, name), *at_best]:
                 for pair in contrast.pairs:
                     variant, against = pair
@@ -115,13 +127,15 @@ def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
                         "differs_in": ", ".join(differing_settings(config, sides)),
                         "at_edge": at_edge(rates, contrast, pair),
                     }
-                    values = (_of_seeds(by_variant[label], contrast.seeds) for label in pair)
+                    of_seeds = {v: _of_seeds(r, contrast.seeds) for v, r in by_variant.items()}
+                    values = of_seeds[variant], of_seeds[against]
+                    in_steps = _in_steps(config, name, contrast, pair, ladders, of_seeds)
                     # A single stream has no similarity of streams and no matrices to differ in.
                     is_plain = any(config.connection(name, v).kind == "plain" for v in pair)
                     of_score_alone = contrast.question == AT_BEST_RATE or is_plain
                     found += [
                         {**labels, **one}
-                        for one in _effects(*values, scores[name])
+                        for one in _effects(*values, scores[name], in_steps)
                         if one["metric"] == "score" or not of_score_alone
                     ]
         rows += _judge_together(found, scores[name])
@@ -130,14 +144,12 @@ def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def undecided(file: Path, studies: Collection[str]) -> pd.DataFrame:
-    """The contrasts of scores in effects.csv that cannot be told, those of few seeds first.
+    """The undecided contrasts of scores in effects.csv, those that need the fewest seeds first.
 
-    None of a table of an older version. Raises UserError if it cannot be read.
+    Raises TableError if it cannot be read.
     """
     table = read_table(file)
-    if not {*COLUMNS} <= {*table}:
-        return pd.DataFrame(columns=COLUMNS)
-    rows = table[(table["metric"] == "score") & (table["verdict"] == UNTOLD)]
+    rows = table[(table["metric"] == "score") & (table["verdict"] == UNDECIDED)]
     return rows[rows["study"].isin(studies)].sort_values("seeds_needed", kind="stable")
 
 
@@ -147,7 +159,7 @@ def contrasts_of(config: Config, study: str) -> tuple[Contrast, ...]:
     Without contrasts of its own, every variant against the plain one.
     """
     settings, plain = config.studies[study], config.plain(study)
-    labels = settings.extra_labels if settings.contrasts else settings.labels
+    labels = settings.extra_labels if settings.contrasts else settings.compared
     pairs = [[label, plain] for label in labels if label != plain]
     if plain is None or not pairs:
         return settings.contrasts
@@ -257,38 +269,116 @@ def _of_seeds(runs: pd.DataFrame, seeds: Collection[int]) -> pd.DataFrame:
     return runs[runs.index.isin(seeds)] if seeds else runs
 
 
-def _effects(ours: pd.DataFrame, theirs: pd.DataFrame, score: Score) -> Iterator[dict[str, Any]]:
+Ladders = Mapping[str, pd.DataFrame]
+"""By plain network, its scores on its ladder: see `read_ladder`."""
+
+
+def ladders_of(config: Config, study: str, runs: Runs) -> Ladders:
+    """The ladders of a study that were trained."""
+    settings = config.studies[study]
+    bases = [base for base in settings.ladder if base in runs]
+    found = {base: read_ladder(settings.rungs(base), runs) for base in bases}
+    return {base: ladder for base, ladder in found.items() if len(ladder.columns) > 1}
+
+
+def _in_steps(
+    config: Config,
+    study: str,
+    contrast: Contrast,
+    pair: Sequence[str],
+    ladders: Ladders,
+    runs: Runs,
+) -> dict[str, Any]:
+    """Two variants in training steps: the columns of the step multipliers; empty without a ladder.
+
+    Both are read on the ladder of the plain network that trains as they do; at the best rates, on
+    that of the second side.
+    """
+    settings, score = config.studies[study], scores_of(config)[study]
+
+    def is_under(base: str) -> bool:
+        alike = (settings.trains_alike(label, base) for label in pair)
+        return all(alike) or (contrast.question == AT_BEST_RATE and base == pair[1])
+
+    base = next(filter(is_under, ladders), None)
+    if base is None:
+        return {}
+    ladder, sign = ladders[base], 1 if score.better == "lower" else -1
+    # The multiplier of the plain network itself is one, also where its ladder turns back.
+    one, other = (
+        pd.Series(0.0, ladder.index)
+        if label == base
+        else log_multipliers(ladder, finite_scores(runs[label]), sign)
+        for label in pair
+    )
+    logs = compare_multipliers(one, other)
+    if logs is None:
+        return {"ladder": base}
+    mean, half = logs["mean"], logs["ci95_half"]
+    return {
+        "ladder": base,
+        "multiplier": math.exp(mean),
+        "multiplier_low": math.exp(mean - half),
+        "multiplier_high": math.exp(mean + half),
+        "is_equivalent": is_equivalent(logs),
+    }
+
+
+def _effects(
+    ours: pd.DataFrame, theirs: pd.DataFrame, score: Score, in_steps: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
     """The row of one comparison for each metric that both sides have at a common seed."""
     for metric in METRICS:
-        ratio = metric == "score" and is_ratio(score.metric)
+        name = score.metric if metric == "score" else metric
+        unit = unit_of(score) if metric == "score" else ""
+        ratio = unit == PERCENT
         values = [pd.to_numeric(side[metric]) for side in (ours, theirs)]
         difference = (values[0] - values[1]).dropna()
-        if difference.empty:
+        found = t_interval(differences(*values, ratio=ratio))
+        if not found["n"]:
             continue
-        common = difference.index
-        effect, against = t_interval(differences(*values, ratio=ratio)), values[1][common]
+        against = values[1][difference.index]
+        mean = mean_with_ci(against, POSITIVE if ratio else UNBOUNDED)["mean"]
+        low, high = (
+            in_unit(end, unit)
+            for end in (found["mean"] - found["ci95_half"], found["mean"] + found["ci95_half"])
+        )
+        if not ratio:  # of a ratio the ends are possible anyway
+            least, most = (in_unit(end - mean, unit) for end in tasks.bounds_of(name))
+            low, high = (float(np.clip(end, least, most)) for end in (low, high))
         row = {
             "metric": metric,
-            "by": "ratio" if ratio else "difference",
-            "seeds": effect["n"],
-            "effect": effect["mean"],
-            "ci95_half": effect["ci95_half"],
-            "against_mean": mean_with_ci(against, POSITIVE if ratio else UNBOUNDED)["mean"],
-            "seed_sd": t_interval(to_scale(against, ratio=ratio))["sd"],
-            "p": p_value(effect),
-            "effect_sd": effect["sd"],
-            "is_rounding": effect["n"] >= MIN_SEEDS and difference.abs().max() < FLOAT32_TOLERANCE,
+            "unit": unit,
+            "seeds": found["n"],
+            "effect": in_unit(found["mean"], unit),
+            "low": low,
+            "high": high,
+            "against_mean": mean,
+            "seed_sd": in_unit(t_interval(to_scale(against, ratio=ratio))["sd"], unit),
+            "p": p_value(found),
+            "on_scale": found,
+            "ladder": "",
+            "is_rounding": found["n"] >= MIN_SEEDS and difference.abs().max() < FLOAT32_TOLERANCE,
         }
-        if metric == "score":
-            midway = (side["score_midway"].reindex(common) for side in (ours, theirs))
-            then = t_interval(differences(*midway, ratio=ratio))
-            row |= {"midway": then["mean"], "midway_ci95_half": then["ci95_half"]}
-            row["chance"] = float(ours.iloc[0]["score_chance"])
-        yield row
+        yield row | (in_steps if metric == "score" else {})
+
+
+def unit_of(score: Score) -> str:
+    """The unit of an effect on a score: PERCENT, POINTS or its own."""
+    if is_ratio(score.metric):
+        return PERCENT
+    return POINTS if tasks.bounds_of(score.metric) == SHARE else score.unit
+
+
+def in_unit(effect: float, unit: str) -> float:
+    """An effect on the scale of `to_scale`, or the deviation of one, in its unit."""
+    if unit == PERCENT:
+        return 100 * math.expm1(min(effect, FARTHEST) * math.log(10))
+    return 100 * effect if unit == POINTS else effect
 
 
 def _judge_together(rows: list[dict[str, Any]], score: Score) -> Iterator[dict[str, Any]]:
-    """The rows of a study with their verdicts: what can be told of one depends on their number."""
+    """The rows of a study with their verdicts, which depend on the number of its questions."""
     families: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         families[row["platform"], row["metric"]].append(row)
@@ -298,50 +388,28 @@ def _judge_together(rows: list[dict[str, Any]], score: Score) -> Iterator[dict[s
         p_holm = dict(zip(p_of, holm(list(p_of.values())), strict=True))
         for row in family:
             row["p_holm"] = p_holm[_same_numbers(row)]
-            if row["metric"] == "score":
-                row |= _beside_chance(row, score, len(p_of))
-            row["verdict"] = _verdict(row)
-            judged = row["metric"] == "score" and row["verdict"] in (HIGHER, LOWER)
-            row["better"] = row["verdict"] == score.better if judged else ""
+            row["verdict"] = _verdict(row, score)
+            if row["metric"] == "score" and row["seeds"] >= MIN_SEEDS:
+                mean, sd = row["on_scale"]["mean"], row["on_scale"]["sd"]
+                row["seeds_needed"] = seeds_to_decide(mean, sd, len(p_of))
     yield from rows
 
 
 def _same_numbers(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """A key that rows share if they compare the same numbers; text, since NaN equals nothing."""
-    names = ("depth", "seeds", "effect", "ci95_half", "against_mean", "seed_sd")
+    names = ("depth", "on_scale", "against_mean", "seed_sd")
     return tuple(str(row[name]) for name in names)
 
 
-def _beside_chance(row: Mapping[str, Any], score: Score, tests: int) -> dict[str, Any]:
-    """A comparison of scores as shares of the distance from chance to perfect."""
-
-    def share(effect: float) -> float:
-        return share_of_chance(effect, row["against_mean"], score, row["chance"], row["by"])
-
-    mean, half, n, sd = (row[name] for name in ("effect", "ci95_half", "seeds", "effect_sd"))
-    found: dict[str, Any] = {"of_chance": share(mean)}
-    if n >= MIN_SEEDS:
-        error = sd / math.sqrt(n)
-        found["of_chance_low"], found["of_chance_high"] = share(mean - half), share(mean + half)
-        found["visible"] = max(SMALLEST_EFFECT, abs(share(quantile(n, tests) * error)))
-        slope = abs(share(mean) / mean) if mean else abs(share(1e-3)) / 1e-3
-        found["seeds_needed"] = seeds_to_tell(mean, sd, SMALLEST_EFFECT / slope, tests)
-    return found
-
-
-def _verdict(row: Mapping[str, Any]) -> str:
+def _verdict(row: Mapping[str, Any], score: Score) -> str:
     """The verdict of a comparison: docs/definitions.md, "Effects"."""
     if row["is_rounding"]:
         return ALIKE
-    told = row["p_holm"] < SIGNIFICANCE_LEVEL
+    is_higher = row["on_scale"]["mean"] > 0
     if row["metric"] == "score":
-        ends = row.get("of_chance_low", -math.inf), row.get("of_chance_high", math.inf)
-        if max(map(abs, ends)) < SMALLEST_EFFECT:
-            return SMALL
-        turned = row["effect"] * row["midway"] < 0 and abs(row["midway"]) > row["midway_ci95_half"]
-        if told and turned:
-            return TURNS
-        told = told and abs(row["of_chance"]) >= SMALLEST_EFFECT
-    if not told:
-        return UNTOLD
-    return HIGHER if row["effect"] > 0 else LOWER
+        is_better = is_higher == (score.better == "higher")
+        is_equivalent = row.get("is_equivalent", False)
+        return score_verdict(row["p_holm"], is_better=is_better, is_equivalent=is_equivalent)
+    if not row["p_holm"] < SIGNIFICANCE_LEVEL:
+        return UNDECIDED
+    return HIGHER if is_higher else LOWER

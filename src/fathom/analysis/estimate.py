@@ -55,6 +55,11 @@ class Estimate:
             return self
         return replace(self, low=self.mean - reach, high=self.mean + reach)
 
+    def clipped(self, possible: Band) -> Estimate:
+        """The estimate with an interval that holds possible values alone."""
+        low, high = max(self.low, possible.low), min(self.high, possible.high)
+        return replace(self, low=low, high=high)
+
     def mapped(self, scale: Callable[[float], float], unit: str = "") -> Estimate:
         """The estimate on another scale, monotonic in this one."""
         low, high = sorted((scale(self.low), scale(self.high)))

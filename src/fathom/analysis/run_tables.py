@@ -30,7 +30,7 @@ from fathom.analysis.tables import (
 )
 from fathom.config import Config, Spec
 from fathom.metrics.runs import significant, summarise
-from fathom.metrics.scores import OUTCOMES, score_midway
+from fathom.metrics.scores import OUTCOMES
 from fathom.metrics.steps import Row, split_place
 from fathom.runs.bundle import refused_bundles
 from fathom.runs.folder import RunError, read_rows
@@ -103,7 +103,7 @@ def _cell_row(config: Config, run: Run, rows: Sequence[Row] | None) -> dict[str,
     }
 
 
-FIRST = ("outcome", "score_metric", "score", "score_midway", "score_chance")
+FIRST = ("outcome", "score_metric", "score", "score_chance")
 LAST = ("chance_loss", "steps")
 
 
@@ -116,7 +116,6 @@ def run_metrics(spec: Spec, rows: Sequence[Row], judged_by: tasks.JUDGED_BY) -> 
         "score_metric": score.metric,
         # An accuracy is finite even where no logit is: it would count as 0 %.
         "score": None if outcome == "diverged" else value,
-        "score_midway": score_midway(rows, tasks.run_metrics()[score.metric]),
         "score_chance": significant(score.chance(spec)),
         **summarise(rows, tasks.run_metrics()),
         "chance_loss": significant(tasks.load(spec.task).chance_loss(spec)),

@@ -7,6 +7,7 @@ as long in some. Without the file, the fastest run of a network stands for it.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -16,9 +17,12 @@ import pandas as pd
 
 from fathom.analysis.platforms import Platform
 from fathom.analysis.tables import GROUP, STEP_TIMES, read_table
-from fathom.config import Config
+from fathom.config import Config, Study
 
 REMEDY = "make it again: python benchmarks/steps.py studies --out FILE, or leave out `step_times`"
+
+COUNTS = ("width", "operations", "bytes")
+"""Columns of the table that one of an older version lacks."""
 
 PER_STEP = "seconds_per_step_fastest"
 
@@ -31,30 +35,51 @@ class StepTime(NamedTuple):
     high: float
     machine: str
     turns: int
+    width: float = math.nan
+    """Width of the study's network; NaN if it has none, or the table does not say."""
+    operations: float = math.nan
+    bytes: float = math.nan
+    """`fathom.backends.torch_counting.Count` of a batch; NaN if it was not counted."""
 
 
 StepTimes = Mapping[tuple[str, int, str, str], StepTime]
 """Step times by study, depth, variant and platform."""
 
 
-def read_step_times(config: Config) -> StepTimes:
+def width_of(study: Study) -> float:
+    """The width of a study's network; NaN if it has none."""
+    return float(getattr(study.model, "width", math.nan))
+
+
+def changes_width(study: Study, variant: str) -> bool:
+    """Whether a variant has a width of its own."""
+    return "width" in study.changes(variant).get("model", {})
+
+
+def read_step_times(config: Config, *, wider: bool = False) -> StepTimes:
     """Every variant's, from the table `step_times` of the config; none without one.
 
+    `wider`: of the same networks at a larger width than the study's, instead of at its own.
     Variants whose steps are the same work have one time. Raises TableError if that is no such
     table.
     """
     if not config.step_times:
         return {}
     table = read_table(Path(config.step_times), REMEDY, name=STEP_TIMES)
+    table = table.reindex(columns=[*dict.fromkeys([*table, *COUNTS])])  # an older one lacks some
     found = {}
     for row in table.itertuples():
         if row.study not in config.studies:
+            continue
+        study = config.studies[row.study]
+        if (row.width > width_of(study)) != wider or (wider and changes_width(study, row.variant)):
             continue
         alike = [v for v, first in config.same_work(row.study).items() if first == row.variant]
         # Tables name no machine for runs made here: it is this one.
         for variant, machine in itertools.product(alike, (row.machine, "")):
             key = row.study, row.depth, variant, Platform(row.backend, machine).name
-            found[key] = StepTime(row.seconds, row.low, row.high, row.machine, row.turns)
+            numbers = (getattr(row, name) for name in ("turns", *COUNTS))
+            found[key] = StepTime(row.seconds, row.low, row.high, row.machine, *numbers)
     return found
 
 
@@ -73,7 +98,9 @@ def with_times_of_networks(summary: pd.DataFrame, config: Config) -> pd.DataFram
     pairs = summary[["study", "variant"]].itertuples(index=False)
     networks = [same.get(study, {}).get(variant, variant) for study, variant in pairs]
     seconds = summary.assign(variant=networks).groupby(GROUP)[PER_STEP].transform("first")
-    found = read_step_times(config)
+    found = {
+        key: time for key, time in read_step_times(config).items() if not math.isnan(time.seconds)
+    }
     there = {(study, depth, platform) for study, depth, _, platform in found}
     keys = list(summary[GROUP].itertuples(index=False, name=None))
     measured = pd.Series(

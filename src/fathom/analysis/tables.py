@@ -112,6 +112,7 @@ BY_STUDY = (
     PROFILES,
     "effects.csv",
     "effective_depth.csv",
+    "worth.csv",
 )
 """Tables that are also there for each study alone: what its figures read, besides its steps."""
 
@@ -120,7 +121,8 @@ STEP_TIMES = "step_times.csv"
 
 TEXT = (
     "key", "study", "variant", "against", "connection", "backend", "platform", "platform_a",
-    "platform_b", "machine", "answer", "plain_depths", "plain_diverged",
+    "platform_b", "machine", "ladder", "answer", "depth_answer", "rate", "plain_depths",
+    "plain_diverged",
     "status", "reason", "outcome", "score_metric", "made_by", "question", "at_edge",
     "framework_version", "python", "numpy", "depths", "metric", "unit", "gap", "gap_of", "part",
     "remark",
@@ -144,8 +146,10 @@ COLUMNS = {
     "verdicts.csv": ["claim", "verdict", "undecided", "studies"],
     "claims.csv": ["claim", "verdict", "confidence", "scale", "gap"],
     "answers.csv": ["question", "part", "outcome", "answer", "evidence", "link"],
-    "effects.csv": [*CELL, "platform", "question", "against", "metric", "verdict"],
+    "effects.csv": [*CELL, "platform", "question", "against", "metric", "unit", "effect", "low",
+                    "high", "verdict"],
     "effective_depth.csv": [*CELL, "platform", "answer"],
+    "worth.csv": [*CELL, "platform", "against", "rate", "answer", "multiplier", "verdict"],
     "published.csv": ["source", *CELL, "metric", "platform", "published", "mean", "deviates"],
     "thresholds.csv": ["source", *GROUP, "metric", "grade"],
     "trajectories.csv": [*CELL, "platform_a", "platform_b"],
@@ -180,14 +184,7 @@ def read_table(file: Path, remedy: str = MAKE_AGAIN, name: str = "") -> pd.DataF
     if lacking := [column for column in COLUMNS.get(name or file.name, ()) if column not in table]:
         raise TableError(f"{file}: has no column '{lacking[0]}'; {remedy}")
     texts = {name: table[name].astype(str).fillna("") for name in table if name in TEXT}
-    table = table.assign(**texts)
-    flags = {name: table[name].map(FLAGS).astype(object) for name in table if name in OPTIONAL}
-    return _edit_text(table.assign(**flags), PLAIN_FORMULA, "")
-
-
-FLAGS = {True: True, False: False, "True": True, "False": False}
-OPTIONAL = ("better",)
-"""Columns of flags that may be empty."""
+    return _edit_text(table.assign(**texts), PLAIN_FORMULA, "")
 
 
 def read_steps(folder: Path, studies: Iterable[str]) -> pd.DataFrame:
@@ -225,6 +222,15 @@ def select(
 def counted(cells: pd.DataFrame) -> pd.DataFrame:
     """The rows of the table of cells whose numbers count."""
     return cells[cells["status"].isin(COUNTED)]
+
+
+def without_ladders(table: pd.DataFrame, config: Config) -> pd.DataFrame:
+    """The rows of a table but for the trainings that studies' ladders add."""
+    added = {
+        (name, label) for name, study in config.studies.items() for label in study.ladder_trainings
+    }
+    rows = table[["study", "variant"]].itertuples(index=False, name=None)
+    return table[np.array([row not in added for row in rows], bool)] if added else table
 
 
 def scores_of(config: Config) -> dict[str, Score]:

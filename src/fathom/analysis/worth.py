@@ -5,7 +5,6 @@ Definitions: docs/definitions.md, "Worth".
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,47 +14,60 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
+from fathom.analysis.effective_depth import BEYOND
 from fathom.analysis.effects import Runs, best_rate, rates_tried
-from fathom.analysis.established import SIGNIFICANCE_LEVEL, holm, one_sided_quantile, p_value
+from fathom.analysis.ladder import is_equivalent, log_multipliers, read_ladder
+from fathom.analysis.significance import holm, p_value, score_verdict
 from fathom.analysis.statistics import differences, finite_scores, is_ratio, t_interval
-from fathom.analysis.step_times import StepTimes, read_step_times
+from fathom.analysis.step_times import StepTime, StepTimes, read_step_times
 from fathom.analysis.tables import counted, read_table, save_tables, scores_of
 from fathom.config import Config
 from fathom.metrics.scores import Score
 
-DELTA = 0.05
-"""Two trainings are equivalent if their step multiplier is within this share of one."""
+ONE_RATE, BEST_RATES = "one rate", "best rates"
 
-BETTER, WORSE, EQUIVALENT, UNDECIDED = "better", "worse", "equivalent", "undecided"
+NOT_TOLD = "not told"
+"""The depth multiplier of a network that no plain one tells the depth of."""
+
+KEY = ("study", "platform", "depth", "variant", "against")
 
 COLUMNS = [
-    "study", "platform", "depth", "variant", "against", "at", "seeds", "answer", "outside",
-    "multiplier", "low", "high", "least", "most", "p", "p_holm", "verdict", "break_even", "cost",
-    "cost_low", "cost_high", "machine", "operations", "bytes", "net", "net_low", "net_high",
+    "study", "platform", "depth", "variant", "against", "rate", "seeds", "by", "change",
+    "change_low", "change_high", "answer", "outside", "multiplier", "low", "high", "least", "most",
+    "p", "p_holm", "verdict", "break_even", "machine", "width", "cost", "cost_low", "cost_high",
+    "wider", "cost_wider", "cost_wider_low", "cost_wider_high", "operations", "bytes", "net",
+    "net_low", "net_high", "depth_answer", "depth_multiplier", "depth_low", "depth_high",
 ]  # fmt: skip
 
 
 def write_worth(config: Config, folder: Path) -> None:
-    """Write worth.csv beside the table of cells."""
-    cells = read_table(folder / "cells.csv")
-    save_tables({"worth.csv": worth_table(config, cells)}, folder)
+    """Write worth.csv beside the tables of cells and of effective depths."""
+    cells, depths = (read_table(folder / name) for name in ("cells.csv", "effective_depth.csv"))
+    save_tables({"worth.csv": worth_table(config, cells, depths)}, folder, config.studies)
 
 
-def worth_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
-    """A row per variant, depth and platform of the studies that have a ladder.
+def worth_table(config: Config, cells: pd.DataFrame, depths: pd.DataFrame) -> pd.DataFrame:
+    """A row per variant, depth and platform of the studies that have a plain network.
 
-    `against` is the plain network whose ladder is read, from `least` to `most` times its steps.
-    `at` is `one rate`: the variant differs from it in connection and model alone; or `best rates`:
-    each has its best learning rate, chosen for each seed by the other seeds. `multiplier` is the
-    step multiplier m with the ends of its 95 % interval over seeds; `answer` says where the variant
-    ends on the ladder, and `outside` at how many seeds that is outside of it. `p` is that of equal
-    scores after equal steps, `p_holm` the same corrected for the rows of the study on the platform.
-    `break_even` is the overhead of a step at which the variant stops paying, m − 1. `cost` is the
-    time of a step over the plain network's, measured on `machine`; `operations` and `bytes` are
-    counted, over the plain network's. `net` is m over the cost.
+    `against` is the plain network. `rate` is ONE_RATE: the variant differs from it in connection
+    and model alone; or BEST_RATES: each has its best learning rate, chosen for each seed by the
+    other seeds. After equal steps the variant's score differs by `change`, with the ends of its
+    95 % interval over seeds: a share of the plain network's where scores are compared `by` ratio.
+
+    Where the plain network has a ladder, from `least` to `most` times its steps, `multiplier` is
+    the step multiplier m with the ends of its interval; `answer` says where the variant ends on the
+    ladder, and `outside` at how many seeds that is outside of it. `p` is that of equal scores after
+    equal steps, `p_holm` the same corrected for the rows of the study on the platform.
+    `break_even` is the overhead of a step at which the variant stops paying, m − 1.
+
+    `cost` is the time of a step over the plain network's at the study's `width`, and `cost_wider`
+    at the width `wider`, measured on `machine`; `operations` and `bytes` are counted, over the
+    plain network's. `net` is m over the cost. `depth_multiplier` is effective depth over depth,
+    of the table `depths`; an interval that is open there ends at 0 or infinity.
     """
     valid, scores, rows = counted(cells), scores_of(config), []
-    times = read_step_times(config)
+    times, wider = read_step_times(config), read_step_times(config, wider=True)
+    by_depth = {tuple(row[key] for key in KEY): row for row in depths.to_dict("records")}
     for name in config.studies:
         found = []
         runs = valid[valid["study"] == name]
@@ -71,11 +83,20 @@ def worth_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
                     "depth": depth,
                     "variant": pair.variant,
                     "against": pair.against,
-                    "at": pair.at,
+                    "rate": pair.rate,
                 }
-                found.append(labels | row | _cost(times, labels, row))
+                deep = by_depth.get(tuple(labels[key] for key in KEY))
+                is_told = deep is not None and pair.rate == ONE_RATE
+                found.append(
+                    labels
+                    | row
+                    | _cost(times, labels, row)
+                    | _cost_wider(wider, labels)
+                    | (_depth_multiplier(deep) if is_told else {})
+                )
         rows += _judged(found)
-    return pd.DataFrame(rows, columns=COLUMNS)
+    # Otherwise the text of a study would depend on empty fields of another one.
+    return pd.DataFrame(rows, columns=COLUMNS).astype({"outside": float})
 
 
 class Pair(NamedTuple):
@@ -83,24 +104,26 @@ class Pair(NamedTuple):
 
     variant: str
     against: str
-    at: Literal["one rate", "best rates"]
+    rate: Literal["one rate", "best rates"]
     ours: pd.Series
     """The variant's score, by seed."""
     ladder: pd.DataFrame
-    """The plain network's, by seed; a column for each factor of its steps, ascending."""
+    """The plain network's, by seed; a column for each factor of its steps, ascending; without a
+    ladder that of 1 alone."""
 
 
 def _pairs(config: Config, study: str, runs: Runs, score: Score) -> Iterator[Pair]:
-    """Every variant of a study whose worth a ladder tells."""
-    settings = config.studies[study]
-    ladders = {base: _ladder(settings.rungs(base), runs) for base in settings.ladder}
-    ladders = {base: ladder for base, ladder in ladders.items() if ladder is not None}
-    rungs = {label for base in settings.ladder for label in settings.rungs(base).values()}
+    """Every variant of a study beside the plain network that trains alike, or at best rates."""
+    settings, plain_network = config.studies[study], config.plain(study)
+    bases = list(settings.ladder) or ([plain_network] if plain_network else [])
+    ladders = {base: read_ladder(settings.rungs(base), runs) for base in bases if base in runs}
+    runs = {label: runs[label] for label in settings.compared if label in runs}
     for base, ladder in ladders.items():
         for variant, of_seeds in runs.items():
-            if variant not in rungs and settings.trains_alike(variant, base):
-                yield Pair(variant, base, "one rate", finite_scores(of_seeds), ladder)
-    families = [list(rates) for rates in rates_tried(config, runs)]
+            if variant not in bases and settings.trains_alike(variant, base):
+                yield Pair(variant, base, ONE_RATE, finite_scores(of_seeds), ladder)
+    ladders = {base: ladder for base, ladder in ladders.items() if len(ladder.columns) > 1}
+    families = [list(rates) for rates in rates_tried(config, runs)] if ladders else []
     plain = next((family for family in families if set(family) & ladders.keys()), None)
     for family in families:
         if plain is None or family == plain:
@@ -115,15 +138,23 @@ def _pairs(config: Config, study: str, runs: Runs, score: Score) -> Iterator[Pai
             chosen = pd.Series({seed: finite_scores(runs[ours[seed]])[seed] for seed in seeds})
             ladder = pd.DataFrame({seed: ladders[theirs[seed]].loc[seed] for seed in seeds}).T
             names = (_most_frequent(side[seed] for seed in seeds) for side in (ours, theirs))
-            yield Pair(*names, "best rates", chosen, ladder)
+            yield Pair(*names, BEST_RATES, chosen, ladder)
 
 
-def _ladder(rungs: Mapping[float, str], runs: Runs) -> pd.DataFrame | None:
-    """Scores by seed and factor; None without the network itself and another factor."""
-    there = {factor: finite_scores(runs[label]) for factor, label in rungs.items() if label in runs}
-    if 1 not in there or len(there) < 2:
-        return None
-    return pd.DataFrame(there)[sorted(there)].dropna()
+def ladder_table(config: Config, study: str, cells: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the table of cells that are on a ladder, with the `factor` of the steps.
+
+    `variant` is the plain network whose ladder it is.
+    """
+    settings = config.studies[study]
+    places = {
+        label: (base, factor)
+        for base in settings.ladder
+        for factor, label in settings.rungs(base).items()
+    }
+    own = cells[(cells["study"] == study) & cells["variant"].isin(places)]
+    found = [places[label] for label in own["variant"]]
+    return own.assign(variant=[base for base, _ in found], factor=[factor for _, factor in found])
 
 
 def _chosen_rates(variants: Sequence[str], runs: Runs, score: Score) -> dict[int, str]:
@@ -147,42 +178,34 @@ def _most_frequent(labels: Iterable[str]) -> str:
 # --- one row --------------------------------------------------------------------------------------
 
 
-def log_multiplier(ladder: Mapping[float, float], score: float, sign: int) -> float:
-    """ln of the factor of its steps at which a plain network ends at a score.
-
-    `ladder`: scores by ascending factor; between two, the score is a straight line over the
-    logarithm of the steps. `sign` is 1 where lower scores are better, else −1. −inf: the plain
-    network ends better after the fewest steps; inf: it ends worse after the most.
-    """
-    points = [(math.log(factor), sign * (plain - score)) for factor, plain in ladder.items()]
-    if points[0][1] < 0:
-        return -math.inf
-    for (start, above), (end, below) in itertools.pairwise(points):
-        if above == 0:
-            return start
-        if below <= 0:
-            return start + (end - start) * above / (above - below)
-    return points[-1][0] if points[-1][1] == 0 else math.inf
-
-
 def _row(pair: Pair, score: Score) -> dict[str, Any] | None:
     """The row of one pair; None without a common seed."""
     seeds = pair.ours.index.intersection(pair.ladder.index)
     if seeds.empty:
         return None
-    sign = 1 if score.better == "lower" else -1
+    sign, ratio = 1 if score.better == "lower" else -1, is_ratio(score.metric)
+    of_scores = t_interval(differences(pair.ours[seeds], pair.ladder.loc[seeds, 1], ratio=ratio))
+    mean, half = of_scores["mean"], of_scores["ci95_half"]
+    change, low, high = (10**x - 1 if ratio else x for x in (mean, mean - half, mean + half))
+    by = "ratio" if ratio else "difference"
+    found = {"seeds": len(seeds), "by": by, "change": change}
+    found |= {"change_low": low, "change_high": high, "answer": ""}
+    if len(pair.ladder.columns) < 2:
+        return found
+    is_better = sign * mean < 0
+    return found | _on_ladder(pair, sign) | {"p": p_value(of_scores), "is_better": is_better}
+
+
+def _on_ladder(pair: Pair, sign: int) -> dict[str, Any]:
+    """What the ladder tells of one pair."""
     factors = list(pair.ladder.columns)
-    logs = [log_multiplier(dict(pair.ladder.loc[s]), pair.ours[s], sign) for s in seeds]
-    below, beyond = sum(x == -math.inf for x in logs), sum(x == math.inf for x in logs)
+    logs = log_multipliers(pair.ladder, pair.ours, sign)
+    below, beyond = sum(logs == -math.inf), sum(logs == math.inf)
     ends = math.log(factors[0]), math.log(factors[-1])
     found = t_interval(np.clip(logs, *ends))
     half = math.nan if below or beyond else found["ci95_half"]
-    of_scores = t_interval(
-        differences(pair.ours[seeds], pair.ladder.loc[seeds, 1], ratio=is_ratio(score.metric))
-    )
     answer = {(False, False): "at", (True, False): "below", (False, True): "beyond"}
     return {
-        "seeds": len(seeds),
         "answer": answer.get((below > 0, beyond > 0), "both"),
         "outside": below + beyond,
         "multiplier": math.exp(found["mean"]),
@@ -190,51 +213,75 @@ def _row(pair: Pair, score: Score) -> dict[str, Any] | None:
         "high": math.exp(found["mean"] + half),
         "least": factors[0],
         "most": factors[-1],
-        "p": p_value(of_scores),
-        "is_better": sign * of_scores["mean"] < 0,
         "is_equivalent": not math.isnan(half) and is_equivalent(found),
         "break_even": math.exp(found["mean"]) - 1,
     }
 
 
-def is_equivalent(logs: Mapping[str, float], delta: float = DELTA) -> bool:
-    """Whether two one-sided tests (TOST) place the mean of ln m within ± ln(1 + delta).
-
-    Each test is at SIGNIFICANCE_LEVEL.
-
-    `logs`: as of `t_interval`.
-    """
-    error = logs["sd"] / math.sqrt(logs["n"])
-    return abs(logs["mean"]) + one_sided_quantile(logs["n"]) * error < math.log1p(delta)
-
-
 def _judged(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The rows of a study with their verdicts: Holm's correction is over a platform's rows."""
+    """The rows of a study with their verdicts: Holm's correction is over a platform's rows.
+
+    What no ladder tells of has no verdict.
+    """
+    yield from (row for row in rows if not row["answer"])
     for platform in dict.fromkeys(row["platform"] for row in rows):
-        family = [row for row in rows if row["platform"] == platform]
+        family = [row for row in rows if row["platform"] == platform and row["answer"]]
         for row, p in zip(family, holm([row["p"] for row in family]), strict=True):
-            if p < SIGNIFICANCE_LEVEL:
-                verdict = BETTER if row["is_better"] else WORSE
-            else:
-                verdict = EQUIVALENT if row["is_equivalent"] else UNDECIDED
+            verdict = score_verdict(
+                p, is_better=row["is_better"], is_equivalent=row["is_equivalent"]
+            )
             yield row | {"p_holm": p, "verdict": verdict}
 
 
 def _cost(times: StepTimes, labels: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
-    """The cost of a step over the plain network's, as far as the table of step times has both."""
-    ours, theirs = (
-        times.get((labels["study"], labels["depth"], labels[side], labels["platform"]))
-        for side in ("variant", "against")
-    )
+    """The cost of a step over the plain network's, as far as the table of step times has both.
+
+    Counts are the same on every platform.
+    """
+    counted_work = {key[:3]: time for key, time in times.items()}
+    ours, theirs = _sides(counted_work, labels)
+    found = {"width": ours.width} if ours else {}
+    if ours and theirs:
+        found["operations"] = ours.operations / theirs.operations
+        found["bytes"] = ours.bytes / theirs.bytes
+    ours, theirs = _sides(times, labels, labels["platform"])
+    if ours and theirs:
+        ends = {"": ours.seconds, "_low": ours.low, "_high": ours.high}
+        found |= {f"cost{end}": seconds / theirs.seconds for end, seconds in ends.items()}
+        found["machine"] = ours.machine
+        if row["answer"]:
+            names = {"": "multiplier", "_low": "low", "_high": "high"}
+            found |= {f"net{end}": row[name] / found["cost"] for end, name in names.items()}
+    return found
+
+
+def _cost_wider(times: StepTimes, labels: Mapping[str, Any]) -> dict[str, Any]:
+    """The same of the network at a larger width."""
+    ours, theirs = _sides(times, labels, labels["platform"])
     if ours is None or theirs is None:
         return {}
-    cost, low, high = (x / theirs.seconds for x in (ours.seconds, ours.low, ours.high))
-    return {
-        "cost": cost,
-        "cost_low": low,
-        "cost_high": high,
-        "machine": ours.machine,
-        **{
-            f"net{end}": row[end.strip("_") or "multiplier"] / cost for end in ("", "_low", "_high")
-        },
-    }
+    ends = {"": ours.seconds, "_low": ours.low, "_high": ours.high}
+    costs = {f"cost_wider{end}": seconds / theirs.seconds for end, seconds in ends.items()}
+    return {"wider": ours.width, **costs}
+
+
+def _sides(
+    times: Mapping[Any, StepTime], labels: Mapping[str, Any], *where: str
+) -> tuple[StepTime | None, StepTime | None]:
+    """The step times of the variant and of the plain network."""
+    keys = ((labels["study"], labels["depth"], labels[of], *where) for of in ("variant", "against"))
+    ours, theirs = map(times.get, keys)
+    return ours, theirs
+
+
+def _depth_multiplier(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Effective depth over depth, from a row of its table.
+
+    Of a network that ends better than a plain one that does not gain by depth it is not told.
+    """
+    if row["answer"] == BEYOND and row["plain_best"] != row["deepest"]:
+        return {"depth_answer": NOT_TOLD}
+    low = 0 if row["low_open"] is True else row["low"]
+    high = math.inf if row["high_open"] is True else row["high"]
+    depths = {"depth_multiplier": row["effective_depth"], "depth_low": low, "depth_high": high}
+    return {"depth_answer": row["answer"]} | {k: d / row["depth"] for k, d in depths.items()}

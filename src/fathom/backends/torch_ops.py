@@ -115,8 +115,12 @@ class TorchOps:
     def custom_vjp(self, function: CustomVJP, *xs: Tensor) -> tuple[Tensor, ...]:
         if not runs_eagerly():
             return function.plain(self, *xs)
-        loops = function.compiled() if all(map(is_on_host, xs)) else None
-        return CustomVJPFunction.apply(self, function, OnHost(loops) if loops else function, *xs)
+        way = function
+        if all(map(is_on_host, xs)):
+            way = OnHost(loops) if (loops := function.compiled()) else function
+        elif all(x.device.type == "cuda" and x.dtype == torch.float32 for x in xs):
+            way = function.fused(*(x.shape for x in xs)) or function
+        return CustomVJPFunction.apply(self, function, way, *xs)
 
     def embedding(self, table: Tensor, ids: Tensor) -> Tensor:
         return F.embedding(ids, table)

@@ -45,16 +45,16 @@ app.add_typer(bundle, name="bundle", help="Carry runs from one machine to anothe
 OUT = "--out", "-o"
 
 
-@bundle.command(epilog=example("fathom bundle create 'depth-mlx/*' --out gpu.tar.gz"))
+@bundle.command(epilog=example("fathom bundle create 'depth-mlx/*' --out gpu.tar.xz"))
 def create(
-    out: Annotated[Path, output_file(*OUT, metavar="FILE.tar.gz", help="The bundle; - prints it.")],
+    out: Annotated[Path, output_file(*OUT, metavar="FILE.tar.xz", help="The bundle; - prints it.")],
     patterns: Patterns = None,
     config: ConfigFiles = DEFAULT_CONFIG,
     force: Force = False,
 ) -> None:
     """Pack the runs that were trained here into a bundle.
 
-    Every chosen run must be current and intact.
+    Every chosen run must be current and intact. Trainings that have not finished are left out.
     """
     _pack(read_config(config), out, patterns or (), force)
 
@@ -69,7 +69,7 @@ def _pack(settings: Config, out: Path, patterns: Sequence[str], force: bool) -> 
         typer.echo(f"  {count} from {platform}", err=printed)
 
 
-@bundle.command(epilog=example("fathom bundle check gpu.tar.gz"))
+@bundle.command(epilog=example("fathom bundle check gpu.tar.xz"))
 def check(
     file: Annotated[Path, typer.Argument(help="A bundle.")], config: ConfigFiles = DEFAULT_CONFIG
 ) -> None:
@@ -93,10 +93,10 @@ def _preview(settings: Config, file: Path) -> None:
         typer.echo(line)
 
 
-@app.command(epilog=example("fathom contribute 'depth-torch/*' --out mine.tar.gz"))
+@app.command(epilog=example("fathom contribute 'depth-torch/*' --out mine.tar.xz"))
 def contribute(
     out: Annotated[
-        Path | None, output_file(*OUT, metavar="FILE.tar.gz", help="The bundle.")
+        Path | None, output_file(*OUT, metavar="FILE.tar.xz", help="The bundle.")
     ] = None,
     patterns: Patterns = None,
     config: ConfigFiles = REFERENCE_CONFIG,
@@ -120,7 +120,7 @@ def contribute(
     settings = read_config(config, override)
     compute = changed(settings.compute, device=device)
     if out is None and not estimate:
-        raise ConfigError("--out FILE.tar.gz is missing: the bundle to write (or --estimate)")
+        raise ConfigError("--out FILE.tar.xz is missing: the bundle to write (or --estimate)")
     if out:
         _check_out(out, force)
     specs = specs_left(settings, patterns or ())
@@ -149,7 +149,7 @@ def _check_out(out: Path, force: bool) -> None:
     check_replaces(out, force=force)
 
 
-@bundle.command("import", epilog=example("fathom bundle import gpu.tar.gz --keep"))
+@bundle.command("import", epilog=example("fathom bundle import gpu.tar.xz --keep"))
 def import_(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Bundles.")],
     config: ConfigFiles = DEFAULT_CONFIG,

@@ -76,8 +76,8 @@ def status(
 ) -> None:
     """Show what is trained, what is left, and the time.
 
-    Prints a line for each study; for named studies, every cell. Then the contrasts that cannot be
-    told yet, and how many more seeds would be expected to decide them. Of named studies also the
+    Prints a line for each study; for named studies, every cell. Then the undecided
+    contrasts, and how many more seeds may decide them. Of named studies also the
     contrasts whose sides differ in more than one setting.
     """
     from fathom.report.terminal import print_pairs, print_status, print_undecided
@@ -157,6 +157,7 @@ def tables(config: ConfigFiles = DEFAULT_CONFIG) -> None:
     from fathom.analysis.effective_depth import write_effective_depth
     from fathom.analysis.effects import write_effects
     from fathom.analysis.run_tables import write_tables
+    from fathom.analysis.worth import write_worth
 
     settings = _read_own(config)
     folder = Path(settings.report_folder) / "tables"
@@ -164,6 +165,7 @@ def tables(config: ConfigFiles = DEFAULT_CONFIG) -> None:
     write_attribution(settings, folder)
     write_effects(settings, folder)
     write_effective_depth(settings, folder)
+    write_worth(settings, folder)
 
 
 @app.command(epilog=example("fathom claims"))

@@ -1,15 +1,24 @@
-"""Checks before Snakemake starts, for errors that it reports before it reads the workflow.
+"""Checks before Snakemake starts, and texts for its jobs.
 
-The profiles call this (`workflow/profiles`), since nothing else of the project is read earlier.
+The profiles call `check_start` (`workflow/profiles`): Snakemake reads nothing else of the project
+before the config, of which it reports errors in many lines.
 """
 
 from __future__ import annotations
 
+import base64
+import gzip
+import json
+import shlex
 import sys
+from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
-from fathom.config.load import read_yaml
+from fathom.config.config import Compute, Config
+from fathom.config.load import check_config, load_config, read_yaml
+from fathom.settings import ConfigError
 from fathom.system.errors import UserError, fail, of_system
 
 
@@ -41,3 +50,105 @@ def configfiles(arguments: list[str]) -> list[str]:
             rest = takewhile(lambda word: not word.startswith("-"), arguments[place + 1 :])
             found += [first] if first else rest
     return found
+
+
+@dataclass(frozen=True)
+class Start:
+    """How Snakemake was started: attributes of its workflow that are not public."""
+
+    is_module: bool
+    """Whether another workflow uses this one, and passes the config."""
+    files: list[str]
+    """Config files as the user gave them. Snakemake's `config` has the keys of an overlay before
+    those of config.yaml, so studies would lose their order."""
+    changes: dict[str, Any]
+    """The keys after --config."""
+    read: list[str]
+    """The config files that Snakemake reads. It accepts a key twice."""
+    conda: bool
+    """Whether jobs have a Python of their own."""
+    is_remote: bool
+    """Whether jobs run on other machines."""
+    is_main: bool
+    """Whether this is not the process of a job."""
+    runs_jobs: bool
+    """Whether this process starts jobs on this machine."""
+    is_brief: bool
+    """Whether neither --printshellcmds nor --verbose is given."""
+
+    @property
+    def any_backend(self) -> bool:
+        """Whether jobs may have frameworks that are missing here."""
+        return self.conda or self.is_remote
+
+    @classmethod
+    def of(cls, workflow: Any) -> Start:  # noqa: ANN401, Snakemake's
+        """Read the workflow that Snakemake is about to run."""
+        settings, output = workflow.config_settings, workflow.output_settings
+        is_module = workflow.modifier.skip_configfile
+        own = [] if settings.replace_workflow_config else ["config.yaml"]
+        # Of profiles, only a cluster's has default resources.
+        resources = workflow.resource_settings.default_resources
+        conda = bool(workflow.deployment_settings.deployment_method)
+        return cls(
+            is_module=is_module,
+            files=[*own, *map(str, workflow.overwrite_configfiles)],
+            changes=settings.config,
+            read=[*([] if is_module else ["config.yaml"]), *map(str, workflow.configfiles)],
+            conda=conda,
+            is_remote=workflow.remote_exec or resources is not None,
+            is_main=workflow.is_main_process,
+            runs_jobs=workflow.local_exec and not conda,
+            is_brief=not (output.printshellcmds or output.verbose),
+        )
+
+    def check_files(self, project: Path) -> None:
+        """Raise ConfigError for a missing or malformed config file."""
+        if not self.is_module and not Path("config.yaml").exists():
+            raise ConfigError(
+                f"config.yaml is not in this folder; go to {project}, or add --directory {project} "
+                "to the command"
+            )
+        for file in self.read:
+            read_yaml(file)
+
+    def load(self, passed: dict[str, Any]) -> Config:
+        """The config: `passed` to a module, or of the files and changes. Raises ConfigError."""
+        return check_config(passed) if self.is_module else load_config(self.files, self.changes)
+
+    def options(self, config: Config) -> list[str]:
+        """Options of `fathom` for the same config."""
+        if self.is_module:
+            return ["--config", f"{config.report_folder}/config.json"]
+        changes = [f"--set={key}={json.dumps(value)}" for key, value in self.changes.items()]
+        return [word for file in self.files for word in ("--config", file)] + changes
+
+
+def packed(config: Config) -> str:
+    """The resolved config as JSON, compressed, in base64.
+
+    Snakemake writes a command above 64 KB into a file, whose path it does not quote.
+    """
+    text = json.dumps(config.resolved(), indent=2, allow_nan=False) + "\n"
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+
+
+KILLED = (
+    "killed, perhaps for lack of memory; the same command again goes on from the last checkpoint"
+)
+
+
+def shell_prefix(python: str, source: Path, compute: Compute) -> str:
+    """Shell code that defines `fathom` and its environment.
+
+    `source` comes before what PYTHONPATH holds already. `compute` is in the environment, since it
+    changes no result: a parameter would make jobs run again.
+    """
+    words = (str(source), compute.model_dump_json(), compute.data)
+    path, settings, data = map(shlex.quote, words)
+    return (
+        f'export PYTHONPATH={path}"${{PYTHONPATH:+:$PYTHONPATH}}" '
+        f"FATHOM_COMPUTE={settings} FATHOM_DATA={data}; "
+        f'fathom() {{ {python} -m fathom "$@" || {{ '
+        f's=$?; [ $s -le 130 ] || echo "fathom: {KILLED}" >&2; return $s; }}; }}; '
+    )

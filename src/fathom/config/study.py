@@ -345,6 +345,18 @@ class Study(Settings):
         factors = sorted({1.0, *self.ladder.get(base, ())})
         return {f: base if f == 1 else f"{base}_x{round(100 * f):03d}" for f in factors}
 
+    @cached_property
+    def ladder_trainings(self) -> frozenset[str]:
+        """Labels of the trainings that ladders add; these variants are compared with none."""
+        return frozenset(
+            label for base in self.ladder for label in self.rungs(base).values() if label != base
+        )
+
+    @property
+    def compared(self) -> list[str]:
+        """The variants' labels, in order, without the trainings that ladders add."""
+        return [label for label in self.labels if label not in self.ladder_trainings]
+
     def trains_alike(self, variant: str, other: str) -> bool:
         """Whether two variants may differ in connection and model alone."""
         one, another = ({**self.changes(label), "model": None} for label in (variant, other))

@@ -43,10 +43,12 @@ def folder_of(name: str, data: str | None = None) -> Path:
     return Path(data or data_folder()) / name.replace("_", "-")
 
 
-def unavailable(name: str) -> str:
-    """Why a data set is unavailable, in one line; empty if that is not known."""
-    record = folder_of(name) / UNAVAILABLE
-    return record.read_text(encoding="utf-8").partition("\n")[0] if record.is_file() else ""
+def unavailable(name: str, data: str | None = None) -> str:
+    """Why a data set is unavailable, in one line; empty if it is there, or that is not known."""
+    record = folder_of(name, data) / UNAVAILABLE
+    if not record.is_file() or record.with_name(SUMS).exists():
+        return ""
+    return record.read_text(encoding="utf-8").partition("\n")[0] or "no reason is recorded"
 
 
 def training_examples(name: str) -> float:

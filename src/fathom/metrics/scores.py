@@ -52,17 +52,6 @@ def measure_score(rows: Sequence[Row], metric: RunMetric) -> float | None:
     return math.nan if value is None else value
 
 
-def score_midway(rows: Sequence[Row], metric: RunMetric) -> float | None:
-    """The score as it stood when half of the steps were done, or at the next evaluation.
-
-    None if that is the last one, or not finite.
-    """
-    measured = [i for i, row in enumerate(rows, 1) if metric.of in row]
-    midway = next((i for i in measured if 2 * i >= len(rows)), len(rows))
-    value = measure_score(rows[:midway], metric) if midway < len(rows) else None
-    return value if value is not None and math.isfinite(value) else None
-
-
 OUTCOMES = ("learned", "at chance", "diverged", "not scored")
 
 LEARNED = 0.05

@@ -101,6 +101,18 @@ class Orthogonal:
 
 
 @dataclass(frozen=True)
+class CyclicRows:
+    """`value` where the column, modulo the number of rows, is the row; zero elsewhere."""
+
+    value: float
+
+    def sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+        rows, columns = shape[-2:]
+        found = np.arange(columns) % rows == np.arange(rows)[:, None]
+        return np.broadcast_to(self.value * found, shape)
+
+
+@dataclass(frozen=True)
 class Affine:
     """`offset` plus `scale` times samples of another distribution."""
 

@@ -52,6 +52,10 @@ class CustomVJP(Protocol):
         """The same function of contiguous NumPy arrays, in compiled loops, if there is one."""
         return None
 
+    def fused(self, *shapes: Sequence[int]) -> CustomVJP | None:
+        """The same function in compiled kernels for CUDA, if there is one for these shapes."""
+        return None
+
 
 class Ops(Protocol):
     """Primitives with the semantics of their NumPy namesakes, differentiable in the frameworks."""

@@ -8,7 +8,7 @@ Formulas: docs/definitions.md, "Language model".
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from typing import Annotated, ClassVar, Literal
@@ -16,7 +16,12 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from fathom.models.connections.connection import Connection, ConnectionContext, root_mean_square
+from fathom.models.connections.connection import (
+    Apart,
+    Connection,
+    ConnectionContext,
+    root_mean_square,
+)
 from fathom.models.connections.schemes import Scheme
 from fathom.models.init import Constant, Distribution, Normal, Parameter, Uniform
 from fathom.models.network import Network, Output, norm_parameters, stacked_layers, through_layers
@@ -105,6 +110,7 @@ class Transformer(Network):
             has_residual=self.model.wrap == "block",
             per_block=per_block,
             optional_norms=self.model.wrap == "sublayer",
+            takes_apart=self.model.wrap == "sublayer",
         )
         return self.scheme.at(context)
 
@@ -189,14 +195,18 @@ class Transformer(Network):
 
 
 def attention(
-    ops: Ops, layer: dict[str, Array], model: TransformerParts, x: Array, *, is_normed: bool = False
+    ops: Ops,
+    layer: dict[str, Array],
+    model: TransformerParts,
+    x: Array | Apart,
+    *,
+    is_normed: bool = False,
 ) -> Array:
     """Norm, unless x is normed; then causal multi-head self-attention: [B, T, D] → the same."""
-    B, T, D = x.shape
-    x = x if is_normed else norm(ops, x, layer, "norm1")
+    B, T, D = (x.q if isinstance(x, Apart) else x).shape
     q, k, v = (
         ops.transpose(ops.reshape(part, (B, T, model.heads, D // model.heads)), (0, 2, 1, 3))
-        for part in ops.split(ops.linear(x, layer["qkv.weight"], layer.get("qkv.bias")), (D, D, D))
+        for part in queries_keys_values(ops, layer, x, is_normed)
     )
     if model.positions == "rotary":
         q, k = apply_rope(ops, q), apply_rope(ops, k)
@@ -204,6 +214,21 @@ def attention(
         q, k = rms_norm(ops, q), rms_norm(ops, k)
     out = ops.reshape(ops.transpose(ops.causal_attention(q, k, v), (0, 2, 1, 3)), (B, T, D))
     return ops.linear(out, layer["attention_out.weight"], layer.get("attention_out.bias"))
+
+
+def queries_keys_values(
+    ops: Ops, layer: dict[str, Array], x: Array | Apart, is_normed: bool
+) -> Sequence[Array]:
+    """Three arrays [B, T, D], from one input or from three."""
+    weight, bias = layer["qkv.weight"], layer.get("qkv.bias")
+    D = weight.shape[1]
+    inputs = x if isinstance(x, Apart) else (x,)
+    normed = [part if is_normed else norm(ops, part, layer, "norm1") for part in inputs]
+    if len(normed) == 1:
+        return ops.split(ops.linear(*normed, weight, bias), (D, D, D))
+    weights = ops.unstack(ops.reshape(weight, (3, D, D)))
+    biases = [None] * 3 if bias is None else ops.unstack(ops.reshape(bias, (3, D)))
+    return [ops.linear(*part) for part in zip(normed, weights, biases, strict=True)]
 
 
 def mlp(

@@ -6,14 +6,16 @@ README has those of the kept result: what it answers, and its verdicts.
 from __future__ import annotations
 
 import re
+from collections import ChainMap
 from pathlib import Path
 
 import yaml
 
 from fathom import tasks
+from fathom.analysis.claims import Published
 from fathom.analysis.claims.evidence import NOT_REPRODUCED, VERDICTS
-from fathom.analysis.claims.questions import Headline
 from fathom.analysis.tables import read_table
+from fathom.config import read_yaml
 from fathom.report.kept import first_screen
 from fathom.report.render import as_prose
 from fathom.report.schemes import components_tables, schemes_table
@@ -22,6 +24,7 @@ from fathom.settings import validate
 MARKED = re.compile(r"(<!-- ([a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 REFERENCE, PUBLISHED = Path("results/reference"), Path("report/published.yaml")
+CONFIG = Path("config.yaml"), Path("workflow/presets/reference.yaml")
 
 
 def with_tables(text: str) -> str:
@@ -62,8 +65,9 @@ def run_table() -> str:
 
 def answers() -> str:
     """The first screen of the kept result: its title, its advice, and every question."""
-    above = yaml.safe_load(PUBLISHED.read_text(encoding="utf-8"))["headline"]
-    kept = first_screen(REFERENCE, validate(Headline, above, f"{PUBLISHED}: headline"))
+    published = validate(Published, read_yaml(PUBLISHED), str(PUBLISHED))
+    labels = ChainMap(*(read_yaml(file).get("labels", {}) for file in CONFIG))
+    kept = first_screen(REFERENCE, published, labels)
     lines = ["| question | answer | evidence |", "|---|---|---|"]
     for row in kept.answers:
         links = (f"[{as_prose(one.text)}]({REFERENCE}/{one.link})" for one in row.evidence)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,21 +14,19 @@ from fathom.analysis.run_tables import without_profiles
 from fathom.analysis.step_times import with_times_of_networks
 from fathom.analysis.tables import (
     AXES,
-    PROFILES,
-    STEPS,
-    TIMES,
     counted,
     loss_units,
     of_study,
     read_table,
     read_with_times,
     scores_of,
+    without_ladders,
 )
+from fathom.analysis.worth import ladder_table
 from fathom.config import Cell, Config
 from fathom.report.explained import explained
-from fathom.report.figure_manifest import write_figure_manifest
+from fathom.report.figure_manifest import STUDY_TABLES, TABLES_OF, tables_of, write_figure_manifest
 from fathom.report.figures import (
-    Declaration,
     draw_figures,
     figures_of,
     figures_of_study,
@@ -45,25 +43,8 @@ from fathom.settings import ConfigError, unknown
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TABLES_OF = {
-    "times": TIMES["summary.csv"][0],
-    "profiles": PROFILES,
-    "effective_depth": "effective_depth.csv",
-    "cells": "cells.csv",
-}
-"""Inputs of only some figures, with their tables."""
-
-
-STUDY_TABLES = (STEPS, "summary.csv", "effects.csv")
 OVERVIEW_TABLES = ("cells.csv", "variance.csv", "published.csv")
-"""Tables that figures of a study, and figures over all studies, read."""
-
-
-def tables_of(declared: Iterable[Declaration], folder: Path) -> tuple[Path, ...]:
-    """The tables that these figures of a study are drawn from, in the folder of its tables."""
-    reads = {read for figure in declared for read in figure.reads}
-    names = *STUDY_TABLES, *(file for read, file in TABLES_OF.items() if read in reads)
-    return tuple(folder / name for name in names)
+"""Tables that the figures over all studies read."""
 
 
 def title_of(study: str, platform: Platform) -> str:
@@ -90,7 +71,9 @@ def draw_study(
     declared = [find(name) for name in only] or figures_of_study(config, study)
     folder = of_study(tables, study)
     inputs = tables_of(declared, folder)
-    steps, summary, effects = (read_table(folder / name) for name in STUDY_TABLES)
+    steps, summary, effects = (
+        without_ladders(read_table(folder / name), config) for name in STUDY_TABLES
+    )
     of = title_of(study, platform)
     units = loss_units(config)
     own = with_loss_unit(_rows_of(steps, platform), units)
@@ -107,14 +90,16 @@ def draw_study(
     if "samples" in reads:
         samples = draw_samples(cells, runs)
     data = {
-        read: read_table(folder / name)
+        read: without_ladders(read_table(folder / name), config)
         for read, name in TABLES_OF.items()
-        if read in reads and read != "times"
+        if read in reads and read not in ("times", "ladder")
     }
     if "times" in reads:
-        with_times = read_with_times(folder / "summary.csv")
+        with_times = without_ladders(read_with_times(folder / "summary.csv"), config)
         data["times"] = with_times_of_networks(with_times, config)
         inputs += step_times_of(config)
+    if "ladder" in reads:
+        data["ladder"] = ladder_table(config, study, read_table(folder / TABLES_OF["ladder"]))
     labels = config.labels | labels_of(summary["platform"])
     figures = draw_figures(
         declared,
@@ -138,6 +123,7 @@ def draw_overview(config: Config, cells: Path, variance: Path, published: Path, 
     """Draw the figures over all studies, from their tables."""
     files = dict(zip(OVERVIEW_TABLES, (cells, variance, published), strict=True))
     data = {name.removesuffix(".csv"): read_table(file, name=name) for name, file in files.items()}
+    data["cells"] = without_ladders(data["cells"], config)
     data["published"] = with_loss_unit(data["published"], loss_units(config))
     overview = figures_of("overview").values()
     labels = config.labels | labels_of(counted(data["cells"])["platform"])

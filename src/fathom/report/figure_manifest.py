@@ -14,11 +14,24 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from fathom.report.figures import files_of
+from fathom.report.figures import Declaration, files_of
 from fathom.settings import Settings
 from fathom.system.files import sha256, write_json
 
 FIGURE_MANIFEST = "figures.json"
+
+STUDY_TABLES = ("steps.csv.gz", "summary.csv", "effects.csv")
+"""Tables that the figures of every study read."""
+
+TABLES_OF = {
+    "times": "times_summary.csv",
+    "profiles": "profiles.csv",
+    "effective_depth": "effective_depth.csv",
+    "cells": "cells.csv",
+    "ladder": "cells.csv",
+    "worth": "worth.csv",
+}
+"""Inputs of only some figures, with their tables."""
 
 
 class FigureManifest(Settings):
@@ -41,6 +54,13 @@ class FigureManifest(Settings):
             if file.is_file() and self.inputs.get(file.name) != _content_hash(file)
         ]
         return f"its figures were drawn from another {', '.join(others)}" if others else ""
+
+
+def tables_of(declared: Iterable[Declaration], folder: Path) -> tuple[Path, ...]:
+    """The tables that these figures of a study are drawn from, in the folder of its tables."""
+    reads = {read for figure in declared for read in figure.reads}
+    names = *STUDY_TABLES, *(file for read, file in TABLES_OF.items() if read in reads)
+    return tuple(folder / name for name in dict.fromkeys(names))
 
 
 def write_figure_manifest(

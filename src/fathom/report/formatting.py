@@ -30,33 +30,6 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.005 else "<0.5 %"
 
 
-def change(share: float) -> str:
-    """A share with its sign as a percentage, as in '+1.3 %'; empty where it is not known."""
-    sign = "+" if share > 0 else ""
-    return "" if math.isnan(share) else f"{sign}{number(100 * share, 2)} %"
-
-
-def either_way(share: float) -> str:
-    """The smallest visible change, such as '±1.3 %'; 'nothing' for a share above one.
-
-    Empty where it is not known.
-    """
-    if share > 1:
-        return "nothing"
-    return "" if math.isnan(share) else f"±{number(100 * share, 2)} %"
-
-
-def ratio(log10: float, half: float, seeds: float) -> str:
-    """A ratio and its interval, given as logarithm ± half, as in '0.18 (0.16 to 0.22)'."""
-    low, high = (10.0 ** min(log10 + side * half, 300.0) for side in (-1, 1))
-    return with_interval(10.0**log10, low, high, seeds, seeds)
-
-
-def factor(log10: float) -> str:
-    """The number that a logarithm stands for."""
-    return number(10.0**log10)
-
-
 EVEN = 1.2
 """An interval is shown as ± if its longer side is at most this many times the shorter.
 
@@ -78,7 +51,7 @@ def with_interval(
     if not longer > EVEN * shorter + 1e-4 * abs(mean):
         return plus_minus(mean, longer, finite, n)
     digits = 2 + max(0, math.floor(math.log10(abs(mean) / longer)))
-    centre, *ends = (_plain(value, digits) for value in (mean, low, high))
+    centre, *ends = (plain_number(value, digits) for value in (mean, low, high))
     return f"{centre} ({' to '.join(ends)}){_note(finite, n)}"
 
 
@@ -123,7 +96,7 @@ def _power(exponent: int) -> int:
     return exponent if exponent < -3 or exponent > 4 else 0
 
 
-def _plain(value: float, digits: int) -> str:
+def plain_number(value: float, digits: int) -> str:
     """A number in a few digits, as people write it: 120, 1.0, 0.0034, 1.2·10^−7."""
     if value == 0:
         return "0"

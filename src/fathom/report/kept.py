@@ -5,18 +5,24 @@ The hashes are in git, in the format of sha256sum, so that an edit of the result
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pandas as pd
 
 from fathom.analysis.claims.questions import Headline
 from fathom.analysis.tables import read_table
 from fathom.datasets import SUMS
 from fathom.report.questions import Answer, answers_of, headline
 from fathom.report.reports import ANSWERS
+from fathom.report.worth import WorthPresenter, present_worth
 from fathom.runs.bundle import refused_bundles
 from fathom.system.errors import UserError
 from fathom.system.files import parse_sums, sha256, sums, write_text
+
+if TYPE_CHECKING:
+    from fathom.analysis.claims import Published
 
 SHOWN = ("*.md", "studies/*.md", "tables/*.csv", "figures/**/*.png")
 """Files that reports read or link to, without runs."""
@@ -34,7 +40,7 @@ def shown_files(folder: Path) -> list[Path]:
 
 def _names(folder: Path) -> list[str]:
     """Names of the shown files and bundles, as in the list of hashes."""
-    files = (*shown_files(folder), *sorted(folder.glob(f"{BUNDLES}/*.tar.gz")))
+    files = (*shown_files(folder), *sorted(folder.glob(f"{BUNDLES}/*.tar.xz")))
     return [file.relative_to(folder).as_posix() for file in files]
 
 
@@ -61,14 +67,30 @@ class FirstScreen(NamedTuple):
     answers: list[Answer]
 
 
-def first_screen(folder: Path, above: Headline | None) -> FirstScreen | None:
-    """The first screen of a kept result, from its table of answers; None without one or a title."""
-    file = folder / "tables" / f"{ANSWERS}.csv"
+def first_screen(
+    folder: Path, published: Published, labels: Mapping[str, str]
+) -> FirstScreen | None:
+    """The first screen of a kept result, from its tables; None without a table or a title."""
+    file, worth = folder / "tables" / f"{ANSWERS}.csv", folder / "tables" / "worth.csv"
     if not file.is_file():
         return None
     answers = answers_of(read_table(file, REMEDY))
+    rows = read_table(worth, REMEDY) if worth.is_file() else pd.DataFrame()
+    told = say_first(present_worth(published.worth, rows, labels), published.headline, answers)
+    if told is None:
+        return None
+    return FirstScreen(told["title"], f"{told['asks']} {told['answer']}".strip(), answers)
+
+
+def say_first(
+    worth: WorthPresenter | None, above: Headline | None, answers: list[Answer]
+) -> dict[str, Any] | None:
+    """The heading above the answers, as `headline` makes it; what designs are worth goes first."""
     told = headline(above, answers)
-    return FirstScreen(told["title"], f"{told['asks']} {told['answer']}", answers) if told else None
+    if worth is None:
+        return told
+    rest = {"tested": above.tested if above else "", "words": above.words if above else {}}
+    return rest | {"title": worth.title, "asks": "", "answer": worth.advice}
 
 
 def differences(folder: Path) -> Iterator[tuple[Path, str]]:

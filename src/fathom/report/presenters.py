@@ -79,7 +79,7 @@ class StudyPresenter:
         self.backends_not_run = [backend for backend in study.backends if backend not in backends]
         """Backends that the study names and no run counts for."""
         variants = {row["variant"] for row in summary}
-        self.variants = [variant for variant in study.labels if variant in variants]
+        self.variants = [variant for variant in study.compared if variant in variants]
         """The variants measured, in the order of the config."""
         self.depths: list[int] = sorted({row["depth"] for row in summary})
         """The depths measured, in ascending order."""
@@ -99,7 +99,7 @@ class StudyPresenter:
     @property
     def steps(self) -> str:
         """Optimiser steps of a run, as in '60', or '60 to 400' where variants differ."""
-        steps = [self.study.of(variant).steps for variant in self.study.labels]
+        steps = [self.study.of(variant).steps for variant in self.study.compared]
         return f"{min(steps)} to {max(steps)}" if len(set(steps)) > 1 else str(steps[0])
 
     @property
@@ -373,6 +373,11 @@ class StudyPresenter:
             key=lambda row: (-order.index(row["answer"]), -row["effective_depth"]),
         )
         return [found[0], *found[1:][-1:]]
+
+    def worth(self) -> list[Record]:
+        """The rows of the table of worth, those of most steps saved first."""
+        rows = self._tables["worth"]
+        return sorted(rows, key=lambda row: (row["answer"] == "", -row["multiplier"]))
 
     # --- layers that matter ---
 

@@ -30,9 +30,11 @@ from fathom.analysis.claims.questions import (
     Shares,
 )
 from fathom.analysis.effective_depth import BELOW, BEYOND
-from fathom.analysis.effects import AT_BEST_RATE, HIGHER, LOWER, TURNS, UNTOLD
+from fathom.analysis.effects import AT_BEST_RATE
+from fathom.analysis.significance import BETTER, UNDECIDED
 from fathom.config import common_depth
-from fathom.report.formatting import change, either_way, number, percent
+from fathom.report.comparisons import describe_effect, size_of
+from fathom.report.formatting import number, percent
 
 if TYPE_CHECKING:
     from fathom.analysis.claims.published import Published
@@ -42,9 +44,6 @@ if TYPE_CHECKING:
 
 MOST_ANSWERS = 10
 """Number of questions on the first screen; pages of studies show all."""
-
-BEST_FIRST = ("better", "turns", "no difference", "untold", "worse")
-"""Outcomes of contrasts, from what answers "which is best" to what does not."""
 
 MOST_ROWS = 2
 """Maximum number of pieces of evidence per answer; an answer with more parts has one of each."""
@@ -253,7 +252,7 @@ def _worth(row: Record, study: StudyPresenter, name: str) -> tuple[str, Evidence
     if row["answer"] == BEYOND:
         text, outcome = f"more than {row['deepest']}", "more"
         if row["deepest"] < own or row["plain_best"] < row["deepest"]:
-            outcome = "not told"  # no plain network is as deep, or depth does not help it
+            outcome = "unknown"  # no plain network is as deep, or depth does not help it
     elif row["answer"] == BELOW:
         text, outcome = f"less than {row['shallowest']}", "less"
     else:
@@ -263,7 +262,7 @@ def _worth(row: Record, study: StudyPresenter, name: str) -> tuple[str, Evidence
             text += f" ({number(low, 2)} to {number(high, 2)})"
         is_less, is_more = high < own and not row["high_open"], low > own
         outcome = "less" if is_less else "more" if is_more else "as many"
-        outcome = outcome if has_interval else "not told"
+        outcome = outcome if has_interval else "unknown"
     text = f"{study.count_layers(own)} of {name} are worth {text} plain ones"
     return outcome, Evidence(text, f"tables/effective_depth.csv#L{row['line']}")
 
@@ -276,18 +275,18 @@ def _common(outcomes: Sequence[str]) -> str:
 def of_effects(question: Contrasts, results: Results) -> Found | None:
     """The outcome of pairs of variants for a study's score.
 
-    `better`, `worse`, `no difference`, `untold` or `turns`, where all pairs agree; else `none
-    better`, if that is so, or `mixed`. Evidence begins with the largest effect of each outcome.
+    Their verdict, where all pairs agree; else `none better`, if that is so, or `mixed`. Evidence
+    begins with the largest effect of each verdict.
     """
     study = results.studies.get(question.study)
     rows = _contrasts(study, question.pairs, question.contrast, question.depth) if study else []
     if study is None or not rows:
         return None
-    rows.sort(key=lambda row: (_outcome(row) == "untold", -abs(row["of_chance"])))
-    firsts = {_outcome(row): row for row in reversed(rows)}
-    rows.sort(key=lambda row: row is not firsts[_outcome(row)])
+    rows.sort(key=lambda row: (row["verdict"] == UNDECIDED, -size_of(row)))
+    firsts = {row["verdict"]: row for row in reversed(rows)}
+    rows.sort(key=lambda row: row is not firsts[row["verdict"]])
     outcome = _common(list(firsts))
-    if outcome == "mixed" and firsts.keys().isdisjoint({"better", "turns"}):
+    if outcome == "mixed" and BETTER not in firsts:
         outcome = "none better"
     return Found(outcome, [_evidence(row, study, results) for row in rows])
 
@@ -312,7 +311,7 @@ def of_each(question: Each, results: Results) -> Found | None:
 
 
 def of_best(question: Best, results: Results) -> Found | None:
-    """The variant that differs most for the better; the outcome of the best one if none does.
+    """The verdict of the variant of the best mean, of those with an interval if any has one.
 
     Evidence says at what cost.
     """
@@ -322,13 +321,13 @@ def of_best(question: Best, results: Results) -> Found | None:
     if study is None or not rows:
         return None
     sign = 1 if study.score.better == "lower" else -1
-    rows.sort(key=lambda row: (BEST_FIRST.index(_outcome(row)), sign * row["of_chance"]))
+    rows.sort(key=lambda row: (math.isnan(row["low"]), sign * row["effect"]))
     evidence = []
     for row in rows:
         found, times = _evidence(row, study, results), study.times_of(row)
         cost = "" if times is None else f", {number(times, 2)} × the time"
         evidence.append(Evidence(found.text + cost, found.link))
-    return Found(_outcome(rows[0]), evidence, results.name(rows[0]["variant"]))
+    return Found(rows[0]["verdict"], evidence, results.name(rows[0]["variant"]))
 
 
 def _contrasts(
@@ -356,18 +355,10 @@ def _contrasts(
     return [row for row in rows if row["depth"] == most]
 
 
-def _outcome(row: Record) -> str:
-    if row["verdict"] in (HIGHER, LOWER):
-        return "better" if row["better"] else "worse"
-    return {UNTOLD: "untold", TURNS: "turns"}.get(row["verdict"], "no difference")
-
-
 def _evidence(row: Record, study: StudyPresenter, results: Results) -> Evidence:
     sides = f"{results.name(row['variant'])} against {results.name(row['against'])}"
-    depth, share = study.count_layers(row["depth"]), change(row["of_chance"])
-    text = f"{sides}, {depth}: {study.score.label} {share} of its range"
-    if row["verdict"] == UNTOLD:
-        text += f"; these seeds could show {either_way(row['visible'])}"
+    found = describe_effect(row, study.score.label)
+    text = f"{sides}, {study.count_layers(row['depth'])}, is {found}"
     return Evidence(text, f"tables/effects.csv#L{row['line']}")
 
 

@@ -9,7 +9,9 @@ import pandas as pd
 
 from fathom.analysis.effects import HIGHER, LOWER
 from fathom.analysis.platforms import Platform
+from fathom.analysis.significance import BETTER, WORSE
 from fathom.analysis.tables import counted
+from fathom.report.comparisons import size_of
 from fathom.report.formatting import number
 
 Record = dict[str, Any]
@@ -30,10 +32,10 @@ def records(table: pd.DataFrame) -> list[Record]:
     return rows
 
 
-def established(rows: Sequence[Record]) -> list[Record]:
-    """The effects whose interval excludes that of no change, the largest first."""
-    found = [row for row in rows if row["verdict"] in (HIGHER, LOWER)]
-    return sorted(found, key=lambda row: -abs(row["effect"]))
+def significant(rows: Sequence[Record]) -> list[Record]:
+    """The significant effects, the largest first."""
+    found = [row for row in rows if row["verdict"] in (BETTER, WORSE, HIGHER, LOWER)]
+    return sorted(found, key=lambda row: -size_of(row))
 
 
 def group_uncounted(cells: pd.DataFrame) -> list[Record]:

@@ -28,23 +28,28 @@ from fathom.analysis.tables import counted, read_table, read_with_times, save_ta
 from fathom.config import Config
 from fathom.metrics.scores import LEARNED
 from fathom.report import schemes
-from fathom.report.figures import figures_of, figures_of_study, left_out
-from fathom.report.formatting import (
-    change,
-    either_way,
-    factor,
-    largest,
-    number,
-    percent,
-    plus_minus,
-    ratio,
+from fathom.report.comparisons import (
+    WITHIN,
+    describe_effect,
+    effect_with_interval,
+    format_spread,
 )
-from fathom.report.kept import REMEDY, first_screen
+from fathom.report.figures import figures_of, figures_of_study, left_out
+from fathom.report.formatting import largest, number, percent, plus_minus
+from fathom.report.kept import REMEDY, first_screen, say_first
 from fathom.report.presenters import ABSENT, StudyPresenter
-from fathom.report.questions import Results, answer_all, answers_table, headline, questions_of
-from fathom.report.records import Record, count_deviations, established, group_uncounted, records
+from fathom.report.questions import Results, answer_all, answers_table, questions_of
+from fathom.report.records import Record, count_deviations, group_uncounted, records, significant
 from fathom.report.reports import ANSWERS, VERDICTS_AND_TESTS, reports_of
 from fathom.report.verdicts import VerdictsPresenter, estimate, needed
+from fathom.report.worth import (
+    depth_multiplier,
+    overhead,
+    pays_below,
+    plain_change,
+    present_worth,
+    steps_saved,
+)
 from fathom.runs.bundle import refused_bundles
 from fathom.settings import ConfigError
 from fathom.system.files import write_text
@@ -52,7 +57,7 @@ from fathom.system.text import printable
 
 TABLES = (
     "cells", "summary", "comparison", "platforms", "trajectories", "variance", "variance_summary",
-    "effects", "effective_depth", "published", "thresholds", "claims", "verdicts",
+    "effects", "effective_depth", "worth", "published", "thresholds", "claims", "verdicts",
 )  # fmt: skip
 
 
@@ -116,13 +121,15 @@ def build_context(
     verdicts = VerdictsPresenter(tables["verdicts"], tables["claims"], config.studies)
     results = Results({study.name: study for study in measured}, verdicts, shares, config.labels)
     answers = answer_all(questions_of(published, results), results)
+    worth = present_worth(published.worth, tables["worth"], config.labels)
     refused = [escape_markdown(line) for line in refused_bundles(Path(config.results))]
     return {
         "studies": studies,
         "measured": measured,
         "labels": config.labels | labels_of(tables["platforms"]["platform"]),
         "answers": answers,
-        "headline": headline(published.headline, answers),
+        "headline": say_first(worth, published.headline, answers),
+        "worth": worth,
         "reference": present_reference(config, published),
         "overview": list(figures_of("overview").values()),
         "platforms": records(tables["platforms"].astype(object).fillna("")),
@@ -145,9 +152,8 @@ def build_context(
         "refused": refused,
         "not_run": "not imported: a bundle was refused" if refused else "not run here",
         "pm": plus_minus,
-        "ratio": ratio,
-        "factor": factor,
-        "established": established,
+        "significant": significant,
+        "within": WITHIN,
         "absent": ABSENT,
         "apart": f"{APART:g}",
         "confidence": round(100 * CONFIDENCE),
@@ -181,8 +187,11 @@ def environment_of(
     )
     environment.filters |= {
         "number": number, "largest": largest, "percent": percent, "list_words": list_words,
-        "paragraphs": split_paragraphs, "prose": as_prose, "words": escape_words, "change": change,
-        "either_way": either_way, "estimate": estimate, "needed": needed,
+        "paragraphs": split_paragraphs, "prose": as_prose, "words": escape_words,
+        "effect": effect_with_interval, "described": describe_effect, "spread": format_spread,
+        "steps_saved": steps_saved, "overhead": overhead, "pays_below": pays_below,
+        "plain_change": plain_change, "depth_multiplier": depth_multiplier,
+        "estimate": estimate, "needed": needed,
         "cell": lambda text: text.replace("|", r"\|"),
         "label": label,
     }  # fmt: skip
@@ -220,7 +229,7 @@ def present_reference(config: Config, published: Published) -> dict[str, Any]:
     tables = [read_table(file, REMEDY) for file in files]
     pages = [file.stem for file in (folder / "studies").glob("*.md")]
     verdicts = VerdictsPresenter(*tables, pages)
-    first, link = first_screen(folder, published.headline), link_to(config, folder)
+    first, link = first_screen(folder, published, config.labels), link_to(config, folder)
     return {"verdicts": verdicts, "pages": pages, "first": first, "link": link, "missing": None}
 
 

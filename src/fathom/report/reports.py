@@ -5,6 +5,7 @@ The workflow reads this at every start.
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,12 +17,15 @@ STUDY = "STUDY"
 """The placeholder for every study of the config in the name of a template."""
 
 VERDICTS_AND_TESTS = ("verdicts", "claims")
-ANSWERS = "answers"
+ANSWERS, WORTH = "answers", "worth"
 """The tables of a kept result that reports read: of claims, of tests, of the first screen."""
 
 DOCUMENTS = ("definitions.md", "schemes.md")
 """The files of docs that reports lead to; the page has them too."""
 
+
+NEEDS = {"index.html": ("markdown_it", "vl_convert"), "fathom.pdf": ("typst",)}
+"""The page and the paper, and the packages that make them."""
 
 CONFIG = "config.json"
 """The file with the config of the reports beside it."""
@@ -43,6 +47,24 @@ def check_folder(config: Config) -> None:
             f"reports would be replaced; add `results: {config.results}/NAME` to yours, or delete "
             "this file if yours takes its place"
         )
+
+
+def kept_tables(config: Config) -> list[str]:
+    """The tables of the kept result, where there is one, that reports show beside their own."""
+    folder = Path(config.reference or "") / "tables"
+    files = [folder / f"{name}.csv" for name in (*VERDICTS_AND_TESTS, ANSWERS, WORTH)]
+    return [str(file) for file in files if file.is_file()]
+
+
+def why_left_out(document: str) -> str:
+    """Which package the page or the paper lacks; empty if none."""
+    for package in NEEDS[document]:
+        if importlib.util.find_spec(package) is None:
+            return (
+                f"{package} is not installed here: {document} is left out "
+                "(pip install -e '.[workflow]' brings it)"
+            )
+    return ""
 
 
 @dataclass(frozen=True)

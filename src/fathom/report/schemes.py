@@ -23,7 +23,13 @@ from fathom.tasks import Problem
 
 STREAMS = 4
 CONTEXT = ConnectionContext(
-    layers=12, width=128, pooled_axes=0, has_residual=False, per_block=2, optional_norms=True
+    layers=12,
+    width=128,
+    pooled_axes=0,
+    has_residual=False,
+    per_block=2,
+    optional_norms=True,
+    takes_apart=True,
 )
 """The network whose parameters are counted: `benchmarks/steps.py` measures schemes in it."""
 
@@ -88,7 +94,7 @@ def variant_rows(config: Config, study_name: str) -> Iterator[dict[str, str]]:
     study = config.studies[study_name]
     cells = {(c.depth, c.variant): c for c in config.cells() if c.study == study_name}
     depth = common_depth(depth for depth, _ in cells)
-    for label in study.labels:
+    for label in study.compared:
         scheme, name = config.connection(study_name, label), config.scheme_name(study_name, label)
         base = _named(name, streams=study.streams) if name in SCHEMES else None
         settings, training = list_settings(scheme, base), list_settings(study.changes(label))

@@ -70,28 +70,31 @@ def print_pairs(study: str, pairs: Mapping[tuple[str, str], Sequence[str]]) -> N
 
 
 def print_undecided(effects: pd.DataFrame, config: Config, *, every: bool = False) -> None:
-    """The contrasts that cannot be told, and at how many seeds they would be expected to be.
+    """The undecided contrasts with their intervals, and how many seeds may decide them.
 
     `every`: all of them, in place of the first.
     """
+    from fathom.report.comparisons import effect_with_interval  # it loads pandas
+
     if effects.empty:
         return
     console = Console()
-    console.print(f"\n{len(effects)} contrasts cannot be told yet:")
+    console.print(f"\n{len(effects)} contrasts are undecided:")
     labels = config.labels | labels_of(effects["platform"])
     shown = effects if every else effects.head(MAX_STATUS_LINES)
     for row in shown.to_dict("records"):
         needed = row["seeds_needed"]
         more = (
-            f"about {needed - row['seeds']:.0f} more would tell"
+            f"{needed - row['seeds']:.0f} more may decide it"
             if needed > row["seeds"]
-            else "its sides vary too much for any number that could be trained"
+            else "no number that could be trained is expected to decide it"
         )
         study, platform = row["study"], labels[row["platform"]]
         unit = tasks.presentation(config.studies[study].task).depth_unit
         where = f"{study}, {count_layers(row['depth'], unit)}, {platform}"
         one, other = (labels.get(row[side], row[side]) for side in ("variant", "against"))
-        text = f"{where}: {one} against {other}: {row['seeds']} seeds; {more}"
+        text = f"{where}: {one} against {other}: {effect_with_interval(row)}; "
+        text += f"{row['seeds']} seeds, {more}"
         console.print(text, soft_wrap=True, markup=False)
     if len(effects) > len(shown):
         console.print(f"… and {len(effects) - len(shown)} more contrasts: fathom status --all")

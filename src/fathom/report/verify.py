@@ -24,10 +24,16 @@ from fathom.analysis.effects import write_effects
 from fathom.analysis.platforms import Platform
 from fathom.analysis.run_tables import write_tables
 from fathom.analysis.tables import of_study
+from fathom.analysis.worth import write_worth
 from fathom.config import Config
 from fathom.report import kept
-from fathom.report.draw import OVERVIEW_TABLES, step_times_of, tables_of, title_of
-from fathom.report.figure_manifest import FIGURE_MANIFEST, content, read_figure_manifest
+from fathom.report.draw import OVERVIEW_TABLES, step_times_of, title_of
+from fathom.report.figure_manifest import (
+    FIGURE_MANIFEST,
+    content,
+    read_figure_manifest,
+    tables_of,
+)
 from fathom.report.figures import figures_of, figures_of_study, files_of
 from fathom.report.page import PAGE, page_of, write_page
 from fathom.report.paper import PAPER, paper_of, write_paper
@@ -204,7 +210,13 @@ def _make_again(
     results = Path(config.report_folder)
     figures, page, paper = results / FIGURES, page_of(templates), paper_of(templates)
     try:
-        for write in (write_tables, write_attribution, write_effects, write_effective_depth):
+        for write in (
+            write_tables,
+            write_attribution,
+            write_effects,
+            write_effective_depth,
+            write_worth,
+        ):
             write(config, fresh / TABLES)
         write_claims(config, published, fresh / TABLES)
         write_reports(config, published, templates, fresh)

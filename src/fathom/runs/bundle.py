@@ -1,21 +1,21 @@
 """Bundles: archives that carry runs from one machine to another.
 
-A bundle is a gzipped tar of plain files, `runs/<cell>/<file>`, with metrics by columns. It may come
-from a stranger. So an import reads it entry by entry, within limits of size and number, and accepts
-nothing but the files of a run under their own names. What is in them is checked as in every run
-folder: against the manifest, its hashes and the spec. Runs are moved into place only after all of
-them have passed.
+A bundle is a tar packed by xz. It holds plain files, `runs/<cell>/<file>`, with metrics by columns.
+It may come from a stranger. So an import reads it entry by entry, within limits of size, memory and
+number, and accepts nothing but the files of a run under their own names. Their content is checked
+as in every run folder: against the manifest, its hashes and the spec. Runs are moved into place
+only after all of them have passed.
 """
 
 from __future__ import annotations
 
-import gzip
 import io
+import lzma
+import sys
 import tarfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 from fathom.config import Cell, Config
 from fathom.runs.columns import COLUMNS, from_columns, to_columns
@@ -46,6 +46,8 @@ MAX_RATIO, FREE_BYTES = 100, 64 * 2**20
 MAX_RUNS = 20_000
 MAX_PLATFORM = 100
 """The longest name of a platform, which becomes a folder."""
+MAX_MEMORY = 128 * 2**20
+"""Memory to unpack; xz at its default level needs 9 MB."""
 CHUNK_BYTES = 2**20
 
 
@@ -61,13 +63,16 @@ def create_bundle(
 ) -> list[Run]:
     """Pack every current run whose cell matches one of `patterns`, by default all of them.
 
+    Trainings that have not finished are left out, with a line that counts them.
     Raises ConfigError for a pattern that matches no cell, and BundleError if a chosen run is stale
     or corrupt, if there is none, or if `file` is no bundle, which `force` replaces.
     """
     check_replaces(file, force=force)
     results, cells = Path(config.results), config.select_cells(patterns)
     runs = [validate_run(run_folder(results, cell), config.spec(cell)) for cell in cells]
-    chosen = [run for run in runs if run.status != "missing"]
+    chosen = [run for run in runs if run.status not in ("missing", "failed")]
+    if unfinished := sum(run.status == "failed" for run in runs):
+        print(f"fathom: left out: {unfinished} trainings that have not finished", file=sys.stderr)
     unfit = [run for run in chosen if run.status != "measured"]
     if unfit:
         raise BundleError("\n".join(f"{run.cell}: {run.status}, {run.reason}" for run in unfit))
@@ -76,7 +81,7 @@ def create_bundle(
 
     with (
         atomic_write(file) as temporary,
-        tarfile.open(temporary, "w:gz", format=tarfile.USTAR_FORMAT) as archive,
+        tarfile.open(temporary, "w:xz", format=tarfile.USTAR_FORMAT) as archive,
     ):
         for run in chosen:
             for name in (*run.manifest.files, MANIFEST):
@@ -93,10 +98,10 @@ def check_replaces(file: Path, *, force: bool) -> None:
     if force or is_stdout(file) or not file_to_write(file).exists():
         return
     try:
-        with gzip.open(file) as content:
+        with lzma.open(file) as content:
             header = content.read(tarfile.BLOCKSIZE)
         _parse_name(tarfile.TarInfo.frombuf(header, "ascii", "replace").name)
-    except (BundleError, OSError, EOFError, zlib.error, tarfile.HeaderError):
+    except (BundleError, OSError, EOFError, lzma.LZMAError, tarfile.HeaderError):
         raise BundleError(
             f"{file}: is there and is no bundle; name another file, or add --force to replace it"
         ) from None
@@ -203,8 +208,8 @@ def unpack(file: Path, staging: Path, *, check: bool = True) -> dict[Cell, Manif
         raise BundleError(f"{file}: is no file")
     try:
         limit = min(MAX_TOTAL_BYTES, FREE_BYTES + MAX_RATIO * file.stat().st_size)
-        with gzip.open(file) as unzipped:
-            cells = _extract(_Bounded(unzipped, limit), staging)
+        with file.open("rb") as packed:
+            cells = _extract(_Bounded(packed, limit), staging)
         for cell in cells if check else ():
             _make_rows(staging / cell.path())
         manifests = {}
@@ -223,9 +228,9 @@ def unpack(file: Path, staging: Path, *, check: bool = True) -> dict[Cell, Manif
     except (BundleError, RunError) as error:
         problem = str(error).replace(f"{staging}/", "")
         raise BundleError(f"{file}: {one_line(problem)}") from error
-    except (gzip.BadGzipFile, tarfile.HeaderError, zlib.error, EOFError) as error:
+    except (lzma.LZMAError, tarfile.HeaderError, EOFError) as error:
         detail = one_line(str(error), 200) or type(error).__name__
-        raise BundleError(f"{file}: not a whole gzipped tar ({detail})") from error
+        raise BundleError(f"{file}: not a whole tar packed by xz ({detail})") from error
     except PermissionError as error:
         if error.filename != str(file):  # but what it unpacks to
             raise
@@ -233,25 +238,37 @@ def unpack(file: Path, staging: Path, *, check: bool = True) -> dict[Cell, Manif
 
 
 class _Bounded:
-    """A stream that gives a limited number of bytes."""
+    """The content of a packed file, of which a limited number of bytes can be read."""
 
-    def __init__(self, stream: gzip.GzipFile, limit: int) -> None:
-        self.stream = stream
+    def __init__(self, packed: BinaryIO, limit: int) -> None:
+        self.packed = packed
+        # lzma.open has no such limit: a header can ask for gigabytes.
+        self.decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MAX_MEMORY)
         self.limit = limit
         self.left = limit
 
     def read(self, size: int) -> bytes:
-        """At most `size` bytes. Raises BundleError beyond the limit."""
-        try:
-            content = self.stream.read(size)
-        except OSError as error:
-            if error.errno is None:  # raised by gzip
-                raise
-            raise BundleError(f"cannot be read ({error.strerror})") from error
+        """`size` bytes, fewer only at the end. Raises BundleError beyond the limit."""
+        content = bytearray()
+        while len(content) < size and not self.decompressor.eof:
+            given = b""
+            if self.decompressor.needs_input and not (given := self._read_packed()):
+                raise EOFError("ends before its end-of-stream marker")
+            content += self.decompressor.decompress(given, size - len(content))
         self.left -= len(content)
         if self.left < 0:
             raise BundleError(f"unpacks to more than {self.limit} bytes")
-        return content
+        return bytes(content)
+
+    def _read_packed(self) -> bytes:
+        try:
+            return self.packed.read(CHUNK_BYTES)
+        except OSError as error:
+            raise BundleError(f"cannot be read ({error.strerror})") from error
+
+    def is_at_end(self) -> bool:
+        """Whether the file holds nothing after the packed content."""
+        return not self.decompressor.unused_data and not self._read_packed()
 
     def chunks(self, size: int) -> Iterator[bytes]:
         """`size` bytes, in chunks. Raises EOFError if there are fewer."""
@@ -287,9 +304,11 @@ def _extract(stream: _Bounded, staging: Path) -> list[Cell]:
         with with_filename(target), target.open("wb") as opened:
             opened.writelines(stream.chunks(entry.size))
         stream.read(-entry.size % tarfile.BLOCKSIZE)  # padding
-    while rest := stream.read(CHUNK_BYTES):  # to the end, where gzip has its checksum
+    while rest := stream.read(CHUNK_BYTES):  # to the end, where xz has its checksum
         if rest.strip(b"\0"):
             raise BundleError("holds something after its end")
+    if not stream.is_at_end():
+        raise BundleError("holds something after its end")
     if not cells:
         raise BundleError("holds no run")
     return list(cells)

@@ -98,7 +98,7 @@ def find_kept(
 def _kept_manifests(config: Config, file: Path | None) -> dict[tuple[str, Cell], Manifest]:
     """The manifests in all other bundles that the results keep, by platform and cell."""
     found = {}
-    for other in sorted((Path(config.results) / BUNDLES).glob("*.tar.gz")):
+    for other in sorted((Path(config.results) / BUNDLES).glob("*.tar.xz")):
         if not (file and file.exists() and other.samefile(file)):
             with tempfile.TemporaryDirectory() as folder:
                 manifests = unpack(other, Path(folder), check=False)

@@ -6,13 +6,17 @@ them has changed, has come or is gone.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from fathom.config import Config
+from fathom.runs.code_hash import digits
 from fathom.runs.folder import RunError, read_with
+from fathom.runs.run import Run
+from fathom.runs.training_code import training_code_hash
 from fathom.settings import NonNegative, Number, PlainText, Settings, validate
 from fathom.system.files import write_json
 
@@ -73,6 +77,12 @@ class Receipt(Settings):
 
     format: Literal[2]
     replays: tuple[Replay, ...]
+
+
+def replay_key(config: Config, runs: Sequence[Run]) -> str:
+    """A hash of today's code and of the runs' manifests. A receipt holds for these alone."""
+    codes = {training_code_hash(config.spec(run.cell)) for run in runs}
+    return digits(json.dumps([sorted(codes), sorted(run.manifest.sha256 for run in runs)]))
 
 
 def receipt_file(config: Config, study: str, backend: str) -> Path:

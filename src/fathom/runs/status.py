@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fathom import datasets
 from fathom.config import Cell, Config, installed_backends
 from fathom.runs.estimate import estimate_from_runs
 from fathom.runs.run import STATUSES, Run
@@ -57,6 +58,32 @@ class Status:
                 for run in self.runs
             ],
         }
+
+
+def trainable(config: Config, installed: Collection[str]) -> tuple[list[Cell], list[str]]:
+    """The cells that can be trained here, and a line for each reason why others are left out.
+
+    `installed`: backends. With `train: false` there are none of either.
+    """
+    cells = config.cells() if config.train else []
+    needs = {name: study.dataset for name, study in config.studies.items() if study.dataset}
+    data = config.compute.data
+    missing = {name for name in needs.values() if datasets.unavailable(name, data)}
+    lines = [
+        f"the data set {name} is unavailable, so its studies are left out; "
+        f"{datasets.folder_of(name, data) / datasets.UNAVAILABLE} says what was tried "
+        "(snakemake data tries again)"
+        for name in sorted(missing if cells else [])
+    ]
+    counts = Counter(cell.backend for cell in cells if cell.backend not in installed)
+    lines += [
+        f"backend {name} is not installed here: {n} cells are left out "
+        f"(pip install -e '.[{name}]' brings it)"
+        for name, n in sorted(counts.items())
+    ]
+    return [
+        cell for cell in cells if cell.backend in installed and needs.get(cell.study) not in missing
+    ], lines
 
 
 def count_statuses(runs: Sequence[Run]) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Iterable
 from functools import cache
@@ -47,6 +48,17 @@ def starts(spec: Spec) -> set[str]:
     classes = (type(value) for value in (task, *settings_of(spec.connection), spec.recipe))
     backend = f"fathom.backends.{spec.backend}:connect"
     return {"fathom.train:train", "fathom.tasks:Problem", backend, *_names(classes)}
+
+
+def metrics_code(task_names: Iterable[str]) -> list[str]:
+    """Where the code of metrics begins, for `code_hash`: these tasks, and the registries."""
+    modules = [f"fathom.tasks.{name}" for name in sorted(set(task_names))]
+    return modules + [
+        f"{module}:{registry}[*]"
+        for module in ("fathom.metrics.steps", "fathom.metrics.runs", *modules)
+        for registry in ("STEP_METRICS", "RUN_METRICS")
+        if hasattr(importlib.import_module(module), registry)
+    ]
 
 
 def _names(objects: Iterable[Any]) -> set[str]:

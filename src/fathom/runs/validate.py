@@ -7,7 +7,8 @@ status`, `verify`, `train` and `train-all`, and Snakemake's plan. Nothing here w
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from fathom.runs.folder import (
     FILES,
     MANIFEST,
     PARTIAL,
+    RUN_FILES,
     SPEC,
     Manifest,
     RunError,
@@ -75,6 +77,22 @@ def _why_stale(folder: Path, manifest: Manifest, spec: Spec) -> str:
         return f"code differs: {', '.join(changed)}"
     missing = sorted(starts(spec) - manifest.code.keys())
     return f"no hash of its code: {', '.join(missing)}" if missing else ""
+
+
+def why_again(folder: Path, spec: Spec) -> str:
+    """Why a complete run is trained again; empty if it is current, or not complete."""
+    run = validate_run(folder, spec)
+    if run.counts or not all((folder / name).exists() for name in RUN_FILES):
+        return ""
+    return run.reason if run.status == "stale" else f"{run.status}: {run.reason}"
+
+
+def summarize_reasons(reasons: Sequence[str]) -> str:
+    """One line: how many runs are trained again, and the three most frequent reasons."""
+    most = Counter(reasons).most_common(3)
+    more = "; `fathom status` names the others" if len(set(reasons)) > len(most) else ""
+    each = "; ".join(f"{why} ({n})" for why, n in most)
+    return f"{len(reasons)} runs are not current and train again: {each}{more}"
 
 
 def changed_code(recorded: dict[str, str], now: dict[str, str]) -> list[str]:
@@ -141,7 +159,7 @@ def imported_runs(config: Config, studies: Collection[str] = ()) -> list[Run]:
     if not (runs or config.train):
         raise RunError(
             f"{config.results}/imported: holds no run of this config, which says train: false, so "
-            "nothing can be shown; import runs first: fathom bundle import FILE.tar.gz"
+            "nothing can be shown; import runs first: fathom bundle import FILE.tar.xz"
         )
     return runs
 

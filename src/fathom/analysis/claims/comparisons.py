@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from pydantic import BeforeValidator, Field, model_validator
 
+from fathom import tasks
 from fathom.analysis.claims import untestable
 from fathom.analysis.claims.estimator import (
     NOT_SCORED,
@@ -35,10 +36,10 @@ from fathom.analysis.claims.evidence import (
     NotMeasured,
     combine_verdicts,
 )
-from fathom.analysis.established import FLOAT32_TOLERANCE, SMALLEST_EFFECT, share_of_chance
-from fathom.analysis.estimate import LOG10, estimate_difference, estimate_mean
+from fathom.analysis.estimate import LOG10, Band, estimate_difference, estimate_mean
 from fathom.analysis.platforms import DEVICES, FRAMEWORKS, device_of
-from fathom.analysis.statistics import MIN_SEEDS, differences, is_ratio, log10, t_interval, to_scale
+from fathom.analysis.significance import FLOAT32_TOLERANCE
+from fathom.analysis.statistics import differences, is_ratio, log10, to_scale
 from fathom.analysis.tables import CELL, select
 from fathom.config import BACKENDS
 from fathom.metrics.runs import tail_mean
@@ -54,9 +55,9 @@ class Difference(Estimator):
     interval: whether runs of the variant differ more from seed to seed.
 
     A side that diverged is not compared; but if every seed of the side that should have the better
-    score did, and none of the other, that contradicts. Differences below rounding, and those of
-    scores that are too small to count, establish no order. Two variants that ran the same, or that
-    differ in an H_res that does nothing, are not compared.
+    score did, and none of the other, that contradicts. Differences below rounding establish no
+    order. Two variants that ran the same, or that differ in an H_res that does nothing, are not
+    compared.
     """
 
     kind: Literal["difference"]
@@ -145,6 +146,10 @@ class Difference(Estimator):
             )
         else:
             found = estimate_mean(one["value"] - two["value"], self.metric, unit)
+            if unit != LOG10:
+                score = evidence.scores[self.studies[0]].metric
+                metric = score if self.metric == SCORE else self.metric
+                found = found.clipped(possible_differences(metric, two["value"].mean()))
             n, is_score = len(one), self.metric == SCORE
             if is_score and self._better_diverged(evidence, one, two):
                 return case(found, CONTRADICTED, math.inf, seeds=n, counted=True)
@@ -156,8 +161,8 @@ class Difference(Estimator):
             return case
         if (one[self.metric] - two[self.metric]).abs().max() < FLOAT32_TOLERANCE:
             verdict = NOT_REPRODUCED if found.n >= self.seeds else NOT_MEASURED
-            return replace(case, verdict=verdict, small=True, of_chance=0.0)
-        return unless_small(case, two["value"], self.studies[0], evidence) if is_score else case
+            return replace(case, verdict=verdict, equal=True)
+        return case
 
     def _better_diverged(self, evidence: Evidence, one: pd.DataFrame, two: pd.DataFrame) -> bool:
         """Whether all of the side that should be better diverged, and none of the other."""
@@ -247,8 +252,11 @@ class Agreement(Estimator):
         seeds: pd.DataFrame,
     ) -> Case:  # fmt: skip
         a, b = seeds[f"{SCORE}_here"], seeds[f"{SCORE}_there"]
-        ratio = is_ratio(evidence.scores[study].metric)
+        metric = evidence.scores[study].metric
+        ratio = is_ratio(metric)
         found = estimate_mean(differences(a, b, ratio=ratio), SCORE, LOG10 if ratio else "")
+        if not ratio:
+            found = found.clipped(possible_differences(metric, b.mean()))
         case = partial(Case, variant=variant, depth=depth, against=platform)
         if (a.isna() != b.isna()).any():
             return case(found, CONTRADICTED, math.inf, seeds=len(a), counted=True)
@@ -256,34 +264,13 @@ class Agreement(Estimator):
             verdict = REPRODUCED if len(a) >= self.seeds else NOT_MEASURED
             return case(found, verdict, -math.inf, seeds=len(a), counted=True)
         verdict = self.weigh(found, self.band)
-        case = case(found, verdict, self.band.margin(found.mean), seeds=found.n)
-        if verdict != CONTRADICTED:
-            return case
-        return unless_small(case, to_scale(b, ratio=ratio), study, evidence)
+        return case(found, verdict, self.band.margin(found.mean), seeds=found.n)
 
 
-def unless_small(case: Case, against: pd.Series, study: str, evidence: Evidence) -> Case:
-    """The case with its share of the distance from chance to a perfect score.
-
-    A difference of scores that is too small to count establishes nothing. `against` are the values
-    of the second side, on the scale on which scores are compared.
-    """
-    score = evidence.scores[study]
-    chance = float(
-        evidence.everywhere.loc[evidence.everywhere["study"] == study, "score_chance"].iloc[0]
-    )
-    mean = t_interval(against)["mean"]
-    mean, by = (10**mean, "ratio") if case.estimate.unit == LOG10 else (mean, "difference")
-    share = share_of_chance(case.estimate.mean, mean, score, chance, by)
-    case = replace(case, of_chance=share)
-    if (
-        case.verdict not in (REPRODUCED, CONTRADICTED)
-        or case.counted
-        or not abs(share) < SMALLEST_EFFECT
-    ):
-        return case
-    verdict = NOT_REPRODUCED if case.seeds >= MIN_SEEDS else NOT_MEASURED
-    return replace(case, verdict=verdict, small=True)
+def possible_differences(metric: str, against: float) -> Band:
+    """The possible differences of a metric from a mean of the other side."""
+    least, most = tasks.bounds_of(metric)
+    return Band(least - against, most - against)
 
 
 def loss_at(steps: pd.DataFrame, step: int) -> pd.Series:

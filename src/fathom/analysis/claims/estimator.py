@@ -128,9 +128,8 @@ class Case:
     """The band in the unit of the estimate, where that is not the test's own."""
     counted: bool = False
     """Whether the verdict follows from single runs that failed."""
-    of_chance: float = math.nan
-    small: bool = False
-    """Whether two scores differ by too little to count."""
+    equal: bool = False
+    """Whether two sides differ by rounding alone."""
 
 
 class Estimator(Settings):
@@ -229,8 +228,7 @@ class Estimator(Settings):
     def combine(self, cases: Sequence[Case], skipped: Sequence[Case] = ()) -> Judgement:
         """The judgement of all cases, with the numbers of the weakest.
 
-        `skipped` could not be compared, since a side diverged; of these alone nothing is
-        established.
+        `skipped` could not be compared, since a side diverged; these alone decide nothing.
         """
         if not cases:
             seeds = min(case.seeds for case in skipped)
@@ -241,18 +239,17 @@ class Estimator(Settings):
         worst = max(cases, key=lambda case: case.margin)
         verdict = combine_verdicts(case.verdict for case in cases)
         deciding = [case for case in cases if case.verdict == verdict]
-        told = any(case.counted or case.small for case in deciding)
+        told = any(case.counted or case.equal for case in deciding)
         gap = DIVERGED if skipped else FEW_SEEDS if verdict == NOT_MEASURED else ""
         return Judgement(
             verdict,
             undecided=verdict == NOT_REPRODUCED and not told,
             **about(worst),
             **numbers(worst.estimate, worst.band or self.band),
-            of_chance=worst.of_chance,
             published=self.published,
             cases=len(cases) + len(skipped),
             holding=sum(case.verdict == REPRODUCED for case in cases),
-            small=sum(case.small for case in cases),
+            equal=sum(case.equal for case in cases),
             seeds=min(case.seeds for case in deciding),
             rests_on=RUNS if all(case.counted for case in deciding) else "",
             gap=gap,

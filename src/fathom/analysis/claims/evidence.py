@@ -54,16 +54,14 @@ class Judgement:
     needed_low: float = math.nan
     needed_high: float = math.nan
     """The ends of the band, in the unit of `observed`; NaN for an open one."""
-    of_chance: float = math.nan
-    """A difference of scores, as a share of the distance from chance to perfect."""
     r_squared: float = math.nan
     published: float = math.nan
     cases: int = 0
     """The number of cells, comparisons or runs looked at, ..."""
     holding: int = 0
     """... of those in which the claim holds, ..."""
-    small: int = 0
-    """... and of those in which a difference of scores is too small to count."""
+    equal: int = 0
+    """... and of those in which two sides differ by rounding alone."""
     seeds: int = 0
     """The fewest seeds behind any part of the verdict."""
     rests_on: str = ""

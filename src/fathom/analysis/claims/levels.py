@@ -105,6 +105,9 @@ class Level(Estimator):
                 *(math.log10(end) if 0 < end < math.inf else end for end in (self.low, self.high))
             )
         judged = estimate_mean(finite[~lost], what, unit)
+        if not self.is_log:
+            possible = Band(*tasks.bounds_of(what))
+            shown, judged = shown.clipped(possible), judged.clipped(possible)
         inside, n = is_left and band.high == math.inf, len(seeds)
         case = partial(Case, variant=variant, depth=depth, band=band)
         if lost.any() and not inside:
@@ -126,7 +129,8 @@ def share_left(evidence: Evidence, runs: pd.DataFrame) -> pd.Series:
 
 def _as_scores(case: Case, evidence: Evidence, seeds: pd.DataFrame) -> Case:
     """A case of logarithms of the share left, in scores."""
-    perfect, chance = evidence.scores[seeds["study"].iloc[0]].perfect, seeds["score_chance"].iloc[0]
+    of, chance = evidence.scores[seeds["study"].iloc[0]], seeds["score_chance"].iloc[0]
+    perfect, possible = of.perfect, Band(*tasks.bounds_of(of.metric))
 
     def score(left: float) -> float:
         return perfect + 10**left * (chance - perfect) if math.isfinite(left) else math.nan
@@ -134,14 +138,15 @@ def _as_scores(case: Case, evidence: Evidence, seeds: pd.DataFrame) -> Case:
     ends = [score(end) for end in (case.band.low, case.band.high)]
     if chance < perfect:
         ends.reverse()
-    return replace(case, estimate=case.estimate.mapped(score), band=Band(*ends))
+    shown = case.estimate.mapped(score).clipped(possible)
+    return replace(case, estimate=shown, band=Band(*ends))
 
 
 class Count(Estimator):
     """The metric lies in the band, run by run.
 
     Reproduced: in all runs. Contradicted: in none. `one_decides`: one run outside contradicts
-    (`against`), or one inside reproduces (`for`): what can happen. That it cannot is established
+    (`against`), or one inside reproduces (`for`): what can happen. That it cannot is known
     where the interval of one more run lies outside at every depth. `over_steps` counts how often a
     metric of every step rises, or takes its largest distance from the first step (`moves`). What is
     not finite lies outside. Of `left`, one, all of the way, is the value of every run that did not

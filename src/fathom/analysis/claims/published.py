@@ -193,6 +193,23 @@ class Note(Entry):
     statement: OneLine
 
 
+class Overhead(Settings):
+    """What the authors of a design say that it costs."""
+
+    words: OneLine
+    url: OneLine = Field(description="where they say it")
+
+
+class Worth(Settings):
+    """What reports say first, of a study with a ladder."""
+
+    title: OneLine
+    study: str
+    task: OneLine = Field(description="its task in a word, as in 'On text, …'")
+    overheads: Annotated[dict[str, Overhead], Field(default_factory=dict)]
+    """By variant; a study need not have all of them."""
+
+
 class Published(Settings):
     """All of report/published.yaml."""
 
@@ -204,6 +221,7 @@ class Published(Settings):
     questions: Annotated[list[AnyQuestion], Field(default_factory=list)]
     """Questions of the first screen, in order."""
     headline: Headline | None = None
+    worth: Worth | None = None
 
     @model_validator(mode="after")
     def _headline_is_asked(self) -> Published:

@@ -10,7 +10,12 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from fathom.analysis.claims.evidence import CONTRADICTED, NOT_REPRODUCED, REPRODUCED
+from fathom.analysis.effects import ALIKE
+from fathom.analysis.significance import BETTER, EQUIVALENT, UNDECIDED, WORSE
 from fathom.settings import OneLine, Settings, unknown
+
+OF_SCORES = (BETTER, WORSE, EQUIVALENT, UNDECIDED, ALIKE)
+"""Verdicts of comparisons of scores."""
 
 
 class Question(Settings):
@@ -61,7 +66,7 @@ class Limit(Question):
 class EffectiveDepth(Question):
     """Whether the deepest networks of variants are worth as many plain layers as they have."""
 
-    outcomes = ("less", "as many", "more", "not told", "mixed")
+    outcomes = ("less", "as many", "more", "unknown", "mixed")
     kind: Literal["effective_depth"]
     study: str
     variants: Annotated[list[str], Field(min_length=1)]
@@ -87,7 +92,7 @@ class Contrasts(Settings):
 class Effects(Question, Contrasts):
     """A question about the contrasts of a study's score."""
 
-    outcomes = ("better", "worse", "no difference", "untold", "turns", "none better", "mixed")
+    outcomes = (*OF_SCORES, "none better", "mixed")
     kind: Literal["effects"]
 
 
@@ -111,9 +116,9 @@ class Each(Question):
 
 
 class Best(Question):
-    """Which variant of a study differs most for the better from another; `{best}` is its label."""
+    """Which variant of a study has the best mean, beside another; `{best}` is its label."""
 
-    outcomes = ("better", "no difference", "untold", "worse", "turns")
+    outcomes = OF_SCORES
     kind: Literal["best"]
     study: str
     variants: Annotated[list[str], Field(min_length=1)]

@@ -60,7 +60,7 @@ def drop_duplicate_cells(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def tells_nothing(config: Config, is_score: bool, one: pd.DataFrame, other: pd.DataFrame) -> str:
-    """Why two variants, their runs by seed, cannot be told apart: a gap; empty if they can.
+    """Why two variants, their runs by seed, cannot differ: a gap; empty if they can.
 
     They ran the same at every seed that both have; or, of a score, their H_res does nothing.
     """

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,6 +38,8 @@ class ConnectionContext:
     optional_norms: bool = False
     """Whether the network leaves out the norm with which each wrapped function begins, and the last
     one, where a connection has `reads_normed`."""
+    takes_apart: bool = False
+    """Whether the function that begins a block is an attention, which takes `Apart` too."""
 
     def sets(self, shape: Sequence[int]) -> int:
         """N, how many sets of dynamic coefficients an input of that shape […, C] has."""
@@ -52,6 +54,14 @@ class ConnectionContext:
         S, *shape = streams.shape
         found = ops.reshape(streams, (S, self.sets(shape), self.set_size(shape)))
         return ops.transpose(found, (1, 0, 2))
+
+
+class Apart(NamedTuple):
+    """The inputs of an attention's queries, keys and values, […, C] each."""
+
+    q: Array
+    k: Array
+    v: Array
 
 
 class Connection(ABC):
@@ -84,9 +94,13 @@ class Connection(ABC):
         `noise`: from `sample_noise`; None outside of training.
         """
 
+    def reads_apart(self, k: int) -> bool:
+        """Whether function k reads `Apart`: only where the context has `takes_apart`."""
+        return False
+
     @abstractmethod
-    def read(self, ops: Ops, state: State, k: int) -> tuple[Array, State]:
-        """(The input of function k, […, C]; the state)."""
+    def read(self, ops: Ops, state: State, k: int) -> tuple[Array | Apart, State]:
+        """(The input of function k, […, C], or its inputs; the state)."""
 
     @abstractmethod
     def write(self, ops: Ops, state: State, k: int, y: Array) -> State:

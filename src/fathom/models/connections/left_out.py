@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fathom.models.connections.connection import Connection, MixingTrace, State
+from fathom.models.connections.connection import Apart, Connection, MixingTrace, State
 
 if TYPE_CHECKING:
     from fathom.models.init import Parameter
@@ -32,9 +32,12 @@ class LeftOut(Connection):
     ) -> State:
         return None, self.whole.open(ops, params, x, noise)
 
-    def read(self, ops: Ops, state: State, k: int) -> tuple[Array, State]:
+    def reads_apart(self, k: int) -> bool:
+        return self.whole.reads_apart(k)
+
+    def read(self, ops: Ops, state: State, k: int) -> tuple[Array | Apart, State]:
         x, inner = self.whole.read(ops, state[1], k)
-        return x, (x, inner)
+        return x, (x.q if isinstance(x, Apart) else x, inner)
 
     def write(self, ops: Ops, state: State, k: int, y: Array) -> State:
         x, inner = state

@@ -2,133 +2,55 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pydantic import Field
 
-from fathom.models.connections.component_types import one_of_registry
 from fathom.models.connections.connection import Connection, ConnectionContext
-from fathom.models.init import Constant, Parameter
-from fathom.settings import ConfigError, Flag, Number, Registry, Settings
+from fathom.models.connections.scales import (
+    AnyInitial,
+    AnyNorm,
+    AnyScale,
+    Layer,
+    NoInitial,
+    NoNorm,
+)
+from fathom.models.init import Parameter
+from fathom.settings import ConfigError, Settings
 
 if TYPE_CHECKING:
-    from fathom.models.ops import Array, Ops
-
-Layer = dict[str, "Array"]
-"""The parameters of one layer, [C] or [1] each."""
-
-
-class Scale(Settings):
-    """How a layer's output is added to the stream."""
-
-    def parameters(self, context: ConnectionContext) -> dict[str, Parameter]:
-        """Its parameters `connection.*` of the layers, [L, C] or [L, 1]; none by default."""
-        return {}
-
-    def opening(self, context: ConnectionContext) -> dict[str, Parameter]:
-        """Its parameters `connection.*` of the first stream, [C] each; none by default."""
-        return {}
-
-    def opened(self, params: Layer, x: Array) -> Array:
-        """The first stream […, C], from the embedded input."""
-        return x
-
-    def sum(self, context: ConnectionContext, k: int, layer: Layer, x: Array, y: Array) -> Array:
-        """The stream […, C] after layer k, which read x and returned y."""
-        raise NotImplementedError
-
-
-class ConstantScale(Scale):
-    """x + c y."""
-
-    kind: Literal["constant"] = "constant"
-    c: Number = 1.0
-    over_depth: Flag = Field(False, description="whether c is divided by √(number of blocks)")
-
-    def sum(self, context: ConnectionContext, k: int, layer: Layer, x: Array, y: Array) -> Array:
-        blocks = context.layers // context.per_block
-        return x + y * (self.c / math.sqrt(blocks) if self.over_depth else self.c)
-
-
-class DepthScale(Scale):
-    """√((n − 1)/n) x + y/√n, where the embedded input counts as one and n counts all that is added.
-
-    So the variance stays one, if that of each part is one and they are independent.
-    """
-
-    kind: Literal["depth"] = "depth"
-
-    def sum(self, context: ConnectionContext, k: int, layer: Layer, x: Array, y: Array) -> Array:
-        n = k + 2
-        return y * (1 / math.sqrt(n)) + x * math.sqrt((n - 1) / n)
-
-
-class LayerScale(Scale):
-    """x + a y, with one learned number a per layer, from 1."""
-
-    kind: Literal["layer"] = "layer"
-
-    def parameters(self, context: ConnectionContext) -> dict[str, Parameter]:
-        return {"connection.output_scale": Parameter((context.layers, 1), Constant(1.0))}
-
-    def sum(self, context: ConnectionContext, k: int, layer: Layer, x: Array, y: Array) -> Array:
-        return x + y * layer["connection.output_scale"]
-
-
-class LearnedScale(Scale):
-    """γ ∘ (x + β) + η ∘ (y + δ), each learned per channel; the embedded input has a γ and a β."""
-
-    kind: Literal["learned"] = "learned"
-
-    def parameters(self, context: ConnectionContext) -> dict[str, Parameter]:
-        return {
-            f"connection.{side}_{part}": Parameter((context.layers, context.width), start)
-            for side in ("stream", "output")
-            for part, start in (("scale", Constant(1.0)), ("bias", Constant(0.0)))
-        }
-
-    def opening(self, context: ConnectionContext) -> dict[str, Parameter]:
-        return {
-            "connection.input_scale": Parameter((context.width,), Constant(1.0)),
-            "connection.input_bias": Parameter((context.width,), Constant(0.0)),
-        }
-
-    def opened(self, params: Layer, x: Array) -> Array:
-        return (x + params["connection.input_bias"]) * params["connection.input_scale"]
-
-    def sum(self, context: ConnectionContext, k: int, layer: Layer, x: Array, y: Array) -> Array:
-        kept, added = (
-            (value + layer[f"connection.{side}_bias"]) * layer[f"connection.{side}_scale"]
-            for side, value in (("stream", x), ("output", y))
-        )
-        return added + kept
-
-
-SCALES = Registry(
-    {
-        "constant": ConstantScale,
-        "depth": DepthScale,
-        "layer": LayerScale,
-        "learned": LearnedScale,
-    }
-)
-AnyScale = one_of_registry("scale", SCALES)
+    from fathom.models.ops import Array, Arrays, Ops
 
 
 class Scaled(Settings):
-    """x ← x + f(x), with a scale on either side of the sum."""
+    """x ← scale(norm(x), f(norm(x))): x + f(x), with a scale on either side of the sum."""
 
     kind: Literal["scaled"] = "scaled"
     scale: AnyScale = "constant"
+    norm: AnyNorm = Field(
+        NoNorm(),
+        exclude_if=lambda value: value.kind == "none",
+        description="of the stream before each function, and of the output; functions and network "
+        "then leave out their own",
+    )
+    initial: AnyInitial = Field(
+        NoInitial(),
+        exclude_if=lambda value: value.kind == "none",
+        description="where the embedded input is read or added again",
+    )
 
     def at(self, context: ConnectionContext) -> ScaledConnection:
-        """The connection in a network. Raises ConfigError where f adds its input itself."""
+        """The connection in a network. Raises ConfigError where f cannot do without its own."""
         if context.has_residual:
             raise ConfigError(
                 "scaled: a block adds to its input itself, and has no sum left to scale; take "
                 "model.wrap: sublayer"
+            )
+        if self.norm.kind != "none" and not context.optional_norms:
+            raise ConfigError(
+                "scaled: with a norm of the stream functions leave out their own, and those of "
+                "this network cannot; take norm: none"
             )
         return ScaledConnection(self, context)
 
@@ -137,6 +59,12 @@ class ScaledState(NamedTuple):
     """A pass up to a layer."""
 
     per_layer: tuple[Layer, ...]
+    gains: Arrays
+    """[C] of the norm of each layer and of the output; none of a norm without."""
+    initial: Arrays
+    """Of each block: the weights of the first stream; none where it is not used again."""
+    first: Array
+    """[…, C]: the first stream."""
     x: Array
     """[…, C]"""
 
@@ -148,25 +76,50 @@ class ScaledConnection(Connection):
     settings: Scaled
     context: ConnectionContext
 
+    @property
+    def reads_normed(self) -> bool:
+        return self.settings.norm.kind != "none"
+
     def parameters(self) -> dict[str, Parameter]:
-        scale = self.settings.scale
-        return {**scale.parameters(self.context), **scale.opening(self.context)}
+        s, context = self.settings, self.context
+        return {
+            **s.scale.parameters(context),
+            **s.scale.opening(context),
+            **s.norm.parameters(context),
+            **s.initial.parameters(context),
+        }
 
     def open(
         self, ops: Ops, params: dict[str, Array], x: Array, noise: Array | None = None
     ) -> ScaledState:
-        scale, L = self.settings.scale, self.context.layers
-        names = list(scale.parameters(self.context))
-        stacks = zip(*(ops.unstack(params[name]) for name in names), strict=True)
-        per_layer = tuple(dict(zip(names, layer, strict=True)) for layer in stacks) or ({},) * L
-        return ScaledState(per_layer, scale.opened(params, x))
+        s, context = self.settings, self.context
+        gains, initial = (
+            tuple(ops.unstack(params[name]) if (name := f"connection.{part}") in params else ())
+            for part in ("norm_gain", "initial")
+        )
+        first = s.initial.opened(ops, s.scale.opened(params, x))
+        return ScaledState(
+            tuple(s.scale.per_layer(ops, params, context)), gains, initial, first, first
+        )
 
     def read(self, ops: Ops, state: ScaledState, k: int) -> tuple[Array, ScaledState]:
-        return state.x, state
+        block, place = divmod(k, self.context.per_block)
+        x = self.normed(ops, state, k)
+        state = state._replace(x=x)
+        if place == 0 and state.initial:
+            x = self.settings.initial.read(state.initial[block], x, state.first)
+        return x, state
 
     def write(self, ops: Ops, state: ScaledState, k: int, y: Array) -> ScaledState:
-        x = self.settings.scale.sum(self.context, k, state.per_layer[k], state.x, y)
+        block, place = divmod(k, self.context.per_block)
+        x = self.settings.scale.sum(ops, self.context, k, state.per_layer[k], state.x, y)
+        if place == self.context.per_block - 1 and state.initial:
+            x = self.settings.initial.written(state.initial[block], x, state.first)
         return state._replace(x=x)
 
     def close(self, ops: Ops, state: ScaledState) -> Array:
-        return state.x
+        return self.normed(ops, state, self.context.layers)
+
+    def normed(self, ops: Ops, state: ScaledState, k: int) -> Array:
+        """The stream before function k, or for the output."""
+        return self.settings.norm.normed(ops, state.gains[k] if state.gains else None, state.x)

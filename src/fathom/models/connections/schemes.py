@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 from fathom.models.connections.altup import AltUp
 from fathom.models.connections.causal import Causal
 from fathom.models.connections.component_types import one_of_registry
+from fathom.models.connections.dense import Dense
+from fathom.models.connections.depth_attention import DepthAttention
+from fathom.models.connections.frac import Frac
 from fathom.models.connections.gated import Gated
 from fathom.models.connections.plain import Plain
 from fathom.models.connections.scaled import Scaled
@@ -33,11 +36,14 @@ KINDS = Registry(
         "gated": Gated,
         "altup": AltUp,
         "scaled": Scaled,
+        "depth_attention": DepthAttention,
+        "dense": Dense,
+        "frac": Frac,
     }
 )
 AnyConnection = one_of_registry("kind of connection", KINDS)
 
-Scheme = Plain | Streams | Causal | Gated | AltUp | Scaled
+Scheme = Plain | Streams | Causal | Gated | AltUp | Scaled | DepthAttention | Dense | Frac
 
 # Initial logits of the image study: 5 for the first stream, and for the others …
 _FIRST_STREAM = {"on": 5.0, "off": 0.0}  # … 0, before a softmax,
@@ -223,6 +229,42 @@ SCHEMES: Registry[Mapping[str, Any]] = Registry(
         "scaled": {"kind": "scaled", "scale": {"kind": "constant", "c": 1.4, "over_depth": True}},
         "depth_scaled": {"kind": "scaled", "scale": "depth"},
         "residual_scaled": {"kind": "scaled", "scale": "learned"},
+        # Sources instead of streams. A source of Kimi K3 is the sum of 12 layers, one of Inkling 2
+        # of 6: more layers than there are here.
+        "attn_res": {"kind": "depth_attention"},
+        "attn_res_block": {"kind": "depth_attention", "block_size": 2, "eps": 1e-5},
+        "inkling2": {
+            "kind": "depth_attention",
+            "block_size": 2,
+            "values": "normed",
+            "gain": False,
+            "scaled": True,
+            "apart": 6,
+        },
+        "mhar": {"kind": "depth_attention", "heads": 4},
+        "delta_attn_res": {"kind": "depth_attention", "stream": True},
+        "denseformer": {"kind": "dense"},
+        "muddformer": {"kind": "dense", "weights": "dynamic", "apart": True},
+        "muse_spark": {"kind": "scaled", "scale": "gated"},
+        "doge": {"kind": "scaled", "scale": {"kind": "learned", "only": "stream_scale"}},
+        "talkie": {
+            "kind": "scaled",
+            "scale": "gain",
+            "initial": {"kind": "write", "eps": 2.0**-23},
+        },
+        "neomme": {
+            "kind": "scaled",
+            "scale": {"kind": "constant", "c": 0.5**0.5, "over_depth": True},
+            "initial": "read",
+        },
+        "minimax": {"kind": "scaled", "norm": "gain"},
+        "dory": {"kind": "scaled", "scale": "interpolated", "norm": "sphere"},
+        # Published with a formula and a start, in no release as they stand.
+        "laurel": {"kind": "scaled", "scale": "laurel"},
+        "laurel_rw": {"kind": "scaled", "scale": {"kind": "laurel", "rank": 0.0}},
+        "laurel_lr": {"kind": "scaled", "scale": {"kind": "laurel", "weights": False}},
+        "frac": {"kind": "frac"},
+        "frac_static": {"kind": "frac", "coefficients": "static"},
     }
 )
 """Settings of schemes by name, for any network."""
@@ -245,6 +287,7 @@ _SOFTMAX = "H_pre = softmax(A), H_post = softmax(A), H_res = "
 _SIGMOID = "H_pre = σ(A), H_post = 2σ(A), H_res = "
 _OF_X = "; A = α·(φ x̄) + b"
 _KERNELS = f"H_pre = σ(A) + 1e-6, H_post = 2σ(A), H_res = Sinkhorn(softmax(A) + ε){_OF_X}"
+_READ = "read = Σ_i a_i v_i, a = softmax_i(w·(g ∘ r(v_i)))"
 _READ_OUT = "the output is read with an H_pre of its own"
 ABOUT: Registry[About] = Registry(
     {
@@ -313,6 +356,66 @@ ABOUT: Registry[About] = Registry(
         "residual_scaled": About(
             "ZAYA1, in transformers", "x ← γ ∘ (x + β) + η ∘ (f(x) + δ), all learned"
         ),
+        "attn_res": About("Attention Residuals, arXiv 2603.15031", f"{_READ}, v_{{k+1}} = f(read)"),
+        "attn_res_block": About(
+            "Kimi K3, in mlx-lm",
+            f"{_READ}: blocks' sums and the sum p that is open, p ← p + f(read)",
+        ),
+        "inkling2": About(
+            "Inkling 2, in transformers",
+            "read = Σ_i a_i r(v_i), a = softmax_i(w·r(v_i)/√C): as attn_res_block; in every sixth "
+            "block q, k and v are read apart",
+        ),
+        "mhar": About(
+            "MHAR, arXiv 2607.27230", "as attn_res, with a softmax for each of 4 groups of channels"
+        ),
+        "delta_attn_res": About(
+            "Delta Attention Residuals, arXiv 2605.18855",
+            f"x ← x + f(x + read), {_READ}, v_{{k+1}} = f(x + read)",
+        ),
+        "denseformer": About(
+            "DenseFormer, arXiv 2402.02622", "X_{i+1} = block(Y_i), Y_i = Σ_j a_ij X_j over j ≤ i"
+        ),
+        "muddformer": About(
+            "MUDDFormer, arXiv 2502.12170",
+            "as denseformer, with weights a_i + W gelu(V r(X_i)) of each token, for q, k, v and "
+            "the residual",
+        ),
+        "muse_spark": About(
+            "Muse Spark, in transformers and mlx-lm",
+            "x ← √max(1 − β², 1e-3) ∘ x + β ∘ RMSNorm(f(x)), β = σ(w/0.3); an MLP's output is "
+            "scaled by 1 + g before its norm",
+        ),
+        "doge": About("Doge, in transformers", "x ← γ ∘ x + f(x)"),
+        "talkie": About(
+            "Talkie, in mlx-lm",
+            "x ← x + g f(x), and after each block x ← x + s x_0; x_0 = RMSNorm(embedding)",
+        ),
+        "neomme": About(
+            "NeoMME, in transformers",
+            "x ← x + f(x)/√L, where the first f of a block reads λ_0 x + λ_1 x_0; "
+            "x_0 = RMSNorm(embedding)",
+        ),
+        "minimax": About(
+            "MiniMax, in transformers",
+            "x̂ = g ∘ RMSNorm(x), x ← a x̂ + c f(x̂), a = c = 1; f without its norm",
+        ),
+        "dory": About(
+            "Dory, in transformers (nGPT, arXiv 2410.01131)",
+            "x̂ = √C x/‖x‖, x ← x̂ + |λ| ∘ (√C f(x̂)/‖f(x̂)‖ − x̂); f without its norm",
+        ),
+        "laurel": About(
+            "LAuReL, arXiv 2411.07501",
+            "x ← a f(x) + b (x + U D x), (a, b) = 2 softmax(w), D [C/16, C]",
+        ),
+        "laurel_rw": About("LAuReL-RW", "x ← a f(x) + b x, (a, b) = 2 softmax(w)"),
+        "laurel_lr": About("LAuReL-LR", "x ← f(x) + x + U D x, D [C/16, C]"),
+        "frac": About(
+            "Frac-Connections, arXiv 2503.14125",
+            "x of two parts x_s [C/2]: x_s ← Σ_t (H_res)_st x_t + (H_post)_s f(H_pre x)_s, H_pre "
+            "is 2 × 2; A = α·tanh(φ x̄_s) + b",
+        ),
+        "frac_static": About("Frac-Connections, arXiv 2503.14125", "as frac, of learned numbers"),
     }
 )
 """Of each of them, in the same order."""

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Literal
 
 from fathom.models.ops import CustomVJP
+from fathom.system.packages import is_installed
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from fathom.models.ops import Array, Arrays, Ops
 
 Side = Literal["rows", "columns"]
@@ -164,27 +168,42 @@ class Passes(CustomVJP):
         return ops.contiguous(ops.transpose(of_Z, TO_FIRST))
 
     def compiled(self) -> CompiledPasses:
-        return CompiledPasses(self.sides, self.floor, self.added, self.start)
-
-
-class CompiledPasses(Passes):
-    """In loops; the scales are one array."""
-
-    def forward(self, ops: Ops, Z: Array) -> tuple[Arrays, Arrays]:
         from fathom.models.connections import loops
 
+        return CompiledPasses(self.sides, self.floor, self.added, self.start, functions=loops)
+
+    def fused(self, *shapes: Sequence[int]) -> CompiledPasses | None:
+        S = shapes[0][-1]
+        if S & (S - 1) or not _has_triton():
+            return None
+        from fathom.models.connections import fused
+
+        return CompiledPasses(self.sides, self.floor, self.added, self.start, functions=fused)
+
+
+@dataclass(frozen=True)
+class CompiledPasses(Passes):
+    """Each direction as one compiled function; the scales are one array."""
+
+    functions: ModuleType = field(kw_only=True)
+    """`loops` or `fused`."""
+
+    def forward(self, ops: Ops, Z: Array) -> tuple[Arrays, Arrays]:
         started, K = self.begin(ops, Z)
         K = ops.contiguous(K)
-        scales = loops.scales_of_passes(K, len(self.sides), self.floor, self.added)
+        scales = self.functions.scales_of_passes(K, len(self.sides), self.floor, self.added)
         return (self.end(ops, K, scales[-1], scales[-2]),), (started, K, scales)
 
     def backward(self, ops: Ops, xs: Iterable[Array], saved: Arrays, gradients: Arrays) -> Arrays:
-        from fathom.models.connections import loops
-
         started, K, scales = saved
         g = ops.contiguous(self.laid_out(ops, gradients[0]))
-        of_K = loops.passes_backward(K, scales, g, self.added)
+        of_K = self.functions.passes_backward(K, scales, g, self.added)
         return (self.of_start(ops, started, of_K),)
+
+
+@cache
+def _has_triton() -> bool:
+    return is_installed("triton")
 
 
 def alternating_sides(iterations: int, last: Side) -> tuple[Side, ...]:

@@ -72,6 +72,8 @@ READS = {
     "times": "the same with the columns of times_summary.csv",
     "effects": "effects.csv, the same rows",
     "effective_depth": "effective_depth.csv, the same rows",
+    "worth": "worth.csv, the same rows",
+    "ladder": "cells.csv of plain networks at every factor of their steps, a column",
     "score": "the study's score (`fathom.metrics.scores.Score`)",
     "mixing": "learned mixing over depth by variant (`fathom.report.mixing.Mixing`)",
     "samples": "what networks generate, by run (`fathom.report.samples.GeneratedSamples`)",
@@ -246,7 +248,8 @@ def figures_of_study(config: Config, study: str) -> list[Declaration]:
     has a curve over depth, and scores without a block where it asks for them, unless it has more
     than MOST_LINES variants; before them the score against the learning rate where connections
     differ in nothing else, which then says all, or contrasts where it has some, or too many
-    variants. A figure that would show nothing of the study is not among them.
+    variants. With a ladder, worth and the ladder stand in the place of the frontier. A figure that
+    would show nothing of the study is not among them.
     """
     return [declared for declared, why in _considered(config, study) if not why]
 
@@ -268,7 +271,8 @@ def figures_for(
 
 def _considered(config: Config, study: str) -> list[tuple[Declaration, str]]:
     """Every figure that a study could have, and why it would show nothing; empty if it would."""
-    cells = [cell for cell in config.cells() if cell.study == study]
+    added = config.studies[study].ladder_trainings
+    cells = [cell for cell in config.cells() if cell.study == study and cell.variant not in added]
     schemes = {cell.variant: config.connection(study, cell.variant) for cell in cells}
     points = {(cell.variant, cell.depth) for cell in cells}
     keeps_weights = config.studies[study].weights
@@ -315,14 +319,14 @@ def _why_nothing(declared: Declaration, depths: int, points: int) -> str:
 def _named(config: Config, study: str, variants: int) -> Iterator[str]:
     """The names of the figures that a study with this number of variants can have."""
     settings = config.studies[study]
-    rates = [settings.of(label).optimizer.lr for label in settings.labels]
-    schemes = [config.connection(study, label) for label in settings.labels]
+    rates = [settings.of(label).optimizer.lr for label in settings.compared]
+    schemes = [config.connection(study, label) for label in settings.compared]
     points = [(scheme.model_dump_json(), lr) for scheme, lr in zip(schemes, rates, strict=True)]
     if len(set(rates)) > 1 and len(set(points)) == len(points):
         yield "score_against_rate"
     elif settings.contrasts or variants > MOST_LINES:
         yield from ("effects", "variants")
-    yield "frontier"
+    yield from ("worth", "ladder") if settings.ladder else ("frontier",)
     if variants <= MOST_LINES:
         yield from tasks.presentation(settings.task).figures
         if config.depth_control(study):

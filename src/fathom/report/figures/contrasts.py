@@ -23,13 +23,15 @@ BESIDE_SCORE = ("stream_similarity_final", "amax_backward_log10_final")
 """Run metrics that are drawn beside the score, of studies whose variants have them."""
 
 NEUTRAL, APART = "#8C8C8C", "black"
-"""Colours of open and of established effects; no variant has them."""
+"""Colours of other and of significant effects; no variant has them."""
 
 LINEAR = 2
-"""Percentage up to which the axis of effects is linear; it is logarithmic beyond."""
-MANY_TICKS = 30
-"""Percentage on the axis beyond which only powers of ten have labels, which would overlap."""
-TICKS = [side * x for side in (-1, 1) for x in (1, 3, 10, 30, 100)] + [0]
+"""Effect up to which the axis is linear, in its unit; it is logarithmic beyond."""
+MANY_TICKS, MOST_TICKS = 30, 1000
+"""Effects on the axis beyond which only powers of ten, and only even ones, have labels: else they
+would overlap."""
+UNITS = {"%": "change of the {}, %", "points": "difference of the {}, percentage points"}
+"""Labels of the axis of effects by their unit."""
 
 
 QUESTION_WIDTH, PAIR_WIDTH = 60, 40
@@ -40,14 +42,13 @@ LETTER, SPACE = 0.22, 0.12
 
 @figure
 def effects(effects: pd.DataFrame, score: Score, title: str) -> Figure:
-    """Which single change matters? The difference of the score, seed by seed.
+    """What does each single change do? The effect on the score, seed by seed.
 
-    Mean over seeds and 95 % interval, as a share of the distance from chance to perfect, on an axis
-    that is logarithmic beyond 2 %. Shaded: too small to matter. Black: the effect is established,
-    beside all others of the study. Hollow: the sides differ in several settings.
+    Mean over seeds and 95 % interval, in % of a loss or in percentage points of an accuracy, on an
+    axis that is logarithmic beyond 2. Black: the effect is significant, beside all others of the
+    study. Hollow: the sides differ in several settings.
     """
-    from fathom.analysis.effects import HIGHER, LOWER  # it loads SciPy
-    from fathom.analysis.established import SMALLEST_EFFECT
+    from fathom.analysis.significance import BETTER, WORSE  # it loads SciPy
 
     rows = effects[effects["metric"] == "score"]
     if rows.empty:
@@ -56,13 +57,12 @@ def effects(effects: pd.DataFrame, score: Score, title: str) -> Figure:
     heights = np.array([SPACE + LETTER * (1 + name.count("\n")) for name, _ in lines])
     page, ((ax,),) = style.grid(1, 1, (style.WIDTH, 1.6 + heights.sum()))
     places = np.cumsum(heights) - heights / 2  # in inches, from above
-    ax.axvspan(-100 * SMALLEST_EFFECT, 100 * SMALLEST_EFFECT, color="0.93", zorder=0)
     ax.axvline(0, color="black", lw=1)
     for y, (_, row) in zip(places, lines, strict=True):
         if row is None:
             continue
-        mean, *ends = (100 * row[f"of_chance{end}"] for end in ("", "_low", "_high"))
-        colour = APART if row["verdict"] in (HIGHER, LOWER) else NEUTRAL
+        mean, *ends = (row[name] for name in ("effect", "low", "high"))
+        colour = APART if row["verdict"] in (BETTER, WORSE) else NEUTRAL
         ax.errorbar(
             mean, y, xerr=style.error_bars(mean, *ends), color=colour, marker="o", markersize=8,
             markerfacecolor="white" if "," in str(row["differs_in"]) else colour, capsize=5,
@@ -74,14 +74,23 @@ def effects(effects: pd.DataFrame, score: Score, title: str) -> Figure:
     ax.set_xscale("symlog", linthresh=LINEAR)
     widest = 1.3 * max(LINEAR, *np.abs(ax.dataLim.intervalx))
     ax.set_xlim(-widest, widest)
-    ticks = [x for x in TICKS if abs(x) <= widest]
-    ax.set_xticks(ticks if widest < MANY_TICKS else [x for x in ticks if abs(x) not in (3, 30)])
+    ax.set_xticks(_ticks(widest))
     ax.xaxis.set_major_formatter("{x:g}")
     ax.xaxis.minorticks_off()
     better = "left" if score.better == "lower" else "right"
-    label = f"difference of the {score.label}, % of the distance from chance to perfect"
+    unit = rows["unit"].iloc[0]
+    label = UNITS.get(unit, f"difference of the {{}}, {unit}".rstrip(", ")).format(score.label)
     ax.set_xlabel(f"{textwrap.fill(label, PAIR_WIDTH)}\n({better}: the first is better)")
     return style.finish(page, title)
+
+
+def _ticks(widest: float) -> list[float]:
+    """Places on the axis of effects that have labels, zero and powers of ten among them."""
+    powers = [10.0**k for k in range(int(math.log10(widest)) + 1)]
+    if widest > MOST_TICKS:
+        powers = powers[::2]
+    found = powers if widest >= MANY_TICKS else [x * k for x in powers for k in (1, 3)]
+    return [0, *(side * x for x in found if x <= widest for side in (-1, 1))]
 
 
 def _lines(rows: pd.DataFrame, question: str) -> Iterator[tuple[str, dict[str, Any] | None]]:

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from fathom.config import CONTROL_DEPTHS
+from fathom.metrics.steps import POSITIVE, UNBOUNDED
 
 RUN_KEYS = ["variant", "depth", "seed"]
 
@@ -232,6 +233,22 @@ def frontier(points: pd.DataFrame, cost: str, *, lower: bool) -> list[str]:
             best = row["worse"]
             found.append(row["variant"])
     return found
+
+
+def scores_on_ladder(ladder: pd.DataFrame, *, geometric: bool) -> pd.DataFrame:
+    """Mean scores by factor of the steps, with the ends of the 95 % interval over seeds.
+
+    `ladder`: rows of one plain network at one depth. Factors at which a run has no score are left
+    out. `geometric`: of the logarithm.
+    """
+    from fathom.analysis.statistics import mean_with_ci  # it loads SciPy
+
+    whole = ladder[ladder["score"].notna().groupby(ladder["factor"]).transform("all")]
+    found = [
+        {"factor": factor, **mean_with_ci(scores, POSITIVE if geometric else UNBOUNDED)}
+        for factor, scores in whole.groupby("factor")["score"]
+    ]
+    return pd.DataFrame(found, columns=["factor", "mean", "low", "high"])
 
 
 def mean(values: pd.Series, *, geometric: bool) -> float:

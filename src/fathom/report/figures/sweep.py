@@ -59,7 +59,7 @@ def effective_depth(effective_depth: pd.DataFrame, title: str) -> Figure:
 
     answers = effective_depth["answer"]
     is_open = (effective_depth["low_open"] & effective_depth["high_open"]).astype(bool)
-    # What ends better than a plain network that is best at a smaller depth is not told of.
+    # What ends better than a plain network that is best at a smaller depth is left out.
     gains = effective_depth["plain_best"] == effective_depth["deepest"]
     known = (answers == BELOW) | (answers == BEYOND) & gains | (answers == AT) & ~is_open
     rows = effective_depth[known]

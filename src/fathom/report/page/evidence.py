@@ -16,8 +16,9 @@ from fathom import tasks
 from fathom.analysis.tables import loss_units, read_table, scores_of
 from fathom.config import Config
 from fathom.metrics.scores import Score
+from fathom.report.comparisons import effect_with_interval, format_spread
 from fathom.report.figures.panels import run_label, score_label
-from fathom.report.formatting import count_layers, number, plus_minus, ratio, with_interval
+from fathom.report.formatting import count_layers, number, with_interval
 from fathom.report.verdicts import estimate
 
 Line = tuple[str, int]
@@ -32,9 +33,20 @@ WORDS = {
     "against_plain": "compared with a plain network",
     "at_chance": "runs at chance",
     "at_edge": "best rate at the edge of those that were tried",
-    "better": "established effect is to the better",
-    "by": "compared by",
-    "ci95_half": "half the 95 % interval",
+    "break_even": "overhead of a step at which it stops paying",
+    "bytes": "bytes moved by a step, over the plain network's",
+    "change": "change of the score from the plain network's",
+    "change_low": "95 % interval of the change from",
+    "change_high": "95 % interval of the change to",
+    "cost": "time of a step, over the plain network's",
+    "cost_wider": "the same of a wider network",
+    "depth_multiplier": "depth of a plain network that ends there, over its own",
+    "least": "fewest steps of the ladder, over the plain network's",
+    "most": "most steps of the ladder, over the plain network's",
+    "net": "step multiplier over the time of a step",
+    "operations": "operations of a step, over the plain network's",
+    "outside": "seeds outside of the ladder",
+    "wider": "width of the wider network",
     "chance_loss": "loss at chance",
     "claim": "name of the claim",
     "control": "a control, which decides nothing",
@@ -45,29 +57,24 @@ WORDS = {
     "learned": "runs that learned",
     "low": "95 % interval from",
     "lr": "learning rate",
-    "midway": "effect after half of the steps",
+    "multiplier": "step multiplier over that of the second",
     "n": "runs",
     "not_scored": "runs without a score",
     "number": "number of the test",
-    "of_chance": "change, of the distance from chance to perfect",
     "p": "p of no effect",
     "p_holm": "p of no effect, corrected for all comparisons of the study (Holm)",
     "rests_on": "the verdict rests on",
     "score_chance": "score at chance",
     "score_metric": "the score is",
     "seed_sd": "standard deviation over seeds",
-    "seeds_needed": "seeds needed to decide",
+    "seeds_needed": "seeds needed to be significant",
     "test": "rule of the test",
     "undecided": "undecided: the interval reaches both sides",
-    "visible": "smallest change that could be established",
 }
 """Columns in words, where their names do not say it."""
 
-SHARES = ("of_chance", "visible", "confidence")
-"""Columns that are shares: percentages are shown."""
-
-INTERVALS = {"effect": "ci95_half", "midway": "midway_ci95_half"}
-"""Columns whose 95 % interval is ± that of another one."""
+IN_EFFECT = {"low", "high", "unit", "multiplier_low", "multiplier_high"}
+"""Columns of an effect that stand beside another one."""
 
 
 def evidence_of(
@@ -112,8 +119,7 @@ def _rows(
     parts = ("_n", "_mean", "_sd", "_low", "_high", "_fastest")
     metrics = {key.removesuffix("_n") for key in row if key.endswith("_n")}
     told = {f"{metric}{part}" for metric in metrics for part in parts}
-    told |= {*INTERVALS.values(), *(f"{share}{end}" for share in SHARES for end in parts[3:5])}
-    told |= {"low", "high"} if "observed" in row else set()
+    told |= IN_EFFECT if "effect" in row else {"low", "high"} if "observed" in row else set()
     for key in row:
         metric = key.removesuffix("_mean")
         if key not in told:
@@ -137,12 +143,13 @@ def _value(
         return called(value) or ", ".join(words)
     if key == "observed":
         return estimate({"low": math.nan, "high": math.nan, **row})
-    if key in INTERVALS:
-        half, seeds = row.get(INTERVALS[key], math.nan), row.get("seeds", 1)
-        if row.get("by") == "ratio":
-            return f"a ratio of {ratio(value, half, seeds)}"
-        return plus_minus(value, half)
-    if key in SHARES:
-        low, high = (100 * row.get(f"{key}_{end}", math.nan) for end in ("low", "high"))
-        return f"{with_interval(100 * value, low, high)} %"
+    if key == "effect":
+        return effect_with_interval({"low": math.nan, "high": math.nan, "unit": "", **row})
+    if key == "seed_sd":
+        return format_spread({"unit": "", **row})
+    if key == "multiplier":
+        ends = (row.get(f"multiplier_{end}", math.nan) for end in ("low", "high"))
+        return with_interval(value, *ends)
+    if key == "confidence":
+        return f"{number(100 * value)} %"
     return number(value, 5)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,9 @@ def study_data(
     keys = cells[RUN_COLUMNS].itertuples(index=False, name=None)
     found = [broken.get(key) or (None, None) for key in keys]
     return {
-        "variants": looks_of([label for label in study.labels if label in there], labels),
+        "variants": looks_of(
+            [label for label in study.labels if label in there], labels, study.ladder_trainings
+        ),
         "plain": plain if plain in there else None,
         "depths": sorted(set(cells["depth"].tolist())),
         "common_depth": common_depth(runs["depth"].tolist()),
@@ -83,10 +85,13 @@ def study_data(
     }
 
 
-def looks_of(names: Sequence[str], labels: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+def looks_of(
+    names: Sequence[str], labels: Mapping[str, str], hidden: Collection[str] = ()
+) -> dict[str, dict[str, Any]]:
     """Label, colour and dash of each variant of a study; no two have the same colour and dash.
 
-    A label that two variants share has the name beside it.
+    A label that two variants share has the name beside it. `shown`: whether it is drawn before a
+    reader chooses; those of `hidden` are not.
     """
     called = Counter(labels.get(name, name) for name in names)
     drawn: Counter[str] = Counter()
@@ -97,7 +102,7 @@ def looks_of(names: Sequence[str], labels: Mapping[str, str]) -> dict[str, dict[
         drawn[colour] += 1
         own = label if called[label] == 1 else f"{label} ({name})"
         dash = DASHES[earlier] if earlier < len(DASHES) else [4 * earlier, 3]
-        looks[name] = {"label": own, "colour": colour, "dash": dash}
+        looks[name] = {"label": own, "colour": colour, "dash": dash, "shown": name not in hidden}
     return looks
 
 

@@ -1,0 +1,78 @@
+"""Verdicts of comparisons: better or worse by Holm's correction, equivalent, or undecided.
+
+Definitions: docs/definitions.md, "Effects".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from scipy.special import stdtr, stdtrit  # scipy.stats takes longer to load than a small report
+
+BETTER, WORSE, EQUIVALENT, UNDECIDED = "better", "worse", "equivalent", "undecided"
+"""Verdicts of two trainings by their scores."""
+
+SIGNIFICANCE_LEVEL = 0.05
+"""The chance that any of a study's effects is significant where there is none."""
+
+MOST_SEEDS = 100
+"""More seeds than this are not said to be needed: no one would train them."""
+
+FLOAT32_TOLERANCE = 1e-5
+"""Largest difference that another order of float32 sums explains, if no seed exceeds it."""
+
+
+def p_value(estimate: Mapping[str, float]) -> float:
+    """The two-sided p of a mean of zero by Student's t; `estimate` is the result of `t_interval`.
+
+    NaN where there is no interval. Equal values have no spread: 0, or 1 if all of them are zero.
+    """
+    if math.isnan(estimate["ci95_half"]):
+        return math.nan
+    n, mean, sd = (estimate[name] for name in ("n", "mean", "sd"))
+    if sd == 0:
+        return float(mean == 0)
+    return float(2 * stdtr(n - 1, -abs(mean) * math.sqrt(n) / sd))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p-values corrected for their number, in the same order (Holm 1979); NaN counts as none.
+
+    Where those below a level are taken for effects, the chance that any of them is none stays below
+    the level, however the tests depend on each other.
+    """
+    order = sorted((p, i) for i, p in enumerate(p_values) if not math.isnan(p))
+    found, largest = [math.nan] * len(p_values), 0.0
+    for rank, (p, i) in enumerate(order):
+        largest = max(largest, min(1.0, (len(order) - rank) * p))
+        found[i] = largest
+    return found
+
+
+def score_verdict(p_holm: float, *, is_better: bool, is_equivalent: bool) -> str:
+    """The verdict of two trainings, given the corrected p of equal scores."""
+    if p_holm < SIGNIFICANCE_LEVEL:
+        return BETTER if is_better else WORSE
+    return EQUIVALENT if is_equivalent else UNDECIDED
+
+
+def seeds_to_decide(mean: float, sd: float, tests: int) -> int | None:
+    """The fewest seeds at which a difference would be significant beside `tests` contrasts in all.
+
+    Provided that its mean and its standard deviation stay. None if MOST_SEEDS are not enough.
+    """
+    for n in range(3, MOST_SEEDS + 1):
+        if abs(mean) > quantile(n, tests) * sd / math.sqrt(n):
+            return n
+    return None
+
+
+def quantile(n: int, tests: int) -> float:
+    """The two-sided quantile of Student's t for n values, at SIGNIFICANCE_LEVEL / tests."""
+    return float(stdtrit(n - 1, 1 - SIGNIFICANCE_LEVEL / tests / 2))
+
+
+def one_sided_quantile(n: int) -> float:
+    """The one-sided quantile of Student's t for n values, at SIGNIFICANCE_LEVEL."""
+    return float(stdtrit(n - 1, 1 - SIGNIFICANCE_LEVEL))

@@ -1,0 +1,92 @@
+"""Comparisons of two variants in words: rows of effects.csv as reports print them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from fathom.analysis.effects import ALIKE, PERCENT
+from fathom.analysis.ladder import DELTA
+from fathom.analysis.significance import EQUIVALENT, UNDECIDED
+from fathom.analysis.statistics import CONFIDENCE
+from fathom.report.formatting import number, plain_number
+
+WITHIN = f"within {100 * DELTA:g} % of the steps"
+"""The reach of equivalence."""
+
+TENFOLD = 900
+"""Changes of so many % and more are printed as factors."""
+
+MOST_DECIMALS = 6
+
+
+def describe_effect(row: Mapping[str, Any], metric: str = "") -> str:
+    """The verdict with its interval, as in 'worse by 3.1 % (95 % interval +2.2 % to +4.0 %)'.
+
+    `metric`: named beside the number, where it is given.
+    """
+    verdict, of = row["verdict"], f" in {metric}" if metric else ""
+    if verdict == ALIKE:
+        return f"{verdict} but for rounding"
+    if verdict not in (EQUIVALENT, UNDECIDED):
+        size = format_effect(abs(row["effect"]), row).removeprefix("+")
+        size = size.replace("× ", "a factor of ")
+        return f"{verdict} by {size}{of} ({interval_of(row)})"
+    within = f" {WITHIN}" if verdict == EQUIVALENT else ""
+    if math.isnan(row["low"]):
+        seeds = "one seed" if row["seeds"] == 1 else f"{row['seeds']} seeds"
+        return f"{verdict}{within}: {format_effect(row['effect'], row)}{of}, {seeds}"
+    # An interval without zero, and yet undecided: the study asks many questions.
+    corrected = f", Holm p = {number(row['p_holm'], 2)}" if row["low"] * row["high"] > 0 else ""
+    return f"{verdict}{within}: {interval_of(row)}{of}{corrected}"
+
+
+def effect_with_interval(row: Mapping[str, Any]) -> str:
+    """An effect and its interval, as in '+3.1 % (+2.2 % to +4.0 %)'."""
+    effect = format_effect(row["effect"], row)
+    return effect if math.isnan(row["low"]) else f"{effect} ({_ends(row)})"
+
+
+def interval_of(row: Mapping[str, Any]) -> str:
+    """The interval of an effect, as in '95 % interval −1 % to +2 %'."""
+    return f"{100 * CONFIDENCE:g} % interval {_ends(row)}"
+
+
+def _ends(row: Mapping[str, Any]) -> str:
+    low, high = (format_effect(row[end], row) for end in ("low", "high"))
+    return f"{low if row['unit'] == PERCENT else low.split()[0]} to {high}"
+
+
+def format_effect(value: float, row: Mapping[str, Any]) -> str:
+    """An effect, or an end of its interval, with sign and unit; changes from tenfold as factors.
+
+    With decimals that round by a sixth of half its interval at most, unless that would be zero.
+    """
+    unit = row["unit"]
+    if unit == PERCENT and value >= TENFOLD:
+        return f"× {plain_number(1 + value / 100, 2)}"
+    half = (row["high"] - row["low"]) / 2
+    text = plain_number(value, 2)
+    if 10.0**-MOST_DECIMALS < half < math.inf:
+        decimals = max(0, -math.floor(math.log10(half / 3)))
+        rounded = f"{value:.{decimals}f}"
+        text = rounded.replace("-", "−") if float(rounded) else plain_number(value, 1)
+    sign = "+" if value > 0 else ""
+    return f"{sign}{text} {unit}".rstrip()
+
+
+def format_spread(row: Mapping[str, Any]) -> str:
+    """The standard deviation over seeds of the second side, with its unit; empty if unknown."""
+    value, unit = row["seed_sd"], row["unit"]
+    if math.isnan(value):
+        return ""
+    if unit == PERCENT and value >= TENFOLD:
+        return f"× {plain_number(1 + value / 100, 2)}"
+    return f"{plain_number(value, 2)} {unit}".rstrip()
+
+
+def size_of(row: Mapping[str, Any]) -> float:
+    """How large an effect is, whichever its sign: of ratios, the logarithm."""
+    effect: float = row["effect"]
+    return abs(math.log1p(effect / 100) if row["unit"] == PERCENT else effect)

@@ -1,0 +1,160 @@
+"""The cells that the workflow trains, and the files that its rules read and make.
+
+It imports no Snakemake. Methods raise ConfigError and RunError.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+from fathom import datasets
+from fathom.analysis.platforms import Platform
+from fathom.config import BACKENDS, Cell, Config, ConfigError, Spec
+from fathom.report.figure_manifest import FIGURE_MANIFEST
+from fathom.report.figures import Declaration, figures_of_study, files_of
+from fathom.report.mixing import mixing_file, shown_cells
+from fathom.report.samples import sampled_cells
+from fathom.runs import validate
+from fathom.runs.code_hash import code_hash
+from fathom.runs.folder import MANIFEST, RUN_FILES, run_folder
+from fathom.runs.receipts import receipt_file, replay_key
+from fathom.runs.run import Run
+from fathom.runs.status import trainable
+from fathom.runs.training_code import metrics_code
+
+Measured = tuple[Platform, Cell]
+"""A cell with a run that counts, and the platform of the run."""
+
+STARTED = ".snakemake/fathom-started"
+"""A file newer than every run: an input of trainings, whose time counts for stale runs alone."""
+
+DATA_READY = ".snakemake/fathom-{dataset}"
+"""A file for each data set that is there. `compute.data` does not change its name."""
+
+
+class Plan:
+    """The cells of a config and their files."""
+
+    def __init__(self, config: Config, installed: Collection[str]) -> None:
+        """`installed`: backends. Imported runs are judged here; runs of this machine are not."""
+        self.config, self.installed = config, installed
+        self.cells, self.left_out = trainable(config, installed)
+        self.measured: list[Measured] = [(Platform(cell.backend), cell) for cell in self.cells]
+        """Cells whose runs count without a replay."""
+        self.imported = [run for run in validate.imported_runs(config) if run.replay]
+        """Imported runs of the present spec, for replays; `fathom status` names the others."""
+        replayed = dict.fromkeys((run.cell.study, run.cell.backend) for run in self.imported)
+        self.receipts = {of: str(receipt_file(config, *of)) for of in replayed}
+        """The receipt of a study's runs on a backend."""
+        studies = [cell.study for cell in (*self.cells, *(run.cell for run in self.imported))]
+        self.figures = {name: figures_of_study(config, name) for name in dict.fromkeys(studies)}
+        """The figures of each study with runs."""
+        self.datasets = sorted({study.dataset for study in config.studies.values()} - {None})
+
+    def mark_start(self) -> None:
+        """Write STARTED, and a file for each data set that is there."""
+        Path(STARTED).parent.mkdir(exist_ok=True)
+        Path(STARTED).write_text(f"{time.time_ns()}\n")  # the same content would be no reason
+        for name in self.datasets:
+            ready = Path(DATA_READY.format(dataset=name))
+            folder = datasets.folder_of(name, self.config.compute.data)
+            ready.touch() if (folder / datasets.SUMS).exists() else ready.unlink(missing_ok=True)
+
+    def cell(self, study: str, depth: str, variant: str, backend: str, seed: str) -> Cell:
+        """The cell of these wildcards."""
+        if study not in self.config.studies:
+            names = ", ".join(self.config.studies)
+            raise ConfigError(f"no study '{study}'; the config has {names}")
+        if backend in BACKENDS and backend not in self.installed:
+            raise ConfigError(
+                f"backend {backend} is not installed here (pip install -e '.[{backend}]' brings it)"
+            )
+        return Cell(study, int(depth), variant, backend, int(seed))
+
+    def spec(self, cell: Cell) -> Spec:
+        """The spec of a cell that may be trained."""
+        self.config.check_trains()
+        return self.config.spec(cell)
+
+    def why_again(self, cell: Cell) -> str:
+        """Why a complete run is trained again; empty if it is current, or not complete."""
+        return validate.why_again(run_folder(Path(self.config.results), cell), self.spec(cell))
+
+    def data_files(self, cells: Iterable[Cell]) -> list[str]:
+        """DATA_READY of each data set that these cells read."""
+        needed = {self.config.studies[cell.study].dataset for cell in cells} & set(self.datasets)
+        return [DATA_READY.format(dataset=name) for name in sorted(needed)]
+
+    def run_files(self, cells: Iterable[Cell]) -> list[str]:
+        """The files of runs that are trained here."""
+        return files_of_runs(run_folder(Path(self.config.results), cell) for cell in cells)
+
+    def replays(self, study: str, backend: str) -> list[Run]:
+        """The imported runs of one receipt."""
+        wanted = (study, backend)
+        return [run for run in self.imported if (run.cell.study, run.cell.backend) == wanted]
+
+    def data_of_replays(self, runs: Iterable[Run]) -> list[str]:
+        """`data_files` of these runs, but for unavailable data sets: no replay waits for them."""
+        data, studies = self.config.compute.data, self.config.studies
+        cells = [
+            run.cell
+            for run in runs
+            if (name := studies[run.cell.study].dataset) and not datasets.unavailable(name, data)
+        ]
+        return self.data_files(cells)
+
+    def replay_key(self, study: str, backend: str) -> str:
+        """`receipts.replay_key` of one receipt."""
+        return replay_key(self.config, self.replays(study, backend))
+
+    def replayed(self) -> list[Measured]:
+        """The imported runs that count after their replays."""
+        runs = validate.imported_runs(self.config) if self.receipts else []
+        return [(Platform(run.cell.backend, run.platform), run.cell) for run in runs if run.counts]
+
+    def code_hash(self, *modules: str) -> str:
+        """A hash of these modules and of the metrics' code, which numbers and axes depend on."""
+        names = (study.task for study in self.config.studies.values())
+        return code_hash(*modules, *metrics_code(names))
+
+    def drawing_code(self, figures: Iterable[Declaration]) -> str:
+        """A hash of the code that draws these figures."""
+        return self.code_hash("fathom.report.draw", *sorted({f.module for f in figures}))
+
+    def figures_at(self, measured: Iterable[Measured]) -> list[str]:
+        """The files of every study's figures, on each platform where it was measured."""
+        where = dict.fromkeys((cell.study, platform.name) for platform, cell in measured)
+        folder = f"{self.config.report_folder}/figures"
+        return [
+            file
+            for study, platform in where
+            for file in figure_files(f"{folder}/{study}/{platform}", self.figures[study])
+        ]
+
+    def runs_of_figures(
+        self, study: str, platform: Platform, measured: Iterable[Measured]
+    ) -> list[str]:
+        """The files of runs that the study's figures on a platform read: mixing, and weights."""
+        cells = [cell for where, cell in measured if (where, cell.study) == (platform, study)]
+        reads = {read for figure in self.figures[study] for read in figure.reads}
+        runs = platform.runs(self.config.results)
+        mixing = shown_cells(cells).values() if "mixing" in reads else []
+        sampled = sampled_cells(cells) if "samples" in reads else []
+        return [
+            *(str(mixing_file(cell, runs)) for cell in mixing),
+            *(f"{runs}/{cell.path()}/{MANIFEST}" for cell in sampled),
+        ]
+
+
+def files_of_runs(folders: Iterable[Path]) -> list[str]:
+    """The files of runs in these folders."""
+    return [f"{folder}/{name}" for folder in folders for name in RUN_FILES]
+
+
+def figure_files(folder: str | Path, figures: Iterable[Declaration]) -> list[str]:
+    """The files of these figures in a folder, and its figures.json."""
+    files = [str(file) for figure in figures for file in files_of(Path(folder), figure.name)]
+    return [*files, f"{folder}/{FIGURE_MANIFEST}"]

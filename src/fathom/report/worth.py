@@ -1,0 +1,148 @@
+"""The first thing that reports say: what a connection is worth, in steps of training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import pandas as pd
+
+from fathom.analysis.claims.published import Worth
+from fathom.analysis.effective_depth import AT
+from fathom.analysis.significance import BETTER
+from fathom.analysis.statistics import MIN_SEEDS
+from fathom.analysis.worth import NOT_TOLD, ONE_RATE
+from fathom.config import common_depth
+from fathom.report.formatting import number, with_interval
+from fathom.report.records import Record, records
+
+
+class WorthPresenter(NamedTuple):
+    """What designs are worth on one task."""
+
+    study: str
+    title: str
+    advice: str
+    """A sentence."""
+    rows: list[Record]
+    """Of worth.csv, at one depth, the largest multiplier first."""
+    overheads: Mapping[str, tuple[str, str]]
+    """What authors say of the cost of a variant, and where: (words, address)."""
+
+
+def present_worth(
+    above: Worth | None, table: pd.DataFrame, labels: Mapping[str, str]
+) -> WorthPresenter | None:
+    """The worth of designs in the study that `above` names; None if no ladder was trained there.
+
+    On the first platform, at the depth of most rows; pairs of fewer than MIN_SEEDS seeds are left
+    out. `table`: worth.csv. `labels`: what people read for names of variants.
+    """
+    if above is None:
+        return None
+    rows = [row for row in records(table) if row["study"] == above.study and row["answer"]]
+    rows = [row for row in rows if row["seeds"] >= MIN_SEEDS]
+    rows = [row for row in rows if row["platform"] == rows[0]["platform"]]
+    depth = common_depth(row["depth"] for row in rows)
+    rows = sorted(
+        (row for row in rows if row["depth"] == depth), key=lambda row: -row["multiplier"]
+    )
+    if not rows:
+        return None
+    overheads = {name: (one.words, one.url) for name, one in above.overheads.items()}
+    said = advice(rows, above.task, labels)
+    return WorthPresenter(above.study, above.title, said, rows, overheads)
+
+
+def advice(rows: Sequence[Record], task: str, labels: Mapping[str, str]) -> str:
+    """The advice that follows from the rows, in a sentence.
+
+    It names the design of the largest multiplier among those that end better, at one learning rate.
+    """
+    better = [row for row in rows if row["verdict"] == BETTER and pays_below(row)]
+    better = [row for row in better if row["rate"] == ONE_RATE]
+    if not better:
+        return f"On {task}, no connection is known to save steps of training."
+    best = max(better, key=lambda row: row["multiplier"])
+    # Beyond the ladder the multiplier is a bound, and so is what follows from it.
+    least = "" if best["answer"] == "at" else "at least "
+    gain = f"saves {least}{steps_saved(best, bare=True)} of the steps"
+    limit = f"pays where a step costs less than {overhead(best['multiplier'])}"
+    sentence = f"On {task}, {labels.get(best['variant'], best['variant'])} {gain} and {limit}"
+    costs = [
+        f"{where} it costs {cost}"
+        for where, cost in (
+            ("here", overhead(best["cost"])),
+            (f"with {best['wider']:g} channels", overhead(best["cost_wider"])),
+        )
+        if cost
+    ]
+    return f"{'; '.join([sentence, ', '.join(costs)])}." if costs else f"{sentence}."
+
+
+def steps_saved(row: Record, *, bare: bool = False) -> str:
+    """The share of the plain network's steps that a design saves, 1 − 1/m, with its interval.
+
+    As in '12 % (10 to 13 %)'; negative where the plain network needs fewer steps. Outside of the
+    ladder the share at its end, as in 'beyond 50 %'; `bare`: without that word.
+    """
+    middle, low, high = (_share(1 - 1 / row[name]) for name in ("multiplier", "low", "high"))
+    if row["answer"] == "at":
+        return f"{middle} %" + ("" if math.isnan(row["low"]) else f" ({low} to {high} %)")
+    ends = {"below": row["least"], "beyond": row["most"]}
+    if row["answer"] not in ends:
+        return "beyond both ends of the ladder"
+    told = f"{_share(1 - 1 / ends[row['answer']])} %"
+    if bare:
+        return told
+    is_all = row["outside"] == row["seeds"]
+    return f"{row['answer']} {told}" + (
+        "" if is_all else f" at {row['outside']:.0f} of {row['seeds']} seeds"
+    )
+
+
+def pays_below(row: Record) -> str:
+    """The cost of a step below which a design pays, as in '13 % more'; empty where none is."""
+    if row["break_even"] <= 0 or row["answer"] not in ("at", "beyond"):
+        return ""
+    return ("at least " if row["answer"] == "beyond" else "") + overhead(row["multiplier"])
+
+
+def plain_change(row: Record) -> str:
+    """The change of the score from the plain network's, as in '−2.1 % (−2.5 to −1.8 %)'."""
+    ends = [row[f"change{end}"] for end in ("", "_low", "_high")]
+    if row["by"] != "ratio":
+        return with_interval(*ends)
+    middle, low, high = (_share(x) if abs(x) >= 0.1 else number(100 * x, 2) for x in ends)
+    sign = "+" if row["change"] > 0 else ""
+    return f"{sign}{middle} %" + ("" if math.isnan(ends[1]) else f" ({low} to {high} %)")
+
+
+def depth_multiplier(row: Record) -> str:
+    """The depth of a plain network that ends there, over its own, with its interval.
+
+    As in '0.35 (0.3 to 0.4)'; empty where it is not known.
+    """
+    if row["depth_answer"] in ("", NOT_TOLD):
+        return row["depth_answer"]
+    told, low, high = (number(row[f"depth_{end}"], 2) for end in ("multiplier", "low", "high"))
+    if row["depth_answer"] != AT:
+        return f"{row['depth_answer']} {told}"
+    if math.isnan(row["depth_low"]):
+        return told
+    ends = ("below " if row["depth_low"] == 0 else f"{low} to ", high)
+    if row["depth_low"] == 0 and row["depth_high"] == math.inf:
+        return f"{told} (open at both ends)"
+    return f"{told} ({'from ' + low if row['depth_high'] == math.inf else ''.join(ends)})"
+
+
+def overhead(cost: float) -> str:
+    """A cost over the plain network's in words, as in '70 % more'; empty where it is not known."""
+    if math.isnan(cost):
+        return ""
+    return f"{_share(abs(cost - 1))} % {'more' if cost >= 1 else 'less'}"
+
+
+def _share(share: float) -> str:
+    return "NaN" if math.isnan(share) else f"{100 * share:.0f}".replace("-", "−").replace("−0", "0")

@@ -1,0 +1,33 @@
+"""Sinkhorn's kernels for CUDA against the loops of the CPU; interpreted, so no GPU is needed."""
+
+import os
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
+pytest.importorskip("triton", reason="needs Triton, which PyTorch for CUDA installs")
+
+from fathom.models.connections import fused, loops  # noqa: E402
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.mark.parametrize("passes", [1, 2, 3, 40])
+@pytest.mark.parametrize("floor, added", [(0.0, 0.0), (1e-6, 0.0), (0.3, 0.0), (0.0, 1e-3)])
+@pytest.mark.parametrize("streams, matrices", [(4, 70), (2, 32), (8, 5)])
+def test_kernels_equal_loops(passes, floor, added, streams, matrices):
+    rng = np.random.default_rng(0)
+    K = np.exp(rng.normal(size=(streams, streams, matrices))).astype(np.float32)
+    g = rng.normal(size=K.shape).astype(np.float32)
+    scales = loops.scales_of_passes(K, passes, floor, added)
+    on_device = torch.tensor(K, device=DEVICE)
+    found = fused.scales_of_passes(on_device, passes, floor, added)
+    # A pass adds `streams` products and divides once; a scale keeps the rounding of all before it.
+    rounding = (streams + 2) * passes * np.finfo(np.float32).eps
+    np.testing.assert_allclose(found.cpu(), scales, rtol=rounding)
+    of_K = loops.passes_backward(K, scales, g, added)
+    of_device = fused.passes_backward(on_device, found, torch.tensor(g, device=DEVICE), added)
+    np.testing.assert_allclose(of_device.cpu(), of_K, atol=rounding * np.abs(of_K).max())

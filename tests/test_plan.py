@@ -1,0 +1,182 @@
+"""Plans of the workflow, without Snakemake: cells, and files of runs, data sets and figures."""
+
+import base64
+import gzip
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from fathom import datasets
+from fathom.analysis.platforms import Platform
+from fathom.config import Cell, ConfigError, check_config
+from fathom.config.snakemake_start import Start, packed
+from fathom.report.plan import DATA_READY, STARTED, Plan, figure_files
+from fathom.report.reports import kept_tables, why_left_out
+from run_helpers import CPU_PLATFORM, STUDY, config_with, write_cell
+
+BOTH = ("torch", "mlx")
+WILDCARDS = {"study": "a", "depth": "4", "variant": "mhc", "backend": "torch", "seed": "1"}
+CELL = Cell("a", 4, "mhc", "torch", 1)
+TEXT = {
+    **STUDY, "task": "text", "batch_size": 2, "evaluate_every": 1,
+    "model": {"length": 4, "width": 8, "heads": 2, "hidden": 16, "validation_windows": 4},
+}  # fmt: skip
+
+
+def test_wildcards_name_a_cell_or_are_refused_in_words():
+    config = config_with()
+    assert Plan(config, BOTH).cell(**WILDCARDS) == CELL
+    with pytest.raises(ConfigError, match="no study 'b'; the config has a"):
+        Plan(config, BOTH).cell(**{**WILDCARDS, "study": "b"})
+    with pytest.raises(ConfigError, match="backend mlx is not installed here"):
+        Plan(config, ["torch"]).cell(**{**WILDCARDS, "backend": "mlx"})
+
+
+def test_a_complete_run_is_trained_again_only_if_it_is_not_current(tmp_path):
+    config = config_with(tmp_path)
+    plan = Plan(config, BOTH)
+    assert plan.why_again(CELL) == ""  # not there: Snakemake sees that itself
+    folder = write_cell(config, CELL, [3.0, 2.0, 1.0])
+    assert plan.why_again(CELL) == ""
+    other = config_with(tmp_path, optimizer={"lr": 0.5})
+    assert "optimizer.lr 0.002 → 0.5" in Plan(other, BOTH).why_again(CELL)
+    (folder / "metrics.jsonl").write_text("")
+    assert plan.why_again(CELL).startswith("corrupt: ")
+    (folder / "metrics.jsonl").unlink()
+    assert plan.why_again(CELL) == ""
+    write_cell(config, CELL, [3.0, 2.0, 1.0], platform=CPU_PLATFORM)
+    imported = Plan(config.model_copy(update={"train": False}), BOTH)
+    with pytest.raises(ConfigError, match="train: false"):
+        imported.spec(CELL)
+
+
+def test_trainings_wait_for_their_data_sets_and_replays_for_those_that_can_be_had(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    config = check_config({"studies": {"a": STUDY, "b": TEXT}, "compute": {"data": "d"}})
+    cell = Cell("b", 4, "mhc", "torch", 0)
+    write_cell(config, CELL, [3.0, 2.0, 1.0], platform=CPU_PLATFORM)
+    plan = Plan(config, BOTH)
+    text = DATA_READY.format(dataset="shakespeare")
+    assert plan.datasets == ["shakespeare"]
+    assert plan.data_files([CELL]) == []
+    assert plan.data_files([CELL, cell, cell]) == [text]
+
+    plan.mark_start()
+    before = Path(STARTED).read_text()
+    assert not Path(text).exists()
+    folder = datasets.folder_of("shakespeare", "d")
+    folder.mkdir(parents=True)
+    (folder / datasets.UNAVAILABLE).write_text("nothing answered\n")
+    run = SimpleNamespace(cell=cell)
+    assert plan.data_of_replays([run, *plan.imported]) == []
+    assert plan.data_files([cell]) == [text]  # who asks for the cell tries again
+    (folder / datasets.SUMS).write_text("")
+    plan.mark_start()
+    assert Path(text).exists()
+    assert Path(STARTED).read_text() != before
+    assert plan.data_of_replays([run]) == [text]
+    (folder / datasets.SUMS).unlink()
+    plan.mark_start()
+    assert not Path(text).exists()
+
+
+def test_imported_runs_have_a_receipt_for_each_study_and_backend(tmp_path):
+    config = config_with(tmp_path, studies=("a", "b"))
+    cells = [CELL, Cell("a", 4, "hc", "torch", 0), Cell("b", 4, "hc", "mlx", 0)]
+    folders = [write_cell(config, cell, [3.0, 2.0, 1.0], CPU_PLATFORM) for cell in cells]
+    plan = Plan(config.model_copy(update={"train": False}), ())
+    assert plan.receipts == {
+        ("a", "torch"): f"{tmp_path}/replay/a/torch.json",
+        ("b", "mlx"): f"{tmp_path}/replay/b/mlx.json",
+    }
+    assert {run.folder for run in plan.replays("a", "torch")} == set(folders[:2])
+    assert list(plan.figures) == ["a", "b"]
+    assert plan.cells == plan.measured == []
+    keys = {plan.replay_key("a", "torch"), plan.replay_key("b", "mlx")}
+    write_cell(config, CELL, [3.0, 2.5, 1.0], CPU_PLATFORM)
+    again = Plan(plan.config, ())
+    assert again.replay_key("b", "mlx") in keys
+    assert again.replay_key("a", "torch") not in keys
+    where = {(str(platform), cell) for platform, cell in plan.replayed()}
+    assert where == {(f"{cell.backend}-{CPU_PLATFORM}", cell) for cell in cells}
+
+
+def test_figures_wait_for_the_runs_that_they_read():
+    plan = Plan(config_with(), BOTH)
+    here, there = Platform("torch"), Platform("torch", CPU_PLATFORM)
+    plan.figures["a"] = [SimpleNamespace(name="seen", reads=("mixing",))]
+    read = plan.runs_of_figures("a", here, plan.measured)
+    of_one_seed = "results/runs/a/16L/{}/torch/seed0/mixing.safetensors".format
+    assert set(read) == {of_one_seed(variant) for variant in ("baseline", "hc", "mhc")}
+    assert plan.runs_of_figures("a", there, plan.measured) == []
+    plan.figures["a"] = [SimpleNamespace(name="seen", reads=("samples",))]
+    sampled = plan.runs_of_figures("a", there, [(there, CELL)])
+    assert sampled == [f"results/imported/{CPU_PLATFORM}/{CELL.path()}/manifest.json"]
+    files = plan.figures_at([(there, CELL), (there, CELL)])
+    assert files == figure_files(f"results/figures/a/{there}", plan.figures["a"])
+    assert {Path(file).name for file in files} == {"seen.png", "seen.svg", "figures.json"}
+
+
+def started(**changes):
+    """What Snakemake's workflow says of a bare start, with these changes."""
+    said = {
+        "modifier": SimpleNamespace(skip_configfile=False),
+        "config_settings": SimpleNamespace(config={}, replace_workflow_config=False),
+        "overwrite_configfiles": [], "configfiles": ["config.yaml"],
+        "deployment_settings": SimpleNamespace(deployment_method=set()),
+        "resource_settings": SimpleNamespace(default_resources=None),
+        "output_settings": SimpleNamespace(printshellcmds=False, verbose=False),
+        "remote_exec": False, "local_exec": True, "is_main_process": True,
+    }  # fmt: skip
+    return Start.of(SimpleNamespace(**said | changes))
+
+
+def test_jobs_read_the_config_that_snakemake_was_started_with(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    changes = SimpleNamespace(config={"seeds": [0]}, replace_workflow_config=False)
+    start = started(config_settings=changes, overwrite_configfiles=[Path("o.yaml")])
+    config = config_with("r")
+    assert start.files == ["config.yaml", "o.yaml"]
+    assert start.options(config) == [
+        "--config", "config.yaml", "--config", "o.yaml", "--set=seeds=[0]",
+    ]  # fmt: skip
+    with pytest.raises(ConfigError, match=r"config\.yaml is not in this folder; go to /p"):
+        start.check_files(Path("/p"))
+    Path("config.yaml").write_text("results: a\nresults: b\n")
+    with pytest.raises(ConfigError, match="'results' is there twice"):
+        start.check_files(Path("/p"))
+    only = SimpleNamespace(config={}, replace_workflow_config=True)
+    assert started(config_settings=only, overwrite_configfiles=["o.yaml"]).files == ["o.yaml"]
+    module = started(modifier=SimpleNamespace(skip_configfile=True), configfiles=[])
+    module.check_files(Path("/p"))
+    assert module.options(config) == ["--config", "r/config.json"]
+    assert json.loads(gzip.decompress(base64.b64decode(packed(config)))) == config.resolved()
+
+
+def test_a_cluster_and_conda_may_have_other_frameworks():
+    cluster = SimpleNamespace(default_resources=SimpleNamespace())
+    conda = SimpleNamespace(deployment_method={"conda"})
+    starts = (started(), started(resource_settings=cluster), started(deployment_settings=conda))
+    assert [start.any_backend for start in starts] == [False, True, True]
+    assert [start.runs_jobs for start in starts] == [True, True, False]
+    said = SimpleNamespace(printshellcmds=True, verbose=False)
+    assert (started().is_brief, started(output_settings=said).is_brief) == (True, False)
+
+
+def test_a_document_without_its_package_is_left_out(monkeypatch):
+    assert why_left_out("index.html") == ""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "typst" else name)
+    assert why_left_out("index.html") == ""
+    assert why_left_out("fathom.pdf").startswith("typst is not installed here: fathom.pdf is left")
+
+
+def test_tables_of_a_kept_result_are_read_where_there_are_some(tmp_path):
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables/verdicts.csv").write_text("")
+    config = config_with().model_copy(update={"reference": str(tmp_path)})
+    assert kept_tables(config) == [str(tmp_path / "tables/verdicts.csv")]
+    assert kept_tables(config.model_copy(update={"reference": None})) == []

@@ -1,0 +1,235 @@
+"""What reports say first of worth: words and numbers that follow from rows, by hand."""
+
+import math
+import re
+from itertools import chain
+
+import pandas as pd
+import pytest
+
+from fathom.analysis.claims import load_published
+from fathom.analysis.claims.published import Worth
+from fathom.config import check_config, load_config
+from fathom.report.kept import first_screen
+from fathom.report.worth import (
+    advice,
+    depth_multiplier,
+    overhead,
+    pays_below,
+    present_worth,
+    steps_saved,
+)
+from reference_helpers import PROJECT
+from report_helpers import write_all
+from run_helpers import CPU_PLATFORM, config_with
+from tables_helpers import curve, run
+
+NAN = math.nan
+ABOVE = Worth(
+    title="What is it worth?",
+    study="a",
+    task="text",
+    overheads={"mhc": {"words": "little", "url": "https://example.org"}},
+)
+LABELS = {"mhc": "mHC, cyclic read"}
+
+
+def row(variant="mhc", multiplier=1.25, low=1.2, high=1.3, **changes):
+    values = {
+        "study": "a", "platform": "torch", "depth": 12, "variant": variant, "against": "baseline",
+        "rate": "one rate", "seeds": 5, "answer": "at", "verdict": "better",
+        "multiplier": multiplier, "low": low, "high": high, "least": 0.5, "most": 2.0,
+        "outside": 0, "break_even": multiplier - 1, "width": 64.0, "cost": 1.7,
+        "wider": NAN, "cost_wider": NAN,
+    }  # fmt: skip
+    return values | changes
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (row(), "20 % (17 to 23 %)"),  # 1 − 1/1.25, 1 − 1/1.2, 1 − 1/1.3
+        (row(multiplier=0.8, low=0.5, high=1.0), "−25 % (−100 to 0 %)"),
+        (row(low=NAN, high=NAN), "20 %"),
+        # The ladder has half of the steps to twice of them.
+        (row(answer="beyond", multiplier=2, low=NAN, outside=5), "beyond 50 %"),
+        (row(answer="below", multiplier=0.6, low=NAN, outside=3), "below −100 % at 3 of 5 seeds"),
+        (row(answer="both", low=NAN, outside=5), "beyond both ends of the ladder"),
+    ],
+)
+def test_steps_saved_are_those_of_the_plain_networks_longer_training(given, told):
+    assert steps_saved(given) == told
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (row(), "25 % more"),
+        (row(answer="beyond", multiplier=2), "at least 100 % more"),
+        (row(multiplier=0.9), ""),
+        (row(answer="both"), ""),
+    ],
+)
+def test_a_design_pays_below_its_multiplier(given, told):
+    assert pays_below(given) == told
+
+
+@pytest.mark.parametrize(
+    ("cost", "told"), [(1.7, "70 % more"), (0.9, "10 % less"), (1.0, "0 % more"), (NAN, "")]
+)
+def test_a_cost_in_words(cost, told):
+    assert overhead(cost) == told
+
+
+SAVES = "On text, mHC, cyclic read saves 20 % (17 to 23 %) of the steps and pays where a step costs"
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        ([row()], f"{SAVES} less than 25 % more; here it costs 70 % more."),
+        (
+            [row(wider=128.0, cost_wider=1.3)],
+            f"{SAVES} less than 25 % more; here it costs 70 % more, with 128 channels it costs "
+            "30 % more.",
+        ),
+        ([row(cost=NAN)], f"{SAVES} less than 25 % more."),
+        # The largest multiplier of those that are known to end better, at one rate for all.
+        (
+            [
+                row("hc", 1.5, verdict="undecided"),
+                row("hc", 1.4, rate="best rates"),
+                row(),
+                row("hc", 1.1),
+            ],
+            f"{SAVES} less than 25 % more; here it costs 70 % more.",
+        ),
+        ([row(verdict="undecided")], "On text, no connection is known to save steps of training."),
+        (
+            [row(multiplier=2, answer="beyond", low=NAN, cost=NAN)],
+            "On text, mHC, cyclic read saves at least 50 % of the steps and pays where a step "
+            "costs less than 100 % more.",
+        ),
+    ],
+)
+def test_the_advice_follows_from_the_rows(rows, told):
+    assert advice(rows, "text", LABELS) == told
+
+
+def test_what_is_told_is_of_one_study_platform_and_depth_the_largest_multiplier_first():
+    rows = [
+        row("hc", 0.9),
+        row(),
+        row("v1", 1.1),
+        row("v1", 2.0, depth=24),
+        row("v1", 2.0, study="b"),
+        row("v1", 2.0, platform="mlx"),
+        row("v1", 2.0, seeds=2),
+        row("v1", 2.0, answer=""),
+    ]
+    found = present_worth(ABOVE, pd.DataFrame(rows), LABELS)
+    assert [(one["variant"], one["line"]) for one in found.rows] == [
+        ("mhc", 3),
+        ("v1", 4),
+        ("hc", 2),
+    ]
+    assert found.advice.startswith("On text, mHC, cyclic read saves 20 %")
+    assert found.overheads == {"mhc": ("little", "https://example.org")}
+
+
+def test_without_a_ladder_nothing_is_told():
+    assert present_worth(ABOVE, pd.DataFrame([row(answer="")]), {}) is None
+    assert present_worth(ABOVE, pd.DataFrame(), {}) is None
+    assert present_worth(None, pd.DataFrame([row()]), {}) is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "low", "high", "told"),
+    [
+        ("at", 0.25, 0.75, "0.5 (0.25 to 0.75)"),
+        ("at", 0, 0.75, "0.5 (below 0.75)"),
+        ("at", 0.25, math.inf, "0.5 (from 0.25)"),
+        ("at", 0, math.inf, "0.5 (open at both ends)"),
+        ("at", NAN, NAN, "0.5"),
+        ("beyond", NAN, NAN, "beyond 0.5"),
+        ("not told", NAN, NAN, "not told"),
+        ("", NAN, NAN, ""),
+    ],
+)
+def test_a_depth_multiplier_in_words(answer, low, high, told):
+    given = {"depth_answer": answer, "depth_multiplier": 0.5, "depth_low": low, "depth_high": high}
+    assert depth_multiplier(given) == told
+
+
+# --- reports of a study with a ladder -------------------------------------------------------------
+
+LADDER = {"baseline": [0.5, 2, 4]}
+"""A nat less for each doubling of the steps, from 3 nats after equal steps."""
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    """The config, the published values, and the folder of reports of one study with a ladder."""
+    folder = tmp_path_factory.mktemp("worth")
+    columns = "study,depth,variant,backend,machine,seconds,low,high,width,operations,bytes"
+    times = [("baseline", 2, 16), ("mhc", 3, 16), ("baseline", 10, 128), ("mhc", 11, 128)]
+    lines = [f"released,8,{v},torch,{CPU_PLATFORM},{s},{s},{s},{w},7,7" for v, s, w in times]
+    (folder / "times.csv").write_text("\n".join([columns, *lines]) + "\n", encoding="utf-8")
+    data = config_with(folder / "results", ("released",)).model_dump(mode="json")
+    own = {"depths": [8], "backends": ["torch"], "steps": 100, "ladder": LADDER}
+    data["studies"]["released"] |= own | {"variants": ["baseline", "hc", "mhc"]}
+    config = check_config(data | {"step_times": str(folder / "times.csv")})
+    ends = {"baseline": 3.0, "hc": 3.5, "mhc": 2.5}
+    rungs = config.studies["released"].rungs("baseline").items()
+    ends |= {label: 3 - math.log2(factor) for factor, label in rungs}
+    axes = {"study": "released", "depth": 8}
+    cells = [
+        run(variant=v, seed=seed, loss_final=loss + 0.001 * seed, **axes)
+        for v, loss in ends.items()
+        for seed in range(3)
+    ]
+    steps = [
+        curve([4.0, loss], variant=v, seed=s, **axes) for v, loss in ends.items() for s in range(3)
+    ]
+    published = load_published(PROJECT / "report/published.yaml", config)
+    templates = PROJECT / "report/templates"
+    return config, published, write_all(config, published, templates, cells, [*chain(*steps)])
+
+
+def test_a_report_begins_with_what_connections_are_worth(told):
+    """mhc ends at 2.5 nats, half a doubling of the steps: m is the root of two, 1.41."""
+    config, published, folder = told
+    title, _, said, *_ = (folder / "RESULTS.md").read_text(encoding="utf-8").splitlines()
+    assert title == "# What is a residual connection worth?"
+    assert said == (
+        "**On text, mhc saves 29 % (29 to 29 %) of the steps and pays where a step costs less than "
+        "41 % more; here it costs 50 % more, with 128 channels it costs 10 % more.**"
+    )
+    screen = first_screen(folder, published, config.labels)
+    assert (screen.title, f"**{screen.advice}**") == (title.removeprefix("# "), said)
+    text = (folder / "RESULTS.md").read_text(encoding="utf-8")
+    rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in row] for row in rows[:4]]
+    assert rows[0] == [
+        "design", "steps saved", "pays below", "a step costs here, C 16", "at C 128",
+        "operations, counted", "in its authors' words",
+    ]  # fmt: skip
+    shown = [[re.sub(r"\[(.*)\]\(.*\)", r"\1", cell) for cell in row] for row in rows[2:]]
+    assert shown == [
+        ["mhc", "29 % (29 to 29 %)", "41 % more", "50 % more", "10 % more", "0 % more", "–"],
+        ["hc", "−41 % (−41 to −41 %)", "–", "–", "–", "–", "–"],
+    ]
+
+
+def test_authors_are_quoted_on_variants_that_the_study_has():
+    config = load_config([PROJECT / "config.yaml"])
+    worth = load_published(PROJECT / "report/published.yaml", config).worth
+    assert {*worth.overheads} <= {*config.studies[worth.study].labels}
+
+
+def test_no_page_sets_a_training_of_a_ladder_beside_variants(told):
+    *_, folder = told
+    for file in ("RESULTS.md", "studies/released.md"):
+        assert "× the steps |" not in (folder / file).read_text(encoding="utf-8")
+    tables = (folder / "tables/studies/released").glob("*.csv")
+    assert any("baseline_x200" in table.read_text(encoding="utf-8") for table in tables)
