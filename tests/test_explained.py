@@ -179,8 +179,7 @@ def measured_numbers(config):
             f"{size(config, 64, 'hc_paper_static')} against {size(config, 64, 'baseline')}",
             f"name {pictures('hc_paper_static')} of 100 pictures right, and ordinary ones "
             f"{pictures('resnet')}",
-            f"of a single layer names {pictures('resnet', 'depth-limit-images', 1)} right",
-            "one of four layers, trained longer, names "
+            "an ordinary network of four layers, trained longer, names "
             f"{pictures('resnet', 'fashion-recipe', 4)} right",
             f"similarity is {min(of_runs('stream_similarity_final', 64)):.3f} in each run",
             "it ends at a distance of "
@@ -252,8 +251,6 @@ def numbers_of_definitions():
         if row["study"].startswith("fashion") and row["depth"] == "100" and int(row["n"]) > 2
     )
     yield f"the best network of 100 layers ends at {100 * float(best):.0f} % in the mean"
-    one_layer = kept_mean("depth-limit-images", 1, "resnet", "test_accuracy")
-    yield f"ends at {100 * one_layer:.0f} % (`depth-limit-images`)"
     first, again = (accuracies("fashion"), accuracies("fashion-streams"))
     ends = [100 * first[seed] for seed in sorted(first)]
     yield f"three seeds of the plain network end between {min(ends):.0f} % and {max(ends):.0f} %"
@@ -351,7 +348,7 @@ def gains():
         if (row["against_plain"], row["verdict"]) == ("True", "better")
         # All of these count, but the last, which has no connection but the plain one.
         and not row["study"].startswith(
-            ("depth-", "learning-rate", "ingredients", "recipe-parts", "fashion-recipe")
+            ("depth-", "learning-rate", "ingredients", "fashion-recipe")
         )
         and "accumulate" not in row["differs_in"]  # four batches for one
     ]
@@ -362,20 +359,10 @@ def gains():
         cells[row["study"], row["variant"]].append(row["depth"])
         gains_of[row["study"]].append(abs(float(row["effect"])))
         by[row["study"], row["variant"], row["depth"]] = gains_of[row["study"]][-1]
-    copies, recall, listops = (f"unrolled{kind}" for kind in ("", "-recall", "-listops"))
-    assert cells[copies, "hc_paper_static"] == ["16", "64"]
-    assert cells[copies, "hc_causal"] == cells[copies, "mhc_causal"] == ["64", "256"]
+    assert cells["unrolled", "hc_paper_static"] == ["16", "64"]
+    assert cells["unrolled", "hc_causal"] == cells["unrolled", "mhc_causal"] == ["64", "256"]
     yield "at `T` 16 and 64, `hc_causal` and `mhc_causal` at 64 and 256"
-    assert cells[recall, "hc_paper_static"] == ["16", "64", "256"]
-    assert cells[recall, "hc_causal"] == cells[recall, "mhc_causal"] == ["256"]
-    yield "at `T` 16, 64 and 256, `hc_causal` and `mhc_causal` at 256"
-    for study in (copies, recall):
-        yield f"gains are {min(gains_of[study]):.2g} % to {max(gains_of[study]):.0f} %"
-    assert (cells[listops, "hc_paper_static"], cells[listops, "hc_causal"]) == (["64"], ["64"])
-    yield (
-        f"At `T` 64 `hc_paper_static` ends lower by {gains_of[listops][0]:.0f} %, `hc_causal` by "
-        f"{gains_of[listops][1]:.1f} %"
-    )
+    yield f"gains are {min(gains_of['unrolled']):.2g} % to {max(gains_of['unrolled']):.0f} %"
 
     def on_text(variant, depth="12"):
         return f"{by['released', variant, depth]:.1f} %"
@@ -400,7 +387,6 @@ def gains():
         f"of 100 pictures they name {pictures('hc_paper_static')} and {pictures('resnet')} right, "
         f"a plain network of four layers {pictures('resnet', 'fashion-recipe', 4)}"
     )
-    yield f"one of a single layer {pictures('resnet', 'depth-limit-images', 1)}"
     similar = [
         float(row["stream_similarity_final"])
         for row in kept_rows("cells")
