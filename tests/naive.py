@@ -398,7 +398,8 @@ def scaled_sum(name, p, i, x, y, is_last):
 
 RELEASED_SUMS = ("muse_spark", "doge", "talkie", "neomme", "minimax", "dory")
 PUBLISHED_SUMS = ("laurel", "laurel_rw", "laurel_lr")
-ONE_STREAM = ("scaled", "depth_scaled", "residual_scaled", *RELEASED_SUMS, *PUBLISHED_SUMS)
+OWN_SUMS = ("scaled", "depth_scaled", "layer_scaled", "residual_scaled")
+ONE_STREAM = (*OWN_SUMS, *RELEASED_SUMS, *PUBLISHED_SUMS)
 
 
 def through_sums(name, p, x, layers, per_block):
@@ -443,6 +444,8 @@ def through_scaled(name, p, x, layers, per_block):
         elif name == "depth_scaled":
             added = i + 2  # the embedding, the layers before, and this one
             x = math.sqrt((added - 1) / added) * x + math.sqrt(1 / added) * y
+        elif name == "layer_scaled":
+            x = x + float(p["output_scale"][i, 0]) * y
         else:
             kept = p["stream_scale"][i] * (x + p["stream_bias"][i])
             x = kept + p["output_scale"][i] * (y + p["output_bias"][i])

@@ -179,6 +179,9 @@ def test_a_loss_that_one_factor_sets_is_all_its_doing(loss, platform, shares):
     assert (row["depth"], row["variant"], row["step"], row["runs"]) == (8, "mhc", 2, 8)
     assert [row[f"{f}_share"] for f in ("recipe", "platform", "seed")] == pytest.approx(shares)
     assert row["sd"] == pytest.approx(math.sqrt(8 / 7))  # log10 of the loss is ±1
+    # Geometric means over the runs of each recipe: 10 and 0.1, or √(10 · 0.1) for both.
+    ends = [0.1, 10.0] if loss is by_recipe else [1.0, 1.0]
+    assert [row["loss_low"], row["loss_high"]] == pytest.approx(ends)
 
 
 def test_the_loss_is_the_mean_of_the_last_tenth_of_the_steps_that_all_runs_have():
@@ -253,7 +256,8 @@ def test_the_two_sweeps_over_depth_are_the_design_at_every_scale(pytestconfig, p
 
 def summary_of(*shares):
     """The summary by factor; a tuple of the four shares for each cell."""
-    variance = pd.DataFrame(shares, columns=list(SHARES.values()))
+    losses = {"loss_low": range(1, len(shares) + 1), "loss_high": 9.0}
+    variance = pd.DataFrame(shares, columns=list(SHARES.values())).assign(**losses)
     return variance_summary(variance).set_index("factor")
 
 
@@ -276,6 +280,7 @@ def test_a_factor_decides_with_a_median_of_more_than_half(cells, factor):
 def test_median_and_range_by_hand():
     row = summary_of((0.9, 0.1, 0, 0), (0.2, 0.7, 0.1, 0), (0.6, 0.1, 0.1, 0.2)).loc["recipe"]
     assert (row["median"], row["lowest"], row["highest"], row["cells"]) == (0.6, 0.2, 0.9, 3)
+    assert (row["loss_low"], row["loss_high"]) == (2, 9)
 
 
 # --- files ---------------------------------------------------------------------------------------

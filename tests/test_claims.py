@@ -730,3 +730,25 @@ def test_networks_that_are_too_shallow_are_left_out():
     check(row, REPRODUCED)
     assert row["cases"] == 2
     assert of_scale({"depth": 8}, scale={"depth": 16})["scale"] == "depth 8/16 for 16"
+
+
+# --- seeds that were fixed beforehand -------------------------------------------------------------
+
+
+def test_seeds_that_were_added_later_count_in_no_test_that_names_its_own():
+    """Three seeds leave it open; five would contradict it."""
+    ours = sides(mhc=[1.0, 1.5, 2.2, 2.0, 2.0], hc=[1.1, 1.0, 1.0, 1.0, 1.0])
+    test = {"kind": "difference", "variant": "mhc", "than": ["hc"], "high": 0}
+    check(judge(test, ours), CONTRADICTED, seeds=5)
+    check(judge({**test, "of_seeds": [0, 1, 2]}, ours), NOT_REPRODUCED, seeds=3)
+    row = judge({**test, "of_seeds": [7, 8, 9]}, ours)
+    check(row, NOT_MEASURED)
+    assert row["gap"] == "no run"
+
+
+def test_a_remark_stands_beside_the_verdict():
+    test = {**FAILS, "studies": ["a"]}
+    published = published_with({"scope": "everywhere", "remark": "One learned.", "tests": [test]})
+    table = claims_of(published, frame(ended("learned", "diverged", "at chance")))
+    (row,) = verdicts_table(table).to_dict("records")
+    assert row["remark"] == "One learned."

@@ -114,7 +114,16 @@ def test_a_plain_run_that_diverged_is_worse_than_any_score():
     assert (found["plain_depths"], found["plain_diverged"]) == ("1 2 4 8", "2 8")
 
 
-def test_a_depth_counts_if_the_plain_network_was_run_there_with_every_seed():
+def test_a_depth_counts_by_the_seeds_that_both_networks_have():
+    # Three of five seeds are there at 8 layers. Our others are worse, and would move its reading.
+    plain = {1: [8.0] * 5, 4: [4.0] * 5, 8: [2.0] * 3}
+    ours = [2.0, 2.0, 2.0, 4.0, 4.0]
+    found = read(plain, ours)
+    assert (found["plain_depths"], found["deepest"], found["seeds"]) == ("1 4 8", 8, 3)
+    assert (found["effective_depth"], found["high_open"]) == (8, True)
+
+
+def test_a_depth_of_fewer_common_seeds_than_an_interval_takes_does_not_count():
     plain = {1: [4.0] * 3, 2: [1.0], 4: [2.0] * 3, 8: [1.0] * 3}
     found = read(plain, [2.0] * 3)
     assert (found["plain_depths"], found["effective_depth"]) == ("1 4 8", 4)

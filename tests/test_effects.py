@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 
 from fathom.analysis.effects import AGAINST_PLAIN, AT_BEST_RATE, effects_table
-from fathom.config import check_config
+from fathom.config import ConfigError, check_config
 from run_helpers import config_with
 from tables_helpers import T975, TOLD, frame, half_width, run, seeds
 
@@ -132,6 +132,28 @@ def test_sides_without_a_common_score_are_not_compared():
         ),
     )
     assert table.empty
+
+
+def test_a_contrast_that_names_seeds_leaves_the_others_out():
+    rows = frame(
+        seeds("score", [1.0, 1.5, 2.25, 90.0], variant="mhc"),
+        seeds("score", [2.0, 3.0, 4.5, 1.0], variant="hc"),
+    )
+    data = config_of([["mhc", "hc"]]).model_dump(mode="json")
+    data["studies"]["a"]["seeds"] = [0, 1, 2, 3]
+    (contrast,) = data["studies"]["a"]["contrasts"]
+    effects = {}
+    for named in ([], [0, 1, 2], [3]):
+        contrast["seeds"] = named
+        table = effects_table(check_config(data), rows)
+        (row,) = table[table["metric"] == "score"].to_dict("records")
+        effects[len(named)] = row["seeds"], row["effect"]
+    assert effects[3] == (3, pytest.approx(-50))  # % of the other side: half
+    assert effects[1] == (1, pytest.approx(8900))
+    assert effects[0] == (4, pytest.approx(100 * (90 / 8) ** 0.25 - 100))  # the geometric mean
+    contrast["seeds"] = [7]
+    with pytest.raises(ConfigError, match=r"contrasts\.0\.seeds: unknown seed '?7"):
+        check_config(data)
 
 
 def test_platforms_and_depths_are_compared_apart():

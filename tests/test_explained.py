@@ -14,6 +14,7 @@ from collections import defaultdict
 import matplotlib.image
 import numpy as np
 import pytest
+from scipy import stats
 
 import naive
 from command_helpers import shell
@@ -180,10 +181,21 @@ def measured_numbers(config):
             f"{pictures('resnet')}",
             "an ordinary network of four layers, trained longer, names "
             f"{pictures('resnet', 'fashion-recipe', 4)} right",
+            f"similarity is {min(of_runs('stream_similarity_final', 64)):.3f} in each run",
+            "it ends at a distance of "
+            f"{kept_mean('released', 12, 'mhc_cycle', 'H_res_distance_final'):.3f} from it",
+            f"its loss is {kept_mean('learning-rate', 48, 'mhc_002', 'score'):.4f} and that of the "
+            "ordinary network "
+            f"{kept_mean('learning-rate', 48, 'baseline_002', 'score'):.2f}",
         ],
         "explained/for-students.md": [steps_of_releases()],
         "explained/for-researchers.md": [
             *gains(),
+            f"similarity after training is {min(of_runs('stream_similarity_final', 16, 64)):.3f} "
+            "in all ten runs",
+            f"grows to between 10^{min(of_runs('amax_forward_log10_final', 16, 64)):.1f} and "
+            f"10^{max(of_runs('amax_forward_log10_final', 16, 64)):.1f}",
+            f"at the rates 0.002, 0.004 and 0.008, by factors of {by_rate()}",
             f"`T` 64 `hc_paper_static` has {size(config, 64, 'hc_paper_static')} parameters, "
             f"the plain cell {size(config, 64, 'baseline')}",
             f"{size(config, 256, 'mhc_causal')} parameters at `T` 256",
@@ -192,7 +204,134 @@ def measured_numbers(config):
             f"`mhc_cycle_apart` ({differing('mhc_cycle_apart', 0)})",
             f"without the opening is at {differing('mhc_cycle', 0)}",
         ],
+        "definitions.md": [*numbers_of_definitions()],
+        "speed.md": [*lines_of_speed()],
+        "../README.md": [
+            f"takes {scheme_ratio('mhc_paper', 'torch')} times a plain step of 6 layers and 128 "
+            f"channels with PyTorch, {scheme_ratio('mhc_paper', 'mlx')} times with MLX, and "
+            f"{step_ratio('mhc_paper'):.2f} times one of 12 layers",
+        ],
     }
+
+
+def lines_of_speed():
+    """The table of docs/speed.md."""
+    variants = ("hc_paper", "mhc_paper", "deepseek_v4", "deepseek_v41", "hy_v4")
+    for backend, name in (("torch", "PyTorch"), ("mlx", "MLX")):
+        yield f"| {name} | {' | '.join(scheme_ratio(v, backend) for v in variants)} |"
+    yield f"PyTorch | {' | '.join(f'{step_ratio(v):.2f}' for v in variants)} |"
+
+
+def scheme_ratio(variant, backend):
+    """How many times as long as plain's a step of 6 layers takes, timed in turns."""
+    with (PROJECT / "benchmarks/schemes.csv").open(encoding="utf-8") as file:
+        (row,) = (
+            row
+            for row in csv.DictReader(file)
+            if (row["variant"], row["backend"]) == (variant, backend)
+        )
+    return f"{float(row['ratio']):.2f}"
+
+
+def numbers_of_definitions():
+    """The measured numbers of docs/definitions.md."""
+    mhc, hc = (
+        [f"{kept_mean('depth-torch', depth, variant, 'score'):.5f}" for depth in depths]
+        for variant, depths in (("mhc", (12, 24, 48)), ("hc", (12, 24)))
+    )
+    yield f"`mhc` ends at {mhc[0]}, {mhc[1]} and {mhc[2]} with 12, 24 and 48 layers"
+    yield f"`hc` at {hc[0]} and {hc[1]} with 12 and 24"
+    yield f"of 12 and 24 layers, give {gain_per_layer('torch')} per layer on PyTorch and "
+    yield f"and {gain_per_layer('mlx')} on MLX"
+    yield f"ends at {text_loss('baseline')} nats after them, and at {text_loss('baseline_longer')}"
+    yield f"after {text_steps('baseline_longer')}."
+    best = max(
+        row["test_accuracy_mean"]
+        for row in kept_rows("summary")
+        if row["study"].startswith("fashion") and row["depth"] == "100" and int(row["n"]) > 2
+    )
+    yield f"the best network of 100 layers ends at {100 * float(best):.0f} % in the mean"
+    first, again = (accuracies("fashion"), accuracies("fashion-streams"))
+    ends = [100 * first[seed] for seed in sorted(first)]
+    yield f"three seeds of the plain network end between {min(ends):.0f} % and {max(ends):.0f} %"
+    low, middle, high = sorted(abs(100 * (first[seed] - again[seed])) for seed in first)
+    yield f"end {low:.1f}, {middle:.1f} and {high:.1f} points away"
+    for study, longer in (("state", 1800), ("released", 1650)):
+        ratio = step_ratio("mhc_paper", study)
+        steps = int(kept(study, 8 if study == "state" else 12, "baseline")["steps"])
+        less = f"{100 * (1 - longer / steps / ratio):.0f} % less time"
+        yield f"takes {ratio:.2f} times"
+        yield f"so `baseline_longer` has {less}"
+    of_graphs = (kept_mean("graph", 8, v, "score") for v in ("resgcn", "hc_paper", "mhc_paper"))
+    plain, hc, mhc = (f"{accuracy:.3f}" for accuracy in of_graphs)
+    yield f"the plain network ends at {plain}, `hc_paper` at {hc} and `mhc_paper` at {mhc}"
+    for variants in (("baseline", "hc_paper_static"), ("hc_causal",)):
+        names = ", ".join({"baseline": "plain"}.get(v, f"`{v}`") for v in variants)
+        for variant in variants:
+            norms = (
+                f"{kept_mean('unrolled', steps, variant, 'grad_norm_start_first'):.3f}"
+                for steps in (16, 64, 256)
+            )
+            yield f"| {names} | {' | '.join(norms)} |"
+    times = [
+        float(row["seconds_per_step"])
+        for row in kept_rows("times")
+        if (row["study"], row["depth"], row["variant"]) == ("released", "12", "baseline")
+    ]
+    assert max(times) > 2 * min(times)
+    yield "took more than twice as long in some runs of the reference as in others"
+
+
+def gain_per_layer(backend):
+    """The slope of HC's gain over 12 and 24 layers, with its 95 % interval over runs."""
+    depths, gains = zip(
+        *(
+            (int(row["depth"]), float(row["gain_final"]))
+            for row in kept_rows("cells")
+            if (row["study"], row["variant"], row["backend"]) == ("depth-mlx", "hc", backend)
+            and row["depth"] in ("12", "24")
+        ),
+        strict=True,
+    )
+    line = stats.linregress(depths, gains)
+    half = stats.t.ppf(0.975, len(depths) - 2) * line.stderr
+    return f"{line.slope:.3f} ± {half:.3f}"
+
+
+def accuracies(study):
+    """Test accuracies of the plain network of 100 layers, for the seeds of `fashion`."""
+    return {
+        row["seed"]: float(row["test_accuracy"])
+        for row in kept_rows("cells")
+        if (row["study"], row["depth"], row["variant"]) == (study, "100", "resnet")
+        and row["seed"] in ("42", "0", "1")
+    }
+
+
+def of_runs(metric, *steps):
+    """A metric of every run of HC with static coefficients in `unrolled`."""
+    found = [
+        float(row[metric])
+        for row in kept_rows("cells")
+        if (row["study"], row["variant"]) == ("unrolled", "hc_paper_static")
+        and int(row["depth"]) in steps
+    ]
+    assert len(found) == 5 * len(steps)
+    return found
+
+
+def by_rate():
+    """The factors by which the demo's mHC ends below the plain network, at three rates of five."""
+    found = {
+        row["variant"]: 10 ** -float(row["effect"])
+        for row in kept_rows("effects")
+        if (row["study"], row["metric"], row["better"]) == ("learning-rate", "score", "True")
+        and row["against"].startswith("baseline_") and row["variant"].startswith("mhc_")
+        and row["variant"][-3:] == row["against"][-3:]
+    }  # fmt: skip
+    assert found.keys() == {"mhc_002", "mhc_004", "mhc_008"}
+    factors = sorted(found.values())
+    return f"{factors[0]:.0f} to {1000 * round(factors[-1] / 1000)}"
 
 
 def size(config, steps, variant):
@@ -209,7 +348,7 @@ def gains():
         if (row["against_plain"], row["verdict"]) == ("True", "better")
         # All of these count, but the last, which has no connection but the plain one.
         and not row["study"].startswith(
-            ("depth-", "learning-rate", "ingredients", "recipe-parts", "fashion-recipe")
+            ("depth-", "learning-rate", "ingredients", "fashion-recipe")
         )
         and "accumulate" not in row["differs_in"]  # four batches for one
     ]
@@ -220,20 +359,10 @@ def gains():
         cells[row["study"], row["variant"]].append(row["depth"])
         gains_of[row["study"]].append(abs(float(row["effect"])))
         by[row["study"], row["variant"], row["depth"]] = gains_of[row["study"]][-1]
-    copies, recall, listops = (f"unrolled{kind}" for kind in ("", "-recall", "-listops"))
-    assert cells[copies, "hc_paper_static"] == ["16", "64"]
-    assert cells[copies, "hc_causal"] == cells[copies, "mhc_causal"] == ["64", "256"]
+    assert cells["unrolled", "hc_paper_static"] == ["16", "64"]
+    assert cells["unrolled", "hc_causal"] == cells["unrolled", "mhc_causal"] == ["64", "256"]
     yield "at `T` 16 and 64, `hc_causal` and `mhc_causal` at 64 and 256"
-    assert cells[recall, "hc_paper_static"] == ["16", "64", "256"]
-    assert cells[recall, "hc_causal"] == cells[recall, "mhc_causal"] == ["256"]
-    yield "at `T` 16, 64 and 256, `hc_causal` and `mhc_causal` at 256"
-    for study in (copies, recall):
-        yield f"gains are {min(gains_of[study]):.2g} % to {max(gains_of[study]):.0f} %"
-    assert (cells[listops, "hc_paper_static"], cells[listops, "hc_causal"]) == (["64"], ["64"])
-    yield (
-        f"At `T` 64 `hc_paper_static` ends lower by {gains_of[listops][0]:.0f} %, `hc_causal` by "
-        f"{gains_of[listops][1]:.1f} %"
-    )
+    yield f"gains are {min(gains_of['unrolled']):.2g} % to {max(gains_of['unrolled']):.0f} %"
 
     def on_text(variant, depth="12"):
         return f"{by['released', variant, depth]:.1f} %"
@@ -258,6 +387,12 @@ def gains():
         f"of 100 pictures they name {pictures('hc_paper_static')} and {pictures('resnet')} right, "
         f"a plain network of four layers {pictures('resnet', 'fashion-recipe', 4)}"
     )
+    similar = [
+        float(row["stream_similarity_final"])
+        for row in kept_rows("cells")
+        if (row["study"], row["variant"]) == ("fashion-streams", "hc_paper_static")
+    ]
+    yield f"a similarity of at least {math.floor(1000 * min(similar)) / 1000}"
     assert (cells["graph", "hc_paper"], cells["graph", "mhc_paper"]) == (["4"], ["4"])
     of_hc, of_mhc = gains_of["graph"]
     yield f"by {of_hc:.1f} and {of_mhc:.1f} percentage points in twelve seeds"
@@ -286,13 +421,13 @@ def steps_of_releases():
     )
 
 
-def step_ratio(variant):
-    """How many times as long as plain's a step of 12 layers on text takes, timed in turns."""
+def step_ratio(variant, study="released"):
+    """How many times as long as plain's a step takes, timed in turns: of 12 layers on text."""
     with (PROJECT / "benchmarks/step_times.csv").open(encoding="utf-8") as file:
         seconds = {
             row["variant"]: float(row["seconds"])
             for row in csv.DictReader(file)
-            if (row["study"], row["width"]) == ("released", "64")
+            if (row["study"], row["width"]) == (study, "64")
         }
     return seconds[variant] / seconds["baseline"]
 

@@ -27,6 +27,7 @@ from fathom.report.figures import (
     frames,
     panels,
     save,
+    sweep,
 )
 from fathom.report.mixing import Mixing, mixing_file, mixing_matrices
 from fathom.report.samples import GeneratedSamples
@@ -477,3 +478,24 @@ def test_a_users_matplotlibrc_changes_no_figure(tmp_path):
     for name in names:
         ours, theirs = (tmp_path / folder / name for folder in ("ours", "theirs"))
         assert ours.read_bytes() == theirs.read_bytes(), name
+
+
+@pytest.mark.parametrize(
+    ("last", "named"),
+    [
+        ({"answer": "beyond", "plain_best": 1}, True),  # better than all, where depth does harm
+        ({"answer": "at", "low_open": True, "high_open": True}, True),
+        ({"answer": "below"}, False),
+    ],
+)
+def test_a_sentence_about_every_variant_names_those_it_does_not_hold_for(last, named):
+    row = {
+        "depth": 12, "plain_depths": "1 4", "deepest": 4, "plain_best": 4, "answer": "below",
+        "low_open": False, "high_open": False,
+    }  # fmt: skip
+    table = pd.DataFrame([{**row, "variant": "mhc"}, {**row, "variant": "hc", **last}])
+    page = sweep.effective_depth(table, "A title")
+    (text,) = [text.get_text() for text in page.findobj(Text) if "every variant" in text.get_text()]
+    assert "worse than the shallowest plain network" in text
+    assert ("hc at 12 layers" in text) == named
+    assert "mhc at 12" not in text

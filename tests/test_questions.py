@@ -251,6 +251,14 @@ def test_two_studies_have_one_answer_where_they_agree(of_two, ours, outcome, wor
     assert len({one.link for one in answer.evidence}) == len(about)
 
 
+def test_three_parts_that_differ_have_a_piece_of_evidence_each(of_two):
+    parts = {name: Contrasts(study=name, pairs=[("mhc", "baseline")]) for name in ("a", "b", "c")}
+    three = Each(kind="each", question="Does it?", of=parts, answers=EACH.answers)
+    answer = ask(three, of_two(a=WORSE, b=BETTER, c=WORSE))
+    assert (answer.outcome, answer.answer) == ("mixed", "a: no; b: yes; c: no")
+    assert [one.part for one in answer.evidence] == ["a", "b", "c"]
+
+
 # --- the questions that are shipped ---------------------------------------------------------------
 
 

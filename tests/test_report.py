@@ -267,6 +267,7 @@ def test_the_scorecard_has_every_claim_with_the_test_that_decides(world, shipped
     ).groups()
     assert reason == "3 of 3 runs do not learn"
     assert read(world, "tables/claims.csv").splitlines()[int(line) - 1].startswith("hc-fails-48,")
+    assert rows["demo-converges-fast"][2:] == rows["demo-grad-falls"][2:]
     assert rows["demo-converges-fast"][2:] == ["**not measured**: no run of “demo-50”", "", ""]
     scale = "vocab 64 for 256, length 8 for 128, width 16 for 256"
     assert re.search(rf"^.*\b{rows['hc-fails-48'][-1]}: {scale}", card, re.MULTILINE)
@@ -309,8 +310,7 @@ def test_agreement_of_platforms_is_judged_by_the_spread_over_seeds(world, quick,
     config = study_config(tmp_path, depths=[12], variants=["mhc"])
     text = read(write_world(config, *quick, loss), "COMPARISON.md")
     _, after, parted = tables_in(section(text, "### PyTorch beside MLX: depth-mlx"))
-    assert after[0][-2:] == ["ms per step, PyTorch", "ms per step, MLX"]
-    assert after[2][-2:] == ["10 ± 0"] * 2  # of 0.01 s
+    assert not [name for name in after[0] if "step" in name]  # clocks of different days
     assert parted[2] == ["12", "mhc", "2", "0.048", "0.048", "0.11", "yes"]
     (_, _, row) = tables_in(text)[0][:3]
     same = "the same, within the spread over seeds"

@@ -4,10 +4,12 @@ import math
 
 import pytest
 
+from claims_helpers import NO_STEPS
+from fathom.analysis.claims.verdicts import claims_table
 from fathom.analysis.run_tables import summary_table
-from fathom.analysis.step_times import with_times_of_networks
+from fathom.analysis.step_times import StepTime, with_times_of_networks
 from run_helpers import CPU_PLATFORM, GPU_PLATFORM, config_with
-from tables_helpers import frame, run
+from tables_helpers import frame, published_with, run, seeds
 
 VARIANTS = [
     "baseline",
@@ -31,8 +33,8 @@ def times_of(runs, config):
 
 def measured(tmp_path, *rows):
     """A config that names a table of measured times."""
-    names = ("study", "depth", "variant", "backend", "machine", "seconds", "low", "high")
-    spread = [(*row, row[-1], row[-1]) for row in rows]
+    names = ("study", "depth", "variant", "backend", "machine", "turns", "seconds", "low", "high")
+    spread = [(*row[:-1], 3, *[row[-1]] * 3) for row in rows]
     lines = [",".join(map(str, row)) for row in (names, *spread)]
     (tmp_path / "times.csv").write_text("\n".join(lines) + "\n")
     config = config_with(studies=("a", "b"), variants=VARIANTS)
@@ -60,3 +62,47 @@ def test_measured_times_stand_for_the_clocks_of_runs(tmp_path):
     )
     for axes in ({"depth": 4}, {"machine": GPU_PLATFORM}, {"backend": "mlx"}, {"study": "b"}):
         assert times_of(summary_of(**{"depth": 8, **axes}), config)["mhc"] == CLOCKS["mhc"]
+
+
+# --- claims about time ----------------------------------------------------------------------------
+
+FASTER = {
+    "kind": "difference", "studies": ["a"], "variant": "baseline", "than": ["hc", "mhc"],
+    "metric": "seconds_per_step", "high": 0,
+}  # fmt: skip
+
+
+def judged(**ranges):
+    """The row of a claim that plain is faster, from (low, median, high) of timed variants."""
+    cells = [seeds("score", [1.0] * 3, variant=v) for v in ("baseline", "hc", "mhc")]
+    times = {
+        ("a", 8, variant, "torch"): StepTime(median, low, high, CPU_PLATFORM, 5)
+        for variant, (low, median, high) in ranges.items()
+    }
+    published = published_with({"scope": "everywhere", "tests": [FASTER]})
+    config = config_with(studies=("a", "b"))
+    (row,) = claims_table(config, frame(*cells), NO_STEPS, published, times).to_dict("records")
+    return row
+
+
+@pytest.mark.parametrize(
+    ("hc", "verdict"),
+    [
+        ((2.5, 3.0, 4.0), "reproduced"),
+        ((1.9, 3.0, 4.0), "not reproduced"),  # its fastest turn is within plain's range
+        ((0.5, 0.6, 0.9), "contradicted"),
+    ],
+)
+def test_a_claim_about_time_is_judged_by_the_ranges_of_steps_timed_in_turns(hc, verdict):
+    row = judged(baseline=(1.0, 1.5, 2.0), hc=hc, mhc=(20.0, 30.0, 40.0))
+    assert (row["verdict"], row["against"], row["cases"]) == (verdict, "hc", 2)
+    low, median, high = hc
+    expected = [math.log10(ratio) for ratio in (1.5 / median, 1.0 / high, 2.0 / low)]
+    assert [row[name] for name in ("observed", "low", "high")] == pytest.approx(expected)
+    assert (row["rests_on"], row["seeds"], row["unit"]) == ("range of turns", 5, "log10")
+    assert math.isnan(row["confidence"])
+
+
+def test_a_variant_that_was_not_timed_leaves_the_claim_unmeasured():
+    row = judged(baseline=(1.0, 1.5, 2.0), hc=(2.5, 3.0, 4.0))
+    assert (row["verdict"], row["gap"]) == ("not measured", "clock")

@@ -157,14 +157,16 @@ def expected_logits(name, spec, params, tokens):
     return np.array(rows)
 
 
-SCHEMES = ("plain", "hc_paper_static", "mhc_paper", "hc_causal", "mhc_causal")
+SCHEMES = ("plain", "hc_paper_static", "mhc_paper", "hc_causal", "mhc_causal", "layer_scaled")
+UNNAMED = {"layer_scaled": {"kind": "scaled", "scale": "layer"}}
+"""Of these schemes: settings of the one that has no name."""
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_the_oracle_equals_the_definition(
     spec_of, parameters_off_symmetry, first_batch, oracle_forward, scheme
 ):
-    spec = spec_of(variant=scheme, depth=5)
+    spec = spec_of(variant=scheme, connection=UNNAMED.get(scheme), depth=5)
     params, batch = parameters_off_symmetry(spec), first_batch(spec)
     tokens = batch.inputs["tokens"]
     expected = expected_logits(scheme, spec, params, tokens)
@@ -176,7 +178,8 @@ def test_the_oracle_equals_the_definition(
 def test_the_first_step_on_each_backend_equals_the_oracle(
     spec_of, first_batch, check_first_step, scheme
 ):
-    spec = spec_of(variant=scheme, kind="recall", pairs=2, depth=6, beta1=0.0)
+    settings = {"kind": "recall", "pairs": 2, "depth": 6, "beta1": 0.0}
+    spec = spec_of(variant=scheme, connection=UNNAMED.get(scheme), **settings)
     # Relative rounding, plus what cancellation leaves of order-one terms.
     found = check_first_step(spec, first_batch(spec), rel=2e-5)
     for name, (measured, gradients) in found.items():
@@ -184,6 +187,23 @@ def test_the_first_step_on_each_backend_equals_the_oracle(
         # The metric is the length of this parameter's gradient, which was held against slopes.
         length = np.linalg.norm(gradients["state.start"])
         assert row["grad_norm_start"] == pytest.approx(length, rel=1e-5), name
+
+
+def test_a_scale_per_step_starts_as_the_plain_cell_and_has_one_number_each(
+    spec_of, first_batch, oracle_forward
+):
+    plain, scaled = (spec_of(connection=c, depth=5) for c in (None, UNNAMED["layer_scaled"]))
+    params, batch = parameters_of(scaled), first_batch(scaled)
+    scales = params["connection.output_scale"]
+    assert scales.tolist() == [[1.0]] * 5
+    same = {name: value for name, value in params.items() if name != "connection.output_scale"}
+    found = oracle_forward(scaled, params, batch.inputs).logits
+    assert found.tolist() == oracle_forward(plain, same, batch.inputs).logits.tolist()
+    scales[2] = 0  # the third step is left out, whatever its token
+    tokens = batch.inputs["tokens"].copy()
+    tokens[:, 2] -= 1
+    found = oracle_forward(scaled, params, {"tokens": batch.inputs["tokens"]}).logits
+    assert found.tolist() == oracle_forward(scaled, params, {"tokens": tokens}).logits.tolist()
 
 
 # --- metrics --------------------------------------------------------------------------------------

@@ -86,6 +86,7 @@ checkpoint claims:
         cells=f"{RESULTS}/tables/cells.csv",
         summary=f"{RESULTS}/tables/summary.csv",
         times=TIMES,
+        step_times=STEP_TIMES,
         steps=STEPS,
     output:
         VERDICTS,

@@ -27,6 +27,9 @@ FACTORS = ("recipe", "platform", "seed")
 SHARES = {name: f"{name}_share" for name in (*FACTORS, "other")}
 """The columns of shares by what they are due to; `other` is interactions."""
 
+LOSSES = ("loss_low", "loss_high")
+"""The columns of the losses of the two recipes, geometric means over runs."""
+
 DECIMALS = 9
 """Decimals of shares: a share near zero comes from nearly equal logarithms, and none of its
 significant digits is the same on every processor."""
@@ -116,8 +119,9 @@ def variance_table(config: Config, steps: pd.DataFrame) -> pd.DataFrame:
     A row per depth × variant of which two studies form a design. Their runs may differ in steps,
     and a score is measured at the end alone, so this is the mean training loss over the tenth of
     the steps that ends at the last one that all runs have. Runs are those of the seeds that both
-    studies have. Main effects of the balanced design; the rest, interactions, is `other`. Left out
-    are cells that lack a run, and those with a run that is not finite.
+    studies have. Main effects of the balanced design; the rest, interactions, is `other`. A share
+    of a logarithm says nothing of size: `loss_low` and `loss_high` are the two recipes' losses.
+    Left out are cells that lack a run, and those with a run that is not finite.
     """
     rows = []
     for (depth, variant), pair in designs(config, steps).items():
@@ -131,9 +135,13 @@ def variance_table(config: Config, steps: pd.DataFrame) -> pd.DataFrame:
         losses = upto.groupby(["study", "platform", "seed"])["loss"]
         means = losses.apply(lambda loss: tail_mean(loss.to_numpy())).reset_index()
         cell = means.rename(columns={"study": "recipe"})  # the two have a recipe each
-        if shares := variance_shares(cell.assign(y=np.log10(cell["loss"]))):
-            rows.append({"depth": depth, "variant": variant, "step": last, **shares})
-    return pd.DataFrame(rows, columns=["depth", "variant", "step", "runs", "sd", *SHARES.values()])
+        cell = cell.assign(y=np.log10(cell["loss"]))
+        if shares := variance_shares(cell):
+            ends = sorted(10 ** cell.groupby("recipe")["y"].mean())
+            losses = dict(zip(LOSSES, ends, strict=True))
+            rows.append({"depth": depth, "variant": variant, "step": last, **shares, **losses})
+    columns = ["depth", "variant", "step", "runs", "sd", *SHARES.values(), *LOSSES]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def designs(config: Config, runs: pd.DataFrame) -> dict[tuple[int, str], tuple[str, str]]:
@@ -214,11 +222,12 @@ def variance_shares(cell: pd.DataFrame) -> dict[str, float] | None:
 def variance_summary(variance: pd.DataFrame) -> pd.DataFrame:
     """A row per factor over all cells of the variance table; `decides` marks the answer.
 
-    A factor decides if its median share is the largest and more than half.
+    A factor decides if its median share is the largest and more than half. `loss_low` and
+    `loss_high` are the median losses of the lower and of the higher recipe, in every row.
     """
     shares = variance[list(SHARES.values())]
     columns = {"median": shares.median(), "lowest": shares.min(), "highest": shares.max()}
     table = pd.DataFrame(columns).assign(cells=len(shares)).set_axis(list(SHARES))
     table = table.reset_index(names="factor")
     table["decides"] = (table["median"] > 0.5) & (table["median"] == table["median"].max())
-    return table
+    return table.assign(**variance[[*LOSSES]].median())

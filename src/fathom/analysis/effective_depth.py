@@ -41,8 +41,9 @@ def effective_depth_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
     """A row per variant, depth and platform of the studies that have a plain network to read from.
 
     `against` is the plain network, `plain_depths` are the depths of it that count, `plain_best` is
-    that of its best mean score, and at those in `plain_diverged` a run of it diverged. `seeds`
-    count, beside `diverged` ones of the variant. `effective_depth` is the shallowest or the
+    that of its best mean score, and at those in `plain_diverged` a run of it diverged. At each of
+    them the seeds count that both have, `seeds` at the fewest; `diverged` ones of the variant do
+    not. `effective_depth` is the shallowest or the
     deepest plain depth where the `answer` is BELOW or BEYOND. `low` and `high` are the ends of its
     interval, NaN below MIN_SEEDS seeds; `low_open`: it reaches below the shallowest plain network,
     `high_open`: beyond the deepest.
@@ -73,21 +74,22 @@ def _row(
     values = finite_scores(ours)
     if values.empty:
         return
-    counts = {
-        depth: runs.loc[values.index]
+    least = min(MIN_SEEDS, len(values))
+    common = {
+        depth: runs[runs.index.isin(values.index) & (runs["outcome"] != "not scored")]
         for depth, runs in plain.items()
-        if set(values.index) <= set(runs.index) and "not scored" not in set(runs["outcome"])
     }
+    counts = {depth: runs for depth, runs in common.items() if len(runs) >= least}
     if len(counts) < CONTROL_DEPTHS:
         return
     finite = {depth: finite_scores(runs) for depth, runs in counts.items()}
-    whole = {depth: found for depth, found in finite.items() if len(found) == len(values)}
+    whole = {depth: found for depth, found in finite.items() if len(found) == len(counts[depth])}
     if not whole:
         return
     ratio = is_ratio(score.metric) and all((v > 0).all() for v in [values, *whole.values()])
     sign = 1 if score.better == "lower" else -1
     curve = [
-        Point(depth, *_worse_by(whole[depth], values, sign, ratio=ratio))
+        Point(depth, *_worse_by(whole[depth], values[whole[depth].index], sign, ratio=ratio))
         if depth in whole
         else Point(depth, math.inf, math.inf, math.inf)
         for depth in sorted(counts)
@@ -95,7 +97,7 @@ def _row(
     depths = [point.depth for point in curve]
     yield {
         "by": "ratio" if ratio else "difference",
-        "seeds": len(values),
+        "seeds": min(map(len, counts.values())),
         "diverged": int((ours["outcome"] == "diverged").sum()),
         **read_depth(curve, interval=len(values) >= MIN_SEEDS)._asdict(),
         "shallowest": depths[0],

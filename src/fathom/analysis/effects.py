@@ -127,8 +127,9 @@ def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
                         "differs_in": ", ".join(differing_settings(config, sides)),
                         "at_edge": at_edge(rates, contrast, pair),
                     }
-                    values = by_variant[variant], by_variant[against]
-                    in_steps = _in_steps(config, name, contrast, pair, ladders, by_variant)
+                    of_seeds = {v: _of_seeds(r, contrast.seeds) for v, r in by_variant.items()}
+                    values = of_seeds[variant], of_seeds[against]
+                    in_steps = _in_steps(config, name, contrast, pair, ladders, of_seeds)
                     # A single stream has no similarity of streams and no matrices to differ in.
                     is_plain = any(config.connection(name, v).kind == "plain" for v in pair)
                     of_score_alone = contrast.question == AT_BEST_RATE or is_plain
@@ -261,6 +262,11 @@ def _differing(one: Mapping[str, Any], other: Mapping[str, Any], place: str = ""
             yield from _differing(a, b, f"{name}.")
         else:
             yield name
+
+
+def _of_seeds(runs: pd.DataFrame, seeds: Collection[int]) -> pd.DataFrame:
+    """The runs of these seeds; without any, all."""
+    return runs[runs.index.isin(seeds)] if seeds else runs
 
 
 Ladders = Mapping[str, pd.DataFrame]

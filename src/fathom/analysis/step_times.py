@@ -34,6 +34,7 @@ class StepTime(NamedTuple):
     low: float
     high: float
     machine: str
+    turns: int
     width: float = math.nan
     """Width of the study's network; NaN if it has none, or the table does not say."""
     operations: float = math.nan
@@ -77,7 +78,7 @@ def read_step_times(config: Config, *, wider: bool = False) -> StepTimes:
         # Tables name no machine for runs made here: it is this one.
         for variant, machine in itertools.product(alike, (row.machine, "")):
             key = row.study, row.depth, variant, Platform(row.backend, machine).name
-            numbers = (getattr(row, name) for name in COUNTS)
+            numbers = (getattr(row, name) for name in ("turns", *COUNTS))
             found[key] = StepTime(row.seconds, row.low, row.high, row.machine, *numbers)
     return found
 

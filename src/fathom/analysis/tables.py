@@ -125,6 +125,7 @@ TEXT = (
     "plain_diverged",
     "status", "reason", "outcome", "score_metric", "made_by", "question", "at_edge",
     "framework_version", "python", "numpy", "depths", "metric", "unit", "gap", "gap_of", "part",
+    "remark",
 )  # fmt: skip
 """Columns of text that could look like a number, or be empty."""
 
@@ -153,9 +154,10 @@ COLUMNS = {
     "thresholds.csv": ["source", *GROUP, "metric", "grade"],
     "trajectories.csv": [*CELL, "platform_a", "platform_b"],
     "variance.csv": ["depth", "variant", "recipe_share", "platform_share", "seed_share",
-                     "other_share"],
-    "variance_summary.csv": ["factor", "median", "decides"],
-    STEP_TIMES: ["study", "depth", "variant", "backend", "machine", "seconds", "low", "high"],
+                     "other_share", "loss_low", "loss_high"],
+    "variance_summary.csv": ["factor", "median", "decides", "loss_low", "loss_high"],
+    STEP_TIMES: ["study", "depth", "variant", "backend", "machine", "turns", "seconds", "low",
+                 "high"],
     **dict(TIMES.values()),
 }  # fmt: skip
 """Columns that every table of a file name has."""

@@ -155,6 +155,12 @@ class Contrast(Settings):
     pairs: Annotated[list[Pair], Field(min_length=1)] = Field(
         description="[variant, against]: each pair is compared seed by seed"
     )
+    seeds: tuple[NonNegative, ...] = Field(
+        (),
+        exclude_if=not_,
+        description="of these seeds alone; without them, of all. It leaves out a seed by whose "
+        "scores a variant was chosen",
+    )
 
 
 class Study(Settings):
@@ -242,6 +248,10 @@ class Study(Settings):
             f"contrasts.{i}.pairs": itertools.chain(*contrast.pairs)
             for i, contrast in enumerate(self.contrasts)
         }
+        for i, contrast in enumerate(self.contrasts):
+            for seed in contrast.seeds:
+                if seed not in self.seeds:
+                    raise ValueError(f"contrasts.{i}.seeds: {unknown('seed', seed, self.seeds)}")
         named["accumulate"] = self.accumulate if isinstance(self.accumulate, dict) else ()
         named["ladder"] = self.ladder
         for key, labels in named.items():

@@ -129,15 +129,15 @@ class StudyPresenter:
         """The summary of one group of seeds, or None if it was not measured."""
         return self.rows.get((depth, variant, platform))
 
-    def format(self, row: Mapping[str, Any], metric: str, times: float = 1) -> str:
+    def format(self, row: Mapping[str, Any], metric: str) -> str:
         """A metric's mean and interval over seeds; ABSENT where the runs have no such metric.
 
-        `row`: of the summary. `times`: for another unit.
+        `row`: of the summary.
         """
         finite, *values = (row[f"{metric}_{part}"] for part in ("n", "mean", "low", "high"))
         if finite == 0 and not self._is_lost(row, metric):
             return ABSENT
-        return with_interval(*(times * value for value in values), finite, row["n"])
+        return with_interval(*values, finite, row["n"])
 
     def _is_lost(self, row: Mapping[str, Any], metric: str) -> bool:
         """Whether runs have no finite value of a metric because they failed, and not by design."""

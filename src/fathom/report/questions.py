@@ -46,7 +46,7 @@ MOST_ANSWERS = 10
 """Number of questions on the first screen; pages of studies show all."""
 
 MOST_ROWS = 2
-"""Maximum number of pieces of evidence per answer."""
+"""Maximum number of pieces of evidence per answer; an answer with more parts has one of each."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def answer_all(questions: list[Question], results: Results) -> list[Answer]:
         found: Found | None = KINDS[type(question)](question, results)
         if found:
             words = _words(question, found)
-            evidence = found.evidence[:MOST_ROWS]
+            evidence = found.evidence[: max(MOST_ROWS, len(found.parts))]
             answers.append(Answer(question.question, found.outcome, words, evidence, found.parts))
     return answers[:MOST_ANSWERS]
 
@@ -292,7 +292,7 @@ def of_effects(question: Contrasts, results: Results) -> Found | None:
 
 
 def of_each(question: Each, results: Results) -> Found | None:
-    """The outcome on which two studies agree, else `mixed`.
+    """The outcome on which all parts agree, else `mixed`.
 
     A study that was not run is passed over. Each has a piece of evidence, which names it.
     """
@@ -300,7 +300,7 @@ def of_each(question: Each, results: Results) -> Found | None:
     ran = {part: one for part, one in found.items() if one}
     if not ran:
         return None
-    each = MOST_ROWS // len(ran)
+    each = max(1, MOST_ROWS // len(ran))
     evidence = [
         Evidence(f"{part}: {one.text}", one.link, part)
         for part, found in ran.items()
@@ -363,14 +363,15 @@ def _evidence(row: Record, study: StudyPresenter, results: Results) -> Evidence:
 
 
 def of_shares(question: Shares, results: Results) -> Found | None:
-    """Whether recipe, platform or seed decides how a run ends; `none` if no single one does."""
+    """Whether recipe, platform or seed decides the training loss; `none` if no single one does."""
     if not results.shares:
         return None
     decides = [row for row in results.shares if row["decides"]]
     first = decides[0] if decides else max(results.shares, key=lambda row: row["median"])
     text = ", ".join(f"{row['factor']} {percent(row['median'])}" for row in results.shares)
     evidence = Evidence(
-        f"of the variance in the median cell: {text}",
+        f"of the variance of the log training loss in the median cell: {text}; the recipes' losses "
+        f"there: {number(first['loss_low'], 2)} and {number(first['loss_high'], 2)}",
         f"tables/variance_summary.csv#L{first['line']}",
     )
     return Found(decides[0]["factor"] if decides else "none", [evidence])

@@ -155,7 +155,6 @@ def build_context(
         "significant": significant,
         "within": WITHIN,
         "absent": ABSENT,
-        "milliseconds": 1000,
         "apart": f"{APART:g}",
         "confidence": round(100 * CONFIDENCE),
         "min_seeds": MIN_SEEDS,

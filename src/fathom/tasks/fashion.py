@@ -321,7 +321,6 @@ PRESENTATION = Presentation(
                 "weights_difference",
             ),
         ),
-        Table("Time", ("seconds",)),
     ),
     figures=("loss_comparison", "score", "grad_norm_stem", "mixing_matrix"),
     compared=("test_accuracy",),

@@ -407,7 +407,6 @@ PRESENTATION = Presentation(
             note="The exact velocity is not at zero either: Euler steps and finitely many points "
             "leave what the figure shows dotted.",
         ),
-        Table("Time", ("seconds",)),
     ),
     figures=("loss_comparison", "score", "samples", "distance_by_steps", "drift"),
 )

@@ -395,7 +395,6 @@ PRESENTATION = Presentation(
     tables=(
         Table("Held-out loss", ("node_loss", "bayes_loss")),
         Table("Oversmoothing", ("dirichlet_energy",)),
-        Table("Time", ("seconds",)),
     ),
     figures=("depth_and_rounds", "loss", "dirichlet_energy", "dirichlet_energy_by_block"),
     compared=("node_loss",),

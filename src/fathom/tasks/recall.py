@@ -213,7 +213,6 @@ PRESENTATION = Presentation(
     tables=(
         Table("Answers", ("recall_accuracy",)),
         Table("Gradient norm", ("grad_norm_final", "grad_norm_max")),
-        Table("Time", ("seconds",)),
     ),
     figures=("score", "recall_accuracy_by_pairs", "loss", "grad_norm"),
     compared=("recall_accuracy",),

@@ -228,7 +228,6 @@ PRESENTATION = Presentation(
     tables=(
         Table("States tracked", ("states_tracked", "state_accuracy")),
         Table("Gradient norm", ("grad_norm_final", "grad_norm_max")),
-        Table("Time", ("seconds",)),
     ),
     figures=("score", "accuracy_by_position", "states_tracked", "loss", "grad_norm"),
     compared=("states_tracked",),

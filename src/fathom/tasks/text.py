@@ -288,7 +288,7 @@ SCORE = Score(
 PRESENTATION = Presentation(
     unit="character",
     sizes=sizes,
-    tables=(Table("Streams", ("stream_similarity_final",)), Table("Time", ("seconds",))),
+    tables=(Table("Streams", ("stream_similarity_final",)),),
     figures=("validation", "final_bits", "similarity", "gates", "trade_off"),
     compared=("validation_bpc",),
 )

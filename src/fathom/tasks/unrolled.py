@@ -280,7 +280,6 @@ PRESENTATION = Presentation(
     tables=(
         Table("Answers", ("answer_accuracy",)),
         Table("Gradient of the first state", ("grad_norm_start_first", "grad_norm_start_final")),
-        Table("Time", ("seconds",)),
     ),
     figures=(
         "loss",
@@ -288,7 +287,6 @@ PRESENTATION = Presentation(
         "answer_accuracy",
         "grad_norm_start_first",
         "grad_norm_start_final",
-        "seconds",
     ),
     compared=("answer_accuracy",),
 )

@@ -48,6 +48,7 @@ from fathom.settings import Flag, Positive, Settings, join_values, one_of, short
 
 OVER_SEEDS, OVER_RUNS, NO_INTERVAL = "interval over seeds", "interval over runs", "no interval"
 RUNS, STEPS = "count of runs", "count of steps"
+TURNS = "range of turns"
 """Kinds of evidence for a verdict."""
 
 SCORE, NOT_SCORED = "score", "not scored"
@@ -146,6 +147,11 @@ class Estimator(Settings):
     published: float = math.nan
     seeds: Positive = Field(
         MIN_SEEDS, description="the seeds that a verdict takes; 1: the source tells of one run"
+    )
+    of_seeds: list[int] | None = Field(
+        None,
+        description="of these alone, fixed before any was looked at; None: of all. More seeds, "
+        "trained since the first left the test undecided, do not count",
     )
     of_mixing: Flag = Field(
         False, description="whether its metric is said to come from H_res and its logits"

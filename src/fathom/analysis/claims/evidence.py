@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
 from fathom.analysis.platforms import Platform, device_of
 from fathom.analysis.statistics import MIN_SEEDS
+from fathom.analysis.step_times import StepTimes
 from fathom.analysis.tables import CELL, GROUP, select
 from fathom.config import Config
 from fathom.metrics.scores import Score
@@ -91,16 +92,26 @@ class Evidence:
     scores: Mapping[str, Score]
     """The score of each study."""
     config: Config
+    platform: str = ""
+    step_times: StepTimes = field(default_factory=dict)
+    """Steps timed in turns, on any platform."""
 
     def without(self, studies: Collection[str], below: float) -> Evidence:
         """The same without these studies and without networks of fewer than `below` layers."""
         if not studies and below <= self.everywhere["depth"].min():
             return self
-        tables = (
-            table[~table["study"].isin(studies) & (table["depth"] >= below)]
-            for table in (self.cells, self.steps, self.everywhere)
+        return self._where(lambda table: ~table["study"].isin(studies) & (table["depth"] >= below))
+
+    def of_seeds(self, seeds: Collection[int]) -> Evidence:
+        """The same without runs of other seeds."""
+        return self._where(lambda table: table["seed"].isin(seeds))
+
+    def _where(self, holds: Callable[[pd.DataFrame], pd.Series]) -> Evidence:
+        """The same with the rows of each table for which this holds."""
+        cells, steps, everywhere = (
+            table[holds(table)] for table in (self.cells, self.steps, self.everywhere)
         )
-        return Evidence(*tables, self.scores, self.config)
+        return replace(self, cells=cells, steps=steps, everywhere=everywhere)
 
     def on(self, device: str) -> Evidence:
         """The same without runs made here on another device."""

@@ -163,6 +163,7 @@ class Claim(Entry):
         None, description="what it speaks of; None: it says nothing of a device"
     )
     tests: Annotated[list[AnyTest], Field(default_factory=list)]
+    remark: OneLine = Field("", description="what a reader of the verdict has to know besides")
     untested: OneLine = Field(
         "what it needs is not part of this project yet", description="why there are no tests"
     )

@@ -97,14 +97,14 @@ class Effects(Question, Contrasts):
 
 
 class Each(Question):
-    """A question about a score's contrasts in two studies, by the word for each.
+    """A question about a score's contrasts in two or three studies or depths, by the word for each.
 
-    Answers have one or two words: where the outcomes differ, both are printed.
+    Answers have one or two words: where the outcomes differ, all are printed.
     """
 
     outcomes = Effects.outcomes
     kind: Literal["each"]
-    of: Annotated[dict[OneLine, Contrasts], Field(min_length=2, max_length=2)]
+    of: Annotated[dict[OneLine, Contrasts], Field(min_length=2, max_length=3)]
 
     @property
     def studies(self) -> set[str]:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -17,7 +18,6 @@ from fathom import tasks
 from fathom.analysis.claims import untestable
 from fathom.analysis.claims.estimator import NO_INTERVAL, OVER_RUNS, OVER_SEEDS, Estimator
 from fathom.analysis.claims.evidence import (
-    CLOCK,
     IDENTITY,
     NO_RUN,
     NOT_MEASURED,
@@ -30,8 +30,10 @@ from fathom.analysis.claims.evidence import (
     combine_verdicts,
 )
 from fathom.analysis.claims.published import ANY, Claim, Published, Threshold, Value, rounding
+from fathom.analysis.claims.timed import judge_step_times
 from fathom.analysis.platforms import DEVICES, Platform
 from fathom.analysis.statistics import CONFIDENCE, MIN_SEEDS, mean_with_ci
+from fathom.analysis.step_times import StepTimes, read_step_times
 from fathom.analysis.tables import (
     CELL,
     GROUP,
@@ -51,7 +53,7 @@ def write_claims(config: Config, published: Published, folder: Path) -> None:
     """Write published.csv, thresholds.csv, claims.csv and verdicts.csv beside the other tables."""
     cells, summary = (read_with_times(folder / name) for name in TIMES)
     steps = read_steps(folder, config.studies)
-    claims = claims_table(config, cells, steps, published)
+    claims = claims_table(config, cells, steps, published, read_step_times(config))
     tables = {
         "published.csv": published_table(config, summary, published),
         "thresholds.csv": thresholds_table(cells, published),
@@ -67,7 +69,11 @@ JUDGED = [field.name for field in fields(Judgement)]
 
 
 def claims_table(
-    config: Config, cells: pd.DataFrame, steps: pd.DataFrame, published: Published
+    config: Config,
+    cells: pd.DataFrame,
+    steps: pd.DataFrame,
+    published: Published,
+    times: StepTimes = MappingProxyType({}),
 ) -> pd.DataFrame:
     """The table of tests: a row per claim, test and platform, with the fields of its Judgement.
 
@@ -78,12 +84,15 @@ def claims_table(
     valid[untestable.SAME_AS] = untestable.first_of_same(valid, steps)
     scores = scores_of(config)
     evidence = {
-        name: Evidence(cells, steps[steps["platform"] == name], valid, scores, config)
+        name: Evidence(
+            cells, steps[steps["platform"] == name], valid, scores, config, str(name), times
+        )
         for name, cells in valid.groupby("platform", sort=False)
     }
     rows = []
     for claim in published.claims:
-        base = {"claim": claim.id, "source": claim.source, "statement": claim.statement}
+        base = {name: getattr(claim, name) for name in ("source", "statement", "remark")}
+        base["claim"] = claim.id
         home = published.sources[claim.source].backend
         # A source without a backend here has no home: it is decided everywhere.
         everywhere = claim.scope == "everywhere" or home is None
@@ -98,7 +107,17 @@ def claims_table(
                 again = test.model_copy(update={"studies": [claim.control]})
                 made = _test_rows(config, claim, again, evidence, homes)
                 rows += [{**base, **row, "control": True, "decides": False} for row in made]
-    columns = ["claim", "source", "statement", "number", "test", "studies", "recipe", "platform"]
+    columns = [
+        "claim",
+        "source",
+        "statement",
+        "remark",
+        "number",
+        "test",
+        "studies",
+        "recipe",
+        "platform",
+    ]
     columns += [*JUDGED, "confidence", "scale", "control", "decides"]
     return pd.DataFrame(rows, columns=columns)
 
@@ -146,13 +165,16 @@ def judge(config: Config, claim: Claim, test: Estimator, evidence: Evidence) -> 
         evidence = evidence.on(claim.device)
     if not barred and not evidence.cells["study"].isin(test.studies).any():
         return _no_run(claim)
-    if untestable.is_timed(test.named_metrics):
-        return Judgement(NOT_MEASURED, gap=CLOCK)
+    if test.of_seeds is not None:
+        evidence = evidence.of_seeds(test.of_seeds)
     cells = evidence.cells
     still = untestable.cannot_move(cells, test.named_metrics, of_mixing=test.of_mixing)
     found = select(cells[still], test.studies, test.named_variants, test.depths)
     evidence = replace(evidence, cells=cells[~still])
     try:
+        if untestable.is_timed(test.named_metrics):
+            times = {} if barred else evidence.step_times
+            return judge_step_times(test, times, evidence.platform)
         return test.judge(evidence.without(barred, claim.minimum_scale_of(test).get("depth", 0)))
     except NotMeasured as gap:
         if barred:
@@ -186,6 +208,7 @@ def _basis(test: Estimator, found: Judgement) -> dict[str, Any]:
     rests_on = found.rests_on or test.rests_on
     if rests_on == OVER_SEEDS and found.seeds < MIN_SEEDS:
         rests_on = NO_INTERVAL
+    # A range over turns is no interval of some confidence.
     has_interval = rests_on in (OVER_SEEDS, OVER_RUNS)
     return {"rests_on": rests_on, "confidence": CONFIDENCE if has_interval else math.nan}
 
@@ -200,7 +223,16 @@ def verdicts_table(claims: pd.DataFrame) -> pd.DataFrame:
     one. It is measured where every test could be made there: else a part of them would be compared
     with all.
     """
-    columns = ["claim", "source", "statement", "verdict", "undecided", "other_scale", "seeds"]
+    columns = [
+        "claim",
+        "source",
+        "statement",
+        "remark",
+        "verdict",
+        "undecided",
+        "other_scale",
+        "seeds",
+    ]
     columns += ["in_part", "elsewhere", "studies", "control_study", "control", "tests"]
     rows = (_verdict_row(tests) for _, tests in claims.groupby("claim", sort=False))
     return pd.DataFrame(rows, columns=columns)
@@ -221,7 +253,7 @@ def _verdict_row(tests: pd.DataFrame) -> dict[str, Any]:
     }
     lacks = (controls["verdict"] == NOT_MEASURED).any()
     return {
-        **tests.iloc[0][["claim", "source", "statement"]],
+        **tests.iloc[0][["claim", "source", "statement", "remark"]],
         "verdict": verdict,
         "undecided": verdict == NOT_REPRODUCED and bool(open_["undecided"].all()),
         "other_scale": bool((measured["scale"].fillna("") != "").any()),

@@ -145,6 +145,20 @@ class LearnedScale(Scale):
         return added + kept
 
 
+class LayerScale(Scale):
+    """x + a y, with one learned number a per layer, from 1."""
+
+    kind: Literal["layer"] = "layer"
+
+    def parameters(self, context: ConnectionContext) -> dict[str, Parameter]:
+        return {"connection.output_scale": Parameter((context.layers, 1), Constant(1.0))}
+
+    def sum(
+        self, ops: Ops, context: ConnectionContext, k: int, layer: Layer, x: Array, y: Array
+    ) -> Array:
+        return x + y * layer["connection.output_scale"]
+
+
 class GainScale(Scale):
     """x + g y, with a learned number g for each layer, at first 1/√L."""
 
@@ -271,6 +285,7 @@ SCALES = Registry(
     {
         "constant": ConstantScale,
         "depth": DepthScale,
+        "layer": LayerScale,
         "learned": LearnedScale,
         "gain": GainScale,
         "laurel": LaurelScale,

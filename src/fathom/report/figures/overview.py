@@ -164,9 +164,9 @@ def _sweep(
 
 @figure
 def variance(variance: pd.DataFrame, title: str) -> Figure:
-    """What explains the final loss? Shares of the variance of its logarithm.
+    """What explains the training loss after equal steps? Shares of the variance of its logarithm.
 
-    By recipe, platform, seed and their interactions.
+    By recipe, platform, seed and their interactions. A share says nothing of how large the loss is.
     """
     if variance.empty:
         return style.placeholder("nothing to decompose")
@@ -181,7 +181,7 @@ def variance(variance: pd.DataFrame, title: str) -> Figure:
         left += 100 * variance[column].to_numpy()
     ax.invert_yaxis()
     ax.set_xlim(0, 100)
-    ax.set_xlabel("share of the variance of log10 loss (%)")
+    ax.set_xlabel("share of the variance of log10 training loss (%)")
     handles = [style.legend_handle(label, color=c, lw=8) for label, c in FACTORS.values()]
     return style.finish(page, title, handles)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -51,7 +52,8 @@ def effective_depth(effective_depth: pd.DataFrame, title: str) -> Figure:
 
     A point has its 95 % interval over seeds; a white triangle: it reaches farther. A filled one:
     it ends worse than the shallowest plain network, or better than every one. Dotted: as deep as it
-    is. A variant whose interval is open at both ends is not drawn.
+    is. A variant whose interval is open at both ends is not drawn, nor one that ends better than a
+    plain network that is best at a smaller depth.
     """
     from fathom.analysis.effective_depth import AT, BELOW, BEYOND  # it loads SciPy
 
@@ -65,7 +67,9 @@ def effective_depth(effective_depth: pd.DataFrame, title: str) -> Figure:
         return style.placeholder(f"{title}\nno effective depth is known: every interval is open")
     for answer, words in {BELOW: "worse than the shallowest", BEYOND: "better than every"}.items():
         if (rows["answer"] == answer).all():
-            return style.placeholder(f"{title}\nevery variant ends {words} plain network")
+            others = effective_depth[answers != answer].to_dict("records")
+            told = f"every variant ends {words} plain network{_but_for(others)}"
+            return style.placeholder(f"{title}\n{told}")
     page, (ax,) = style.panels(1)
     variants, depths = list(rows["variant"].unique()), sorted(rows["depth"].unique())
     plain = sorted({int(depth) for found in rows["plain_depths"] for depth in found.split()})
@@ -95,6 +99,14 @@ def effective_depth(effective_depth: pd.DataFrame, title: str) -> Figure:
     ax.set_xlabel(style.depth_label())
     ax.set_ylabel("effective depth\n(layers of a plain network)")
     return style.finish(page, title, style.legend_handles(variants))
+
+
+def _but_for(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The rows that a sentence about every variant does not hold for, as its end."""
+    names = [
+        f"{style.label_of(row['variant'])} at {style.count_layers(row['depth'])}" for row in rows
+    ]
+    return f",\nbut for {', '.join(names)}" if names else ""
 
 
 @figure
