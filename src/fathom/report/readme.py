@@ -46,7 +46,7 @@ def worth_figure(shown: WorthPresenter, labels: Mapping[str, str]) -> str:
     if not timed:
         return ""
     row, wider = timed[0], _first_number(timed, "wider")
-    file = REFERENCE / "figures" / shown.study / row["platform"] / "worth.png"
+    file = REFERENCE / "figures" / shown.study / row["platform"].name / "worth.png"
     plain = labels.get(row["against"], row["against"])
     hollow = f" Hollow: {wider:g} channels instead of {row['width']:g}." if wider else ""
     return f"""\
