@@ -110,7 +110,7 @@ def test_the_figure_of_worth_is_that_of_the_first_platform() -> None:
 # --- a user's own --------------------------------------------------------------------------------
 
 OWN = {
-    "study": ("README.md", "change-a-study", 3),
+    "study": ("README.md", "change-a-study", 6),
     "scheme": ("docs/own-scheme.md", "your-own-scheme", 1),
     "text": ("docs/own-text.md", "your-own-text", 1),
     "task": ("docs/own-task.md", "your-own-task", 1),

@@ -40,6 +40,12 @@ def finding() -> str:
     return f"**{as_prose(first.title)}{mark}** {as_prose(first.advice)}\n\n{figure or SCORES}"
 
 
+ALT = (
+    "Step multiplier against the time of a step: a point for each connection, and the line where "
+    "one pays for its cost"
+)
+
+
 def worth_figure(shown: WorthPresenter, labels: Mapping[str, str]) -> str:
     """The figure of worth against cost with its caption; empty where no step was timed."""
     timed = [row for row in shown.rows if row["cost"] > 0]
@@ -50,11 +56,11 @@ def worth_figure(shown: WorthPresenter, labels: Mapping[str, str]) -> str:
     plain = labels.get(row["against"], row["against"])
     hollow = f" Hollow: {wider:g} channels instead of {row['width']:g}." if wider else ""
     return f"""\
-![Step multiplier against the time of a step: a point for each connection, and the line where one pays for its cost]({file.as_posix()})
+![{ALT}]({file.as_posix()})
 
-*{row["depth"]:g} layers. Up: the step multiplier, with its 95 % interval over seeds. Right: the time of a step over that of
-the {plain} network.{hollow} Above the break-even line a connection ends better than the {plain} network does
-in the same training time.*
+*{row["depth"]:g} layers. Up: the step multiplier, with its 95 % interval over seeds. Right: the
+time of a step over that of the {plain} network.{hollow} Above the break-even line a connection ends
+better than the {plain} network does in the same training time.*
 """
 
 
@@ -70,16 +76,19 @@ def worth_section(shown: WorthPresenter, task: str, labels: Mapping[str, str]) -
     told = [row for row in rows if row["verdict"] in (BETTER, WORSE)]
     others = ", ".join(_name(row, labels) for row in rows if row not in told)
     plain = labels.get(first["against"], first["against"])
-    rates = [row for row in rows if row["rate"] == BEST_RATES]
+    study = f"{REFERENCE}/studies/{shown.study}.md"
+    rates = "At *best rates* each network has its own best learning rate. "
     return f"""\
 ## {as_prose(shown.title)}
 
-Results on {task}, {first["depth"]:g} layers. *Steps saved* is the share of the {plain} network's training steps that a connection
-saves, with its 95 % interval over seeds ([definition](docs/definitions.md#worth), [study]({REFERENCE}/studies/{shown.study}.md)).
-{"At *best rates* each network has its own best learning rate. " if rates else ""}These connections end significantly better or worse:
+Results on {task}, {first["depth"]:g} layers. *Steps saved* is the share of the {plain} network's
+training steps that a connection saves, with its 95 % interval over seeds
+([definition](docs/definitions.md#worth), [study]({study})).
+{rates if any(row["rate"] == BEST_RATES for row in rows) else ""}These connections end significantly
+better or worse:
 
 {worth_table(told, _first_number(rows, "width"), _first_number(rows, "wider"), labels)}
-{f"Equivalent or undecided: {as_prose(others)}." if others else "No connection is equivalent or undecided."}
+{f"Equivalent or undecided: {as_prose(others)}." if others else ""}
 
 """
 
