@@ -149,6 +149,13 @@ def test_every_link_leads_somewhere(document):
             assert anchor in anchors(file.read_text(encoding="utf-8")), target
 
 
+def test_the_list_of_documents_has_every_page():
+    docs = PROJECT / "docs"
+    listed = inline((docs / "README.md").read_text(encoding="utf-8"))
+    links = {(docs / target).resolve() for token in listed if (target := token.attrGet("href"))}
+    assert {*docs.rglob("*.md"), PROJECT / "config/README.md"} - {docs / "README.md"} <= links
+
+
 def test_the_documents_use_the_kinds_of_reference_that_are_checked():
     """So that no test above passes because nothing is found."""
     text = "\n".join(document.read_text(encoding="utf-8") for document in DOCUMENTS)

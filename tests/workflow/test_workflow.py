@@ -202,7 +202,7 @@ def test_a_cut_has_reports_of_its_own_and_trains_nothing_again(workflow):
     assert jobs_in(plan)["train"] == 1
 
 
-# --- README's table of commands ------------------------------------------------------------------
+# --- the table of docs/commands.md ---------------------------------------------------------------
 
 ROW = re.compile(r"^\| (.+?) \| (.+?) \|$", re.M)
 BROWSABLE = "make a browsable report: unpack it, open its `report.html`"
@@ -217,7 +217,7 @@ PLANS = {
     "make the paper, `results/fathom.pdf`": ({}, "paper"),
     "get the images, or see why not": (0, "fetch"),
     "run the published scale": ({"preset": "paper"}, "reports"),
-    "… on a Slurm cluster ([how](docs/cluster.md))": ({"preset": "paper"}, "reports"),
+    "… on a Slurm cluster ([how](cluster.md))": ({"preset": "paper"}, "reports"),
 }
 """By purpose: the cells that train where nothing has run yet, and a rule that follows them."""
 
@@ -228,9 +228,9 @@ def count_cells(preset=None, studies=None, **cut):
     return sum(studies is None or cell.study in studies for cell in cells)
 
 
-def readme_commands():
-    """(what for, command) of every row."""
-    text = (PROJECT / "README.md").read_text(encoding="utf-8")
+def documented_commands():
+    """(purpose, command) of every row."""
+    text = (PROJECT / "docs/commands.md").read_text(encoding="utf-8")
     table = text.partition("| to … | run |\n|---|---|\n")[2].partition("\n\n")[0]
     for purpose, cell in ROW.findall(table):
         command = re.search("`(.*?)`", cell)[1]
@@ -240,10 +240,10 @@ def readme_commands():
         )
 
 
-COMMANDS = dict(readme_commands())
+COMMANDS = dict(documented_commands())
 
 
-def test_every_command_of_the_readme_is_tried_here_or_can_be_read(monkeypatch):
+def test_every_command_is_tried_here_or_parses(monkeypatch):
     own, timing = (
         {purpose: shlex.split(line) for purpose, line in COMMANDS.items() if line.startswith(start)}
         for start in ("fathom ", "python benchmarks/steps.py ")
@@ -259,7 +259,7 @@ def test_every_command_of_the_readme_is_tried_here_or_can_be_read(monkeypatch):
 
 @pytest.mark.parametrize("purpose", PLANS)
 @pytest.mark.slow
-def test_a_command_of_the_readme_plans_what_the_readme_says(untouched, purpose):
+def test_a_command_plans_its_jobs(untouched, purpose):
     program, *arguments = shlex.split(COMMANDS[purpose])
     assert program == "snakemake"
     result = untouched.snakemake(*arguments, *([] if "-n" in arguments else ["-n"]))

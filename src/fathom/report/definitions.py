@@ -1,30 +1,17 @@
 """Tables in documents: of metrics and schemes, from the registries that define what they list.
 
-README has those of the kept result: what it answers, and its verdicts.
+README has those of the kept result (`readme.py`).
 """
 
 from __future__ import annotations
 
 import re
-from collections import ChainMap
-from pathlib import Path
-
-import yaml
 
 from fathom import tasks
-from fathom.analysis.claims import Published
-from fathom.analysis.claims.evidence import NOT_REPRODUCED, VERDICTS
-from fathom.analysis.tables import read_table
-from fathom.config import read_yaml
-from fathom.report.kept import first_screen
-from fathom.report.render import as_prose
+from fathom.report import readme
 from fathom.report.schemes import components_tables, schemes_table
-from fathom.settings import validate
 
 MARKED = re.compile(r"(<!-- ([a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
-
-REFERENCE, PUBLISHED = Path("results/reference"), Path("report/published.yaml")
-CONFIG = Path("config.yaml"), Path("workflow/presets/reference.yaml")
 
 
 def with_tables(text: str) -> str:
@@ -38,8 +25,8 @@ def with_tables(text: str) -> str:
         "schemes": schemes_table,
         "components": components_tables,
     }
-    if (REFERENCE / "tables/answers.csv").exists():
-        tables |= {"answers": answers, "scorecard": scorecard}
+    if (readme.REFERENCE / "tables/answers.csv").exists():
+        tables |= readme.BLOCKS
     return MARKED.sub(lambda m: f"{m[1]}{tables[m[2]]()}{m[3]}" if m[2] in tables else m[0], text)
 
 
@@ -61,32 +48,6 @@ def run_table() -> str:
         meaning = f"{metric.definition} (from {' times the last '.join(sources)})"
         rows.setdefault(meaning, []).append(name)
     return _table("column", rows)
-
-
-def answers() -> str:
-    """The first screen of the kept result: its title, its advice, and every question."""
-    published = validate(Published, read_yaml(PUBLISHED), str(PUBLISHED))
-    labels = ChainMap(*(read_yaml(file).get("labels", {}) for file in CONFIG))
-    kept = first_screen(REFERENCE, published, labels)
-    lines = ["| question | answer | evidence |", "|---|---|---|"]
-    for row in kept.answers:
-        links = (f"[{as_prose(one.text)}]({REFERENCE}/{one.link})" for one in row.evidence)
-        question, answer = as_prose(row.question), as_prose(row.answer)
-        lines.append(f"| {question} | **{answer}** | {'; '.join(links)} |")
-    return "\n".join([f"### {kept.title}\n\n**{kept.advice}**\n", *lines, ""])
-
-
-def scorecard() -> str:
-    """Counts of claims by source and verdict in the kept result."""
-    sources = yaml.safe_load(PUBLISHED.read_text(encoding="utf-8"))["sources"]
-    table = read_table(REFERENCE / "tables/verdicts.csv")
-    rows = [f"| source | {' | '.join(VERDICTS)} |", f"|---|{'---:|' * len(VERDICTS)}"]
-    for source, claims in table.groupby("source", sort=False):
-        counts = [str((claims["verdict"] == verdict).sum()) for verdict in VERDICTS]
-        if undecided := int(claims["undecided"].sum()):
-            counts[VERDICTS.index(NOT_REPRODUCED)] += f" ({undecided} undecided)"
-        rows.append(f"| {sources[source]['title']} | {' | '.join(counts)} |")
-    return "\n".join(rows) + "\n"
 
 
 def _table(head: str, rows: dict[str, list[str]]) -> str:
