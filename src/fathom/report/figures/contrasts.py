@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 BESIDE_SCORE = ("stream_similarity_final", "amax_backward_log10_final")
 """Run metrics that are drawn beside the score, of studies whose variants have them."""
 
-NEUTRAL, APART = "#8C8C8C", "black"
+NEUTRAL, APART = "#747474", "black"
 """Colours of other and of significant effects; no variant has them."""
 
 LINEAR = 2
@@ -210,10 +210,10 @@ def frontier(
     best = {cost: frames.frontier(own, cost, lower=score.better == "lower") for cost in labels}
     for ax, (cost, label) in zip(axes[0], labels.items(), strict=True):
         steps = own.set_index("variant").loc[best[cost]]
-        ax.plot(steps[cost], steps["mean"], color=style.PALE, lw=3, drawstyle="steps-post")
+        ax.plot(steps[cost], steps["mean"], color=style.PALE, lw=2, drawstyle="steps-post")
         for row in own.dropna(subset=cost).to_dict("records"):
             colour, x = style.colour_of(row["variant"]), row[cost]
-            ax.vlines(x, row["low"], row["high"], color=colour, alpha=0.4)
+            ax.vlines(x, row["low"], row["high"], color=colour, lw=1.2)
             is_best = row["variant"] in best[cost]
             ax.plot(x, row["mean"], "o", ms=8, color=colour, mfc=None if is_best else "white")
         ax.set_xlabel(label)
