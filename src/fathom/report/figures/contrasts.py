@@ -46,13 +46,18 @@ def effects(effects: pd.DataFrame, score: Score, title: str) -> Figure:
 
     Mean over seeds and 95 % interval, in % of a loss or in percentage points of an accuracy, on an
     axis that is logarithmic beyond 2. Black: the effect is significant, beside all others of the
-    study. Hollow: the sides differ in several settings.
+    study. Hollow: the sides differ in several settings. Pairs that end the same but for rounding
+    are left out.
     """
-    from fathom.analysis.significance import BETTER, WORSE  # it loads SciPy
+    from fathom.analysis.effects import ALIKE  # it loads SciPy
+    from fathom.analysis.significance import BETTER, WORSE
 
     rows = effects[effects["metric"] == "score"]
     if rows.empty:
         return style.placeholder(f"{title}\nno contrast was measured")
+    rows = rows[rows["verdict"] != ALIKE]
+    if rows.empty:
+        return style.placeholder(f"{title}\nevery pair ends the same but for rounding")
     lines = [line for question in rows["question"].unique() for line in _lines(rows, question)]
     heights = np.array([SPACE + LETTER * (1 + name.count("\n")) for name, _ in lines])
     page, ((ax,),) = style.grid(1, 1, (style.WIDTH, 1.6 + heights.sum()))
@@ -176,7 +181,11 @@ def score_against_rate(
 
 
 MOST_NAMED = 8
-"""Maximum number of named variants; beyond it, only the frontier and the plain network."""
+"""Maximum number of named variants beside both panels; beyond it, the first panel names only the
+frontier and the plain network."""
+
+PER_NAME = 0.24
+"""Height of a name beside a panel, in inches."""
 
 FEWEST = 4
 """A study of fewer variants is not read for a frontier."""
@@ -201,7 +210,8 @@ def frontier(
     own = costs(times, cells, plain, parameters, score)
     if len(own) < 2:
         return style.placeholder(f"{title}\nfewer than two variants have a score at one depth")
-    page, axes = style.grid(1, 2, (style.WIDTH, 4.6), sharey=True)
+    height = max(4.6, 1.6 + PER_NAME * len(own))
+    page, axes = style.grid(1, 2, (style.WIDTH, height), sharey=True)
     unit, depth = own.attrs["unit"], own.attrs["depth"]
     labels = {
         "parameters": "parameters (thousands)",
@@ -226,7 +236,8 @@ def frontier(
         named = {*best[cost], unit}
         rows = own.dropna(subset=cost).itertuples()
         ends = [(getattr(row, cost), row.mean, row.variant) for row in rows]
-        style.direct_labels(ax, [end for end in ends if len(own) <= MOST_NAMED or end[2] in named])
+        is_last, few = ax is axes[0, -1], len(own) <= MOST_NAMED
+        style.direct_labels(ax, [end for end in ends if few or is_last or end[2] in named])
     return style.finish(page, title)
 
 

@@ -395,13 +395,18 @@ def log_if_wide(ax: Axes, axis: Literal["x", "y"] = "y") -> None:
         numbers.set_minor_locator(NullLocator())
 
 
-def as_constant(ax: Axes) -> None:
-    """A y axis of values that differ by rounding alone shows them as one, and not its digits."""
-    limits = [other.dataLim.intervaly for other in ax.get_shared_y_axes().get_siblings(ax)]
+PRINTED = 1e-4
+"""Relative difference of values that have five printed digits: a smaller one is not drawn."""
+
+
+def as_constant(ax: Axes, axis: Literal["x", "y"] = "y") -> None:
+    """A linear axis of values that differ by less than is printed of them shows them as one."""
+    siblings = getattr(ax, f"get_shared_{axis}_axes")().get_siblings(ax)
+    limits = [getattr(other.dataLim, f"interval{axis}") for other in siblings]
     low, high = np.min(limits), np.max(limits)
     size = max(abs(low), abs(high))
-    if high - low < 1e-4 * size < np.inf:
-        ax.set_ylim(low - 0.05 * size, high + 0.05 * size)
+    if high - low < PRINTED * size < np.inf:
+        ax.set(**{f"{axis}lim": (low - 0.05 * size, high + 0.05 * size)})
 
 
 def few_ticks(ax: Axes) -> None:
