@@ -55,7 +55,7 @@ def with_interval(
     """
     shorter, longer = sorted((mean - low, high - mean))
     # Of five digits of the mean nobody could see more.
-    is_cut = longer > 0 and (low == bounds[0] or high == bounds[1])
+    is_cut = longer > 1e-4 * abs(mean) and (low == bounds[0] or high == bounds[1])
     if not (is_cut or longer > EVEN * shorter + 1e-4 * abs(mean)):
         return plus_minus(mean, longer, finite, n)
     digits = 2 + (max(0, math.floor(math.log10(abs(mean) / longer))) if mean else 0)

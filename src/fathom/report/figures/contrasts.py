@@ -117,7 +117,7 @@ def variants(summary: pd.DataFrame, cells: pd.DataFrame, score: Score, title: st
     """Where does every variant end? Its score, the similarity of its streams, its backward gain.
 
     At the depth that most variants have. A dot is a run, a line their mean. A panel has the
-    variants that have its metric, and there is none where all have the same. Dotted: the score at
+    variants that have its metric, and there is none where more than half have the same. Dotted: the score at
     chance.
     """
     own, depth = at_common_depth(summary)
@@ -125,7 +125,7 @@ def variants(summary: pd.DataFrame, cells: pd.DataFrame, score: Score, title: st
     drawn = [panels.values_of(own, name, score, cells=cells) for name in ("score", *BESIDE_SCORE)]
     drawn = [
         values for position, values in enumerate(drawn)
-        if position == 0 or frames.varies(values.groups["mean"])
+        if position == 0 or _differ(values.groups["mean"])
     ]  # fmt: skip
     if drawn[0].groups.empty:
         return style.placeholder(f"{title}\nno variant has a {score.label}")
@@ -141,8 +141,13 @@ def variants(summary: pd.DataFrame, cells: pd.DataFrame, score: Score, title: st
             ax.set_yticklabels([])
         if ax.get_xscale() == "linear":  # which a narrow panel has no room for at full length
             ax.locator_params(axis="x", nbins=3)
-    axes[0].set_title(count_layers(depth), loc="left", pad=22)
-    return style.finish(page, title)
+    return style.finish(page, f"{title}\n{count_layers(depth)}")
+
+
+def _differ(means: pd.Series) -> bool:
+    """Whether half of the means or more are apart from the median, by 1 % of their range."""
+    apart = (means - means.median()).abs() > 0.01 * (means.max() - means.min())
+    return frames.varies(means) and apart.mean() >= 0.5
 
 
 def at_common_depth(summary: pd.DataFrame) -> tuple[pd.DataFrame, int]:
