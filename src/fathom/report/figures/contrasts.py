@@ -117,8 +117,8 @@ def variants(summary: pd.DataFrame, cells: pd.DataFrame, score: Score, title: st
     """Where does every variant end? Its score, the similarity of its streams, its backward gain.
 
     At the depth that most variants have. A dot is a run, a line their mean. A panel has the
-    variants that have its metric, and there is none where more than half have the same. Dotted: the score at
-    chance.
+    variants that have its metric, and there is none where more than half have the same. Dotted: the
+    score at chance.
     """
     own, depth = at_common_depth(summary)
     cells = cells[cells["depth"] == depth]
