@@ -155,6 +155,10 @@ def test_a_row_has_words_units_and_intervals(results):
         [low, high], rel=0.05
     )  # of two digits
     assert not [name for name in told if "_" in name]
+    assert told["to train its first seed again"] == (
+        "fathom train a --depth 8 --variant mhc --backend torch --seed 0 --out again "
+        f"--config {results}/config.json"
+    )
 
 
 def test_every_column_that_a_link_leads_to_has_words():

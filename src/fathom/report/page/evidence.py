@@ -135,7 +135,7 @@ def evidence_of(
             if not 2 <= line < 2 + len(rows):
                 continue
             row = {key: value for key, value in rows[line - 2].items() if not pd.isna(value)}
-            study = row.get("study", "")
+            study, command = row.get("study", ""), _command(row, config)
             if study in config.studies and "depth" in row:
                 unit = tasks.presentation(config.studies[study].task).depth_unit
                 row["depth"] = count_layers(int(row["depth"]), unit)
@@ -144,9 +144,22 @@ def evidence_of(
             said = partial(_value, row=row, labels=labels, called=called)
             found[f"{name}#L{line}"] = {
                 "title": " · ".join(said(key) for key in TITLE if row.get(key, "") != ""),
-                "rows": [pair for pair in _rows(row, said, called) if pair[1]],
+                "rows": [
+                    *(pair for pair in _rows(row, said, called) if pair[1]),
+                    *([("to train its first seed again", command)] if command else []),
+                ],
             }
     return found
+
+
+def _command(row: Mapping[str, Any], config: Config) -> str:
+    """The command that trains the first seed of a row of the summary; empty for other rows."""
+    study = config.studies.get(row.get("study", ""))
+    if not (study and config.train) or not {"depth", "variant", "backend"} <= row.keys():
+        return ""
+    cell = "--depth {depth:.0f} --variant {variant} --backend {backend}".format(**row)
+    seed = f"--seed {study.seeds[0]} --out again --config {config.report_folder}/config.json"
+    return f"fathom train {row['study']} {cell} {seed}"
 
 
 def _called(metric: str, rows: pd.DataFrame, score: Score | None) -> str:
