@@ -11,6 +11,7 @@ from collections import defaultdict
 
 import pytest
 
+from contrast import contrast, luminance
 from fathom.report.figures.style import COLOURS, GREY, SPARE_COLOURS
 from page_helpers import make_page, trained, write_claims, write_results
 
@@ -263,17 +264,6 @@ return [...document.querySelectorAll('body *')]
   .filter((one) => [...one.childNodes].some((node) => node.nodeType === 3 && node.data.trim()))
   .map((one) => [getComputedStyle(one).color, behind(one), one.outerHTML.slice(0, 80)]);
 """
-
-
-def luminance(pixel):
-    parts = [c / 255 for c in pixel[:3]]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
-    return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
-
-
-def contrast(*colours):
-    low, high = sorted(map(luminance, colours))
-    return (high + 0.05) / (low + 0.05)
 
 
 @pytest.mark.parametrize("address", ["#results", "#explorer"])

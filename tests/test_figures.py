@@ -414,6 +414,51 @@ def test_a_run_that_diverged_is_marked_where_no_value_is(score):
     assert "a run diverged" in [text.get_text() for text in page.legends[0].get_texts()]
 
 
+def test_seeds_that_span_a_decade_have_no_mean_and_no_line_but_are_drawn():
+    """hc ends at 0.001 or at 1: a geometric mean of 0.03 is where no seed is."""
+    cells = frame(
+        [run(variant="hc", depth=4, seed=seed, loss_final=x) for seed, x in enumerate((2, 2.1))],
+        [run(variant="hc", depth=8, seed=seed, loss_final=x) for seed, x in enumerate((1e-3, 1))],
+    )
+    summary = summary_table(cells)
+    page = panels.against_depth(summary, "loss_final", "a", cells=cells)
+    (ax,) = page.axes
+    drawn = [line.get_xydata() for line in ax.lines]
+    assert any({1e-3, 1.0} <= set(map(float, xy[:, 1])) for xy in drawn)
+    means = [xy for xy in drawn if len(xy) and xy[0, 0] == 8 and 1e-3 < xy[0, 1] < 1]
+    assert means == []
+
+
+@pytest.mark.parametrize("values", [[3.8959488, 3.8959488 * (1 + 1e-9)], [3.0, 3.1]])
+def test_an_axis_is_not_narrower_than_what_is_printed(values):
+    """Of five digits both ends of the axis are told apart."""
+    cells = frame([run(variant=v, score=x) for v, x in zip(("hc", "mhc"), values, strict=True)])
+    page = panels.against_depth(summary_table(cells), "score", "a", cells=cells, score=ACCURACY)
+    low, high = page.axes[0].get_xlim()
+    assert f"{low:.5g}" != f"{high:.5g}"
+
+
+def test_published_values_have_three_panels_at_most():
+    row = {"metric": "loss_final", "platform": "torch", "variant": "hc", "depth": 8}
+    rows = [
+        row | {"study": f"s{i}", "published": 1.0, "mean": 2.0, "low": 1.5, "high": 2.5}
+        for i in range(5)
+    ]
+    table = pd.DataFrame([*rows, *rows[1:4]])
+    page = draw_figures([figures_of("overview")["published"]], published=table)["published"]
+    assert [ax.get_title(loc="left") for ax in page.axes] == ["s1", "s2", "s3"]
+
+
+def test_effects_that_are_zero_but_for_rounding_are_not_drawn():
+    row = {"metric": "score", "question": "Is it?", "against": "hc", "depth": 8, "unit": "%"}
+    told = {"effect": 3.0, "low": 2.0, "high": 4.0, "differs_in": "", "verdict": "worse"}
+    same = {"effect": 0.0, "low": 0.0, "high": 0.0, "differs_in": "", "verdict": "the same"}
+    table = pd.DataFrame([row | told | {"variant": "mhc"}, row | same | {"variant": "krom_hc"}])
+    (ax,) = draw_figures([find("effects")], effects=table, score=LOSS)["effects"].axes
+    names = [label.get_text() for label in ax.get_yticklabels()]
+    assert names == ["Is it?", "mhc − hc"]
+
+
 def test_the_ladder_leads_from_a_score_after_equal_steps_to_the_plain_networks_steps_for_it():
     """mhc ends after equal steps at 2.5, where the plain network ends after 1.5 times as many."""
     plain = {0.5: [4.0, 4.0, 4.0], 1: [3.0, 3.0, 3.0], 2: [2.0, 2.0, 2.0]}

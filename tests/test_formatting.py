@@ -81,6 +81,19 @@ def test_a_mean_with_the_ends_of_its_interval_by_hand(values, text):
     assert with_interval(*values) == text
 
 
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ((0.98, 0.962, 1.0), "0.98 (0.96 to 1.0)"),  # ± 0.018, or 0.02, would pass 1
+        ((0.5, 0.48, 0.52), "0.500 ± 0.020"),
+        ((1.0, 1.0, 1.0), "1 ± 0"),
+        ((0.02, 0.0, 0.04), "0.020 (0 to 0.040)"),
+    ],
+)
+def test_an_interval_that_ends_at_a_bound_is_not_shown_beyond_it(values, text):
+    assert with_interval(*values, bounds=(0, 1)) == text
+
+
 SHOWN = re.compile(r"\(?([−0-9.]+) ± (<?)([0-9.]+)\)?(?:·10\^(−?[0-9]+))?")
 mantissas = st.floats(1, 9.999)
 exponents = st.integers(-30, 30)

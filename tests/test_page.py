@@ -1,6 +1,7 @@
 """The page: what Markdown becomes, which data it has, and that it loads nothing from elsewhere."""
 
 import base64
+import dataclasses
 import gzip
 import json
 import math
@@ -11,9 +12,12 @@ import sys
 
 import pytest
 
+from fathom.analysis import effective_depth, effects, worth
+from fathom.analysis.claims.evidence import Judgement
 from fathom.cli import main
 from fathom.report.figures.style import COLOURS
 from fathom.report.page import write_page
+from fathom.report.page.evidence import WORDS
 from fathom.report.page.explorer import looks_of
 from fathom.report.render import write_reports
 from fathom.report.reports import DOCUMENTS
@@ -127,7 +131,7 @@ def test_claims_and_their_rows_come_from_tables(results):
     told = dict(row["rows"])
     assert told["rule of the test"] == "level"
     assert told["confidence"] == "95 %"
-    assert (told["decides the verdict"], told["observed"]) == ("yes", "0.50 ± 0.25")
+    assert (told["decides the verdict"], told["measured"]) == ("yes", "0.50 ± 0.25")
 
 
 def test_a_row_has_words_units_and_intervals(results):
@@ -151,6 +155,31 @@ def test_a_row_has_words_units_and_intervals(results):
         [low, high], rel=0.05
     )  # of two digits
     assert not [name for name in told if "_" in name]
+    assert told["to train its first seed again"] == (
+        "fathom train a --depth 8 --variant mhc --backend torch --seed 0 --out again "
+        f"--config {results}/config.json"
+    )
+
+
+def test_every_column_that_a_link_leads_to_has_words():
+    claims = [field.name for field in dataclasses.fields(Judgement)]
+    for columns in (effects.COLUMNS, effective_depth.COLUMNS, worth.COLUMNS, claims):
+        assert {name for name in columns if "_" in name} <= WORDS.keys()
+    assert not [words for words in WORDS.values() if "_" in words]
+
+
+def test_a_link_to_the_reference_leads_to_its_page_where_it_has_one(results, tmp_path):
+    """Else to the Markdown file."""
+    kept = tmp_path / "kept"
+    for name in ("verdicts", "claims"):
+        (kept / "tables").mkdir(parents=True, exist_ok=True)
+        (kept / "tables" / f"{name}.csv").touch()
+    text = "# R\n\n[kept](../kept/RESULTS.md) [a](../kept/studies/a.md#score)\n"
+    config = write_results(results, [trained(THREE)], {"RESULTS.md": text}, reference=str(kept))
+    assert "../kept/RESULTS.md" in Page(make_page(config)).all("a", "href")
+    (kept / "index.html").touch()
+    links = Page(make_page(config)).all("a", "href")
+    assert {"../kept/index.html#results", "../kept/index.html#studies-a--score"} <= set(links)
 
 
 def test_the_explorer_has_each_run_and_gaps_where_it_was_not_finite(results):

@@ -59,6 +59,22 @@ def scored(task, scores, depth=8, **values):
     ]
 
 
+@pytest.mark.parametrize(
+    ("task", "scores", "outcome", "said"),
+    [
+        ("fashion", {"resnet": [0.1], "hc": [0.1]}, "at chance", "at chance"),
+        ("fashion", {"resnet": [0.995], "hc": [1.0]}, "learned", "at the ceiling"),
+        ("fashion", {"resnet": [0.9], "hc": [1.0]}, "learned", ""),  # one of them is not
+        ("fashion", {"hc": [1.0]}, "learned", ""),  # nothing to tell apart
+        ("tokens", {"baseline": [1e-6], "hc": [1e-5]}, "learned", ""),  # losses have no ceiling
+    ],
+)
+def test_a_study_whose_variants_are_all_at_an_end_tells_nothing_apart(task, scores, outcome, said):
+    rows = scored(task, scores, outcome=outcome, score_chance=0.1)
+    changes = {"a": IMAGES} if task == "fashion" else {}
+    assert present(*rows, **changes).cannot_tell == said
+
+
 def test_the_best_variant_is_that_of_the_scores_direction():
     scores = {"resnet": [0.5], "hc": [0.25], "mhc": [0.75]}
     tokens = {"variants": ["hc", "mhc"]}

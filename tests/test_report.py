@@ -396,6 +396,21 @@ def test_a_refused_bundle_is_not_called_a_study_that_was_not_run(quick, tmp_path
     assert "\nNot imported: a bundle was refused.\n" in pages[2]
 
 
+def test_a_study_whose_task_tells_nothing_apart_says_so_first(shipped, tmp_path):
+    own = {"variants": ["baseline", "mhc"], "depths": [12], "backends": ["torch"], "part": None}
+    config = config_with(tmp_path, ("own",), own=own)
+    published = load_published(shipped[1].parent / "published.yaml", config)
+    rows = [
+        run(study="own", depth=12, variant=v, seed=s, outcome="at chance")
+        for v in ("baseline", "mhc")
+        for s in range(3)
+    ]
+    folder = write_all(config, published, shipped[1], rows, [])
+    said = "This task cannot tell its variants apart: none of 6 runs learned."
+    assert f"**own: {said}**" in read(folder)
+    assert section(page(folder, "own"), "## In short").strip().startswith(f"- {said}")
+
+
 # --- tasks and parts ---------------------------------------------------------------------------
 
 
@@ -422,6 +437,15 @@ def test_a_study_of_ones_own_is_answered_and_speaks_of_no_claim(shipped, tmp_pat
     assert "## Scorecard" not in text
     assert "## What could not be judged" not in text
     assert "Published beside ours" not in read(folder, "COMPARISON.md")
+    assert "make all" not in text
+    assert "figures/overview" not in text  # no study was measured at more than one depth
+    command = f"`fathom train-all --config {config.report_folder}/config.json`"
+    assert command in text
+    assert f"Made by {command}. " in page(folder, "own")
+    settings = tables_in(section(page(folder, "own"), "## Settings"))[0]
+    spec = config.spec(next(iter(config.cells())))
+    assert ["`optimizer.lr`", str(spec.optimizer.lr)] in settings
+    assert ["`steps`", str(spec.steps)] in settings
 
 
 # --- platforms ----------------------------------------------------------------------------------
@@ -485,12 +509,8 @@ def test_a_kept_results_verdicts_stand_beside_ours_with_links(beside, shipped):
     assert found.pop("hc-fails-48") == there
     assert found.pop("text-compile") == f"[reproduced]({link}/RESULTS.md)"  # it has no such page
     assert set(found.values()) == {"not measured"}
-    (line,) = (
-        line
-        for line in section(text, "## What could not be judged").splitlines()
-        if line.startswith("- Compiling is not")
-    )
-    assert line.endswith(f". At the reference scale: [reproduced]({link}/RESULTS.md).")
+    # The scorecard has said it.
+    assert "Compiling is not" not in text.partition("## What could not be judged")[2]
     assert f"[the reference scale](../{link}/studies/depth-mlx.md)" in own
     assert f"At the reference scale: [contradicted, one seed](../{link}/studies/" in own
     assert "reference scale" not in read(folder, "studies/depth-torch.md").partition("##")[0]

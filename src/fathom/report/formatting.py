@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -38,19 +39,26 @@ The sides of a geometric one differ by the factor by which its upper end exceeds
 
 
 def with_interval(
-    mean: float, low: float, high: float, finite: float | None = None, n: float | None = None
+    mean: float,
+    low: float,
+    high: float,
+    finite: float | None = None,
+    n: float | None = None,
+    bounds: Sequence[float] = (-math.inf, math.inf),
 ) -> str:
     """A mean and its interval: as `plus_minus` with the longer side, or with both ends.
 
     As in '7.1 (2.9 to 17)', in two digits or as many as tell the ends apart, where the sides differ
-    too much. `finite` of `n` values were finite; fewer than all is said. Without an interval (fewer
-    than three values) the mean stands alone.
+    too much, or an end is one of the `bounds`, which ± would pass. `finite` of `n` values were
+    finite; fewer than all is said. Without an interval (fewer than three values) the mean stands
+    alone.
     """
     shorter, longer = sorted((mean - low, high - mean))
     # Of five digits of the mean nobody could see more.
-    if not longer > EVEN * shorter + 1e-4 * abs(mean):
+    is_cut = longer > 1e-4 * abs(mean) and (low == bounds[0] or high == bounds[1])
+    if not (is_cut or longer > EVEN * shorter + 1e-4 * abs(mean)):
         return plus_minus(mean, longer, finite, n)
-    digits = 2 + max(0, math.floor(math.log10(abs(mean) / longer)))
+    digits = 2 + (max(0, math.floor(math.log10(abs(mean) / longer))) if mean else 0)
     centre, *ends = (plain_number(value, digits) for value in (mean, low, high))
     return f"{centre} ({' to '.join(ends)}){_note(finite, n)}"
 

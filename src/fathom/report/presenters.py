@@ -15,12 +15,15 @@ from fathom import tasks
 from fathom.analysis.effective_depth import AT, BELOW, BEYOND
 from fathom.analysis.platforms import Platform
 from fathom.config import Study, common_depth
+from fathom.metrics.steps import SHARE
 from fathom.report.figures import Declaration
 from fathom.report.formatting import count_layers, largest, with_interval
 from fathom.report.records import Record, format_range, records
 
 ABSENT = "–"
 """The text for a missing number."""
+
+CEILING = 0.99  # of the way from chance to perfect: the task tells nothing apart
 
 SCORE = "score"
 """The columns of every task's score."""
@@ -137,7 +140,8 @@ class StudyPresenter:
         finite, *values = (row[f"{metric}_{part}"] for part in ("n", "mean", "low", "high"))
         if finite == 0 and not self._is_lost(row, metric):
             return ABSENT
-        return with_interval(*values, finite, row["n"])
+        bounds = tasks.bounds_of(self.score.metric if metric == SCORE else metric)
+        return with_interval(*values, finite, row["n"], bounds=bounds)
 
     def _is_lost(self, row: Mapping[str, Any], metric: str) -> bool:
         """Whether runs have no finite value of a metric because they failed, and not by design."""
@@ -218,6 +222,18 @@ class StudyPresenter:
     def failures(self) -> list[Record]:
         """Groups of seeds in which a run did not learn."""
         return [row for row in self.rows.values() if row["diverged"] or row["at_chance"]]
+
+    @property
+    def cannot_tell(self) -> str:
+        """'at chance' if no run of several variants learned; 'at the ceiling', of shares; or ''."""
+        rows = list(self.rows.values())
+        if len({row["variant"] for row in rows}) < 2:
+            return ""
+        if not any(row["learned"] for row in rows):
+            return "at chance"
+        ways = [self.score.progress(row["score_mean"], row["score_chance"]) for row in rows]
+        is_share = tasks.bounds_of(self.score.metric) == SHARE
+        return "at the ceiling" if is_share and min(ways) >= CEILING else ""
 
     def limit(self, variant: str) -> tuple[int | None, int | None]:
         """(depth, depth): the deepest where every run learned, and the first where one did not.

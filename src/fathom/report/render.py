@@ -35,12 +35,13 @@ from fathom.report.comparisons import (
     format_spread,
 )
 from fathom.report.figures import figures_of, figures_of_study, left_out
+from fathom.report.figures.frames import sweeps
 from fathom.report.formatting import largest, number, percent, plus_minus
 from fathom.report.kept import REMEDY, first_screen, say_first
-from fathom.report.presenters import ABSENT, StudyPresenter
+from fathom.report.presenters import ABSENT, CEILING, StudyPresenter
 from fathom.report.questions import Results, answer_all, answers_table, questions_of
 from fathom.report.records import Record, count_deviations, group_uncounted, records, significant
-from fathom.report.reports import ANSWERS, VERDICTS_AND_TESTS, reports_of
+from fathom.report.reports import ANSWERS, CONFIG, VERDICTS_AND_TESTS, reports_of
 from fathom.report.verdicts import VerdictsPresenter, estimate, needed
 from fathom.report.worth import (
     depth_multiplier,
@@ -121,6 +122,11 @@ def build_context(
     verdicts = VerdictsPresenter(tables["verdicts"], tables["claims"], config.studies)
     results = Results({study.name: study for study in measured}, verdicts, shares, config.labels)
     answers = answer_all(questions_of(published, results), results)
+    drawn = {
+        "score_against_depth": bool(sweeps(counted(tables["cells"]))),
+        "variance": len(variance) > 0,
+        "published": bool((tables["published"]["platform"] != "").any()),
+    }
     worth = present_worth(published.worth, tables["worth"], config.labels)
     refused = [escape_markdown(line) for line in refused_bundles(Path(config.results))]
     return {
@@ -131,7 +137,10 @@ def build_context(
         "headline": say_first(worth, published.headline, answers),
         "worth": worth,
         "reference": present_reference(config, published),
-        "overview": list(figures_of("overview").values()),
+        "overview": [one for one in figures_of("overview").values() if drawn[one.name]],
+        "config_file": f"{config.report_folder}/{CONFIG}",
+        "settings_of": partial(schemes.study_settings, config),
+        "ceiling": round(100 * CEILING),
         "platforms": records(tables["platforms"].astype(object).fillna("")),
         "uncounted": group_uncounted(tables["cells"]),
         "sources": published.sources,

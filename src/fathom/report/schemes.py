@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,25 @@ def variant_rows(config: Config, study_name: str) -> Iterator[dict[str, str]]:
         words = {"scheme": name, "settings": settings, "training": training}
         layers = count_layers(depth, tasks.presentation(study.task).depth_unit)
         yield {"variant": label, **words, "parameters": count, "layers": layers}
+
+
+def study_settings(config: Config, study: str) -> dict[str, str]:
+    """Every setting of the spec of a study's first cell by its path, as in 'optimizer.lr'.
+
+    Without the axes of the cell. A connection's settings are those of its variant.
+    """
+    spec = next(config.spec(cell) for cell in config.cells() if cell.study == study)
+    axes = {field.name for field in fields(spec.cell)}
+    return dict(_flat(spec.model_dump(mode="json", exclude=axes | {"connection"})))
+
+
+def _flat(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
+    """(path, value) of every setting inside of settings."""
+    for name, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", value if isinstance(value, str) else json.dumps(value)
 
 
 def count_parameters(spec: Spec) -> int:

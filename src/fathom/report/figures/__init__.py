@@ -118,7 +118,7 @@ class Declaration:
     module: str
     """The module with the code of the figure."""
     question: str = ""
-    """Its question: the first line of its title."""
+    """The first line of its title: its question, or for a metric what is drawn."""
     needs: type[Settings] | UnionType = Settings
     """A kind of connection, or a component of one, without which there is nothing to draw."""
     depths: int = 1
@@ -228,10 +228,8 @@ def _figure_of_metric(name: str) -> Declaration | None:
     else:
         return None
     axis = step.along if step else ""
-    over = f"along the {axis}" if axis else "in training" if step else "with depth"
-    return Declaration(
-        name, reads, caption, draw, panels.__name__, f"How does the {label} change {over}?"
-    )
+    over = f"along the {axis}" if axis else f"against {'step' if 'steps' in reads else 'depth'}"
+    return Declaration(name, reads, caption, draw, panels.__name__, f"{title} {over}")
 
 
 def _of_times(times: pd.DataFrame, **others: Any) -> Figure:  # noqa: ANN401

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 BESIDE_SCORE = ("stream_similarity_final", "amax_backward_log10_final")
 """Run metrics that are drawn beside the score, of studies whose variants have them."""
 
-NEUTRAL, APART = "#8C8C8C", "black"
+NEUTRAL, APART = "#747474", "black"
 """Colours of other and of significant effects; no variant has them."""
 
 LINEAR = 2
@@ -46,13 +46,18 @@ def effects(effects: pd.DataFrame, score: Score, title: str) -> Figure:
 
     Mean over seeds and 95 % interval, in % of a loss or in percentage points of an accuracy, on an
     axis that is logarithmic beyond 2. Black: the effect is significant, beside all others of the
-    study. Hollow: the sides differ in several settings.
+    study. Hollow: the sides differ in several settings. Pairs that end the same but for rounding
+    are left out.
     """
-    from fathom.analysis.significance import BETTER, WORSE  # it loads SciPy
+    from fathom.analysis.effects import ALIKE  # it loads SciPy
+    from fathom.analysis.significance import BETTER, WORSE
 
     rows = effects[effects["metric"] == "score"]
     if rows.empty:
         return style.placeholder(f"{title}\nno contrast was measured")
+    rows = rows[rows["verdict"] != ALIKE]
+    if rows.empty:
+        return style.placeholder(f"{title}\nevery pair ends the same but for rounding")
     lines = [line for question in rows["question"].unique() for line in _lines(rows, question)]
     heights = np.array([SPACE + LETTER * (1 + name.count("\n")) for name, _ in lines])
     page, ((ax,),) = style.grid(1, 1, (style.WIDTH, 1.6 + heights.sum()))
@@ -112,15 +117,15 @@ def variants(summary: pd.DataFrame, cells: pd.DataFrame, score: Score, title: st
     """Where does every variant end? Its score, the similarity of its streams, its backward gain.
 
     At the depth that most variants have. A dot is a run, a line their mean. A panel has the
-    variants that have its metric, and there is none where all have the same. Dotted: the score at
-    chance.
+    variants that have its metric, and there is none where more than half have the same. Dotted: the
+    score at chance.
     """
     own, depth = at_common_depth(summary)
     cells = cells[cells["depth"] == depth]
     drawn = [panels.values_of(own, name, score, cells=cells) for name in ("score", *BESIDE_SCORE)]
     drawn = [
         values for position, values in enumerate(drawn)
-        if position == 0 or frames.varies(values.groups["mean"])
+        if position == 0 or _differ(values.groups["mean"])
     ]  # fmt: skip
     if drawn[0].groups.empty:
         return style.placeholder(f"{title}\nno variant has a {score.label}")
@@ -136,8 +141,13 @@ def variants(summary: pd.DataFrame, cells: pd.DataFrame, score: Score, title: st
             ax.set_yticklabels([])
         if ax.get_xscale() == "linear":  # which a narrow panel has no room for at full length
             ax.locator_params(axis="x", nbins=3)
-    axes[0].set_title(count_layers(depth), loc="left", pad=22)
-    return style.finish(page, title)
+    return style.finish(page, f"{title}\n{count_layers(depth)}")
+
+
+def _differ(means: pd.Series) -> bool:
+    """Whether half of the means or more are apart from the median, by 1 % of their range."""
+    apart = (means - means.median()).abs() > 0.01 * (means.max() - means.min())
+    return frames.varies(means) and apart.mean() >= 0.5
 
 
 def at_common_depth(summary: pd.DataFrame) -> tuple[pd.DataFrame, int]:
@@ -176,7 +186,11 @@ def score_against_rate(
 
 
 MOST_NAMED = 8
-"""Maximum number of named variants; beyond it, only the frontier and the plain network."""
+"""Maximum number of named variants beside both panels; beyond it, the first panel names only the
+frontier and the plain network."""
+
+PER_NAME = 0.24
+"""Height of a name beside a panel, in inches."""
 
 FEWEST = 4
 """A study of fewer variants is not read for a frontier."""
@@ -201,7 +215,8 @@ def frontier(
     own = costs(times, cells, plain, parameters, score)
     if len(own) < 2:
         return style.placeholder(f"{title}\nfewer than two variants have a score at one depth")
-    page, axes = style.grid(1, 2, (style.WIDTH, 4.6), sharey=True)
+    height = max(4.6, 1.6 + PER_NAME * len(own))
+    page, axes = style.grid(1, 2, (style.WIDTH, height), sharey=True)
     unit, depth = own.attrs["unit"], own.attrs["depth"]
     labels = {
         "parameters": "parameters (thousands)",
@@ -210,10 +225,10 @@ def frontier(
     best = {cost: frames.frontier(own, cost, lower=score.better == "lower") for cost in labels}
     for ax, (cost, label) in zip(axes[0], labels.items(), strict=True):
         steps = own.set_index("variant").loc[best[cost]]
-        ax.plot(steps[cost], steps["mean"], color=style.PALE, lw=3, drawstyle="steps-post")
+        ax.plot(steps[cost], steps["mean"], color=style.PALE, lw=2, drawstyle="steps-post")
         for row in own.dropna(subset=cost).to_dict("records"):
             colour, x = style.colour_of(row["variant"]), row[cost]
-            ax.vlines(x, row["low"], row["high"], color=colour, alpha=0.4)
+            ax.vlines(x, row["low"], row["high"], color=colour, lw=1.2)
             is_best = row["variant"] in best[cost]
             ax.plot(x, row["mean"], "o", ms=8, color=colour, mfc=None if is_best else "white")
         ax.set_xlabel(label)
@@ -226,7 +241,8 @@ def frontier(
         named = {*best[cost], unit}
         rows = own.dropna(subset=cost).itertuples()
         ends = [(getattr(row, cost), row.mean, row.variant) for row in rows]
-        style.direct_labels(ax, [end for end in ends if len(own) <= MOST_NAMED or end[2] in named])
+        is_last, few = ax is axes[0, -1], len(own) <= MOST_NAMED
+        style.direct_labels(ax, [end for end in ends if few or is_last or end[2] in named])
     return style.finish(page, title)
 
 

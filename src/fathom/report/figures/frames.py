@@ -197,6 +197,22 @@ def runs_of(cells: pd.DataFrame, metric: str, groups: pd.DataFrame) -> pd.DataFr
     return found.merge(groups[["variant", "depth"]].drop_duplicates(), on=["variant", "depth"])
 
 
+DECADE = 10
+"""Seeds farther apart than this factor have no mean: it would be where none of them is."""
+
+
+def without_means_of_split(groups: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """Groups of seeds without the mean and interval of those whose positive `runs` span a decade.
+
+    Groups that failed stay as they are.
+    """
+    keys = ["variant", "connection", "depth", "lr"]
+    spans = runs.groupby(keys)["value"].agg(lambda seeds: seeds.max() > DECADE * seeds.min())
+    wide = spans.reindex(pd.MultiIndex.from_frame(groups[keys]), fill_value=False).to_numpy(bool)
+    split = wide & ~groups["failed"].to_numpy(bool)
+    return groups.assign(**{name: groups[name].mask(split) for name in ("mean", "low", "high")})
+
+
 SAME_TO_THE_EYE = 1e-4
 """Relative difference below which values are drawn as equal."""
 

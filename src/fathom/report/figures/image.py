@@ -47,8 +47,8 @@ def mixing_matrix(mixing: dict[str, Mixing], title: str) -> Figure:
     style.whole_ticks(axes[-1])
     grey = {"color": style.GREY}
     handles = [
-        *style.legend_handles(finite), style.legend_handle("row", lw=4, alpha=0.4, **grey),
-        style.legend_handle("column", ls=":", **grey),
+        *style.legend_handles(finite), style.legend_handle("row", **grey),
+        style.legend_handle("column", ls=":", lw=4, **grey),
     ]  # fmt: skip
     return style.finish(page, title, handles)
 
@@ -72,5 +72,5 @@ def _weights(ax: Axes, weights: np.ndarray) -> AxesImage:
 def _sums(ax: Axes, matrix: np.ndarray, colour: str) -> None:
     """The sums of the rows and of the columns of a matrix [L, L]."""
     positions = np.arange(len(matrix))
-    ax.plot(positions, matrix.sum(axis=1), color=colour, lw=4, alpha=0.4)
-    ax.plot(positions, matrix.sum(axis=0), color=colour, ls=":")
+    ax.plot(positions, matrix.sum(axis=1), color=colour)
+    ax.plot(positions, matrix.sum(axis=0), color=colour, ls=":", lw=4)

@@ -40,8 +40,11 @@ MOST_UPRIGHT = 8
 MAX_JITTER = 0.3
 """Maximum jitter, as a share of the gap between two depths."""
 
-METRICS = {"loss_final": "final loss", "gain_final": "final log10 gain"}
-"""Drawn published metrics with their axis labels; the unit of the loss is added."""
+PUBLISHED = "loss_final"
+"""The published metric that is drawn; COMPARISON.md has all."""
+
+MOST_PUBLISHED = 3
+"""Maximum number of panels beside each other."""
 
 
 @figure
@@ -50,10 +53,10 @@ def score_against_depth(
 ) -> Figure:
     """Which networks learn at which depth? The score against depth.
 
-    Four studies over depth: the first of each score, then others. A point is the mean over seeds
-    (geometric, if the score is positive), a bar their range. Hollow: a seed ended at chance. A
-    cross above the panel: a seed diverged, and there is no mean. Dotted: the score at chance, where
-    it is near. Runs of another length say so, and no line leads to them. Of a study with many
+    At most four studies over depth: the first of each score, then others. A point is the mean over
+    seeds (geometric, if the score is positive), a bar their range. Hollow: a seed ended at chance.
+    A cross above the panel: a seed diverged, and there is no mean. Dotted: the score at chance,
+    where it is near. Runs of another length say so, and no line leads to them. Of a study with many
     variants only those are drawn that were measured at several depths.
     """
     from fathom.analysis.tables import counted  # it loads SciPy
@@ -190,28 +193,24 @@ def variance(variance: pd.DataFrame, title: str) -> Figure:
 def published(published: pd.DataFrame, title: str) -> Figure:
     """How far are published values from ours? Hollow: published; filled: ours.
 
-    With the 95 % interval over seeds. A cross: not finite. What is the same everywhere is not
-    drawn.
+    The final loss, with the 95 % interval over seeds, of the three studies with the most published
+    losses. A cross: not finite.
     """
-    measured = published["metric"].isin(METRICS) & (published["platform"] != "")
-    table = published[measured]
-    platforms = list(table["platform"].unique())
-    shown = [
-        values for _, values in table.groupby(["study", "metric"], sort=False)
-        if frames.varies(values[["published", "mean"]].stack())
-    ]  # fmt: skip
+    table = published[(published["metric"] == PUBLISHED) & (published["platform"] != "")]
+    studies = table["study"].value_counts(sort=False).nlargest(MOST_PUBLISHED).index
+    shown = [values for study, values in table.groupby("study", sort=False) if study in studies]
     if not shown:
         return style.placeholder("no published value was repeated")
-    page, axes = style.panels(len(shown), NAMED_PANELS_PER_ROW, height=2.9, above=1)
+    table = pd.concat(shown)
+    platforms = list(table["platform"].unique())
+    page, axes = style.panels(len(shown), MOST_PUBLISHED, height=3.8, above=1.2)
     for ax, values in zip(axes, shown, strict=True):
-        study, metric = values["study"].iloc[0], values["metric"].iloc[0]
-        ax.set_title(textwrap.fill(style.label_of(study), 44), loc="left")
+        study = style.label_of(values["study"].iloc[0])
+        ax.set_title(textwrap.fill(study, 30), loc="left")
         _beside(ax, values, platforms)
-        label = METRICS[metric]
-        if metric == "loss_final":
-            style.log_if_wide(ax)
-            label = panels.with_loss_unit(label, values)
-        ax.set_ylabel(label)
+        style.log_if_wide(ax)
+        ax.set_xlabel("layers")
+        ax.set_ylabel(panels.with_loss_unit("final loss", values))
     grey = {"color": style.GREY, "ls": "", "ms": 9}
     handles = [
         *style.legend_handles(table["variant"].unique(), lw=6),
@@ -234,7 +233,7 @@ def _beside(ax: Axes, table: pd.DataFrame, platforms: list[str]) -> None:
         _point(ax, x, row["mean"], style.marker_of(slot), colour, hollow=False)
         bars = style.error_bars(row["mean"], row["low"], row["high"])
         ax.errorbar(x, row["mean"], yerr=bars, color=colour, capsize=3)
-    ax.set_xticks(range(len(depths)), [style.count_layers(d) for d in depths])
+    ax.set_xticks(range(len(depths)), [str(depth) for depth in depths])
     low, high = ax.get_xlim()
     ax.set_xlim(min(low, -0.6), max(high, len(depths) - 0.4))  # one depth stands in the middle
     ax.margins(y=0.12)

@@ -243,6 +243,8 @@ def values_of(
     runs = None if cells is None else frames.runs_of(cells, metric, groups)
     values = groups["mean"] if runs is None else runs["value"]
     levels = frames.near(levels, values)
+    if runs is not None and log:
+        groups = frames.without_means_of_split(groups, runs)
     return Values(groups, runs, label, levels, log)
 
 
@@ -277,6 +279,8 @@ def points(ax: Axes, values: Values, variants: Sequence[str]) -> None:
     style.vertical_levels(ax, values.levels)
     if values.log:
         style.log_if_wide(ax, "x")
+    if ax.get_xscale() == "linear":
+        style.as_constant(ax, "x")
     style.rows_of_variants(ax, variants)
     ax.set_xlabel(values.label)
 
@@ -285,12 +289,13 @@ def lines(ax: Axes, values: Values, axis: str, of: str) -> None:
     """Draw values against the column `axis`: a line of means for each value of `of`.
 
     Beside each other, so that those of the same place do not cover each other. A line to a cross
-    is dashed.
+    is dashed. No line leads to seeds that have no mean.
     """
     groups = values.groups.sort_values(axis, kind="stable")
     names = list(groups[of].unique())
+    lost = groups["failed"] & groups["mean"].isna()
     for position, (name, group) in enumerate(groups.groupby(of, sort=False)):
-        colour, known = style.colour_of(name), group.dropna(subset="mean").to_dict("records")
+        colour, known = style.colour_of(name), group[~lost.loc[group.index]].to_dict("records")
         beside = {
             "color": colour, "transform": style.shifted(ax, style.aside(position, len(names), 5)),
         }  # fmt: skip
@@ -312,8 +317,7 @@ def lines(ax: Axes, values: Values, axis: str, of: str) -> None:
             # Matplotlib does not count what is shifted.
             ax.update_datalim(group[[axis, column]].dropna().to_numpy(float))
     ax.autoscale_view()
-    lost = groups[groups["failed"] & groups["mean"].isna()]
-    style.crosses(ax, lost[axis], [style.colour_of(name) for name in lost[of]])
+    style.crosses(ax, groups.loc[lost, axis], [style.colour_of(n) for n in groups.loc[lost, of]])
     ax.set_ylabel(values.label)
     value_axis(ax, values.levels, log=values.log)
 
@@ -326,6 +330,8 @@ def value_axis(
         style.level(ax, name, value, side=side)
     if log:
         style.log_if_wide(ax)
+    if ax.get_yscale() == "linear":
+        style.as_constant(ax)
 
 
 def against_depth(

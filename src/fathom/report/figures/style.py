@@ -1,7 +1,7 @@
 """How figures look: colours, labels, panels, curves. The only module that touches matplotlib.
 
-The same variant has the same colour everywhere (Okabe and Ito's palette, which colour-blind people
-can tell apart), and what is no variant is grey. A line is the mean over seeds, a band or a bar
+The same variant has the same colour everywhere, the hue of Okabe and Ito's palette where that has
+enough of them, and what is no variant is grey. A line is the mean over seeds, a band or a bar
 their range. A run that stopped being finite has a cross above the panel, where no value is. An
 axis of positive values is logarithmic where they span more than a decade.
 
@@ -30,25 +30,26 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
     from matplotlib.transforms import Transform
 
-# Plain networks are black and grey. What a demo and a paper have under one name is dark and light
-# of one hue: HC orange, mHC blue. Green: H_res is the identity.
+# Plain networks are black and grey. Variants with one name in a demo and a paper are dark and light
+# of one hue: HC orange, mHC blue. Green: H_res is the identity. Each has a contrast of 4.5 : 1 with
+# white, and with black once the page has turned it: lines are named in their colours.
 COLOURS = {
     "baseline": "#000000", "resnet": "#000000", "resgcn": "#000000",
-    "baseline_wider": "#666666", "baseline_longer": "#8F8F8F",
-    "hc": "#D55E00", "hc_paper": "#E69F00", "hc_paper_static": "#C9A66B",
-    "hc_causal": "#D55E00", "hc_static": "#E69F00", "hc_dynamic": "#CC79A7",
-    "mhc": "#0072B2", "mhc_paper": "#56B4E9", "mhc_cycle": "#332288", "mhc_cycle_static": "#6A3D9A",
-    "mhc_causal": "#0072B2", "mhc_static": "#56B4E9", "mhc_dynamic": "#332288",
-    "mhc_identity": "#009E73", "mhc_identity_cycle": "#1B7837",
-    "mhc_lite": "#CC79A7", "krom_hc": "#8C564B", "circulant_mhc": "#6A3D9A",
-    "deepseek_v4": "#A50F15", "deepseek_v41": "#E7298A", "glm5_next": "#6A3D9A",
-    "hy_v4": "#B2A100", "qwen4_exp": "#8C564B", "altup": "#44AA99",
-    "v1": "#D55E00", "v1_20": "#8C564B", "v1_noise": "#E69F00", "v2": "#CC79A7",
-    "v3": "#0072B2", "v4a": "#56B4E9", "v4b": "#6A3D9A", "v4c": "#009E73", "v4d": "#B2A100",
-    "v4d_50": "#7F7F7F",
+    "baseline_wider": "#525252", "baseline_longer": "#747474",
+    "hc": "#8F3200", "hc_paper": "#BA5A00", "hc_paper_static": "#8A6D3B",
+    "hc_causal": "#8F3200", "hc_static": "#BA5A00", "hc_dynamic": "#B0408A",
+    "mhc": "#004578", "mhc_paper": "#0079C0", "mhc_cycle": "#332288", "mhc_cycle_static": "#6A3D9A",
+    "mhc_causal": "#004578", "mhc_static": "#0079C0", "mhc_dynamic": "#332288",
+    "mhc_identity": "#00805C", "mhc_identity_cycle": "#1B5E20",
+    "mhc_lite": "#B0408A", "krom_hc": "#7A4A40", "circulant_mhc": "#6A3D9A",
+    "deepseek_v4": "#BE0F25", "deepseek_v41": "#D81B72", "glm5_next": "#6A3D9A",
+    "hy_v4": "#7A6E00", "qwen4_exp": "#7A4A40", "altup": "#147D74",
+    "v1": "#BA5A00", "v1_20": "#7A4A40", "v1_noise": "#8F3200", "v2": "#B0408A",
+    "v3": "#004578", "v4a": "#0079C0", "v4b": "#6A3D9A", "v4c": "#00805C", "v4d": "#7A6E00",
+    "v4d_50": "#747474",
     "v5": "#4D4D4D",
 }  # fmt: skip
-SPARE_COLOURS = ("#B2A100", "#6A3D9A", "#8C564B", "#1B7837", "#A50F15", "#4D4D4D", "#E7298A")
+SPARE_COLOURS = ("#7A6E00", "#6A3D9A", "#7A4A40", "#1B5E20", "#BE0F25", "#4D4D4D", "#D81B72")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 LINES = ("-", "--", ":", "-.")
 
@@ -67,7 +68,7 @@ STYLE = {
     "svg.hashsalt": "fathom",
 }
 
-GREY, PALE = "#555555", "#B5B5B5"
+GREY, PALE = "#555555", "#747474"
 """Colour of everything that is no variant: legend entries, levels, secondary marks."""
 
 
@@ -394,13 +395,18 @@ def log_if_wide(ax: Axes, axis: Literal["x", "y"] = "y") -> None:
         numbers.set_minor_locator(NullLocator())
 
 
-def as_constant(ax: Axes) -> None:
-    """A y axis of values that differ by rounding alone shows them as one, and not its digits."""
-    limits = [other.dataLim.intervaly for other in ax.get_shared_y_axes().get_siblings(ax)]
+PRINTED = 1e-4
+"""Relative difference of values that have five printed digits: a smaller one is not drawn."""
+
+
+def as_constant(ax: Axes, axis: Literal["x", "y"] = "y") -> None:
+    """A linear axis of values that differ by less than is printed of them shows them as one."""
+    siblings = getattr(ax, f"get_shared_{axis}_axes")().get_siblings(ax)
+    limits = [getattr(other.dataLim, f"interval{axis}") for other in siblings]
     low, high = np.min(limits), np.max(limits)
     size = max(abs(low), abs(high))
-    if high - low < 1e-4 * size < np.inf:
-        ax.set_ylim(low - 0.05 * size, high + 0.05 * size)
+    if high - low < PRINTED * size < np.inf:
+        ax.set(**{f"{axis}lim": (low - 0.05 * size, high + 0.05 * size)})
 
 
 def few_ticks(ax: Axes) -> None:

@@ -15,11 +15,14 @@ if TYPE_CHECKING:
 
     from fathom.metrics.scores import Score
 
+MIN_POINTS = 2
+"""Fewer effective depths compare nothing; their table has them."""
+
 EDGE = 1.4
 """Times the depths at its ends an axis of depths reaches, so that marks fit there."""
 
 
-@figure
+@figure(points=2)
 def loss_comparison(steps: pd.DataFrame, summary: pd.DataFrame, title: str) -> Figure:
     """How does the loss fall at each depth? Training loss against step.
 
@@ -30,7 +33,7 @@ def loss_comparison(steps: pd.DataFrame, summary: pd.DataFrame, title: str) -> F
     return panels.against_step(steps, "loss", title, levels=levels)
 
 
-@figure
+@figure(points=2)
 def grad_norm_comparison(steps: pd.DataFrame, title: str) -> Figure:
     """How large are the gradients at each depth? L2 norm of all gradients against step."""
     return panels.against_step(steps, "grad_norm", title)
@@ -70,6 +73,8 @@ def effective_depth(effective_depth: pd.DataFrame, title: str) -> Figure:
             others = effective_depth[answers != answer].to_dict("records")
             told = f"every variant ends {words} plain network{_but_for(others)}"
             return style.placeholder(f"{title}\n{told}")
+    if len(rows) < MIN_POINTS:
+        return style.placeholder(f"{title}\none effective depth alone is known")
     page, (ax,) = style.panels(1)
     variants, depths = list(rows["variant"].unique()), sorted(rows["depth"].unique())
     plain = sorted({int(depth) for found in rows["plain_depths"] for depth in found.split()})

@@ -99,7 +99,7 @@ def _marks(ax: Axes, rows: pd.DataFrame, scores: pd.Series) -> list[tuple[float,
         looks = {"color": style.colour_of(row["variant"])}
         ax.plot([1, x], [y, y], lw=1.5, **looks)
         if not math.isnan(row["low"]):
-            ax.plot([row["low"], row["high"]], [y, y], lw=4, alpha=0.4, **looks)
+            ax.plot([row["low"], row["high"]], [y, y], lw=3, **looks)
         ax.plot(x, y, OUTSIDE.get(row["answer"], "o"), ms=6, zorder=3, **looks)
         ends.append((x, y, row["variant"]))
     return [end for end in ends if not math.isnan(end[1])]
@@ -145,10 +145,10 @@ def _design(ax: Axes, row: dict[str, Any]) -> None:
     """A point with its interval, and the cost at another width."""
     looks = {"color": style.colour_of(row["variant"])}
     if not math.isnan(row["low"]):
-        ax.vlines(row["cost"], row["low"], row["high"], alpha=0.5, lw=2, **looks)
+        ax.vlines(row["cost"], row["low"], row["high"], lw=1.5, **looks)
     if not math.isnan(row["cost_wider"]):
         at = [row["cost"], row["cost_wider"]]
-        ax.plot(at, [row["multiplier"]] * 2, lw=1, alpha=0.5, **looks)
+        ax.plot(at, [row["multiplier"]] * 2, lw=1, **looks)
         ax.plot(at[1], row["multiplier"], "o", ms=8, mfc="white", **looks)
     ax.plot(row["cost"], row["multiplier"], UPRIGHT.get(row["answer"], "o"), ms=9, **looks)
 

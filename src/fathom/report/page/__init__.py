@@ -72,7 +72,7 @@ def write_page(
             "min_seeds": MIN_SEEDS,
         }
         replaced[SCORECARD] = Markup(fill(environment, "claims.html.j2"))  # noqa: S704, it escapes
-    sections = read_sections(files, figures, replaced, lines)
+    sections = read_sections(files, figures, replaced, lines, _other_pages(config))
     sourced = labels | {name: source.title for name, source in published.sources.items()}
     text = fill(
         environment,
@@ -85,6 +85,14 @@ def write_page(
         own={file.name: Markup(file.read_text("utf-8")) for file in templates.glob("*.*s")},  # noqa: S704
     )
     write_text(folder / PAGE, text)
+
+
+def _other_pages(config: Config) -> dict[str, str]:
+    """By the folder of the kept result, as seen from the page, its page; without one, nothing."""
+    if not config.reference or not (Path(config.reference) / PAGE).is_file():
+        return {}
+    folder = link_to(config, Path(config.reference))
+    return {folder: f"{folder}/{PAGE}"}
 
 
 def reports_in(config: Config, folder: Path) -> list[str]:

@@ -31,45 +31,89 @@ WORDS = {
     "against": "compared with",
     "against_mean": "mean of what it is compared with",
     "against_plain": "compared with a plain network",
+    "answer": "where the plain network's score lies",
     "at_chance": "runs at chance",
     "at_edge": "best rate at the edge of those that were tried",
     "break_even": "overhead of a step at which it stops paying",
+    "by": "compared by",
     "bytes": "bytes moved by a step, over the plain network's",
-    "change": "change of the score from the plain network's",
-    "change_low": "95 % interval of the change from",
-    "change_high": "95 % interval of the change to",
-    "cost": "time of a step, over the plain network's",
-    "cost_wider": "the same of a wider network",
-    "depth_multiplier": "depth of a plain network that ends there, over its own",
-    "least": "fewest steps of the ladder, over the plain network's",
-    "most": "most steps of the ladder, over the plain network's",
-    "net": "step multiplier over the time of a step",
-    "operations": "operations of a step, over the plain network's",
-    "outside": "seeds outside of the ladder",
-    "wider": "width of the wider network",
+    "cases": "cells, comparisons or runs looked at",
     "chance_loss": "loss at chance",
+    "change": "change of the score from the plain network's",
+    "change_high": "95 % interval of the change to",
+    "change_low": "95 % interval of the change from",
     "claim": "name of the claim",
     "control": "a control, which decides nothing",
+    "cost": "time of a step, over the plain network's",
+    "cost_high": "range of turns of that time to",
+    "cost_low": "range of turns of that time from",
+    "cost_wider": "the same of a wider network",
+    "cost_wider_high": "range of turns of the wider network's time to",
+    "cost_wider_low": "range of turns of the wider network's time from",
     "decides": "decides the verdict",
+    "deepest": "deepest plain network",
+    "depth_answer": "where that depth lies",
+    "depth_high": "95 % interval of that depth to",
+    "depth_low": "95 % interval of that depth from",
+    "depth_multiplier": "depth of a plain network that ends there, over its own",
+    "depths": "layers",
+    "deviates": "deviates from the published value",
     "differs_in": "settings that differ",
     "diverged": "runs that diverged",
+    "equal": "of these equal but for rounding",
+    "final_difference": "relative difference of the last losses",
+    "first_step_apart": "first step at which losses are apart",
+    "gain_first_difference": "difference of the gain at the first step",
+    "gap": "why it was not measured",
+    "gap_of": "what that is about",
+    "grad_norm_first_difference": "relative difference of the gradient norm at the first step",
     "high": "95 % interval to",
+    "high_open": "the interval is open above",
+    "holding": "of these the claim holds in",
+    "ladder": "plain network on whose ladder both are read",
+    "largest_difference": "largest relative difference of losses",
     "learned": "runs that learned",
+    "least": "fewest steps of the ladder, over the plain network's",
+    "loss_first_difference": "relative difference of the loss at the first step",
     "low": "95 % interval from",
+    "low_open": "the interval is open below",
     "lr": "learning rate",
+    "most": "most steps of the ladder, over the plain network's",
     "multiplier": "step multiplier over that of the second",
     "n": "runs",
+    "needed_high": "needed: at most",
+    "needed_low": "needed: at least",
+    "net": "step multiplier over the time of a step",
+    "net_high": "95 % interval of that to",
+    "net_low": "95 % interval of that from",
     "not_scored": "runs without a score",
     "number": "number of the test",
+    "observed": "measured",
+    "operations": "operations of a step, over the plain network's",
+    "outside": "seeds outside of the ladder",
     "p": "p of no effect",
     "p_holm": "p of no effect, corrected for all comparisons of the study (Holm)",
+    "plain_best": "depth at which the plain network is best",
+    "plain_depths": "depths of plain networks",
+    "plain_diverged": "depths at which a plain network diverged",
+    "platform": "measured on",
+    "platform_a": "on",
+    "platform_b": "beside",
+    "published_high": "published, up to",
+    "r_squared": "R²",
+    "rate": "compared at",
     "rests_on": "the verdict rests on",
     "score_chance": "score at chance",
     "score_metric": "the score is",
     "seed_sd": "standard deviation over seeds",
+    "seed_spread": "relative spread of the last losses over seeds",
     "seeds_needed": "seeds needed to be significant",
+    "shallowest": "shallowest plain network",
     "test": "rule of the test",
     "undecided": "undecided: the interval reaches both sides",
+    "wider": "width of the wider network, channels",
+    "width": "width, channels",
+    "within_seed_spread": "the last losses differ within the spread over seeds",
 }
 """Columns in words, where their names do not say it."""
 
@@ -91,7 +135,7 @@ def evidence_of(
             if not 2 <= line < 2 + len(rows):
                 continue
             row = {key: value for key, value in rows[line - 2].items() if not pd.isna(value)}
-            study = row.get("study", "")
+            study, command = row.get("study", ""), _command(row, config)
             if study in config.studies and "depth" in row:
                 unit = tasks.presentation(config.studies[study].task).depth_unit
                 row["depth"] = count_layers(int(row["depth"]), unit)
@@ -100,9 +144,22 @@ def evidence_of(
             said = partial(_value, row=row, labels=labels, called=called)
             found[f"{name}#L{line}"] = {
                 "title": " · ".join(said(key) for key in TITLE if row.get(key, "") != ""),
-                "rows": [pair for pair in _rows(row, said, called) if pair[1]],
+                "rows": [
+                    *(pair for pair in _rows(row, said, called) if pair[1]),
+                    *([("to train its first seed again", command)] if command else []),
+                ],
             }
     return found
+
+
+def _command(row: Mapping[str, Any], config: Config) -> str:
+    """The command that trains the first seed of a row of the summary; empty for other rows."""
+    study = config.studies.get(row.get("study", ""))
+    if not (study and config.train) or not {"depth", "variant", "backend"} <= row.keys():
+        return ""
+    cell = "--depth {depth:.0f} --variant {variant} --backend {backend}".format(**row)
+    seed = f"--seed {study.seeds[0]} --out again --config {config.report_folder}/config.json"
+    return f"fathom train {row['study']} {cell} {seed}"
 
 
 def _called(metric: str, rows: pd.DataFrame, score: Score | None) -> str:

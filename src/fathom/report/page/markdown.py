@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from urllib.parse import unquote, urlsplit
 from xml.etree import ElementTree
 
@@ -48,14 +49,17 @@ def read_sections(
     figures: Path,
     replaced: Mapping[tuple[str, str], str],
     lines: set[Line],
+    pages: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Section]:
     """A section for each Markdown file, with its figures.
 
     `files`: by their path as seen from the page. `figures`: the folder that `figures/…` in a report
     stands for. `replaced`: by file and part, the HTML that stands for the first table of that part.
-    To `lines` those are added that links lead to.
+    To `lines` those are added that links lead to. `pages`: by folder, the page of its
+    reports.
     """
-    reader = _Reader(figures, {file: _anchor_of(file) for file in files}, replaced, lines)
+    anchors = {file: _anchor_of(file) for file in files}
+    reader = _Reader(figures, anchors, replaced, lines, pages)
     return [reader.section(file, path, lower=i > 0) for i, (file, path) in enumerate(files.items())]
 
 
@@ -88,6 +92,7 @@ class _Reader:
     anchors: Mapping[str, str]
     replaced: Mapping[tuple[str, str], str]
     lines: set[Line]
+    pages: Mapping[str, str]
 
     def section(self, file: str, path: Path, *, lower: bool) -> Section:
         """The section of one file; with `lower`, its headings are one level below their own."""
@@ -127,9 +132,12 @@ class _Reader:
         if parts.scheme or parts.netloc:
             return {"href": href}
         target = _from_page(parts.path, file) if parts.path else file
+        place = f"--{parts.fragment}" if parts.fragment else ""
         if target in self.anchors:
-            place = f"--{parts.fragment}" if parts.fragment else ""
             return {"href": f"#{self.anchors[target]}{place}"}
+        for folder, page in self.pages.items():
+            if target.startswith(f"{folder}/") and target.endswith(".md"):
+                return {"href": f"{page}#{_anchor_of(target.removeprefix(f'{folder}/'))}{place}"}
         to = f"{target}#{parts.fragment}" if parts.fragment else target
         folder, _, name = target.rpartition("/")
         line = parts.fragment.removeprefix("L")
