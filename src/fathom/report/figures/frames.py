@@ -208,7 +208,8 @@ def without_means_of_split(groups: pd.DataFrame, runs: pd.DataFrame) -> pd.DataF
     """
     keys = ["variant", "connection", "depth", "lr"]
     spans = runs.groupby(keys)["value"].agg(lambda seeds: seeds.max() > DECADE * seeds.min())
-    wide = spans.reindex(pd.MultiIndex.from_frame(groups[keys]), fill_value=False).to_numpy(bool)
+    of_groups = spans.astype(float).reindex(pd.MultiIndex.from_frame(groups[keys]))
+    wide = of_groups.to_numpy() == 1
     split = wide & ~groups["failed"].to_numpy(bool)
     return groups.assign(**{name: groups[name].mask(split) for name in ("mean", "low", "high")})
 
