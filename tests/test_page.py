@@ -175,7 +175,8 @@ def test_a_link_to_the_reference_leads_to_its_page_where_it_has_one(results, tmp
         (kept / "tables").mkdir(parents=True, exist_ok=True)
         (kept / "tables" / f"{name}.csv").touch()
     text = "# R\n\n[kept](../kept/RESULTS.md) [a](../kept/studies/a.md#score)\n"
-    config = write_results(results, [trained(THREE)], {"RESULTS.md": text}, reference=str(kept))
+    config = write_results(results, [trained(THREE)], {"RESULTS.md": text})
+    config = config.model_copy(update={"reference": str(kept)})
     assert "../kept/RESULTS.md" in Page(make_page(config)).all("a", "href")
     (kept / "index.html").touch()
     links = Page(make_page(config)).all("a", "href")
