@@ -71,7 +71,9 @@ def scored(task, scores, depth=8, **values):
 )
 def test_a_study_whose_variants_are_all_at_an_end_tells_nothing_apart(task, scores, outcome, said):
     rows = scored(task, scores, outcome=outcome, score_chance=0.1)
-    changes = {"a": IMAGES} if task == "fashion" else {}
+    changes = (
+        {"a": {**IMAGES, "variants": ["resnet", "hc"], "streams": 4}} if task == "fashion" else {}
+    )
     assert present(*rows, **changes).cannot_tell == said
 
 
