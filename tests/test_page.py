@@ -17,7 +17,7 @@ from fathom.analysis.claims.evidence import Judgement
 from fathom.cli import main
 from fathom.report.figures.style import COLOURS
 from fathom.report.page import write_page
-from fathom.report.page.evidence import WORDS
+from fathom.report.page.evidence import IN_EFFECT, WORDS
 from fathom.report.page.explorer import looks_of
 from fathom.report.render import write_reports
 from fathom.report.reports import DOCUMENTS
@@ -164,7 +164,7 @@ def test_a_row_has_words_units_and_intervals(results):
 def test_every_column_that_a_link_leads_to_has_words():
     claims = [field.name for field in dataclasses.fields(Judgement)]
     for columns in (effects.COLUMNS, effective_depth.COLUMNS, worth.COLUMNS, claims):
-        assert {name for name in columns if "_" in name} <= WORDS.keys()
+        assert {name for name in columns if "_" in name} <= WORDS.keys() | IN_EFFECT
     assert not [words for words in WORDS.values() if "_" in words]
 
 
@@ -175,7 +175,8 @@ def test_a_link_to_the_reference_leads_to_its_page_where_it_has_one(results, tmp
         (kept / "tables").mkdir(parents=True, exist_ok=True)
         (kept / "tables" / f"{name}.csv").touch()
     text = "# R\n\n[kept](../kept/RESULTS.md) [a](../kept/studies/a.md#score)\n"
-    config = write_results(results, [trained(THREE)], {"RESULTS.md": text}, reference=str(kept))
+    config = write_results(results, [trained(THREE)], {"RESULTS.md": text})
+    config = config.model_copy(update={"reference": str(kept)})
     assert "../kept/RESULTS.md" in Page(make_page(config)).all("a", "href")
     (kept / "index.html").touch()
     links = Page(make_page(config)).all("a", "href")
