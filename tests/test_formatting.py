@@ -84,7 +84,7 @@ def test_a_mean_with_the_ends_of_its_interval_by_hand(values, text):
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        ((0.98, 0.962, 1.0), "0.98 (0.96 to 1.0)"),  # ± 0.018, or 0.02, would pass 1
+        ((0.98, 0.962, 1.0), "0.980 (0.962 to 1.00)"),  # ± 0.018, or 0.02, would pass 1
         ((0.5, 0.48, 0.52), "0.500 ± 0.020"),
         ((1.0, 1.0, 1.0), "1 ± 0"),
         ((0.02, 0.0, 0.04), "0.020 (0 to 0.040)"),
