@@ -60,6 +60,7 @@ WORDS = {
     "deviates": "deviates from the published value",
     "differs_in": "settings that differ",
     "diverged": "runs that diverged",
+    "effective_depth": "effective depth, layers",
     "equal": "of these equal but for rounding",
     "final_difference": "relative difference of the last losses",
     "first_step_apart": "first step at which losses are apart",
