@@ -60,11 +60,7 @@ WORDS = {
     "deviates": "deviates from the published value",
     "differs_in": "settings that differ",
     "diverged": "runs that diverged",
-<<<<<<< HEAD
-    "effective_depth": "layers of a plain network that ends there",
-=======
     "effective_depth": "effective depth, layers",
->>>>>>> r2
     "equal": "of these equal but for rounding",
     "final_difference": "relative difference of the last losses",
     "first_step_apart": "first step at which losses are apart",
