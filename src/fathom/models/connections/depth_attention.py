@@ -98,8 +98,8 @@ class DepthState(NamedTuple):
     """[I, N, C]: finished sources …"""
     scales: Array
     """[I, N]: … and 1 over their norms."""
-    x: Array
-    """[…, C]: the embedded input, which the first function reads."""
+    shape: tuple[int, ...]
+    """[…, C]: the shape of an input."""
     ahead: tuple[Arrays, Arrays] = ((), ())
     """Reads [N, C] of the finished sources and logarithms [H, N] of their sums, for the group."""
     open: Array | None = None
@@ -107,9 +107,9 @@ class DepthState(NamedTuple):
     open_scales: Array | None = None
     """[J, N]: … and 1 over their norms."""
     stream: Array | None = None
-    """[…, C], where there is one."""
+    """[N, C], where there is one."""
     read: Array | None = None
-    """[…, C]: what the function has read, if it will add to that."""
+    """[N, C]: what the function has read, if it will add to that."""
 
 
 @dataclass(frozen=True)
@@ -166,8 +166,10 @@ class DepthAttentionConnection(Connection):
         if queries is not None and s.scaled:
             queries = queries * math.sqrt(s.heads / C)
         gates = () if s.gate is None else tuple(ops.unstack(params["connection.gate"]))
-        values, scales = self.scaled(ops, ops.reshape(x, (1, math.prod(x.shape[:-1]), C)))
-        return DepthState(queries, gates, values, scales, x, stream=x if s.stream else None)
+        first = ops.reshape(x, (math.prod(x.shape[:-1]), C))
+        values, scales = self.scaled(ops, first[None])
+        stream = first if s.stream else None
+        return DepthState(queries, gates, values, scales, x.shape, stream=stream)
 
     def read(self, ops: Ops, state: DepthState, k: int) -> tuple[Array | Apart, DepthState]:
         if k % self.group == 0:
@@ -179,10 +181,13 @@ class DepthAttentionConnection(Connection):
             reads = [x + state.stream for x in reads]
         if self.context.has_residual:
             state = state._replace(read=reads[0])
-        return Apart(*reads) if self.reads_apart(k) else reads[0], state
+        shaped = [ops.reshape(x, state.shape) for x in reads]
+        return Apart(*shaped) if self.reads_apart(k) else shaped[0], state
 
     def write(self, ops: Ops, state: DepthState, k: int, y: Array) -> DepthState:
         s, is_last = self.settings, k + 1 == self.context.layers
+        N, C = state.values.shape[1:]
+        y = ops.reshape(y, (N, C))
         if self.context.has_residual:
             y = y - state.read
         state = state._replace(read=None)
@@ -190,22 +195,21 @@ class DepthAttentionConnection(Connection):
             state = state._replace(stream=state.stream + y)
             if is_last:
                 return state
-        y = ops.reshape(y, (1, *state.values.shape[1:]))
         if state.open is None:
-            new, scales = self.scaled(ops, y)
+            new, scales = self.scaled(ops, y[None])
         elif s.block_size is not None:
             new, scales = self.scaled(ops, state.open + y)
         else:
-            new, scale = self.scaled(ops, y)
+            new, scale = self.scaled(ops, y[None])
             new = ops.concatenate([state.open, new], axis=0)
             scales = ops.concatenate([state.open_scales, scale], axis=0)
         return state._replace(open=new, open_scales=scales)
 
     def close(self, ops: Ops, state: DepthState) -> Array:
         if state.stream is not None:
-            return state.stream
+            return ops.reshape(state.stream, state.shape)
         (read,), _ = self.merged(ops, state, self.context.layers)
-        return read
+        return ops.reshape(read, state.shape)
 
     def scaled(self, ops: Ops, v: Array) -> tuple[Array, Array]:
         """(Sources [1, N, C], 1 over their norms [1, N])."""
@@ -235,14 +239,14 @@ class DepthAttentionConnection(Connection):
         return L if end >= L else end - 1
 
     def merged(self, ops: Ops, state: DepthState, k: int) -> tuple[list[Array], DepthState]:
-        """(The reads […, C] of function k, or of the output: one, or three; the state)."""
-        rows, shape = self.rows[k], state.x.shape
+        """(The reads [N, C] of function k, or of the output: one, or three; the state)."""
+        rows = self.rows[k]
         if not rows:  # the first function has one source, and reads it as it is
-            return [state.x], state
+            return [ops.reshape(state.values, state.values.shape[1:])], state
         count, (reads, sums) = len(rows), state.ahead
         own, own_sums, rest = reads[:count], sums[:count], (reads[count:], sums[count:])
         if state.open is None:
-            return [ops.reshape(x, shape) for x in own], state._replace(ahead=rest)
+            return list(own), state._replace(ahead=rest)
         queries = state.queries[rows.start : rows.stop]
         found, _, opened = ops.custom_vjp(
             self.softmax,
@@ -252,5 +256,4 @@ class DepthAttentionConnection(Connection):
             ops.stack(own),
             ops.stack(own_sums),
         )
-        found = [ops.reshape(x, shape) for x in ops.unstack(found)]
-        return found, state._replace(ahead=rest, open=opened)
+        return list(ops.unstack(found)), state._replace(ahead=rest, open=opened)
