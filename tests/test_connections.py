@@ -176,10 +176,15 @@ def test_many_parts_are_unstacked_in_their_order_with_their_gradients(connect_cp
 # --- which schemes start as the plain network -----------------------------------------------------
 
 
+TOGETHER = {name: {"connection": name, "apart": off} for name, off in
+            (("inkling2", None), ("muddformer", False))}  # fmt: skip
+"""Schemes that read q, k and v apart, for functions of one input."""
+
+
 def start_of(scheme, depth=8, width=16):
     """The output of untrained layers, whose norms and the last one have no eps, in float64."""
     ops = NumpyOps()
-    connection = at_site(scheme, depth, width)
+    connection = at_site(TOGETHER.get(scheme, scheme), depth, width)
     params = {n: ops.asarray(v) for n, v in init.draw(connection.parameters(), seed=0).items()}
 
     def normed(x):

@@ -255,14 +255,14 @@ def test_an_open_interval_of_depth_ends_at_nothing_or_at_infinity():
 
 def test_costs_are_read_from_the_table_of_step_times(tmp_path):
     """Measured at the width of the study (16) and at a larger one; counted at its own."""
-    columns = "study,depth,variant,backend,machine,seconds,low,high,width,operations,bytes"
+    columns = "study,depth,variant,backend,machine,seconds,low,high,width,operations,bytes,turns"
     rows = [
         ("baseline", 2, 2, 2, 16, 100, 40),
         ("mhc", 3, 2.5, 4, 16, 150, 100),
         ("baseline", 10, 10, 10, 128, 900, 300),
         ("mhc", 12, 11, 13, 128, 990, 600),
     ]
-    lines = [f"a,8,{v},torch,{CPU_PLATFORM},{','.join(map(str, rest))}" for v, *rest in rows]
+    lines = [f"a,8,{v},torch,{CPU_PLATFORM},{','.join(map(str, rest))},3" for v, *rest in rows]
     file = tmp_path / "times.csv"
     file.write_text("\n".join([columns, *lines]) + "\n", encoding="utf-8")
     config = config_of(model={"vocab": 64, "length": 8, "width": 16, "hidden": 64, "heads": 2})

@@ -171,9 +171,9 @@ LADDER = {"baseline": [0.5, 2, 4]}
 def told(tmp_path_factory):
     """The config, the published values, and the folder of reports of one study with a ladder."""
     folder = tmp_path_factory.mktemp("worth")
-    columns = "study,depth,variant,backend,machine,seconds,low,high,width,operations,bytes"
+    columns = "study,depth,variant,backend,machine,seconds,low,high,width,operations,bytes,turns"
     times = [("baseline", 2, 16), ("mhc", 3, 16), ("baseline", 10, 128), ("mhc", 11, 128)]
-    lines = [f"released,8,{v},torch,{CPU_PLATFORM},{s},{s},{s},{w},7,7" for v, s, w in times]
+    lines = [f"released,8,{v},torch,{CPU_PLATFORM},{s},{s},{s},{w},7,7,3" for v, s, w in times]
     (folder / "times.csv").write_text("\n".join([columns, *lines]) + "\n", encoding="utf-8")
     data = config_with(folder / "results", ("released",)).model_dump(mode="json")
     own = {"depths": [8], "backends": ["torch"], "steps": 100, "ladder": LADDER}

@@ -130,10 +130,15 @@ ABOUT: Registry[About] = Registry(
             starts_plain=True,
             releases=_modules(transformers="zaya"),
         ),
-        "attn_res": About("Attention Residuals, arXiv 2603.15031", f"{_READ}, v_{{k+1}} = f(read)"),
+        "attn_res": About(
+            "Attention Residuals, arXiv 2603.15031",
+            f"{_READ}, v_{{k+1}} = f(read)",
+            starts_plain=True,
+        ),
         "attn_res_block": About(
             "Kimi K3, in mlx-lm",
             f"{_READ}: blocks' sums and the sum p that is open, p ← p + f(read)",
+            starts_plain=True,
             releases=_modules(mlx_lm="kimi_k3"),
         ),
         "inkling2": About(
@@ -143,11 +148,14 @@ ABOUT: Registry[About] = Registry(
             releases=_modules(transformers="inkling2"),
         ),
         "mhar": About(
-            "MHAR, arXiv 2607.27230", "as attn_res, with a softmax for each of 4 groups of channels"
+            "MHAR, arXiv 2607.27230",
+            "as attn_res, with a softmax for each of 4 groups of channels",
+            starts_plain=True,
         ),
         "delta_attn_res": About(
             "Delta Attention Residuals, arXiv 2605.18855",
             f"x ← x + f(x + read), {_READ}, v_{{k+1}} = f(x + read)",
+            starts_plain=True,
         ),
         "denseformer": About(
             "DenseFormer, arXiv 2402.02622",
