@@ -53,14 +53,13 @@ def worth_figure(shown: WorthPresenter, labels: Mapping[str, str]) -> str:
         return ""
     row, wider = timed[0], _first_number(timed, "wider")
     file = REFERENCE / "figures" / shown.study / row["platform"].name / "worth.png"
-    plain = labels.get(row["against"], row["against"])
     hollow = f" Hollow: {wider:g} channels instead of {row['width']:g}." if wider else ""
     return f"""\
 ![{ALT}]({file.as_posix()})
 
 *{row["depth"]:g} layers. Up: the step multiplier, with its 95 % interval over seeds. Right: the
-time of a step over that of the {plain} network.{hollow} Above the break-even line a connection ends
-better than the {plain} network does in the same training time.*
+time of a step over that of the plain network.{hollow} Above the break-even line a connection ends
+better than the plain network does in the same training time.*
 """
 
 
@@ -75,13 +74,12 @@ def worth_section(shown: WorthPresenter, task: str, labels: Mapping[str, str]) -
     rows, first = shown.rows, shown.rows[0]
     told = [row for row in rows if row["verdict"] in (BETTER, WORSE)]
     others = ", ".join(_name(row, labels) for row in rows if row not in told)
-    plain = labels.get(first["against"], first["against"])
     study = f"{REFERENCE}/studies/{shown.study}.md"
     rates = "At *best rates* each network has its own best learning rate. "
     return f"""\
 ## {as_prose(shown.title)}
 
-Results on {task}, {first["depth"]:g} layers. *Steps saved* is the share of the {plain} network's
+Results on {task}, {first["depth"]:g} layers. *Steps saved* is the share of the plain network's
 training steps that a connection saves, with its 95 % interval over seeds
 ([definition](docs/definitions.md#worth), [study]({study})).
 {rates if any(row["rate"] == BEST_RATES for row in rows) else ""}These connections end significantly
