@@ -36,7 +36,7 @@ def finding() -> str:
     """The first sentence of the kept result, and the figure that shows it."""
     first, shown = first_screen(REFERENCE, _published(), _labels()), _worth()
     mark = "" if first.title.endswith("?") else "."
-    figure = worth_figure(shown, _labels()) if shown else ""
+    figure = worth_figure(shown) if shown else ""
     return f"**{as_prose(first.title)}{mark}** {as_prose(first.advice)}\n\n{figure or SCORES}"
 
 
@@ -46,7 +46,7 @@ ALT = (
 )
 
 
-def worth_figure(shown: WorthPresenter, labels: Mapping[str, str]) -> str:
+def worth_figure(shown: WorthPresenter) -> str:
     """The figure of worth against cost with its caption; empty where no step was timed."""
     timed = [row for row in shown.rows if row["cost"] > 0]
     if not timed:
