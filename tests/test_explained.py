@@ -206,11 +206,6 @@ def measured_numbers(config):
         ],
         "definitions.md": [*numbers_of_definitions()],
         "speed.md": [*lines_of_speed()],
-        "../README.md": [
-            f"takes {scheme_ratio('mhc_paper', 'torch')} times a plain step of 6 layers and 128 "
-            f"channels with PyTorch, {scheme_ratio('mhc_paper', 'mlx')} times with MLX, and "
-            f"{step_ratio('mhc_paper'):.2f} times one of 12 layers",
-        ],
     }
 
 
