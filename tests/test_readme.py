@@ -95,7 +95,7 @@ def test_the_table_of_worth_in_percent() -> None:
 def test_the_section_of_worth_names_every_connection() -> None:
     text = worth_section(shown(ROWS), "text", LABELS)
     assert text.startswith("## What is it worth?\n")
-    assert "Equivalent or undecided: AltUp (best rates).\n" in text
+    assert "for many questions: AltUp (best rates).\n" in text
     assert "results/reference/studies/released.md" in text
     assert "best rates" not in worth_section(shown(ROWS[:2]), "text", LABELS)
 

@@ -53,7 +53,11 @@ def worth_figure(shown: WorthPresenter) -> str:
         return ""
     row, wider = timed[0], _first_number(timed, "wider")
     file = REFERENCE / "figures" / shown.study / row["platform"].name / "worth.png"
-    hollow = f" Hollow: {wider:g} channels instead of {row['width']:g}." if wider else ""
+    hollow = (
+        f" Hollow: the time with {wider:g} channels, where the multiplier may differ."
+        if wider
+        else ""
+    )
     return f"""\
 ![{ALT}]({file.as_posix()})
 
@@ -86,7 +90,7 @@ training steps that a connection saves, with its 95 % interval over seeds
 better or worse:
 
 {worth_table(told, _first_number(rows, "width"), _first_number(rows, "wider"), labels)}
-{f"Equivalent or undecided: {as_prose(others)}." if others else ""}
+{f"Equivalent within 5 % of the steps, or undecided after the correction for many questions: {as_prose(others)}." if others else ""}
 
 """
 
