@@ -103,7 +103,7 @@ def test_the_section_of_worth_names_every_connection() -> None:
 def test_the_figure_of_worth_is_that_of_the_first_platform() -> None:
     text = worth_figure(shown(ROWS))
     assert "](results/reference/figures/released/torch-cpu-amd-epyc-linux/worth.png)" in text
-    assert "128 channels instead of 64" in text
+    assert "Hollow: the time with 128 channels" in text
     assert worth_figure(shown([row("hc", 1, 0.9, 1.1, "undecided", cost=NAN)])) == ""
 
 

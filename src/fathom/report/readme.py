@@ -10,7 +10,7 @@ import pandas as pd
 
 from fathom.analysis.claims import Published
 from fathom.analysis.claims.evidence import NOT_REPRODUCED, VERDICTS
-from fathom.analysis.significance import BETTER, WORSE
+from fathom.analysis.significance import BETTER, EQUIVALENT, UNDECIDED, WORSE
 from fathom.analysis.tables import read_table
 from fathom.analysis.worth import BEST_RATES
 from fathom.config import read_yaml
@@ -77,7 +77,17 @@ def worth_section(shown: WorthPresenter, task: str, labels: Mapping[str, str]) -
     """A row for each connection that ends better or worse, and the names of the others."""
     rows, first = shown.rows, shown.rows[0]
     told = [row for row in rows if row["verdict"] in (BETTER, WORSE)]
-    others = ", ".join(_name(row, labels) for row in rows if row not in told)
+    others = {
+        "Equivalent within 5 % of the steps": [r for r in rows if r["verdict"] == EQUIVALENT],
+        "Undecided, after the correction for many questions": [
+            row for row in rows if row["verdict"] == UNDECIDED
+        ],
+    }
+    named = "\n\n".join(
+        f"{words}: {as_prose(', '.join(_name(row, labels) for row in those))}."
+        for words, those in others.items()
+        if those
+    )
     study = f"{REFERENCE}/studies/{shown.study}.md"
     rates = "At *best rates* each network has its own best learning rate. "
     return f"""\
@@ -90,7 +100,7 @@ training steps that a connection saves, with its 95 % interval over seeds
 better or worse:
 
 {worth_table(told, _first_number(rows, "width"), _first_number(rows, "wider"), labels)}
-{f"Equivalent within 5 % of the steps, or undecided after the correction for many questions: {as_prose(others)}." if others else ""}
+{named}
 
 """
 
