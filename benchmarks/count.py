@@ -14,21 +14,19 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from steps import SCHEME_DEPTH, SCHEME_SIZE, spec_for
+from steps import SCHEME_DEPTH, SCHEME_SIZE, counts, spec_for
 
-from fathom.backends.torch_counting import Count, count_step
 from fathom.cli.options import output_file
 from fathom.models.connections.schemes import SCHEMES
 from fathom.system.errors import UserError, fail
 from fathom.system.files import atomic_write
-from fathom.tasks import Problem
 
 COLUMNS = ("scheme", "operations", "bytes")
 
 
-def counted(scheme: str) -> Count:
+def counted(scheme: str) -> dict[str, int]:
     """The work of a step with a named scheme."""
-    return count_step(Problem(spec_for(SCHEME_SIZE, scheme, "torch", SCHEME_DEPTH)))
+    return counts(spec_for(SCHEME_SIZE, scheme, "torch", SCHEME_DEPTH))
 
 
 def rows(schemes: list[str]) -> Iterator[dict[str, str]]:
@@ -36,7 +34,7 @@ def rows(schemes: list[str]) -> Iterator[dict[str, str]]:
     plain = counted("plain")
     for scheme in schemes:
         found = counted(scheme)
-        ratios = (getattr(found, what) / getattr(plain, what) for what in COLUMNS[1:])
+        ratios = (found[what] / plain[what] for what in COLUMNS[1:])
         yield {
             "scheme": scheme,
             **{w: f"{r:.4f}" for w, r in zip(COLUMNS[1:], ratios, strict=True)},

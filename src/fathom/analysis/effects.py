@@ -47,7 +47,7 @@ from fathom.analysis.tables import (
     save_tables,
     scores_of,
 )
-from fathom.config import Cell, Config, Contrast
+from fathom.config import Cell, Config, Contrast, Study
 from fathom.metrics.scores import Score
 from fathom.metrics.steps import POSITIVE, SHARE, UNBOUNDED
 
@@ -111,6 +111,7 @@ def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
             at_best = contrast_at_best_rates(config, name, rates, by_variant, scores[name])
             ladders = ladders_of(config, name, by_variant)
             for contrast in [*contrasts_of(config, name), *at_best]:
+                of_seeds = {v: _of_seeds(r, contrast.seeds) for v, r in by_variant.items()}
                 for pair in contrast.pairs:
                     variant, against = pair
                     if not {variant, against} <= by_variant.keys():
@@ -127,9 +128,10 @@ def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
                         "differs_in": ", ".join(differing_settings(config, sides)),
                         "at_edge": at_edge(rates, contrast, pair),
                     }
-                    of_seeds = {v: _of_seeds(r, contrast.seeds) for v, r in by_variant.items()}
                     values = of_seeds[variant], of_seeds[against]
-                    in_steps = _in_steps(config, name, contrast, pair, ladders, of_seeds)
+                    in_steps = _in_steps(
+                        config.studies[name], scores[name], contrast, pair, ladders, of_seeds
+                    )
                     # A single stream has no similarity of streams and no matrices to differ in.
                     is_plain = any(config.connection(name, v).kind == "plain" for v in pair)
                     of_score_alone = contrast.question == AT_BEST_RATE or is_plain
@@ -282,8 +284,8 @@ def ladders_of(config: Config, study: str, runs: Runs) -> Ladders:
 
 
 def _in_steps(
-    config: Config,
-    study: str,
+    study: Study,
+    score: Score,
     contrast: Contrast,
     pair: Sequence[str],
     ladders: Ladders,
@@ -294,10 +296,9 @@ def _in_steps(
     Both are read on the ladder of the plain network that trains as they do; at the best rates, on
     that of the second side.
     """
-    settings, score = config.studies[study], scores_of(config)[study]
 
     def is_under(base: str) -> bool:
-        alike = (settings.trains_alike(label, base) for label in pair)
+        alike = (study.trains_alike(label, base) for label in pair)
         return all(alike) or (contrast.question == AT_BEST_RATE and base == pair[1])
 
     base = next(filter(is_under, ladders), None)

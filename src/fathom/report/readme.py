@@ -14,6 +14,7 @@ from fathom.analysis.significance import BETTER, EQUIVALENT, UNDECIDED, WORSE
 from fathom.analysis.tables import read_table
 from fathom.analysis.worth import BEST_RATES
 from fathom.config import read_yaml
+from fathom.report.comparisons import WITHIN
 from fathom.report.kept import first_screen
 from fathom.report.records import Record
 from fathom.report.render import as_prose
@@ -78,15 +79,13 @@ def worth_section(shown: WorthPresenter, task: str, labels: Mapping[str, str]) -
     rows, first = shown.rows, shown.rows[0]
     told = [row for row in rows if row["verdict"] in (BETTER, WORSE)]
     others = {
-        "Equivalent within 5 % of the steps": [r for r in rows if r["verdict"] == EQUIVALENT],
-        "Undecided, after the correction for many questions": [
-            row for row in rows if row["verdict"] == UNDECIDED
-        ],
+        EQUIVALENT: f"Equivalent {WITHIN}",
+        UNDECIDED: "Undecided, after the correction for many questions",
     }
     named = "\n\n".join(
-        f"{words}: {as_prose(', '.join(_name(row, labels) for row in those))}."
-        for words, those in others.items()
-        if those
+        f"{words}: {as_prose(', '.join(names))}."
+        for verdict, words in others.items()
+        if (names := [_name(row, labels) for row in rows if row["verdict"] == verdict])
     )
     study = f"{REFERENCE}/studies/{shown.study}.md"
     rates = "At *best rates* each network has its own best learning rate. "

@@ -119,10 +119,10 @@ def study_settings(config: Config, study: str) -> dict[str, str]:
 
     Without the axes of the cell. A connection's settings are those of its variant.
     """
-    cells = [cell for cell in config.cells() if cell.study == study]
-    if not cells:  # of a cut
+    cell = next((cell for cell in config.cells() if cell.study == study), None)
+    if cell is None:  # in a cut
         return {}
-    spec = config.spec(cells[0])
+    spec = config.spec(cell)
     axes = {field.name for field in fields(spec.cell)}
     return dict(_flat(spec.model_dump(mode="json", exclude=axes | {"connection"})))
 
