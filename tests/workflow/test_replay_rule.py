@@ -10,7 +10,7 @@ from fathom.runs import folder as runs
 
 pytestmark = pytest.mark.slow
 
-STUDY = "depth-torch/2L/mhc"
+STUDY = "depth-mlx/2L/mhc"
 
 
 def carry(results, backend):
@@ -61,7 +61,7 @@ def test_what_agrees_is_shown_and_what_differs_is_left_out(workflow):
     falsify(carried["mlx"])
     platform = runs.read_manifest(carried["torch"]).platform
     plan = workflow.planned("all")
-    assert replays(plan) == ["replay/depth-torch/mlx.json", "replay/depth-torch/torch.json"]
+    assert replays(plan) == ["replay/depth-mlx/mlx.json", "replay/depth-mlx/torch.json"]
     assert {"run_tables", "reports"} <= rules(plan)
     assert "train" not in rules(plan)
 
@@ -74,9 +74,9 @@ def test_what_agrees_is_shown_and_what_differs_is_left_out(workflow):
     assert found["torch"][1].endswith("; today's code repeats 3 steps of seed 0")
     assert found["mlx"][0] == "stale"
     assert found["mlx"][1].startswith("today's code does not repeat it; code differs: ")
-    figures = results / "figures/depth-torch"
+    figures = results / "figures/depth-mlx"
     assert {f.name for f in figures.iterdir()} == {"torch", "mlx", f"torch-{platform}"}
-    assert list((figures / f"torch-{platform}").glob("*.png"))
+    assert (figures / f"torch-{platform}/loss_comparison.png").exists()
     assert "today's code does not repeat it" in (results / "RESULTS.md").read_text()
     assert workflow.planned("all") == []
 
@@ -84,8 +84,8 @@ def test_what_agrees_is_shown_and_what_differs_is_left_out(workflow):
     file = "src/fathom/models/connections/constraints.py"
     workflow.edit(file, "else bounded", "else 2 * bounded")
     plan = workflow.planned("replay")
-    assert replays(plan) == ["replay/depth-torch/mlx.json", "replay/depth-torch/torch.json"]
+    assert replays(plan) == ["replay/depth-mlx/mlx.json", "replay/depth-mlx/torch.json"]
     assert "train" not in rules(plan)
     workflow.smoke("replay")
-    receipt = json.loads((results / "replay/depth-torch/torch.json").read_text())
+    receipt = json.loads((results / "replay/depth-mlx/torch.json").read_text())
     assert [r["outcome"] for r in receipt["replays"]] == ["differs"]
