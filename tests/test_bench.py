@@ -7,11 +7,16 @@ from pathlib import Path
 import pytest
 
 from fathom import tasks
-from fathom.config import load_config
+from fathom.config import installed_backends, load_config
 from fathom.train import step_rows
 from gradients import STEADY
 
 PROJECT = Path(__file__).parents[1]
+
+
+counts_operations = pytest.mark.skipif(
+    "torch" not in installed_backends(), reason="operations are counted in PyTorch's graph"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -157,6 +162,7 @@ def asked(steps, monkeypatch):
     return asked
 
 
+@counts_operations
 def test_sides_take_turns_of_half_a_second_and_ratios_are_of_each_turn(steps, asked):
     keys = [*SECONDS, ("baseline", "textbook")]  # the last has no such step
     specs = {key: small(steps, "default", key[0], "torch") for key in keys}
@@ -188,6 +194,7 @@ def test_rows_measured_again_take_the_place_of_earlier_ones(steps, tmp_path):
     assert (first["seconds"], first["bytes"]) == ("2", "5")
 
 
+@counts_operations
 def test_without_turns_each_network_is_counted_and_not_timed(steps):
     keys = [("baseline", "ours"), ("mhc", "ours")]
     specs = {key: small(steps, "default", key[0], "torch") for key in keys}
@@ -209,6 +216,7 @@ def test_the_text_networks_can_be_timed_at_twice_their_width():
 # --- counted work ---------------------------------------------------------------------------------
 
 
+@counts_operations
 def test_the_kept_counts_are_of_every_scheme_and_of_todays_code(steps):
     """Of the cheapest and the dearest scheme; PyTorch may come to split a kernel in two."""
     import csv

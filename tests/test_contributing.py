@@ -4,7 +4,6 @@ import ast
 import csv
 import fnmatch
 import gzip
-import importlib.util
 import inspect
 import json
 import math
@@ -37,7 +36,7 @@ from fathom.analysis.claims.verdicts import claims_table, published_table, verdi
 from fathom.analysis.run_tables import summary_table
 from fathom.backends import Backend, Trainer
 from fathom.backends.numpy import NumpyOps
-from fathom.config import Cell, Compute, load_config
+from fathom.config import Cell, Compute, installed_backends, load_config
 from fathom.models.ops import Ops
 from fathom.runs.code_hash import definition_hashes
 from fathom.runs.folder import read_manifest, read_rows, read_spec, run_folder
@@ -50,7 +49,7 @@ from tables_helpers import curve, frame, seeds
 pytestmark = pytest.mark.slow
 
 needs_torch = pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None, reason="torch is not installed"
+    "torch" not in installed_backends(), reason="torch is not installed"
 )
 
 

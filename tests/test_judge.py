@@ -1,7 +1,6 @@
 """`fathom judge`: a page for a connection of one's own beside a kept result."""
 
 import csv
-import importlib.util
 import json
 import re
 import shutil
@@ -11,12 +10,12 @@ import pytest
 
 from fathom.analysis.run_tables import write_tables
 from fathom.cli import main
-from fathom.config import load_config
+from fathom.config import installed_backends, load_config
 from fathom.runs.training import run_cell
 from own_connections import LEAKING, LITE, PLAIN, write
 
 pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None, reason="torch is not installed"
+    "torch" not in installed_backends(), reason="torch is not installed"
 )
 
 PAGE = Path(__file__).parents[1] / "report" / "judge"

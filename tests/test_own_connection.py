@@ -1,6 +1,6 @@
 """Connections of one's own: PyTorch modules in files that a config names."""
 
-import importlib.util
+import importlib
 import json
 from pathlib import Path
 
@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from fathom.cli import main
-from fathom.config import Compute, ConfigError, check_config, load_config, parse_spec
+from fathom.config import (
+    Compute,
+    ConfigError,
+    check_config,
+    installed_backends,
+    load_config,
+    parse_spec,
+)
 from fathom.models.connections import module
 from fathom.models.connections.schemes import SCHEMES, resolve
 from fathom.runs.contract import examine
@@ -19,7 +26,7 @@ from fathom.tasks import Problem
 from own_connections import LEAKING, LITE, PLAIN, SHIFTED, write
 
 pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None, reason="torch is not installed"
+    "torch" not in installed_backends(), reason="torch is not installed"
 )
 
 STUDY = {
