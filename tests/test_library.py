@@ -551,7 +551,8 @@ def test_what_is_changed_in_place_after_its_write_is_noticed(torch, scheme):
     except RuntimeError as error:
         assert re.search("modified (by an )?inplace", str(error))
     else:
-        assert torch.equal(found, expected)
+        # Where a tensor lies in memory decides which kernel multiplies it.
+        torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -581,13 +582,15 @@ def test_parameters_are_found_by_their_names_and_their_memory_stays_resizable(to
     assert all(p.untyped_storage().resizable() for p in module.parameters())
     for name in values:
         torch.nn.utils.parametrize.register_parametrization(module, name, torch.nn.Identity())
-    assert torch.equal(module(x, functions), expected)
+    # Where a parameter lies in memory decides which kernel multiplies it.
+    same = partial(torch.testing.assert_close, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
+    same(module(x, functions), expected)
     plain, _ = moved(framework, scheme)
     for name in values:
         kept = getattr(plain, name).detach()
         delattr(plain, name)
         plain.register_buffer(name, kept)
-    assert torch.equal(plain(x, functions), expected)
+    same(plain(x, functions), expected)
 
 
 def test_parameters_may_be_shared(torch):
