@@ -3,7 +3,7 @@
     python replay_sample.py BACKEND CONFIG…
 
 CI calls it in the place of the workflow's replay, which also repeats step 0 of every other seed and
-takes twice as long. The receipts are those of whole groups, since the tables say what `make
+takes twice as long. The verdicts are those of whole groups, since the tables say what `make
 reference` has repeated; they stay in the folder that CI renders in.
 """
 
@@ -14,24 +14,24 @@ from collections import defaultdict
 from pathlib import Path
 
 from fathom.config import Config, load_config
-from fathom.runs.receipts import Replay, receipt_file, write_receipt
 from fathom.runs.replay import replay_groups
-from fathom.runs.run import Run, group_of, group_runs, manifests_of
+from fathom.runs.run import Run, group_of, group_runs
 from fathom.runs.validate import imported_runs
+from fathom.runs.verdict import GroupReplay, replay_file
+from fathom.system.files import write_text
 
 
-def replay_one_of(config: Config, group: list[Run]) -> Replay:
+def replay_one_of(config: Config, group: list[Run]) -> GroupReplay:
     """The outcome of one seed of a group, another in other groups, as that of them all."""
     sampled = group[zlib.crc32(group_of(group[0].cell).encode()) % len(group)]
     (replay,) = replay_groups(config, [sampled], config.compute)
     if replay.outcome != "agrees":
         print(f"{sampled.folder}: {replay.explanation}")
-    first = group[0].cell.path()
-    return replay.model_copy(update={"runs": manifests_of(group), "repeated": first})
+    return GroupReplay(group, replay.replays * len(group))
 
 
 def main(backend: str, *files: str) -> None:
-    """Write the receipts of a backend, and the resolved config that they must be newer than."""
+    """Write a backend's verdicts, and the resolved config, which must be older than the list."""
     config = load_config(list(map(Path, files)), {"train": False})
     kept = Path(config.report_folder) / "config.json"
     if not kept.exists():  # the backend before this one has written it
@@ -44,9 +44,10 @@ def main(backend: str, *files: str) -> None:
     if not replays:
         sys.exit(f"{backend}: no imported run to replay")
     for study, of_study in replays.items():
-        file = receipt_file(config, study, backend)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_receipt(file, of_study)
+        for group in of_study:
+            group.write()
+        file = replay_file(config, study, backend)
+        write_text(file, "".join(f"{group}\n" for group in of_study))
 
 
 if __name__ == "__main__":

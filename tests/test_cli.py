@@ -155,6 +155,9 @@ def test_what_cannot_be_written_is_refused_before_anything_is_done(
 
 
 def test_every_chosen_cell_is_trained(folder, fathom):
+    status, _, errors = fathom("train-all", "*/mhc/*", "--estimate")
+    assert (status, statuses(folder)[cell_of("mhc")]) == (0, "missing")
+    assert [line.partition(" for ")[2] for line in errors][1:] == ["1 cells, one after the other"]
     status, _, errors = fathom("train-all", "*/mhc/*")
     assert status == 0
     assert statuses(folder) == {cell_of("baseline"): "missing", cell_of("mhc"): "measured"}

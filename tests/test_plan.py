@@ -84,14 +84,14 @@ def test_trainings_wait_for_their_data_sets_and_replays_for_those_that_can_be_ha
     assert not Path(text).exists()
 
 
-def test_imported_runs_have_a_receipt_for_each_study_and_backend(tmp_path):
+def test_imported_runs_have_a_list_of_replays_for_each_study_and_backend(tmp_path):
     config = config_with(tmp_path, studies=("a", "b"))
     cells = [CELL, Cell("a", 4, "hc", "torch", 0), Cell("b", 4, "hc", "mlx", 0)]
     folders = [write_cell(config, cell, [3.0, 2.0, 1.0], CPU_PLATFORM) for cell in cells]
     plan = Plan(config.model_copy(update={"train": False}), ())
-    assert plan.receipts == {
-        ("a", "torch"): f"{tmp_path}/replay/a/torch.json",
-        ("b", "mlx"): f"{tmp_path}/replay/b/mlx.json",
+    assert plan.replay_files == {
+        ("a", "torch"): f"{tmp_path}/replay/a/torch.txt",
+        ("b", "mlx"): f"{tmp_path}/replay/b/mlx.txt",
     }
     assert {run.folder for run in plan.replays("a", "torch")} == set(folders[:2])
     assert list(plan.figures) == ["a", "b"]

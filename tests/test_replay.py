@@ -13,11 +13,11 @@ from fathom.analysis.run_tables import write_tables
 from fathom.analysis.tables import read_table
 from fathom.config import BACKENDS, Compute, check_config
 from fathom.runs import folder
-from fathom.runs.receipts import receipt_file
-from fathom.runs.replay import COMPARED, STEPS, compare_rows, difference, group_runs
+from fathom.runs.replay import COMPARED, compare_rows, difference, group_runs
 from fathom.runs.training import run_cell
 from fathom.runs.validate import find_runs, imported_runs
-from run_helpers import STUDY, metric_rows, read_manifest, seal, write_cell, write_manifest
+from fathom.runs.verdict import STEPS, replay_file
+from run_helpers import STUDY, metric_rows, read_manifest, seal, write_manifest
 
 OLD_CODE = {"fathom.train:train": "0" * 16}
 TINY = {"variants": ["mhc"], "depths": [4], "seeds": [0], "steps": 5}
@@ -96,6 +96,15 @@ class Carried:
         assert (status, errors) == (0, "")
         return said.splitlines()
 
+    def verdict(self, run=0, **changes):
+        """What `verdict.json` of a run says, after these changes of its replay."""
+        file = self.runs[run] / "verdict.json"
+        verdict = json.loads(file.read_text())
+        if changes:
+            verdict["replay"] |= changes
+            file.write_text(json.dumps(verdict))
+        return verdict
+
     @property
     def statuses(self):
         """Status and replay of every run."""
@@ -146,7 +155,8 @@ def test_runs_that_todays_code_repeats_count_and_name_the_code_that_made_them(ca
     assert f": a/4L/mhc/{backend}, made by {maker}: " in line
     repeats = "today's code repeats 3 steps of seed 0, step 0 of all"
     assert line.endswith(f"{repeats}: to the last digit")
-    assert total == f"{receipt_file(carried.config, 'a', backend)}: 1 agrees"
+    file = replay_file(carried.config, "a", backend)
+    assert (total, file.read_text()) == (f"{file}: 1 agrees", f"{line}\n")
     assert carried.statuses == [("imported", "agrees")] * 2
 
     (row,) = carried.table("summary").to_dict("records")
@@ -193,7 +203,7 @@ def test_copied_hashes_count_as_named_and_are_repeated_where_the_device_is_here(
     assert carried.statuses == [("imported", "agrees")] * 2
     assert all("today's code repeats 3 steps" in text for text in carried.table("cells")["reason"])
     carried.shift(step=0, by=0.5, run=1)
-    assert carried.statuses == [("imported", "waits")] * 2  # the receipt is of other runs
+    assert carried.statuses == [("imported", "waits")] * 2  # the verdict is of another run
     carried.replay()
     assert carried.statuses == [("stale", "differs")] * 2
     assert carried.table("summary").empty
@@ -216,10 +226,9 @@ def test_three_steps_of_one_run_and_step_0_of_the_others_are_repeated(carry):
         [(4, 0), (4, 1)], [(4, 2)], [(5, 0), (5, 1), (5, 2)],
     ]  # fmt: skip
     carried.replay()
-    receipt = json.loads(receipt_file(carried.config, "a", "torch").read_text())
-    assert [r["repeated"] for r in receipt["replays"]] == [
-        f"a/{name}" for name in ("4L/mhc/torch/seed0", "4L/mhc/torch/seed2", "5L/mhc/torch/seed0")
-    ]
+    replays = [carried.verdict(run)["replay"] for run in range(6)]
+    assert [replay["steps"] for replay in replays] == [3, 1, 3, 3, 1, 1]
+    assert {(r["outcome"], r["differences"]["loss"]) for r in replays} == {("agrees", 0.0)}
     assert carried.statuses == [("imported", "agrees")] * 6
 
     carried.shift(step=0, by=0.5, run=1)  # numbers that nobody trained
@@ -296,8 +305,8 @@ def test_a_check_of_all_runs_writes_nothing_and_fails_where_one_differs(carry):
     status, said, errors = carried.fathom("replay", "--all")
     assert (status, said.splitlines()[-1]) == (1, "1 differs, 1 agrees")
     (line,) = errors.splitlines()
-    assert ": a/4L/mhc/torch: today's code does not repeat it: seed 0, loss of step 2 was " in line
-    assert not receipt_file(carried.config, "a", "torch").exists()
+    assert ": today's code does not repeat it: seed 0, loss of step 2 was " in line
+    assert not replay_file(carried.config, "a", "torch").exists()
     assert carried.statuses == [("stale", "waits")] * 2
 
     (carried.runs[0] / "metrics.jsonl").write_text("")
@@ -333,29 +342,29 @@ def flipped(file):
     return content[:-1] + bytes([content[-1] ^ 1])
 
 
-# --- what cannot be replayed here ----------------------------------------------------------------
+# --- verdicts ------------------------------------------------------------------------------------
 
 
-# --- receipts ------------------------------------------------------------------------------------
-
-
-def test_a_receipt_is_void_for_other_code_another_run_and_other_results(carry, monkeypatch):
+def test_a_replay_is_void_for_other_code_another_run_and_fewer_steps(carry, monkeypatch):
     carried = carry(seeds=[0, 1])
     carried.replay()
     with monkeypatch.context() as patch:
-        patch.setattr("fathom.runs.validate.training_code_hash", lambda spec: "another")
+        patch.setattr("fathom.runs.verdict.training_code_hash", lambda spec: "another")
         assert carried.statuses == [("stale", "waits")] * 2
         assert carried.table("summary").empty
     assert carried.statuses == [("imported", "agrees")] * 2
-    file = receipt_file(carried.config, "a", "torch")
-    receipt = json.loads(file.read_text())
-    for key, value in (("platform", "cpu-elsewhere"), ("runs", {}), ("code", "another")):
-        (replay,) = receipt["replays"]
-        file.write_text(json.dumps({**receipt, "replays": [{**replay, key: value}]}))
+    for run, change in ((0, {"code": "another"}), (0, {"steps": 2}), (1, {"steps": 0})):
+        carried.verdict(run, **change)
         assert carried.statuses == [("stale", "waits")] * 2
+        carried.replay()
+        assert carried.statuses == [("imported", "agrees")] * 2
+    (carried.runs[1] / "verdict.json").write_text('{"format": 1, "replay": {')  # as if cut off
+    assert carried.statuses == [("stale", "waits")] * 2
     carried.replay()
-    assert carried.statuses == [("imported", "agrees")] * 2
-    # What the others' receipt rests on is another run, then gone.
+    carried.verdict(1, outcome="unavailable", why="torch has no device")
+    assert carried.statuses == [("stale", "unavailable")] * 2
+    carried.replay()
+    # The others' verdicts rest on another run, then on one that is gone.
     carried.edit(carried.runs[0], lambda manifest: manifest.update(seconds=1.0))
     assert carried.statuses == [("stale", "waits")] * 2
     carried.replay()
@@ -363,26 +372,26 @@ def test_a_receipt_is_void_for_other_code_another_run_and_other_results(carry, m
     assert carried.statuses == [("missing", ""), ("stale", "waits")]
 
 
-DAMAGED = {
-    "cut off": '{"format": 1, "replays": [',
-    "an outcome of its own": '{"format": 2, "replays": [{"outcome": "fine"}]}',
-}
+def test_a_subset_of_the_seeds_has_its_own_first_run_and_undoes_no_verdict(carry):
+    carried = carry(seeds=[0, 1])
+    whole = carried.config
+    subset = check_config({**data_of(whole.results, "torch", seeds=[0, 1]), "seeds": [1]})
+    carried.replay()
+    assert [run.replay for run in imported_runs(subset)] == ["waits"]
+    status, _, errors = carried.fathom("replay", "--set", "seeds=[1]")
+    assert (status, errors) == (0, "")
+    carried.replay()
+    for config in (whole, subset):
+        assert {run.replay for run in imported_runs(config)} == {"agrees"}
 
 
-@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED.keys())
-def test_a_damaged_receipt_is_one_line_that_names_it_and_the_fix(tmp_path, capsys, content):
-    config = check_config(data_of(tmp_path / "results", "torch"))
-    (cell,) = config.cells()
-    write_cell(config, cell, [4.0] * 5, platform="cpu-test-cpu-testos", code=OLD_CODE)
-    file = receipt_file(config, cell.study, "torch")
-    file.parent.mkdir(parents=True)
-    file.write_text(content)
-    data = data_of(tmp_path / "results", "torch")
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(data), encoding="utf-8")
-    assert exit_status(["status", "-c", str(tmp_path / "config.yaml")]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"fathom: {file}: ")
-    assert line.endswith("; delete it, then run: fathom replay")
+def test_a_replay_vouches_for_no_content_that_is_invalid(carry):
+    carried = carry()
+    carried.shift(step=STEPS, by=math.inf)  # no number of JSON
+    (line, _) = carried.replay()
+    assert f"seed 0, cannot be read, metrics.jsonl: line {STEPS + 1} " in line
+    assert carried.statuses == [("stale", "differs")]
+    assert carried.verdict()["content"] == "unchecked"
 
 
 # --- comparing, by hand --------------------------------------------------------------------------

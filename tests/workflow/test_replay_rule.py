@@ -61,7 +61,7 @@ def test_what_agrees_is_shown_and_what_differs_is_left_out(workflow):
     falsify(carried["mlx"])
     platform = runs.read_manifest(carried["torch"]).platform
     plan = workflow.planned("all")
-    assert replays(plan) == ["replay/depth-mlx/mlx.json", "replay/depth-mlx/torch.json"]
+    assert replays(plan) == ["replay/depth-mlx/mlx.txt", "replay/depth-mlx/torch.txt"]
     assert {"run_tables", "reports"} <= rules(plan)
     assert "train" not in rules(plan)
 
@@ -80,12 +80,13 @@ def test_what_agrees_is_shown_and_what_differs_is_left_out(workflow):
     assert "today's code does not repeat it" in (results / "RESULTS.md").read_text()
     assert workflow.planned("all") == []
 
-    # Code that the runs reach: their receipts are void.
+    # Code that the runs reach: their replays are void.
     file = "src/fathom/models/connections/constraints.py"
     workflow.edit(file, "else bounded", "else 2 * bounded")
     plan = workflow.planned("replay")
-    assert replays(plan) == ["replay/depth-mlx/mlx.json", "replay/depth-mlx/torch.json"]
+    assert replays(plan) == ["replay/depth-mlx/mlx.txt", "replay/depth-mlx/torch.txt"]
     assert "train" not in rules(plan)
     workflow.smoke("replay")
-    receipt = json.loads((results / "replay/depth-mlx/torch.json").read_text())
-    assert [r["outcome"] for r in receipt["replays"]] == ["differs"]
+    verdict = json.loads((carried["torch"] / "verdict.json").read_text())
+    assert verdict["replay"]["outcome"] == "differs"
+    assert "today's code does not repeat it" in (results / "replay/depth-mlx/torch.txt").read_text()

@@ -33,7 +33,7 @@ for line in PLAN.left_out:
     warn(line)
 if START.is_main:
     PLAN.mark_start()
-RECEIPTS = list(PLAN.receipts.values())
+REPLAYS = list(PLAN.replay_files.values())
 # Which bundles an import refused, and by which times of training are compared, where there are any.
 REFUSED = [str(file) for file in [refused_file(Path(STORE))] if file.exists()]
 STEP_TIMES = [CONFIG.step_times] if CONFIG.step_times else []
@@ -90,8 +90,8 @@ def why_job_again(job):
 
 @functools.cache
 def replayed():
-    """(platform, cell) of the imported runs that count. Waits for the receipts."""
-    for study, backend in PLAN.receipts:
+    """(platform, cell) of the imported runs that count. Waits for the replays."""
+    for study, backend in PLAN.replay_files:
         checkpoints.replay_runs.get(study=study, backend=backend)
     return or_exit(PLAN.replayed)
 

@@ -1,7 +1,8 @@
 # Imported runs: today's code repeats three steps of one run of each group, and step 0 of the others.
 #
-# Receipts say which of them count. Tables have the receipts as a plain input. The figures of a
-# platform of imported runs can only be planned once the receipts are there: hence a checkpoint.
+# The verdicts of the runs say which of them count. They change in place, so the list of replays is
+# the output, and an input of tables. The figures of a platform of imported runs can only be planned
+# once the replays are done: hence a checkpoint.
 
 
 checkpoint replay_runs:
@@ -9,7 +10,7 @@ checkpoint replay_runs:
         files_of_replay,
         config=f"{RESULTS}/config.json",
     output:
-        receipt=f"{RESULTS}/replay/{{study}}/{{backend}}.json",
+        replays=f"{RESULTS}/replay/{{study}}/{{backend}}.txt",
     log:
         f"{RESULTS}/logs/replay/{{study}}-{{backend}}.log",
     conda:
@@ -22,7 +23,7 @@ checkpoint replay_runs:
     params:
         key=lambda w: or_exit(PLAN.replay_key, w.study, w.backend),
         is_installed=lambda w: w.backend in INSTALLED,
-        code_hash=code_hash("fathom.runs.replay:compare_rows", "fathom.runs.replay:STEPS"),
+        code_hash=code_hash("fathom.runs.replay:compare_rows", "fathom.runs.verdict:STEPS"),
     shell:
         "fathom replay {wildcards.backend:q} --study {wildcards.study:q} --config {input.config:q}"
         ' --compute "$FATHOM_COMPUTE" > {log:q} 2>&1'
@@ -30,4 +31,4 @@ checkpoint replay_runs:
 
 rule replay:
     input:
-        RECEIPTS,
+        REPLAYS,

@@ -54,7 +54,7 @@ checkpoint run_tables:
         config=f"{RESULTS}/config.json",
         runs=PLAN.run_files(PLAN.cells),
         imported=files_of_runs(run.folder for run in PLAN.imported),
-        replays=RECEIPTS,
+        replays=REPLAYS,
         refused=REFUSED,
         step_times=STEP_TIMES,
     output:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,14 +12,10 @@ import typer
 
 from fathom.cli.options import (
     DEFAULT_CONFIG,
-    REFERENCE_CONFIG,
     ConfigFiles,
-    Device,
     Force,
-    Jobs,
     Overrides,
     Patterns,
-    changed,
     check_known,
     example,
     from_json,
@@ -28,26 +23,25 @@ from fathom.cli.options import (
     read_config,
     workflow_command,
 )
-from fathom.cli.training import print_estimate, train_left
 from fathom.config import Compute, Config, ConfigError
-from fathom.system.errors import fail, say
-from fathom.system.files import is_stdout
+from fathom.system.errors import fail
+from fathom.system.files import is_stdout, write_text
 from fathom.system.text import one_line
 
 if TYPE_CHECKING:
-    from fathom.runs.receipts import Replay
     from fathom.runs.run import Run
+    from fathom.runs.verdict import GroupReplay
 
 app = typer.Typer()
 bundle = typer.Typer()
 app.add_typer(bundle, name="bundle", help="Carry runs from one machine to another.")
 
-OUT = "--out", "-o"
-
 
 @bundle.command(epilog=example("fathom bundle create 'depth-mlx/*' --out gpu.tar.xz"))
 def create(
-    out: Annotated[Path, output_file(*OUT, metavar="FILE.tar.xz", help="The bundle; - prints it.")],
+    out: Annotated[
+        Path, output_file("--out", "-o", metavar="FILE.tar.xz", help="The bundle; - prints it.")
+    ],
     patterns: Patterns = None,
     config: ConfigFiles = DEFAULT_CONFIG,
     force: Force = False,
@@ -56,13 +50,12 @@ def create(
 
     Every chosen run must be current and intact. Trainings that have not finished are left out.
     """
-    _pack(read_config(config), out, patterns or (), force)
-
-
-def _pack(settings: Config, out: Path, patterns: Sequence[str], force: bool) -> None:
     from fathom.runs.bundle import create_bundle
 
-    packed, printed = create_bundle(settings, out, patterns, force=force), is_stdout(out)
+    packed, printed = (
+        create_bundle(read_config(config), out, patterns or (), force=force),
+        is_stdout(out),
+    )
     size = "" if printed else f", {out.stat().st_size / 1e6:.1f} MB"
     typer.echo(f"{out}: {len(packed)} runs{size}", err=printed)
     for platform, count in sorted(Counter(run.platform for run in packed).items()):
@@ -78,75 +71,12 @@ def check(
     Shows how many runs fit the config, which name other code and need a replay, and which are there
     already. A bundle that an import would refuse is refused in one line.
     """
-    from fathom.runs.import_preview import TRUST
+    from fathom.runs.import_preview import TRUST, format_previews, preview_import
 
-    _preview(read_config(config), file)
-    typer.echo(f"{TRUST}\nnothing was taken in")
-
-
-def _preview(settings: Config, file: Path) -> None:
-    from fathom.runs.import_preview import format_previews, preview_import
-
-    previews = preview_import(settings, file)
+    previews = preview_import(read_config(config), file)
     typer.echo(f"{file}: {len(previews)} runs, every file whole")
-    for line in format_previews(previews):
+    for line in (*format_previews(previews), TRUST, "nothing was taken in"):
         typer.echo(line)
-
-
-@app.command(epilog=example("fathom contribute 'depth-torch/*' --out mine.tar.xz"))
-def contribute(
-    out: Annotated[
-        Path | None, output_file(*OUT, metavar="FILE.tar.xz", help="The bundle.")
-    ] = None,
-    patterns: Patterns = None,
-    config: ConfigFiles = REFERENCE_CONFIG,
-    override: Overrides = [],  # noqa: B006, typer copies it
-    jobs: Jobs = 1,
-    device: Device = None,
-    estimate: Annotated[
-        bool, typer.Option("--estimate", help="Only estimate the time on this machine.")
-    ] = False,
-    force: Force = False,
-) -> None:
-    """Train cells of the reference here and pack them.
-
-    First estimates how long that takes. After an interruption give the same command again: trained
-    cells are kept, and an interrupted one resumes from its checkpoint. At the end it checks the
-    bundle as `fathom bundle check` does.
-    """
-    from fathom.runs.preflight import there_already, why_not
-    from fathom.runs.train_all import specs_left
-
-    settings = read_config(config, override)
-    compute = changed(settings.compute, device=device)
-    if out is None and not estimate:
-        raise ConfigError("--out FILE.tar.xz is missing: the bundle to write (or --estimate)")
-    if out:
-        _check_out(out, force)
-    specs = specs_left(settings, patterns or ())
-    if problems := list(why_not(specs, compute)):
-        fail("\n".join(problems))
-    for line in there_already(settings, specs, compute, out):
-        say(line)
-    if estimate:
-        print_estimate(specs, compute, jobs)
-        return
-    train_left(settings, specs, compute, jobs)
-    _pack(settings, out, patterns or (), force)
-    _preview(settings, out)
-
-
-def _check_out(out: Path, force: bool) -> None:
-    """Refuse, before the training, a bundle that cannot be written after it."""
-    from fathom.runs.bundle import check_replaces
-
-    if is_stdout(out):
-        raise ConfigError(f"--out {out}: the bundle is checked at the end, so it needs a file")
-    if not out.parent.is_dir():
-        raise ConfigError(f"--out {out}: there is no folder {out.parent}")
-    if not os.access(out.parent, os.W_OK):
-        raise ConfigError(f"--out {out}: nothing can be written in {out.parent}")
-    check_replaces(out, force=force)
 
 
 @bundle.command("import", epilog=example("fathom bundle import gpu.tar.xz --keep"))
@@ -239,7 +169,7 @@ def replay(
 
     Repeats three steps of one run of each study, depth, variant, backend and platform, and step 0
     of its other seeds. Where today's code agrees, the runs count; `fathom status` names the others.
-    Writes a receipt for each study and backend into RESULTS/replay.
+    The verdict of each run, RUN/verdict.json, keeps the outcome; RESULTS/replay lists the groups.
 
     With --all it is a check that writes nothing: the exit status is 1 if a run is corrupt, has
     another spec, or cannot be repeated, for example because its device is not here.
@@ -275,8 +205,8 @@ def _repeat_whole(run: Path, how: Compute) -> None:
     from fathom.datasets import DataError
     from fathom.runs.folder import read_spec
     from fathom.runs.progress import training_progress
-    from fathom.runs.receipts import NOT_REPEATED
     from fathom.runs.replay import replay_whole
+    from fathom.runs.verdict import NOT_REPEATED
 
     try:
         with training_progress(read_spec(run)) as on_chunk:
@@ -289,18 +219,21 @@ def _repeat_whole(run: Path, how: Compute) -> None:
 
 
 def _replay(settings: Config, runs: Sequence[Run], how: Compute) -> None:
-    """Replay the runs and write receipts."""
-    from fathom.runs.receipts import receipt_file, write_receipt
+    """Replay the runs and write their verdicts, and a list of groups for each study and backend."""
+    from fathom.runs.verdict import replay_file
 
     if not runs:
         typer.echo("nothing to replay: no imported run fits the config")
-    by_receipt = defaultdict(list)
+    by_file = defaultdict(list)
     for run in runs:
-        by_receipt[receipt_file(settings, run.cell.study, run.cell.backend)].append(run)
-    for file, of_receipt in by_receipt.items():
-        replays = _replay_each(settings, of_receipt, how)
-        write_receipt(file, replays)
-        typer.echo(f"{file}: {_counts(replays)}")
+        by_file[replay_file(settings, run.cell.study, run.cell.backend)].append(run)
+    for file, of_file in by_file.items():
+        groups = []
+        for group in _replay_each(settings, of_file, how):
+            group.write()
+            groups.append(group)
+        write_text(file, "".join(f"{group}\n" for group in groups))
+        typer.echo(f"{file}: {_counts(groups)}")
 
 
 def _check_all(settings: Config, runs: Sequence[Run], how: Compute) -> None:
@@ -308,27 +241,24 @@ def _check_all(settings: Config, runs: Sequence[Run], how: Compute) -> None:
     if not runs:
         raise ConfigError(f"{settings.results}/imported: holds no such run, so nothing is replayed")
     whole = [run for run in runs if run.replay]
-    replays = _replay_each(settings, whole, how)
-    typer.echo(_counts(replays) or "no group was replayed")
+    groups = list(_replay_each(settings, whole, how))
+    typer.echo(_counts(groups) or "no group was replayed")
     wrong = [f"{run.folder}: {run.status}: {run.reason}" for run in runs if run not in whole]
-    wrong += [f"{r.platform}: {r.group}: {r.explanation}" for r in replays if r.outcome != "agrees"]
+    wrong += [str(group) for group in groups if group.outcome != "agrees"]
     if wrong:
         fail("\n".join(wrong))
 
 
-def _replay_each(settings: Config, runs: Sequence[Run], how: Compute) -> list[Replay]:
+def _replay_each(settings: Config, runs: Sequence[Run], how: Compute) -> Iterator[GroupReplay]:
     """Replay every group of the runs; prints a line after each."""
     from fathom.runs.replay import replay_groups
 
-    replays = []
-    for replay in replay_groups(settings, runs, how):
-        made = f"made by {replay.made_by}"
-        typer.echo(f"{replay.platform}: {replay.group}, {made}: {replay.explanation}")
-        replays.append(replay)
-    return replays
+    for group in replay_groups(settings, runs, how):
+        typer.echo(str(group))
+        yield group
 
 
-def _counts(replays: Sequence[Replay]) -> str:
-    """Replays by outcome, such as '3 agrees, 1 differs'."""
-    outcomes = Counter(replay.outcome for replay in replays)
+def _counts(groups: Sequence[GroupReplay]) -> str:
+    """Groups by outcome, such as '3 agrees, 1 differs'."""
+    outcomes = Counter(group.outcome for group in groups)
     return ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items())

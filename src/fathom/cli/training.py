@@ -81,17 +81,23 @@ def train_all(
     override: Overrides = [],  # noqa: B006, typer copies it
     jobs: Jobs = 1,
     device: Device = None,
+    estimate: Annotated[
+        bool, typer.Option("--estimate", help="Only estimate the time on this machine.")
+    ] = False,
 ) -> None:
     """Train all untrained cells, without Snakemake.
 
     For machines with only Python, the core packages and a framework. `fathom bundle` carries the
-    runs to another machine.
+    runs to another machine. After an interruption the same command resumes.
     """
     from fathom.runs.train_all import specs_left
 
     settings = read_config(config, override)
-    specs = specs_left(settings, patterns or ())
-    train_left(settings, specs, changed(settings.compute, device=device), jobs)
+    specs, compute = specs_left(settings, patterns or ()), changed(settings.compute, device=device)
+    if estimate:
+        print_estimate(specs, compute, jobs)
+    else:
+        train_left(settings, specs, compute, jobs)
 
 
 def print_estimate(specs: Sequence[Spec], compute: Compute, jobs: int) -> None:

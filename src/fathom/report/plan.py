@@ -5,6 +5,7 @@ It imports no Snakemake. Methods raise ConfigError and RunError.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Collection, Iterable
 from pathlib import Path
@@ -17,12 +18,12 @@ from fathom.report.figures import Declaration, figures_of_study, files_of
 from fathom.report.mixing import mixing_file, shown_cells
 from fathom.report.samples import sampled_cells
 from fathom.runs import validate
-from fathom.runs.code_hash import code_hash
+from fathom.runs.code_hash import code_hash, digits
 from fathom.runs.folder import MANIFEST, RUN_FILES, run_folder
-from fathom.runs.receipts import receipt_file, replay_key
 from fathom.runs.run import Run
 from fathom.runs.status import trainable
-from fathom.runs.training_code import metrics_code
+from fathom.runs.training_code import metrics_code, training_code_hash
+from fathom.runs.verdict import replay_file
 
 Measured = tuple[Platform, Cell]
 """A cell with a run that counts, and the platform of the run."""
@@ -46,8 +47,8 @@ class Plan:
         self.imported = [run for run in validate.imported_runs(config) if run.replay]
         """Imported runs of the present spec, for replays; `fathom status` names the others."""
         replayed = dict.fromkeys((run.cell.study, run.cell.backend) for run in self.imported)
-        self.receipts = {of: str(receipt_file(config, *of)) for of in replayed}
-        """The receipt of a study's runs on a backend."""
+        self.replay_files = {of: str(replay_file(config, *of)) for of in replayed}
+        """The list of replays of a study's runs on a backend."""
         studies = [cell.study for cell in (*self.cells, *(run.cell for run in self.imported))]
         self.figures = {name: figures_of_study(config, name) for name in dict.fromkeys(studies)}
         """The figures of each study with runs."""
@@ -92,7 +93,7 @@ class Plan:
         return files_of_runs(run_folder(Path(self.config.results), cell) for cell in cells)
 
     def replays(self, study: str, backend: str) -> list[Run]:
-        """The imported runs of one receipt."""
+        """The imported runs of a study on a backend."""
         wanted = (study, backend)
         return [run for run in self.imported if (run.cell.study, run.cell.backend) == wanted]
 
@@ -107,12 +108,14 @@ class Plan:
         return self.data_files(cells)
 
     def replay_key(self, study: str, backend: str) -> str:
-        """`receipts.replay_key` of one receipt."""
-        return replay_key(self.config, self.replays(study, backend))
+        """A hash of the code and the manifests that the replays of a study's runs depend on."""
+        runs = self.replays(study, backend)
+        codes = {training_code_hash(self.config.spec(run.cell)) for run in runs}
+        return digits(json.dumps([sorted(codes), sorted(run.manifest.sha256 for run in runs)]))
 
     def replayed(self) -> list[Measured]:
         """The imported runs that count after their replays."""
-        runs = validate.imported_runs(self.config) if self.receipts else []
+        runs = validate.imported_runs(self.config) if self.replay_files else []
         return [(Platform(run.cell.backend, run.platform), run.cell) for run in runs if run.counts]
 
     def code_hash(self, *modules: str) -> str:

@@ -28,12 +28,12 @@ from fathom.runs.folder import (
     RunError,
     check_run,
     read_manifest,
-    receive_run,
     run_folder,
 )
 from fathom.runs.incoming import incoming, move_in
 from fathom.runs.run import Run
 from fathom.runs.validate import validate_run
+from fathom.runs.verdict import receive_run
 from fathom.system.errors import UserError
 from fathom.system.files import atomic_write, file_to_write, is_stdout, with_filename, write_text
 from fathom.system.text import one_line

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from pydantic import Field
@@ -77,14 +77,6 @@ class ListedFile(Settings):
 
     sha256: PlainText
     bytes: NonNegative
-
-
-class Verdict(Settings):
-    """`verdict.json`: the content of the files that a manifest lists was checked, and is valid."""
-
-    format: Literal[1] = 1
-    manifest: PlainText = Field(description="its `sha256`; of other files this says nothing")
-    content: Literal["valid"] = "valid"
 
 
 class Manifest(Settings):
@@ -278,23 +270,6 @@ def read_manifest(folder: Path) -> Manifest:
     if manifest.sha256 != manifest_hash(content):
         raise RunError(f"{file}: its content does not have the SHA-256 that it names")
     return manifest
-
-
-def receive_run(folder: Path, cell: Cell) -> Manifest:
-    """Check a run that has just arrived, and write its verdict. Raises RunError."""
-    manifest = read_manifest(folder)
-    check_run(folder, manifest, cell)
-    write_json(folder / VERDICT, Verdict(manifest=manifest.sha256).model_dump())
-    return manifest
-
-
-def is_known_valid(folder: Path, manifest: Manifest) -> bool:
-    """Whether a verdict says that files with the hashes of this manifest have valid content."""
-    try:
-        verdict = read_with(partial(validate, Verdict), folder / VERDICT)
-    except RunError:
-        return False
-    return verdict.manifest == manifest.sha256
 
 
 def check_run(folder: Path, manifest: Manifest, cell: Cell) -> Problem:

@@ -80,26 +80,11 @@ def preview_import(config: Config, file: Path) -> list[ImportPreview]:
         ]
 
 
-def find_kept(
-    config: Config, cells: Sequence[Cell], platform: str, file: Path | None
-) -> list[Cell]:
-    """The cells for which the results already hold a run from the platform.
-
-    Looks at imported runs and at all kept bundles except `file`.
-    """
-    kept, results = _kept_manifests(config, file), Path(config.results)
-    return [
-        cell
-        for cell in cells
-        if (platform, cell) in kept or imported_folder(results, cell, platform).exists()
-    ]
-
-
-def _kept_manifests(config: Config, file: Path | None) -> dict[tuple[str, Cell], Manifest]:
+def _kept_manifests(config: Config, file: Path) -> dict[tuple[str, Cell], Manifest]:
     """The manifests in all other bundles that the results keep, by platform and cell."""
     found = {}
     for other in sorted((Path(config.results) / BUNDLES).glob("*.tar.xz")):
-        if not (file and file.exists() and other.samefile(file)):
+        if not (file.exists() and other.samefile(file)):
             with tempfile.TemporaryDirectory() as folder:
                 manifests = unpack(other, Path(folder), check=False)
             found |= {(each.platform, cell): each for cell, each in manifests.items()}

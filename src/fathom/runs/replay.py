@@ -2,8 +2,8 @@
 
 A *group* is the imported runs of one study, depth, variant and backend that one platform made with
 one code. Today's code trains the first of them again for a few steps, every other for one, and
-compares its metrics with those of the run. A receipt for each backend keeps the outcomes. A run can
-also be repeated whole.
+compares its metrics with those of the run. Verdicts of runs keep the outcomes. A run can also be
+repeated whole.
 """
 
 from __future__ import annotations
@@ -28,17 +28,13 @@ from fathom.runs.folder import (
     read_rows,
     read_spec,
 )
-from fathom.runs.receipts import Replay
-from fathom.runs.run import Run, group_of, group_runs, manifests_of
+from fathom.runs.run import Run, group_runs
 from fathom.runs.training import connect, environment, run_cell, same_digits
 from fathom.runs.training_code import training_code_hash
+from fathom.runs.verdict import GroupReplay, Replay, read_verdict, steps_to_repeat
 from fathom.system.text import one_line
 from fathom.tasks import Problem
 from fathom.train import Chunk, step_rows, take_step, trainer_for
-
-STEPS = 3
-"""How many steps of a group's first run are repeated: the second and third have updates behind
-them. Of every other run step 0 is, which its seed decides."""
 
 RELATIVE = ("loss", "grad_norm")
 LOGARITHMS = ("gain_proxy_log10_max_entry", "amax_forward_log10", "amax_backward_log10")
@@ -55,48 +51,30 @@ MAX_WHY = 400
 
 
 class Comparison(NamedTuple):
-    """The fields of a Replay that come from comparing rows."""
+    """How rows of two trainings compare: the fields of a Replay."""
 
     outcome: str
     why: str
     differences: dict[str, float | None]
 
 
-def replay_groups(config: Config, runs: Iterable[Run], compute: Compute) -> Iterator[Replay]:
-    """Replay every group of the runs; writes no receipt.
+def replay_groups(config: Config, runs: Iterable[Run], compute: Compute) -> Iterator[GroupReplay]:
+    """Replay every group of the runs; writes nothing.
 
-    A group that cannot be repeated is an outcome, not an error.
+    A group that cannot be repeated is an outcome, not an error. Runs of a group that follow one
+    that does not agree are not repeated.
     """
     for group in group_runs(runs):
-        run = group[0]
-        spec = config.spec(run.cell)
-        yield Replay(
-            platform=run.platform,
-            group=group_of(run.cell),
-            made_by=run.manifest.made_by,
-            code=training_code_hash(spec),
-            runs=manifests_of(group),
-            repeated=run.cell.path(),
-            steps=min(STEPS, spec.steps),
-            **_repeat_group(group, compute)._asdict(),
-        )
-
-
-def _repeat_group(group: Sequence[Run], compute: Compute) -> Comparison:
-    """Repeat steps of every run, until one does not agree."""
-    whys: dict[str, None] = {}
-    largest: dict[str, float | None] = {}
-    for run in group:
-        found = repeat(run, compute, 1 if whys else STEPS)
-        if found.outcome == "differs":
-            found = found._replace(why=f"seed {run.cell.seed}, {found.why}")
-        if found.outcome != "agrees":
-            return found
-        whys[found.why] = None
-        for name, value in found.differences.items():
-            old = largest.get(name, 0.0)
-            largest[name] = None if value is None or old is None else max(value, old)
-    return Comparison("agrees", ", ".join(whys), largest)
+        spec = config.spec(group[0].cell)
+        code, replays = training_code_hash(spec), []
+        for place, run in enumerate(group):
+            known = read_verdict(run.folder, run.manifest).replay  # of a subset with other seeds
+            steps = max(steps_to_repeat(spec, place), known.steps if known else 0)
+            found = repeat(run, compute, steps)
+            replays.append(Replay(code=code, steps=steps, **found._asdict()))
+            if found.outcome != "agrees":
+                break
+        yield GroupReplay(group, replays + [None] * (len(group) - len(replays)))
 
 
 def repeat(run: Run, compute: Compute, steps: int) -> Comparison:

@@ -43,7 +43,7 @@ class Run:
     run is imported and has the present spec."""
     details: str = ""
     """The reason with the details of a replay. They depend on the machine that replayed: for
-    terminals and receipts, never for a table or a report. Empty where there are none."""
+    terminals, never for a table or a report. Empty where there are none."""
 
     @property
     def explanation(self) -> str:
@@ -68,8 +68,3 @@ def group_runs(runs: Iterable[Run]) -> list[list[Run]]:
         code = digits(json.dumps(run.manifest.code, sort_keys=True))
         groups.setdefault((run.platform, group_of(run.cell), code), []).append(run)
     return [sorted(group, key=lambda run: run.cell.seed) for group in groups.values()]
-
-
-def manifests_of(group: Iterable[Run]) -> dict[str, str]:
-    """The SHA-256 of each run's manifest, by its cell."""
-    return {run.cell.path(): run.manifest.sha256 for run in group}

@@ -25,8 +25,9 @@ from fathom.config import Compute, Spec
 from fathom.runs import code_hash
 from fathom.runs.checkpoint import Checkpoint
 from fathom.runs.contract import check_contract
-from fathom.runs.folder import PARTIAL, WEIGHTS, RunError, check_weights, receive_run, write_run
+from fathom.runs.folder import PARTIAL, WEIGHTS, RunError, check_weights, write_run
 from fathom.runs.training_code import training_code
+from fathom.runs.verdict import receive_run
 from fathom.system.files import locked
 from fathom.system.hardware import operating_system, peak_host_memory_bytes, processor
 from fathom.system.text import printable

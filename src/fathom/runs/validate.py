@@ -24,14 +24,13 @@ from fathom.runs.folder import (
     RunError,
     check_content,
     check_files,
-    is_known_valid,
     read_json,
     read_manifest,
     run_folder,
 )
-from fathom.runs.receipts import NOT_REPEATED, Replay, read_replays
-from fathom.runs.run import Run, group_runs, manifests_of
-from fathom.runs.training_code import starts, training_code, training_code_hash
+from fathom.runs.run import Run, group_runs
+from fathom.runs.training_code import starts, training_code
+from fathom.runs.verdict import NOT_REPEATED, GroupReplay, read_replays, read_verdict
 from fathom.system.text import one_line
 
 
@@ -57,7 +56,7 @@ def validate_run(folder: Path, spec: Spec, *, imported: bool = False) -> Run:
         check_files(folder, manifest, spec.cell)
         if why_stale := _why_stale(folder, manifest, spec):
             return found("stale", one_line(why_stale), manifest.platform)
-        if not is_known_valid(folder, manifest):
+        if read_verdict(folder, manifest).content != "valid":
             check_content(folder, manifest)  # a stale run may have the format of an older code
     except RunError as error:
         return found("corrupt", one_line(_inside(folder, error)))
@@ -121,7 +120,7 @@ def find_runs(config: Config) -> list[Run]:
     """Every run of the config's cells, trained here or imported, judged as `validate_run` does.
 
     A cell without any run has one of status `missing`. With `train: false`, runs of this machine
-    are ignored. Raises RunError for a damaged receipt, and where nothing can count.
+    are ignored. Raises RunError where nothing can count.
     """
     imported: dict[Cell, list[Run]] = {}
     for run in imported_runs(config):
@@ -140,7 +139,7 @@ def find_runs(config: Config) -> list[Run]:
 def imported_runs(config: Config, studies: Collection[str] = ()) -> list[Run]:
     """Every imported run of the config's cells, or of these studies', judged.
 
-    Raises RunError for a damaged receipt, and if there is no run where no other could count.
+    Raises RunError if there is no run where no other could count.
     """
     platforms = imported_platforms(Path(config.results))
     runs = [
@@ -148,12 +147,9 @@ def imported_runs(config: Config, studies: Collection[str] = ()) -> list[Run]:
         for cell, platform in itertools.product(config.cells(), platforms)
         if (not studies or cell.study in studies) and (folder := platform / cell.path()).exists()
     ]
-    replays, decided = read_replays(config) if runs else [], {}
+    decided = {}
     for group in group_runs(run for run in runs if run.replay):
-        code = training_code_hash(config.spec(group[0].cell))
-        of_these = (group[0].platform, manifests_of(group), code)
-        found = (r for r in replays if (r.platform, r.runs, r.code) == of_these)
-        replay = next(found, None)
+        replay = read_replays(config, group)
         decided |= {run.folder: _apply_replay(run, replay) for run in group}
     runs = [decided.get(run.folder, run) for run in runs]
     if not (runs or config.train):
@@ -175,26 +171,26 @@ def _validate_imported(folder: Path, spec: Spec, platform: str) -> Run:
     return run
 
 
-def _apply_replay(run: Run, replay: Replay | None) -> Run:
+def _apply_replay(run: Run, replay: GroupReplay) -> Run:
     """An imported run of the present spec: a replay decides, or else the code that it names.
 
     Anybody can copy the hashes of today's code. So where the device is here, a run that names them
     is repeated as any other.
     """
-    if run.counts and (replay is None or replay.outcome == "unavailable"):
+    outcome = replay.outcome
+    if run.counts and outcome in ("waits", "unavailable"):
         said = details = f"its manifest names today's code; {NOT_REPEATED}"
-    elif replay is None:
+    elif outcome == "waits":
         said = details = f"waits for a replay (fathom replay); {run.reason}"
-    elif replay.outcome == "agrees":
+    elif outcome == "agrees":
         run = replace(run, status="imported")  # the replay has looked at the content of a stale run
         made = f"made by {run.manifest.made_by}"
         said, details = f"{made}; {replay.statement}", f"{made}; {replay.explanation}"
     else:
-        status = "stale" if replay.outcome == "differs" else run.status
+        status = "stale" if outcome == "differs" else run.status
         rest = f"; {run.reason}" if run.reason else ""
         said, details = f"{replay.statement}{rest}", f"{replay.explanation}{rest}"
         run = replace(run, status=status)
-    outcome = replay.outcome if replay else "waits"
     return replace(run, replay=outcome, reason=one_line(said), details=one_line(details))
 
 
