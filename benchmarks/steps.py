@@ -3,7 +3,7 @@
     python benchmarks/steps.py sizes demo small     ours, a textbook's, packages, a matrix product
     python benchmarks/steps.py schemes --out FILE   every named scheme over plain
     python benchmarks/steps.py studies released --out FILE  each network of a study
-    python benchmarks/steps.py studies released --turns 0 --out FILE    counts alone: no time
+    python benchmarks/steps.py schemes --turns 0 --out FILE         counts alone: no time
 
 A turn of one side takes about half a second, then the next side has its turn. So whatever else the
 machine does weighs on all sides alike, and a ratio is the median of the ratios of each turn. Timing
@@ -166,7 +166,7 @@ def take_turns(specs: Mapping[Key, Spec], turns: int, threads: int) -> dict[Key,
 
 
 def rows(specs: Mapping[Key, Spec], turns: int, threads: int) -> Iterator[dict[str, object]]:
-    """A row of COLUMNS for each side; without turns, the counts of ours alone.
+    """A row of COLUMNS for each side; without turns, the counts of ours on PyTorch alone.
 
     Other sides are compared with ours of the same variant, and ours with that of the first variant.
     """
@@ -188,7 +188,7 @@ def rows(specs: Mapping[Key, Spec], turns: int, threads: int) -> Iterator[dict[s
             }
             row |= _spread(("seconds", "low", "high"), times[key])
             row |= _spread(("ratio", "ratio_low", "ratio_high"), ratios)
-        if key in times or not turns:
+        if len(row) > len(IDENTITY) and (key in times or not turns):
             yield row
 
 

@@ -1,5 +1,6 @@
 """Bench: the other sides compute what the models compute, and ratios are those of each turn."""
 
+import csv
 import importlib
 import math
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 from fathom import tasks
 from fathom.config import installed_backends, load_config
+from fathom.models.connections.schemes import SCHEMES
 from fathom.train import step_rows
 from gradients import STEADY
 
@@ -219,14 +221,10 @@ def test_the_text_networks_can_be_timed_at_twice_their_width():
 @counts_operations
 def test_the_kept_counts_are_of_every_scheme_and_of_todays_code(steps):
     """Of the cheapest and the dearest scheme; PyTorch may come to split a kernel in two."""
-    import csv
-
-    from fathom.models.connections.schemes import SCHEMES
-
-    count = importlib.import_module("count")
-    lines = Path("benchmarks/counted.csv").read_text(encoding="utf-8").splitlines()
-    kept = {row["scheme"]: row for row in csv.DictReader(lines)}
-    assert list(kept) == [name for name in SCHEMES if name != "plain"]
-    for row in count.rows(["scaled", "qwen4_exp"]):
-        for what in ("operations", "bytes"):
-            assert float(row[what]) == pytest.approx(float(kept[row["scheme"]][what]), rel=0.02)
+    lines = Path("benchmarks/schemes.csv").read_text(encoding="utf-8").splitlines()
+    kept = {row["variant"]: row for row in csv.DictReader(lines) if row["operations"]}
+    assert list(kept) == list(SCHEMES)
+    for specs in steps.groups_of_schemes(["scaled", "qwen4_exp"]):
+        for row in steps.rows(specs, turns=0, threads=1):
+            for what in ("operations", "bytes"):
+                assert row[what] == pytest.approx(float(kept[row["variant"]][what]), rel=0.02)

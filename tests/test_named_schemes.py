@@ -80,9 +80,11 @@ def test_parameters_by_hand(name, per_layer, once):
 
 
 COSTS = """\
-study,depth,variant,backend,side,over,ratio,ratio_low,ratio_high
-sublayer,6,hc_demo,torch,ours,plain,1.256,1.2,1.3
-sublayer,6,hc_demo,mlx,ours,plain,2,1.5,2.55
+variant,backend,over,ratio,ratio_low,ratio_high,operations,bytes
+plain,torch,plain,1,1,1,2000,400
+hc_demo,torch,plain,1.256,1.2,1.3,,
+hc_demo,mlx,plain,2,1.5,2.55,,
+hc_demo,torch,,,,,2023,900
 """
 
 
@@ -90,7 +92,10 @@ def test_costs_are_those_of_the_table(tmp_path):
     file = tmp_path / "costs.csv"
     assert "cost, torch" not in about_schemes(file)["hc_demo"]
     file.write_text(COSTS, encoding="utf-8")
-    told = {"cost, torch": "1.26 (1.20 to 1.30)", "cost, mlx": "2.00 (1.50 to 2.55)"}
+    told = {
+        "operations": "1.012", "bytes": "2.250",
+        "cost, torch": "1.26 (1.20 to 1.30)", "cost, mlx": "2.00 (1.50 to 2.55)",
+    }  # fmt: skip
     assert read_costs(file) == {"hc_demo": told}
     assert told.items() <= about_schemes(file)["hc_demo"].items()
 

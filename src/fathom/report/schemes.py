@@ -39,10 +39,6 @@ COSTS = Path("benchmarks/schemes.csv")
 MEASURE = f"python benchmarks/steps.py schemes --out {COSTS}"
 """The kept table of what a step costs, and the command that makes it."""
 
-WORK = Path("benchmarks/counted.csv")
-COUNT = f"python benchmarks/count.py --out {WORK}"
-"""The kept table of the operations and bytes of a step, and the command that makes it."""
-
 COUNTED = (
     f"Parameters are those of the connection at S {STREAMS}, C {CONTEXT.width} and "
     f"{CONTEXT.layers} wrapped functions. Starts plain: whether an untrained network is the plain "
@@ -145,14 +141,12 @@ def count_parameters(spec: Spec) -> int:
 # --- the schemes that have a name ---------------------------------------------------------------
 
 
-def about_schemes(costs: Path = COSTS, work: Path = WORK) -> dict[str, dict[str, str]]:
+def about_schemes(costs: Path = COSTS) -> dict[str, dict[str, str]]:
     """Facts about each scheme besides its components, by name, in order.
 
-    `costs`, `work`: tables of `benchmarks/steps.py schemes` and `benchmarks/count.py`, which may be
-    missing.
+    `costs`: the table of `benchmarks/steps.py schemes`, which may be missing.
     """
-    measured = read_costs(costs) if costs.is_file() else {}
-    counted, found = read_work(work) if work.is_file() else {}, {}
+    measured, found = read_costs(costs) if costs.is_file() else {}, {}
     for name, about in ABOUT.items():
         parameters = _named(name, streams=STREAMS).at(CONTEXT).parameters().values()
         count = sum(math.prod(parameter.shape) for parameter in parameters)
@@ -162,34 +156,29 @@ def about_schemes(costs: Path = COSTS, work: Path = WORK) -> dict[str, dict[str,
             "starts plain": "yes" if about.starts_plain else "no",
             "released in": join_values(about.releases),
             "parameters": str(count),
-            **counted.get(name, {}),
             **measured.get(name, {}),
         }
     return found
 
 
-def read_work(file: Path) -> dict[str, dict[str, str]]:
-    """By scheme, operations and bytes over those of plain. Raises ConfigError."""
-    try:
-        return {
-            row["scheme"]: {what: f"{float(row[what]):.3f}" for what in ("operations", "bytes")}
-            for row in csv.DictReader(file.read_text(encoding="utf-8").splitlines())
-        }
-    except (csv.Error, KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"{file}: no table of counts; make it: {COUNT}") from error
-
-
 def read_costs(file: Path) -> dict[str, dict[str, str]]:
-    """By scheme, what a table of costs says of each backend. Raises ConfigError."""
+    """By scheme, its work over that of plain, and each backend's step times. Raises ConfigError."""
     found: dict[str, dict[str, str]] = {}
     try:
-        for row in csv.DictReader(file.read_text(encoding="utf-8").splitlines()):
-            keys = ("ratio", "ratio_low", "ratio_high")
-            ratio, low, high = (float(row[key]) for key in keys)
-            told = f"{ratio:.2f} ({low:.2f} to {high:.2f})"
-            found.setdefault(row["variant"], {})[f"cost, {row['backend']}"] = told
+        rows = list(csv.DictReader(file.read_text(encoding="utf-8").splitlines()))
+        work = {row["variant"]: row for row in rows if row["operations"]}
+        for name, row in work.items():
+            for what in ("operations", "bytes"):
+                ratio = int(row[what]) / int(work["plain"][what])
+                found.setdefault(name, {})[what] = f"{ratio:.3f}"
+        for row in rows:
+            if row["ratio"]:
+                ratio, low, high = (float(row[key]) for key in ("ratio", "ratio_low", "ratio_high"))
+                told = f"{ratio:.2f} ({low:.2f} to {high:.2f})"
+                found.setdefault(row["variant"], {})[f"cost, {row['backend']}"] = told
     except (csv.Error, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{file}: no table of costs; make it: {MEASURE}") from error
+    found.pop("plain", None)
     return found
 
 
