@@ -72,7 +72,7 @@ COLUMNS = [
     "study", "platform", "depth", "question", "variant", "against", "against_plain", "differs_in",
     "metric", "unit", "seeds", "effect", "low", "high", "against_mean", "seed_sd", "p", "p_holm",
     "verdict", "ladder", "multiplier", "multiplier_low", "multiplier_high", "seeds_needed",
-    "at_edge",
+    "at_edge", "after_looking",
 ]  # fmt: skip
 
 
@@ -93,7 +93,8 @@ def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
     study's contrasts on the platform, metric by metric. `against_plain`: whether that one is a
     plain residual network. `differs_in`: the settings that the two differ in, as
     `differing_settings` names them. `at_edge`: the sides of a contrast at the best rates whose rate
-    is the smallest or the largest that was tried.
+    is the smallest or the largest that was tried. `after_looking`: the settings on which the
+    verdict rests that were chosen by results.
 
     Of the score alone: `ladder`, the plain network on whose ladder both sides are read;
     `multiplier` with the ends of its 95 % interval, the step multiplier of `variant` over that of
@@ -119,6 +120,7 @@ def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
                     "against_plain": config.connection(name, one.against).kind == "plain",
                     "differs_in": ", ".join(differing_settings(config, sides)),
                     "at_edge": one.at_edge,
+                    "after_looking": config.studies[name].chosen_after_looking_at(depth),
                 }
                 # A single stream has no similarity of streams and no matrices to differ in.
                 is_plain = any(config.connection(name, v).kind == "plain" for v in pair)

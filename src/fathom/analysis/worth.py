@@ -37,6 +37,7 @@ COLUMNS = [
     "p", "p_holm", "verdict", "break_even", "machine", "width", "cost", "cost_low", "cost_high",
     "wider", "cost_wider", "cost_wider_low", "cost_wider_high", "operations", "bytes", "net",
     "net_low", "net_high", "depth_answer", "depth_multiplier", "depth_low", "depth_high",
+    "after_looking",
 ]  # fmt: skip
 
 
@@ -63,7 +64,8 @@ def worth_table(config: Config, cells: pd.DataFrame, depths: pd.DataFrame) -> pd
     `cost` is the time of a step over the plain network's at the study's `width`, and `cost_wider`
     at the width `wider`, measured on `machine`; `operations` and `bytes` are counted, over the
     plain network's. `net` is m over the cost. `depth_multiplier` is effective depth over depth,
-    of the table `depths`; an interval that is open there ends at 0 or infinity.
+    of the table `depths`; an interval that is open there ends at 0 or infinity. `after_looking`: as
+    in effects.csv.
     """
     valid, scores, rows = counted(cells), scores_of(config), []
     times, wider = read_step_times(config), read_step_times(config, wider=True)
@@ -84,6 +86,7 @@ def worth_table(config: Config, cells: pd.DataFrame, depths: pd.DataFrame) -> pd
                     "variant": pair.variant,
                     "against": pair.against,
                     "rate": pair.rate,
+                    "after_looking": config.studies[name].chosen_after_looking_at(depth),
                 }
                 deep = by_depth.get(tuple(labels[key] for key in KEY))
                 is_told = deep is not None and pair.rate == ONE_RATE

@@ -19,6 +19,8 @@ from fathom.metrics.scores import Score
 from fathom.report.comparisons import effect_with_interval, format_spread
 from fathom.report.figures.panels import run_label, score_label
 from fathom.report.formatting import count_layers, number, with_interval
+from fathom.report.records import training_command
+from fathom.report.reports import CONFIG
 from fathom.report.verdicts import estimate
 from fathom.report.worth import plain_change
 
@@ -29,6 +31,7 @@ TITLE = ("statement", "question", "study", "variant", "against", "depth", "platf
 """The columns that say what a row is about, in the order in which its title has them."""
 
 WORDS = {
+    "after_looking": "chosen after looking",
     "against": "compared with",
     "against_mean": "mean of what it is compared with",
     "against_plain": "compared with a plain network",
@@ -160,11 +163,9 @@ def evidence_of(
 def _command(row: Mapping[str, Any], config: Config) -> str:
     """The command that trains the first seed of a row of the summary; empty for other rows."""
     study = config.studies.get(row.get("study", ""))
-    if not (study and config.train) or not {"depth", "variant", "backend"} <= row.keys():
+    if not study or not {"depth", "variant", "backend"} <= row.keys():
         return ""
-    cell = "--depth {depth:.0f} --variant {variant} --backend {backend}".format(**row)
-    seed = f"--seed {study.seeds[0]} --out again --config {config.report_folder}/config.json"
-    return f"fathom train {row['study']} {cell} {seed}"
+    return training_command(row, study.seeds[0], f"{config.report_folder}/{CONFIG}")
 
 
 def _called(metric: str, rows: pd.DataFrame, score: Score | None) -> str:
