@@ -78,3 +78,10 @@ def test_a_spread_has_the_unit_of_its_effect(seed_sd, unit, words):
 def test_half_a_loss_is_as_far_as_twice_a_loss():
     assert size_of(row("better", -50.0)) == pytest.approx(size_of(row("worse", 100.0)))
     assert size_of(row("worse", -3.0, unit="points")) == 3
+
+
+def test_a_verdict_that_rests_on_a_choice_by_results_says_so():
+    given = row("worse", 3.14, 2.2, 4.04) | {"after_looking": "seeds"}
+    assert describe_effect(given, "loss") == (
+        "worse by 3.1 % in loss (95 % interval +2.2 % to +4.0 %), seeds chosen after looking"
+    )

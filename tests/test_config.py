@@ -286,6 +286,8 @@ REFUSED = [
     (f"{DEEP}.variants", [], f"{DEEP}.variants", "must list at least one value"),
     (f"{DEEP}.seeds", [0, 1, 0], f"{DEEP}.seeds", "lists 0 more than once"),
     (f"{DEEP}.exclude", [{"depth": [12, 24]}], "no cells", "leave none"),
+    (f"{DEEP}.chosen_after_looking", {"optimizer.rate": {"why": "x"}}, DEEP, "'optimizer.rate'; a"),
+    (f"{DEEP}.chosen_after_looking", {"seeds": {}}, f"{DEEP}.chosen_after_looking.seeds.why", ""),
     (f"{DEEP}.recipe", "torch", f"{DEEP}.recipe", "did you mean 'torch-defaults'?"),
     (f"{DEEP}.variants", ["baseline", "mch"], f"{DEEP}.variants.mch",
      "unknown connection 'mch'; did you mean 'mhc'? (known: baseline, hc, mhc, plain, "),

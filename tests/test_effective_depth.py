@@ -45,7 +45,7 @@ def test_between_two_depths_it_is_read_on_log_depth_and_log_score():
     plain = {2: [4.0] * 3, 8: [2.0] * 3, 16: [1.0] * 3}
     found = read(plain, [4.0 * 2**-0.25] * 3)
     assert found["effective_depth"] == pytest.approx(2 * math.sqrt(2))
-    assert (found["answer"], found["by"], found["seeds"]) == ("at", "ratio", 3)
+    assert (found["answer"], found["seeds"]) == ("at", 3)
     # Seeds that agree leave no doubt.
     assert (found["low"], found["high"]) == pytest.approx((2 * math.sqrt(2),) * 2)
     assert not (found["low_open"] or found["high_open"])

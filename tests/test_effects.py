@@ -346,12 +346,30 @@ def test_each_connection_is_compared_at_the_best_of_its_own_rates():
     assert row["verdict"] == "better"
 
 
+def test_no_run_takes_part_in_the_choice_of_its_own_rate():
+    # Geometric means of the other two seeds, rate by rate: of seed 0: 4, 3, 9; so rate 1 is its
+    # best. Of seeds 1 and 2: 2, √24, 9; so rate 0 is theirs.
+    mhc = [[1.0, 4.0, 4.0], [8.0, 3.0, 3.0], [9.0, 9.0, 9.0]]
+    plain = [[9.0] * 3, [2.0, 2.0, 2.0], [9.0] * 3]
+    (row,) = at_best_rates(baseline=plain, mhc=mhc)
+    ratios = [8.0 / 2, 4.0 / 2, 4.0 / 2]  # the chosen runs of seeds 0, 1, 2
+    assert row["effect"] == pytest.approx(100 * (math.prod(ratios) ** (1 / 3) - 1))
+    assert (row["variant"], row["against"]) == ("mhc_0", "baseline_1")  # what most seeds choose
+    assert row["at_edge"] == "mhc_0"
+    # With the rate of the best mean over all seeds, mhc_0, it would be ∛2.
+    assert row["effect"] != pytest.approx(100 * (2.0 ** (1 / 3) - 1))
+
+
 def test_the_best_rate_is_chosen_over_seeds_that_all_rates_have():
     five = [1.0, 1.0, 1.0, 9.0, 9.0]  # worse in the mean over all of its seeds
     (row,) = at_best_rates(
         baseline=[[2.0] * 3, five, [3.0] * 3], mhc=[[2.0] * 3, [1.5] * 3, [3.0] * 3]
     )
-    assert (row["against"], row["at_edge"]) == ("baseline_1", "")
+    assert (row["against"], row["at_edge"], row["seeds"]) == ("baseline_1", "", 3)
+
+
+def test_one_seed_has_no_best_rate():
+    assert not at_best_rates(baseline=[[2.0]] * 3, mhc=[[1.0]] * 3)
 
 
 def test_two_rates_have_no_best_one():

@@ -8,7 +8,7 @@ from command_helpers import exit_status
 from fathom.analysis.run_tables import write_tables
 from fathom.analysis.tables import read_table
 from fathom.config import ConfigError, check_config
-from fathom.runs.folder import RunError
+from fathom.runs.folder import RunError, read_spec
 from fathom.runs.train_all import specs_left
 from fathom.runs.validate import find_runs
 from run_helpers import GPU, GPU_PLATFORM, config_with, write_cell
@@ -64,6 +64,14 @@ def test_nothing_is_trained(config, command):
         status, _, errors = command(*words)
         assert status == 1
         assert errors == ["fathom: the config says train: false, so no cell is trained here"]
+
+
+def test_a_cell_may_be_trained_into_a_folder_where_it_does_not_count(config, command, tmp_path):
+    status, _, errors = command("train", "a", "--seed", "0", "--out", str(tmp_path / "again"))
+    assert (status, len(errors)) == (0, 1)
+    assert read_spec(tmp_path / "again").seed == 0
+    with pytest.raises(RunError):
+        find_runs(config)
 
 
 @pytest.mark.parametrize("words", [["status"], ["verify"]])

@@ -17,7 +17,7 @@ from fathom.analysis.claims.evidence import Judgement
 from fathom.cli import main
 from fathom.report.figures.style import COLOURS
 from fathom.report.page import write_page
-from fathom.report.page.evidence import IN_EFFECT, WORDS
+from fathom.report.page.evidence import BESIDE, WORDS
 from fathom.report.page.explorer import looks_of
 from fathom.report.render import write_reports
 from fathom.report.reports import DOCUMENTS
@@ -164,7 +164,9 @@ def test_a_row_has_words_units_and_intervals(results):
 def test_every_column_that_a_link_leads_to_has_words():
     claims = [field.name for field in dataclasses.fields(Judgement)]
     for columns in (effects.COLUMNS, effective_depth.COLUMNS, worth.COLUMNS, claims):
-        assert {name for name in columns if "_" in name} <= WORDS.keys() | IN_EFFECT
+        assert {name for name in columns if "_" in name} <= WORDS.keys() | set().union(
+            *BESIDE.values()
+        )
     assert not [words for words in WORDS.values() if "_" in words]
 
 

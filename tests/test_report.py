@@ -447,6 +447,35 @@ def test_a_study_of_ones_own_is_answered_and_speaks_of_no_claim(shipped, tmp_pat
     spec = config.spec(next(iter(config.cells())))
     assert ["`optimizer.lr`", str(spec.optimizer.lr)] in settings
     assert ["`steps`", str(spec.steps)] in settings
+    assert ["`seeds`", ", ".join(map(str, config.studies["own"].seeds))] in settings
+    assert (
+        "fathom train own --depth 12 --variant baseline --backend torch --seed 0 --out again "
+        f"--config {config.report_folder}/config.json"
+    ) in section(page(folder, "own"), "## How to repeat it")
+
+
+def test_a_page_marks_what_was_chosen_after_looking_and_the_verdicts_that_rest_on_it(
+    quick, tmp_path
+):
+    chosen = {
+        "seeds": {"why": "two were added", "verdicts_at": [24]},
+        "optimizer.lr": {"why": "on the plain network"},
+    }
+    own = {"variants": ["baseline", "mhc"], "backends": ["torch"], "depths": [12, 24]}
+    config = config_with(tmp_path, ("own",), own={**own, "chosen_after_looking": chosen})
+    rows = [
+        run(study="own", depth=depth, variant=v, seed=s, machine=GPU_PLATFORM, loss_final=loss + s)
+        for depth in (12, 24)
+        for v, loss in (("baseline", 10.0), ("mhc", 1.0))
+        for s in range(3)
+    ]
+    text = page(write_all(config, *quick, rows, []), "own")
+    settings = {row[0]: row[2] for row in tables_in(section(text, "## Settings"))[0][2:]}
+    marked = {name: why for name, why in settings.items() if why}
+    assert marked == {"`seeds`": "two were added", "`optimizer.lr`": "on the plain network"}
+    verdicts = {row[4]: row[-1] for row in tables_in(section(text, "## Effects"))[0][2:]}
+    assert verdicts == {"12": "better", "24": "better, seeds chosen after looking"}
+    assert "made by commit 0d34bb1 (12 runs)." in section(text, "## How to repeat it")
 
 
 # --- platforms ----------------------------------------------------------------------------------

@@ -233,13 +233,13 @@ def test_without_a_ladder_the_plain_difference_stands_without_a_verdict():
     row = worth_of(*runs, seeds("loss_final", ours, depth=8), config=config)["mhc"]
     assert (row["answer"], row["verdict"]) == ("", pytest.approx(math.nan, nan_ok=True))
     assert math.isnan(row["multiplier"]) and math.isnan(row["p"])
-    assert (row["by"], row["change"]) == ("ratio", pytest.approx(1.0))  # twice the plain one's
+    assert (row["unit"], row["change"]) == ("%", pytest.approx(100))  # twice the plain one's
     assert (row["depth_answer"], row["depth_multiplier"]) == ("at", pytest.approx(0.5))
     ours = [2.1, 2.0, 1.9, 2.0]
     row = worth_of(*runs, seeds("loss_final", ours, depth=8), config=config)["mhc"]
     logs = [math.log(x) for x in ours]
     half = half_width(logs)
-    ends = [math.exp(sum(logs) / 4 + side * half) - 1 for side in (-1, 0, 1)]
+    ends = [100 * math.expm1(sum(logs) / 4 + side * half) for side in (-1, 0, 1)]
     found = [row[f"change{end}"] for end in ("_low", "", "_high")]
     assert found == pytest.approx(ends, rel=1e-7)
     assert row["depth_low"] < 0.5 < row["depth_high"]

@@ -24,7 +24,7 @@ AT, BELOW, BEYOND = "at", "below", "beyond"
 """Answers: a depth; below the shallowest plain network; above every plain network tried."""
 
 COLUMNS = [
-    "study", "platform", "depth", "variant", "against", "by", "seeds", "diverged", "answer",
+    "study", "platform", "depth", "variant", "against", "seeds", "diverged", "answer",
     "effective_depth", "low", "high", "low_open", "high_open", "shallowest", "deepest",
     "plain_best", "plain_depths", "plain_diverged",
 ]  # fmt: skip
@@ -96,7 +96,6 @@ def _row(
     ]
     depths = [point.depth for point in curve]
     yield {
-        "by": "ratio" if ratio else "difference",
         "seeds": min(map(len, counts.values())),
         "diverged": int((ours["outcome"] == "diverged").sum()),
         **read_depth(curve, interval=len(values) >= MIN_SEEDS)._asdict(),

@@ -5,20 +5,22 @@ Definitions: docs/definitions.md, "Effects".
 
 from __future__ import annotations
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from fathom import tasks
+from fathom.analysis.best_rates import OF_THE_CELL, Runs, pairs_at_best_rates, runs_of
 from fathom.analysis.ladder import (
+    Ladders,
     compare_multipliers,
     is_equivalent,
+    ladder_at,
     log_multipliers,
     read_ladder,
 )
@@ -47,7 +49,7 @@ from fathom.analysis.tables import (
     save_tables,
     scores_of,
 )
-from fathom.config import Cell, Config, Contrast, Study
+from fathom.config import Cell, Config, Contrast
 from fathom.metrics.scores import Score
 from fathom.metrics.steps import POSITIVE, SHARE, UNBOUNDED
 
@@ -65,14 +67,12 @@ AGAINST_PLAIN = "Does it end better than the plain residual network?"
 
 AT_BEST_RATE = "At each one's best rate, does it end better than the plain residual network?"
 """The question about variants with several learning rates."""
-FEWEST_RATES = 3
-"""Minimum number of learning rates: of fewer, none can be the best with others on both sides."""
 
 COLUMNS = [
     "study", "platform", "depth", "question", "variant", "against", "against_plain", "differs_in",
     "metric", "unit", "seeds", "effect", "low", "high", "against_mean", "seed_sd", "p", "p_holm",
     "verdict", "ladder", "multiplier", "multiplier_low", "multiplier_high", "seeds_needed",
-    "at_edge",
+    "at_edge", "after_looking",
 ]  # fmt: skip
 
 
@@ -93,7 +93,8 @@ def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
     study's contrasts on the platform, metric by metric. `against_plain`: whether that one is a
     plain residual network. `differs_in`: the settings that the two differ in, as
     `differing_settings` names them. `at_edge`: the sides of a contrast at the best rates whose rate
-    is the smallest or the largest that was tried.
+    is the smallest or the largest that was tried. `after_looking`: the settings on which the
+    verdict rests that were chosen by results.
 
     Of the score alone: `ladder`, the plain network on whose ladder both sides are read;
     `multiplier` with the ends of its 95 % interval, the step multiplier of `variant` over that of
@@ -106,40 +107,29 @@ def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
         found = []
         for (platform, depth), group in runs.groupby(["platform", "depth"], sort=False):
             by_variant = {v: seeds.set_index("seed") for v, seeds in group.groupby("variant")}
-            compared = config.studies[name].compared
-            rates = rates_tried(config, {v: by_variant[v] for v in compared if v in by_variant})
-            at_best = contrast_at_best_rates(config, name, rates, by_variant, scores[name])
-            ladders = ladders_of(config, name, by_variant)
-            for contrast in [*contrasts_of(config, name), *at_best]:
-                of_seeds = {v: _of_seeds(r, contrast.seeds) for v, r in by_variant.items()}
-                for pair in contrast.pairs:
-                    variant, against = pair
-                    if not {variant, against} <= by_variant.keys():
-                        continue
-                    sides = [by_variant[label].iloc[0]["key"] for label in (variant, against)]
-                    labels = {
-                        "study": name,
-                        "platform": platform,
-                        "depth": depth,
-                        "question": contrast.question,
-                        "variant": variant,
-                        "against": against,
-                        "against_plain": config.connection(name, against).kind == "plain",
-                        "differs_in": ", ".join(differing_settings(config, sides)),
-                        "at_edge": at_edge(rates, contrast, pair),
-                    }
-                    values = of_seeds[variant], of_seeds[against]
-                    in_steps = _in_steps(
-                        config.studies[name], scores[name], contrast, pair, ladders, of_seeds
-                    )
-                    # A single stream has no similarity of streams and no matrices to differ in.
-                    is_plain = any(config.connection(name, v).kind == "plain" for v in pair)
-                    of_score_alone = contrast.question == AT_BEST_RATE or is_plain
-                    found += [
-                        {**labels, **one}
-                        for one in _effects(*values, scores[name], in_steps)
-                        if one["metric"] == "score" or not of_score_alone
-                    ]
+            for one in _comparisons(config, name, by_variant, scores[name]):
+                pair = one.variant, one.against
+                sides = [by_variant[label].iloc[0]["key"] for label in pair]
+                labels = {
+                    "study": name,
+                    "platform": platform,
+                    "depth": depth,
+                    "question": one.question,
+                    "variant": one.variant,
+                    "against": one.against,
+                    "against_plain": config.connection(name, one.against).kind == "plain",
+                    "differs_in": ", ".join(differing_settings(config, sides)),
+                    "at_edge": one.at_edge,
+                    "after_looking": config.studies[name].chosen_after_looking_at(depth),
+                }
+                # A single stream has no similarity of streams and no matrices to differ in.
+                is_plain = any(config.connection(name, v).kind == "plain" for v in pair)
+                of_score_alone = one.question == AT_BEST_RATE or is_plain
+                found += [
+                    {**labels, **row}
+                    for row in _effects(one, scores[name])
+                    if row["metric"] == "score" or not of_score_alone
+                ]
         rows += _judge_together(found, scores[name])
     # Otherwise the text of a study would depend on empty fields of another one.
     return pd.DataFrame(rows, columns=COLUMNS).astype({"seeds_needed": float})
@@ -168,55 +158,47 @@ def contrasts_of(config: Config, study: str) -> tuple[Contrast, ...]:
     return (*settings.contrasts, Contrast(question=AGAINST_PLAIN, pairs=pairs))
 
 
-Runs = Mapping[str, pd.DataFrame]
-"""Rows of cells.csv by variant, indexed by seed, for one study, depth and platform."""
+class Comparison(NamedTuple):
+    """Two sides to compare, seed by seed."""
 
-Rates = Sequence[Mapping[str, float]]
-"""The learning rate by variant, ascending, of variants that differ in it alone."""
-
-
-def rates_tried(config: Config, runs: Runs) -> Rates:
-    """The variants that were trained at FEWEST_RATES learning rates or more."""
-    found: dict[str, dict[str, float]] = defaultdict(dict)
-    for variant, rows in runs.items():
-        settings = config.spec(Cell.parse(rows.iloc[0]["key"])).model_dump() | OF_THE_CELL
-        rate = settings["optimizer"].pop("lr")
-        found[json.dumps(settings, sort_keys=True)][variant] = rate
-    tried = (dict(sorted(rates.items(), key=lambda item: item[1])) for rates in found.values())
-    return [rates for rates in tried if len(rates) >= FEWEST_RATES]
+    question: str
+    variant: str
+    against: str
+    ours: pd.DataFrame
+    """Rows of cells.csv, indexed by seed."""
+    theirs: pd.DataFrame
+    at_edge: str
+    base: str
+    """The plain network on whose ladder both are read; empty without one."""
+    ladder: pd.DataFrame
+    """As `read_ladder` has it."""
 
 
-def contrast_at_best_rates(
-    config: Config, study: str, rates: Rates, runs: Runs, score: Score
-) -> Iterator[Contrast]:
-    """Each connection at its best rate against the plain network at its own, if both were tried.
-
-    The best rate is that of the best mean score over the seeds that all rates have. A rate at which
-    one of these has no score is not the best.
-    """
-    found = [best for tried in rates if (best := best_rate(list(tried), runs, score))]
-    plain = next((v for v in found if config.connection(study, v).kind == "plain"), None)
-    pairs = [[variant, plain] for variant in found if variant != plain]
-    if plain and pairs:
-        yield Contrast(question=AT_BEST_RATE, pairs=pairs)
-
-
-def best_rate(variants: Sequence[str], runs: Runs, score: Score) -> str | None:
-    """The one of these variants whose mean score is the best; None if none has a score."""
-    scores = {v: to_scale(runs[v]["score"], ratio=is_ratio(score.metric)) for v in variants}
-    common = sorted(set.intersection(*(set(values.index) for values in scores.values())))
-    means = {v: values[common].mean(skipna=False) for v, values in scores.items()}
-    sign = 1 if score.better == "lower" else -1
-    known = {v: sign * mean for v, mean in means.items() if not math.isnan(mean)}
-    return min(known, key=known.__getitem__) if known else None
-
-
-def at_edge(rates: Rates, contrast: Contrast, pair: Sequence[str]) -> str:
-    """Which of a pair at its best rates has the smallest or the largest that was tried."""
-    if contrast.question != AT_BEST_RATE:
-        return ""
-    ends = {end for tried in map(list, rates) for end in (tried[0], tried[-1])}
-    return ", ".join(variant for variant in pair if variant in ends)
+def _comparisons(config: Config, name: str, runs: Runs, score: Score) -> Iterator[Comparison]:
+    """Every pair of a study's contrasts, and each connection at its best rate."""
+    study = config.studies[name]
+    ladders = ladders_of(config, name, runs)
+    for contrast in contrasts_of(config, name):
+        for variant, against in contrast.pairs:
+            if not {variant, against} <= runs.keys():
+                continue
+            sides = (_of_seeds(runs[label], contrast.seeds) for label in (variant, against))
+            alike = (
+                base
+                for base in ladders
+                if study.trains_alike(variant, base) and study.trains_alike(against, base)
+            )
+            base = next(alike, "")
+            ladder = ladders.get(base, pd.DataFrame())
+            yield Comparison(contrast.question, variant, against, *sides, "", base, ladder)
+    compared = {label: runs[label] for label in study.compared if label in runs}
+    for best in pairs_at_best_rates(config, name, compared, score):
+        sides = runs_of(best.ours, runs), runs_of(best.theirs, runs)
+        ladder = ladder_at(best.theirs, ladders)
+        base = "" if ladder.empty else best.against
+        yield Comparison(
+            AT_BEST_RATE, best.variant, best.against, *sides, best.at_edge, base, ladder
+        )
 
 
 def differing_settings(config: Config, keys: Sequence[str]) -> list[str]:
@@ -250,10 +232,6 @@ def pairs_of_several_settings(config: Config, study: str) -> dict[tuple[str, str
     return found
 
 
-OF_THE_CELL = {"variant": None, "seed": None}
-"""Fields that identify a cell and are no settings to contrast."""
-
-
 def _differing(one: Mapping[str, Any], other: Mapping[str, Any], place: str = "") -> Iterator[str]:
     for key in one.keys() | other.keys():
         a, b, name = one.get(key), other.get(key), f"{place}{key}"
@@ -271,10 +249,6 @@ def _of_seeds(runs: pd.DataFrame, seeds: Collection[int]) -> pd.DataFrame:
     return runs[runs.index.isin(seeds)] if seeds else runs
 
 
-Ladders = Mapping[str, pd.DataFrame]
-"""By plain network, its scores on its ladder: see `read_ladder`."""
-
-
 def ladders_of(config: Config, study: str, runs: Runs) -> Ladders:
     """The ladders of a study that were trained."""
     settings = config.studies[study]
@@ -283,41 +257,25 @@ def ladders_of(config: Config, study: str, runs: Runs) -> Ladders:
     return {base: ladder for base, ladder in found.items() if len(ladder.columns) > 1}
 
 
-def _in_steps(
-    study: Study,
-    score: Score,
-    contrast: Contrast,
-    pair: Sequence[str],
-    ladders: Ladders,
-    runs: Runs,
-) -> dict[str, Any]:
-    """Two variants in training steps: the columns of the step multipliers; empty without a ladder.
-
-    Both are read on the ladder of the plain network that trains as they do; at the best rates, on
-    that of the second side.
-    """
-
-    def is_under(base: str) -> bool:
-        alike = (study.trains_alike(label, base) for label in pair)
-        return all(alike) or (contrast.question == AT_BEST_RATE and base == pair[1])
-
-    base = next(filter(is_under, ladders), None)
-    if base is None:
+def _in_steps(one: Comparison, score: Score) -> dict[str, Any]:
+    """Two sides in training steps: the columns of the step multipliers; empty without a ladder."""
+    if not one.base:
         return {}
-    ladder, sign = ladders[base], 1 if score.better == "lower" else -1
+    sign = 1 if score.better == "lower" else -1
     # The multiplier of the plain network itself is one, also where its ladder turns back.
-    one, other = (
-        pd.Series(0.0, ladder.index)
-        if label == base
-        else log_multipliers(ladder, finite_scores(runs[label]), sign)
-        for label in pair
+    logs = compare_multipliers(
+        *(
+            pd.Series(0.0, one.ladder.index)
+            if label == one.base
+            else log_multipliers(one.ladder, finite_scores(runs), sign)
+            for label, runs in ((one.variant, one.ours), (one.against, one.theirs))
+        )
     )
-    logs = compare_multipliers(one, other)
     if logs is None:
-        return {"ladder": base}
+        return {"ladder": one.base}
     mean, half = logs["mean"], logs["ci95_half"]
     return {
-        "ladder": base,
+        "ladder": one.base,
         "multiplier": math.exp(mean),
         "multiplier_low": math.exp(mean - half),
         "multiplier_high": math.exp(mean + half),
@@ -325,28 +283,20 @@ def _in_steps(
     }
 
 
-def _effects(
-    ours: pd.DataFrame, theirs: pd.DataFrame, score: Score, in_steps: Mapping[str, Any]
-) -> Iterator[dict[str, Any]]:
+def _effects(one: Comparison, score: Score) -> Iterator[dict[str, Any]]:
     """The row of one comparison for each metric that both sides have at a common seed."""
     for metric in METRICS:
         name = score.metric if metric == "score" else metric
         unit = unit_of(score) if metric == "score" else ""
         ratio = unit == PERCENT
-        values = [pd.to_numeric(side[metric]) for side in (ours, theirs)]
+        values = [pd.to_numeric(side[metric]) for side in (one.ours, one.theirs)]
         difference = (values[0] - values[1]).dropna()
         found = t_interval(differences(*values, ratio=ratio))
         if not found["n"]:
             continue
         against = values[1][difference.index]
         mean = mean_with_ci(against, POSITIVE if ratio else UNBOUNDED)["mean"]
-        low, high = (
-            in_unit(end, unit)
-            for end in (found["mean"] - found["ci95_half"], found["mean"] + found["ci95_half"])
-        )
-        if not ratio:  # of a ratio the ends are possible anyway
-            least, most = (in_unit(end - mean, unit) for end in tasks.bounds_of(name))
-            low, high = (float(np.clip(end, least, most)) for end in (low, high))
+        low, high = ends_of(found, unit, name, mean)
         row = {
             "metric": metric,
             "unit": unit,
@@ -361,7 +311,20 @@ def _effects(
             "ladder": "",
             "is_rounding": found["n"] >= MIN_SEEDS and difference.abs().max() < FLOAT32_TOLERANCE,
         }
-        yield row | (in_steps if metric == "score" else {})
+        yield row | (_in_steps(one, score) if metric == "score" else {})
+
+
+def ends_of(found: Mapping[str, float], unit: str, metric: str, of: float) -> tuple[float, float]:
+    """The ends of an effect's interval in its unit, as far as the metric's bounds allow.
+
+    `found`: as of `t_interval`; `of`: the mean from which the effect leads.
+    """
+    mean, half = found["mean"], found["ci95_half"]
+    low, high = (in_unit(end, unit) for end in (mean - half, mean + half))
+    if unit == PERCENT:  # of a ratio the ends are possible anyway
+        return low, high
+    least, most = (in_unit(end - of, unit) for end in tasks.bounds_of(metric))
+    return float(np.clip(low, least, most)), float(np.clip(high, least, most))
 
 
 def unit_of(score: Score) -> str:

@@ -28,6 +28,20 @@ def read_ladder(rungs: Mapping[float, str], runs: Mapping[str, pd.DataFrame]) ->
     return pd.DataFrame(there)[sorted(there)].dropna()
 
 
+Ladders = Mapping[str, pd.DataFrame]
+"""By plain network, its scores on its ladder: see `read_ladder`."""
+
+
+def ladder_at(chosen: Mapping[int, str], ladders: Ladders) -> pd.DataFrame:
+    """The ladder of the plain network that each seed has chosen; without seeds that have none."""
+    found = {
+        seed: ladders[label].loc[seed]
+        for seed, label in chosen.items()
+        if label in ladders and seed in ladders[label].index
+    }
+    return pd.DataFrame(found).T
+
+
 def log_multiplier(ladder: Mapping[float, float], score: float, sign: int) -> float:
     """ln of the factor of its steps at which a plain network ends at a score.
 

@@ -77,6 +77,11 @@ def platform_of(run: Run) -> str:
     return Platform(run.cell.backend, imported_from).name if run.counts else ""
 
 
+def _made_by(run: Run) -> str:
+    """The code that made an imported run; empty for others, which today's code made."""
+    return run.manifest.made_by if run.counts and run.replay else ""
+
+
 def cells_table(config: Config, runs: Sequence[Run], rows: Rows) -> pd.DataFrame:
     """The table of cells: a row per run with axes, platform, status and, if it counts, metrics."""
     table = pd.DataFrame([_cell_row(config, run, rows.get(run.folder)) for run in runs])
@@ -97,6 +102,7 @@ def _cell_row(config: Config, run: Run, rows: Sequence[Row] | None) -> dict[str,
         "lr": of_variant.optimizer.lr,
         "platform": platform_of(run),
         "machine": run.platform,
+        "made_by": _made_by(run),
         "status": run.status,
         "reason": run.reason or _why_missing(config, run),
         **{name: measured.get(name) for name in (*FIRST, *columns, *LAST)},
@@ -186,7 +192,7 @@ def platforms_table(runs: Iterable[Run]) -> pd.DataFrame:
                 "driver": device.driver or "",
                 "blas": device.blas or "",
                 **{name: getattr(manifest, name) for name in SYSTEM},
-                "made_by": manifest.made_by if run.replay else "",
+                "made_by": _made_by(run),
             }
         )
     if not rows:

@@ -124,6 +124,7 @@ TEXT = (
     "platform_b", "machine", "ladder", "answer", "depth_answer", "rate", "plain_depths",
     "plain_diverged",
     "status", "reason", "outcome", "score_metric", "made_by", "question", "at_edge",
+    "after_looking",
     "framework_version", "python", "numpy", "depths", "metric", "unit", "gap", "gap_of", "part",
     "remark",
 )  # fmt: skip

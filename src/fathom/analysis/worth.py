@@ -6,17 +6,17 @@ Definitions: docs/definitions.md, "Worth".
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from fathom.analysis.best_rates import Runs, pairs_at_best_rates, runs_of
 from fathom.analysis.effective_depth import BEYOND
-from fathom.analysis.effects import Runs, best_rate, rates_tried
-from fathom.analysis.ladder import is_equivalent, log_multipliers, read_ladder
+from fathom.analysis.effects import ends_of, in_unit, unit_of
+from fathom.analysis.ladder import is_equivalent, ladder_at, log_multipliers, read_ladder
 from fathom.analysis.significance import holm, p_value, score_verdict
 from fathom.analysis.statistics import differences, finite_scores, is_ratio, t_interval
 from fathom.analysis.step_times import StepTime, StepTimes, read_step_times
@@ -32,11 +32,12 @@ NOT_TOLD = "not told"
 KEY = ("study", "platform", "depth", "variant", "against")
 
 COLUMNS = [
-    "study", "platform", "depth", "variant", "against", "rate", "seeds", "by", "change",
+    "study", "platform", "depth", "variant", "against", "rate", "seeds", "unit", "change",
     "change_low", "change_high", "answer", "outside", "multiplier", "low", "high", "least", "most",
     "p", "p_holm", "verdict", "break_even", "machine", "width", "cost", "cost_low", "cost_high",
     "wider", "cost_wider", "cost_wider_low", "cost_wider_high", "operations", "bytes", "net",
     "net_low", "net_high", "depth_answer", "depth_multiplier", "depth_low", "depth_high",
+    "after_looking",
 ]  # fmt: skip
 
 
@@ -63,7 +64,8 @@ def worth_table(config: Config, cells: pd.DataFrame, depths: pd.DataFrame) -> pd
     `cost` is the time of a step over the plain network's at the study's `width`, and `cost_wider`
     at the width `wider`, measured on `machine`; `operations` and `bytes` are counted, over the
     plain network's. `net` is m over the cost. `depth_multiplier` is effective depth over depth,
-    of the table `depths`; an interval that is open there ends at 0 or infinity.
+    of the table `depths`; an interval that is open there ends at 0 or infinity. `after_looking`: as
+    in effects.csv.
     """
     valid, scores, rows = counted(cells), scores_of(config), []
     times, wider = read_step_times(config), read_step_times(config, wider=True)
@@ -84,6 +86,7 @@ def worth_table(config: Config, cells: pd.DataFrame, depths: pd.DataFrame) -> pd
                     "variant": pair.variant,
                     "against": pair.against,
                     "rate": pair.rate,
+                    "after_looking": config.studies[name].chosen_after_looking_at(depth),
                 }
                 deep = by_depth.get(tuple(labels[key] for key in KEY))
                 is_told = deep is not None and pair.rate == ONE_RATE
@@ -123,22 +126,11 @@ def _pairs(config: Config, study: str, runs: Runs, score: Score) -> Iterator[Pai
             if variant not in bases and settings.trains_alike(variant, base):
                 yield Pair(variant, base, ONE_RATE, finite_scores(of_seeds), ladder)
     ladders = {base: ladder for base, ladder in ladders.items() if len(ladder.columns) > 1}
-    families = [list(rates) for rates in rates_tried(config, runs)] if ladders else []
-    plain = next((family for family in families if set(family) & ladders.keys()), None)
-    for family in families:
-        if plain is None or family == plain:
-            continue
-        ours, theirs = (_chosen_rates(each, runs, score) for each in (family, plain))
-        seeds = [
-            seed
-            for seed in ours
-            if theirs.get(seed) in ladders and seed in ladders[theirs[seed]].index
-        ]
-        if seeds:
-            chosen = pd.Series({seed: finite_scores(runs[ours[seed]])[seed] for seed in seeds})
-            ladder = pd.DataFrame({seed: ladders[theirs[seed]].loc[seed] for seed in seeds}).T
-            names = (_most_frequent(side[seed] for seed in seeds) for side in (ours, theirs))
-            yield Pair(*names, BEST_RATES, chosen, ladder)
+    for best in pairs_at_best_rates(config, study, runs, score) if ladders else ():
+        ladder = ladder_at(best.theirs, ladders)
+        if not ladder.empty:
+            ours = finite_scores(runs_of(best.ours, runs))
+            yield Pair(best.variant, best.against, BEST_RATES, ours, ladder)
 
 
 def ladder_table(config: Config, study: str, cells: pd.DataFrame) -> pd.DataFrame:
@@ -157,24 +149,6 @@ def ladder_table(config: Config, study: str, cells: pd.DataFrame) -> pd.DataFram
     return own.assign(variant=[base for base, _ in found], factor=[factor for _, factor in found])
 
 
-def _chosen_rates(variants: Sequence[str], runs: Runs, score: Score) -> dict[int, str]:
-    """For each seed that all rates have, the variant whose mean over the other seeds is best.
-
-    So no rate is chosen by the run that counts.
-    """
-    common = sorted(set.intersection(*(set(runs[variant].index) for variant in variants)))
-    found = {}
-    for seed in common:
-        others = {v: runs[v].loc[[other for other in common if other != seed]] for v in variants}
-        if len(common) > 1 and (best := best_rate(variants, others, score)):
-            found[seed] = best
-    return found
-
-
-def _most_frequent(labels: Iterable[str]) -> str:
-    return Counter(labels).most_common(1)[0][0]
-
-
 # --- one row --------------------------------------------------------------------------------------
 
 
@@ -185,10 +159,9 @@ def _row(pair: Pair, score: Score) -> dict[str, Any] | None:
         return None
     sign, ratio = 1 if score.better == "lower" else -1, is_ratio(score.metric)
     of_scores = t_interval(differences(pair.ours[seeds], pair.ladder.loc[seeds, 1], ratio=ratio))
-    mean, half = of_scores["mean"], of_scores["ci95_half"]
-    change, low, high = (10**x - 1 if ratio else x for x in (mean, mean - half, mean + half))
-    by = "ratio" if ratio else "difference"
-    found = {"seeds": len(seeds), "by": by, "change": change}
+    mean, unit, plain = of_scores["mean"], unit_of(score), pair.ladder.loc[seeds, 1].mean()
+    low, high = ends_of(of_scores, unit, score.metric, plain)
+    found = {"seeds": len(seeds), "unit": unit, "change": in_unit(mean, unit)}
     found |= {"change_low": low, "change_high": high, "answer": ""}
     if len(pair.ladder.columns) < 2:
         return found

@@ -42,6 +42,7 @@ SCHEMA = Path("workflow/schemas/config.schema.json")
 DEFINITIONS = Path("docs/definitions.md")
 SCHEMES = Path("docs/schemes.md")
 README = Path("README.md")
+TRUST = Path("docs/trust.md")
 PICTURES = Path("docs/images/explained")
 
 
@@ -281,17 +282,19 @@ def schema(
     readme: Annotated[
         Path, output_file(help="The document with the reference's answers.")
     ] = README,
+    trust: Annotated[Path, output_file(help="The document with the table of processors.")] = TRUST,
     check: Annotated[bool, typer.Option("--check", help="Only check whether all are current.")] = (
         False
     ),
 ) -> None:
     """Write the JSON schema and the tables in documents.
 
-    The tables of metrics and schemes come from the code, the table of README from the reference.
+    The tables of metrics and schemes come from the code, those of README and docs/trust.md from the
+    reference.
     """
     from fathom.report.definitions import with_tables
 
-    files = [definitions, schemes, *([readme] if readme.exists() else [])]
+    files = [definitions, schemes, *(file for file in (readme, trust) if file.exists())]
     documents = {file: file.read_text(encoding="utf-8") for file in files}
     texts = {
         out: json.dumps(Config.model_json_schema(), indent=2) + "\n",

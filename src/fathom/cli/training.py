@@ -67,7 +67,7 @@ def train(
     settings = read_config(config, override)
     wanted = {"depth": depth, "variant": variant, "backend": backend, "seed": seed}
     spec = _spec_of(settings, name, wanted)
-    settings.check_trains([name])
+    settings.check_trains([name], apart=out is not None)
     compute = changed(settings.compute, device=device, threads=threads)
     folder = out or run_folder(Path(settings.results), spec.cell)
     if replace or _is_free(folder, spec):

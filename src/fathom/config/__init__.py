@@ -2,13 +2,13 @@
 
 from fathom.config.config import CONTROL_DEPTHS, Compute, Config, common_depth
 from fathom.config.load import check_config, installed_backends, load_config, parse_yaml, read_yaml
-from fathom.config.study import Contrast, Study
+from fathom.config.study import AXES, Contrast, Study
 from fathom.settings import ConfigError
 from fathom.spec import BACKENDS, Cell, Optimizer, Spec
 from fathom.tasks import parse_spec
 
 __all__ = [
-    "BACKENDS", "CONTROL_DEPTHS", "Cell", "Compute", "Config", "ConfigError", "Contrast",
+    "AXES", "BACKENDS", "CONTROL_DEPTHS", "Cell", "Compute", "Config", "ConfigError", "Contrast",
     "Optimizer", "Spec", "Study",
     "check_config", "common_depth", "installed_backends", "load_config", "parse_spec",
     "parse_yaml", "read_yaml",

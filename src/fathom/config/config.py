@@ -188,9 +188,12 @@ class Config(Settings):
         """Everything that results depend on, as data: without where and how jobs compute."""
         return self.model_dump(mode="json", exclude={"compute", "assume_backends"})
 
-    def check_trains(self, studies: Collection[str] | None = None) -> None:
-        """Raise ConfigError if these studies, or any, cannot be trained here. Reads no data."""
-        if not self.train:
+    def check_trains(self, studies: Collection[str] | None = None, *, apart: bool = False) -> None:
+        """Raise ConfigError if these studies, or any, cannot be trained here. Reads no data.
+
+        `apart`: into a folder where runs do not count, which `train: false` allows.
+        """
+        if not (self.train or apart):
             raise ConfigError("the config says train: false, so no cell is trained here")
         chosen = {name: self.studies[name] for name in studies or self.studies}
         missing = {n: tasks.load(s.task).unavailable(s.model) for n, s in chosen.items()}

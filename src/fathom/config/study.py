@@ -163,6 +163,15 @@ class Contrast(Settings):
     )
 
 
+class AfterLooking(Settings):
+    """How a setting was chosen by results of the study itself, or of runs like it."""
+
+    why: OneLine = Field(description="how it was chosen, for the report")
+    verdicts_at: tuple[Positive, ...] = Field(
+        (), description="depths at which verdicts on effects and worth rest on the choice"
+    )
+
+
 class Study(Settings):
     """One experiment: what is trained, by which recipe, over which axes, for how long."""
 
@@ -215,6 +224,12 @@ class Study(Settings):
     contrasts: tuple[Contrast, ...] = Field(
         (), description="questions, each with the pairs of variants to compare"
     )
+    chosen_after_looking: dict[str, AfterLooking] = Field(
+        {},
+        exclude_if=not_,
+        description="settings that were chosen by results, such as {seeds: {why: two were added}}; "
+        "reports mark them, and the verdicts that rest on them",
+    )
     ladder: dict[Label, Annotated[list[Factor], Unique]] = Field(
         {},
         exclude_if=not_,
@@ -252,6 +267,15 @@ class Study(Settings):
             for seed in contrast.seeds:
                 if seed not in self.seeds:
                     raise ValueError(f"contrasts.{i}.seeds: {unknown('seed', seed, self.seeds)}")
+        for key in self.chosen_after_looking:
+            own: Any = self.model_dump()
+            for part in key.split("."):
+                if not isinstance(own, Mapping) or part not in own:
+                    raise ValueError(
+                        f"chosen_after_looking: the study has no setting '{key}'; a setting is "
+                        "like seeds, steps or optimizer.lr"
+                    )
+                own = own[part]
         named["accumulate"] = self.accumulate if isinstance(self.accumulate, dict) else ()
         named["ladder"] = self.ladder
         for key, labels in named.items():
@@ -292,6 +316,11 @@ class Study(Settings):
                     "not be above steps"
                 )
         return self
+
+    def chosen_after_looking_at(self, depth: int) -> str:
+        """The settings chosen by results on which verdicts at a depth rest, as in 'seeds'."""
+        chosen = self.chosen_after_looking.items()
+        return ", ".join(name for name, one in chosen if depth in one.verdicts_at)
 
     def values(self, axis: str) -> list[Any]:
         """The study's values on one of AXES."""

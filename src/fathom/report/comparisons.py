@@ -26,7 +26,21 @@ def describe_effect(row: Mapping[str, Any], metric: str = "") -> str:
 
     `metric`: named beside the number, where it is given.
     """
-    verdict, of = row["verdict"], f" in {metric}" if metric else ""
+    chosen = f", {after_looking(row)}" if after_looking(row) else ""
+    return f"{_describe(row, f' in {metric}' if metric else '')}{chosen}"
+
+
+def after_looking(row: Mapping[str, Any]) -> str:
+    """The settings chosen by results on which a verdict rests, as in 'seeds chosen after looking'.
+
+    `row`: of effects.csv or worth.csv. Empty without any.
+    """
+    chosen = row.get("after_looking", "")
+    return f"{chosen} chosen after looking" if chosen else ""
+
+
+def _describe(row: Mapping[str, Any], of: str) -> str:
+    verdict = row["verdict"]
     if verdict == ALIKE:
         return f"{verdict} but for rounding"
     if verdict not in (EQUIVALENT, UNDECIDED):

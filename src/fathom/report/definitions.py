@@ -1,6 +1,6 @@
 """Tables in documents: of metrics and schemes, from the registries that define what they list.
 
-README has those of the kept result (`readme.py`).
+README has those of the kept result (`readme.py`), docs/trust.md that of `processors.py`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import re
 
 from fathom import tasks
 from fathom.report import readme
+from fathom.report.processors import processors_table
 from fathom.report.schemes import components_tables, schemes_table
 
 MARKED = re.compile(r"(<!-- ([a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -26,7 +27,7 @@ def with_tables(text: str) -> str:
         "components": components_tables,
     }
     if (readme.REFERENCE / "tables/answers.csv").exists():
-        tables |= readme.BLOCKS
+        tables |= readme.BLOCKS | {"processors": processors_table}
     return MARKED.sub(lambda m: f"{m[1]}{tables[m[2]]()}{m[3]}" if m[2] in tables else m[0], text)
 
 

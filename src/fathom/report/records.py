@@ -55,3 +55,15 @@ def format_range(row: Mapping[str, Any]) -> str:
     """A published number, or the ends of a published range."""
     low, high = row["published"], row["published_high"]
     return f"{number(low, 4)} to {number(high, 4)}" if low < high else number(low, 4)
+
+
+def training_command(row: Mapping[str, Any], seed: int, config_file: str) -> str:
+    """The command that trains one seed of a row of the summary again, into the folder `again`."""
+    cell = "{study} --depth {depth:.0f} --variant {variant} --backend {backend}".format(**row)
+    return f"fathom train {cell} --seed {seed} --out again --config {config_file}"
+
+
+def count_makers(cells: pd.DataFrame, study: str) -> dict[str, int]:
+    """How many imported runs of a study each code has made, by its name; the most first."""
+    own = cells[(cells["study"] == study) & (cells["made_by"] != "")]
+    return own["made_by"].value_counts(sort=True).to_dict()

@@ -30,6 +30,7 @@ from fathom.metrics.scores import LEARNED
 from fathom.report import schemes
 from fathom.report.comparisons import (
     WITHIN,
+    after_looking,
     describe_effect,
     effect_with_interval,
     format_spread,
@@ -40,7 +41,15 @@ from fathom.report.formatting import largest, number, percent, plus_minus
 from fathom.report.kept import REMEDY, first_screen, say_first
 from fathom.report.presenters import ABSENT, CEILING, StudyPresenter
 from fathom.report.questions import Results, answer_all, answers_table, questions_of
-from fathom.report.records import Record, count_deviations, group_uncounted, records, significant
+from fathom.report.records import (
+    Record,
+    count_deviations,
+    count_makers,
+    group_uncounted,
+    records,
+    significant,
+    training_command,
+)
 from fathom.report.reports import ANSWERS, CONFIG, VERDICTS_AND_TESTS, reports_of
 from fathom.report.verdicts import VerdictsPresenter, estimate, needed
 from fathom.report.worth import (
@@ -139,6 +148,8 @@ def build_context(
         "reference": present_reference(config, published),
         "overview": [one for one in figures_of("overview").values() if drawn[one.name]],
         "config_file": f"{config.report_folder}/{CONFIG}",
+        "command_of": partial(training_command, config_file=f"{config.report_folder}/{CONFIG}"),
+        "makers_of": partial(count_makers, tables["cells"]),
         "settings_of": partial(schemes.study_settings, config),
         "ceiling": round(100 * CEILING),
         "platforms": records(tables["platforms"].astype(object).fillna("")),
@@ -199,7 +210,8 @@ def environment_of(
         "paragraphs": split_paragraphs, "prose": as_prose, "words": escape_words,
         "effect": effect_with_interval, "described": describe_effect, "spread": format_spread,
         "steps_saved": steps_saved, "overhead": overhead, "pays_below": pays_below,
-        "plain_change": plain_change, "depth_multiplier": depth_multiplier,
+        "plain_change": plain_change, "after_looking": after_looking,
+        "depth_multiplier": depth_multiplier,
         "estimate": estimate, "needed": needed,
         "cell": lambda text: text.replace("|", r"\|"),
         "label": label,

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from fathom import tasks
-from fathom.config import Config, Spec, common_depth
+from fathom.config import AXES, Config, Spec, common_depth
 from fathom.models.connections.about import ABOUT
 from fathom.models.connections.connection import ConnectionContext
 from fathom.models.connections.schemes import SCHEMES, resolve
@@ -110,17 +110,19 @@ def variant_rows(config: Config, study_name: str) -> Iterator[dict[str, str]]:
         yield {"variant": label, **words, "parameters": count, "layers": layers}
 
 
-def study_settings(config: Config, study: str) -> dict[str, str]:
-    """Every setting of the spec of a study's first cell by its path, as in 'optimizer.lr'.
+def study_settings(config: Config, name: str) -> dict[str, str]:
+    """Every setting of a study: its axes, and the spec of its first cell by path: 'optimizer.lr'.
 
-    Without the axes of the cell. A connection's settings are those of its variant.
+    A connection's settings are those of its variant. Empty in a cut without a cell.
     """
-    cell = next((cell for cell in config.cells() if cell.study == study), None)
-    if cell is None:  # in a cut
+    cell = next((cell for cell in config.cells() if cell.study == name), None)
+    if cell is None:
         return {}
-    spec = config.spec(cell)
-    axes = {field.name for field in fields(spec.cell)}
-    return dict(_flat(spec.model_dump(mode="json", exclude=axes | {"connection"})))
+    study, spec = config.studies[name], config.spec(cell)
+    axes = {axis: join_values(study.values(axis)) for axis in AXES if axis != "variants"}
+    axes = {"variants": join_values(study.compared), **axes}
+    own = {field.name for field in fields(spec.cell)}
+    return axes | dict(_flat(spec.model_dump(mode="json", exclude=own | {"connection"})))
 
 
 def _flat(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:

@@ -14,7 +14,8 @@ from fathom.analysis.significance import BETTER
 from fathom.analysis.statistics import MIN_SEEDS
 from fathom.analysis.worth import NOT_TOLD, ONE_RATE
 from fathom.config import common_depth
-from fathom.report.formatting import number, with_interval
+from fathom.report.comparisons import effect_with_interval
+from fathom.report.formatting import number
 from fathom.report.records import Record, records
 
 
@@ -110,13 +111,9 @@ def pays_below(row: Record) -> str:
 
 
 def plain_change(row: Record) -> str:
-    """The change of the score from the plain network's, as in '−2.1 % (−2.5 to −1.8 %)'."""
-    ends = [row[f"change{end}"] for end in ("", "_low", "_high")]
-    if row["by"] != "ratio":
-        return with_interval(*ends)
-    middle, low, high = (_share(x) if abs(x) >= 0.1 else number(100 * x, 2) for x in ends)
-    sign = "+" if row["change"] > 0 else ""
-    return f"{sign}{middle} %" + ("" if math.isnan(ends[1]) else f" ({low} to {high} %)")
+    """The change of the score from the plain network's, as effects are written."""
+    ends = {"effect": row["change"], "low": row["change_low"], "high": row["change_high"]}
+    return effect_with_interval({**ends, "unit": row["unit"]})
 
 
 def depth_multiplier(row: Record) -> str:

@@ -19,7 +19,10 @@ from fathom.metrics.scores import Score
 from fathom.report.comparisons import effect_with_interval, format_spread
 from fathom.report.figures.panels import run_label, score_label
 from fathom.report.formatting import count_layers, number, with_interval
+from fathom.report.records import training_command
+from fathom.report.reports import CONFIG
 from fathom.report.verdicts import estimate
+from fathom.report.worth import plain_change
 
 Line = tuple[str, int]
 """The file of a table and the line of a row, from 2."""
@@ -28,6 +31,7 @@ TITLE = ("statement", "question", "study", "variant", "against", "depth", "platf
 """The columns that say what a row is about, in the order in which its title has them."""
 
 WORDS = {
+    "after_looking": "chosen after looking",
     "against": "compared with",
     "against_mean": "mean of what it is compared with",
     "against_plain": "compared with a plain network",
@@ -35,13 +39,10 @@ WORDS = {
     "at_chance": "runs at chance",
     "at_edge": "best rate at the edge of those that were tried",
     "break_even": "overhead of a step at which it stops paying",
-    "by": "compared by",
     "bytes": "bytes moved by a step, over the plain network's",
     "cases": "cells, comparisons or runs looked at",
     "chance_loss": "loss at chance",
     "change": "change of the score from the plain network's",
-    "change_high": "95 % interval of the change to",
-    "change_low": "95 % interval of the change from",
     "claim": "name of the claim",
     "control": "a control, which decides nothing",
     "cost": "time of a step, over the plain network's",
@@ -120,8 +121,12 @@ WORDS = {
 }
 """Columns in words, where their names do not say it."""
 
-IN_EFFECT = {"low", "high", "unit", "multiplier_low", "multiplier_high"}
-"""Columns of an effect that stand beside another one."""
+BESIDE = {
+    "effect": {"low", "high", "unit", "multiplier_low", "multiplier_high"},
+    "change": {"change_low", "change_high", "unit"},
+    "observed": {"low", "high"},
+}
+"""Columns that stand beside another one, in the rows that have that one."""
 
 
 def evidence_of(
@@ -158,11 +163,9 @@ def evidence_of(
 def _command(row: Mapping[str, Any], config: Config) -> str:
     """The command that trains the first seed of a row of the summary; empty for other rows."""
     study = config.studies.get(row.get("study", ""))
-    if not (study and config.train) or not {"depth", "variant", "backend"} <= row.keys():
+    if not study or not {"depth", "variant", "backend"} <= row.keys():
         return ""
-    cell = "--depth {depth:.0f} --variant {variant} --backend {backend}".format(**row)
-    seed = f"--seed {study.seeds[0]} --out again --config {config.report_folder}/config.json"
-    return f"fathom train {row['study']} {cell} {seed}"
+    return training_command(row, study.seeds[0], f"{config.report_folder}/{CONFIG}")
 
 
 def _called(metric: str, rows: pd.DataFrame, score: Score | None) -> str:
@@ -179,7 +182,7 @@ def _rows(
     parts = ("_n", "_mean", "_sd", "_low", "_high", "_fastest")
     metrics = {key.removesuffix("_n") for key in row if key.endswith("_n")}
     told = {f"{metric}{part}" for metric in metrics for part in parts}
-    told |= IN_EFFECT if "effect" in row else {"low", "high"} if "observed" in row else set()
+    told |= set().union(*(beside for column, beside in BESIDE.items() if column in row))
     for key in row:
         metric = key.removesuffix("_mean")
         if key not in told:
@@ -205,6 +208,8 @@ def _value(
         return estimate({"low": math.nan, "high": math.nan, **row})
     if key == "effect":
         return effect_with_interval({"low": math.nan, "high": math.nan, "unit": "", **row})
+    if key == "change":
+        return plain_change({"change_low": math.nan, "change_high": math.nan, "unit": "", **row})
     if key == "seed_sd":
         return format_spread({"unit": "", **row})
     if key == "multiplier":

@@ -1,0 +1,63 @@
+"""Train cells of the reference again on this processor, and write down where they end.
+
+    python benchmarks/processors.py 'flow/16L/*/torch/seed0' --out benchmarks/processors.csv
+
+docs/trust.md sets these scores beside those of results/reference, which another processor made.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fathom import datasets
+from fathom.analysis.run_tables import run_metrics
+from fathom.cli.options import output_file
+from fathom.config import load_config
+from fathom.report.processors import COLUMNS
+from fathom.report.readme import CONFIG
+from fathom.runs.folder import read_manifest, read_rows
+from fathom.runs.training import run_cell
+from fathom.system.files import atomic_write
+
+
+def main(
+    patterns: Annotated[list[str], typer.Argument(help="Cells, as in 'flow/16L/*'.")],
+    out: Annotated[Path, output_file(help="Add the rows to this table.")],
+) -> None:
+    """Train these cells, and add a row for each."""
+    config = load_config(CONFIG)
+    os.environ[datasets.ENVIRONMENT] = config.compute.data
+    for cell in config.select_cells(patterns):
+        spec = config.spec(cell)
+        with tempfile.TemporaryDirectory(prefix="fathom-") as made:
+            run_cell(spec, Path(made), config.compute)
+            manifest, rows = read_manifest(Path(made)), read_rows(Path(made))
+        study = config.studies[cell.study]
+        found = run_metrics(spec, rows, study.score)
+        row = {
+            "key": cell.path(),
+            "cpu": manifest.cpu,
+            "framework_version": manifest.device.framework_version,
+            "outcome": found["outcome"],
+            "score": found["score"],
+        }
+        earlier = (
+            csv.DictReader(out.read_text(encoding="utf-8").splitlines()) if out.exists() else ()
+        )
+        kept = {(old["key"], old["cpu"]): old for old in earlier}
+        kept[row["key"], row["cpu"]] = row
+        with atomic_write(out) as temporary, temporary.open("w", encoding="utf-8") as opened:
+            table = csv.DictWriter(opened, COLUMNS, lineterminator="\n")
+            table.writeheader()
+            table.writerows(kept.values())
+        print(row["key"], row["score"], flush=True)
+
+
+if __name__ == "__main__":
+    typer.run(main)

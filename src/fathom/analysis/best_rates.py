@@ -1,0 +1,106 @@
+"""Best learning rates: chosen for each seed by the other seeds, so that no run chooses itself.
+
+Definitions: docs/definitions.md, "At the best rate".
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import pandas as pd
+
+from fathom.analysis.statistics import is_ratio, to_scale
+from fathom.config import Cell, Config
+from fathom.metrics.scores import Score
+
+FEWEST_RATES = 3
+"""Minimum number of learning rates: of fewer, none can be the best with others on both sides."""
+
+OF_THE_CELL = {"variant": None, "seed": None}
+"""Fields that identify a cell and are no settings to contrast."""
+
+Runs = Mapping[str, pd.DataFrame]
+"""Rows of cells.csv by variant, indexed by seed, for one study, depth and platform."""
+
+Chosen = Mapping[int, str]
+"""By seed, the variant with the best rate."""
+
+
+class BestRates(NamedTuple):
+    """A connection and the plain network, each at its best rate."""
+
+    ours: Chosen
+    theirs: Chosen
+    at_edge: str
+    """The chosen variants whose rate is the smallest or the largest that was tried."""
+
+    @property
+    def variant(self) -> str:
+        """The connection's variant that most seeds choose."""
+        return most_frequent(self.ours.values())
+
+    @property
+    def against(self) -> str:
+        """The same of the plain network."""
+        return most_frequent(self.theirs.values())
+
+
+def pairs_at_best_rates(
+    config: Config, study: str, runs: Runs, score: Score
+) -> Iterator[BestRates]:
+    """Every connection that was trained at FEWEST_RATES rates or more, if the plain network was.
+
+    `runs`: of the variants that are compared.
+    """
+    families = families_of_rates(config, runs)
+    plain = next((f for f in families if config.connection(study, f[0]).kind == "plain"), None)
+    if plain is None:
+        return
+    for family in families:
+        ours, theirs = (chosen_rates(each, runs, score) for each in (family, plain))
+        if family is plain or not (ours and theirs):
+            continue
+        ends = {family[0], family[-1], plain[0], plain[-1]}
+        chosen = dict.fromkeys((*ours.values(), *theirs.values()))
+        yield BestRates(ours, theirs, ", ".join(v for v in chosen if v in ends))
+
+
+def families_of_rates(config: Config, runs: Runs) -> list[list[str]]:
+    """The variants that differ in the learning rate alone, ascending; FEWEST_RATES or more."""
+    found: dict[str, dict[str, float]] = defaultdict(dict)
+    for variant, rows in runs.items():
+        settings = config.spec(Cell.parse(rows.iloc[0]["key"])).model_dump() | OF_THE_CELL
+        rate = settings["optimizer"].pop("lr")
+        found[json.dumps(settings, sort_keys=True)][variant] = rate
+    tried = (sorted(rates, key=rates.__getitem__) for rates in found.values())
+    return [rates for rates in tried if len(rates) >= FEWEST_RATES]
+
+
+def chosen_rates(variants: Sequence[str], runs: Runs, score: Score) -> dict[int, str]:
+    """For each seed that all rates have, the variant whose mean score over the other seeds is best.
+
+    A rate at which one of these runs has no score is not the best. Empty below two such seeds, or
+    if no rate has all scores.
+    """
+    table = pd.DataFrame(
+        {v: to_scale(runs[v]["score"], ratio=is_ratio(score.metric)) for v in variants}
+    )
+    common = sorted(set.intersection(*(set(runs[v].index) for v in variants)))
+    table = table.loc[common].dropna(axis="columns")
+    if len(common) < 2 or table.empty:
+        return {}
+    sign = 1 if score.better == "lower" else -1
+    return {seed: (sign * table.drop(index=seed).mean()).idxmin() for seed in common}
+
+
+def most_frequent(labels: Iterable[str]) -> str:
+    """The label that occurs most often; of several, the first."""
+    return Counter(labels).most_common(1)[0][0]
+
+
+def runs_of(chosen: Chosen, runs: Runs) -> pd.DataFrame:
+    """The run of each seed at its chosen rate, indexed by seed."""
+    return pd.concat([runs[variant].loc[[seed]] for seed, variant in chosen.items()])

@@ -1,0 +1,73 @@
+"""How far another processor moves a result: cells of the kept result, trained again elsewhere.
+
+`benchmarks/processors.py` trains them. The table stands in docs/trust.md.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pandas as pd
+
+from fathom import tasks
+from fathom.analysis.effects import PERCENT, in_unit, unit_of
+from fathom.analysis.statistics import differences, to_scale
+from fathom.analysis.tables import GROUP, read_table, scores_of
+from fathom.config import load_config
+from fathom.report.formatting import count_layers, plain_number
+from fathom.report.readme import CONFIG, REFERENCE
+
+FILE = Path("benchmarks/processors.csv")
+
+COLUMNS = ("key", "cpu", "framework_version", "outcome", "score")
+"""Of a cell: where it was trained again, and where it ended there."""
+
+
+def moved(
+    again: pd.DataFrame, cells: pd.DataFrame, summary: pd.DataFrame, units: dict[str, str]
+) -> pd.DataFrame:
+    """A row for each study, depth, variant and processor: how far scores are from the kept ones.
+
+    `again`: rows of COLUMNS; `cells` and `summary`: the tables of the kept result; `units`: by
+    study, that of effects on its score. `moved` is the largest distance over `seeds`, `half` the
+    longer side of the 95 % interval over the seeds of the kept result, both in that unit.
+    """
+    both = again.merge(cells, on="key", suffixes=("_again", ""))
+    rows = []
+    for group, runs in both.groupby([*GROUP, "cpu"], sort=False):
+        place, cpu = dict(zip(GROUP, group[:-1], strict=True)), group[-1]
+        kept = summary[(summary[GROUP] == pd.Series(place)).all(axis=1)].iloc[0]
+        unit = units[place["study"]]
+        ratio = unit == PERCENT
+        apart = differences(runs["score_again"], runs["score"], ratio=ratio).abs()
+        ends = to_scale(kept[["score_mean", "score_low", "score_high"]], ratio=ratio)
+        half = max(ends["score_high"] - ends["score_mean"], ends["score_mean"] - ends["score_low"])
+        lost = runs["score_again"].isna() != runs["score"].isna()
+        largest = math.inf if lost.any() else apart.max()
+        sizes = {"moved": in_unit(largest, unit), "half": in_unit(half, unit)}
+        rows.append({**place, "cpu": cpu, "seeds": len(runs), "unit": unit, **sizes})
+    return pd.DataFrame(rows)
+
+
+def processors_table() -> str:
+    """The table of docs/trust.md, from the kept result and FILE."""
+    config = load_config(CONFIG)
+    tables = (read_table(REFERENCE / "tables" / f"{name}.csv") for name in ("cells", "summary"))
+    units = {name: unit_of(score) for name, score in scores_of(config).items()}
+    rows = moved(read_table(FILE), *tables, units)
+    head = ("network", "study", "seeds", "another processor moves a score by at most",
+            "95 % interval over seeds")  # fmt: skip
+    lines = [head, ("---", "---", "---:", "---:", "---:")]
+    for row in rows.to_dict("records"):
+        unit = tasks.presentation(config.studies[row["study"]].task).depth_unit
+        label = config.labels.get(row["variant"], row["variant"])
+        network = f"{label}, {count_layers(row['depth'], unit)}"
+        page = f"[`{row['study']}`](../{REFERENCE}/studies/{row['study']}.md)"
+        sizes = (f"{plain_number(row[name], 2)} {row['unit']}" for name in ("moved", "half"))
+        apart, half = sizes
+        lines.append((network, page, str(row["seeds"]), apart, f"± {half}"))
+    made = ", ".join(sorted(set(rows["cpu"])))
+    where = ", ".join(f"`{name}`" for name in sorted(set(rows["platform"])))
+    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return f"Made on {where}, and trained again on {made}:\n\n{table}"
