@@ -50,6 +50,7 @@ from fathom.report.worth import (
     plain_change,
     present_worth,
     steps_saved,
+    worth_columns,
 )
 from fathom.runs.bundle import refused_bundles
 from fathom.settings import ConfigError
@@ -84,6 +85,7 @@ def write_reports(config: Config, published: Published, templates: Path, folder:
         "platforms": escape_rows(context["platforms"]),
         "uncounted": escape_rows(context["uncounted"]),
         "docs": link_to(config, templates.parent.parent / "docs"),
+        "cited": lambda text, table, row: f"[{text}](tables/{table}.csv#L{row['line']})",
     }
     studies = {study.name: study for study in context["studies"]}
     for report in reports_of(config, templates):
@@ -169,6 +171,7 @@ def build_context(
         "min_seeds": MIN_SEEDS,
         "learned": round(100 * LEARNED),
         "variants_of": partial(schemes.variant_rows, config),
+        "worth_columns": worth_columns,
     }
 
 
@@ -201,7 +204,7 @@ def environment_of(
         "steps_saved": steps_saved, "overhead": overhead, "pays_below": pays_below,
         "plain_change": plain_change, "depth_multiplier": depth_multiplier,
         "estimate": estimate, "needed": needed,
-        "cell": lambda text: text.replace("|", r"\|"),
+        "cell": lambda text: text.replace("|", r"\|"), "mono": "`{}`".format,
         "label": label,
     }  # fmt: skip
     return environment
