@@ -71,7 +71,7 @@ def write_source(
     environment.filters |= {"literal": as_literal, "code": Markup, "mono": as_raw}
     environment.globals |= context | {
         "find_figure": partial(find_figure, figures, root),
-        "cited": lambda text, table, row: text,  # noqa: ARG005, a paper has no links to rows
+        "cited": lambda text, table, row: text,  # a paper has no links to rows
         "hashes_of_tables": hash_tables(folder / "tables", config.studies),
         "fathom_version": __version__,
         "passes": Sinkhorn.model_fields["iterations"].default,
