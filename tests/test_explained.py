@@ -165,10 +165,10 @@ def measured_numbers(config):
             f"with 12 layers at {final_score('baseline', 12):.4f}",
             f"a loss of {final_score('baseline', 1):.5f}",
             f"in turn saves {saved('mhc_cycle')} of the training steps: "
-            f"{saved('mhc_cycle', 'low', '')} to {saved('mhc_cycle', 'high')} with 95 % confidence. "
-            f"It pays where a step takes less than {more('mhc_cycle', 'multiplier')} longer. On our "
-            f"CPU a step takes {more('mhc_cycle')} longer, and {more('mhc_cycle', 'cost_wider')} "
-            "longer in a network twice as wide",
+            f"{saved('mhc_cycle', 'low', '')} to {saved('mhc_cycle', 'high')} with 95 % confidence.",
+            f"It pays where a step takes less than {more('mhc_cycle', 'multiplier')} longer.",
+            f"On our CPU a step takes {more('mhc_cycle')} longer, and "
+            f"{more('mhc_cycle', 'cost_wider')} longer in a network twice as wide",
             f"mHC saves {saved('mhc_paper')}, which is {worth_on_text('mhc_paper')['verdict']} to",
             f"{kept_mean('state', 8, 'mhc', 'layers_that_matter'):.1f} of its eight matter",
             "After 64 repetitions the ordinary network is at a loss of "
