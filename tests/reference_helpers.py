@@ -26,7 +26,7 @@ of each released design took the last seven."""
 MAX_PAGE_BYTES = 8 * 10**6
 """Of its page, which opens at once and is sent as one file."""
 
-MAX_PAPER_PAGES = 12
+MAX_PAPER_PAGES = 10
 """Of its paper, which is read in one sitting: what is longer belongs into the reports."""
 
 LEVELS = 40

@@ -164,13 +164,12 @@ def measured_numbers(config):
             f"`mhc` with 48 layers ends at {final_score('mhc', 48):.5f}",
             f"with 12 layers at {final_score('baseline', 12):.4f}",
             f"a loss of {final_score('baseline', 1):.5f}",
-            f"{text_steps('baseline')} steps the ordinary network is at {text_loss('baseline')}, "
-            f"and the papers' mHC at {text_loss('mhc_paper')}",
-            f"mHC gets to {text_loss('mhc_cycle')}",
-            f"as many numbers to learn, is at {text_loss('baseline_wider')}",
-            f"a step of mHC takes {step_ratio('mhc_paper'):.1f} times as long",
-            f"the ordinary network takes {text_steps('baseline_longer')} steps, and is at "
-            f"{text_loss('baseline_longer')}",
+            f"in turn saves {saved('mhc_cycle')} of the training steps: "
+            f"{saved('mhc_cycle', 'low', '')} to {saved('mhc_cycle', 'high')} with 95 % confidence.",
+            f"It pays where a step takes less than {more('mhc_cycle', 'multiplier')} longer.",
+            f"On our CPU a step takes {more('mhc_cycle')} longer, and "
+            f"{more('mhc_cycle', 'cost_wider')} longer in a network twice as wide",
+            f"mHC saves {saved('mhc_paper')}, which is {worth_on_text('mhc_paper')['verdict']} to",
             f"{kept_mean('state', 8, 'mhc', 'layers_that_matter'):.1f} of its eight matter",
             "After 64 repetitions the ordinary network is at a loss of "
             f"{kept_mean('unrolled', 64, 'baseline', 'score'):.2f}",
@@ -188,9 +187,22 @@ def measured_numbers(config):
             "ordinary network "
             f"{kept_mean('learning-rate', 48, 'baseline_002', 'score'):.2f}",
         ],
-        "explained/for-students.md": [steps_of_releases()],
+        "explained/for-students.md": [
+            steps_of_releases(),  # "none of them pays"
+            f"saves {saved('altup')} of the steps, Hunyuan V4 {saved('hy_v4')}",
+            f"needs {more('qwen4_exp', 'multiplier')} fewer steps",
+            "DeepSeek V4, DeepSeek V4.1 and GLM-5-next are "
+            + " ".join({worth_on_text(v)["verdict"] for v in RELEASES if v[:3] in ("dee", "glm")}),
+        ],
         "explained/for-researchers.md": [
             *gains(),
+            ", ".join(
+                f"`{v}` {saved(v)} ({saved(v, 'low', '')} to {saved(v, 'high', '')})"
+                for v in ("mhc_cycle", "mhc_identity_cycle", "altup", "hy_v4")
+            ),
+            f"`mhc_cycle` costs {more('mhc_cycle')} more here, {more('mhc_cycle', 'cost_wider')} "
+            f"more at C 128, and {more('mhc_cycle', 'operations')} more operations; of `hy_v4` "
+            f"{more('hy_v4')}, {more('hy_v4', 'cost_wider')} and {more('hy_v4', 'operations')}",
             f"similarity after training is {min(of_runs('stream_similarity_final', 16, 64)):.3f} "
             "in all ten runs",
             f"grows to between 10^{min(of_runs('amax_forward_log10_final', 16, 64)):.1f} and "
@@ -405,9 +417,18 @@ def gains():
         f"24 layers of `mhc_cycle` end lower than 24 plain ones by {on_text('mhc_cycle', '24')}, "
         f"of `hy_v4` by {on_text('hy_v4', '24')}"
     )
+    over_depth = (
+        "attn_res",
+        "attn_res_block",
+        "inkling2",
+        "muddformer",
+        "delta_attn_res",
+        "denseformer",
+    )
+    verdicts = {(worth_on_text(v)["seeds"], worth_on_text(v)["verdict"]) for v in over_depth}
+    assert verdicts == {("3", "undecided"), ("3", "equivalent")}  # "three seeds"
     arms = [f"{by['text-arms', v, '20']:.1f} %" for v in ("v1", "v1_20")]
     yield f"`v1` and `v1_20` of 20 layers end lower by {arms[0]} and {arms[1]}"
-    yield f"A step of 12 layers of `mhc_cycle` takes {step_ratio('mhc_cycle'):.1f} times as long"
     yield (
         f"of 100 pictures they name {pictures('hc_paper_static')} and {pictures('resnet')} right, "
         f"a plain network of four layers {pictures('resnet', 'fashion-recipe', 4)}"
@@ -441,10 +462,29 @@ RELEASES = {
 
 def steps_of_releases():
     """The released connections whose step takes the least and the most time."""
+    assert all(float(worth_on_text(variant)["net"]) < 1 for variant in RELEASES)
     (low, first), *_, (high, last) = sorted((step_ratio(v), name) for v, name in RELEASES.items())
     return (
         f"{low:.1f} times as long as the ordinary network's ({first}) to {high:.1f} times ({last})"
     )
+
+
+def worth_on_text(variant):
+    """The row of a connection of 12 layers on text, all at one rate."""
+    keys = ("released", "12", variant, "one rate")
+    names = ("study", "depth", "variant", "rate")
+    (row,) = (r for r in kept_rows("worth") if tuple(r[name] for name in names) == keys)
+    return row
+
+
+def saved(variant, end="multiplier", unit=" %"):
+    """The share of the plain network's steps that it saves."""
+    return f"{100 * (1 - 1 / float(worth_on_text(variant)[end])):.0f}{unit}"
+
+
+def more(variant, column="cost"):
+    """By how much a cost, or the multiplier, lies above one, or below."""
+    return f"{100 * abs(float(worth_on_text(variant)[column]) - 1):.0f} %"
 
 
 def step_ratio(variant, study="released"):

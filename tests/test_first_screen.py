@@ -1,9 +1,12 @@
-"""The first screen is the same in every text: results, page, paper and README."""
+"""The first screen is the same in every text: results, page, paper and README. The paper's size."""
 
+import io
 import re
 import shutil
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from fathom.analysis.claims import load_published
 from fathom.analysis.worth import write_worth
@@ -12,7 +15,7 @@ from fathom.report.kept import first_screen
 from fathom.report.page.markdown import read_sections
 from fathom.report.paper import paper_of, write_source
 from fathom.report.render import write_reports
-from reference_helpers import PROJECT, REFERENCE
+from reference_helpers import MAX_PAPER_PAGES, PROJECT, REFERENCE
 
 KEPT = PROJECT / REFERENCE
 TEMPLATES = PROJECT / "report/templates"
@@ -39,7 +42,7 @@ def screens(tmp_path_factory):
         (folder / "tables/studies" / study / "steps.csv.gz").touch()
     published = load_published(PROJECT / "report/published.yaml", config)
     write_reports(config, published, TEMPLATES, folder)
-    figures = folder / "figures"
+    figures = KEPT / "figures"
     write_source(config, published, paper_of(TEMPLATES), folder, figures, folder / "source")
     return folder
 
@@ -57,6 +60,18 @@ def test_results_page_and_paper_give_one_answer(screens):
             assert said in text
         for row in screen.answers:
             assert re.search(rf"{re.escape(row.question)}\W+{re.escape(row.answer)}", text)
+
+
+def test_the_paper_is_read_in_one_sitting(screens):
+    typst = pytest.importorskip("typst", reason="typst is not installed")
+    root = screens / "source"
+    source = root / "paper.typ"
+    pages = typst.compile(source, root=root, ignore_system_fonts=True, format="png", ppi=30)
+    assert 1 < len(pages) <= MAX_PAPER_PAGES
+    last = np.asarray(Image.open(io.BytesIO(pages[-1])).convert("L"))
+    height = len(last)
+    text = np.flatnonzero(last[: int(0.95 * height)].min(axis=1) < 200)  # above the page's number
+    assert text.max() > 0.2 * height, "the last page has a few lines: cut as many, or say more"
 
 
 def test_readme_gives_the_answer_of_the_kept_result():

@@ -11,9 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fathom.report.paper import as_literal, as_typst, write_paper, write_source
+from fathom.report.render import write_reports
 from fathom.settings import ConfigError
 from fathom.system.text import printable
 from report_helpers import (
+    DEPTHS,
     IMAGES,
     TEXT,
     by_recipe,
@@ -87,6 +89,7 @@ def source(few, folder_of_paper, tmp_path):
         folder = write_tables(config, published, *rows_of(config, loss_of), device=device)
         root = tmp_path / "source"
         write_source(config, published, folder_of_paper, folder, folder / "figures", root)
+        write.result = config, folder
         if has_typst():
             import typst
 
@@ -121,14 +124,31 @@ def shown_in(text):
 SMALL = {"depths": [48], "variants": ["hc", "mhc"]}
 
 
-def test_the_paper_says_what_the_tables_hold(source, published):
-    text = source(published=published)
+def test_the_paper_says_what_the_tables_hold(source, published, folder_of_paper):
+    """The plain network has two depths more, of which no sentence on another may speak."""
+    text = source(
+        lambda cell: (
+            by_recipe(cell) if cell.variant == "baseline" or cell.depth in DEPTHS else None
+        ),
+        published,
+        depths=[6, *DEPTHS, 96],
+    )
     # As in the reports: the logarithms of 0.9, 1 and 1/0.9.
     assert "[0.010 (0.0077 to 0.013)]" in text
-    assert "On PyTorch 3 runs are not finite and 0 at chance; on MLX 0 runs are not finite" in text
-    assert "activations reach 1020.2" in text  # raised
-    assert "Yes, as reported. Over 12, 24 and 48 layers the gain of hc grows by 0.58000 ±" in text
-    assert "the gain of hc grows by 0.58000 ± <0.00001 per layer" in text
+    assert "activations reach 1020.2; PyTorch: 3 not finite and 0 at chance; MLX: 0 not" in text
+    grows = "gain final changes by 0.58000 ± <0.00001 per layer over 12, 24, 48 layers"
+    assert f"The gain grows, as reported: of hc, {grows}" in text
+    config, folder = source.result
+    write_reports(config, published, folder_of_paper.parent / "templates", folder)
+    page = (folder / "studies/depth-mlx.md").read_text(encoding="utf-8")
+    for told in (text, page):
+        assert "At 48 layers, hc does not learn in 6 of 6 runs" in told
+        assert re.search(r"mhc ends after 3 steps at a loss[^.]* of 0.01 at 12, 0.01 at 24, "
+                         r"0.01 at 48 layers\.", told)  # fmt: skip
+        named = [line for line in re.split(r"\. |; |\n", told) if re.search(r"\b(m?hc)\b", line)]
+        prose = [line for line in named if "|" not in line and "[" not in line]
+        assert len(prose) > 3
+        assert not [line for line in prose if re.search(r"\b(6|96)(, 12| layers)", line)]
     # log10(e + 3/e), for four streams.
     assert "The initial matrices alone give 0.5823" in text
     assert "The recipe decides, not the platform" in text
@@ -170,7 +190,7 @@ def test_runs_that_all_diverge_and_have_no_figures_are_told(source):
 
 
 def test_every_kind_of_study_has_a_section(few, folder_of_paper, tmp_path):
-    contrasts = {"variants": ["baseline", "mhc"], "depths": [4], "contrasts": [
+    contrasts = {"variants": ["baseline", "mhc"], "depths": [2, 4], "contrasts": [
         {"question": "Does it matter?", "pairs": [["mhc", "baseline"]]}]}  # fmt: skip
     words = {**TEXT, "variants": ["baseline"], "depths": [4]}
     config = config_with(
@@ -184,21 +204,20 @@ def test_every_kind_of_study_has_a_section(few, folder_of_paper, tmp_path):
     ]  # fmt: skip
     rows += [run(study="parts", depth=4, variant=v, seed=s, loss_final=loss * 10**s)
              for v, loss in (("baseline", 1.0), ("mhc", 10.0)) for s in (0, 1, 2)]  # fmt: skip
+    rows += [run(study="parts", depth=2, variant="baseline")]  # a control, in no contrast
     rows += [run(study="words", variant="baseline", depth=4, score=3.5, validation_bpc=3.5,
                  score_metric="validation_bpc", trigram_bpc=2.9)]  # fmt: skip
     folder = write_tables(config, few, rows, [])
     root = tmp_path / "source"
     write_source(config, few, folder_of_paper, folder, folder / "figures", root)
     text = shown_in((root / "paper.typ").read_text(encoding="utf-8"))
-    assert "[mhc against baseline], [PyTorch], [× 10 (× 10 to × 10)], [× 10], [worse]" in text
-    assert "On PyTorch, 1 of 1 difference is significant" in text
-    assert "[images], [mhc_causal], [PyTorch], [0.75], [0.9], [–]" in text
+    told = "[1], [1], [mhc against baseline, 4 layers: × 10 (× 10 to × 10)]"
+    assert f"([parts], [4 layers], [PyTorch], {told})" in text
     # A study without a part is told by its score alone.
-    assert "== pictures" in text
-    assert "the highest test accuracy of 2 variants is 0.75 at 4 layers (mhc_causal)." in text
-    assert "Chance is 0.1." in text
-    assert "The level to beat is 2.9 (a trigram model, which only counts)" in text
-    assert "[baseline], [4], [PyTorch], [3.5]" in text
+    assert "*pictures*" in text
+    best = "the highest test accuracy of 2 variants is 0.75 at 4 layers (mhc_causal); chance is 0.1"
+    assert best in text
+    assert "The level to beat is 2.9 (a trigram model, which only counts): no variant is" in text
     if has_typst():
         write_paper(config, few, folder_of_paper, folder, folder / "figures")
         assert (folder / "fathom.pdf").read_bytes().startswith(b"%PDF")

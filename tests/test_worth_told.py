@@ -212,12 +212,21 @@ def test_a_report_begins_with_what_connections_are_worth(told):
     rows = [[cell.strip() for cell in row] for row in rows[:4]]
     assert rows[0] == [
         "design", "steps saved", "pays below", "a step costs here, C 16", "at C 128",
-        "operations, counted", "in its authors' words",
+        "operations, counted", "verdict", "in its authors' words",
     ]  # fmt: skip
     shown = [[re.sub(r"\[(.*)\]\(.*\)", r"\1", cell) for cell in row] for row in rows[2:]]
     assert shown == [
-        ["mhc", "29 % (29 to 29 %)", "41 % more", "50 % more", "10 % more", "0 % more", "–"],
-        ["hc", "−41 % (−41 to −41 %)", "–", "–", "–", "–", "–"],
+        [
+            "mhc",
+            "29 % (29 to 29 %)",
+            "41 % more",
+            "50 % more",
+            "10 % more",
+            "0 % more",
+            "better",
+            "–",
+        ],
+        ["hc", "−41 % (−41 to −41 %)", "–", "–", "–", "–", "worse", "–"],
     ]
 
 

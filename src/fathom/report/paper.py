@@ -68,9 +68,10 @@ def write_source(
     context = build_context(config, published, folder)
     folders = [templates, templates.parent / "templates"]  # the second has what reports share
     environment = environment_of(folders, context["labels"], autoescape=True, finalize=_to_source)
-    environment.filters |= {"literal": as_literal, "code": Markup}
+    environment.filters |= {"literal": as_literal, "code": Markup, "mono": as_raw}
     environment.globals |= context | {
         "find_figure": partial(find_figure, figures, root),
+        "cited": lambda text, table, row: text,  # a paper has no links to rows
         "hashes_of_tables": hash_tables(folder / "tables", config.studies),
         "fathom_version": __version__,
         "passes": Sinkhorn.model_fields["iterations"].default,
@@ -112,6 +113,11 @@ def as_literal(text: str) -> Markup:
     """A string of typst's code with that text."""
     escaped = printable(text).replace("\\", "\\\\").replace('"', '\\"')
     return Markup(f'"{escaped}"')  # noqa: S704, this is what escapes
+
+
+def as_raw(text: str) -> Markup:
+    """The text in the font of code."""
+    return Markup(f"#raw({as_literal(text)});")  # noqa: S704
 
 
 # --- figures and tables -------------------------------------------------------------------------

@@ -101,9 +101,13 @@ class StudyPresenter:
 
     @property
     def steps(self) -> str:
+        """Optimiser steps of the runs measured, as `steps_of` has them; of all, if none was."""
+        return self.steps_of(self.variants or self.study.compared)
+
+    def steps_of(self, variants: Collection[str]) -> str:
         """Optimiser steps of a run, as in '60', or '60 to 400' where variants differ."""
-        steps = [self.study.of(variant).steps for variant in self.study.compared]
-        return f"{min(steps)} to {max(steps)}" if len(set(steps)) > 1 else str(steps[0])
+        steps = {self.study.of(variant).steps for variant in variants}
+        return " to ".join(map(str, sorted({min(steps), max(steps)})))
 
     @property
     def scale(self) -> str:
@@ -241,12 +245,15 @@ class StudyPresenter:
         At all smaller depths than the first every run learned too. None where there is none.
         """
         deepest = None
-        for depth in self.depths:
-            failed, n = self.failed(variant, depth)
-            if failed:
+        for depth in self.depths_of(variant):
+            if self.failed(variant, depth)[0]:
                 return deepest, depth
-            deepest = depth if n else deepest
+            deepest = depth
         return deepest, None
+
+    def depths_of(self, variant: str) -> list[int]:
+        """The depths at which a variant was measured, in ascending order."""
+        return sorted({depth for depth, name, _ in self.rows if name == variant})
 
     def rows_of(self, variant: str, depth: int) -> list[Record]:
         """The summary of a variant at a depth, on every platform."""
@@ -255,8 +262,9 @@ class StudyPresenter:
     def best(self) -> list[Record]:
         """The best mean score by depth and platform, among variants that never diverged.
 
-        A row of the summary with `variants`: of how many. `oracle` is the score of the task's
-        oracle, None where there is none; `beaten` whether the whole interval is better than that.
+        A row of the summary with `variants`: of how many, and `lost`: how many others diverged.
+        `oracle` is the score of the task's oracle, None where there is none; `beaten` whether the
+        whole interval is better than that.
         Depths at which one variant alone was run, as a shallow control, are passed over where
         others were run beside each other.
         """
@@ -272,7 +280,8 @@ class StudyPresenter:
                 ends = [sign * row[f"score_{part}"] for part in ("mean", "low", "high")]
                 level = self._oracle_level(row)
                 beaten = level is not None and not any(end >= sign * level for end in ends)
-                found.append({**row, "variants": len(rows), "oracle": level, "beaten": beaten})
+                told = {"variants": len(rows), "lost": run[depth, platform] - len(rows)}
+                found.append({**row, **told, "oracle": level, "beaten": beaten})
         return found
 
     def side_by_side(self) -> list[Record]:
@@ -302,18 +311,6 @@ class StudyPresenter:
         if isinstance(level, str):
             return row[f"{level}_mean"] if row[f"{level}_n"] else None
         return None if level == self.score.perfect else level
-
-    def leaders(self) -> dict[str, list[int]]:
-        """By variant, the depths at which its mean score is the best on every platform.
-
-        Platforms where fewer than two variants can be compared are passed over.
-        """
-        found: dict[str, list[int]] = {}
-        for depth, rows in itertools.groupby(self.best(), key=lambda best: best["depth"]):
-            first = {row["variant"] for row in rows if row["variants"] > 1}
-            if len(first) == 1:
-                found.setdefault(first.pop(), []).append(depth)
-        return found
 
     # --- effects ---
 

@@ -59,6 +59,7 @@ from fathom.report.worth import (
     plain_change,
     present_worth,
     steps_saved,
+    worth_columns,
 )
 from fathom.runs.bundle import refused_bundles
 from fathom.settings import ConfigError
@@ -93,6 +94,7 @@ def write_reports(config: Config, published: Published, templates: Path, folder:
         "platforms": escape_rows(context["platforms"]),
         "uncounted": escape_rows(context["uncounted"]),
         "docs": link_to(config, templates.parent.parent / "docs"),
+        "cited": lambda text, table, row: f"[{text}](tables/{table}.csv#L{row['line']})",
     }
     studies = {study.name: study for study in context["studies"]}
     for report in reports_of(config, templates):
@@ -180,6 +182,7 @@ def build_context(
         "min_seeds": MIN_SEEDS,
         "learned": round(100 * LEARNED),
         "variants_of": partial(schemes.variant_rows, config),
+        "worth_columns": worth_columns,
     }
 
 
@@ -213,7 +216,7 @@ def environment_of(
         "plain_change": plain_change, "after_looking": after_looking,
         "depth_multiplier": depth_multiplier,
         "estimate": estimate, "needed": needed,
-        "cell": lambda text: text.replace("|", r"\|"),
+        "cell": lambda text: text.replace("|", r"\|"), "mono": "`{}`".format,
         "label": label,
     }  # fmt: skip
     return environment

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import pandas as pd
@@ -80,6 +80,30 @@ def advice(rows: Sequence[Record], task: str, labels: Mapping[str, str]) -> str:
         if cost
     ]
     return f"{'; '.join([sentence, ', '.join(costs)])}." if costs else f"{sentence}."
+
+
+def worth_columns(rows: Sequence[Record]) -> dict[str, Callable[[Record], str]]:
+    """The columns of the table of worth that any of `rows` fills: the text of a cell, by head.
+
+    The text is empty where nothing is known.
+    """
+
+    def at(column: str) -> float:
+        return next((row[column] for row in rows if row[column] > 0), 0)
+
+    width, wider = at("width"), at("wider")
+    columns: dict[str, Callable[[Record], str]] = {
+        "steps saved": steps_saved,
+        "pays below": pays_below,
+        f"a step costs here, C {width:g}" if width else "a step costs here": lambda row: overhead(
+            row["cost"]
+        ),
+        f"at C {wider:g}": lambda row: overhead(row["cost_wider"]),
+        "operations, counted": lambda row: overhead(row["operations"]),
+        "verdict": lambda row: row["verdict"],
+    }
+    empty = {head for head, cell in columns.items() if not any(map(cell, rows))}
+    return {head: cell for head, cell in columns.items() if head not in empty}
 
 
 def steps_saved(row: Record, *, bare: bool = False) -> str:
