@@ -120,8 +120,8 @@ STEP_TIMES = "step_times.csv"
 """The table that `benchmarks/steps.py studies` writes; a config names its path."""
 
 TEXT = (
-    "key", "study", "variant", "against", "connection", "backend", "platform", "platform_a",
-    "platform_b", "machine", "ladder", "answer", "depth_answer", "rate", "plain_depths",
+    "key", "study", "variant", "against", "design", "factor", "tried", "connection", "backend",
+    "platform", "platform_a", "platform_b", "machine", "ladder", "answer", "depth_answer", "rate", "plain_depths",
     "plain_diverged",
     "status", "reason", "outcome", "score_metric", "made_by", "question", "at_edge",
     "framework_version", "python", "numpy", "depths", "metric", "unit", "gap", "gap_of", "part",
@@ -150,6 +150,9 @@ COLUMNS = {
                     "high", "verdict"],
     "effective_depth.csv": [*CELL, "platform", "answer"],
     "worth.csv": [*CELL, "platform", "against", "rate", "answer", "multiplier", "verdict"],
+    "sizes.csv": ["design", *CELL, "platform", "channels", "parameters", "gain", "answer"],
+    "scale.csv": ["design", "factor", "coefficient", "verdict"],
+    "published_sizes.csv": ["source", "variant", "parameters", "below"],
     "published.csv": ["source", *CELL, "metric", "platform", "published", "mean", "deviates"],
     "thresholds.csv": ["source", *GROUP, "metric", "grade"],
     "trajectories.csv": [*CELL, "platform_a", "platform_b"],

@@ -23,7 +23,7 @@ from fathom.analysis.tables import (
     without_ladders,
 )
 from fathom.analysis.worth import ladder_table
-from fathom.config import Cell, Config
+from fathom.config import Cell, Config, count_parameters
 from fathom.report.explained import explained
 from fathom.report.figure_manifest import STUDY_TABLES, TABLES_OF, tables_of, write_figure_manifest
 from fathom.report.figures import (
@@ -36,7 +36,6 @@ from fathom.report.figures import (
 from fathom.report.figures.frames import with_loss_unit
 from fathom.report.mixing import mixing_matrices
 from fathom.report.samples import draw_samples
-from fathom.report.schemes import count_parameters
 from fathom.runs.folder import METRICS, check_run, read_manifest, read_rows, read_spec
 from fathom.settings import ConfigError, unknown
 
@@ -83,7 +82,6 @@ def draw_study(
     axes = own[AXES].drop_duplicates().astype(object).itertuples(index=False)
     cells, runs = [Cell(*row) for row in axes], platform.runs(config.results)
     mixing, samples = {}, []
-    networks = {(cell.variant, cell.depth): cell for cell in cells}
     reads = {read for figure in declared for read in figure.reads}
     if "mixing" in reads:
         mixing = mixing_matrices(cells, runs)
@@ -113,7 +111,7 @@ def draw_study(
         mixing=mixing,
         samples=samples,
         plain=config.plain(study),
-        parameters=lambda variant, depth: count_parameters(config.spec(networks[variant, depth])),
+        parameters=lambda variant, depth: count_parameters(config.network(study, depth, variant)),
         **{read: _rows_of(table, platform) for read, table in data.items()},
     )
     keep(figures, out, of, inputs)
