@@ -62,11 +62,12 @@ def sizes_table(
 ) -> tuple[pd.DataFrame, list[pd.Series]]:
     """A row per design and size, and ln m of each row by seed.
 
-    A size is a depth of a study with `plain_at_size`; a design is a connection at two sizes or
-    more, under the shortest of its labels. Of a size on several platforms of a backend the one with
-    most seeds has a row. `gain`: nats below the plain network, with the ends of the 95 % interval
-    over seeds; NaN where the score has another unit. `tried`: the rates of plain networks there,
-    `best_tried` that of the lowest tuning loss; NaN where runs have none.
+    A size is a depth of a study with `plain_at_size`; a design is a connection with a step
+    multiplier at two sizes or more, under the shortest of its labels. Of a size on several
+    platforms of a backend the one with most seeds has a row. `gain`: nats below the plain network,
+    with the ends of the 95 % interval over seeds; NaN where the score has another unit. `tried`:
+    the rates of plain networks there, `best_tried` that of the lowest tuning loss; NaN where runs
+    have none.
     """
     valid, scores = counted(cells), scores_of(config)
     told = {tuple(row[key] for key in (*KEY, "rate")): row for row in worth.to_dict("records")}
@@ -91,9 +92,9 @@ def sizes_table(
     chosen: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in sorted(found, key=lambda row: -row["seeds"]):
         chosen.setdefault((row["design"], row["backend"], row["study"], row["depth"]), row)
-    designs = [(design, backend) for design, backend, *_ in chosen]
+    read = [key[:2] for key, row in chosen.items() if row["answer"]]
     rows = sorted(
-        (row for key, row in chosen.items() if designs.count(key[:2]) > 1),
+        (row for key, row in chosen.items() if read.count(key[:2]) > 1),
         key=lambda row: [row[key] for key in ("backend", "design", *FACTORS)],
     )
     signs = (1 if scores[row["study"]].better == "lower" else -1 for row in rows)
@@ -107,15 +108,12 @@ def sizes_table(
 def scale_table(sizes: pd.DataFrame, logs: Sequence[pd.Series]) -> pd.DataFrame:
     """A row per design and factor: the coefficient of ln m = a + b ln C + c ln layers + d ln steps.
 
-    Of designs that have a step multiplier at two sizes or more. Least squares for each seed that
-    all sizes have; the coefficient is the mean over seeds with Student's interval, `p` that of zero
-    and `p_holm` the same corrected for all coefficients of the backend. `verdict`: GROWS, SHRINKS,
-    UNDECIDED, or why there is no coefficient.
+    Least squares for each seed that all sizes with a ladder have. The coefficient is the mean over
+    seeds with Student's interval, `p` that of zero and `p_holm` the same corrected for all
+    coefficients of the backend. `verdict`: GROWS, SHRINKS, UNDECIDED, or why there is none.
     """
     rows: list[dict[str, Any]] = []
     for (design, backend), group in sizes[sizes["answer"] != ""].groupby(["design", "backend"]):
-        if len(group) < 2:
-            continue
         by_seed = pd.DataFrame([logs[i] for i in group.index]).dropna(axis=1)
         labels = {"design": design, "backend": backend}
         labels |= {"sizes": len(group), "seeds": len(by_seed.columns)}

@@ -121,11 +121,10 @@ STEP_TIMES = "step_times.csv"
 
 TEXT = (
     "key", "study", "variant", "against", "design", "factor", "tried", "connection", "backend",
-    "platform", "platform_a", "platform_b", "machine", "ladder", "answer", "depth_answer", "rate", "plain_depths",
-    "plain_diverged",
-    "status", "reason", "outcome", "score_metric", "made_by", "question", "at_edge",
-    "framework_version", "python", "numpy", "depths", "metric", "unit", "gap", "gap_of", "part",
-    "remark",
+    "platform", "platform_a", "platform_b", "machine", "ladder", "answer", "depth_answer", "rate",
+    "plain_depths", "plain_diverged", "status", "reason", "outcome", "score_metric", "made_by",
+    "question", "at_edge", "framework_version", "python", "numpy", "depths", "metric", "unit",
+    "gap", "gap_of", "part", "remark",
 )  # fmt: skip
 """Columns of text that could look like a number, or be empty."""
 

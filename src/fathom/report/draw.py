@@ -25,7 +25,13 @@ from fathom.analysis.tables import (
 from fathom.analysis.worth import ladder_table
 from fathom.config import Cell, Config, count_parameters
 from fathom.report.explained import explained
-from fathom.report.figure_manifest import STUDY_TABLES, TABLES_OF, tables_of, write_figure_manifest
+from fathom.report.figure_manifest import (
+    OVERVIEW_TABLES,
+    STUDY_TABLES,
+    TABLES_OF,
+    tables_of,
+    write_figure_manifest,
+)
 from fathom.report.figures import (
     draw_figures,
     figures_of,
@@ -41,9 +47,6 @@ from fathom.settings import ConfigError, unknown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-OVERVIEW_TABLES = ("cells.csv", "variance.csv", "published.csv")
-"""Tables that the figures over all studies read."""
 
 
 def title_of(study: str, platform: Platform) -> str:
@@ -117,10 +120,10 @@ def draw_study(
     keep(figures, out, of, inputs)
 
 
-def draw_overview(config: Config, cells: Path, variance: Path, published: Path, out: Path) -> None:
-    """Draw the figures over all studies, from their tables."""
-    files = dict(zip(OVERVIEW_TABLES, (cells, variance, published), strict=True))
-    data = {name.removesuffix(".csv"): read_table(file, name=name) for name, file in files.items()}
+def draw_overview(config: Config, tables: Path, out: Path) -> None:
+    """Draw the figures over all studies, from the tables in a folder."""
+    files = tuple(tables / name for name in OVERVIEW_TABLES)
+    data = {file.stem: read_table(file) for file in files}
     data["cells"] = without_ladders(data["cells"], config)
     data["published"] = with_loss_unit(data["published"], loss_units(config))
     overview = figures_of("overview").values()
@@ -131,7 +134,7 @@ def draw_overview(config: Config, cells: Path, variance: Path, published: Path, 
     figures = draw_figures(
         overview, labels=labels, scores=scores_of(config), depth_units=units, **data
     )
-    keep(figures, out, "overview", tuple(files.values()))
+    keep(figures, out, "overview", files)
 
 
 def draw_cell(run: Path, out: Path) -> None:
