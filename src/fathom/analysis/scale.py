@@ -141,12 +141,13 @@ def fit(factors: pd.DataFrame, logs: pd.DataFrame) -> Mapping[str, dict[str, flo
     `factors`: a row for each size; `logs`: ln m in the same order, a column for each seed. With the
     same sizes for all seeds, the mean of their coefficients is that of a fit to all points.
     """
-    if not np.isfinite(logs.to_numpy(float)).all():
-        return dict.fromkeys(factors, OUTSIDE)
     varied = [name for name in factors if factors[name].nunique() > 1]
-    design = np.column_stack([np.ones(len(factors)), np.log(factors[varied].to_numpy(float))])
-    rank, by_seed = np.linalg.matrix_rank(design), np.linalg.pinv(design) @ logs.to_numpy(float)
     found: dict[str, dict[str, float] | str] = dict.fromkeys(factors, NOT_VARIED)
+    values = logs.to_numpy(float)
+    if not np.isfinite(values).all():
+        return found | dict.fromkeys(varied, OUTSIDE)
+    design = np.column_stack([np.ones(len(factors)), np.log(factors[varied].to_numpy(float))])
+    rank, by_seed = np.linalg.matrix_rank(design), np.linalg.pinv(design) @ values
     for column, name in enumerate(varied, 1):
         is_told = np.linalg.matrix_rank(np.delete(design, column, axis=1)) < rank
         found[name] = t_interval(by_seed[column]) if is_told else CONFOUNDED
