@@ -162,7 +162,7 @@ dry-runs: $(STAMP) ## plan every preset, and a cluster run; each has to train al
 	$(PLAN) $(SMOKE)
 	$(PLAN) --configfile $(REFERENCE)
 	$(PLAN) --configfile workflow/presets/paper.yaml
-	$(PLAN) --configfile workflow/presets/scale.yaml
+	$(PLAN) --configfile $(REFERENCE) workflow/presets/scale.yaml
 	$(PLAN) --configfile workflow/presets/paper.yaml --workflow-profile slurm
 
 schema: $(STAMP) ## renew what follows from the code: schema, tables and pictures of docs

@@ -7,7 +7,7 @@ from fathom import datasets
 from fathom.analysis.platforms import Platform
 from fathom.config import BACKENDS, installed_backends
 from fathom.config.snakemake_start import packed, shell_prefix
-from fathom.report.figure_manifest import tables_of
+from fathom.report.figure_manifest import OVERVIEW_TABLES, tables_of
 from fathom.report.figures import figures_of
 from fathom.report.plan import DATA_READY, STARTED, Plan, figure_files, files_of_runs
 from fathom.report.reports import check_folder

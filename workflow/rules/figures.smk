@@ -44,9 +44,7 @@ for name, figures in PLAN.figures.items():
 rule overview_figures:
     input:
         config=f"{RESULTS}/config.json",
-        cells=f"{RESULTS}/tables/cells.csv",
-        variance=f"{RESULTS}/tables/variance.csv",
-        published=f"{RESULTS}/tables/published.csv",
+        tables=[f"{RESULTS}/tables/{name}" for name in OVERVIEW_TABLES],
     output:
         in_report(f"{RESULTS}/figures/overview", OVERVIEW, category="Overview"),
     log:
@@ -57,10 +55,10 @@ rule overview_figures:
     params:
         captions={f.label: f.caption for f in OVERVIEW},
         code_hash=PLAN.drawing_code(OVERVIEW),
+        tables=lambda w, input: str(Path(input.tables[0]).parent),
         folder=subpath(output[0], parent=True),
     shell:
-        "fathom overview-figures --config {input.config:q} --cells {input.cells:q}"
-        " --variance {input.variance:q} --published {input.published:q}"
+        "fathom overview-figures --config {input.config:q} --tables {params.tables:q}"
         " --out {params.folder:q} 2> {log:q}"
 
 

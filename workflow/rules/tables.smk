@@ -10,10 +10,12 @@ RUN_TABLES = csvs(
         "effects",
         "effective_depth",
         "worth",
+        "sizes",
+        "scale",
     ),
     *("trajectories", "variance", "variance_summary"),
 )
-VERDICTS = csvs("published", "thresholds", "claims", "verdicts")
+VERDICTS = csvs("published", "published_sizes", "thresholds", "claims", "verdicts")
 # Of each study alone, what its figures read: a run changes no figure of another study.
 STUDY_TABLES = (
     "cells",
@@ -74,6 +76,7 @@ checkpoint run_tables:
             "fathom.analysis.effects",
             "fathom.analysis.effective_depth",
             "fathom.analysis.worth",
+            "fathom.analysis.scale",
         ),
     shell:
         "fathom tables --config {input.config:q} 2> {log:q}"

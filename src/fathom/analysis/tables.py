@@ -120,13 +120,11 @@ STEP_TIMES = "step_times.csv"
 """The table that `benchmarks/steps.py studies` writes; a config names its path."""
 
 TEXT = (
-    "key", "study", "variant", "against", "connection", "backend", "platform", "platform_a",
-    "platform_b", "machine", "ladder", "answer", "depth_answer", "rate", "plain_depths",
-    "plain_diverged",
-    "status", "reason", "outcome", "score_metric", "made_by", "question", "at_edge",
-    "after_looking",
-    "framework_version", "python", "numpy", "depths", "metric", "unit", "gap", "gap_of", "part",
-    "remark",
+    "key", "study", "variant", "against", "design", "factor", "tried", "connection", "backend",
+    "platform", "platform_a", "platform_b", "machine", "ladder", "answer", "depth_answer", "rate",
+    "plain_depths", "plain_diverged", "status", "reason", "outcome", "score_metric", "made_by",
+    "question", "at_edge", "after_looking", "framework_version", "python", "numpy", "depths", "metric", "unit",
+    "gap", "gap_of", "part", "remark",
 )  # fmt: skip
 """Columns of text that could look like a number, or be empty."""
 
@@ -151,6 +149,9 @@ COLUMNS = {
                     "high", "verdict"],
     "effective_depth.csv": [*CELL, "platform", "answer"],
     "worth.csv": [*CELL, "platform", "against", "rate", "answer", "multiplier", "verdict"],
+    "sizes.csv": ["design", *CELL, "platform", "channels", "parameters", "gain", "answer"],
+    "scale.csv": ["design", "factor", "coefficient", "verdict"],
+    "published_sizes.csv": ["source", "variant", "parameters", "below"],
     "published.csv": ["source", *CELL, "metric", "platform", "published", "mean", "deviates"],
     "thresholds.csv": ["source", *GROUP, "metric", "grade"],
     "trajectories.csv": [*CELL, "platform_a", "platform_b"],

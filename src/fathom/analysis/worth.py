@@ -72,31 +72,20 @@ def worth_table(config: Config, cells: pd.DataFrame, depths: pd.DataFrame) -> pd
     by_depth = {tuple(row[key] for key in KEY): row for row in depths.to_dict("records")}
     for name in config.studies:
         found = []
-        runs = valid[valid["study"] == name]
-        for (platform, depth), group in runs.groupby(["platform", "depth"], sort=False):
-            by_variant = {v: seeds.set_index("seed") for v, seeds in group.groupby("variant")}
-            for pair in _pairs(config, name, by_variant, scores[name]):
-                row = _row(pair, scores[name])
-                if row is None:
-                    continue
-                labels = {
-                    "study": name,
-                    "platform": platform,
-                    "depth": depth,
-                    "variant": pair.variant,
-                    "against": pair.against,
-                    "rate": pair.rate,
-                    "after_looking": config.studies[name].chosen_after_looking_at(depth),
-                }
-                deep = by_depth.get(tuple(labels[key] for key in KEY))
-                is_told = deep is not None and pair.rate == ONE_RATE
-                found.append(
-                    labels
-                    | row
-                    | _cost(times, labels, row)
-                    | _cost_wider(wider, labels)
-                    | (_depth_multiplier(deep) if is_told else {})
-                )
+        for labels, pair in pairs_of(config, name, valid):
+            row = _row(pair, scores[name])
+            if row is None:
+                continue
+            deep = by_depth.get(tuple(labels[key] for key in KEY))
+            is_told = deep is not None and pair.rate == ONE_RATE
+            found.append(
+                labels
+                | {"after_looking": config.studies[name].chosen_after_looking_at(labels["depth"])}
+                | row
+                | _cost(times, labels, row)
+                | _cost_wider(wider, labels)
+                | (_depth_multiplier(deep) if is_told else {})
+            )
         rows += _judged(found)
     # Otherwise the text of a study would depend on empty fields of another one.
     return pd.DataFrame(rows, columns=COLUMNS).astype({"outside": float})
@@ -113,6 +102,22 @@ class Pair(NamedTuple):
     ladder: pd.DataFrame
     """The plain network's, by seed; a column for each factor of its steps, ascending; without a
     ladder that of 1 alone."""
+
+
+def pairs_of(
+    config: Config, study: str, cells: pd.DataFrame
+) -> Iterator[tuple[dict[str, Any], Pair]]:
+    """Every pair of a study, with the first columns of its row of worth.csv.
+
+    `cells`: the rows of cells.csv that count.
+    """
+    runs, score = cells[cells["study"] == study], scores_of(config)[study]
+    for (platform, depth), group in runs.groupby(["platform", "depth"], sort=False):
+        by_variant = {v: seeds.set_index("seed") for v, seeds in group.groupby("variant")}
+        for pair in _pairs(config, study, by_variant, score):
+            labels = {"study": study, "platform": platform, "depth": depth}
+            labels |= {"variant": pair.variant, "against": pair.against, "rate": pair.rate}
+            yield labels, pair
 
 
 def _pairs(config: Config, study: str, runs: Runs, score: Score) -> Iterator[Pair]:

@@ -158,6 +158,7 @@ def tables(config: ConfigFiles = DEFAULT_CONFIG) -> None:
     from fathom.analysis.effective_depth import write_effective_depth
     from fathom.analysis.effects import write_effects
     from fathom.analysis.run_tables import write_tables
+    from fathom.analysis.scale import write_scale
     from fathom.analysis.worth import write_worth
 
     settings = _read_own(config)
@@ -167,13 +168,14 @@ def tables(config: ConfigFiles = DEFAULT_CONFIG) -> None:
     write_effects(settings, folder)
     write_effective_depth(settings, folder)
     write_worth(settings, folder)
+    write_scale(settings, folder)
 
 
 @app.command(epilog=example("fathom claims"))
 def claims(config: ConfigFiles = DEFAULT_CONFIG, published: PublishedFile = PUBLISHED) -> None:
     """Test published values and claims.
 
-    Writes published.csv, thresholds.csv, claims.csv and verdicts.csv.
+    Writes published.csv, published_sizes.csv, thresholds.csv, claims.csv and verdicts.csv.
     """
     from fathom.analysis.claims import write_claims
 
@@ -206,23 +208,16 @@ def figures(
     draw_study(read_config(config), name, Platform.parse(platform), tables, out, only or ())
 
 
-@app.command(
-    epilog=example(
-        "fathom overview-figures --out figures --cells results/tables/cells.csv "
-        "--variance results/tables/variance.csv --published results/tables/published.csv"
-    )
-)
+@app.command(epilog=example("fathom overview-figures --tables results/tables --out figures"))
 def overview_figures(
-    cells: Annotated[Path, typer.Option(help="The table of runs.")],
-    variance: Annotated[Path, typer.Option(help="The table of shares of variance.")],
-    published: Annotated[Path, typer.Option(help="The table of published values.")],
+    tables: Annotated[Path, typer.Option(help="The folder of tables.")],
     out: FigureFolder,
     config: ConfigFiles = DEFAULT_CONFIG,
 ) -> None:
     """Draw the figures over all studies."""
     from fathom.report.draw import draw_overview
 
-    draw_overview(read_config(config), cells, variance, published, out)
+    draw_overview(read_config(config), tables, out)
 
 
 @app.command(

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from fnmatch import fnmatch
 from functools import cached_property
 from operator import not_
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -46,6 +46,9 @@ from fathom.settings import (
     validate,
 )
 from fathom.spec import Backend, Cell, Spec
+
+if TYPE_CHECKING:
+    from fathom.models.network import Network
 
 MAX_CELLS = 20_000
 """The most cells of a config, excluded ones included: planning that many takes minutes."""
@@ -106,6 +109,11 @@ def common_depth(depths: Iterable[int]) -> int:
     """The depth that occurs most, the deepest of several; 0 of none."""
     times = Counter(depths)
     return max(times, key=lambda depth: (times[depth], depth), default=0)
+
+
+def count_parameters(network: Network) -> int:
+    """Number of learned parameters of a network."""
+    return sum(math.prod(parameter.shape) for parameter in network.parameters().values())
 
 
 def kept(value: Any) -> Any:  # noqa: ANN401, types
@@ -208,6 +216,7 @@ class Config(Settings):
             self._misnamed,
             self._unconnected,
             self._unladdered,
+            self._unlike_sizes,
             self._too_many,
             self._unfit,
             self._too_large,
@@ -259,14 +268,22 @@ class Config(Settings):
                         "step multipliers are read; name one that is"
                     )
 
+    def _unlike_sizes(self, source: str) -> Iterator[str]:
+        """Problems: sizes of networks for different tasks, which no fit is over."""
+        sizes = {name: study.task for name, study in self.studies.items() if study.plain_at_size}
+        first = next(iter(sizes), "")
+        for name, task in sizes.items():
+            if task != sizes[first]:
+                yield (
+                    f"{source}: studies.{name}.plain_at_size: its task is {task}, and {first} has "
+                    f"{sizes[first]}; sizes must have one task, so leave this out"
+                )
+
     def _unfit(self, source: str) -> Iterator[str]:
         """Problems: variants whose connection does not fit the study's network."""
         for name, study in self.studies.items():
             for label in study.labels:
-                own, scheme = study.of(label), self.connection(name, label)
-                network = tasks.load(study.task).network(
-                    own.model, study.depths[0], own.recipe_settings, scheme
-                )
+                network = self.network(name, study.depths[0], label)
                 try:
                     found = network.connection
                     if isinstance(found, ModuleConnection):
@@ -301,11 +318,8 @@ class Config(Settings):
                     f"examples of {study.dataset}"
                 )
             for depth, label in sizes:
-                own, scheme = study.of(label), self.connection(name, label)
-                network = tasks.load(study.task).network(
-                    own.model, depth, own.recipe_settings, scheme
-                )
-                parameters = sum(math.prod(p.shape) for p in network.parameters().values())
+                network = self.network(name, depth, label)
+                parameters = count_parameters(network)
                 flops = network.forward_flops(study.batch_size_at(depth))
                 if parameters > MAX_PARAMETERS or flops > MAX_FLOPS:
                     yield (
@@ -327,6 +341,11 @@ class Config(Settings):
             value = study.connections.get(variant, variant)
             self._resolved[key] = resolve(value, names, study.streams, source, place)
         return self._resolved[key]
+
+    def network(self, study_name: str, depth: int, variant: str) -> Network:
+        """The network of a study's variant at a depth. Raises ConfigError."""
+        own, scheme = self.studies[study_name].of(variant), self.connection(study_name, variant)
+        return tasks.load(own.task).network(own.model, depth, own.recipe_settings, scheme)
 
     def same_work(self, study_name: str) -> dict[str, str]:
         """By variant of a study, the first variant whose steps do the same work.

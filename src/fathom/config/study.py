@@ -236,6 +236,13 @@ class Study(Settings):
         description="factors of the steps at which to train a plain variant too, each with a whole "
         "schedule, such as {baseline: [0.5, 2]}; step multipliers are read from them",
     )
+    plain_at_size: Annotated[tuple[Label, ...], Values] = Field(
+        (),
+        exclude_if=not_,
+        description="makes the study one of the sizes over which step multipliers are fitted: the "
+        "variant of `ladder` that trains at this size's rate, or several, of which a depth takes "
+        "the first that was trained there",
+    )
     part: Annotated[PartName | None, Nullable] = Field(
         None,
         description="name of this study's own part of the report, report/templates/parts/NAME.j2",
@@ -282,6 +289,11 @@ class Study(Settings):
             for label in labels:
                 if label not in self.labels:
                     raise ValueError(f"{key}: {unknown('variant', label, self.labels)}")
+        for label in self.plain_at_size:
+            if label not in self.ladder:
+                raise ValueError(
+                    f"plain_at_size: {unknown('variant of ladder', label, self.ladder)}"
+                )
         listed = [label for entry in self.variants for label in entry]
         rungs = [rung for base in self.ladder for rung in self.rungs(base).values() if rung != base]
         if twice := [label for label, n in Counter([*listed, *rungs]).items() if n > 1]:

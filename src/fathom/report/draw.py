@@ -23,9 +23,15 @@ from fathom.analysis.tables import (
     without_ladders,
 )
 from fathom.analysis.worth import ladder_table
-from fathom.config import Cell, Config
+from fathom.config import Cell, Config, count_parameters
 from fathom.report.explained import explained
-from fathom.report.figure_manifest import STUDY_TABLES, TABLES_OF, tables_of, write_figure_manifest
+from fathom.report.figure_manifest import (
+    OVERVIEW_TABLES,
+    STUDY_TABLES,
+    TABLES_OF,
+    tables_of,
+    write_figure_manifest,
+)
 from fathom.report.figures import (
     draw_figures,
     figures_of,
@@ -36,15 +42,11 @@ from fathom.report.figures import (
 from fathom.report.figures.frames import with_loss_unit
 from fathom.report.mixing import mixing_matrices
 from fathom.report.samples import draw_samples
-from fathom.report.schemes import count_parameters
 from fathom.runs.folder import METRICS, check_run, read_manifest, read_rows, read_spec
 from fathom.settings import ConfigError, unknown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-OVERVIEW_TABLES = ("cells.csv", "variance.csv", "published.csv")
-"""Tables that the figures over all studies read."""
 
 
 def title_of(study: str, platform: Platform) -> str:
@@ -83,7 +85,6 @@ def draw_study(
     axes = own[AXES].drop_duplicates().astype(object).itertuples(index=False)
     cells, runs = [Cell(*row) for row in axes], platform.runs(config.results)
     mixing, samples = {}, []
-    networks = {(cell.variant, cell.depth): cell for cell in cells}
     reads = {read for figure in declared for read in figure.reads}
     if "mixing" in reads:
         mixing = mixing_matrices(cells, runs)
@@ -113,16 +114,16 @@ def draw_study(
         mixing=mixing,
         samples=samples,
         plain=config.plain(study),
-        parameters=lambda variant, depth: count_parameters(config.spec(networks[variant, depth])),
+        parameters=lambda variant, depth: count_parameters(config.network(study, depth, variant)),
         **{read: _rows_of(table, platform) for read, table in data.items()},
     )
     keep(figures, out, of, inputs)
 
 
-def draw_overview(config: Config, cells: Path, variance: Path, published: Path, out: Path) -> None:
-    """Draw the figures over all studies, from their tables."""
-    files = dict(zip(OVERVIEW_TABLES, (cells, variance, published), strict=True))
-    data = {name.removesuffix(".csv"): read_table(file, name=name) for name, file in files.items()}
+def draw_overview(config: Config, tables: Path, out: Path) -> None:
+    """Draw the figures over all studies, from the tables in a folder."""
+    files = tuple(tables / name for name in OVERVIEW_TABLES)
+    data = {file.stem: read_table(file) for file in files}
     data["cells"] = without_ladders(data["cells"], config)
     data["published"] = with_loss_unit(data["published"], loss_units(config))
     overview = figures_of("overview").values()
@@ -133,7 +134,7 @@ def draw_overview(config: Config, cells: Path, variance: Path, published: Path, 
     figures = draw_figures(
         overview, labels=labels, scores=scores_of(config), depth_units=units, **data
     )
-    keep(figures, out, "overview", tuple(files.values()))
+    keep(figures, out, "overview", files)
 
 
 def draw_cell(run: Path, out: Path) -> None:

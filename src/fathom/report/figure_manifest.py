@@ -23,6 +23,11 @@ FIGURE_MANIFEST = "figures.json"
 STUDY_TABLES = ("steps.csv.gz", "summary.csv", "effects.csv")
 """Tables that the figures of every study read."""
 
+OVERVIEW_TABLES = (
+    "cells.csv", "variance.csv", "published.csv", "sizes.csv", "published_sizes.csv",
+)  # fmt: skip
+"""Tables that the figures over all studies read."""
+
 TABLES_OF = {
     "times": "times_summary.csv",
     "profiles": "profiles.csv",

@@ -18,6 +18,7 @@ from fathom.report.comparisons import WITHIN
 from fathom.report.kept import first_screen
 from fathom.report.records import Record
 from fathom.report.render import as_prose
+from fathom.report.scale import present_scale, told
 from fathom.report.worth import WorthPresenter, overhead, pays_below, present_worth, steps_saved
 from fathom.settings import validate
 
@@ -71,7 +72,28 @@ better than the plain network does in the same training time.*
 def worth() -> str:
     """The table of worth under its heading; empty for a kept result without a ladder."""
     shown = _worth()
-    return worth_section(shown, _published().worth.task, _labels()) if shown else ""
+    if not shown:
+        return ""
+    return worth_section(shown, _published().worth.task, _labels()) + at_sizes(REFERENCE / "tables")
+
+
+def at_sizes(tables: Path) -> str:
+    """The verdicts over sizes in a paragraph; empty for a kept result without sizes."""
+    files = [tables / name for name in ("sizes.csv", "scale.csv")]
+    if not all(file.is_file() for file in files):
+        return ""
+    scale = present_scale(*map(read_table, files))
+    if not scale:
+        return ""
+    channels, layers = (
+        ", ".join(f"{size:g}" for size in sorted({row[factor] for row in scale.sizes}))
+        for factor in ("channels", "layers")
+    )
+    page = f"{REFERENCE}/RESULTS.md#does-it-hold-at-other-sizes"
+    return f"""\
+[Other sizes]({page}), {channels} channels and {layers} layers: {as_prose(told(scale, _labels()))}
+
+"""
 
 
 def worth_section(shown: WorthPresenter, task: str, labels: Mapping[str, str]) -> str:

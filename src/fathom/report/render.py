@@ -22,6 +22,7 @@ from fathom import tasks
 from fathom.analysis.attribution import APART, diverged_cells
 from fathom.analysis.claims import Published
 from fathom.analysis.platforms import labels_of
+from fathom.analysis.scale import FACTORS
 from fathom.analysis.statistics import CONFIDENCE, MIN_SEEDS
 from fathom.analysis.step_times import with_times_of_networks
 from fathom.analysis.tables import counted, read_table, read_with_times, save_tables
@@ -51,6 +52,7 @@ from fathom.report.records import (
     training_command,
 )
 from fathom.report.reports import ANSWERS, CONFIG, VERDICTS_AND_TESTS, reports_of
+from fathom.report.scale import gain, power, present_scale, told
 from fathom.report.verdicts import VerdictsPresenter, estimate, needed
 from fathom.report.worth import (
     depth_multiplier,
@@ -68,7 +70,8 @@ from fathom.system.text import printable
 
 TABLES = (
     "cells", "summary", "comparison", "platforms", "trajectories", "variance", "variance_summary",
-    "effects", "effective_depth", "worth", "published", "thresholds", "claims", "verdicts",
+    "effects", "effective_depth", "worth", "sizes", "scale", "published", "thresholds", "claims",
+    "verdicts",
 )  # fmt: skip
 
 
@@ -137,8 +140,11 @@ def build_context(
         "score_against_depth": bool(sweeps(counted(tables["cells"]))),
         "variance": len(variance) > 0,
         "published": bool((tables["published"]["platform"] != "").any()),
+        "nats_below_plain": len(tables["sizes"]) > 0,
+        "multiplier_against_width": len(tables["sizes"]) > 0,
     }
     worth = present_worth(published.worth, tables["worth"], config.labels)
+    scale = present_scale(tables["sizes"], tables["scale"])
     refused = [escape_markdown(line) for line in refused_bundles(Path(config.results))]
     return {
         "studies": studies,
@@ -147,6 +153,10 @@ def build_context(
         "answers": answers,
         "headline": say_first(worth, published.headline, answers),
         "worth": worth,
+        "scale": scale,
+        "factors": FACTORS,
+        "told_of_sizes": told(scale, config.labels) if scale else "",
+        "published_sizes": published.sizes,
         "reference": present_reference(config, published),
         "overview": [one for one in figures_of("overview").values() if drawn[one.name]],
         "config_file": f"{config.report_folder}/{CONFIG}",
@@ -214,7 +224,7 @@ def environment_of(
         "effect": effect_with_interval, "described": describe_effect, "spread": format_spread,
         "steps_saved": steps_saved, "overhead": overhead, "pays_below": pays_below,
         "plain_change": plain_change, "after_looking": after_looking,
-        "depth_multiplier": depth_multiplier,
+        "depth_multiplier": depth_multiplier, "gain": gain, "power": power,
         "estimate": estimate, "needed": needed,
         "cell": lambda text: text.replace("|", r"\|"), "mono": "`{}`".format,
         "label": label,

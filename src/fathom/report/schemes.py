@@ -15,13 +15,12 @@ from typing import Any
 import yaml
 
 from fathom import tasks
-from fathom.config import AXES, Config, Spec, common_depth
+from fathom.config import AXES, Config, Spec, common_depth, count_parameters
 from fathom.models.connections.about import ABOUT
 from fathom.models.connections.connection import ConnectionContext
 from fathom.models.connections.schemes import SCHEMES, resolve
 from fathom.report.formatting import count_layers
 from fathom.settings import ConfigError, Settings, join_values, unknown
-from fathom.tasks import Problem
 
 STREAMS = 4
 CONTEXT = ConnectionContext(
@@ -97,14 +96,15 @@ def variant_rows(config: Config, study_name: str) -> Iterator[dict[str, str]]:
     deepest of several; empty without a cell there. `layers`: that depth.
     """
     study = config.studies[study_name]
-    cells = {(c.depth, c.variant): c for c in config.cells() if c.study == study_name}
+    cells = {(c.depth, c.variant) for c in config.cells() if c.study == study_name}
     depth = common_depth(depth for depth, _ in cells)
     for label in study.compared:
         scheme, name = config.connection(study_name, label), config.scheme_name(study_name, label)
         base = _named(name, streams=study.streams) if name in SCHEMES else None
         settings, training = list_settings(scheme, base), list_settings(study.changes(label))
-        cell = cells.get((depth, label))
-        count = str(count_parameters(config.spec(cell))) if cell else ""
+        count = ""
+        if (depth, label) in cells:
+            count = str(count_parameters(config.network(study_name, depth, label)))
         words = {"scheme": name, "settings": settings, "training": training}
         layers = count_layers(depth, tasks.presentation(study.task).depth_unit)
         yield {"variant": label, **words, "parameters": count, "layers": layers}
@@ -132,12 +132,6 @@ def _flat(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, st
             yield from _flat(value, f"{path}{name}.")
         else:
             yield f"{path}{name}", value if isinstance(value, str) else json.dumps(value)
-
-
-def count_parameters(spec: Spec) -> int:
-    """Number of learned parameters of a network."""
-    parameters = Problem(spec).network.parameters().values()
-    return sum(math.prod(parameter.shape) for parameter in parameters)
 
 
 # --- the schemes that have a name ---------------------------------------------------------------

@@ -23,13 +23,15 @@ from fathom.analysis.effective_depth import write_effective_depth
 from fathom.analysis.effects import write_effects
 from fathom.analysis.platforms import Platform
 from fathom.analysis.run_tables import write_tables
+from fathom.analysis.scale import write_scale
 from fathom.analysis.tables import of_study
 from fathom.analysis.worth import write_worth
 from fathom.config import Config
 from fathom.report import kept
-from fathom.report.draw import OVERVIEW_TABLES, step_times_of, title_of
+from fathom.report.draw import step_times_of, title_of
 from fathom.report.figure_manifest import (
     FIGURE_MANIFEST,
+    OVERVIEW_TABLES,
     content,
     read_figure_manifest,
     tables_of,
@@ -216,6 +218,7 @@ def _make_again(
             write_effects,
             write_effective_depth,
             write_worth,
+            write_scale,
         ):
             write(config, fresh / TABLES)
         write_claims(config, published, fresh / TABLES)

@@ -24,7 +24,16 @@ from fathom.analysis.platforms import DEVICES
 from fathom.config import BACKENDS, Config, Optimizer, read_yaml
 from fathom.metrics.steps import STEP_METRICS
 from fathom.models.connections.schemes import SCHEMES
-from fathom.settings import ConfigError, OneLine, Settings, one_of, short_repr, unknown, validate
+from fathom.settings import (
+    ConfigError,
+    OneLine,
+    Positive,
+    Settings,
+    one_of,
+    short_repr,
+    unknown,
+    validate,
+)
 
 ESTIMATORS = (Level, Count, Difference, Agreement, Slope, Correlation)
 AnyTest = Annotated[reduce(or_, ESTIMATORS), Field(discriminator="kind")]
@@ -97,6 +106,25 @@ class Figures(Entry):
     @property
     def named_studies(self) -> set[str]:
         return {self.study}
+
+
+class SizePoint(Settings):
+    """A published network at one size, beside the plain one."""
+
+    parameters: Positive
+    below: float
+    """Nats by which its held-out loss is below the plain network's."""
+    spread: float = 0
+    """As printed after ±; 0 if none is."""
+    seeds: Positive = 1
+
+
+class Sizes(Entry):
+    """Published differences to a plain network over sizes."""
+
+    data: OneLine
+    points: Annotated[dict[str, list[SizePoint]], Field(min_length=1)]
+    """By variant here that stands for the published one."""
 
 
 class Bound(Settings):
@@ -216,6 +244,8 @@ class Published(Settings):
     notes: list[Note]
     sources: dict[str, Source]
     values: list[Figures]
+    sizes: Annotated[list[Sizes], Field(default_factory=list)]
+    """Shown beside studies with `plain_at_size`."""
     thresholds: Annotated[list[Threshold], Field(default_factory=list)]
     claims: list[Claim]
     questions: Annotated[list[AnyQuestion], Field(default_factory=list)]
@@ -256,14 +286,20 @@ def load_published(file: Path, config: Config) -> Published:
     problems = list(_misnamed(published, config))
     if problems:
         raise ConfigError("\n".join(f"{file}: {problem}" for problem in problems))
-    return _touched(published, {*config.studies})
+    return _touched(published, config)
 
 
-def _touched(published: Published, studies: set[str]) -> Published:
-    """The entries that name one of these studies, and all other entries of their sources."""
+def _touched(published: Published, config: Config) -> Published:
+    """The entries that name one of the config's studies, and all others of their sources."""
+    studies = {*config.studies}
+    has_sizes = any(study.plain_at_size for study in config.studies.values())
+    sizes = published.sizes if has_sizes else []
     entries = (*published.values, *published.thresholds, *published.claims)
     gone = {entry.source for entry in entries}
     gone -= {entry.source for entry in entries if entry.named_studies & studies}
+    of_sizes = {entry.source for entry in published.sizes}
+    others = {entry.source for entry in (*entries, *published.notes)}
+    gone = gone - of_sizes if has_sizes else gone | (of_sizes - others)
 
     def stays(entry: Entry) -> bool:
         return bool(
@@ -272,6 +308,7 @@ def _touched(published: Published, studies: set[str]) -> Published:
 
     keys = ("values", "thresholds", "claims", "notes")
     kept = {key: list(filter(stays, getattr(published, key))) for key in keys}
+    kept["sizes"] = sizes
     kept["questions"] = [q for q in published.questions if not q.studies or q.studies & studies]
     sources = {name: source for name, source in published.sources.items() if name not in gone}
     return published.model_copy(update={**kept, "sources": sources})
@@ -282,8 +319,9 @@ def _misnamed(published: Published, config: Config) -> Iterator[str]:
     networks = (tasks.load(name).Network for name in tasks.TASKS)
     labels = (study.labels for study in config.studies.values())
     variants = {*SCHEMES, *config.connections}.union(*(n.names for n in networks), *labels)
-    entries: list[tuple[str, Figures | Threshold | Claim | Note]] = [
+    entries: list[tuple[str, Figures | Sizes | Threshold | Claim | Note]] = [
         *((f"values.{i}", entry) for i, entry in enumerate(published.values)),
+        *((f"sizes.{i}", entry) for i, entry in enumerate(published.sizes)),
         *((f"thresholds.{i}", entry) for i, entry in enumerate(published.thresholds)),
         *((f"claim '{claim.id}'", claim) for claim in published.claims),
         *((f"notes.{i}", entry) for i, entry in enumerate(published.notes)),
@@ -296,6 +334,8 @@ def _misnamed(published: Published, config: Config) -> Iterator[str]:
         if isinstance(entry, Figures) and entry.study in config.studies:
             named += entry.cells
             measured.append((entry.study, entry.metric))
+        if isinstance(entry, Sizes):
+            named += entry.points
         for test in entry.tests if isinstance(entry, Claim) else ():
             if there := [study for study in test.studies if study in config.studies]:
                 named += test.named_variants

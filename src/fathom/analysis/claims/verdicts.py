@@ -44,23 +44,36 @@ from fathom.analysis.tables import (
     save_tables,
     scores_of,
     select,
+    table_of,
 )
 from fathom.config import Config, Study
 from fathom.settings import join_values
 
 
 def write_claims(config: Config, published: Published, folder: Path) -> None:
-    """Write published.csv, thresholds.csv, claims.csv and verdicts.csv beside the other tables."""
+    """Write the tables of published values, sizes and thresholds, of claims and of verdicts."""
     cells, summary = (read_with_times(folder / name) for name in TIMES)
     steps = read_steps(folder, config.studies)
     claims = claims_table(config, cells, steps, published, read_step_times(config))
     tables = {
         "published.csv": published_table(config, summary, published),
+        "published_sizes.csv": published_sizes_table(published),
         "thresholds.csv": thresholds_table(cells, published),
         "claims.csv": claims,
         "verdicts.csv": verdicts_table(claims),
     }
     save_tables(tables, folder)
+
+
+def published_sizes_table(published: Published) -> pd.DataFrame:
+    """A row per published network and size: nats below the plain one, as printed."""
+    rows = [
+        {"source": entry.source, "data": entry.data, "variant": variant, **point.model_dump()}
+        for entry in published.sizes
+        for variant, points in entry.points.items()
+        for point in points
+    ]
+    return table_of(rows, "published_sizes.csv")
 
 
 # --- verdicts -----------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ What others use:
 
     fathom figures --config FILE --study NAME --platform PLATFORM --tables FOLDER --out FOLDER
                    [--only FIGURE …]
-    fathom overview-figures --config FILE --cells FILE --variance FILE --published FILE --out FOLDER
+    fathom overview-figures --config FILE --tables FOLDER --out FOLDER
     fathom cell-figures RUN --out FOLDER
 
 PLATFORM is a value of the column `platform` (`torch`, `torch-cpu-amd-epyc-linux`). Without `--only`
@@ -79,6 +79,8 @@ READS = {
     "samples": "what networks generate, by run (`fathom.report.samples.GeneratedSamples`)",
     "variance": "variance.csv",
     "published": "published.csv",
+    "sizes": "sizes.csv",
+    "published_sizes": "published_sizes.csv",
     "cells": "cells.csv; of a study's figures the same rows",
     "plain": "the name of the study's plain network; None without one",
     "parameters": "a function: how many numbers the network of a variant at a depth learns",

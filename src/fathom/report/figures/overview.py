@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from fathom.report.figures import figure, frames, panels, style
+from fathom.report.figures.worth import UPRIGHT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,6 +43,9 @@ MAX_JITTER = 0.3
 
 PUBLISHED = "loss_final"
 """The published metric that is drawn; COMPARISON.md has all."""
+
+SIZES_WIDTH, SIZES_HEIGHT = 9.0, 6.0
+"""Inches: smaller than other figures, so that both are readable at half of a page."""
 
 MOST_PUBLISHED = 3
 """Maximum number of panels beside each other."""
@@ -237,6 +241,81 @@ def _beside(ax: Axes, table: pd.DataFrame, platforms: list[str]) -> None:
     low, high = ax.get_xlim()
     ax.set_xlim(min(low, -0.6), max(high, len(depths) - 0.4))  # one depth stands in the middle
     ax.margins(y=0.12)
+
+
+@figure
+def nats_below_plain(sizes: pd.DataFrame, published_sizes: pd.DataFrame, title: str) -> Figure:
+    """How far below the plain network do networks end at other sizes? Nats against parameters.
+
+    Filled: ours, nats per character after equal steps, with the 95 % interval over seeds. Hollow:
+    published networks of others, nats per token, most of one seed, other data and far more tokens;
+    a bar is what they print after ±. So only the direction over sizes compares.
+    """
+    if sizes.empty:
+        return style.placeholder("no study was trained at several sizes")
+    page, ((ax,),) = style.grid(1, 1, (SIZES_WIDTH, SIZES_HEIGHT))
+    ours = sizes.assign(variant=sizes["design"], source="", below=sizes["gain"])
+    ours["reach"] = list(
+        style.error_bars(*(sizes[f"gain{end}"] for end in ("", "_low", "_high"))).T
+    )
+    theirs = published_sizes.assign(reach=[[spread] * 2 for spread in published_sizes["spread"]])
+    handles = {}
+    for table, hollow in ((ours, {}), (theirs, {"mfc": "white", "lw": 1})):
+        names = list(table["variant"].unique())
+        for (_, variant), rows in table.groupby(["source", "variant"], sort=False):
+            i, rows = names.index(variant), rows.sort_values("parameters")
+            looks = {"color": style.colour_of(variant), "marker": style.marker_of(i), "ms": 8}
+            looks |= {"ls": style.line_of(i), **hollow} if hollow else {"ls": ""}
+            apart = 1 if hollow else 1 + 0.06 * style.aside(i, len(names), 1)
+            bars = np.array(rows["reach"].tolist()).T
+            x = rows["parameters"] * apart
+            ax.errorbar(x, rows["below"], yerr=bars, capsize=3, **looks)
+            handles[variant, bool(hollow)] = style.legend_handle(style.label_of(variant), **looks)
+    ax.set_xscale("log")
+    ax.axhline(0, color=style.PALE, lw=1, zorder=0)
+    ax.set_xlabel("parameters")
+    ax.set_ylabel("nats below plain")
+    return style.finish(page, title, list(handles.values()))
+
+
+@figure
+def multiplier_against_width(sizes: pd.DataFrame, title: str) -> Figure:
+    """Is a connection worth more in a wider network? The step multiplier against channels.
+
+    With the 95 % interval over seeds. A triangle: at a seed farther than the ladder reaches, so
+    that the multiplier is a bound.
+    """
+    rows = sizes[sizes["answer"] != ""]
+    if rows.empty:
+        return style.placeholder("no study with a ladder was trained at several sizes")
+    page, ((ax,),) = style.grid(1, 1, (SIZES_WIDTH, SIZES_HEIGHT))
+    designs, depths = list(rows["design"].unique()), list(rows["layers"].value_counts().index)
+    groups = list(rows.groupby(["layers", "design"], sort=False))
+    for i, ((depth, design), own) in enumerate(groups):
+        at, own = depths.index(depth), own.sort_values("channels")
+        x = own["channels"] * (1 + 0.03 * style.aside(i, len(groups), 1))
+        looks = {"color": style.colour_of(design), "lw": 1.8}
+        ax.plot(x, own["multiplier"], style.line_of(at), **looks)
+        ax.vlines(x, own["low"], own["high"], **looks)
+        for place, m, answer in zip(x, own["multiplier"], own["answer"], strict=True):
+            marker = UPRIGHT.get(answer, style.marker_of(at))
+            ax.plot(place, m, marker, ms=8, color=looks["color"])
+    ax.axhline(1, color=style.PALE, lw=1, zorder=0)
+    ax.set_xscale("log")
+    widths = sorted(rows["channels"].unique())
+    ax.set_xticks(widths, [f"{width:g}" for width in widths])
+    ax.minorticks_off()
+    ax.set_xlabel("channels")
+    ax.set_ylabel("step multiplier")
+    grey = {"color": style.GREY, "ms": 8}
+    handles = style.legend_handles(designs, lw=4)
+    handles += [
+        style.legend_handle(
+            style.count_layers(depth), marker=style.marker_of(i), ls=style.line_of(i), **grey
+        )
+        for i, depth in enumerate(depths)
+    ]
+    return style.finish(page, title, handles)
 
 
 def _point(ax: Axes, x: float, value: float, marker: str, colour: str, *, hollow: bool) -> None:

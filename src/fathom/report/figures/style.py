@@ -43,6 +43,7 @@ COLOURS = {
     "mhc_identity": "#00805C", "mhc_identity_cycle": "#1B5E20",
     "mhc_lite": "#B0408A", "krom_hc": "#7A4A40", "circulant_mhc": "#6A3D9A",
     "deepseek_v4": "#BE0F25", "deepseek_v41": "#D81B72", "glm5_next": "#6A3D9A",
+    "attn_res": "#7A4A40", "mhar": "#BE0F25", "muddformer": "#D81B72", "frac": "#7A6E00",
     "hy_v4": "#7A6E00", "qwen4_exp": "#7A4A40", "altup": "#147D74",
     "v1": "#BA5A00", "v1_20": "#7A4A40", "v1_noise": "#8F3200", "v2": "#B0408A",
     "v3": "#004578", "v4a": "#0079C0", "v4b": "#6A3D9A", "v4c": "#00805C", "v4d": "#7A6E00",

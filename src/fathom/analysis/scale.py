@@ -1,0 +1,242 @@
+"""Step multipliers over sizes of the network: a row for each size, and a fit over all of them.
+
+Definitions: docs/definitions.md, "Other sizes".
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fathom.analysis.ladder import log_multipliers
+from fathom.analysis.platforms import Platform
+from fathom.analysis.significance import SIGNIFICANCE_LEVEL, UNDECIDED, holm, p_value
+from fathom.analysis.statistics import t_interval
+from fathom.analysis.step_times import width_of
+from fathom.analysis.tables import counted, read_table, save_tables, scores_of
+from fathom.analysis.worth import KEY, ONE_RATE, Pair, pairs_of
+from fathom.config import Config, count_parameters
+from fathom.metrics.scores import Score
+
+FACTORS = ("channels", "layers", "steps")
+"""By whose logarithms ln m is fitted."""
+
+GROWS, SHRINKS = "grows", "shrinks"
+NOT_VARIED, OUTSIDE, CONFOUNDED = "not varied", "outside", "confounded"
+"""Why a coefficient is not fitted: its factor is the same at all sizes; a multiplier is outside of
+its ladder; other factors vary alike."""
+
+PLACE = ("study", "platform", "depth")
+
+OF_WORTH = [
+    "answer", "outside", "multiplier", "low", "high", "least", "most", "break_even", "verdict",
+    "cost", "cost_low", "cost_high", "machine", "operations", "bytes",
+]  # fmt: skip
+"""Columns of a size that its row of worth.csv has."""
+
+SIZE_COLUMNS = [
+    "design", "study", "platform", "backend", "depth", "variant", "against", *FACTORS, "parameters",
+    "lr", "tried", "best_tried", "seeds", "gain", "gain_low", "gain_high", *OF_WORTH,
+]  # fmt: skip
+FIT_COLUMNS = [
+    "design", "backend", "factor", "sizes", "seeds", "coefficient", "low", "high", "p", "p_holm",
+    "verdict",
+]  # fmt: skip
+
+
+def write_scale(config: Config, folder: Path) -> None:
+    """Write sizes.csv and scale.csv beside the tables of cells and of worth."""
+    cells, worth = (read_table(folder / name) for name in ("cells.csv", "worth.csv"))
+    sizes, logs = sizes_table(config, cells, worth)
+    save_tables({"sizes.csv": sizes, "scale.csv": scale_table(sizes, logs)}, folder)
+
+
+def sizes_table(
+    config: Config, cells: pd.DataFrame, worth: pd.DataFrame
+) -> tuple[pd.DataFrame, list[pd.Series]]:
+    """A row per design and size, and ln m of each row by seed.
+
+    A size is a depth of a study with `plain_at_size`; a design is a connection with a step
+    multiplier at two sizes or more, under the shortest of its labels. Of a size on several
+    platforms of a backend the one with most seeds has a row. `gain`: nats below the plain network,
+    with the ends of the 95 % interval over seeds; NaN where the score has another unit. `tried`:
+    the rates of plain networks there, `best_tried` that of the lowest tuning loss; NaN where runs
+    have none.
+    """
+    valid, scores = counted(cells), scores_of(config)
+    told = {tuple(row[key] for key in (*KEY, "rate")): row for row in worth.to_dict("records")}
+    found = []
+    for name, study in config.studies.items():
+        for labels, pair in _designs(config, name, valid) if study.plain_at_size else ():
+            row = told.get(tuple(labels[key] for key in (*KEY, "rate")))
+            if row is None:  # without a common seed
+                continue
+            is_here = (valid[list(PLACE)] == [labels[key] for key in PLACE]).all(axis=1)
+            found.append(
+                labels
+                | {"backend": Platform.parse(labels["platform"]).backend}
+                | _size(config, labels)
+                | _rates(config, name, valid[is_here])
+                | _gain(pair, scores[name])
+                | {column: row[column] for column in OF_WORTH}
+                | {"wide": (row["wider"], *(row[f"cost_wider{end}"] for end in ENDS)), "pair": pair}
+            )
+    _name_designs(found)
+    _add_costs(found)
+    chosen: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in sorted(found, key=lambda row: -row["seeds"]):
+        chosen.setdefault((row["design"], row["backend"], row["study"], row["depth"]), row)
+    read = [key[:2] for key, row in chosen.items() if row["answer"]]
+    rows = sorted(
+        (row for key, row in chosen.items() if read.count(key[:2]) > 1),
+        key=lambda row: [row[key] for key in ("backend", "design", *FACTORS)],
+    )
+    signs = (1 if scores[row["study"]].better == "lower" else -1 for row in rows)
+    logs = [
+        log_multipliers(row["pair"].ladder, row["pair"].ours, sign)
+        for row, sign in zip(rows, signs, strict=True)
+    ]
+    return pd.DataFrame(rows, columns=SIZE_COLUMNS), logs
+
+
+def scale_table(sizes: pd.DataFrame, logs: Sequence[pd.Series]) -> pd.DataFrame:
+    """A row per design and factor: the coefficient of ln m = a + b ln C + c ln layers + d ln steps.
+
+    Least squares for each seed that all sizes with a ladder have. The coefficient is the mean over
+    seeds with Student's interval, `p` that of zero and `p_holm` the same corrected for all
+    coefficients of the backend. `verdict`: GROWS, SHRINKS, UNDECIDED, or why there is none.
+    """
+    rows: list[dict[str, Any]] = []
+    for (design, backend), group in sizes[sizes["answer"] != ""].groupby(["design", "backend"]):
+        by_seed = pd.DataFrame([logs[i] for i in group.index]).dropna(axis=1)
+        labels = {"design": design, "backend": backend}
+        labels |= {"sizes": len(group), "seeds": len(by_seed.columns)}
+        for factor, found in fit(group[list(FACTORS)], by_seed).items():
+            is_fitted = isinstance(found, dict)
+            mean, half = (found[k] if is_fitted else math.nan for k in ("mean", "ci95_half"))
+            rows.append(
+                labels
+                | {"factor": factor, "coefficient": mean, "low": mean - half, "high": mean + half}
+                | {"p": p_value(found) if is_fitted else math.nan, "verdict": found}
+            )
+    for backend in {row["backend"] for row in rows}:
+        family = [row for row in rows if row["backend"] == backend]
+        for row, p in zip(family, holm([row["p"] for row in family]), strict=True):
+            row["p_holm"] = p
+            if isinstance(row["verdict"], dict):
+                grows = GROWS if row["coefficient"] > 0 else SHRINKS
+                row["verdict"] = grows if p < SIGNIFICANCE_LEVEL else UNDECIDED
+    return pd.DataFrame(rows, columns=FIT_COLUMNS)
+
+
+def fit(factors: pd.DataFrame, logs: pd.DataFrame) -> Mapping[str, dict[str, float] | str]:
+    """By factor, its coefficient over seeds as `t_interval` has it, or why there is none.
+
+    `factors`: a row for each size; `logs`: ln m in the same order, a column for each seed. With the
+    same sizes for all seeds, the mean of their coefficients is that of a fit to all points.
+    """
+    varied = [name for name in factors if factors[name].nunique() > 1]
+    found: dict[str, dict[str, float] | str] = dict.fromkeys(factors, NOT_VARIED)
+    values = logs.to_numpy(float)
+    if not np.isfinite(values).all():
+        return found | dict.fromkeys(varied, OUTSIDE)
+    design = np.column_stack([np.ones(len(factors)), np.log(factors[varied].to_numpy(float))])
+    rank, by_seed = np.linalg.matrix_rank(design), np.linalg.pinv(design) @ values
+    for column, name in enumerate(varied, 1):
+        is_told = np.linalg.matrix_rank(np.delete(design, column, axis=1)) < rank
+        found[name] = t_interval(by_seed[column]) if is_told else CONFOUNDED
+    return found
+
+
+# --- one size -------------------------------------------------------------------------------------
+
+ENDS = ("", "_low", "_high")
+
+
+def _designs(
+    config: Config, study: str, cells: pd.DataFrame
+) -> Iterator[tuple[dict[str, Any], Pair]]:
+    """The pairs of a study's connections with the plain network of the size, at one rate."""
+    settings, found, against = config.studies[study], [], {}
+    for labels, pair in pairs_of(config, study, cells):
+        variant, plain = labels["variant"], labels["against"]
+        scheme = config.connection(study, variant)
+        is_design = scheme.kind != "plain" and "model" not in settings.changes(variant)
+        if is_design and pair.rate == ONE_RATE and plain in settings.plain_at_size:
+            found.append((labels | {"scheme": scheme.model_dump_json()}, pair))
+    for labels, pair in sorted(found, key=lambda one: settings.plain_at_size.index(one[1].against)):
+        if against.setdefault((labels["platform"], labels["depth"]), pair.against) == pair.against:
+            yield labels, pair
+
+
+def _size(config: Config, labels: Mapping[str, Any]) -> dict[str, Any]:
+    """Width, depth and steps, and the plain network's parameters and rate."""
+    study, depth, plain = (labels[key] for key in ("study", "depth", "against"))
+    settings = config.studies[study].of(plain)
+    return {
+        "channels": width_of(settings),
+        "layers": depth,
+        "steps": settings.steps,
+        "parameters": count_parameters(config.network(study, depth, plain)),
+        "lr": settings.optimizer.lr,
+    }
+
+
+def _rates(config: Config, study: str, runs: pd.DataFrame) -> dict[str, Any]:
+    """The rates of a study's plain networks of its size, and which has the lowest tuning loss.
+
+    Its mean is over the seeds that all rates have. A rate at which one of these diverged is not the
+    best one.
+    """
+    settings, found = config.studies[study], defaultdict(dict)
+    for run in runs.to_dict("records"):
+        variant = run["variant"]
+        changed = settings.changes(variant).keys() - {"optimizer"}
+        is_rung = variant in settings.ladder_trainings
+        if config.connection(study, variant).kind == "plain" and not (changed or is_rung):
+            rate = settings.of(variant).optimizer.lr
+            found[rate][run["seed"]] = run.get("tuning_loss", math.nan)
+    common = set.intersection(*map(set, found.values()))
+    means = {rate: np.mean([losses[seed] for seed in common]) for rate, losses in found.items()}
+    known = {rate: mean for rate, mean in means.items() if not math.isnan(mean)}
+    best = min(known, key=known.__getitem__) if common and len(found) > 1 and known else math.nan
+    return {"tried": " ".join(f"{rate:g}" for rate in sorted(found)), "best_tried": best}
+
+
+def _gain(pair: Pair, score: Score) -> dict[str, float]:
+    """Nats below the plain network after equal steps, over the pair's seeds."""
+    nats = {"nats": 1.0, "bits": math.log(2)}.get(score.unit.partition(" ")[0], math.nan)
+    seeds = pair.ours.index.intersection(pair.ladder.index)
+    found = t_interval(nats * (pair.ladder.loc[seeds, 1] - pair.ours[seeds]))
+    mean, half = found["mean"], found["ci95_half"]
+    return {"seeds": len(seeds), "gain": mean, "gain_low": mean - half, "gain_high": mean + half}
+
+
+def _name_designs(rows: Sequence[dict[str, Any]]) -> None:
+    """Give rows of one connection the shortest of its labels as `design`."""
+    labels = defaultdict(list)
+    for row in rows:
+        labels[row["scheme"]].append(row["variant"])
+    for row in rows:
+        row["design"] = min(labels[row["scheme"]], key=len)
+
+
+def _add_costs(rows: Sequence[dict[str, Any]]) -> None:
+    """Give a size without a measured cost that of the same network in another study.
+
+    Steps are timed at a study's width and at a larger one, which may be the width of another study.
+    """
+    times = {}
+    for row in rows:
+        machine, (wider, *costs) = row["machine"], row["wide"]
+        times[row["design"], row["layers"], wider] = *costs, machine
+    for row in rows:
+        own = times.get((row["design"], row["layers"], row["channels"]))
+        if math.isnan(row["cost"]) and own:
+            row |= dict(zip([*(f"cost{end}" for end in ENDS), "machine"], own, strict=True))

@@ -1,0 +1,115 @@
+"""What reports say of connections at other sizes: of each size, of the fit, of whether they pay."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+import pandas as pd
+
+from fathom.analysis.scale import CONFOUNDED, FACTORS, GROWS, OUTSIDE, SHRINKS
+from fathom.analysis.significance import UNDECIDED
+from fathom.report.formatting import with_interval
+from fathom.report.records import Record, records
+
+PAYS, NEVER = "pays", "never pays"
+
+SAID = {
+    GROWS: "grows",
+    SHRINKS: "shrinks",
+    UNDECIDED: "is undecided",
+    OUTSIDE: "has no fit, since a seed is outside of the ladder,",
+    CONFOUNDED: "has no fit, since other factors vary alike,",
+}
+"""By verdict of the fit."""
+
+Cost = Literal["cost", "operations"]
+
+
+class ScalePresenter(NamedTuple):
+    """Connections at several sizes."""
+
+    sizes: list[Record]
+    """The first row of sizes.csv of each size, from the fewest parameters."""
+    rows: list[Record]
+    """All rows, by design, each from the fewest parameters."""
+    fits: Mapping[str, list[Record]]
+    """Rows of scale.csv by design; empty lists where no size has a ladder."""
+
+    def of_design(self, design: str) -> list[Record]:
+        """The rows of a design with a step multiplier."""
+        return [row for row in self.rows if row["design"] == design and row["answer"]]
+
+    def pays(self, design: str, cost: Cost) -> dict[str, list[str]]:
+        """Sizes in words by where a multiplier is beside a cost: `compare_cost`; none if empty."""
+        found: dict[str, list[str]] = {}
+        for row in self.of_design(design):
+            found.setdefault(compare_cost(row, cost), []).append(size_words(row))
+        return found
+
+    def falsifier(self, design: str, cost: Cost) -> str:
+        """Whether a design pays at a size (PAYS), at none of all sizes (NEVER), or UNDECIDED."""
+        found = self.pays(design, cost)
+        return PAYS if "above" in found else NEVER if {*found} == {"below"} else UNDECIDED
+
+
+def present_scale(sizes: pd.DataFrame, fits: pd.DataFrame) -> ScalePresenter | None:
+    """What sizes.csv and scale.csv say; None where no connection was trained at several sizes."""
+    rows = sorted(records(sizes), key=lambda row: row["parameters"])
+    if not rows:
+        return None
+    first = {(row["study"], row["depth"]): row for row in reversed(rows)}
+    designs = dict.fromkeys(sizes["design"])
+    by_design = [row for design in designs for row in rows if row["design"] == design]
+    told = records(fits)
+    return ScalePresenter(
+        [*reversed(first.values())],
+        by_design,
+        {design: [row for row in told if row["design"] == design] for design in designs},
+    )
+
+
+def compare_cost(row: Record, cost: Cost) -> Literal["above", "below", "undecided", "unknown"]:
+    """Where the 95 % interval of a step multiplier is beside a cost.
+
+    A multiplier that is a bound has no interval, and is undecided.
+    """
+    if math.isnan(row[cost]):
+        return "unknown"
+    return (
+        "above" if row["low"] > row[cost] else "below" if row["high"] < row[cost] else "undecided"
+    )
+
+
+def size_words(row: Record) -> str:
+    """Channels and layers, as in '64 × 12'."""
+    return f"{row['channels']:g} × {row['layers']:g}"
+
+
+def told(scale: ScalePresenter, labels: Mapping[str, str]) -> str:
+    """The verdicts of the fit in sentences, one for each factor that varies."""
+    found = []
+    for factor in FACTORS:
+        by_verdict: dict[str, list[str]] = {}
+        for design, rows in scale.fits.items():
+            for row in rows:
+                if row["factor"] == factor and row["verdict"] in SAID:
+                    name = labels.get(design, design)
+                    by_verdict.setdefault(SAID[row["verdict"]], []).append(name)
+        parts = [f"{words} for {' and '.join(names)}" for words, names in by_verdict.items()]
+        if parts:
+            found.append(f"With more {factor} the step multiplier {'; it '.join(parts)}.")
+    return " ".join(found)
+
+
+def gain(row: Record) -> str:
+    """Nats below the plain network with the interval, as in '0.044 (0.008 to 0.080)'."""
+    return with_interval(row["gain"], row["gain_low"], row["gain_high"])
+
+
+def power(row: Record) -> str:
+    """A coefficient of the fit with its interval, as in '0.05 (−0.02 to 0.12)'; empty without."""
+    if math.isnan(row["coefficient"]):
+        return ""
+    return with_interval(row["coefficient"], row["low"], row["high"])
