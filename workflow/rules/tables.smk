@@ -10,6 +10,7 @@ RUN_TABLES = csvs(
         "effects",
         "effective_depth",
         "worth",
+        "stability",
     ),
     *("trajectories", "variance", "variance_summary"),
 )
@@ -23,6 +24,7 @@ STUDY_TABLES = (
     "effects",
     "effective_depth",
     "worth",
+    "stability",
 )
 STEPS = [f"{RESULTS}/tables/studies/{study}/steps.csv.gz" for study in PLAN.figures]
 # What shows no time is not made again where only these have changed.
@@ -74,6 +76,7 @@ checkpoint run_tables:
             "fathom.analysis.effects",
             "fathom.analysis.effective_depth",
             "fathom.analysis.worth",
+            "fathom.analysis.stability",
         ),
     shell:
         "fathom tables --config {input.config:q} 2> {log:q}"

@@ -113,6 +113,7 @@ BY_STUDY = (
     "effects.csv",
     "effective_depth.csv",
     "worth.csv",
+    "stability.csv",
 )
 """Tables that are also there for each study alone: what its figures read, besides its steps."""
 
@@ -122,7 +123,7 @@ STEP_TIMES = "step_times.csv"
 TEXT = (
     "key", "study", "variant", "against", "connection", "backend", "platform", "platform_a",
     "platform_b", "machine", "ladder", "answer", "depth_answer", "rate", "plain_depths",
-    "plain_diverged",
+    "plain_diverged", "rates",
     "status", "reason", "outcome", "score_metric", "made_by", "question", "at_edge",
     "framework_version", "python", "numpy", "depths", "metric", "unit", "gap", "gap_of", "part",
     "remark",
@@ -150,6 +151,7 @@ COLUMNS = {
                     "high", "verdict"],
     "effective_depth.csv": [*CELL, "platform", "answer"],
     "worth.csv": [*CELL, "platform", "against", "rate", "answer", "multiplier", "verdict"],
+    "stability.csv": [*CELL, "platform", "against", "largest", "verdict"],
     "published.csv": ["source", *CELL, "metric", "platform", "published", "mean", "deviates"],
     "thresholds.csv": ["source", *GROUP, "metric", "grade"],
     "trajectories.csv": [*CELL, "platform_a", "platform_b"],

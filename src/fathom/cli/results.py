@@ -157,6 +157,7 @@ def tables(config: ConfigFiles = DEFAULT_CONFIG) -> None:
     from fathom.analysis.effective_depth import write_effective_depth
     from fathom.analysis.effects import write_effects
     from fathom.analysis.run_tables import write_tables
+    from fathom.analysis.stability import write_stability
     from fathom.analysis.worth import write_worth
 
     settings = _read_own(config)
@@ -166,6 +167,7 @@ def tables(config: ConfigFiles = DEFAULT_CONFIG) -> None:
     write_effects(settings, folder)
     write_effective_depth(settings, folder)
     write_worth(settings, folder)
+    write_stability(settings, folder)
 
 
 @app.command(epilog=example("fathom claims"))

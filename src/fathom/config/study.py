@@ -266,12 +266,8 @@ class Study(Settings):
             for label in labels:
                 if label not in self.labels:
                     raise ValueError(f"{key}: {unknown('variant', label, self.labels)}")
-        at_rates = [
-            label
-            for base, family in self.rate_families.items()
-            for label in family.values()
-            if label != base
-        ]
+        families = self.rate_families.items()
+        at_rates = [label for base, of in families for label in of.values() if label != base]
         rungs = [rung for base in self.ladder for rung in self.rungs(base).values() if rung != base]
         taken = Counter(listed)
         for key, added, or_else in (
@@ -305,10 +301,10 @@ class Study(Settings):
                     f"{key}optimizer.warmup_steps is {study.optimizer.warmup_steps} of "
                     f"{study.steps} steps; it must be below steps"
                 )
-            if (self.evaluate_every or 0) > study.steps:
+            if (study.evaluate_every or 0) > study.steps:
                 raise ValueError(
-                    f"{key}evaluate_every is {self.evaluate_every} of {study.steps} steps; it must "
-                    "not be above steps"
+                    f"{key}evaluate_every is {study.evaluate_every} of {study.steps} steps; it "
+                    "must not be above steps"
                 )
         return self
 
@@ -380,6 +376,12 @@ class Study(Settings):
         families = {label: self._at_rates(label, self._own(label)) for label in written}
         return {label: family for label, family in families.items() if family}
 
+    @cached_property
+    def bases(self) -> dict[str, str]:
+        """By label of a variant that `rates` trains too, at any rate: the variant's own label."""
+        families = self.rate_families.items()
+        return {label: base for base, family in families for label in family.values()}
+
     def rungs(self, base: str) -> dict[float, str]:
         """Labels of a variant's ladder by the factor of its steps, ascending; 1 is the variant."""
         factors = sorted({1.0, *self.ladder.get(base, ())})
@@ -410,6 +412,8 @@ class Study(Settings):
         """The study with the changes of a variant. Raises ConfigError."""
         own = self._own(variant)
         changed: dict[str, Any] = {"steps": own.steps or self.steps}
+        if variant in self.ladder_trainings and (self.evaluate_every or 0) > changed["steps"]:
+            changed["evaluate_every"] = None  # a short one of a ladder: after its last step alone
         if isinstance(self.accumulate, dict):
             changed["accumulate"] = self.accumulate.get(variant, 1)
         for key in ("recipe", "optimizer", "model"):

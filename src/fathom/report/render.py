@@ -21,6 +21,7 @@ import jinja2
 from fathom import tasks
 from fathom.analysis.attribution import APART, diverged_cells
 from fathom.analysis.claims import Published
+from fathom.analysis.ladder import DELTA
 from fathom.analysis.platforms import labels_of
 from fathom.analysis.statistics import CONFIDENCE, MIN_SEEDS
 from fathom.analysis.step_times import with_times_of_networks
@@ -42,6 +43,7 @@ from fathom.report.presenters import ABSENT, CEILING, StudyPresenter
 from fathom.report.questions import Results, answer_all, answers_table, questions_of
 from fathom.report.records import Record, count_deviations, group_uncounted, records, significant
 from fathom.report.reports import ANSWERS, CONFIG, VERDICTS_AND_TESTS, reports_of
+from fathom.report.stability import compared_rate, good_rates, largest_rate
 from fathom.report.verdicts import VerdictsPresenter, estimate, needed
 from fathom.report.worth import (
     depth_multiplier,
@@ -58,7 +60,8 @@ from fathom.system.text import printable
 
 TABLES = (
     "cells", "summary", "comparison", "platforms", "trajectories", "variance", "variance_summary",
-    "effects", "effective_depth", "worth", "published", "thresholds", "claims", "verdicts",
+    "effects", "effective_depth", "worth", "stability", "published", "thresholds", "claims",
+    "verdicts",
 )  # fmt: skip
 
 
@@ -136,6 +139,7 @@ def build_context(
         "answers": answers,
         "headline": say_first(worth, published.headline, answers),
         "worth": worth,
+        "stability": records(tables["stability"]),
         "reference": present_reference(config, published),
         "overview": [one for one in figures_of("overview").values() if drawn[one.name]],
         "config_file": f"{config.report_folder}/{CONFIG}",
@@ -163,6 +167,7 @@ def build_context(
         "pm": plus_minus,
         "significant": significant,
         "within": WITHIN,
+        "rate_cost": f"{100 * DELTA:g}",
         "absent": ABSENT,
         "apart": f"{APART:g}",
         "confidence": round(100 * CONFIDENCE),
@@ -200,6 +205,7 @@ def environment_of(
         "effect": effect_with_interval, "described": describe_effect, "spread": format_spread,
         "steps_saved": steps_saved, "overhead": overhead, "pays_below": pays_below,
         "plain_change": plain_change, "depth_multiplier": depth_multiplier,
+        "largest_rate": largest_rate, "good_rates": good_rates, "compared_rate": compared_rate,
         "estimate": estimate, "needed": needed,
         "cell": lambda text: text.replace("|", r"\|"),
         "label": label,

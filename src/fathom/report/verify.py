@@ -23,6 +23,7 @@ from fathom.analysis.effective_depth import write_effective_depth
 from fathom.analysis.effects import write_effects
 from fathom.analysis.platforms import Platform
 from fathom.analysis.run_tables import write_tables
+from fathom.analysis.stability import write_stability
 from fathom.analysis.tables import of_study
 from fathom.analysis.worth import write_worth
 from fathom.config import Config
@@ -216,6 +217,7 @@ def _make_again(
             write_effects,
             write_effective_depth,
             write_worth,
+            write_stability,
         ):
             write(config, fresh / TABLES)
         write_claims(config, published, fresh / TABLES)
