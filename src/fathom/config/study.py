@@ -415,7 +415,7 @@ class Study(Settings):
         if variant in self.ladder_trainings and (self.evaluate_every or 0) > changed["steps"]:
             changed["evaluate_every"] = None  # a short one of a ladder: after its last step alone
         if isinstance(self.accumulate, dict):
-            changed["accumulate"] = self.accumulate.get(variant, 1)
+            changed["accumulate"] = self.accumulate.get(self.bases.get(variant, variant), 1)
         for key in ("recipe", "optimizer", "model"):
             changes = getattr(own, key)
             if isinstance(changes, str):  # a recipe's name
@@ -439,8 +439,9 @@ class Study(Settings):
     def changes(self, variant: str) -> dict[str, Any]:
         """The settings that a variant changes besides its connection, as data."""
         own = self._own(variant).model_dump(exclude_unset=True)
-        is_own = isinstance(self.accumulate, dict) and variant in self.accumulate
-        return own | ({"accumulate": self.accumulate[variant]} if is_own else {})
+        base = self.bases.get(variant, variant)
+        is_own = isinstance(self.accumulate, dict) and base in self.accumulate
+        return own | ({"accumulate": self.accumulate[base]} if is_own else {})
 
     def changes_plain(self, variant: str) -> bool:
         """Whether a variant changes a setting that affects the plain network."""

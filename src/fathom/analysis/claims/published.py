@@ -24,7 +24,16 @@ from fathom.analysis.platforms import DEVICES
 from fathom.config import BACKENDS, Config, Optimizer, read_yaml
 from fathom.metrics.steps import STEP_METRICS
 from fathom.models.connections.schemes import SCHEMES
-from fathom.settings import ConfigError, OneLine, Settings, one_of, short_repr, unknown, validate
+from fathom.settings import (
+    ConfigError,
+    Flag,
+    OneLine,
+    Settings,
+    one_of,
+    short_repr,
+    unknown,
+    validate,
+)
 
 ESTIMATORS = (Level, Count, Difference, Agreement, Slope, Correlation)
 AnyTest = Annotated[reduce(or_, ESTIMATORS), Field(discriminator="kind")]
@@ -162,6 +171,10 @@ class Claim(Entry):
     device: Annotated[str, one_of("device", DEVICES)] | None = Field(
         None, description="what it speaks of; None: it says nothing of a device"
     )
+    past_oracle: Flag = Field(
+        False, description="whether only networks that end better than the task's oracle speak for "
+        "it: of what one learns, a network that has learned less than that says little"
+    )  # fmt: skip
     tests: Annotated[list[AnyTest], Field(default_factory=list)]
     remark: OneLine = Field("", description="what a reader of the verdict has to know besides")
     untested: OneLine = Field(
