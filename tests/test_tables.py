@@ -18,6 +18,7 @@ from fathom.analysis.run_tables import (
     summary_table,
     write_tables,
 )
+from fathom.analysis.stability import write_stability
 from fathom.analysis.statistics import mean_with_ci, t_interval
 from fathom.analysis.tables import (
     BY_STUDY,
@@ -261,10 +262,12 @@ def test_a_diverged_run_has_no_score_though_its_accuracy_is_a_number():
     row = {"loss": NAN, "grad_norm_stem": 1.0, "test_accuracy": 0.0}
     measured = run_metrics(config.spec(cell), [row], "held_out")
     assert (measured["outcome"], measured["score"]) == ("diverged", None)
+    assert measured["test_accuracy"] is None  # nor is it averaged by that name
     exploded = {**row, "loss": 2.3, "grad_norm_stem": 1e7, "test_accuracy": 0.3}
     assert run_metrics(config.spec(cell), [exploded], "held_out")["score"] is None
     trained = {**exploded, "grad_norm_stem": 1.0}
-    assert run_metrics(config.spec(cell), [trained], "held_out")["score"] == 0.3
+    told = run_metrics(config.spec(cell), [trained], "held_out")
+    assert (told["score"], told["test_accuracy"]) == (0.3, 0.3)
 
 
 def test_stale_and_unfinished_runs_are_left_out_and_listed(config, tmp_path):
@@ -346,6 +349,7 @@ def test_another_run_of_a_study_changes_no_table_of_another_study(tmp_path):
         write_effects(config, tmp_path / "tables")
         write_effective_depth(config, tmp_path / "tables")
         write_worth(config, tmp_path / "tables")
+        write_stability(config, tmp_path / "tables")
         folders = [tmp_path / "tables/studies" / study for study in ("a", "b")]
         written.append([{f.name: f.read_bytes() for f in folder.iterdir()} for folder in folders])
         write_cell(config, last, [4.0, 3.0, 3.5])

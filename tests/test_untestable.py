@@ -4,9 +4,18 @@ import itertools
 
 import pytest
 
-from claims_helpers import CONTRADICTED, NOT_MEASURED, REPRODUCED, check, judge, sides
+from claims_helpers import (
+    CONTRADICTED,
+    NOT_MEASURED,
+    REPRODUCED,
+    check,
+    claims_of,
+    judge,
+    sides,
+)
 from fathom.analysis.claims.untestable import first_of_same
-from tables_helpers import curve, frame, run, seeds
+from run_helpers import config_with
+from tables_helpers import curve, frame, published_with, run, seeds
 
 LESS = {"kind": "difference", "variant": "mhc", "than": ["baseline", "hc"], "depths": [8],
         "high": 0}  # fmt: skip
@@ -129,3 +138,30 @@ def test_a_time_decides_nothing(metric):
     row = judge({**THAN_HC, "metric": metric}, sides(metric, mhc=[1.0] * 3, hc=[2.0] * 3))
     check(row, NOT_MEASURED)
     assert row["gap"] == "clock"
+
+
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [
+        ((2.8, 2.9, 2.94), REPRODUCED),  # their mean is better than 2.9
+        ((2.8, 2.9, 3.1), NOT_MEASURED),
+        ((2.9, 2.9, 2.9), NOT_MEASURED),
+    ],
+)
+def test_networks_that_have_learned_less_than_counting_tell_nothing_of_what_is_learned(
+    scores, expected
+):
+    text = {"task": "text", "model": {"length": 16, "width": 16, "heads": 4, "hidden": 32}}
+    config = config_with(studies=("a", "b"), a=text)
+    rows = [
+        run(seed=s, score=score, score_metric="validation_bpc", trigram_bpc=2.9, gate_first_final=g)
+        for s, (score, g) in enumerate(zip(scores, (0.1, 0.11, 0.12), strict=True))
+    ]
+    test = {**GATE, "studies": ["a"]}
+    for past_oracle, verdict in ((True, expected), (False, REPRODUCED)):
+        claim = {"scope": "everywhere", "tests": [test], "past_oracle": past_oracle}
+        (row,) = claims_of(published_with(claim), frame(*rows), config=config).to_dict("records")
+        check(row, verdict)
+        if verdict == NOT_MEASURED:
+            assert row["gap"] == "too small"
+            assert row["gap_of"].startswith(f"held-out loss {sum(scores) / 3:.3g} for 2.9, that of")

@@ -12,6 +12,7 @@ RUN_TABLES = csvs(
         "worth",
         "sizes",
         "scale",
+        "stability",
     ),
     *("trajectories", "variance", "variance_summary"),
 )
@@ -25,6 +26,7 @@ STUDY_TABLES = (
     "effects",
     "effective_depth",
     "worth",
+    "stability",
 )
 STEPS = [f"{RESULTS}/tables/studies/{study}/steps.csv.gz" for study in PLAN.figures]
 # What shows no time is not made again where only these have changed.
@@ -77,6 +79,7 @@ checkpoint run_tables:
             "fathom.analysis.effective_depth",
             "fathom.analysis.worth",
             "fathom.analysis.scale",
+            "fathom.analysis.stability",
         ),
     shell:
         "fathom tables --config {input.config:q} 2> {log:q}"

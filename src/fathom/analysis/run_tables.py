@@ -7,7 +7,7 @@ docs/definitions.md, "Statistics".
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,17 +116,27 @@ LAST = ("chance_loss", "steps")
 def run_metrics(spec: Spec, rows: Sequence[Row], judged_by: tasks.JUDGED_BY) -> dict[str, Any]:
     """The numbers of a whole run by the name of their column, its score and its outcome."""
     outcome, value = tasks.outcome_of(spec, rows, judged_by)
-    score = tasks.score_of(spec.task, judged_by)
+    score, measured = tasks.score_of(spec.task, judged_by), summarise(rows, tasks.run_metrics())
+    if outcome == "diverged":
+        # An accuracy is finite even where no logit is: it would count as 0 %.
+        value, measured = None, measured | dict.fromkeys(_of_the_trained())
     return {
         "outcome": outcome,
         "score_metric": score.metric,
-        # An accuracy is finite even where no logit is: it would count as 0 %.
-        "score": None if outcome == "diverged" else value,
+        "score": value,
         "score_chance": significant(score.chance(spec)),
-        **summarise(rows, tasks.run_metrics()),
+        **measured,
         "chance_loss": significant(tasks.load(spec.task).chance_loss(spec)),
         "steps": len(rows),
     }
+
+
+def _of_the_trained() -> Iterator[str]:
+    """The run metrics that are measured on the network at evaluations or after training."""
+    when = {name: metric.when for name, metric in tasks.step_metrics().items()}
+    for name, metric in tasks.run_metrics().items():
+        if when[metric.of] in ("evaluations", "last step"):
+            yield name
 
 
 def _why_missing(config: Config, run: Run) -> str:

@@ -113,6 +113,7 @@ BY_STUDY = (
     "effects.csv",
     "effective_depth.csv",
     "worth.csv",
+    "stability.csv",
 )
 """Tables that are also there for each study alone: what its figures read, besides its steps."""
 
@@ -123,8 +124,8 @@ TEXT = (
     "key", "study", "variant", "against", "design", "factor", "tried", "connection", "backend",
     "platform", "platform_a", "platform_b", "machine", "ladder", "answer", "depth_answer", "rate",
     "plain_depths", "plain_diverged", "status", "reason", "outcome", "score_metric", "made_by",
-    "question", "at_edge", "after_looking", "framework_version", "python", "numpy", "depths", "metric", "unit",
-    "gap", "gap_of", "part", "remark",
+    "question", "at_edge", "after_looking", "framework_version", "python", "numpy", "depths",
+    "metric", "unit", "gap", "gap_of", "part", "remark", "rates",
 )  # fmt: skip
 """Columns of text that could look like a number, or be empty."""
 
@@ -152,6 +153,7 @@ COLUMNS = {
     "sizes.csv": ["design", *CELL, "platform", "channels", "parameters", "gain", "answer"],
     "scale.csv": ["design", "factor", "coefficient", "verdict"],
     "published_sizes.csv": ["source", "variant", "parameters", "below"],
+    "stability.csv": [*CELL, "platform", "against", "largest", "verdict"],
     "published.csv": ["source", *CELL, "metric", "platform", "published", "mean", "deviates"],
     "thresholds.csv": ["source", *GROUP, "metric", "grade"],
     "trajectories.csv": [*CELL, "platform_a", "platform_b"],

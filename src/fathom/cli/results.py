@@ -159,6 +159,7 @@ def tables(config: ConfigFiles = DEFAULT_CONFIG) -> None:
     from fathom.analysis.effects import write_effects
     from fathom.analysis.run_tables import write_tables
     from fathom.analysis.scale import write_scale
+    from fathom.analysis.stability import write_stability
     from fathom.analysis.worth import write_worth
 
     settings = _read_own(config)
@@ -169,6 +170,7 @@ def tables(config: ConfigFiles = DEFAULT_CONFIG) -> None:
     write_effective_depth(settings, folder)
     write_worth(settings, folder)
     write_scale(settings, folder)
+    write_stability(settings, folder)
 
 
 @app.command(epilog=example("fathom claims"))

@@ -161,10 +161,18 @@ class Config(Settings):
     )
 
     @model_validator(mode="after")
-    def _label_ladders(self) -> Config:
-        """Labels of the trainings of ladders, as in 'plain, 2 × the steps'."""
-        found = {
-            rung: f"{self.labels.get(base, base)}, {factor:g} × the steps"
+    def _label_added(self) -> Config:
+        """Labels of trainings at other rates and of ladders, as in 'plain, 2 × the steps'."""
+        at_rates = {
+            label: f"{self.labels.get(base, base)} at rate {rate:g}"
+            for study in self.studies.values()
+            for base, family in study.rate_families.items()
+            for rate, label in family.items()
+            if label != base
+        }
+        labels = at_rates | self.labels
+        found = at_rates | {
+            rung: f"{labels.get(base, base)}, {factor:g} × the steps"
             for study in self.studies.values()
             for base in study.ladder
             for factor, rung in study.rungs(base).items()

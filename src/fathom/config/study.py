@@ -6,6 +6,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Mapping
+from decimal import Decimal
 from functools import cached_property
 from operator import not_
 from typing import Annotated, Any
@@ -115,6 +116,7 @@ NameOrSettings = Annotated[either(str, dict[str, Any]), BeforeValidator(_parse_w
 VariantEntry = Annotated[dict[Label, NameOrSettings], BeforeValidator(_parse_variant)]
 PartName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$"), QUOTED]
 Factor = Annotated[Number, Field(ge=0.01, lt=10)]
+RateBelow1 = Annotated[Number, Field(gt=0, lt=1)]
 Pair = Annotated[list[Label], Field(min_length=2, max_length=2)]
 Values = BeforeValidator(_parse_values)
 
@@ -188,6 +190,12 @@ class Study(Settings):
         exclude_if=not_,
         description="further variants in the form of `variants`, for overlays; each is compared to "
         "the study's plain network",
+    )
+    rates: tuple[RateBelow1, ...] = Field(
+        (),
+        exclude_if=not_,
+        description="further learning rates at which to train every variant that sets no lr of its "
+        "own; at 0.016 the variant is NAME_016",
     )
     streams: Positive = Field(4, description="S, number of residual streams")
     depths: Annotated[list[Depth], Unique] = Field(description="L, numbers of layers")
@@ -295,12 +303,20 @@ class Study(Settings):
                     f"plain_at_size: {unknown('variant of ladder', label, self.ladder)}"
                 )
         listed = [label for entry in self.variants for label in entry]
+        families = self.rate_families.items()
+        at_rates = [label for base, of in families for label in of.values() if label != base]
         rungs = [rung for base in self.ladder for rung in self.rungs(base).values() if rung != base]
-        if twice := [label for label, n in Counter([*listed, *rungs]).items() if n > 1]:
-            raise ValueError(
-                f"ladder: needs the label {twice[0]} for one of its trainings, which is taken; "
-                "rename that variant, or take factors further apart"
-            )
+        taken = Counter(listed)
+        for key, added, or_else in (
+            ("rates", at_rates, ""),
+            ("ladder", rungs, ", or take factors further apart"),
+        ):
+            taken.update(added)
+            if twice := [label for label in added if taken[label] > 1]:
+                raise ValueError(
+                    f"{key}: needs the label {twice[0]} for one of its trainings, which is taken; "
+                    f"rename that variant{or_else}"
+                )
         for depth in self.values("depths"):
             self.batch_size_at(depth)
         for label in self.labels:
@@ -322,10 +338,10 @@ class Study(Settings):
                     f"{key}optimizer.warmup_steps is {study.optimizer.warmup_steps} of "
                     f"{study.steps} steps; it must be below steps"
                 )
-            if (self.evaluate_every or 0) > study.steps:
+            if (study.evaluate_every or 0) > study.steps:
                 raise ValueError(
-                    f"{key}evaluate_every is {self.evaluate_every} of {study.steps} steps; it must "
-                    "not be above steps"
+                    f"{key}evaluate_every is {study.evaluate_every} of {study.steps} steps; it "
+                    "must not be above steps"
                 )
         return self
 
@@ -372,7 +388,13 @@ class Study(Settings):
             own = {key: given[key] for key in VariantSettings.model_fields if key in given}
             rest = {key: setting for key, setting in given.items() if key not in own}
             connection = rest if isinstance(value, Mapping) else value
-            found[label] = connection, validate(VariantSettings, own, place=("variants", label))
+            settings = validate(VariantSettings, own, place=("variants", label))
+            found[label] = connection, settings
+            for rate, at_rate in self._at_rates(label, settings).items():
+                optimizer = settings.optimizer | {"lr": rate}
+                if at_rate != label:
+                    changed = settings.model_copy(update={"optimizer": optimizer})
+                    found[at_rate] = connection, changed
         for base in [label for label in found if label in self.ladder]:
             connection, own = found[base]
             for factor, label in self.rungs(base).items():
@@ -380,6 +402,27 @@ class Study(Settings):
                     steps = max(1, round(factor * (own.steps or self.steps)))
                     found[label] = connection, own.model_copy(update={"steps": steps})
         return found
+
+    def _at_rates(self, base: str, own: VariantSettings) -> dict[float, str]:
+        """Labels of a variant by learning rate, ascending; empty unless `rates` trains it too."""
+        if not self.rates or "lr" in own.optimizer:
+            return {}
+        rates = sorted({self.optimizer.lr, *self.rates})
+        digits = {rate: f"{Decimal(repr(rate)):f}".removeprefix("0.") for rate in rates}
+        return {r: base if r == self.optimizer.lr else f"{base}_{digits[r]}" for r in rates}
+
+    @cached_property
+    def rate_families(self) -> dict[str, dict[float, str]]:
+        """Labels by learning rate, ascending, of every variant that `rates` trains too."""
+        written = (label for e in (*self.variants, *self.extra_variants) for label in e)
+        families = {label: self._at_rates(label, self._own(label)) for label in written}
+        return {label: family for label, family in families.items() if family}
+
+    @cached_property
+    def bases(self) -> dict[str, str]:
+        """By label of a variant that `rates` trains too, at any rate: the variant's own label."""
+        families = self.rate_families.items()
+        return {label: base for base, family in families for label in family.values()}
 
     def rungs(self, base: str) -> dict[float, str]:
         """Labels of a variant's ladder by the factor of its steps, ascending; 1 is the variant."""
@@ -411,8 +454,10 @@ class Study(Settings):
         """The study with the changes of a variant. Raises ConfigError."""
         own = self._own(variant)
         changed: dict[str, Any] = {"steps": own.steps or self.steps}
+        if variant in self.ladder_trainings and (self.evaluate_every or 0) > changed["steps"]:
+            changed["evaluate_every"] = None  # a short one of a ladder: after its last step alone
         if isinstance(self.accumulate, dict):
-            changed["accumulate"] = self.accumulate.get(variant, 1)
+            changed["accumulate"] = self.accumulate.get(self.bases.get(variant, variant), 1)
         for key in ("recipe", "optimizer", "model"):
             changes = getattr(own, key)
             if isinstance(changes, str):  # a recipe's name
@@ -436,8 +481,9 @@ class Study(Settings):
     def changes(self, variant: str) -> dict[str, Any]:
         """The settings that a variant changes besides its connection, as data."""
         own = self._own(variant).model_dump(exclude_unset=True)
-        is_own = isinstance(self.accumulate, dict) and variant in self.accumulate
-        return own | ({"accumulate": self.accumulate[variant]} if is_own else {})
+        base = self.bases.get(variant, variant)
+        is_own = isinstance(self.accumulate, dict) and base in self.accumulate
+        return own | ({"accumulate": self.accumulate[base]} if is_own else {})
 
     def changes_plain(self, variant: str) -> bool:
         """Whether a variant changes a setting that affects the plain network."""

@@ -111,6 +111,7 @@ def draw_study(
         summary=with_loss_unit(_rows_of(summary, platform), units),
         effects=_rows_of(effects, platform),
         score=scores_of(config)[study],
+        bases=config.studies[study].bases,
         mixing=mixing,
         samples=samples,
         plain=config.plain(study),

@@ -35,6 +35,7 @@ TABLES_OF = {
     "cells": "cells.csv",
     "ladder": "cells.csv",
     "worth": "worth.csv",
+    "stability": "stability.csv",
 }
 """Inputs of only some figures, with their tables."""
 

@@ -21,6 +21,7 @@ import jinja2
 from fathom import tasks
 from fathom.analysis.attribution import APART, diverged_cells
 from fathom.analysis.claims import Published
+from fathom.analysis.ladder import DELTA
 from fathom.analysis.platforms import labels_of
 from fathom.analysis.scale import FACTORS
 from fathom.analysis.statistics import CONFIDENCE, MIN_SEEDS
@@ -53,6 +54,7 @@ from fathom.report.records import (
 )
 from fathom.report.reports import ANSWERS, CONFIG, VERDICTS_AND_TESTS, reports_of
 from fathom.report.scale import gain, power, present_scale, told
+from fathom.report.stability import compared_rate, good_rates, largest_rate
 from fathom.report.verdicts import VerdictsPresenter, estimate, needed
 from fathom.report.worth import (
     depth_multiplier,
@@ -70,7 +72,8 @@ from fathom.system.text import printable
 
 TABLES = (
     "cells", "summary", "comparison", "platforms", "trajectories", "variance", "variance_summary",
-    "effects", "effective_depth", "worth", "sizes", "scale", "published", "thresholds", "claims",
+    "effects", "effective_depth", "worth", "sizes", "scale", "stability", "published", "thresholds",
+    "claims",
     "verdicts",
 )  # fmt: skip
 
@@ -157,6 +160,7 @@ def build_context(
         "factors": FACTORS,
         "told_of_sizes": told(scale, config.labels) if scale else "",
         "published_sizes": published.sizes,
+        "stability": records(tables["stability"]),
         "reference": present_reference(config, published),
         "overview": [one for one in figures_of("overview").values() if drawn[one.name]],
         "config_file": f"{config.report_folder}/{CONFIG}",
@@ -186,6 +190,7 @@ def build_context(
         "pm": plus_minus,
         "significant": significant,
         "within": WITHIN,
+        "rate_cost": f"{100 * DELTA:g}",
         "absent": ABSENT,
         "apart": f"{APART:g}",
         "confidence": round(100 * CONFIDENCE),
@@ -225,6 +230,7 @@ def environment_of(
         "steps_saved": steps_saved, "overhead": overhead, "pays_below": pays_below,
         "plain_change": plain_change, "after_looking": after_looking,
         "depth_multiplier": depth_multiplier, "gain": gain, "power": power,
+        "largest_rate": largest_rate, "good_rates": good_rates, "compared_rate": compared_rate,
         "estimate": estimate, "needed": needed,
         "cell": lambda text: text.replace("|", r"\|"), "mono": "`{}`".format,
         "label": label,

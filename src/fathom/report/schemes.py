@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from fathom import tasks
-from fathom.config import AXES, Config, Spec, common_depth, count_parameters
+from fathom.config import AXES, Config, common_depth, count_parameters
 from fathom.models.connections.about import ABOUT
 from fathom.models.connections.connection import ConnectionContext
 from fathom.models.connections.schemes import SCHEMES, resolve

@@ -24,6 +24,7 @@ from fathom.analysis.effects import write_effects
 from fathom.analysis.platforms import Platform
 from fathom.analysis.run_tables import write_tables
 from fathom.analysis.scale import write_scale
+from fathom.analysis.stability import write_stability
 from fathom.analysis.tables import of_study
 from fathom.analysis.worth import write_worth
 from fathom.config import Config
@@ -219,6 +220,7 @@ def _make_again(
             write_effective_depth,
             write_worth,
             write_scale,
+            write_stability,
         ):
             write(config, fresh / TABLES)
         write_claims(config, published, fresh / TABLES)

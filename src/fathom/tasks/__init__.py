@@ -195,6 +195,9 @@ class Presentation:
     """Names of figures, or of metrics: one of steps is drawn against step, one of runs by depth."""
     compared: tuple[str, ...] = ()
     """Run metrics that COMPARISON.md sets side by side, beside the score."""
+    line: str = ""
+    """Run metric: the score that a run has to pass to have used its layers; empty: every run that
+    learned has."""
     comparison: Mapping[str, Any] | None = None
     """A study's settings that `fathom compare` starts from; None: there is no such comparison."""
 

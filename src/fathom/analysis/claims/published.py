@@ -26,6 +26,7 @@ from fathom.metrics.steps import STEP_METRICS
 from fathom.models.connections.schemes import SCHEMES
 from fathom.settings import (
     ConfigError,
+    Flag,
     OneLine,
     Positive,
     Settings,
@@ -190,6 +191,10 @@ class Claim(Entry):
     device: Annotated[str, one_of("device", DEVICES)] | None = Field(
         None, description="what it speaks of; None: it says nothing of a device"
     )
+    past_oracle: Flag = Field(
+        False, description="whether only networks that end better than the task's oracle speak for "
+        "it: of what one learns, a network that has learned less than that says little"
+    )  # fmt: skip
     tests: Annotated[list[AnyTest], Field(default_factory=list)]
     remark: OneLine = Field("", description="what a reader of the verdict has to know besides")
     untested: OneLine = Field(

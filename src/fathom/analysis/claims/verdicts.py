@@ -168,8 +168,8 @@ def _test_rows(
 def judge(config: Config, claim: Claim, test: Estimator, evidence: Evidence) -> Judgement:
     """The judgement of one test on one platform, from the runs that can speak for the claim.
 
-    They are on its device and large enough, and its metrics can move. Where too few are left to
-    make the test, the gap says why.
+    They are on its device and large enough, have learned enough, and their metrics can move. Where
+    too few are left to make the test, the gap says why.
     """
     studies = [name for name in test.studies if name in config.studies]
     sizes = {name: too_small(claim, test, config.studies[name]) for name in studies}
@@ -184,14 +184,17 @@ def judge(config: Config, claim: Claim, test: Estimator, evidence: Evidence) -> 
     still = untestable.cannot_move(cells, test.named_metrics, of_mixing=test.of_mixing)
     found = select(cells[still], test.studies, test.named_variants, test.depths)
     evidence = replace(evidence, cells=cells[~still])
+    short = find_short(evidence, test) if claim.past_oracle else evidence.cells.head(0)
+    evidence = replace(evidence, cells=evidence.cells.drop(short.index))
     try:
         if untestable.is_timed(test.named_metrics):
             times = {} if barred else evidence.step_times
             return judge_step_times(test, times, evidence.platform)
         return test.judge(evidence.without(barred, claim.minimum_scale_of(test).get("depth", 0)))
     except NotMeasured as gap:
-        if barred:
-            why = "; ".join(dict.fromkeys(barred.values()))
+        if barred or len(short):
+            behind = _how_short(evidence, short) if len(short) else []
+            why = "; ".join(dict.fromkeys([*barred.values(), *behind]))
             return Judgement(NOT_MEASURED, gap=TOO_SMALL, gap_of=why)
         if len(found):
             variants = ", ".join(found["variant"].unique())
@@ -212,6 +215,35 @@ def too_small(claim: Claim, test: Estimator, study: Study) -> str:
             needed = published if isinstance(published, float) else least
             found.append(f"{name} {size:g} for {needed:g}")
     return ", ".join(found)
+
+
+def find_short(evidence: Evidence, test: Estimator) -> pd.DataFrame:
+    """The runs of a test's variants whose mean score is not better than that of the task's oracle.
+
+    A mean over the seeds of a variant at a depth. None, of a task without an oracle that a run
+    measures.
+    """
+    runs = select(evidence.cells, test.studies, test.named_variants, test.depths)
+    short = [runs.head(0)]
+    for (study, _, _), seeds in runs.groupby(CELL, sort=False):
+        score = evidence.scores[study]
+        level = score.oracle.level if score.oracle else None
+        if not isinstance(level, str):
+            continue
+        sign = 1 if score.better == "lower" else -1
+        if not sign * (seeds["score"].mean() - seeds[level].mean()) < 0:
+            short.append(seeds)
+    return pd.concat(short)
+
+
+def _how_short(evidence: Evidence, short: pd.DataFrame) -> Iterator[str]:
+    """By study, the best mean score of these runs, as in 'held-out loss 3.05 for 2.9'."""
+    for study, runs in short.groupby("study", sort=False):
+        score = evidence.scores[study]
+        means = runs.groupby(CELL)["score"].mean()
+        best = means.min() if score.better == "lower" else means.max()
+        oracle, level = score.oracle.label, runs[score.oracle.level].mean()
+        yield f"{score.label} {best:.3g} for {level:.3g}, that of {oracle}"
 
 
 def _basis(test: Estimator, found: Judgement) -> dict[str, Any]:

@@ -73,6 +73,8 @@ READS = {
     "effects": "effects.csv, the same rows",
     "effective_depth": "effective_depth.csv, the same rows",
     "worth": "worth.csv, the same rows",
+    "stability": "stability.csv, the same rows",
+    "bases": "by label of a variant that `rates` trains: the variant at the study's own rate",
     "ladder": "cells.csv of plain networks at every factor of their steps, a column",
     "score": "the study's score (`fathom.metrics.scores.Score`)",
     "mixing": "learned mixing over depth by variant (`fathom.report.mixing.Mixing`)",
@@ -248,8 +250,9 @@ def figures_of_study(config: Config, study: str) -> list[Declaration]:
     has a curve over depth, and scores without a block where it asks for them, unless it has more
     than MOST_LINES variants; before them the score against the learning rate where connections
     differ in nothing else, which then says all, or contrasts where it has some, or too many
-    variants. With a ladder, worth and the ladder stand in the place of the frontier. A figure that
-    would show nothing of the study is not among them.
+    variants. With `rates`, stability and contrasts stand in their place. With a ladder, worth and
+    the ladder stand in the place of the frontier. A figure that would show nothing of the study is
+    not among them.
     """
     return [declared for declared, why in _considered(config, study) if not why]
 
@@ -322,7 +325,9 @@ def _named(config: Config, study: str, variants: int) -> Iterator[str]:
     rates = [settings.of(label).optimizer.lr for label in settings.compared]
     schemes = [config.connection(study, label) for label in settings.compared]
     points = [(scheme.model_dump_json(), lr) for scheme, lr in zip(schemes, rates, strict=True)]
-    if len(set(rates)) > 1 and len(set(points)) == len(points):
+    if settings.rate_families:
+        yield from ("stability", "effects")
+    elif len(set(rates)) > 1 and len(set(points)) == len(points):
         yield "score_against_rate"
     elif settings.contrasts or variants > MOST_LINES:
         yield from ("effects", "variants")

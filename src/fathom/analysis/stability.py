@@ -1,0 +1,253 @@
+"""Stability: the largest learning rate that trains, the good rates, spikes of the loss.
+
+Definitions: docs/definitions.md, "Stability".
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fathom import tasks
+from fathom.analysis.effects import Runs, best_rate
+from fathom.analysis.ladder import DELTA, log_multipliers, read_ladder
+from fathom.analysis.significance import UNDECIDED
+from fathom.analysis.statistics import MIN_SEEDS, finite_scores
+from fathom.analysis.tables import counted, read_steps, read_table, save_tables, scores_of
+from fathom.config import Config, Study
+from fathom.metrics.scores import Score
+
+LARGER, EQUAL, SMALLER = "larger", "equal", "smaller"
+"""Verdicts of the largest rates of two variants, beside UNDECIDED; and what one seed says."""
+
+LEVEL_STEPS, SPIKE, RECOVERED = 10, 1.2, 1.1
+"""Steps of a loss's level, and the losses at which a spike begins and ends, over that level."""
+
+COLUMNS = [
+    "study", "platform", "depth", "variant", "against", "to_pass", "rates", "smallest",
+    "greatest", "seeds", "largest", "largest_low", "largest_high", "at_top", "best", "good",
+    "good_low", "good_high", "runs", "diverged", "untrained", "spikes", "recovered", "spiked",
+    "larger", "equal", "smaller", "factor", "factor_low", "factor_high", "verdict",
+]  # fmt: skip
+
+
+def write_stability(config: Config, folder: Path) -> None:
+    """Write stability.csv beside the tables of cells and of steps."""
+    studies = [name for name, study in config.studies.items() if study.rate_families]
+    cells = read_table(folder / "cells.csv")
+    steps = read_steps(folder, studies) if studies else pd.DataFrame()
+    save_tables({"stability.csv": stability_table(config, cells, steps)}, folder, config.studies)
+
+
+def stability_table(config: Config, cells: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
+    """A row per variant, depth and platform of the studies with `rates`, over a variant's rates.
+
+    `to_pass` is the score that a run has to pass to train; NaN if every run that learned does.
+    `largest` is the largest rate that trains, the median over `seeds` with its range; 0: none does.
+    `at_top`: at how many seeds that is the `greatest` rate tried. `best` is the rate of the best
+    mean score, `good` the number of rates around it that are good, from `good_low` to `good_high`;
+    NaN if no ladder tells. `runs` are all of its runs; `diverged` did, `untrained` did not but end
+    above the line, `spiked` have one of the `spikes`, of which so many `recovered`.
+
+    `against` is the plain network, or the other side of a contrast; empty for the plain network
+    itself. `larger`, `equal` and `smaller` count the seeds at which the variant's largest rate is
+    so, `factor` is the median of the ratio, with its range; NaN if a seed does not tell it.
+    """
+    valid, scores, rows = counted(cells), scores_of(config), []
+    for name, study in config.studies.items():
+        families = study.rate_families
+        runs = valid[valid["study"] == name] if families else valid.head(0)
+        for (platform, depth), group in runs.groupby(["platform", "depth"], sort=False):
+            by_label = {v: seeds.set_index("seed") for v, seeds in group.groupby("variant")}
+            here = {
+                base: family
+                for base, family in families.items()
+                if all(label in by_label for label in family.values())
+            }
+            largest = {base: largest_rates(study, here[base], by_label) for base in here}
+            told = {
+                base: _told(study, here[base], by_label, scores[name], largest[base])
+                | _spiked(steps, name, platform, depth, here[base].values())
+                for base in here
+            }
+            labels = {"study": name, "platform": platform, "depth": depth}
+            for base, against in _pairs(config, name, here):
+                pair = {"variant": base, "against": against}
+                verdict = _compare(largest[base], largest[against], here[base]) if against else {}
+                rows.append(labels | pair | told[base] | verdict)
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _pairs(config: Config, study: str, families: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Every variant with the plain network, which has none, and pairs of contrasts between them."""
+    settings, plain = config.studies[study], config.plain(study)
+    against = plain if plain in families else ""
+    yield from ((base, "" if base == against else against) for base in families)
+    asked = itertools.chain(*(contrast.pairs for contrast in settings.contrasts))
+    pairs = (tuple(settings.bases.get(label, label) for label in pair) for pair in asked)
+    for one, other in dict.fromkeys(pairs):
+        if {one, other} <= families.keys() and one != other and other != against:
+            yield one, other
+
+
+# --- one variant ----------------------------------------------------------------------------------
+
+
+def trains(study: Study, runs: pd.DataFrame) -> pd.Series:
+    """Whether each run trains: it has not diverged, and its score passes the task's line."""
+    line = tasks.presentation(study.task).line
+    if not line:
+        return runs["outcome"] == "learned"
+    sign = 1 if tasks.score_of(study.task, study.score).better == "lower" else -1
+    passes = sign * pd.to_numeric(runs["score"]) < sign * pd.to_numeric(runs[line])
+    return passes & (runs["outcome"] != "diverged")
+
+
+def largest_rates(study: Study, family: Mapping[float, str], runs: Runs) -> pd.Series:
+    """The largest rate that trains, by seed; 0 if none does. Of seeds that have every rate."""
+    does = {rate: trains(study, runs[label]) for rate, label in family.items()}
+    table = pd.DataFrame(does).dropna().astype(bool)
+    rates = np.array(list(table.columns), float)
+    found = [max(rates[row], default=0.0) for row in table.to_numpy()]
+    return pd.Series(found, table.index, dtype=float)
+
+
+def _told(
+    study: Study, family: Mapping[float, str], runs: Runs, score: Score, largest: pd.Series
+) -> dict[str, Any]:
+    """The columns of a row about one variant, but for its spikes."""
+    of_all = pd.concat([runs[label] for label in family.values()])
+    diverged = of_all["outcome"] == "diverged"
+    best = best_rate(list(family.values()), runs, score)
+    rates, line = list(family), tasks.presentation(study.task).line
+    return {
+        "to_pass": pd.to_numeric(of_all[line]).mean() if line else math.nan,
+        "rates": " ".join(f"{rate:g}" for rate in rates),
+        "smallest": rates[0],
+        "greatest": rates[-1],
+        "seeds": len(largest),
+        **_median(largest, "largest"),
+        "at_top": int((largest == rates[-1]).sum()),
+        "best": next((rate for rate, label in family.items() if label == best), math.nan),
+        **(_good(study, family, runs, score, best) if best else {}),
+        "runs": len(of_all),
+        "diverged": int(diverged.sum()),
+        "untrained": int((~diverged & ~trains(study, of_all)).sum()),
+    }
+
+
+def _good(
+    study: Study, family: Mapping[float, str], runs: Runs, score: Score, best: str
+) -> dict[str, float]:
+    """The good rates, around the best one; none where no ladder tells."""
+    base = next((base for base in study.ladder if base in runs), None)
+    if base is None:
+        return {}
+    ladder = read_ladder(study.rungs(base), runs)
+    sign = 1 if score.better == "lower" else -1
+    worth = {}
+    for rate, label in family.items():
+        scores = finite_scores(runs[label])
+        logs = log_multipliers(ladder, scores, sign)
+        is_whole = len(scores) == len(runs[label]) and len(logs)
+        worth[rate] = float(np.mean(logs)) if is_whole else -math.inf
+    most = worth[next(rate for rate, label in family.items() if label == best)]
+    if not math.isfinite(most):
+        return {}
+    rates, is_good = list(family), [most - value <= math.log1p(DELTA) for value in worth.values()]
+    at = list(family.values()).index(best)
+    below = len(list(itertools.takewhile(bool, reversed(is_good[:at]))))
+    above = len(list(itertools.takewhile(bool, is_good[at + 1 :])))
+    return {
+        "good": below + 1 + above,
+        "good_low": rates[at - below],
+        "good_high": rates[at + above],
+    }
+
+
+def _spiked(
+    steps: pd.DataFrame, study: str, platform: str, depth: int, labels: Sequence[str]
+) -> dict[str, int]:
+    """The spikes of all runs of these labels."""
+    own = steps[
+        (steps["study"] == study)
+        & (steps["platform"] == platform)
+        & (steps["depth"] == depth)
+        & steps["variant"].isin(list(labels))
+    ]
+    found = [
+        count_spikes(rows.sort_values("step")["loss"].to_numpy(float))
+        for _, rows in own.groupby(["variant", "seed"])
+    ]
+    return {
+        "spikes": sum(spikes for spikes, _ in found),
+        "recovered": sum(recovered for _, recovered in found),
+        "spiked": sum(spikes > 0 for spikes, _ in found),
+    }
+
+
+def count_spikes(losses: np.ndarray) -> tuple[int, int]:
+    """(spikes, recovered ones) of a run's positive training losses, in order.
+
+    A loss that is not finite is above any level.
+    """
+    level, spikes, recovered, is_up = math.inf, 0, 0, False
+    for step, loss in enumerate(losses):
+        loss = loss if math.isfinite(loss) else math.inf
+        if is_up:
+            is_up = loss > RECOVERED * level
+            recovered += not is_up
+        elif loss > SPIKE * level:
+            is_up, spikes = True, spikes + 1
+        last = losses[max(0, step + 1 - LEVEL_STEPS) : step + 1]
+        if len(last) == LEVEL_STEPS and np.isfinite(last).all():
+            level = min(level, float(last.mean()))
+    return spikes, recovered
+
+
+# --- two variants ---------------------------------------------------------------------------------
+
+
+def _compare(ours: pd.Series, theirs: pd.Series, family: Mapping[float, str]) -> dict[str, Any]:
+    """The columns of a row about one variant against another."""
+    seeds, top = ours.index.intersection(theirs.index), max(family)
+    found = {seed: _one_seed(ours[seed], theirs[seed], top) for seed in seeds}
+    counts = Counter(found.values())
+    factors = pd.Series(
+        [
+            ours[seed] / theirs[seed]
+            for seed, word in found.items()
+            if word and ours[seed] and theirs[seed] and top not in (ours[seed], theirs[seed])
+        ],
+        dtype=float,
+    )
+    alike = len(seeds) >= MIN_SEEDS and len(counts) == 1
+    return {
+        **{word: counts[word] for word in (LARGER, EQUAL, SMALLER)},
+        **(_median(factors, "factor") if len(factors) == len(seeds) else {}),
+        "verdict": (next(iter(counts)) if alike else "") or UNDECIDED,
+    }
+
+
+def _one_seed(ours: float, theirs: float, top: float) -> str:
+    """LARGER, EQUAL or SMALLER; empty where both are bounds."""
+    if ours == theirs:
+        return "" if ours in (0, top) else EQUAL
+    return LARGER if ours > theirs else SMALLER
+
+
+def _median(values: pd.Series, name: str) -> dict[str, float]:
+    """The median of rates or of their ratios, as of factors, with the range; NaN of none."""
+    found = sorted(values.tolist())
+    if not found:
+        return {}
+    low, high = found[(len(found) - 1) // 2], found[len(found) // 2]
+    middle = low if low == high else math.sqrt(low * high)
+    return {name: middle, f"{name}_low": found[0], f"{name}_high": found[-1]}

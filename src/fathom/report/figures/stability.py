@@ -1,0 +1,82 @@
+"""The figure of a study with `rates`: how large a learning rate trains."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from fathom.report.figures import figure, panels, style
+from fathom.report.figures.contrasts import at_common_depth
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from fathom.metrics.scores import Score
+
+WIDTH, HEIGHT = 9.0, 5.4
+"""Inches: smaller than other figures, so that names are readable at half of a page."""
+
+
+@figure
+def stability(
+    summary: pd.DataFrame,
+    cells: pd.DataFrame,
+    stability: pd.DataFrame,
+    bases: Mapping[str, str],
+    score: Score,
+    title: str,
+) -> Figure:
+    """At how large a rate does a connection train? The score against the rate, and the largest.
+
+    At the depth that most variants have. Left: a dot is a run, a marker the mean. A cross above the
+    panel: a run diverged. Dotted: the score that a run has to pass to have used its layers. Right:
+    the largest rate at which a run passes it. A marker is the median over seeds, a bar their range,
+    a triangle the largest rate that was tried: the true one is at least that.
+    """
+    own, depth = at_common_depth(summary[summary["variant"].isin(bases)])
+    rows = stability[stability["depth"] == depth].drop_duplicates("variant")
+    values = panels.values_of(own, "score", score, cells=cells[cells["depth"] == depth])
+    if values.groups.empty or rows.empty:
+        return style.placeholder(f"{title}\nno variant has a {score.label} at every rate")
+    groups, runs = (t.assign(variant=t["variant"].map(bases)) for t in (values.groups, values.runs))
+    page, ((left, right),) = style.grid(1, 2, (WIDTH, HEIGHT))
+    left.set_title(style.count_layers(depth), loc="left")
+    line = {"bigram": rows["to_pass"].iloc[0]} if rows["to_pass"].notna().any() else {}
+    panels.lines(left, values._replace(groups=groups, runs=runs, levels=line), "lr", "variant")
+    _rate_axis(left, sorted(groups["lr"].unique()))
+    left.set_xlabel("learning rate")
+    _largest(right, rows)
+    return style.finish(page, title, style.legend_handles(groups["variant"].unique()))
+
+
+def _largest(ax: Axes, rows: pd.DataFrame) -> None:
+    """The largest rate that trains: a row for each variant, from above."""
+    variants = list(rows["variant"])
+    for y, row in enumerate(rows.to_dict("records")):
+        colour = style.colour_of(row["variant"])
+        if not row["largest"]:
+            ax.text(0.02, y, "none", color=colour, va="center", transform=ax.get_yaxis_transform())
+            continue
+        low = max(row["largest_low"], row["smallest"])
+        ax.plot([low, row["largest_high"]], [y, y], color=colour, lw=3)
+        if low > row["largest_low"]:  # at a seed none trains
+            ax.plot(low, y, "<", color=colour, ms=9)
+        is_bound = row["largest"] == row["greatest"]
+        ax.plot(row["largest"], y, ">" if is_bound else "o", color=colour, ms=12)
+    rates = sorted({float(rate) for text in rows["rates"] for rate in text.split()})
+    _rate_axis(ax, rates)
+    ax.set_xlim(rates[0] / math.sqrt(2), rates[-1] * math.sqrt(2))
+    style.rows_of_variants(ax, variants)
+    ax.yaxis.tick_right()
+    ax.set_xlabel("largest learning rate that trains")
+
+
+def _rate_axis(ax: Axes, rates: list[float]) -> None:
+    """A logarithmic axis of learning rates, with every other one in numbers."""
+    ax.set_xscale("log")
+    ax.set_xticks(rates, [f"{rate:g}" if i % 2 == 0 else "" for i, rate in enumerate(rates)])
+    ax.xaxis.minorticks_off()

@@ -1,0 +1,53 @@
+"""Stability in words: rows of stability.csv as reports print them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from fathom.analysis.significance import UNDECIDED
+from fathom.analysis.stability import EQUAL, LARGER, SMALLER
+from fathom.report.formatting import number
+
+
+def largest_rate(row: Mapping[str, Any]) -> str:
+    """The largest rate that trains with its range over seeds, as in 'at least 0.512'."""
+    at, low, high = (row[f"largest{end}"] for end in ("", "_low", "_high"))
+    if at == 0:
+        return "none tried" if high == 0 else f"none tried (none to {_bound(high, row)})"
+    if low == high:
+        return _bound(at, row)
+    return f"{_bound(at, row)} ({number(low) if low else 'none'} to {_bound(high, row)})"
+
+
+def _bound(rate: float, row: Mapping[str, Any]) -> str:
+    return f"{'at least ' if rate == row['greatest'] else ''}{number(rate)}"
+
+
+def good_rates(row: Mapping[str, Any]) -> str:
+    """The ends of the good rates, as in '0.008 to 0.032'; empty where no ladder tells."""
+    if math.isnan(row["good"]):
+        return ""
+    low, high = number(row["good_low"]), number(row["good_high"])
+    return low if low == high else f"{low} to {high}"
+
+
+def compared_rate(row: Mapping[str, Any]) -> str:
+    """The verdict on two largest rates, as in 'larger (× 4, 2 to 8)'; empty without another side.
+
+    If undecided, with what each seed says.
+    """
+    if not row["against"]:
+        return ""
+    if row["verdict"] == UNDECIDED:
+        words = (LARGER, EQUAL, SMALLER)
+        told = [f"{word} at {int(row[word])}" for word in words if row[word]]
+        silent = int(row["seeds"] - sum(row[word] for word in words))
+        told += [f"unknown at {silent}"] if silent > 0 else []
+        return f"{UNDECIDED}: {', '.join(told)} of {int(row['seeds'])} seeds"
+    if row["verdict"] == EQUAL or math.isnan(row["factor"]):
+        return str(row["verdict"])
+    low, high = (number(row[f"factor_{end}"]) for end in ("low", "high"))
+    spread = "" if low == high else f", {low} to {high}"
+    return f"{row['verdict']} (× {number(row['factor'])}{spread})"

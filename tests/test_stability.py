@@ -1,0 +1,242 @@
+"""Stability: the largest rate that trains, good rates and spikes, against hand-worked worlds."""
+
+import math
+from itertools import chain
+
+import numpy as np
+import pytest
+
+from fathom.analysis.claims import load_published
+from fathom.analysis.platforms import Platform
+from fathom.analysis.stability import count_spikes, stability_table, trains
+from fathom.config import ConfigError, check_config, load_config
+from fathom.report.draw import draw_study
+from grid_helpers import PROJECT
+from report_helpers import write_all
+from run_helpers import config_with
+from tables_helpers import CHANCE, curve, frame, run
+
+RATES = {0.001: "", 0.002: "_002", 0.004: "_004", 0.008: "_008"}
+"""Of every variant, with the end of its label: the study's own rate is 0.001."""
+
+
+def config_of(results="results", **changes):
+    data = config_with(results, studies=("a",)).model_dump(mode="json")
+    data["studies"]["a"] |= {
+        "variants": ["baseline", "hc", "mhc"],
+        "rates": [0.004, 0.002, 0.008],
+        "depths": [8],
+        "backends": ["torch"],
+        "seeds": [0, 1, 2],
+        "steps": 100,
+        "optimizer": {"lr": 0.001},
+        **changes,
+    }
+    return check_config(data)
+
+
+def runs_of(variant, ends, **changes):
+    """The runs of a variant: `ends` has the score of each seed for each rate.
+
+    None: that run diverged. At CHANCE it has learned nothing.
+    """
+    return [
+        run(
+            variant=f"{variant}{end}", seed=seed, lr=rate, score=score,
+            outcome="diverged" if score is None else "at chance" if score == CHANCE else "learned",
+            **changes,
+        )
+        for (rate, end), scores in zip(RATES.items(), ends, strict=True)
+        for seed, score in enumerate(scores)
+    ]  # fmt: skip
+
+
+# A rate at which one seed diverges, and one at which one learns nothing.
+PLAIN = runs_of("baseline", [(2.0,) * 3, (1.0,) * 3, (1.5, None, 1.5), (CHANCE, None, None)])
+ALWAYS = runs_of("mhc", [(2.0,) * 3, (1.0,) * 3, (1.0,) * 3, (1.5,) * 3])
+WORSE = runs_of("hc", [(2.0,) * 3, (None, None, 3.0), (None,) * 3, (None,) * 3])
+
+
+def table_of(*runs, steps=(), config=None):
+    steps = frame(curve([1.0]), *steps)
+    table = stability_table(config or config_of(), frame(*runs), steps)
+    return {(row["variant"], row["against"]): row for row in table.to_dict("records")}
+
+
+def test_rates_train_every_variant_that_sets_none_of_its_own():
+    own = {"mhc_fast": {"connection": "mhc", "optimizer": {"lr": 0.5}}}
+    config = config_of(variants=["baseline", "mhc", own])
+    rates = {cell.variant: config.spec(cell).optimizer.lr for cell in config.cells()}
+    expected = {f"{v}{end}": rate for v in ("baseline", "mhc") for rate, end in RATES.items()}
+    assert rates == expected | {"mhc_fast": 0.5}
+    assert list(rates)[:4] == ["baseline", "baseline_002", "baseline_004", "baseline_008"]
+    assert config.labels["mhc_004"] == "mhc at rate 0.004"
+    alone = {**config.spec(config.cells()[0]).model_dump(), "variant": "", "optimizer": ""}
+    other = config.spec(next(c for c in config.cells() if c.variant == "baseline_008"))
+    assert {**other.model_dump(), "variant": "", "optimizer": ""} == alone
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"rates": [0]}, "rates"),
+        ({"rates": [1.5]}, "rates"),
+        ({"variants": ["baseline", {"baseline_004": "mhc"}]}, "baseline_004"),
+        ({"variants": ["baseline"], "rates": [0.002], "ladder": {"baseline_004": [2]}}, "ladder"),
+    ],
+)
+def test_rates_that_cannot_be_trained_are_refused_in_a_line(changes, key):
+    with pytest.raises(ConfigError) as refused:
+        config_of(**changes)
+    (line,) = str(refused.value).splitlines()
+    assert "studies.a" in line and key in line
+
+
+def test_the_largest_rate_that_trains_is_the_median_over_seeds_with_its_range():
+    """Plain: 0.004, 0.002, 0.004; hc: 0.001, 0.001, 0.002; mhc trains at every rate tried."""
+    table = table_of(PLAIN, ALWAYS, WORSE)
+    plain, mhc, hc = table["baseline", ""], table["mhc", "baseline"], table["hc", "baseline"]
+    found = [
+        [row[name] for name in ("largest", "largest_low", "largest_high", "at_top", "seeds")]
+        for row in (plain, mhc, hc)
+    ]
+    assert found == [[0.004, 0.002, 0.004, 0, 3], [0.008] * 3 + [3, 3], [0.001, 0.001, 0.002, 0, 3]]
+    assert [row["best"] for row in (plain, mhc, hc)] == [0.002, 0.002, 0.001]
+    counts = [[row[name] for name in ("runs", "diverged", "untrained")] for row in (plain, hc)]
+    assert counts == [[12, 3, 1], [12, 8, 0]]
+    assert rates_of(plain) == [0.001, 0.002, 0.004, 0.008]
+
+
+def rates_of(row):
+    return [float(rate) for rate in row["rates"].split()]
+
+
+def test_a_verdict_takes_every_seed():
+    """hc: a quarter, a half and a half of plain's; mhc is larger, by a factor that no run tells."""
+    table = table_of(PLAIN, ALWAYS, WORSE)
+    mhc, hc = table["mhc", "baseline"], table["hc", "baseline"]
+    assert (mhc["verdict"], mhc["larger"], mhc["equal"], mhc["smaller"]) == ("larger", 3, 0, 0)
+    assert math.isnan(mhc["factor"])
+    assert (hc["verdict"], hc["smaller"]) == ("smaller", 3)
+    assert [hc["factor"], hc["factor_low"], hc["factor_high"]] == pytest.approx([0.5, 0.25, 0.5])
+    other = runs_of("hc", [(2.0,) * 3, (1.0,) * 3, (None, None, 1.0), (None,) * 3])
+    mixed = table_of(PLAIN, other)["hc", "baseline"]  # a half, the same, the same
+    assert (mixed["verdict"], mixed["equal"], mixed["smaller"]) == ("undecided", 2, 1)
+    alike = table_of(
+        PLAIN, runs_of("hc", [[r["score"] for r in PLAIN[i : i + 3]] for i in (0, 3, 6, 9)])
+    )
+    # At the last rate a score at chance is one that has not learned.
+    assert alike["hc", "baseline"]["verdict"] == "equal"
+
+
+def test_two_bounds_say_nothing_and_two_seeds_too_little():
+    both = table_of(ALWAYS, runs_of("baseline", [(1.0,) * 3] * 4))["mhc", "baseline"]
+    assert (both["verdict"], both["larger"] + both["equal"] + both["smaller"]) == ("undecided", 0)
+    two = [row for row in [*PLAIN, *ALWAYS] if row["seed"] < 2]
+    assert table_of(two)["mhc", "baseline"]["verdict"] == "undecided"
+
+
+def test_seeds_without_every_rate_are_left_out():
+    lacking = [r for r in PLAIN if (r["variant"], r["seed"]) != ("baseline_002", 2)]
+    row = table_of(lacking, ALWAYS)["baseline", ""]
+    assert (row["seeds"], row["largest_low"], row["largest_high"]) == (2, 0.002, 0.004)
+    assert row["largest"] == pytest.approx(0.004 / math.sqrt(2))  # of two, their geometric mean
+    assert not table_of([r for r in PLAIN if r["variant"] != "baseline_002"])
+
+
+def test_a_contrast_compares_two_that_are_not_plain():
+    asked = [{"question": "So?", "pairs": [["mhc_004", "hc_004"], ["mhc_002", "mhc_004"]]}]
+    table = table_of(PLAIN, ALWAYS, WORSE, config=config_of(contrasts=asked))
+    assert [*table] == [
+        ("baseline", ""), ("hc", "baseline"), ("mhc", "baseline"), ("mhc", "hc"),
+    ]  # fmt: skip
+    assert table["mhc", "hc"]["verdict"] == "larger"
+
+
+def test_good_rates_cost_less_than_a_twentieth_of_the_steps():
+    """The plain network loses a nat for each doubling of its steps at its best rate, 0.002."""
+    config = config_of(ladder={"baseline_002": [0.5, 2]})
+    rungs = [
+        run(variant=f"baseline_002_{end}", seed=seed, score=score)
+        for end, score in (("x050", 2.0), ("x200", 0.0))
+        for seed in range(3)
+    ]
+    near, far = math.log2(1.04), math.log2(1.06)  # doublings: 4 and 6 % of the steps
+    other = runs_of("mhc", [(0.5 + near,) * 3, (0.5,) * 3, (0.5 + far,) * 3, (0.5 + near,) * 3])
+    table = table_of(PLAIN, rungs, other, config=config)
+    mhc, plain = table["mhc", "baseline"], table["baseline", ""]
+    # At 0.008 it is as good again, but not next to a good one.
+    assert (mhc["best"], mhc["good"], mhc["good_low"], mhc["good_high"]) == (0.002, 2, 0.001, 0.002)
+    assert (plain["good"], plain["good_low"]) == (1, 0.002)
+    beyond = table_of(PLAIN, rungs, runs_of("mhc", [(-1.0,) * 3] * 4), config=config)
+    assert math.isnan(beyond["mhc", "baseline"]["good"])
+    assert math.isnan(table_of(PLAIN)["baseline", ""]["good"])
+
+
+@pytest.mark.parametrize(
+    ("losses", "found"),
+    [
+        ([2.0] * 30, (0, 0)),
+        ([2.0] * 10 + [2.5, 2.0], (1, 1)),
+        ([2.0] * 10 + [2.39, 2.0], (0, 0)),  # 1.195 times the level
+        ([2.0] * 9 + [2.5, 2.0, 2.0], (0, 0)),  # no ten steps before it
+        ([2.0] * 10 + [2.5, 2.3, 2.21, 2.3], (1, 0)),  # never down to 2.2
+        ([2.0] * 10 + [2.5, 2.2, 2.5, 9.0, 2.0], (2, 2)),
+        ([2.0] * 10 + [math.nan] * 3, (1, 0)),
+        ([2.0] * 10 + [math.inf, 2.0], (1, 1)),
+        # As slow as it may be: the level is the smallest there was.
+        ([2.0] * 10 + [2.0 + 0.02 * i for i in range(30)], (1, 0)),
+        ([4.0 - 0.1 * i for i in range(30)], (0, 0)),
+    ],
+)
+def test_a_spike_leaves_the_level_by_a_fifth_and_recovers_by_half_of_that(losses, found):
+    assert count_spikes(np.array(losses)) == found
+
+
+def test_spikes_are_counted_over_all_runs_of_a_variant():
+    up, back = [2.0] * 10 + [3.0], [2.0] * 10 + [3.0, 2.0, 3.0, 2.0]
+    steps = [curve(up, "mhc"), curve(back, "mhc_002", seed=1), curve(up, "hc"), curve([2.0], "mhc")]
+    row = table_of(PLAIN, ALWAYS, WORSE, steps=steps[:3])["mhc", "baseline"]
+    assert (row["spikes"], row["recovered"], row["spiked"]) == (3, 2, 2)
+
+
+def test_on_text_a_run_trains_if_it_passes_the_bigram_model():
+    study = load_config([PROJECT / "config.yaml"]).studies["released"]
+    told = [(3.4, "learned"), (3.6, "learned"), (3.5, "learned"), (3.4, "diverged")]
+    rows = [run(score=score, outcome=outcome, bigram_bpc=3.5) for score, outcome in told]
+    assert trains(study, frame(rows)).tolist() == [True, False, False, False]
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    """The config and the folder of reports of these worlds."""
+    config = config_of(tmp_path_factory.mktemp("stability"))
+    published = load_published(PROJECT / "report/published.yaml", config)
+    cells = [*PLAIN, *ALWAYS, *WORSE]
+    spiky = [2.0] * 10 + [3.0, 2.0]
+    steps = [curve(spiky, row["variant"], seed=row["seed"]) for row in cells]
+    templates = PROJECT / "report/templates"
+    return config, write_all(config, published, templates, cells, [*chain(*steps)])
+
+
+def test_the_page_says_how_large_a_rate_trains(told):
+    _, folder = told
+    text = (folder / "studies/a.md").read_text(encoding="utf-8")
+    said = "".join(c for c in text if c not in "[]")
+    for words in (
+        "the largest rate that trains is 0.004",
+        "at least 0.008",
+        "0.001",
+        "Against baseline, that of hc is smaller (× 0.5, 0.25 to 0.5).",
+        "that of mhc is larger.",
+        "12 of 12 runs of mhc have a spike of the loss (12 of 12 recovered)",
+        "and 8 diverged",
+    ):
+        assert words in said, words
+    assert all(f"tables/stability.csv#L{line})" in text for line in (2, 3, 4))
+
+
+def test_the_figure_draws_every_run_and_the_largest_rates(told, tmp_path):
+    config, folder = told
+    draw_study(config, "a", Platform("torch"), folder / "tables", tmp_path, ["stability"])
+    assert (tmp_path / "stability.png").stat().st_size > 0
