@@ -85,15 +85,27 @@ def chosen_rates(variants: Sequence[str], runs: Runs, score: Score) -> dict[int,
     A rate at which one of these runs has no score is not the best. Empty below two such seeds, or
     if no rate has all scores.
     """
-    table = pd.DataFrame(
-        {v: to_scale(runs[v]["score"], ratio=is_ratio(score.metric)) for v in variants}
-    )
-    common = sorted(set.intersection(*(set(runs[v].index) for v in variants)))
-    table = table.loc[common].dropna(axis="columns")
-    if len(common) < 2 or table.empty:
+    table = _losses(variants, runs, score)
+    if len(table) < 2 or table.empty:
         return {}
+    return {seed: table.drop(index=seed).mean().idxmin() for seed in table.index}
+
+
+def best_rate(variants: Sequence[str], runs: Runs, score: Score) -> str | None:
+    """The variant whose mean score over the seeds that all rates have is best.
+
+    None if at no rate all of these runs have a score.
+    """
+    table = _losses(variants, runs, score)
+    return None if table.empty else table.mean().idxmin()
+
+
+def _losses(variants: Sequence[str], runs: Runs, score: Score) -> pd.DataFrame:
+    """Scores by seed, of which lower is better; a column for each rate that has all of them."""
     sign = 1 if score.better == "lower" else -1
-    return {seed: (sign * table.drop(index=seed).mean()).idxmin() for seed in common}
+    scores = {v: to_scale(runs[v]["score"], ratio=is_ratio(score.metric)) for v in variants}
+    common = sorted(set.intersection(*(set(runs[v].index) for v in variants)))
+    return sign * pd.DataFrame(scores).loc[common].dropna(axis="columns")
 
 
 def most_frequent(labels: Iterable[str]) -> str:

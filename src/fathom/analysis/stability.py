@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from fathom import tasks
-from fathom.analysis.effects import Runs, best_rate
+from fathom.analysis.best_rates import Runs, best_rate
 from fathom.analysis.ladder import DELTA, log_multipliers, read_ladder
 from fathom.analysis.significance import UNDECIDED
 from fathom.analysis.statistics import MIN_SEEDS, finite_scores
