@@ -69,7 +69,6 @@ def _largest(ax: Axes, rows: pd.DataFrame) -> None:
         ax.plot(row["largest"], y, ">" if is_bound else "o", color=colour, ms=12)
     rates = sorted({float(rate) for text in rows["rates"] for rate in text.split()})
     _rate_axis(ax, rates)
-    ax.set_xlim(rates[0] / math.sqrt(2), rates[-1] * math.sqrt(2))
     style.rows_of_variants(ax, variants)
     ax.yaxis.tick_right()
     ax.set_xlabel("largest learning rate that trains")
@@ -78,5 +77,6 @@ def _largest(ax: Axes, rows: pd.DataFrame) -> None:
 def _rate_axis(ax: Axes, rates: list[float]) -> None:
     """A logarithmic axis of learning rates, with every other one in numbers."""
     ax.set_xscale("log")
+    ax.set_xlim(rates[0] / math.sqrt(2), rates[-1] * math.sqrt(2))
     ax.set_xticks(rates, [f"{rate:g}" if i % 2 == 0 else "" for i, rate in enumerate(rates)])
     ax.xaxis.minorticks_off()
