@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help all setup test test-numbers test-alone test-newest test-slow test-browser test-faults \
-  test-cluster test-long test-reference lint format verify reference page paper smoke dry-runs schema clean test-peers \
+  test-cluster test-long test-reference lint format verify reference page picture paper smoke dry-runs schema clean test-peers \
   new-releases
 
 help: ## list the targets
@@ -148,6 +148,13 @@ reference: $(STAMP) ## render results/reference from its bundles alone
 # Of the runs that `make reference` has imported.
 page: $(STAMP) ## results/reference/index.html, the page of the reference
 	$(SNAKEMAKE) page --configfile $(REFERENCE) --config train=false
+
+PICTURE := docs/images/page.png
+picture: page ## docs/images/page.png, README's picture of that page; needs chromium
+	chromium --headless --no-sandbox --hide-scrollbars --virtual-time-budget=4000 --window-size=1200,900 \
+	  --screenshot=$(PICTURE) file://$(CURDIR)/results/reference/index.html
+	$(BIN)/python -c "from PIL import Image; p = '$(PICTURE)'; \
+	  Image.open(p).convert('RGB').quantize(128, dither=Image.Dither.NONE).save(p, optimize=True)"
 
 paper: $(STAMP) ## results/reference/fathom.pdf, the paper of the reference
 	$(SNAKEMAKE) paper --configfile $(REFERENCE) --config train=false

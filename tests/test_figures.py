@@ -191,9 +191,9 @@ def test_a_group_with_a_run_that_failed_has_no_mean_of_the_others():
 
 
 def test_final_scores_by_hand():
-    """0.1, 1 and 10: geometric mean 1, mean 3.7; the worst outcome of the seeds counts."""
+    """0.5, 1 and 2: geometric mean 1, mean 3.5/3; the worst outcome of the seeds counts."""
     sweep = frame(
-        seeds("score", [0.1, 1.0, 10.0], depth=4),
+        seeds("score", [0.5, 1.0, 2.0], depth=4),
         seeds("score", [0.5], depth=4, backend="mlx", machine="a-gpu"),
         [run(score=1.0), diverged("mhc", seed=1)],
         [run("hc", score=4.0), run("hc", seed=1, score=4.2, outcome="at chance")],
@@ -204,9 +204,16 @@ def test_final_scores_by_hand():
         ("mhc", "torch", 8, "diverged"), ("hc", "torch", 8, "at chance"),
     ]  # fmt: skip
     assert found[["mean", "low", "high"]].to_numpy() == pytest.approx(
-        np.array([[1, 0.1, 10], [0.5] * 3, [NAN] * 3, [math.sqrt(16.8), 4, 4.2]]), nan_ok=True
+        np.array([[1, 0.5, 2], [0.5] * 3, [NAN] * 3, [math.sqrt(16.8), 4, 4.2]]), nan_ok=True
     )
-    assert frames.final_scores(sweep, geometric=False)["mean"].iloc[0] == pytest.approx(3.7)
+    assert frames.final_scores(sweep, geometric=False)["mean"].iloc[0] == pytest.approx(3.5 / 3)
+    assert not any(found["seeds"])
+    # 0.1 to 1.1 is more than a decade: no mean, but each seed.
+    split = frames.final_scores(frame(seeds("score", [0.1, 1.1])), geometric=True)
+    assert math.isnan(split["mean"].iloc[0])
+    assert split["seeds"].iloc[0] == [0.1, 1.1]
+    whole = frames.final_scores(frame(seeds("score", [0.1, 1.1])), geometric=False)
+    assert whole["mean"].tolist() == pytest.approx([0.6])
 
 
 PUBLISHED = {"study": "a", "metric": "loss_final", "variant": "mhc", "depth": 8, "published": 0.5,

@@ -207,10 +207,11 @@ def frontier(
 ) -> Figure:
     """Which design costs least for its score? Against parameters, and against training time.
 
-    At the depth that most variants have. A marker is the mean over seeds, a bar their range. Time
-    is relative to the plain network of the study, or to the fastest variant, by steps that were
-    timed in turns, or else by the fastest run of each. Filled, on the grey line: the frontier, of
-    variants than which no other is both cheaper and better.
+    At the depth that most variants have. A marker is the mean over seeds, a bar their range; small
+    dots are seeds that span a decade, which have no mean. Time is relative to
+    the plain network of the study, or to the fastest variant, by steps that were timed in turns, or
+    else by the fastest run of each. Filled, on the grey line: the frontier, of variants than which
+    no other is both cheaper and better; there is none where a variant has no mean.
     """
     own = costs(times, cells, plain, parameters, score)
     if len(own) < 2:
@@ -222,13 +223,15 @@ def frontier(
         "parameters": "parameters (thousands)",
         "time": f"training time, × {style.label_of(unit)}",
     }
-    best = {cost: frames.frontier(own, cost, lower=score.better == "lower") for cost in labels}
+    is_known, lower = own["mean"].notna().all(), score.better == "lower"
+    best = {cost: frames.frontier(own, cost, lower=lower) if is_known else [] for cost in labels}
     for ax, (cost, label) in zip(axes[0], labels.items(), strict=True):
         steps = own.set_index("variant").loc[best[cost]]
         ax.plot(steps[cost], steps["mean"], color=style.PALE, lw=2, drawstyle="steps-post")
         for row in own.dropna(subset=cost).to_dict("records"):
             colour, x = style.colour_of(row["variant"]), row[cost]
             ax.vlines(x, row["low"], row["high"], color=colour, lw=1.2)
+            ax.plot([x] * len(row["seeds"]), row["seeds"], color=colour, **panels.DOT)
             is_best = row["variant"] in best[cost]
             ax.plot(x, row["mean"], "o", ms=8, color=colour, mfc=None if is_best else "white")
         ax.set_xlabel(label)
@@ -239,8 +242,9 @@ def frontier(
         style.log_if_wide(axes[0, 0])
     for ax, cost in zip(axes[0], labels, strict=True):
         named = {*best[cost], unit}
-        rows = own.dropna(subset=cost).itertuples()
-        ends = [(getattr(row, cost), row.mean, row.variant) for row in rows]
+        middle = own["mean"].fillna((own["low"] * own["high"]) ** 0.5)
+        rows = own.assign(middle=middle).dropna(subset=cost).itertuples()
+        ends = [(getattr(row, cost), row.middle, row.variant) for row in rows]
         is_last, few = ax is axes[0, -1], len(own) <= MOST_NAMED
         style.direct_labels(ax, [end for end in ends if few or is_last or end[2] in named])
     return style.finish(page, title)
@@ -253,7 +257,7 @@ def costs(
     parameters: Callable[[str, int], int],
     score: Score,
 ) -> pd.DataFrame:
-    """Variants at the depth that most have: variant, mean, low, high, parameters, time.
+    """Variants at the depth that most have, as `frames.final_scores`, with parameters and time.
 
     Without those of which a run diverged. `low` and `high` are the range over seeds, parameters are
     in thousands. `time`: of the training, relative to that of the network `plain`, or else of the
@@ -262,7 +266,7 @@ def costs(
     rows, depth = at_common_depth(times[times["diverged"] == 0])
     own = cells[cells["depth"] == depth]
     found = frames.final_scores(own, geometric=panels.is_log(score.metric))
-    found = found.dropna(subset="mean").merge(
+    found = found[found["mean"].notna() | found["seeds"].map(bool)].merge(
         rows[["variant", "seconds_per_step_fastest"]], on="variant"
     )
     found["parameters"] = [parameters(variant, depth) / 1000 for variant in found["variant"]]

@@ -320,17 +320,21 @@ WORST_FIRST = ("diverged", "not scored", "at chance", "learned")
 
 
 def final_scores(sweep: pd.DataFrame, *, geometric: bool) -> pd.DataFrame:
-    """Scores over seeds: variant, platform, depth, mean, low, high, outcome.
+    """Scores over seeds: variant, platform, depth, mean, low, high, outcome, seeds.
 
     `low` and `high` are the range over seeds. The outcome is the worst of the seeds'; with one that
-    diverged there is no mean. `geometric`: the mean is of the logarithm.
+    diverged there is no mean. `geometric`: the mean is of the logarithm, and there is none of seeds
+    that span a decade; `seeds` has these, and is empty where there is a mean.
     """
     rows = []
     for key, seeds in sweep.groupby(["variant", "platform", "depth"], sort=False):
         outcome = next(word for word in WORST_FIRST if word in set(seeds["outcome"]))
         scores = seeds["score"].astype(float) * (math.nan if outcome == "diverged" else 1)
-        rows.append((*key, mean(scores, geometric=geometric), scores.min(), scores.max(), outcome))
-    columns = ["variant", "platform", "depth", "mean", "low", "high", "outcome"]
+        low, high = scores.min(), scores.max()
+        is_split = geometric and high > DECADE * low > 0
+        middle = math.nan if is_split else mean(scores, geometric=geometric)
+        rows.append((*key, middle, low, high, outcome, list(scores) if is_split else []))
+    columns = ["variant", "platform", "depth", "mean", "low", "high", "outcome", "seeds"]
     return pd.DataFrame(rows, columns=columns).sort_values("depth", kind="stable")
 
 

@@ -58,7 +58,8 @@ def score_against_depth(
     """Which networks learn at which depth? The score against depth.
 
     At most four studies over depth: the first of each score, then others. A point is the mean over
-    seeds (geometric, if the score is positive), a bar their range. Hollow: a seed ended at chance.
+    seeds (geometric, if the score is positive), a bar their range. Small dots: seeds that span a
+    decade, which have no mean. Hollow: a seed ended at chance.
     A cross above the panel: a seed diverged, and there is no mean. Dotted: the score at chance,
     where it is near. Runs of another length say so, and no line leads to them. Of a study with many
     variants only those are drawn that were measured at several depths.
@@ -136,15 +137,18 @@ def _sweep(
         points = points.assign(x=[depths.index(depth) + aside for depth in points["depth"]])
         for _, alike in points.groupby(points["depth"].map(steps)):
             ax.plot(alike["x"], alike["mean"], style.line_of(position), color=colour, lw=1.8)
+        for x, seeds in zip(points["x"], points["seeds"], strict=True):
+            ax.plot([x] * len(seeds), seeds, color=colour, **panels.DOT)
         for outcome, some in points.groupby("outcome"):
             ax.errorbar(
                 some["x"], some["mean"], color=colour, capsize=2, ms=7, mew=1.8, ls="",
                 yerr=style.error_bars(some["mean"], some["low"], some["high"]),
                 marker=style.marker_of(position), mfc="white" if outcome == "at chance" else None,
             )  # fmt: skip
-        known = points.dropna(subset="mean")
+        middle = points["mean"].fillna(np.sqrt(points["low"] * points["high"]))
+        known = points.assign(middle=middle).dropna(subset="middle")
         if len(known):
-            ends.setdefault(variant, (known["x"].iloc[-1], known["mean"].iloc[-1], variant))
+            ends.setdefault(variant, (known["x"].iloc[-1], known["middle"].iloc[-1], variant))
     levels = frames.near(panels.levels_of(sweep, score), table[["low", "high"]].stack())
     shallow, deep = (table.loc[table["depth"] == d, "mean"].max() for d in (depths[0], depths[-1]))
     # The name of a level stands above it: where no curve does.
