@@ -165,8 +165,7 @@ def measured_numbers(config):
             f"with 12 layers at {final_score('baseline', 12):.4f}",
             f"a loss of {final_score('baseline', 1):.5f}",
             f"in turn saves {saved('mhc_cycle')} of the training steps: "
-            f"{saved('mhc_cycle', 'low', '')} to {saved('mhc_cycle', 'high')} "
-            "with 95 % confidence.",
+            f"{saved('mhc_cycle', 'low', '')} to {saved('mhc_cycle', 'high')} with 95 %",
             f"It pays where a step takes less than {more('mhc_cycle', 'multiplier')} longer.",
             f"On our CPU a step takes {more('mhc_cycle')} longer, and "
             f"{more('mhc_cycle', 'cost_wider')} longer in a network twice as wide",
