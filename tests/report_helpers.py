@@ -11,6 +11,7 @@ from fathom.analysis.claims import write_claims
 from fathom.analysis.effective_depth import write_effective_depth
 from fathom.analysis.effects import write_effects
 from fathom.analysis.run_tables import comparison_table, summary_table
+from fathom.analysis.scale import write_scale
 from fathom.analysis.worth import write_worth
 from fathom.report.render import write_reports
 from fathom.system.files import write_json
@@ -135,6 +136,7 @@ def write_tables(config, published, cells, steps, **facts):
     write_effects(config, folder / "tables")
     write_effective_depth(config, folder / "tables")
     write_worth(config, folder / "tables")
+    write_scale(config, folder / "tables")
     write_claims(config, published, folder / "tables")
     return folder
 
@@ -148,6 +150,7 @@ def analyze_runs(config, published):
     write_effects(config, folder / "tables")
     write_effective_depth(config, folder / "tables")
     write_worth(config, folder / "tables")
+    write_scale(config, folder / "tables")
     write_claims(config, published, folder / "tables")
     return folder
 

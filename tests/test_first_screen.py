@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from fathom.analysis.claims import load_published
+from fathom.analysis.scale import write_scale
 from fathom.analysis.worth import write_worth
 from fathom.config import load_config
 from fathom.report.kept import first_screen
@@ -33,6 +34,7 @@ def screens(tmp_path_factory):
     files = [PROJECT / "config.yaml", PROJECT / "workflow/presets/reference.yaml"]
     config = load_config(files, {"results": str(folder)})
     write_worth(config, folder / "tables")
+    write_scale(config, folder / "tables")
     # A clone has no tables of steps, of which the paper names the hash alone.
     for study in config.studies:
         (folder / "tables/studies" / study).mkdir(parents=True, exist_ok=True)

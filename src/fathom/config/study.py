@@ -267,9 +267,8 @@ class Study(Settings):
                     raise ValueError(f"{key}: {unknown('variant', label, self.labels)}")
         for label in self.plain_at_size:
             if label not in self.ladder:
-                raise ValueError(
-                    f"plain_at_size: {unknown('variant of ladder', label, self.ladder)}"
-                )
+                problem = unknown("variant with a ladder", label, self.ladder)
+                raise ValueError(f"plain_at_size: {problem}")
         listed = [label for entry in self.variants for label in entry]
         rungs = [rung for base in self.ladder for rung in self.rungs(base).values() if rung != base]
         if twice := [label for label, n in Counter([*listed, *rungs]).items() if n > 1]:
