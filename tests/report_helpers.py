@@ -6,13 +6,12 @@ from pathlib import Path
 import pandas as pd
 
 from fathom.analysis import run_tables
-from fathom.analysis.attribution import write_attribution
+from fathom.analysis.derived import write_derived
 from fathom.analysis.claims import write_claims
-from fathom.analysis.effective_depth import write_effective_depth
-from fathom.analysis.effects import write_effects
 from fathom.analysis.run_tables import comparison_table, summary_table
-from fathom.analysis.stability import write_stability
-from fathom.analysis.worth import write_worth
+<<<<<<< HEAD
+=======
+>>>>>>> h1
 from fathom.report.render import write_reports
 from fathom.system.files import write_json
 from run_helpers import CPU_PLATFORM, config_with
@@ -132,11 +131,7 @@ def write_tables(config, published, cells, steps, **facts):
         folder / "tables",
         config.studies,
     )
-    write_attribution(config, folder / "tables")
-    write_effects(config, folder / "tables")
-    write_effective_depth(config, folder / "tables")
-    write_worth(config, folder / "tables")
-    write_stability(config, folder / "tables")
+    write_derived(config, folder / "tables")
     write_claims(config, published, folder / "tables")
     return folder
 
@@ -146,11 +141,7 @@ def analyze_runs(config, published):
     folder = Path(config.report_folder)
     write_json(folder / "config.json", config.resolved())
     run_tables.write_tables(config, folder / "tables")
-    write_attribution(config, folder / "tables")
-    write_effects(config, folder / "tables")
-    write_effective_depth(config, folder / "tables")
-    write_worth(config, folder / "tables")
-    write_stability(config, folder / "tables")
+    write_derived(config, folder / "tables")
     write_claims(config, published, folder / "tables")
     return folder
 

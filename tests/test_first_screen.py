@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from fathom.analysis.claims import load_published
+from fathom.analysis.scale import write_scale
 from fathom.analysis.stability import write_stability
 from fathom.analysis.worth import write_worth
 from fathom.config import load_config
@@ -38,6 +39,7 @@ def screens(tmp_path_factory):
     config = load_config(files, {"results": str(folder)})
     write_worth(config, folder / "tables")
     write_stability(config, folder / "tables")
+    write_scale(config, folder / "tables")
     # A clone has no tables of steps, of which the paper names the hash alone.
     for study in config.studies:
         (folder / "tables/studies" / study).mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ from fathom.analysis.platforms import Platform
 from fathom.analysis.run_tables import write_tables
 from fathom.analysis.tables import BY_STUDY
 from fathom.report.draw import title_of
-from fathom.report.figure_manifest import tables_of, write_figure_manifest
+from fathom.report.figure_manifest import OVERVIEW_TABLES, tables_of, write_figure_manifest
 from fathom.report.figures import figures_of, figures_of_study, files_of
 from fathom.report.render import write_reports
 from fathom.report.verify import verify
@@ -90,7 +90,7 @@ def make(config, project):
     write_reports(config, published, project / "templates", folder)
     for study in NAMES:
         draw_study(config, folder, study)
-    tables = (folder / "tables" / name for name in ("cells.csv", "variance.csv", "published.csv"))
+    tables = (folder / "tables" / name for name in OVERVIEW_TABLES)
     draw(folder / "figures/overview", OVERVIEW, "overview", *tables)
 
 
@@ -408,7 +408,8 @@ def alter_what_is_packed(file):
 DERIVED = [
     *(f"tables/{name}.csv" for name in (
         "cells", "summary", "comparison", "platforms", "trajectories", "variance",
-        "variance_summary", "effects", "effective_depth", "worth", "published", "thresholds",
+        "variance_summary", "effects", "effective_depth", "worth", "sizes", "scale", "published",
+        "published_sizes", "thresholds",
         "claims", "verdicts", "answers", "times", "times_summary", "profiles",
     )),
     "RESULTS.md",

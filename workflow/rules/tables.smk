@@ -73,13 +73,7 @@ checkpoint run_tables:
         "../../envs/report.yaml"
     params:
         code_hash=PLAN.code_hash(
-            "fathom.analysis.run_tables",
-            "fathom.analysis.attribution",
-            "fathom.analysis.effects",
-            "fathom.analysis.effective_depth",
-            "fathom.analysis.worth",
-            "fathom.analysis.scale",
-            "fathom.analysis.stability",
+            "fathom.analysis.run_tables", "fathom.analysis.derived"
         ),
     shell:
         "fathom tables --config {input.config:q} 2> {log:q}"

@@ -154,23 +154,13 @@ def record(
 @app.command(epilog=example("fathom tables"))
 def tables(config: ConfigFiles = DEFAULT_CONFIG) -> None:
     """Gather all runs into the CSVs of results/tables."""
-    from fathom.analysis.attribution import write_attribution
-    from fathom.analysis.effective_depth import write_effective_depth
-    from fathom.analysis.effects import write_effects
+    from fathom.analysis.derived import write_derived
     from fathom.analysis.run_tables import write_tables
-    from fathom.analysis.scale import write_scale
-    from fathom.analysis.stability import write_stability
-    from fathom.analysis.worth import write_worth
 
     settings = _read_own(config)
     folder = Path(settings.report_folder) / "tables"
     write_tables(settings, folder)
-    write_attribution(settings, folder)
-    write_effects(settings, folder)
-    write_effective_depth(settings, folder)
-    write_worth(settings, folder)
-    write_scale(settings, folder)
-    write_stability(settings, folder)
+    write_derived(settings, folder)
 
 
 @app.command(epilog=example("fathom claims"))

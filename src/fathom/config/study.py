@@ -299,9 +299,8 @@ class Study(Settings):
                     raise ValueError(f"{key}: {unknown('variant', label, self.labels)}")
         for label in self.plain_at_size:
             if label not in self.ladder:
-                raise ValueError(
-                    f"plain_at_size: {unknown('variant of ladder', label, self.ladder)}"
-                )
+                problem = unknown("variant with a ladder", label, self.ladder)
+                raise ValueError(f"plain_at_size: {problem}")
         listed = [label for entry in self.variants for label in entry]
         families = self.rate_families.items()
         at_rates = [label for base, of in families for label in of.values() if label != base]

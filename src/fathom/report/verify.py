@@ -17,16 +17,11 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import fathom
-from fathom.analysis.attribution import write_attribution
 from fathom.analysis.claims import Published, write_claims
-from fathom.analysis.effective_depth import write_effective_depth
-from fathom.analysis.effects import write_effects
+from fathom.analysis.derived import write_derived
 from fathom.analysis.platforms import Platform
 from fathom.analysis.run_tables import write_tables
-from fathom.analysis.scale import write_scale
-from fathom.analysis.stability import write_stability
 from fathom.analysis.tables import of_study
-from fathom.analysis.worth import write_worth
 from fathom.config import Config
 from fathom.report import kept
 from fathom.report.draw import step_times_of, title_of
@@ -213,16 +208,8 @@ def _make_again(
     results = Path(config.report_folder)
     figures, page, paper = results / FIGURES, page_of(templates), paper_of(templates)
     try:
-        for write in (
-            write_tables,
-            write_attribution,
-            write_effects,
-            write_effective_depth,
-            write_worth,
-            write_scale,
-            write_stability,
-        ):
-            write(config, fresh / TABLES)
+        write_tables(config, fresh / TABLES)
+        write_derived(config, fresh / TABLES)
         write_claims(config, published, fresh / TABLES)
         write_reports(config, published, templates, fresh)
     except UserError as error:

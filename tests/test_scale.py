@@ -1,0 +1,319 @@
+"""Step multipliers over sizes: fits by hand, a table of sizes, and what reports say of them."""
+
+import itertools
+import math
+
+import pandas as pd
+import pytest
+
+from fathom.analysis.claims import load_published
+from fathom.analysis.claims.verdicts import published_sizes_table
+from fathom.analysis.effective_depth import effective_depth_table
+from fathom.analysis.scale import fit, scale_table, sizes_table
+from fathom.analysis.worth import worth_table
+from fathom.config import ConfigError, check_config
+from fathom.report.records import records
+from fathom.report.scale import compare_cost, present_scale, told
+from run_helpers import CPU_PLATFORM, GPU_PLATFORM, config_with
+from tables_helpers import TOLD, frame, half_width, run
+
+NAN, INF = math.nan, math.inf
+GRID = pd.DataFrame(
+    [*itertools.product((32, 64), (6, 12), (1000,))], columns=["channels", "layers", "steps"]
+)
+"""Two widths at two depths: the least-squares power of one is half the sum of two differences."""
+
+# --- the fit -------------------------------------------------------------------------------------
+
+
+def test_points_on_a_plane_give_its_coefficients_seed_by_seed():
+    factors = pd.DataFrame(
+        [(32, 12, 1000), (64, 6, 1000), (64, 12, 4000), (128, 24, 1000), (64, 12, 1000)],
+        columns=GRID.columns,
+    )
+    b, c, d = [0.1, 0.3, 0.2], [-0.2, 0.05, 0.0], [0.01, 0.02, 0.06]
+    logs = pd.DataFrame(
+        {
+            seed: 0.7 + 0.1 * seed + b[seed] * factors["channels"].map(math.log)
+            + c[seed] * factors["layers"].map(math.log) + d[seed] * factors["steps"].map(math.log)
+            for seed in range(3)
+        }
+    )  # fmt: skip
+    found = fit(factors, logs)
+    for name, values in {"channels": b, "layers": c, "steps": d}.items():
+        assert found[name]["mean"] == pytest.approx(sum(values) / 3, abs=1e-12)
+        assert found[name]["ci95_half"] == pytest.approx(half_width(values), rel=TOLD)
+
+
+def by_hand(values):
+    """The powers of channels and layers in GRID, of ln m that lie on no plane."""
+    (small_6, small_12), (large_6, large_12) = values[:2], values[2:]
+    return (
+        (large_6 - small_6 + large_12 - small_12) / 2 / math.log(2),
+        (small_12 - small_6 + large_12 - large_6) / 2 / math.log(2),
+    )
+
+
+LOGS = pd.DataFrame({0: [0.0, 0.1, 0.15, 0.2], 1: [0.02, 0.05, 0.1, 0.3], 2: [0.1, 0.1, 0.1, 0.4]})
+
+
+def test_points_off_the_plane_are_fitted_by_least_squares():
+    found = fit(GRID, LOGS)
+    powers = [by_hand(LOGS[seed].tolist()) for seed in LOGS]
+    for name, values in zip(("channels", "layers"), zip(*powers, strict=True), strict=True):
+        assert found[name]["mean"] == pytest.approx(sum(values) / 3, abs=1e-12)
+        assert found[name]["ci95_half"] == pytest.approx(half_width(values), rel=TOLD)
+    assert found["steps"] == "not varied"
+
+
+def test_another_pairing_of_seeds_changes_the_interval_alone():
+    other = LOGS.copy()
+    other.loc[0] = LOGS.loc[0].tolist()[::-1]
+    one, another = fit(GRID, LOGS)["channels"], fit(GRID, other)["channels"]
+    assert one["mean"] == pytest.approx(another["mean"], abs=1e-12)
+    assert abs(one["ci95_half"] - another["ci95_half"]) > 0.1 * one["ci95_half"]
+
+
+@pytest.mark.parametrize("end", [INF, -INF])
+def test_a_seed_outside_of_its_ladder_leaves_no_fit(end):
+    logs = LOGS.copy()
+    logs.loc[2, 1] = end
+    assert fit(GRID, logs) == {"channels": "outside", "layers": "outside", "steps": "not varied"}
+
+
+def test_factors_that_vary_together_are_confounded_and_others_are_fitted():
+    factors = GRID.assign(steps=GRID["channels"] ** 2)
+    found = fit(factors, LOGS)
+    assert (found["channels"], found["steps"]) == ("confounded", "confounded")
+    assert found["layers"]["mean"] == pytest.approx(fit(GRID, LOGS)["layers"]["mean"], abs=1e-12)
+
+
+# --- the table of sizes --------------------------------------------------------------------------
+
+
+def study(width, depths=(4,), plain=("baseline",), rates=(), **changes):
+    return {
+        "variants": [
+            "baseline",
+            {"hc": {"connection": "hc"}},
+            {"mhc": {"connection": "mhc"}},
+            *({f"baseline_{i}": {"connection": "baseline", "optimizer": {"lr": rate}}}
+              for i, rate in enumerate(rates)),
+        ],
+        "depths": list(depths), "backends": ["torch"], "steps": 100,
+        "model": {"vocab": 64, "length": 8, "width": width, "heads": 4, "hidden": 32},
+        "ladder": {name: [0.5, 2] for name in plain}, "plain_at_size": list(plain), **changes,
+    }  # fmt: skip
+
+
+def config():
+    fast = {"optimizer": {"lr": 0.004}}
+    at_rate = {"mhc_fast": {"connection": "mhc", **fast}}
+    two = study(32, plain=["baseline_0", "baseline"], rates=[0.004], depths=[4, 8])
+    two["variants"].append(at_rate)
+    studies = {"one": study(16, rates=[0.001, 0.003]), "two": two}
+    return config_with(studies=("one", "two"), **studies)
+
+
+def ladder(study, base, depth=4, machine="", seeds=(0, 1, 2), factors=(0.5, 1, 2)):
+    """Plain runs that lose a nat for each doubling of the steps."""
+    labels = {0.5: f"{base}_x050", 1: base, 2: f"{base}_x200"}
+    return [
+        run(labels[f], depth, seed, study, machine=machine, loss_final=3 - math.log2(f))
+        for f in factors for seed in seeds
+    ]  # fmt: skip
+
+
+def ours(study, variant, doublings, depth=4, machine=""):
+    return [
+        run(variant, depth, seed, study, machine=machine, loss_final=3 - value)
+        for seed, value in enumerate(doublings)
+    ]
+
+
+def cells():
+    tuning = {"baseline_0": 2.2, "baseline_1": 2.0, "baseline": 2.1}
+    tuned = [
+        {**run(name, 4, 7, "one", loss_final=NAN), "score": NAN, "tuning_loss": loss}
+        for name, loss in tuning.items()
+    ]
+    here = {"study": "two", "machine": CPU_PLATFORM}
+    return frame(
+        *ladder("one", "baseline"), *ours("one", "mhc", [0.1, 0.2, 0.3]), *tuned,
+        # Of another connection at one size, and at the other rate: no design.
+        *ours("one", "hc", [0.5, 0.5, 0.5]), *ladder("two", "baseline", machine=CPU_PLATFORM),
+        *ours(**here, variant="mhc", doublings=[0.9, 0.9, 0.9]),
+        *ladder("two", "baseline_0", machine=CPU_PLATFORM),
+        *ours(**here, variant="mhc_fast", doublings=[0.2, 0.4, 0.6]),
+        # Fewer seeds on another machine, and a depth with the other plain network, without ladder.
+        *ladder("two", "baseline_0", machine=GPU_PLATFORM),
+        *ours("two", "mhc_fast", [0.7, 0.7], machine=GPU_PLATFORM),
+        *ladder("two", "baseline", 8, machine=CPU_PLATFORM, factors=[1]),
+        *ours(**here, variant="mhc", doublings=[0.3, 0.3, 0.3], depth=8),
+    )  # fmt: skip
+
+
+def tables():
+    settings, rows = config(), cells()
+    worth = worth_table(settings, rows, effective_depth_table(settings, rows))
+    sizes, logs = sizes_table(settings, rows, worth.fillna({"answer": ""}))
+    return sizes, scale_table(sizes, logs)
+
+
+def test_a_design_has_a_row_for_each_size_and_a_fit_over_those_with_a_ladder():
+    sizes, scale = tables()
+    told = ["design", "study", "depth", "variant", "against", "channels", "lr", "seeds", "platform"]
+    cpu = f"torch-{CPU_PLATFORM}"
+    assert sizes[told].to_numpy().tolist() == [
+        ["mhc", "one", 4, "mhc", "baseline", 16, 0.002, 3, "torch"],
+        ["mhc", "two", 4, "mhc_fast", "baseline_0", 32, 0.004, 3, cpu],
+        ["mhc", "two", 8, "mhc", "baseline", 32, 0.002, 3, cpu],
+    ]
+    assert sizes["answer"].tolist() == ["at", "at", ""]
+    assert sizes["gain"].tolist() == pytest.approx([0.2, 0.4, 0.3], rel=TOLD)  # nats per token
+    assert sizes["gain_high"][1] - 0.4 == pytest.approx(half_width([0.2, 0.4, 0.6]), rel=TOLD)
+    assert sizes["multiplier"][:2].tolist() == pytest.approx([2**0.2, 2**0.4], rel=TOLD)
+    assert sizes["tried"].tolist() == ["0.001 0.002 0.003", "0.002 0.004", "0.002"]
+    assert sizes["best_tried"][0] == 0.003  # `baseline_1`
+    assert sizes["best_tried"][1:].isna().all()
+    # Both widths are 16 channels apart by a factor of two: b is the difference of doublings.
+    rows = {row["factor"]: row for row in scale.to_dict("records")}
+    assert {name: row["verdict"] for name, row in rows.items()} == {
+        "channels": "undecided", "layers": "not varied", "steps": "not varied",
+    }  # fmt: skip
+    row = rows["channels"]
+    assert (row["sizes"], row["seeds"]) == (2, 3)
+    assert row["coefficient"] == pytest.approx(0.2, rel=1e-12)
+    assert row["high"] - 0.2 == pytest.approx(half_width([0.1, 0.2, 0.3]), rel=TOLD)
+
+
+def test_the_parameters_are_the_plain_networks():
+    # 64 tokens and 8 positions of 16 channels, and the head; two norms, and the weights and biases
+    # of q, k, v, of the way out and of both layers of the MLP in each of 4 layers; a last norm.
+    block = 2 * 32 + 48 * 17 + 16 * 17 + 32 * 17 + 16 * 33
+    sizes, _ = tables()
+    assert sizes["parameters"][0] == (64 + 8 + 64) * 16 + 4 * block + 32
+
+
+def verdict_of(spread, slope):
+    """The verdict of channels, of two sizes whose powers differ by `spread` around `slope`."""
+    sizes = GRID.iloc[[0, 2]].reset_index(drop=True)
+    sizes = sizes.assign(design="mhc", backend="torch", answer="at")
+    powers = [slope - spread, slope, slope + spread]
+    logs = [pd.Series([0.0] * 3), pd.Series([power * math.log(2) for power in powers])]
+    return scale_table(sizes, logs)["verdict"][0]
+
+
+def test_a_power_is_told_where_its_p_is_below_a_twentieth():
+    # Student's t of two degrees of freedom is 4.303: the mean over its error, spread / √3.
+    for slope, word in ((0.2, "grows"), (-0.2, "shrinks")):
+        assert verdict_of(0.2 * math.sqrt(3) / 4.31, slope) == word
+        assert verdict_of(0.2 * math.sqrt(3) / 4.29, slope) == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"plain_at_size": ["mhc"]}, "plain_at_size: unknown variant with a ladder 'mhc'"),
+        ({"ladder": {}}, "plain_at_size: unknown variant with a ladder 'baseline'"),
+        (
+            {
+                "task": "state",
+                "model": {"group": "S3", "length": 8, "width": 32, "heads": 4, "hidden": 32},
+            },
+            "plain_at_size: its task is state, and one has tokens",
+        ),
+    ],
+)
+def test_a_size_without_a_ladder_or_of_another_task_is_refused(changes, problem):
+    data = config().model_dump(mode="json")
+    data["studies"]["two"] = {**study(32), "optimizer": {"lr": 0.002}, "seeds": [0, 1, 2],
+                              "task": "tokens", "recipe": "mlx-defaults", "batch_size": 8,
+                              **changes}  # fmt: skip
+    with pytest.raises(ConfigError, match=problem):
+        check_config(data)
+
+
+# --- what reports say ----------------------------------------------------------------------------
+
+SIZE = {"design": "mhc", "study": "one", "depth": 4, "channels": 32, "layers": 4, "parameters": 1,
+        "answer": "at", "multiplier": 1.2, "low": 1.1, "high": 1.3, "cost": 1.0,
+        "operations": 1.4, "platform": "torch"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cost", "where"), [(1.09, "above"), (1.2, "undecided"), (1.31, "below"), (NAN, "unknown")]
+)
+def test_the_interval_is_compared_with_the_cost(cost, where):
+    assert compare_cost({**SIZE, "cost": cost}, "cost") == where
+    assert compare_cost({**SIZE, "low": NAN, "high": NAN, "cost": 1.5}, "cost") == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("costs", "falsifier"),
+    [
+        ([1.5, 1.4, 2.0], "never pays"),
+        ([1.5, 1.0, 2.0], "pays"),
+        ([1.5, 1.2, 2.0], "undecided"),
+        ([1.5, NAN, 2.0], "undecided"),
+    ],
+)
+def test_a_design_never_pays_if_it_does_so_at_no_size(costs, falsifier):
+    rows = [{**SIZE, "parameters": i, "depth": i, "cost": cost} for i, cost in enumerate(costs)]
+    fits = pd.DataFrame(columns=["design", "factor", "verdict"])
+    shown = present_scale(pd.DataFrame(rows), fits)
+    assert shown.falsifier("mhc", "cost") == falsifier
+    assert shown.falsifier("mhc", "operations") == "never pays"
+    assert [row["parameters"] for row in shown.sizes] == [0, 1, 2]
+
+
+def test_the_verdicts_are_told_by_factor():
+    rows = [SIZE, {**SIZE, "design": "altup"}]
+    fits = pd.DataFrame(
+        [("altup", "channels", "outside"), ("altup", "layers", "grows"),
+         ("mhc", "channels", "shrinks"), ("mhc", "layers", "grows"),
+         ("mhc", "steps", "not varied")],
+        columns=["design", "factor", "verdict"],
+    )  # fmt: skip
+    said = told(present_scale(pd.DataFrame(rows), fits), {"altup": "AltUp"})
+    assert said == (
+        "With more channels the step multiplier shrinks for mhc; it has no fit, since a seed is "
+        "outside of the ladder, for AltUp. With more layers the step multiplier grows for mhc and "
+        "AltUp."
+    )
+    assert present_scale(pd.DataFrame(columns=[*SIZE]), fits) is None
+
+
+def test_rows_lead_to_their_lines():
+    sizes = pd.DataFrame([{**SIZE, "parameters": 9}, {**SIZE, "depth": 8, "parameters": 3}])
+    shown = present_scale(sizes, pd.DataFrame(columns=["design", "factor", "verdict"]))
+    assert [(row["parameters"], row["line"]) for row in shown.rows] == [(3, 3), (9, 2)]
+    assert [row["line"] for row in records(sizes)] == [2, 3]
+
+
+# --- published sizes -----------------------------------------------------------------------------
+
+PUBLISHED = """
+notes: []
+values: []
+claims: []
+sources: {lab: {title: A lab, platform: some GPU}}
+sizes:
+  - source: lab
+    data: its own
+    points: {VARIANT: [{parameters: 27000000000, below: 0.021, spread: 0.002, seeds: 3}]}
+"""
+
+
+def test_published_sizes_stand_beside_studies_over_sizes_alone(tmp_path):
+    file = tmp_path / "published.yaml"
+    file.write_text(PUBLISHED.replace("VARIANT", "mhc"), encoding="utf-8")
+    (row,) = published_sizes_table(load_published(file, config())).to_dict("records")
+    assert row == {"source": "lab", "data": "its own", "variant": "mhc", "parameters": 27 * 10**9,
+                   "below": 0.021, "spread": 0.002, "seeds": 3}  # fmt: skip
+    without = load_published(file, config_with())
+    assert published_sizes_table(without).empty
+    assert not without.sources
+    file.write_text(PUBLISHED.replace("VARIANT", "mhd"), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"sizes\.0: unknown variant 'mhd'"):
+        load_published(file, config())
