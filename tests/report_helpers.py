@@ -6,12 +6,9 @@ from pathlib import Path
 import pandas as pd
 
 from fathom.analysis import run_tables
-from fathom.analysis.derived import write_derived
 from fathom.analysis.claims import write_claims
+from fathom.analysis.derived import write_derived
 from fathom.analysis.run_tables import comparison_table, summary_table
-<<<<<<< HEAD
-=======
->>>>>>> h1
 from fathom.report.render import write_reports
 from fathom.system.files import write_json
 from run_helpers import CPU_PLATFORM, config_with
