@@ -235,7 +235,7 @@ def scheme_ratio(variant, backend):
         (row,) = (
             row
             for row in csv.DictReader(file)
-            if (row["variant"], row["backend"]) == (variant, backend)
+            if row["ratio"] and (row["variant"], row["backend"]) == (variant, backend)
         )
     return f"{float(row['ratio']):.2f}"
 
