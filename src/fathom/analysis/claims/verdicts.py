@@ -219,7 +219,8 @@ def verdicts_table(claims: pd.DataFrame) -> pd.DataFrame:
 
     Contradicted if one of them is, else not reproduced if one of them is, else reproduced if all
     could be made, else not measured. `undecided`: more seeds may decide it. `other_scale`: a study
-    differs from the published run. `seeds`: see `_seeds_behind`. `in_part`: a test could not be made.
+    differs from the published run. `seeds`: as `_seeds_behind` has them. `in_part`: a test could
+    not be made.
     `control` is the verdict of the same tests in the study `control_study`; both are empty without
     one. It is measured where every test could be made there: else a part of them would be compared
     with all.
