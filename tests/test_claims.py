@@ -752,3 +752,25 @@ def test_a_remark_stands_beside_the_verdict():
     table = claims_of(published, frame(ended("learned", "diverged", "at chance")))
     (row,) = verdicts_table(table).to_dict("records")
     assert row["remark"] == "One learned."
+
+
+@pytest.mark.parametrize(
+    ("tests", "verdict", "expected"),
+    [
+        # (number, platform, verdict, seeds). The second test has three seeds on one platform.
+        ([(1, "torch", "reproduced", 5), (2, "torch", "reproduced", 3),
+          (2, "mlx", "reproduced", 1)], "reproduced", 3),
+        ([(1, "torch", "reproduced", 5), (2, "torch", "reproduced", 1)], "reproduced", 1),
+        # One test that fails is enough; what holds beside it is not what the verdict rests on.
+        ([(1, "torch", "reproduced", 5), (2, "torch", "contradicted", 3),
+          (2, "mlx", "contradicted", 1)], "contradicted", 3),
+        ([(1, "torch", "reproduced", 5), (2, "torch", "contradicted", 1)], "contradicted", 1),
+    ],
+)  # fmt: skip
+def test_a_verdict_has_the_seeds_that_it_rests_on(tests, verdict, expected):
+    published = published_with({"scope": "everywhere", "tests": [{**FAILS, "studies": ["a"]}]})
+    (base,) = claims_of(published, frame(ended("learned"))).to_dict("records")
+    names = ("number", "platform", "verdict", "seeds")
+    table = pd.DataFrame([{**base, **dict(zip(names, test, strict=True))} for test in tests])
+    (row,) = verdicts_table(table).to_dict("records")
+    assert (row["verdict"], row["seeds"]) == (verdict, expected)

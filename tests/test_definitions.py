@@ -53,7 +53,7 @@ def test_the_document_is_current_and_names_every_measure(files, schema):
 )
 def test_a_line_altered_by_hand_is_missed(position, files, schema):
     text = files[position].read_text(encoding="utf-8")
-    words = ("smallest finite loss", "description", "column means", "Framework or", "moves a score")
+    words = ("smallest finite loss", "description", "column means", "Framework or", "moves a run")
     old = words[position]
     files[position].write_text(text.replace(old, "something else", 1), encoding="utf-8")
     status, said = schema("--check")

@@ -437,6 +437,9 @@ def test_a_study_of_ones_own_is_answered_and_speaks_of_no_claim(shipped, tmp_pat
     text = read(folder)
     assert "## Scorecard" not in text
     assert "## What could not be judged" not in text
+    assert "## The sources" not in text
+    assert "published values" not in text
+    assert "`own`.\n" in page(folder, "own")  # it has no description
     assert "Published beside ours" not in read(folder, "COMPARISON.md")
     assert "make all" not in text
     assert "figures/overview" not in text  # no study was measured at more than one depth

@@ -30,8 +30,9 @@ def moved(
     """A row for each study, depth, variant and processor: how far scores are from the kept ones.
 
     `again`: rows of COLUMNS; `cells` and `summary`: the tables of the kept result; `units`: by
-    study, that of effects on its score. `moved` is the largest distance over `seeds`, `half` the
-    longer side of the 95 % interval over the seeds of the kept result, both in that unit.
+    study, that of effects on its score. In that unit, `moved` is the largest distance over `seeds`,
+    `mean` that of their mean, `half` the longer side of the 95 % interval over the seeds of the
+    kept result.
     """
     both = again.merge(cells, on="key", suffixes=("_again", ""))
     rows = []
@@ -40,12 +41,13 @@ def moved(
         kept = summary[(summary[GROUP] == pd.Series(place)).all(axis=1)].iloc[0]
         unit = units[place["study"]]
         ratio = unit == PERCENT
-        apart = differences(runs["score_again"], runs["score"], ratio=ratio).abs()
+        apart = differences(runs["score_again"], runs["score"], ratio=ratio)
         ends = to_scale(kept[["score_mean", "score_low", "score_high"]], ratio=ratio)
         half = max(ends["score_high"] - ends["score_mean"], ends["score_mean"] - ends["score_low"])
         lost = runs["score_again"].isna() != runs["score"].isna()
-        largest = math.inf if lost.any() else apart.max()
-        sizes = {"moved": in_unit(largest, unit), "half": in_unit(half, unit)}
+        far = {"moved": apart.abs().max(), "mean": abs(apart.mean())}
+        far = dict.fromkeys(far, math.inf) if lost.any() else far
+        sizes = {name: in_unit(size, unit) for name, size in (far | {"half": half}).items()}
         rows.append({**place, "cpu": cpu, "seeds": len(runs), "unit": unit, **sizes})
     return pd.DataFrame(rows)
 
@@ -56,17 +58,19 @@ def processors_table() -> str:
     tables = (read_table(REFERENCE / "tables" / f"{name}.csv") for name in ("cells", "summary"))
     units = {name: unit_of(score) for name, score in scores_of(config).items()}
     rows = moved(read_table(FILE), *tables, units)
-    head = ("network", "study", "seeds", "another processor moves a score by at most",
-            "95 % interval over seeds")  # fmt: skip
-    lines = [head, ("---", "---", "---:", "---:", "---:")]
+    head = ("network", "study", "seeds", "another processor moves a run by at most",
+            "their mean by", "95 % interval over seeds")  # fmt: skip
+    lines = [head, ("---", "---", "---:", "---:", "---:", "---:")]
     for row in rows.to_dict("records"):
         unit = tasks.presentation(config.studies[row["study"]].task).depth_unit
         label = config.labels.get(row["variant"], row["variant"])
         network = f"{label}, {count_layers(row['depth'], unit)}"
         page = f"[`{row['study']}`](../{REFERENCE}/studies/{row['study']}.md)"
-        sizes = (f"{plain_number(row[name], 2)} {row['unit']}" for name in ("moved", "half"))
-        apart, half = sizes
-        lines.append((network, page, str(row["seeds"]), apart, f"± {half}"))
+        sizes = (
+            f"{plain_number(row[name], 2)} {row['unit']}" for name in ("moved", "mean", "half")
+        )
+        apart, mean, half = sizes
+        lines.append((network, page, str(row["seeds"]), apart, mean, f"± {half}"))
     made = ", ".join(sorted(set(rows["cpu"])))
     where = ", ".join(f"`{name}`" for name in sorted(set(rows["platform"])))
     table = "".join(f"| {' | '.join(line)} |\n" for line in lines)

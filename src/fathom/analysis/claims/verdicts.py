@@ -22,6 +22,7 @@ from fathom.analysis.claims.evidence import (
     NO_RUN,
     NOT_MEASURED,
     NOT_REPRODUCED,
+    REPRODUCED,
     TOO_SMALL,
     UNTESTED,
     Evidence,
@@ -263,7 +264,8 @@ def verdicts_table(claims: pd.DataFrame) -> pd.DataFrame:
 
     Contradicted if one of them is, else not reproduced if one of them is, else reproduced if all
     could be made, else not measured. `undecided`: more seeds may decide it. `other_scale`: a study
-    differs from the published run. `seeds`: the fewest. `in_part`: a test could not be made.
+    differs from the published run. `seeds`: as `_seeds_behind` has them. `in_part`: a test could
+    not be made.
     `control` is the verdict of the same tests in the study `control_study`; both are empty without
     one. It is measured where every test could be made there: else a part of them would be compared
     with all.
@@ -302,7 +304,7 @@ def _verdict_row(tests: pd.DataFrame) -> dict[str, Any]:
         "verdict": verdict,
         "undecided": verdict == NOT_REPRODUCED and bool(open_["undecided"].all()),
         "other_scale": bool((measured["scale"].fillna("") != "").any()),
-        "seeds": int(measured["seeds"].min()) if len(measured) else 0,
+        "seeds": _seeds_behind(measured, verdict),
         "in_part": 0 < len(measured) < len(deciding),
         "elsewhere": ", ".join(sorted(on_platforms - {verdict, NOT_MEASURED})),
         "studies": join_values(deciding["studies"].dropna().unique()),
@@ -314,6 +316,20 @@ def _verdict_row(tests: pd.DataFrame) -> dict[str, Any]:
         else combine_verdicts(controls["verdict"]),
         "tests": len(measured),
     }
+
+
+def _seeds_behind(measured: pd.DataFrame, verdict: str) -> int:
+    """How many seeds a verdict rests on; 0 without a test.
+
+    Of a test that several platforms made, those of the most. A claim is reproduced if all of its
+    tests are, so the fewest count; one test is enough to fail it, so the most of those that do.
+    """
+    fails = verdict not in (REPRODUCED, NOT_MEASURED)
+    rows = measured[measured["verdict"] == verdict] if fails else measured
+    by_test = rows.groupby("number")["seeds"].max()
+    if by_test.empty:
+        return 0
+    return int(by_test.max() if fails else by_test.min())
 
 
 def _scale_of(claim: Claim, test: Estimator, studies: Sequence[Study]) -> str:
