@@ -519,24 +519,37 @@ def gelu(x):
     return x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2
 
 
+def normed_tokens(x):
+    """`rms_norm` of each token of [U, N, C]."""
+    return np.apply_along_axis(rms_norm, -1, x)
+
+
 def through_dense(name, p, x, layers, per_block, has_residual):
     """Weighted sums of the outputs of all blocks so far; in `muddformer` four of them."""
-    outputs, reads = [x], None
+    reads, is_normed = None, name == "muddformer_normed"
+
+    def source(i, x):
+        return normed_tokens(x) * p["source_gain"][i] if is_normed else x
+
+    outputs = [source(0, x)]
     blocks = len(layers) // per_block
     for i in range(1, blocks + 1):
         for k, layer in enumerate(layers[(i - 1) * per_block : i * per_block]):
             y = layer(x if k or reads is None else reads)
             x = y if has_residual else x + y
-        outputs.append(x)
-        ways = 4 if name == "muddformer" and i < blocks else 1
+        outputs.append(source(i, x))
+        ways = 4 if name != "denseformer" and i < blocks else 1
         sums = np.zeros((ways, *x.shape))
         for u, n in np.ndindex(x.shape[:2]):
             weights = p[f"weights_{i}"]
-            if name == "muddformer":
+            if name != "denseformer":
                 hidden = gelu(p[f"hidden_{i}"] @ rms_norm(x[u, n]))
                 weights = weights + (p[f"dynamic_{i}"] @ hidden).reshape(ways, i + 1)
             for way in range(ways):
                 sums[way, u, n] = sum(weights[way, j] * outputs[j][u, n] for j in range(i + 1))
+        if is_normed:
+            sums[-1] = normed_tokens(sums[-1]) * p["sum_gain"][i - 1]
+            sums += x
         *apart, x = sums
         reads = tuple(apart) if apart else None
     return x
@@ -598,7 +611,7 @@ def through(name, p, x, layers, S, has_residual, per_block=1):
         return through_frac(name, p, x, layers)
     if name in ONE_STREAM:
         return through_scaled(name, p, x, layers, per_block)
-    if name in ("denseformer", "muddformer"):
+    if name in ("denseformer", "muddformer", "muddformer_normed"):
         return through_dense(name, p, x, layers, per_block, has_residual)
     if name in DEPTH_ATTENTION:
         return through_depth_attention(name, p, x, layers, per_block, has_residual)

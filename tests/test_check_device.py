@@ -9,7 +9,7 @@ from fathom.config import BACKENDS, load_config
 from fathom.models.connections.schemes import SCHEMES
 from fathom.tasks import Problem, example_batch
 
-READ_APART = {"inkling2", "muddformer"}
+READ_APART = {"inkling2", "muddformer", "muddformer_normed"}
 OF_SUBLAYERS = {
     name for name, row in SCHEMES.items() if row.get("kind") in ("gated", "scaled", "frac")
 }

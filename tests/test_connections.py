@@ -177,7 +177,7 @@ def test_many_parts_are_unstacked_in_their_order_with_their_gradients(connect_cp
 
 
 TOGETHER = {name: {"connection": name, "apart": off} for name, off in
-            (("inkling2", None), ("muddformer", False))}  # fmt: skip
+            (("inkling2", None), ("muddformer", False), ("muddformer_normed", False))}  # fmt: skip
 """Schemes that read q, k and v apart, for functions of one input."""
 
 
@@ -250,6 +250,7 @@ WITHOUT_GRADIENT = {
 OF_ALL_LAYERS = {
     "readout", "readout_phi", "readout_alpha", "stream_embedding", "stream_scales",
     "open_projections", "close_projections", "input_scale", "input_bias", "initial", "output_gain",
+    "source_gain", "sum_gain",
     *(f"{part}_{block}" for part in ("weights", "hidden", "dynamic") for block in (1, 2)),
 }  # fmt: skip
 WITHOUT_PARAMETERS = ("plain", "scaled", "depth_scaled")

@@ -267,13 +267,23 @@ STARTS = {
             (f"dynamic_{i}", (0, 0)),
         )
     },
+    "muddformer_normed": {"source_gain": (1, 0), "sum_gain": (1e-3, 0)}
+    | {
+        name: start
+        for i in range(1, L + 1)
+        for name, start in (
+            (f"weights_{i}", (0, 0)),
+            (f"hidden_{i}", (0, 1 / math.sqrt(W))),
+            (f"dynamic_{i}", (0, 0)),
+        )
+    },
 }  # fmt: skip
 """Each parameter: what it is without noise, and the noise's standard deviation."""
 
 
 def network_of(scheme):
     """A network of L functions; where q, k and v are read apart, of L blocks of two."""
-    is_apart = scheme in ("inkling2", "muddformer")
+    is_apart = scheme in ("inkling2", "muddformer", "muddformer_normed")
     return {"wrap": "sublayer"} if is_apart else {"task": "fashion"}
 
 

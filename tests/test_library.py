@@ -795,19 +795,13 @@ def test_weights_of_another_model_are_refused_in_a_line(framework, scheme, layer
 # --- torch.export ---------------------------------------------------------------------------------
 
 
-EXPORTED = ("hc_static", "hc_paper", "altup", "frac", "dory")
+EXPORTED = ("hc_static", "hc_paper", "altup", "frac", "dory", "attn_res_block")
 """Without Sinkhorn, whose passes take seconds each to export."""
-OF_ONE_LENGTH = ("attn_res", "attn_res_block", "inkling2", "mhar")
-"""Attention over depth reads rows of tokens, whose number `torch.export` then fixes."""
 
 
 @pytest.mark.parametrize(
     "scheme",
-    [
-        name if name in EXPORTED else pytest.param(name, marks=pytest.mark.slow)
-        for name in SCHEMES
-        if name not in OF_ONE_LENGTH
-    ],
+    [name if name in EXPORTED else pytest.param(name, marks=pytest.mark.slow) for name in SCHEMES],
 )
 def test_an_exported_pass_takes_any_length(torch, scheme):
     framework = Torch()

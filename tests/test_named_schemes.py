@@ -7,9 +7,17 @@ import pytest
 import yaml
 
 from fathom import cli
+from fathom.config import ConfigError
 from fathom.models.connections.about import ABOUT
 from fathom.models.connections.schemes import SCHEMES, resolve
-from fathom.report.schemes import STREAMS, about_schemes, as_yaml, read_costs, variant_rows
+from fathom.report.schemes import (
+    STREAMS,
+    about_schemes,
+    as_yaml,
+    read_costs,
+    read_learned,
+    variant_rows,
+)
 from run_helpers import check_config
 
 
@@ -73,6 +81,12 @@ def test_a_scheme_in_yaml_is_the_scheme(name, streams):
             0,
             4 * (2 + 3 + 4 + 5 + 6) * (1 + 64) + 7 * (1 + 64) + 6 * 64 * 128,
         ),
+        # Beside these the gains of seven sources and six sums.
+        (
+            "muddformer_normed",
+            0,
+            4 * (2 + 3 + 4 + 5 + 6) * (1 + 64) + 7 * (1 + 64) + 6 * 64 * 128 + (7 + 6) * 128,
+        ),
     ],
 )
 def test_parameters_by_hand(name, per_layer, once):
@@ -93,6 +107,30 @@ def test_costs_are_those_of_the_table(tmp_path):
     told = {"cost, torch": "1.26 (1.20 to 1.30)", "cost, mlx": "2.00 (1.50 to 2.55)"}
     assert read_costs(file) == {"hc_demo": told}
     assert told.items() <= about_schemes(file)["hc_demo"].items()
+
+
+CELLS = """\
+study,depth,variant,connection,H_res_moved
+released,12,mhc_paper,mhc_paper,0.01
+released,12,mhc_paper,mhc_paper,0.03
+released,24,mhc_paper,mhc_paper,0.5
+released,12,mhc_cycle,mhc_paper,0.5
+ingredients,12,mhc_paper,mhc_paper,0.5
+released,12,hy_v4,hy_v4,0.0
+released,12,attn_res,attn_res,
+"""
+
+
+def test_what_a_scheme_has_learned_is_that_of_its_runs_as_it_is(tmp_path):
+    """Not of another study, another setting, or a depth that fewer runs have."""
+    file = tmp_path / "cells.csv"
+    file.write_text(CELLS, encoding="utf-8")
+    told = {"mhc_paper": "0.02 (0.01 to 0.03)", "hy_v4": "0", "attn_res": "not recorded"}
+    assert read_learned(file) == {name: {"H_res moved": words} for name, words in told.items()}
+    assert "H_res moved" not in about_schemes(kept=file)["krom_hc"]
+    file.write_text("variant\nhy_v4\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"^[^\n]*no table of cells; make it: make reference$"):
+        read_learned(file)
 
 
 def test_the_kept_table_has_named_schemes_in_their_order():

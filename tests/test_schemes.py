@@ -19,7 +19,7 @@ NETWORKS = {
     "sublayer": {"task": "tokens", "wrap": "sublayer"},
     "images": {"task": "fashion"},
 }
-READ_APART = ("inkling2", "muddformer")
+READ_APART = ("inkling2", "muddformer", "muddformer_normed")
 OF_SUBLAYERS = [
     name for name, row in SCHEMES.items() if row.get("kind") in ("gated", "scaled", "frac")
 ]
@@ -81,7 +81,9 @@ def test_the_oracle_equals_the_textbook(
 
 # Where a wrapped block has residuals of its own, and where there is one stream, no scheme has code
 # of its own: one of each kind will do.
-@pytest.mark.parametrize("scheme", [*naive.DEPTH_ATTENTION, "denseformer", "muddformer"])
+@pytest.mark.parametrize(
+    "scheme", [*naive.DEPTH_ATTENTION, "denseformer", "muddformer", "muddformer_normed"]
+)
 def test_depth_attention_equals_the_textbook_over_several_groups_of_functions(
     small, parameters_off_symmetry, first_batch, oracle_forward, scheme
 ):
@@ -100,6 +102,7 @@ EPS_OF_NORMS = 1e-3
 DISTANCES = {
     "denseformer": (0, 1e-14),
     "muddformer": (0, 1e-14),
+    "muddformer_normed": (0, 1e-14),
     "attn_res": (0, EPS_OF_NORMS),
     "attn_res_block": (0, EPS_OF_NORMS),
     "mhar": (0, EPS_OF_NORMS),
@@ -140,6 +143,7 @@ def test_how_far_depth_attention_is_from_the_plain_network_at_first(
         ({"connection": "muddformer"}, {"wrap": "block"}, "model.wrap: sublayer"),
         ({"connection": "inkling2"}, {"wrap": "block"}, "model.wrap: sublayer"),
         ({"connection": "muddformer"}, {"task": "fashion"}, "take apart: false"),
+        ({"connection": "muddformer_normed"}, {"task": "fashion"}, "take apart: false"),
         ({"connection": "inkling2"}, {"task": "fashion"}, "take apart: null"),
         ({"connection": "mhar", "heads": 3}, {"wrap": "sublayer"}, "take heads: 1"),
         ({"connection": "attn_res", "gate": 0}, {}, "gate: reads have a factor with stream: true"),

@@ -98,7 +98,7 @@ class ResidualConnection(Verbs, nn.Module):
     def _ops(self, dtype: str, device: torch.device) -> TorchOps:
         of = getattr(torch, dtype)
         if not runs_eagerly():
-            return TorchOps(device, of)
+            return (ExportedOps if torch.compiler.is_exporting() else TorchOps)(device, of)
         return kept_ops(OpsAmidAutocast if is_autocast(device) else TorchOps, device, of)
 
     def _cast(self, x: Tensor, dtype: str) -> Tensor:
@@ -109,6 +109,17 @@ class ResidualConnection(Verbs, nn.Module):
 
     def extra_repr(self) -> str:
         return self._sizes()
+
+
+class ExportedOps(TorchOps):
+    """Ops for `torch.export`, which takes any number of tokens with them."""
+
+    def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
+        found = torch.reshape(x, shape)
+        # Of axes T and C that are joined PyTorch writes the stride as Min(C, C·T). It then cannot
+        # tell that memory is contiguous, and fixes T. A copy has the plain stride.
+        joins = len(shape) < x.ndim
+        return found.clone(memory_format=torch.contiguous_format) if joins else found
 
 
 @cache

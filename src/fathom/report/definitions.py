@@ -22,11 +22,10 @@ def with_tables(text: str) -> str:
     tables = {
         "step metrics": step_table,
         "run metrics": run_table,
-        "schemes": schemes_table,
         "components": components_tables,
     }
     if (readme.REFERENCE / "tables/answers.csv").exists():
-        tables |= readme.BLOCKS
+        tables |= {"schemes": schemes_table, **readme.BLOCKS}
     return MARKED.sub(lambda m: f"{m[1]}{tables[m[2]]()}{m[3]}" if m[2] in tables else m[0], text)
 
 

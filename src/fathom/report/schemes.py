@@ -43,13 +43,21 @@ WORK = Path("benchmarks/counted.csv")
 COUNT = f"python benchmarks/count.py --out {WORK}"
 """The kept table of the operations and bytes of a step, and the command that makes it."""
 
+KEPT = Path("results/reference/tables/cells.csv")
+LEARNED_IN = "released"
+"""The kept table of trained cells, and the study whose cells tell what a scheme has learned."""
+
 COUNTED = (
     f"Parameters are those of the connection at S {STREAMS}, C {CONTEXT.width} and "
     f"{CONTEXT.layers} wrapped functions. Starts plain: whether an untrained network is the plain "
     "one with the same numbers, but for the eps of norms. Operations and bytes are those of the "
     "kernels of a training step in PyTorch, over those of plain, counted and so the same on every "
     "device; a fused kernel moves fewer bytes. Cost is a step's measured time over that of plain, "
-    "on one thread: the median of turns, and their range."
+    "on one thread: the median of turns, and their range. H_res moved: the change of mean "
+    f"|H_res − I| over the trainings of the study `{LEARNED_IN}`, so H_res has moved at least so "
+    "far: the mean of seeds, and their range, at the depth that most of a scheme's runs have. "
+    "0: H_res is fixed, or has learned nothing. Not recorded: the scheme has no H_res, and its "
+    "runs record no other mixing."
 )
 
 _named = partial(resolve, names=SCHEMES, source="schemes")
@@ -145,14 +153,17 @@ def count_parameters(spec: Spec) -> int:
 # --- the schemes that have a name ---------------------------------------------------------------
 
 
-def about_schemes(costs: Path = COSTS, work: Path = WORK) -> dict[str, dict[str, str]]:
+def about_schemes(
+    costs: Path = COSTS, work: Path = WORK, kept: Path = KEPT
+) -> dict[str, dict[str, str]]:
     """Facts about each scheme besides its components, by name, in order.
 
-    `costs`, `work`: tables of `benchmarks/steps.py schemes` and `benchmarks/count.py`, which may be
-    missing.
+    `costs`, `work`, `kept`: tables of `benchmarks/steps.py schemes`, of `benchmarks/count.py` and
+    of trained cells, which may be missing.
     """
     measured = read_costs(costs) if costs.is_file() else {}
     counted, found = read_work(work) if work.is_file() else {}, {}
+    learned = read_learned(kept) if kept.is_file() else {}
     for name, about in ABOUT.items():
         parameters = _named(name, streams=STREAMS).at(CONTEXT).parameters().values()
         count = sum(math.prod(parameter.shape) for parameter in parameters)
@@ -164,6 +175,7 @@ def about_schemes(costs: Path = COSTS, work: Path = WORK) -> dict[str, dict[str,
             "parameters": str(count),
             **counted.get(name, {}),
             **measured.get(name, {}),
+            **learned.get(name, {}),
         }
     return found
 
@@ -191,6 +203,27 @@ def read_costs(file: Path) -> dict[str, dict[str, str]]:
     except (csv.Error, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{file}: no table of costs; make it: {MEASURE}") from error
     return found
+
+
+def read_learned(file: Path) -> dict[str, dict[str, str]]:
+    """By scheme, how far H_res has moved in trainings of it as it is. Raises ConfigError."""
+    cells: dict[str, list[tuple[str, str]]] = {}
+    try:
+        for row in csv.DictReader(file.read_text(encoding="utf-8").splitlines()):
+            if row["study"] == LEARNED_IN and row["variant"] == row["connection"]:
+                cells.setdefault(row["variant"], []).append((row["depth"], row["H_res_moved"]))
+        found = {}
+        for name, runs in cells.items():
+            depth = common_depth(int(depth) for depth, _ in runs)
+            values = [float(moved) for at, moved in runs if int(at) == depth and moved]
+            told = "not recorded"
+            if values:
+                told = f"{sum(values) / len(values):.2g}"
+                told += f" ({min(values):.2g} to {max(values):.2g})" if any(values) else ""
+            found[name] = {"H_res moved": told}
+        return found
+    except (csv.Error, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{file}: no table of cells; make it: make reference") from error
 
 
 def as_text() -> str:
@@ -239,6 +272,9 @@ def components_tables() -> str:
 
 def _table(rows: Mapping[str, Mapping[str, str]]) -> str:
     head = list(dict.fromkeys(itertools.chain(*rows.values())))
-    cells = [[f"`{name}`", *(row.get(key, "") for key in head)] for name, row in rows.items()]
+    cells = [
+        [f"`{name}`", *(row.get(key, "").replace("|", r"\|") for key in head)]
+        for name, row in rows.items()
+    ]
     lines = [["scheme", *head], ["---"] * (len(head) + 1), *cells]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)

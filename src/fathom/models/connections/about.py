@@ -168,6 +168,12 @@ ABOUT: Registry[About] = Registry(
             "the residual",
             starts_plain=True,
         ),
+        "muddformer_normed": About(
+            "MUDDFormer with its norms (PrePostDANorm), arXiv 2502.12170",
+            "as muddformer, of sources g ∘ r(X_j), and Y_i = X_i + h ∘ r(sum); q, k and v are "
+            "X_i + sum",
+            starts_plain=True,
+        ),
         "muse_spark": About(
             "Muse Spark, in transformers and mlx-lm",
             "x ← √max(1 − β², 1e-3) ∘ x + β ∘ RMSNorm(f(x)), β = σ(w/0.3); an MLP's output is "

@@ -12,6 +12,7 @@ from fathom.models.connections.altup import AltUp
 from fathom.models.connections.causal import Causal
 from fathom.models.connections.component_types import one_of_registry
 from fathom.models.connections.dense import Dense
+from fathom.models.connections.dense_normed import NormedDense
 from fathom.models.connections.depth_attention import DepthAttention
 from fathom.models.connections.frac import Frac
 from fathom.models.connections.gated import Gated
@@ -39,6 +40,7 @@ KINDS = Registry(
         "scaled": Scaled,
         "depth_attention": DepthAttention,
         "dense": Dense,
+        "dense_normed": NormedDense,
         "frac": Frac,
         "module": TorchModule,
     }
@@ -46,7 +48,17 @@ KINDS = Registry(
 AnyConnection = one_of_registry("kind of connection", KINDS)
 
 Scheme = (
-    Plain | Streams | Causal | Gated | AltUp | Scaled | DepthAttention | Dense | Frac | TorchModule
+    Plain
+    | Streams
+    | Causal
+    | Gated
+    | AltUp
+    | Scaled
+    | DepthAttention
+    | Dense
+    | NormedDense
+    | Frac
+    | TorchModule
 )
 
 # Initial logits of the image study: 5 for the first stream, and for the others …
@@ -250,6 +262,7 @@ SCHEMES: Registry[Mapping[str, Any]] = Registry(
         "delta_attn_res": {"kind": "depth_attention", "stream": True},
         "denseformer": {"kind": "dense"},
         "muddformer": {"kind": "dense", "weights": "dynamic", "apart": True},
+        "muddformer_normed": {"kind": "dense_normed"},
         "muse_spark": {"kind": "scaled", "scale": "gated"},
         "doge": {"kind": "scaled", "scale": {"kind": "learned", "only": "stream_scale"}},
         "talkie": {
