@@ -72,9 +72,7 @@ checkpoint run_tables:
     conda:
         "../../envs/report.yaml"
     params:
-        code_hash=PLAN.code_hash(
-            "fathom.analysis.run_tables", "fathom.analysis.derived"
-        ),
+        code_hash=PLAN.code_hash("fathom.analysis.run_tables", "fathom.analysis.derived"),
     shell:
         "fathom tables --config {input.config:q} 2> {log:q}"
 
