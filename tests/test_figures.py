@@ -1,5 +1,6 @@
 """Figures: the numbers that they draw, by hand; what they say; the same bytes."""
 
+import itertools
 import math
 import re
 import warnings
@@ -316,6 +317,14 @@ def data_of(task, losses=(4.0, 2.0, 1.0), depths=(4, 8), count=3, value=None):
               "cost": cost, "cost_wider": wider, "width": 64.0, "wider": 128.0}
              for answer, low, cost, wider in (("at", 1.0, 1.5, 1.2), ("below", NAN, 1.5, NAN),
                                               ("beyond", NAN, NAN, NAN), ("", NAN, 2, NAN))]
+        ),
+        "bases": {variant: variant for variant in variants},
+        "stability": pd.DataFrame(
+            [{"variant": variant, "depth": depth, "rates": "0.001 0.002", "smallest": 0.001,
+              "greatest": 0.002, "largest": at, "largest_low": 0.0, "largest_high": at,
+              "to_pass": NAN}
+             for depth in depths
+             for variant, at in zip(variants, itertools.cycle((0.002, 0.0)), strict=False)]
         ),
         "scores": {"a": score},
         "depth_units": {"a": "layer"},
