@@ -12,6 +12,7 @@ from fathom.analysis.stability import count_spikes, stability_table, trains
 from fathom.config import ConfigError, check_config, load_config
 from fathom.report.draw import draw_study
 from fathom.report.figures import figures_of_study
+from fathom.report.stability import compared_rate
 from grid_helpers import PROJECT
 from report_helpers import write_all
 from run_helpers import config_with
@@ -134,7 +135,10 @@ def test_two_bounds_say_nothing_and_two_seeds_too_little():
     both = table_of(ALWAYS, runs_of("baseline", [(1.0,) * 3] * 4))["mhc", "baseline"]
     assert (both["verdict"], both["larger"] + both["equal"] + both["smaller"]) == ("undecided", 0)
     two = [row for row in [*PLAIN, *ALWAYS] if row["seed"] < 2]
-    assert table_of(two)["mhc", "baseline"]["verdict"] == "undecided"
+    row = table_of(two)["mhc", "baseline"]
+    assert (row["verdict"], row["both"]) == ("undecided", 2)
+    assert compared_rate(row) == "undecided: larger at 2 of 2 seeds"
+    assert compared_rate(both) == "undecided: unknown at 3 of 3 seeds"
 
 
 def test_seeds_without_every_rate_are_left_out():
