@@ -238,7 +238,9 @@ def test_the_page_says_how_large_a_rate_trains(told):
         "and 8 diverged",
     ):
         assert words in said, words
-    assert all(f"tables/stability.csv#L{line})" in text for line in (2, 3, 4))
+    assert all(f"(../tables/stability.csv#L{line})" in text for line in (2, 3, 4))
+    results = (folder / "RESULTS.md").read_text(encoding="utf-8")
+    assert "that of mhc is larger." in results and "(tables/stability.csv#L4)" in results
 
 
 def test_the_figure_draws_every_run_and_the_largest_rates(told, tmp_path, monkeypatch):

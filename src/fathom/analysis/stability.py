@@ -58,7 +58,8 @@ def stability_table(config: Config, cells: pd.DataFrame, steps: pd.DataFrame) ->
 
     `against` is the plain network, or the other side of a contrast; empty for the plain network
     itself. Of the seeds that `both` have, `larger`, `equal` and `smaller` count those at which the
-    variant's largest rate is so, `factor` is the median of the ratio, with its range; NaN if a seed does not tell it.
+    variant's largest rate is so, `factor` is the median of the ratio, with its range; NaN if a seed
+    does not tell it.
     """
     valid, scores, rows = counted(cells), scores_of(config), []
     for name, study in config.studies.items():
