@@ -1,5 +1,6 @@
 """Figures: the numbers that they draw, by hand; what they say; the same bytes."""
 
+import itertools
 import math
 import re
 import warnings
@@ -332,6 +333,14 @@ def data_of(task, losses=(4.0, 2.0, 1.0), depths=(4, 8), count=3, value=None):
         ),
         "published_sizes": pd.DataFrame([{"source": "lab", "variant": "mhc", "parameters": 1e9,
                                           "below": 0.02, "spread": 0.01}]),
+        "bases": {variant: variant for variant in variants},
+        "stability": pd.DataFrame(
+            [{"variant": variant, "depth": depth, "rates": "0.001 0.002", "smallest": 0.001,
+              "greatest": 0.002, "largest": at, "largest_low": 0.0, "largest_high": at,
+              "to_pass": NAN}
+             for depth in depths
+             for variant, at in zip(variants, itertools.cycle((0.002, 0.0)), strict=False)]
+        ),
         "scores": {"a": score},
         "depth_units": {"a": "layer"},
         "variance": pd.DataFrame(

@@ -386,7 +386,8 @@ def test_every_shipped_test_can_hold_and_fail(shipped, every_study, holds):
         for number, test in enumerate(claim.tests):
             home = shipped.sources[claim.source].backend or "torch"
             cells, steps = world(test, home, claim.device, holds=holds)
-            alone = claim.model_copy(update={"tests": [test], "control": None, "minimum_scale": {}})
+            alone = {"tests": [test], "control": None, "minimum_scale": {}, "past_oracle": False}
+            alone = claim.model_copy(update=alone)
             one = shipped.model_copy(update={"claims": [alone]})
             rows = claims_table(every_study, cells, steps, one).to_dict("records")
             (row,) = (row for row in rows if row["decides"])

@@ -11,6 +11,8 @@ from fathom.analysis.platforms import Platform
 from fathom.analysis.stability import count_spikes, stability_table, trains
 from fathom.config import ConfigError, check_config, load_config
 from fathom.report.draw import draw_study
+from fathom.report.figures import figures_of_study
+from fathom.report.stability import compared_rate
 from grid_helpers import PROJECT
 from report_helpers import write_all
 from run_helpers import config_with
@@ -133,7 +135,10 @@ def test_two_bounds_say_nothing_and_two_seeds_too_little():
     both = table_of(ALWAYS, runs_of("baseline", [(1.0,) * 3] * 4))["mhc", "baseline"]
     assert (both["verdict"], both["larger"] + both["equal"] + both["smaller"]) == ("undecided", 0)
     two = [row for row in [*PLAIN, *ALWAYS] if row["seed"] < 2]
-    assert table_of(two)["mhc", "baseline"]["verdict"] == "undecided"
+    row = table_of(two)["mhc", "baseline"]
+    assert (row["verdict"], row["both"]) == ("undecided", 2)
+    assert compared_rate(row) == "undecided: larger at 2 of 2 seeds"
+    assert compared_rate(both) == "undecided: unknown at 3 of 3 seeds"
 
 
 def test_seeds_without_every_rate_are_left_out():
@@ -233,10 +238,24 @@ def test_the_page_says_how_large_a_rate_trains(told):
         "and 8 diverged",
     ):
         assert words in said, words
-    assert all(f"tables/stability.csv#L{line})" in text for line in (2, 3, 4))
+    assert all(f"(../tables/stability.csv#L{line})" in text for line in (2, 3, 4))
+    results = (folder / "RESULTS.md").read_text(encoding="utf-8")
+    assert "that of mhc is larger." in results and "(tables/stability.csv#L4)" in results
 
 
-def test_the_figure_draws_every_run_and_the_largest_rates(told, tmp_path):
+def test_the_figure_draws_every_run_and_the_largest_rates(told, tmp_path, monkeypatch):
     config, folder = told
+    drawn = {}
+    monkeypatch.setattr("fathom.report.draw.keep", lambda figures, *_: drawn.update(figures))
+    assert [f.name for f in figures_of_study(config, "a")][:2] == ["stability", "effects"]
     draw_study(config, "a", Platform("torch"), folder / "tables", tmp_path, ["stability"])
-    assert (tmp_path / "stability.png").stat().st_size > 0
+    left, right = drawn["stability"].axes
+    dots = [tuple(xy) for line in left.lines if line.get_alpha() for xy in line.get_xydata()]
+    scores = {(r["lr"], r["score"]) for r in (*PLAIN, *ALWAYS, *WORSE) if r["score"] is not None}
+    assert {*dots} == scores
+    crosses = [x for line in left.lines if line.get_marker() == "x" for x in line.get_xdata()]
+    # A mean over the other seeds would flatter: of plain at two rates, of hc at three.
+    assert sorted(crosses) == [0.002, 0.004, 0.004, 0.008, 0.008]
+    marks = {(line.get_xdata()[0], line.get_ydata()[0]): line.get_marker()
+             for line in right.lines if len(line.get_xdata()) == 1}  # fmt: skip
+    assert marks == {(0.004, 0): "o", (0.001, 1): "o", (0.008, 2): ">"}

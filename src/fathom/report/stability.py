@@ -43,9 +43,9 @@ def compared_rate(row: Mapping[str, Any]) -> str:
     if row["verdict"] == UNDECIDED:
         words = (LARGER, EQUAL, SMALLER)
         told = [f"{word} at {int(row[word])}" for word in words if row[word]]
-        silent = int(row["seeds"] - sum(row[word] for word in words))
+        silent = int(row["both"] - sum(row[word] for word in words))
         told += [f"unknown at {silent}"] if silent > 0 else []
-        return f"{UNDECIDED}: {', '.join(told)} of {int(row['seeds'])} seeds"
+        return f"{UNDECIDED}: {', '.join(told)} of {int(row['both'])} seeds"
     if row["verdict"] == EQUAL or math.isnan(row["factor"]):
         return str(row["verdict"])
     low, high = (number(row[f"factor_{end}"]) for end in ("low", "high"))
