@@ -223,7 +223,7 @@ def _cost(times: StepTimes, labels: Mapping[str, Any], row: Mapping[str, Any]) -
         found["operations"] = ours.operations / theirs.operations
         found["bytes"] = ours.bytes / theirs.bytes
     ours, theirs = _sides(times, labels, labels["platform"])
-    if ours and theirs:
+    if ours and theirs and not math.isnan(ours.seconds):
         ends = {"": ours.seconds, "_low": ours.low, "_high": ours.high}
         found |= {f"cost{end}": seconds / theirs.seconds for end, seconds in ends.items()}
         found["machine"] = ours.machine
