@@ -45,7 +45,8 @@ def compared_rate(row: Mapping[str, Any]) -> str:
         told = [f"{word} at {int(row[word])}" for word in words if row[word]]
         silent = int(row["both"] - sum(row[word] for word in words))
         told += [f"unknown at {silent}"] if silent > 0 else []
-        return f"{UNDECIDED}: {', '.join(told)} of {int(row['both'])} seeds"
+        seeds = "one seed" if row["both"] == 1 else f"{int(row['both'])} seeds"
+        return f"{UNDECIDED}: {', '.join(told)} of {seeds}"
     if row["verdict"] == EQUAL or math.isnan(row["factor"]):
         return str(row["verdict"])
     low, high = (number(row[f"factor_{end}"]) for end in ("low", "high"))
