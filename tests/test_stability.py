@@ -118,9 +118,9 @@ def test_a_verdict_takes_every_seed():
     table = table_of(PLAIN, ALWAYS, WORSE)
     mhc, hc = table["mhc", "baseline"], table["hc", "baseline"]
     assert (mhc["verdict"], mhc["larger"], mhc["equal"], mhc["smaller"]) == ("larger", 3, 0, 0)
-    assert math.isnan(mhc["factor"])
+    assert math.isnan(mhc["ratio"])
     assert (hc["verdict"], hc["smaller"]) == ("smaller", 3)
-    assert [hc["factor"], hc["factor_low"], hc["factor_high"]] == pytest.approx([0.5, 0.25, 0.5])
+    assert [hc["ratio"], hc["ratio_low"], hc["ratio_high"]] == pytest.approx([0.5, 0.25, 0.5])
     other = runs_of("hc", [(2.0,) * 3, (1.0,) * 3, (None, None, 1.0), (None,) * 3])
     mixed = table_of(PLAIN, other)["hc", "baseline"]  # a half, the same, the same
     assert (mixed["verdict"], mixed["equal"], mixed["smaller"]) == ("undecided", 2, 1)

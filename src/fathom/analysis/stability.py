@@ -34,7 +34,7 @@ COLUMNS = [
     "study", "platform", "depth", "variant", "against", "to_pass", "rates", "smallest",
     "greatest", "seeds", "largest", "largest_low", "largest_high", "at_top", "best", "good",
     "good_low", "good_high", "runs", "diverged", "untrained", "spikes", "recovered", "spiked",
-    "both", "larger", "equal", "smaller", "factor", "factor_low", "factor_high", "verdict",
+    "both", "larger", "equal", "smaller", "ratio", "ratio_low", "ratio_high", "verdict",
 ]  # fmt: skip
 
 
@@ -58,7 +58,7 @@ def stability_table(config: Config, cells: pd.DataFrame, steps: pd.DataFrame) ->
 
     `against` is the plain network, or the other side of a contrast; empty for the plain network
     itself. Of the seeds that `both` have, `larger`, `equal` and `smaller` count those at which the
-    variant's largest rate is so, `factor` is the median of the ratio, with its range; NaN if a seed
+    variant's largest rate is so, `ratio` is the median of the ratio, with its range; NaN if a seed
     does not tell it.
     """
     valid, scores, rows = counted(cells), scores_of(config), []
@@ -233,7 +233,7 @@ def _compare(ours: pd.Series, theirs: pd.Series, family: Mapping[float, str]) ->
     return {
         "both": len(seeds),
         **{word: counts[word] for word in (LARGER, EQUAL, SMALLER)},
-        **(_median(factors, "factor") if len(factors) == len(seeds) else {}),
+        **(_median(factors, "ratio") if len(factors) == len(seeds) else {}),
         "verdict": (next(iter(counts)) if alike else "") or UNDECIDED,
     }
 

@@ -47,8 +47,8 @@ def compared_rate(row: Mapping[str, Any]) -> str:
         told += [f"unknown at {silent}"] if silent > 0 else []
         seeds = "one seed" if row["both"] == 1 else f"{int(row['both'])} seeds"
         return f"{UNDECIDED}: {', '.join(told)} of {seeds}"
-    if row["verdict"] == EQUAL or math.isnan(row["factor"]):
+    if row["verdict"] == EQUAL or math.isnan(row["ratio"]):
         return str(row["verdict"])
-    low, high = (number(row[f"factor_{end}"]) for end in ("low", "high"))
+    low, high = (number(row[f"ratio_{end}"]) for end in ("low", "high"))
     spread = "" if low == high else f", {low} to {high}"
-    return f"{row['verdict']} (× {number(row['factor'])}{spread})"
+    return f"{row['verdict']} (× {number(row['ratio'])}{spread})"
