@@ -462,7 +462,9 @@ RELEASES = {
 
 def steps_of_releases():
     """The released connections whose step takes the least and the most time."""
-    assert all(float(worth_on_text(variant)["net"]) < 1 for variant in RELEASES)
+    rows = [worth_on_text(variant) for variant in RELEASES]
+    assert all(float(row["net"]) < 1 for row in rows)
+    assert {row["seeds"] for row in rows} == {"5"}
     (low, first), *_, (high, last) = sorted((step_ratio(v), name) for v, name in RELEASES.items())
     return (
         f"{low:.1f} times as long as the ordinary network's ({first}) to {high:.1f} times ({last})"

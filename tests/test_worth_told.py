@@ -216,18 +216,10 @@ def test_a_report_begins_with_what_connections_are_worth(told):
     ]  # fmt: skip
     shown = [[re.sub(r"\[(.*)\]\(.*\)", r"\1", cell) for cell in row] for row in rows[2:]]
     assert shown == [
-        [
-            "mhc",
-            "29 % (29 to 29 %)",
-            "41 % more",
-            "50 % more",
-            "10 % more",
-            "0 % more",
-            "better",
-            "–",
-        ],
+        ["mhc", "29 % (29 to 29 %)", "41 % more", "50 % more", "10 % more", "0 % more",
+         "better", "–"],
         ["hc", "−41 % (−41 to −41 %)", "–", "–", "–", "–", "worse", "–"],
-    ]
+    ]  # fmt: skip
 
 
 def test_authors_are_quoted_on_variants_that_the_study_has():
