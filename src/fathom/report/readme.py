@@ -18,9 +18,9 @@ from fathom.report.comparisons import WITHIN
 from fathom.report.kept import first_screen
 from fathom.report.records import Record
 from fathom.report.render import as_prose
-from fathom.report.scale import present_scale, told
+from fathom.report.scale import present_scale
 from fathom.report.worth import WorthPresenter, overhead, pays_below, present_worth, steps_saved
-from fathom.settings import validate
+from fathom.settings import join_values, validate
 
 REFERENCE, PUBLISHED = Path("results/reference"), Path("report/published.yaml")
 CONFIG = Path("config.yaml"), Path("workflow/presets/reference.yaml")
@@ -78,7 +78,7 @@ def worth() -> str:
 
 
 def at_sizes(tables: Path) -> str:
-    """The verdicts over sizes in a paragraph; empty for a kept result without sizes."""
+    """Where step multipliers of other sizes are; empty for a kept result without sizes."""
     files = [tables / name for name in ("sizes.csv", "scale.csv")]
     if not all(file.is_file() for file in files):
         return ""
@@ -86,12 +86,12 @@ def at_sizes(tables: Path) -> str:
     if not scale:
         return ""
     channels, layers = (
-        ", ".join(f"{size:g}" for size in sorted({row[factor] for row in scale.sizes}))
+        join_values(sorted({int(row[factor]) for row in scale.sizes}))
         for factor in ("channels", "layers")
     )
     page = f"{REFERENCE}/RESULTS.md#does-it-hold-at-other-sizes"
     return f"""\
-[Other sizes]({page}), {channels} channels and {layers} layers: {as_prose(told(scale, _labels()))}
+RESULTS.md also has [other sizes]({page}): {channels} channels, {layers} layers.
 
 """
 
