@@ -9,9 +9,6 @@ import pytest
 from PIL import Image
 
 from fathom.analysis.claims import load_published
-from fathom.analysis.scale import write_scale
-from fathom.analysis.stability import write_stability
-from fathom.analysis.worth import write_worth
 from fathom.config import load_config
 from fathom.report.kept import first_screen
 from fathom.report.page.markdown import read_sections
@@ -37,9 +34,6 @@ def screens(tmp_path_factory):
     shutil.copytree(KEPT / "tables", folder / "tables")
     files = [PROJECT / "config.yaml", PROJECT / "workflow/presets/reference.yaml"]
     config = load_config(files, {"results": str(folder)})
-    write_worth(config, folder / "tables")
-    write_stability(config, folder / "tables")
-    write_scale(config, folder / "tables")
     # A clone has no tables of steps, of which the paper names the hash alone.
     for study in config.studies:
         (folder / "tables/studies" / study).mkdir(parents=True, exist_ok=True)
