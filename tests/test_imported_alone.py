@@ -7,7 +7,7 @@ import pytest
 from command_helpers import exit_status
 from fathom.analysis.run_tables import write_tables
 from fathom.analysis.tables import read_table
-from fathom.config import ConfigError, check_config
+from fathom.config import ConfigError, check_config, installed_backends
 from fathom.runs.folder import RunError, read_spec
 from fathom.runs.train_all import specs_left
 from fathom.runs.validate import find_runs
@@ -66,6 +66,7 @@ def test_nothing_is_trained(config, command):
         assert errors == ["fathom: the config says train: false, so no cell is trained here"]
 
 
+@pytest.mark.skipif("torch" not in installed_backends(), reason="torch is not installed")
 def test_a_cell_may_be_trained_into_a_folder_where_it_does_not_count(config, command, tmp_path):
     status, _, errors = command("train", "a", "--seed", "0", "--out", str(tmp_path / "again"))
     assert (status, errors[-1].partition(":")[0]) == (0, "a/4L/mhc/torch/seed0"), errors
