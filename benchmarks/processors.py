@@ -7,13 +7,13 @@ docs/trust.md sets these scores beside those of results/reference, which another
 
 from __future__ import annotations
 
-import csv
 import os
 import tempfile
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from steps import with_earlier, write_rows
 
 from fathom import datasets
 from fathom.analysis.run_tables import run_metrics
@@ -23,7 +23,6 @@ from fathom.report.processors import COLUMNS
 from fathom.report.readme import CONFIG
 from fathom.runs.folder import read_manifest, read_rows
 from fathom.runs.training import run_cell
-from fathom.system.files import atomic_write
 
 
 def main(
@@ -47,15 +46,7 @@ def main(
             "outcome": found["outcome"],
             "score": found["score"],
         }
-        earlier = (
-            csv.DictReader(out.read_text(encoding="utf-8").splitlines()) if out.exists() else ()
-        )
-        kept = {(old["key"], old["cpu"]): old for old in earlier}
-        kept[row["key"], row["cpu"]] = row
-        with atomic_write(out) as temporary, temporary.open("w", encoding="utf-8") as opened:
-            table = csv.DictWriter(opened, COLUMNS, lineterminator="\n")
-            table.writeheader()
-            table.writerows(kept.values())
+        write_rows(out, with_earlier([row], out, ("key", "cpu"), COLUMNS), COLUMNS)
         print(row["key"], row["score"], flush=True)
 
 

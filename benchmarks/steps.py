@@ -208,18 +208,33 @@ def counts(spec: Spec) -> dict[str, int]:
     return {"operations": found.operations, "bytes": found.bytes}
 
 
-def with_earlier(found: Sequence[Mapping[str, object]], file: Path) -> list[dict[str, object]]:
+def with_earlier(
+    found: Sequence[Mapping[str, object]],
+    file: Path,
+    identity: Sequence[str] = IDENTITY,
+    columns: Sequence[str] = COLUMNS,
+) -> list[dict[str, object]]:
     """The rows of a table, with these in the place of those that they measure again.
+
+    `identity`: columns whose values tell what a row measures.
 
     Of a row that is only counted again, the times stay.
     """
     earlier = csv.DictReader(file.read_text(encoding="utf-8").splitlines()) if file.exists() else ()
     kept: dict[tuple[str, ...], dict[str, object]] = {}
     for row in (*earlier, *found):
-        key = tuple(str(row.get(name, "")) for name in IDENTITY)
-        told = {name: row[name] for name in COLUMNS if row.get(name, "") != ""}
+        key = tuple(str(row.get(name, "")) for name in identity)
+        told = {name: row[name] for name in columns if row.get(name, "") != ""}
         kept[key] = kept.get(key, {}) | told
     return list(kept.values())
+
+
+def write_rows(file: Path, rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
+    """Write or replace a table."""
+    with atomic_write(file) as temporary, temporary.open("w", encoding="utf-8") as opened:
+        writer = csv.DictWriter(opened, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 # --- what is timed --------------------------------------------------------------------------------
@@ -307,11 +322,7 @@ def main(
             found.append(row)
             print(_told(row), file=sys.stderr)
     if out:
-        found = found if is_stdout(out) else with_earlier(found, out)
-        with atomic_write(out) as temporary, temporary.open("w", encoding="utf-8") as opened:
-            writer = csv.DictWriter(opened, COLUMNS, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(found)
+        write_rows(out, found if is_stdout(out) else with_earlier(found, out), COLUMNS)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from fathom.analysis.statistics import is_ratio, to_scale
+from fathom.analysis.tables import Runs
 from fathom.config import Cell, Config
 from fathom.metrics.scores import Score
 
@@ -21,9 +22,6 @@ FEWEST_RATES = 3
 
 OF_THE_CELL = {"variant": None, "seed": None}
 """Fields that identify a cell and are no settings to contrast."""
-
-Runs = Mapping[str, pd.DataFrame]
-"""Rows of cells.csv by variant, indexed by seed, for one study, depth and platform."""
 
 Chosen = Mapping[int, str]
 """By seed, the variant with the best rate."""

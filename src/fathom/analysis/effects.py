@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from fathom import tasks
-from fathom.analysis.best_rates import OF_THE_CELL, Runs, pairs_at_best_rates, runs_of
+from fathom.analysis.best_rates import OF_THE_CELL, pairs_at_best_rates, runs_of
 from fathom.analysis.ladder import (
     Ladders,
     compare_multipliers,
@@ -44,8 +44,10 @@ from fathom.analysis.statistics import (
     to_scale,
 )
 from fathom.analysis.tables import (
+    Runs,
     counted,
     read_table,
+    runs_by_place,
     save_tables,
     scores_of,
 )
@@ -103,10 +105,8 @@ def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
     valid, scores = counted(cells), scores_of(config)
     rows = []
     for name in config.studies:
-        runs = valid[valid["study"] == name]
         found = []
-        for (platform, depth), group in runs.groupby(["platform", "depth"], sort=False):
-            by_variant = {v: seeds.set_index("seed") for v, seeds in group.groupby("variant")}
+        for platform, depth, by_variant in runs_by_place(valid, name):
             for one in _comparisons(config, name, by_variant, scores[name]):
                 pair = one.variant, one.against
                 sides = [by_variant[label].iloc[0]["key"] for label in pair]

@@ -16,11 +16,19 @@ import numpy as np
 import pandas as pd
 
 from fathom import tasks
-from fathom.analysis.best_rates import Runs, best_rate
+from fathom.analysis.best_rates import best_rate
 from fathom.analysis.ladder import DELTA, log_multipliers, read_ladder
 from fathom.analysis.significance import UNDECIDED
 from fathom.analysis.statistics import MIN_SEEDS, finite_scores
-from fathom.analysis.tables import counted, read_steps, read_table, save_tables, scores_of
+from fathom.analysis.tables import (
+    Runs,
+    counted,
+    read_steps,
+    read_table,
+    runs_by_place,
+    save_tables,
+    scores_of,
+)
 from fathom.config import Config, Study
 from fathom.metrics.scores import Score
 
@@ -64,9 +72,7 @@ def stability_table(config: Config, cells: pd.DataFrame, steps: pd.DataFrame) ->
     valid, scores, rows = counted(cells), scores_of(config), []
     for name, study in config.studies.items():
         families = study.rate_families
-        runs = valid[valid["study"] == name] if families else valid.head(0)
-        for (platform, depth), group in runs.groupby(["platform", "depth"], sort=False):
-            by_label = {v: seeds.set_index("seed") for v, seeds in group.groupby("variant")}
+        for platform, depth, by_label in runs_by_place(valid, name) if families else ():
             here = {
                 base: family
                 for base, family in families.items()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +226,17 @@ def select(
 def counted(cells: pd.DataFrame) -> pd.DataFrame:
     """The rows of the table of cells whose numbers count."""
     return cells[cells["status"].isin(COUNTED)]
+
+
+Runs = Mapping[str, pd.DataFrame]
+"""Rows of cells.csv by variant, indexed by seed, for one study, depth and platform."""
+
+
+def runs_by_place(cells: pd.DataFrame, study: str) -> Iterator[tuple[str, int, Runs]]:
+    """(platform, depth, runs) of a study, for each platform and depth in the rows of cells.csv."""
+    of_study = cells[cells["study"] == study]
+    for (platform, depth), group in of_study.groupby(["platform", "depth"], sort=False):
+        yield platform, depth, {v: rows.set_index("seed") for v, rows in group.groupby("variant")}
 
 
 def without_ladders(table: pd.DataFrame, config: Config) -> pd.DataFrame:

@@ -13,14 +13,21 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from fathom.analysis.best_rates import Runs, pairs_at_best_rates, runs_of
+from fathom.analysis.best_rates import pairs_at_best_rates, runs_of
 from fathom.analysis.effective_depth import BEYOND
 from fathom.analysis.effects import ends_of, in_unit, unit_of
 from fathom.analysis.ladder import is_equivalent, ladder_at, log_multipliers, read_ladder
 from fathom.analysis.significance import holm, p_value, score_verdict
 from fathom.analysis.statistics import differences, finite_scores, is_ratio, t_interval
 from fathom.analysis.step_times import StepTime, StepTimes, read_step_times
-from fathom.analysis.tables import counted, read_table, save_tables, scores_of
+from fathom.analysis.tables import (
+    Runs,
+    counted,
+    read_table,
+    runs_by_place,
+    save_tables,
+    scores_of,
+)
 from fathom.config import Config
 from fathom.metrics.scores import Score
 
@@ -111,9 +118,8 @@ def pairs_of(
 
     `cells`: the rows of cells.csv that count.
     """
-    runs, score = cells[cells["study"] == study], scores_of(config)[study]
-    for (platform, depth), group in runs.groupby(["platform", "depth"], sort=False):
-        by_variant = {v: seeds.set_index("seed") for v, seeds in group.groupby("variant")}
+    score = scores_of(config)[study]
+    for platform, depth, by_variant in runs_by_place(cells, study):
         for pair in _pairs(config, study, by_variant, score):
             labels = {"study": study, "platform": platform, "depth": depth}
             labels |= {"variant": pair.variant, "against": pair.against, "rate": pair.rate}

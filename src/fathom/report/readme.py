@@ -18,7 +18,6 @@ from fathom.report.comparisons import WITHIN
 from fathom.report.kept import first_screen
 from fathom.report.records import Record
 from fathom.report.render import as_prose
-from fathom.report.scale import present_scale
 from fathom.report.worth import WorthPresenter, overhead, pays_below, present_worth, steps_saved
 from fathom.settings import join_values, validate
 
@@ -79,15 +78,12 @@ def worth() -> str:
 
 def at_sizes(tables: Path) -> str:
     """Where step multipliers of other sizes are; empty for a kept result without sizes."""
-    files = [tables / name for name in ("sizes.csv", "scale.csv")]
-    if not all(file.is_file() for file in files):
-        return ""
-    scale = present_scale(*map(read_table, files))
-    if not scale:
+    file = tables / "sizes.csv"
+    sizes = read_table(file) if file.is_file() else pd.DataFrame()
+    if sizes.empty:
         return ""
     channels, layers = (
-        join_values(sorted({int(row[factor]) for row in scale.sizes}))
-        for factor in ("channels", "layers")
+        join_values(sorted(set(sizes[factor].astype(int)))) for factor in ("channels", "layers")
     )
     page = f"{REFERENCE}/RESULTS.md#does-it-hold-at-other-sizes"
     return f"""\
