@@ -248,8 +248,8 @@ class Study(Settings):
         (),
         exclude_if=not_,
         description="makes the study one of the sizes over which step multipliers are fitted: the "
-        "variant of `ladder` that trains at this size's rate, or several, of which a depth takes "
-        "the first that was trained there",
+        "plain variant that trains at this size's rate, with a `ladder` if the study has any; or "
+        "several, of which a depth takes the first that was trained there",
     )
     part: Annotated[PartName | None, Nullable] = Field(
         None,
@@ -292,12 +292,12 @@ class Study(Settings):
                     )
                 own = own[part]
         named["accumulate"] = self.accumulate if isinstance(self.accumulate, dict) else ()
-        named["ladder"] = self.ladder
+        named |= {"ladder": self.ladder, "plain_at_size": self.plain_at_size}
         for key, labels in named.items():
             for label in labels:
                 if label not in self.labels:
                     raise ValueError(f"{key}: {unknown('variant', label, self.labels)}")
-        for label in self.plain_at_size:
+        for label in self.plain_at_size if self.ladder else ():
             if label not in self.ladder:
                 problem = unknown("variant with a ladder", label, self.ladder)
                 raise ValueError(f"plain_at_size: {problem}")
