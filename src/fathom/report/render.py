@@ -53,7 +53,7 @@ from fathom.report.records import (
     training_command,
 )
 from fathom.report.reports import ANSWERS, CONFIG, VERDICTS_AND_TESTS, reports_of
-from fathom.report.scale import gain, power, present_scale, told
+from fathom.report.scale import LEAST_GAIN, LONG, gain, power, present_scale, told
 from fathom.report.stability import compared_rate, good_rates, largest_rate
 from fathom.report.verdicts import VerdictsPresenter, estimate, needed
 from fathom.report.worth import (
@@ -158,6 +158,8 @@ def build_context(
         "worth": worth,
         "scale": scale,
         "factors": FACTORS,
+        "long_steps": LONG,
+        "least_gain": LEAST_GAIN,
         "told_of_sizes": told(scale, config.labels) if scale else "",
         "published_sizes": published.sizes,
         "stability": records(tables["stability"]),

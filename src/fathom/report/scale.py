@@ -14,6 +14,10 @@ from fathom.report.formatting import with_interval
 from fathom.report.records import Record, records
 
 PAYS, NEVER = "pays", "never pays"
+LASTS, EARLY = "lasts", "an early speed-up alone"
+
+LONG, LEAST_GAIN = 12_000, 0.01
+"""Steps after which a gain below so many nats is an early speed-up alone."""
 
 SAID = {
     GROWS: "grows",
@@ -31,7 +35,7 @@ class ScalePresenter(NamedTuple):
     """Connections at several sizes."""
 
     sizes: list[Record]
-    """The first row of sizes.csv of each size, from the fewest parameters."""
+    """The first row of sizes.csv of each size, from the fewest parameters and steps."""
     rows: list[Record]
     """All rows, by design, each from the fewest parameters."""
     fits: Mapping[str, list[Record]]
@@ -45,8 +49,23 @@ class ScalePresenter(NamedTuple):
         """Sizes in words by where a multiplier is beside a cost: `compare_cost`; none if empty."""
         found: dict[str, list[str]] = {}
         for row in self.of_design(design):
-            found.setdefault(compare_cost(row, cost), []).append(size_words(row))
+            found.setdefault(compare_cost(row, cost), []).append(self.size_words(row))
         return found
+
+    def size_words(self, row: Record) -> str:
+        """Channels and layers, as in '64 × 12'; with steps, where sizes were trained for others."""
+        size = f"{row['channels']:g} × {row['layers']:g}"
+        return size if len(self.steps) < 2 else f"{size} after {row['steps']:g} steps"
+
+    @property
+    def steps(self) -> list[int]:
+        """The numbers of steps after which sizes end, ascending."""
+        return sorted({row["steps"] for row in self.sizes})
+
+    @property
+    def long(self) -> list[Record]:
+        """The rows of LONG trainings, each with `lasts`: LASTS, EARLY or UNDECIDED."""
+        return [row | {"lasts": lasts(row)} for row in self.rows if row["steps"] >= LONG]
 
     def falsifier(self, design: str, cost: Cost) -> str:
         """Whether a design pays at a size (PAYS), at none of all sizes (NEVER), or UNDECIDED."""
@@ -56,7 +75,7 @@ class ScalePresenter(NamedTuple):
 
 def present_scale(sizes: pd.DataFrame, fits: pd.DataFrame) -> ScalePresenter | None:
     """What sizes.csv and scale.csv say; None where no connection was trained at several sizes."""
-    rows = sorted(records(sizes), key=lambda row: row["parameters"])
+    rows = sorted(records(sizes), key=lambda row: (row["parameters"], row["steps"]))
     if not rows:
         return None
     first = {(row["study"], row["depth"]): row for row in reversed(rows)}
@@ -82,9 +101,11 @@ def compare_cost(row: Record, cost: Cost) -> Literal["above", "below", "undecide
     )
 
 
-def size_words(row: Record) -> str:
-    """Channels and layers, as in '64 × 12'."""
-    return f"{row['channels']:g} × {row['layers']:g}"
+def lasts(row: Record) -> Literal["lasts", "an early speed-up alone", "undecided"]:
+    """Whether the gain of a long training is above LEAST_GAIN, by its 95 % interval."""
+    if row["gain_low"] > LEAST_GAIN:
+        return LASTS
+    return EARLY if row["gain_high"] < LEAST_GAIN else UNDECIDED
 
 
 def told(scale: ScalePresenter, labels: Mapping[str, str]) -> str:
