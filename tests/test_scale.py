@@ -13,7 +13,7 @@ from fathom.analysis.scale import fit, scale_table, sizes_table
 from fathom.analysis.worth import worth_table
 from fathom.config import ConfigError, check_config
 from fathom.report.records import records
-from fathom.report.scale import compare_cost, present_scale, told
+from fathom.report.scale import compare_cost, notes_on_sizes, present_scale, told
 from run_helpers import CPU_PLATFORM, GPU_PLATFORM, config_with
 from tables_helpers import TOLD, frame, half_width, run
 
@@ -394,6 +394,12 @@ def test_published_sizes_stand_beside_studies_over_sizes_alone(tmp_path):
     (row,) = published_sizes_table(load_published(file, config())).to_dict("records")
     assert row == {"source": "lab", "data": "its own", "variant": "mhc", "parameters": 27 * 10**9,
                    "below": 0.021, "spread": 0.002, "seeds": 3}  # fmt: skip
+    (note,) = notes_on_sizes(load_published(file, config()), {"mhc": "mHC"})
+    assert (note.source, note.statement) == (
+        "lab",
+        "nats below a plain network (data: its own), by million parameters: mHC 0.021 ± 0.002 of 3 "
+        "seeds at 27,000.",
+    )
     without = load_published(file, config_with())
     assert published_sizes_table(without).empty
     assert not without.sources

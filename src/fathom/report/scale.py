@@ -8,10 +8,12 @@ from typing import Literal, NamedTuple
 
 import pandas as pd
 
+from fathom.analysis.claims.published import Note, Published, SizePoint
 from fathom.analysis.scale import CONFOUNDED, FACTORS, GROWS, OUTSIDE, SHRINKS
 from fathom.analysis.significance import UNDECIDED
 from fathom.report.formatting import with_interval
 from fathom.report.records import Record, records
+from fathom.settings import join_values
 
 PAYS, NEVER = "pays", "never pays"
 LASTS, EARLY = "lasts", "an early speed-up alone"
@@ -134,3 +136,23 @@ def power(row: Record) -> str:
     if math.isnan(row["coefficient"]):
         return ""
     return with_interval(row["coefficient"], row["low"], row["high"])
+
+
+def notes_on_sizes(published: Published, labels: Mapping[str, str]) -> list[Note]:
+    """A note for each source of published differences: nats by variant and size."""
+    found = []
+    for entry in published.sizes:
+        by_variant = [
+            f"{labels.get(variant, variant)} {join_values(map(_point_words, points))}"
+            for variant, points in entry.points.items()
+        ]
+        words = f"nats below a plain network (data: {entry.data}), by million parameters: "
+        note = Note(source=entry.source, statement=f"{words}{'; '.join(by_variant)}.")
+        found.append(note)
+    return found
+
+
+def _point_words(point: SizePoint) -> str:
+    spread = f" ± {point.spread:g}" if point.spread else ""
+    seeds = f" of {point.seeds} seeds" if point.seeds > 1 else ""
+    return f"{point.below:g}{spread}{seeds} at {point.parameters / 1e6:,.10g}"
