@@ -326,10 +326,12 @@ def data_of(task, losses=(4.0, 2.0, 1.0), depths=(4, 8), count=3, value=None):
                                               ("beyond", NAN, NAN, NAN), ("", NAN, 2, NAN))]
         ),
         "sizes": pd.DataFrame(
-            [{"design": variants[1], "channels": c, "layers": d, "parameters": 1e4 * c, "gain": 0.1,
-              "gain_low": low, "gain_high": 0.2, "answer": answer, "multiplier": 1.1, "low": low,
-              "high": 1.2} for c, d, low, answer in ((32, 2, 0, "at"), (64, 2, NAN, "beyond"),
-                                                     (64, 4, NAN, ""))]
+            [{"design": variants[1], "channels": c, "layers": d, "parameters": 1e4 * c * d,
+              "steps": steps, "gain": 0.1, "gain_low": low, "gain_high": 0.2, "answer": answer,
+              "multiplier": 1.1, "low": low, "high": 1.2}
+             for c, d, steps, low, answer in (
+                 (32, 2, 1000, 0, "at"), (64, 2, 1000, NAN, "beyond"), (64, 4, 1000, NAN, ""),
+                 (32, 2, 4000, 0, "at"))]
         ),
         "published_sizes": pd.DataFrame([{"source": "lab", "variant": "mhc", "parameters": 1e9,
                                           "below": 0.02, "spread": 0.01}]),

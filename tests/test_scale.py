@@ -13,13 +13,13 @@ from fathom.analysis.scale import fit, scale_table, sizes_table
 from fathom.analysis.worth import worth_table
 from fathom.config import ConfigError, check_config
 from fathom.report.records import records
-from fathom.report.scale import compare_cost, present_scale, told
+from fathom.report.scale import compare_cost, notes_on_sizes, present_scale, told
 from run_helpers import CPU_PLATFORM, GPU_PLATFORM, config_with
 from tables_helpers import TOLD, frame, half_width, run
 
 NAN, INF = math.nan, math.inf
 GRID = pd.DataFrame(
-    [*itertools.product((32, 64), (6, 12), (1000,))], columns=["channels", "layers", "steps"]
+    [*itertools.product((32, 64), (6, 12), (1000,))], columns=["channels", "layers", "tokens"]
 )
 """Two widths at two depths: the least-squares power of one is half the sum of two differences."""
 
@@ -35,12 +35,12 @@ def test_points_on_a_plane_give_its_coefficients_seed_by_seed():
     logs = pd.DataFrame(
         {
             seed: 0.7 + 0.1 * seed + b[seed] * factors["channels"].map(math.log)
-            + c[seed] * factors["layers"].map(math.log) + d[seed] * factors["steps"].map(math.log)
+            + c[seed] * factors["layers"].map(math.log) + d[seed] * factors["tokens"].map(math.log)
             for seed in range(3)
         }
     )  # fmt: skip
     found = fit(factors, logs)
-    for name, values in {"channels": b, "layers": c, "steps": d}.items():
+    for name, values in {"channels": b, "layers": c, "tokens": d}.items():
         assert found[name]["mean"] == pytest.approx(sum(values) / 3, abs=1e-12)
         assert found[name]["ci95_half"] == pytest.approx(half_width(values), rel=TOLD)
 
@@ -63,7 +63,7 @@ def test_points_off_the_plane_are_fitted_by_least_squares():
     for name, values in zip(("channels", "layers"), zip(*powers, strict=True), strict=True):
         assert found[name]["mean"] == pytest.approx(sum(values) / 3, abs=1e-12)
         assert found[name]["ci95_half"] == pytest.approx(half_width(values), rel=TOLD)
-    assert found["steps"] == "not varied"
+    assert found["tokens"] == "not varied"
 
 
 def test_another_pairing_of_seeds_changes_the_interval_alone():
@@ -78,13 +78,13 @@ def test_another_pairing_of_seeds_changes_the_interval_alone():
 def test_a_seed_outside_of_its_ladder_leaves_no_fit(end):
     logs = LOGS.copy()
     logs.loc[2, 1] = end
-    assert fit(GRID, logs) == {"channels": "outside", "layers": "outside", "steps": "not varied"}
+    assert fit(GRID, logs) == {"channels": "outside", "layers": "outside", "tokens": "not varied"}
 
 
 def test_factors_that_vary_together_are_confounded_and_others_are_fitted():
-    factors = GRID.assign(steps=GRID["channels"] ** 2)
+    factors = GRID.assign(tokens=GRID["channels"] ** 2)
     found = fit(factors, LOGS)
-    assert (found["channels"], found["steps"]) == ("confounded", "confounded")
+    assert (found["channels"], found["tokens"]) == ("confounded", "confounded")
     assert found["layers"]["mean"] == pytest.approx(fit(GRID, LOGS)["layers"]["mean"], abs=1e-12)
 
 
@@ -179,12 +179,67 @@ def test_a_design_has_a_row_for_each_size_and_a_fit_over_those_with_a_ladder():
     # Both widths are 16 channels apart by a factor of two: b is the difference of doublings.
     rows = {row["factor"]: row for row in scale.to_dict("records")}
     assert {name: row["verdict"] for name, row in rows.items()} == {
-        "channels": "undecided", "layers": "not varied", "steps": "not varied",
+        "channels": "undecided", "layers": "not varied", "tokens": "not varied",
     }  # fmt: skip
     row = rows["channels"]
     assert (row["sizes"], row["seeds"]) == (2, 3)
     assert row["coefficient"] == pytest.approx(0.2, rel=1e-12)
     assert row["high"] - 0.2 == pytest.approx(half_width([0.1, 0.2, 0.3]), rel=TOLD)
+
+
+def tables_with_a_long_training(doublings, ladder_of=("baseline",), **changes):
+    """Tables of a study of 64 channels, and of another of four times its steps."""
+    short, long = study(64), study(64, plain=ladder_of, steps=400, **changes)
+    settings = config_with(studies=("short", "long"), short=short, long=long)
+    rungs = {} if ladder_of else {"factors": [1]}
+    rows = frame(
+        *ladder("short", "baseline"), *ours("short", "mhc", [0.3, 0.4, 0.5]),
+        *ladder("long", "baseline", **rungs), *ours("long", "mhc", doublings),
+    )  # fmt: skip
+    worth = worth_table(settings, rows, effective_depth_table(settings, rows))
+    sizes, logs = sizes_table(settings, rows, worth.fillna({"answer": ""}))
+    return sizes, {row["factor"]: row for row in scale_table(sizes, logs).to_dict("records")}
+
+
+def test_the_power_of_tokens_is_fitted_where_steps_vary():
+    sizes, fits = tables_with_a_long_training([0.1, 0.2, 0.5])
+    assert sizes["steps"].tolist() == [100, 400]
+    assert sizes["tokens"].tolist() == [100 * 8 * 8, 400 * 8 * 8]  # of batches of 8 × 8
+    # Over four times the tokens, two doublings, ln m loses 0.2, 0.2 and 0 of ln 2.
+    powers = [-0.1, -0.1, 0.0]
+    assert fits["tokens"]["coefficient"] == pytest.approx(sum(powers) / 3, rel=1e-9)
+    half = half_width(powers)
+    assert fits["tokens"]["high"] - sum(powers) / 3 == pytest.approx(half, rel=TOLD)
+    assert fits["tokens"]["verdict"] == "undecided"
+    assert (fits["channels"]["verdict"], fits["layers"]["verdict"]) == ("not varied",) * 2
+    assert tables_with_a_long_training([0.1, 0.2, 0.301])[1]["tokens"]["verdict"] == "shrinks"
+
+
+def test_tokens_are_of_all_batches_of_a_step():
+    batches = {"batch_size": {4: 2}, "accumulate": 3, "depths": [4]}
+    sizes, fits = tables_with_a_long_training([0.1, 0.2, 0.5], **batches)
+    assert sizes["tokens"].tolist() == [400 * 2 * 3 * 8, 100 * 8 * 8][::-1]
+    # ln m loses (0.2, 0.2, 0) ln 2 over 3 times the tokens.
+    power = -0.4 / 3 * math.log(2) / math.log(3)
+    assert fits["tokens"]["coefficient"] == pytest.approx(power, rel=1e-9)
+
+
+def test_a_size_without_a_ladder_has_a_gain_alone():
+    for_one = {"ladder": {}, "plain_at_size": ["baseline"]}
+    one, _ = tables_with_a_long_training([0.1, 0.2, 0.3], ladder_of=(), **for_one)
+    assert one.empty  # a step multiplier at one size
+    settings = config().model_dump(mode="json")["studies"]
+    sizes = {"one": settings["one"], "two": settings["two"], "long": study(32, **for_one)}
+    changed = config_with(studies=tuple(sizes), **sizes)
+    rows = frame(
+        *cells().to_dict("records"), *ladder("long", "baseline", factors=[1]),
+        *ours("long", "mhc", [0.1, 0.2, 0.3]),
+    )  # fmt: skip
+    worth = worth_table(changed, rows, effective_depth_table(changed, rows))
+    found, _ = sizes_table(changed, rows, worth.fillna({"answer": ""}))
+    (row,) = found[found["study"] == "long"].to_dict("records")
+    assert row["answer"] == ""
+    assert row["gain"] == pytest.approx(0.2, rel=TOLD)
 
 
 def test_the_parameters_are_the_plain_networks():
@@ -215,7 +270,7 @@ def test_a_power_is_told_where_its_p_is_below_a_twentieth():
     ("changes", "problem"),
     [
         ({"plain_at_size": ["mhc"]}, "plain_at_size: unknown variant with a ladder 'mhc'"),
-        ({"ladder": {}}, "plain_at_size: unknown variant with a ladder 'baseline'"),
+        ({"plain_at_size": ["mhd"], "ladder": {}}, "plain_at_size: unknown variant 'mhd'"),
         (
             {
                 "task": "state",
@@ -225,7 +280,7 @@ def test_a_power_is_told_where_its_p_is_below_a_twentieth():
         ),
     ],
 )
-def test_a_size_without_a_ladder_or_of_another_task_is_refused(changes, problem):
+def test_a_size_off_its_ladder_or_of_another_task_is_refused(changes, problem):
     data = config().model_dump(mode="json")
     data["studies"]["two"] = {**study(32), "optimizer": {"lr": 0.002}, "seeds": [0, 1, 2],
                               "task": "tokens", "recipe": "mlx-defaults", "batch_size": 8,
@@ -237,7 +292,7 @@ def test_a_size_without_a_ladder_or_of_another_task_is_refused(changes, problem)
 # --- what reports say ----------------------------------------------------------------------------
 
 SIZE = {"design": "mhc", "study": "one", "depth": 4, "channels": 32, "layers": 4, "parameters": 1,
-        "answer": "at", "multiplier": 1.2, "low": 1.1, "high": 1.3, "cost": 1.0,
+        "steps": 1000, "answer": "at", "multiplier": 1.2, "low": 1.1, "high": 1.3, "cost": 1.0,
         "operations": 1.4, "platform": "torch"}  # fmt: skip
 
 
@@ -272,7 +327,7 @@ def test_the_verdicts_are_told_by_factor():
     fits = pd.DataFrame(
         [("altup", "channels", "outside"), ("altup", "layers", "grows"),
          ("mhc", "channels", "shrinks"), ("mhc", "layers", "grows"),
-         ("mhc", "steps", "not varied")],
+         ("mhc", "tokens", "not varied")],
         columns=["design", "factor", "verdict"],
     )  # fmt: skip
     said = told(present_scale(pd.DataFrame(rows), fits), {"altup": "AltUp"})
@@ -282,6 +337,34 @@ def test_the_verdicts_are_told_by_factor():
         "AltUp."
     )
     assert present_scale(pd.DataFrame(columns=[*SIZE]), fits) is None
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (0.011, 0.03, "lasts"),
+        (0.009, 0.03, "undecided"),
+        (-0.02, 0.009, "an early speed-up alone"),
+        (NAN, NAN, "undecided"),  # of one seed
+    ],
+)
+def test_a_gain_lasts_if_it_is_above_a_hundredth_after_twelve_thousand_steps(low, high, verdict):
+    ends = {"gain_low": low, "gain_high": high}
+    rows = [{**SIZE, **ends, "study": str(steps), "steps": steps} for steps in (11_999, 12_000)]
+    shown = present_scale(pd.DataFrame(rows), pd.DataFrame(columns=["design", "factor", "verdict"]))
+    assert [(row["steps"], row["lasts"]) for row in shown.long] == [(12_000, verdict)]
+
+
+def test_sizes_are_named_with_their_steps_where_these_differ():
+    fits = pd.DataFrame(columns=["design", "factor", "verdict"])
+    long = {**SIZE, "study": "long", "steps": 4000, "cost": 1.5}
+    shown = present_scale(pd.DataFrame([long, SIZE]), fits)
+    assert shown.steps == [1000, 4000]
+    assert shown.pays("mhc", "cost") == {
+        "above": ["32 × 4 after 1000 steps"],
+        "below": ["32 × 4 after 4000 steps"],
+    }
+    assert present_scale(pd.DataFrame([SIZE]), fits).pays("mhc", "cost") == {"above": ["32 × 4"]}
 
 
 def test_rows_lead_to_their_lines():
@@ -311,6 +394,12 @@ def test_published_sizes_stand_beside_studies_over_sizes_alone(tmp_path):
     (row,) = published_sizes_table(load_published(file, config())).to_dict("records")
     assert row == {"source": "lab", "data": "its own", "variant": "mhc", "parameters": 27 * 10**9,
                    "below": 0.021, "spread": 0.002, "seeds": 3}  # fmt: skip
+    (note,) = notes_on_sizes(load_published(file, config()), {"mhc": "mHC"})
+    assert (note.source, note.statement) == (
+        "lab",
+        "nats below a plain network (data: its own), by million parameters: mHC 0.021 ± 0.002 of 3 "
+        "seeds at 27,000.",
+    )
     without = load_published(file, config_with())
     assert published_sizes_table(without).empty
     assert not without.sources

@@ -149,6 +149,75 @@ def test_seeds_without_every_rate_are_left_out():
     assert not table_of([r for r in PLAIN if r["variant"] != "baseline_002"])
 
 
+DEEP = {
+    "depths": [8, 16],
+    "exclude": [
+        {"depth": 16, "variant": ["hc", "hc_002", "hc_004", "hc_008"]},
+        {"depth": 16, "variant": ["baseline", "baseline_008", "mhc", "mhc_008"]},
+        {"depth": 16, "variant": ["baseline_002_x050", "baseline_002_x200"]},
+    ],
+    "ladder": {"baseline_002": [0.5, 2]},
+}
+"""At 16 layers two networks at two of the four rates, without the plain one's own rate."""
+
+
+def deep_runs():
+    """At 16 layers plain trains at 0.002, mhc at both rates. At 8 layers as elsewhere."""
+    deep = [*PLAIN, *ALWAYS]
+    deep = [{**row, "depth": 16} for row in deep if row["lr"] in (0.002, 0.004)]
+    failed = {"outcome": "diverged", "score": math.nan}
+    deep = [row | (failed if row["variant"] == "baseline_004" else {}) for row in deep]
+    rungs = [
+        run(variant=f"baseline_002_{end}", seed=seed, score=score)
+        for end, score in (("x050", 2.0), ("x200", 0.0))
+        for seed in range(3)
+    ]
+    return [*PLAIN, *ALWAYS, *WORSE, *deep, *rungs]
+
+
+def test_a_depth_has_the_rates_that_it_was_trained_at():
+    table = stability_table(config_of(**DEEP), frame(*deep_runs()), frame(curve([1.0])))
+    rows = {(row["depth"], row["variant"]): row for row in table.to_dict("records")}
+    assert [*rows] == [(8, "baseline"), (8, "hc"), (8, "mhc"), (16, "baseline"), (16, "mhc")]
+    plain, mhc = rows[16, "baseline"], rows[16, "mhc"]
+    assert rates_of(rows[8, "baseline"]) == [0.001, 0.002, 0.004, 0.008]
+    assert rates_of(plain) == rates_of(mhc) == [0.002, 0.004]
+    assert (plain["largest"], plain["at_top"], plain["runs"]) == (0.002, 0, 6)
+    # 0.004 is the largest that was tried there: a bound, and so no ratio.
+    assert (mhc["largest"], mhc["greatest"], mhc["at_top"]) == (0.004, 0.004, 3)
+    assert (mhc["against"], mhc["verdict"]) == ("baseline", "larger")
+    assert math.isnan(mhc["ratio"])
+    # The ladder has its rungs at 8 layers alone.
+    assert rows[8, "baseline"]["good"] == 1
+    assert math.isnan(plain["good"]) and math.isnan(mhc["good"])
+
+
+def test_two_variants_are_compared_over_the_rates_of_both():
+    """Where mhc lacks 0.008, plain's failing there says nothing, and 0.004 is a bound for both."""
+    config = config_of(exclude=[{"variant": "mhc_008"}])
+    here = [row for row in ALWAYS if row["variant"] != "mhc_008"]
+    plain = runs_of("baseline", [(1.0,) * 3] * 4)
+    row = table_of(plain, here, config=config)["mhc", "baseline"]
+    assert (row["largest"], row["both"], row["larger"], row["smaller"]) == (0.004, 3, 0, 0)
+    assert row["verdict"] == "undecided"
+    missing = [row for row in here if row["variant"] != "mhc_004"]  # planned, and not trained
+    assert ("mhc", "baseline") not in table_of(plain, missing, config=config)
+
+
+def test_the_page_names_the_rates_of_each_depth(tmp_path):
+    config = config_of(tmp_path, **DEEP)
+    published = load_published(PROJECT / "report/published.yaml", config)
+    cells = deep_runs()
+    steps = [curve([2.0] * 12, r["variant"], r["depth"], r["seed"]) for r in cells]
+    folder = write_all(config, published, PROJECT / "report/templates", cells, [*chain(*steps)])
+    text = (folder / "studies/a.md").read_text(encoding="utf-8")
+    assert "with 8 layers: 0.001, 0.002, 0.004, 0.008; with 16 layers: 0.002, 0.004 (" in text
+    said = "".join(c for c in text if c not in "[]")
+    assert (
+        "With 16 layers, the largest rate that trains is 0.002(../tables/stability.csv#L5)" in said
+    )
+
+
 def test_a_contrast_compares_two_that_are_not_plain():
     asked = [{"question": "So?", "pairs": [["mhc_004", "hc_004"], ["mhc_002", "mhc_004"]]}]
     table = table_of(PLAIN, ALWAYS, WORSE, config=config_of(contrasts=asked))

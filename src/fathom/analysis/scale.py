@@ -24,7 +24,7 @@ from fathom.analysis.worth import KEY, ONE_RATE, Pair, pairs_of
 from fathom.config import Config, count_parameters
 from fathom.metrics.scores import Score
 
-FACTORS = ("channels", "layers", "steps")
+FACTORS = ("channels", "layers", "tokens")
 """By whose logarithms ln m is fitted."""
 
 GROWS, SHRINKS = "grows", "shrinks"
@@ -41,8 +41,8 @@ OF_WORTH = [
 """Columns of a size that its row of worth.csv has."""
 
 SIZE_COLUMNS = [
-    "design", "study", "platform", "backend", "depth", "variant", "against", *FACTORS, "parameters",
-    "lr", "tried", "best_tried", "seeds", "gain", "gain_low", "gain_high", *OF_WORTH,
+    "design", "study", "platform", "backend", "depth", "variant", "against", *FACTORS, "steps",
+    "parameters", "lr", "tried", "best_tried", "seeds", "gain", "gain_low", "gain_high", *OF_WORTH,
 ]  # fmt: skip
 FIT_COLUMNS = [
     "design", "backend", "factor", "sizes", "seeds", "coefficient", "low", "high", "p", "p_holm",
@@ -106,11 +106,12 @@ def sizes_table(
 
 
 def scale_table(sizes: pd.DataFrame, logs: Sequence[pd.Series]) -> pd.DataFrame:
-    """A row per design and factor: the coefficient of ln m = a + b ln C + c ln layers + d ln steps.
+    """A row per design and factor: its coefficient in the fit of ln m.
 
-    Least squares for each seed that all sizes with a ladder have. The coefficient is the mean over
-    seeds with Student's interval, `p` that of zero and `p_holm` the same corrected for all
-    coefficients of the backend. `verdict`: GROWS, SHRINKS, UNDECIDED, or why there is none.
+    ln m = a + b ln channels + c ln layers + d ln tokens, by least squares for each seed that all
+    sizes with a ladder have. The coefficient is the mean over seeds with Student's interval, `p`
+    that of zero and `p_holm` the same corrected for all coefficients of the backend. `verdict`:
+    GROWS, SHRINKS, UNDECIDED, or why there is none.
     """
     rows: list[dict[str, Any]] = []
     for (design, backend), group in sizes[sizes["answer"] != ""].groupby(["design", "backend"]):
@@ -176,12 +177,13 @@ def _designs(
 
 
 def _size(config: Config, labels: Mapping[str, Any]) -> dict[str, Any]:
-    """Width, depth and steps, and the plain network's parameters and rate."""
+    """Width, depth, and of the plain network: tokens, steps, parameters and rate."""
     study, depth, plain = (labels[key] for key in ("study", "depth", "against"))
     settings = config.studies[study].of(plain)
     return {
         "channels": width_of(settings),
         "layers": depth,
+        "tokens": settings.steps * settings.tokens_per_step_at(depth),
         "steps": settings.steps,
         "parameters": count_parameters(config.network(study, depth, plain)),
         "lr": settings.optimizer.lr,

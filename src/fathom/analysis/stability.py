@@ -18,6 +18,7 @@ import pandas as pd
 from fathom import tasks
 from fathom.analysis.best_rates import best_rate
 from fathom.analysis.ladder import DELTA, log_multipliers, read_ladder
+from fathom.analysis.platforms import Platform
 from fathom.analysis.significance import UNDECIDED
 from fathom.analysis.statistics import MIN_SEEDS, finite_scores
 from fathom.analysis.tables import (
@@ -55,7 +56,7 @@ def write_stability(config: Config, folder: Path) -> None:
 
 
 def stability_table(config: Config, cells: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
-    """A row per variant, depth and platform of the studies with `rates`, over a variant's rates.
+    """A row per variant, depth and platform of the studies with `rates`, over its rates there.
 
     `to_pass` is the score that a run has to pass to train; NaN if every run that learned does.
     `largest` is the largest rate that trains, the median over `seeds` with its range; 0: none does.
@@ -65,31 +66,40 @@ def stability_table(config: Config, cells: pd.DataFrame, steps: pd.DataFrame) ->
     above the line, `spiked` have one of the `spikes`, of which so many `recovered`.
 
     `against` is the plain network, or the other side of a contrast; empty for the plain network
-    itself. Of the seeds that `both` have, `larger`, `equal` and `smaller` count those at which the
-    variant's largest rate is so, `ratio` is the median of the ratio, with its range; NaN if a seed
-    does not tell it.
+    itself. Over the rates that both were trained at, and of the seeds that `both` have, `larger`,
+    `equal` and `smaller` count those at which the variant's largest rate is so, `ratio` is the
+    median of the ratio, with its range; NaN if a seed does not tell it.
     """
     valid, scores, rows = counted(cells), scores_of(config), []
     for name, study in config.studies.items():
-        families = study.rate_families
-        for platform, depth, by_label in runs_by_place(valid, name) if families else ():
+        for platform, depth, by_label in runs_by_place(valid, name) if study.rate_families else ():
             here = {
                 base: family
-                for base, family in families.items()
+                for base, family in _families(config, name, depth, platform).items()
                 if all(label in by_label for label in family.values())
             }
-            largest = {base: largest_rates(study, here[base], by_label) for base in here}
             told = {
-                base: _told(study, here[base], by_label, scores[name], largest[base])
-                | _spiked(steps, name, platform, depth, here[base].values())
-                for base in here
+                base: _told(study, family, by_label, scores[name])
+                | _spiked(steps, name, platform, depth, family.values())
+                for base, family in here.items()
             }
             labels = {"study": name, "platform": platform, "depth": depth}
             for base, against in _pairs(config, name, here):
                 pair = {"variant": base, "against": against}
-                verdict = _compare(largest[base], largest[against], here[base]) if against else {}
+                verdict = _compare(study, here[base], here[against], by_label) if against else {}
                 rows.append(labels | pair | told[base] | verdict)
     return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _families(config: Config, study: str, depth: int, platform: str) -> dict[str, dict[float, str]]:
+    """Labels by learning rate of every variant, of the rates that the study trains there."""
+    place = (study, depth, Platform.parse(platform).backend)
+    trained = {c.variant for c in config.cells() if (c.study, c.depth, c.backend) == place}
+    families = {
+        base: {rate: label for rate, label in family.items() if label in trained}
+        for base, family in config.studies[study].rate_families.items()
+    }
+    return {base: family for base, family in families.items() if family}
 
 
 def _pairs(config: Config, study: str, families: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -126,10 +136,9 @@ def largest_rates(study: Study, family: Mapping[float, str], runs: Runs) -> pd.S
     return pd.Series(found, table.index, dtype=float)
 
 
-def _told(
-    study: Study, family: Mapping[float, str], runs: Runs, score: Score, largest: pd.Series
-) -> dict[str, Any]:
+def _told(study: Study, family: Mapping[float, str], runs: Runs, score: Score) -> dict[str, Any]:
     """The columns of a row about one variant, but for its spikes."""
+    largest = largest_rates(study, family, runs)
     of_all = pd.concat([runs[label] for label in family.values()])
     diverged = of_all["outcome"] == "diverged"
     best = best_rate(list(family.values()), runs, score)
@@ -158,6 +167,8 @@ def _good(
     if base is None:
         return {}
     ladder = read_ladder(study.rungs(base), runs)
+    if len(ladder.columns) < 2:
+        return {}
     sign = 1 if score.better == "lower" else -1
     worth = {}
     for rate, label in family.items():
@@ -222,9 +233,16 @@ def count_spikes(losses: np.ndarray) -> tuple[int, int]:
 # --- two variants ---------------------------------------------------------------------------------
 
 
-def _compare(ours: pd.Series, theirs: pd.Series, family: Mapping[float, str]) -> dict[str, Any]:
-    """The columns of a row about one variant against another."""
-    seeds, top = ours.index.intersection(theirs.index), max(family)
+def _compare(
+    study: Study, our_family: Mapping[float, str], their_family: Mapping[float, str], runs: Runs
+) -> dict[str, Any]:
+    """The columns of a row about one variant against another, over the rates of both."""
+    common = [rate for rate in our_family if rate in their_family]
+    ours, theirs = (
+        largest_rates(study, {rate: family[rate] for rate in common}, runs)
+        for family in (our_family, their_family)
+    )
+    seeds, top = ours.index.intersection(theirs.index), max(common, default=math.nan)
     found = {seed: _one_seed(ours[seed], theirs[seed], top) for seed in seeds}
     counts = Counter(found.values())
     factors = pd.Series(

@@ -520,3 +520,10 @@ class Study(Settings):
         if depth not in self.batch_size:
             raise ConfigError(f"batch_size has no entry for depth {depth}; add one")
         return self.batch_size[depth]
+
+    def tokens_per_step_at(self, depth: int) -> int:
+        """Tokens of an optimiser step of one variant; examples, of a task without sequences.
+
+        Raises ConfigError if the study does not say.
+        """
+        return self.batch_size_at(depth) * self.accumulate * getattr(self.model, "length", 1)

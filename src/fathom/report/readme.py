@@ -82,12 +82,14 @@ def at_sizes(tables: Path) -> str:
     sizes = read_table(file) if file.is_file() else pd.DataFrame()
     if sizes.empty:
         return ""
-    channels, layers = (
-        join_values(sorted(set(sizes[factor].astype(int)))) for factor in ("channels", "layers")
+    channels, layers, steps = (
+        sorted(set(sizes[name].astype(int))) for name in ("channels", "layers", "steps")
     )
+    found = [f"{join_values(channels)} channels", f"{join_values(layers)} layers"]
+    found += [f"{join_values(steps)} steps"] if len(steps) > 1 else []
     page = f"{REFERENCE}/RESULTS.md#does-it-hold-at-other-sizes"
     return f"""\
-RESULTS.md also has [other sizes]({page}): {channels} channels, {layers} layers.
+RESULTS.md also has [other sizes]({page}): {join_values(found)}.
 
 """
 

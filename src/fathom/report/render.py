@@ -53,7 +53,15 @@ from fathom.report.records import (
     training_command,
 )
 from fathom.report.reports import ANSWERS, CONFIG, VERDICTS_AND_TESTS, reports_of
-from fathom.report.scale import gain, power, present_scale, told
+from fathom.report.scale import (
+    LEAST_GAIN,
+    LONG,
+    gain,
+    notes_on_sizes,
+    power,
+    present_scale,
+    told,
+)
 from fathom.report.stability import compared_rate, good_rates, largest_rate
 from fathom.report.verdicts import VerdictsPresenter, estimate, needed
 from fathom.report.worth import (
@@ -158,6 +166,8 @@ def build_context(
         "worth": worth,
         "scale": scale,
         "factors": FACTORS,
+        "long_steps": LONG,
+        "least_gain": LEAST_GAIN,
         "told_of_sizes": told(scale, config.labels) if scale else "",
         "published_sizes": published.sizes,
         "stability": records(tables["stability"]),
@@ -171,7 +181,7 @@ def build_context(
         "platforms": records(tables["platforms"].astype(object).fillna("")),
         "uncounted": group_uncounted(tables["cells"]),
         "sources": published.sources,
-        "notes": published.notes,
+        "notes": [*published.notes, *notes_on_sizes(published, config.labels)],
         "publishes": bool(published.values),
         "verdicts": verdicts,
         "attribution": {

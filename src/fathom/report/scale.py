@@ -8,12 +8,18 @@ from typing import Literal, NamedTuple
 
 import pandas as pd
 
+from fathom.analysis.claims.published import Note, Published, SizePoint
 from fathom.analysis.scale import CONFOUNDED, FACTORS, GROWS, OUTSIDE, SHRINKS
 from fathom.analysis.significance import UNDECIDED
 from fathom.report.formatting import with_interval
 from fathom.report.records import Record, records
+from fathom.settings import join_values
 
 PAYS, NEVER = "pays", "never pays"
+LASTS, EARLY = "lasts", "an early speed-up alone"
+
+LONG, LEAST_GAIN = 12_000, 0.01
+"""Steps after which a gain below so many nats is an early speed-up alone."""
 
 SAID = {
     GROWS: "grows",
@@ -31,7 +37,7 @@ class ScalePresenter(NamedTuple):
     """Connections at several sizes."""
 
     sizes: list[Record]
-    """The first row of sizes.csv of each size, from the fewest parameters."""
+    """The first row of sizes.csv of each size, from the fewest parameters and steps."""
     rows: list[Record]
     """All rows, by design, each from the fewest parameters."""
     fits: Mapping[str, list[Record]]
@@ -45,8 +51,23 @@ class ScalePresenter(NamedTuple):
         """Sizes in words by where a multiplier is beside a cost: `compare_cost`; none if empty."""
         found: dict[str, list[str]] = {}
         for row in self.of_design(design):
-            found.setdefault(compare_cost(row, cost), []).append(size_words(row))
+            found.setdefault(compare_cost(row, cost), []).append(self.size_words(row))
         return found
+
+    def size_words(self, row: Record) -> str:
+        """Channels and layers, as in '64 × 12'; with steps, where sizes were trained for others."""
+        size = f"{row['channels']:g} × {row['layers']:g}"
+        return size if len(self.steps) < 2 else f"{size} after {row['steps']:g} steps"
+
+    @property
+    def steps(self) -> list[int]:
+        """The numbers of steps after which sizes end, ascending."""
+        return sorted({row["steps"] for row in self.sizes})
+
+    @property
+    def long(self) -> list[Record]:
+        """The rows of LONG trainings, each with `lasts`: LASTS, EARLY or UNDECIDED."""
+        return [row | {"lasts": lasts(row)} for row in self.rows if row["steps"] >= LONG]
 
     def falsifier(self, design: str, cost: Cost) -> str:
         """Whether a design pays at a size (PAYS), at none of all sizes (NEVER), or UNDECIDED."""
@@ -56,7 +77,7 @@ class ScalePresenter(NamedTuple):
 
 def present_scale(sizes: pd.DataFrame, fits: pd.DataFrame) -> ScalePresenter | None:
     """What sizes.csv and scale.csv say; None where no connection was trained at several sizes."""
-    rows = sorted(records(sizes), key=lambda row: row["parameters"])
+    rows = sorted(records(sizes), key=lambda row: (row["parameters"], row["steps"]))
     if not rows:
         return None
     first = {(row["study"], row["depth"]): row for row in reversed(rows)}
@@ -82,9 +103,11 @@ def compare_cost(row: Record, cost: Cost) -> Literal["above", "below", "undecide
     )
 
 
-def size_words(row: Record) -> str:
-    """Channels and layers, as in '64 × 12'."""
-    return f"{row['channels']:g} × {row['layers']:g}"
+def lasts(row: Record) -> Literal["lasts", "an early speed-up alone", "undecided"]:
+    """Whether the gain of a long training is above LEAST_GAIN, by its 95 % interval."""
+    if row["gain_low"] > LEAST_GAIN:
+        return LASTS
+    return EARLY if row["gain_high"] < LEAST_GAIN else UNDECIDED
 
 
 def told(scale: ScalePresenter, labels: Mapping[str, str]) -> str:
@@ -113,3 +136,23 @@ def power(row: Record) -> str:
     if math.isnan(row["coefficient"]):
         return ""
     return with_interval(row["coefficient"], row["low"], row["high"])
+
+
+def notes_on_sizes(published: Published, labels: Mapping[str, str]) -> list[Note]:
+    """A note for each source of published differences: nats by variant and size."""
+    found = []
+    for entry in published.sizes:
+        by_variant = [
+            f"{labels.get(variant, variant)} {join_values(map(_point_words, points))}"
+            for variant, points in entry.points.items()
+        ]
+        words = f"nats below a plain network (data: {entry.data}), by million parameters: "
+        note = Note(source=entry.source, statement=f"{words}{'; '.join(by_variant)}.")
+        found.append(note)
+    return found
+
+
+def _point_words(point: SizePoint) -> str:
+    spread = f" ± {point.spread:g}" if point.spread else ""
+    seeds = f" of {point.seeds} seeds" if point.seeds > 1 else ""
+    return f"{point.below:g}{spread}{seeds} at {point.parameters / 1e6:,.10g}"

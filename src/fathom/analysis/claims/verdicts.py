@@ -464,8 +464,7 @@ def _sizes(study: Study, variant: str, depths: Sequence[int]) -> dict[str, list[
     flat = {**study.model_dump(), **study.model.model_dump(), **study.optimizer.model_dump()}
     found = {name: _at_depths(value, depths) for name, value in flat.items()}
     if "length" in flat:
-        tokens = flat["length"] * study.accumulate
-        found["tokens_per_step"] = [size * tokens for size in found["batch_size"]]
+        found["tokens_per_step"] = [study.tokens_per_step_at(depth) for depth in depths]
     return {**found, "depth": list(depths)}
 
 

@@ -251,17 +251,18 @@ def _beside(ax: Axes, table: pd.DataFrame, platforms: list[str]) -> None:
 def nats_below_plain(sizes: pd.DataFrame, published_sizes: pd.DataFrame, title: str) -> Figure:
     """How far below the plain network do networks end at other sizes? Nats against parameters.
 
-    Filled: ours, nats per character after equal steps, with the 95 % interval over seeds. Hollow:
-    published networks of others, nats per token, most of one seed, other data and far more tokens;
-    a bar is what they print after ±. So only the direction over sizes compares.
+    Filled: ours, nats per character after equal steps, with the 95 % interval over seeds, of sizes
+    that were trained for the number of steps that most of them share. Hollow: published networks of
+    others, nats per token, most of one seed, other data and far more tokens; a bar is what they
+    print after ±. So only the direction over sizes compares.
     """
     if sizes.empty:
         return style.placeholder("no study was trained at several sizes")
     page, ((ax,),) = style.grid(1, 1, (SIZES_WIDTH, SIZES_HEIGHT))
-    ours = sizes.assign(variant=sizes["design"], source="", below=sizes["gain"])
-    ours["reach"] = list(
-        style.error_bars(*(sizes[f"gain{end}"] for end in ("", "_low", "_high"))).T
-    )
+    steps = sizes.groupby("steps")["parameters"].nunique().idxmax()
+    ours = sizes[sizes["steps"] == steps]
+    ours = ours.assign(variant=ours["design"], source="", below=ours["gain"])
+    ours["reach"] = list(style.error_bars(*(ours[f"gain{end}"] for end in ("", "_low", "_high"))).T)
     theirs = published_sizes.assign(reach=[[spread] * 2 for spread in published_sizes["spread"]])
     handles = {}
     for table, hollow in ((ours, {}), (theirs, {"mfc": "white", "lw": 1})):
@@ -279,24 +280,29 @@ def nats_below_plain(sizes: pd.DataFrame, published_sizes: pd.DataFrame, title: 
     ax.axhline(0, color=style.PALE, lw=1, zorder=0)
     ax.set_xlabel("parameters")
     ax.set_ylabel("nats below plain")
-    return style.finish(page, title, list(handles.values()))
+    grey = {"color": style.GREY, "ls": "", "marker": "o", "ms": 8}
+    told = [style.legend_handle(f"ours, {steps} steps", **grey)]
+    if len(published_sizes):
+        told.append(style.legend_handle("published", mfc="white", **grey))
+    return style.finish(page, title, [*handles.values(), *told])
 
 
 @figure
 def multiplier_against_width(sizes: pd.DataFrame, title: str) -> Figure:
     """Is a connection worth more in a wider network? The step multiplier against channels.
 
-    With the 95 % interval over seeds. A triangle: at a seed farther than the ladder reaches, so
-    that the multiplier is a bound.
+    A line for each design, number of layers and number of steps, with the 95 % interval over seeds.
+    A triangle: at a seed farther than the ladder reaches, so that the multiplier is a bound.
     """
     rows = sizes[sizes["answer"] != ""]
     if rows.empty:
         return style.placeholder("no study with a ladder was trained at several sizes")
     page, ((ax,),) = style.grid(1, 1, (SIZES_WIDTH, SIZES_HEIGHT))
-    designs, depths = list(rows["design"].unique()), list(rows["layers"].value_counts().index)
-    groups = list(rows.groupby(["layers", "design"], sort=False))
-    for i, ((depth, design), own) in enumerate(groups):
-        at, own = depths.index(depth), own.sort_values("channels")
+    kinds = ["layers", "steps"] if rows["steps"].nunique() > 1 else ["layers"]
+    designs, shapes = list(rows["design"].unique()), list(rows[kinds].value_counts().index)
+    groups = list(rows.groupby([*kinds, "design"], sort=False))
+    for i, ((*shape, design), own) in enumerate(groups):
+        at, own = shapes.index(tuple(shape)), own.sort_values("channels")
         x = own["channels"] * (1 + 0.03 * style.aside(i, len(groups), 1))
         looks = {"color": style.colour_of(design), "lw": 1.8}
         ax.plot(x, own["multiplier"], style.line_of(at), **looks)
@@ -315,9 +321,12 @@ def multiplier_against_width(sizes: pd.DataFrame, title: str) -> Figure:
     handles = style.legend_handles(designs, lw=4)
     handles += [
         style.legend_handle(
-            style.count_layers(depth), marker=style.marker_of(i), ls=style.line_of(i), **grey
+            ", ".join([style.count_layers(layers), *(f"{steps} steps" for steps in steps)]),
+            marker=style.marker_of(i),
+            ls=style.line_of(i),
+            **grey,
         )
-        for i, depth in enumerate(depths)
+        for i, (layers, *steps) in enumerate(shapes)
     ]
     return style.finish(page, title, handles)
 
