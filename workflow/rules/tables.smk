@@ -36,7 +36,10 @@ TABLES = [*RUN_TABLES, *VERDICTS, *STEPS]
 PUBLISHED = files_in("report", "published.yaml")[0]
 
 
+# Its content decides, also of a file that git brought: no record is needed.
 rule resolve:
+    input:
+        ancient(STARTED) if is_resolved(CONFIG) else STARTED,
     output:
         config=f"{RESULTS}/config.json",
     log:
@@ -46,7 +49,6 @@ rule resolve:
         "../../envs/report.yaml"
     params:
         config=packed(CONFIG),
-        code_hash=code_hash("fathom.config"),
     shell:
         "{{ echo {params.config:q} | base64 -d | gzip -d > {output.config:q}.new"
         " && mv {output.config:q}.new {output.config:q}; }} 2> {log:q}"
