@@ -1,34 +1,15 @@
 # Config → config.json, which tables and reports read. Runs → CSVs.
 
+from fathom.analysis.tables import BY_STUDY
+
 RUN_TABLES = csvs(
-    *(
-        "cells",
-        "summary",
-        "profiles",
-        "comparison",
-        "platforms",
-        "effects",
-        "effective_depth",
-        "worth",
-        "sizes",
-        "scale",
-        "stability",
-    ),
-    *("trajectories", "variance", "variance_summary"),
+    *("cells", "summary", "profiles", "comparison", "platforms", "effects", "effective_depth"),
+    *("worth", "sizes", "scale", "stability", "trajectories", "variance", "variance_summary"),
 )
 VERDICTS = csvs("published", "published_sizes", "thresholds", "claims", "verdicts")
 # Of each study alone, what its figures read: a run changes no figure of another study.
-STUDY_TABLES = (
-    "cells",
-    "summary",
-    "times_summary",
-    "profiles",
-    "effects",
-    "effective_depth",
-    "worth",
-    "stability",
-)
-STEPS = [f"{RESULTS}/tables/studies/{study}/steps.csv.gz" for study in PLAN.figures]
+STUDIES = [f"{RESULTS}/tables/studies/{study}" for study in PLAN.figures]
+STEPS = [f"{folder}/steps.csv.gz" for folder in STUDIES]
 # What shows no time is not made again where only these have changed.
 TIMES = csvs("times", "times_summary")
 TABLES = [*RUN_TABLES, *VERDICTS, *STEPS]
@@ -67,7 +48,7 @@ checkpoint run_tables:
         RUN_TABLES,
         TIMES,
         STEPS,
-        csvs(*(f"studies/{study}/{name}" for study in PLAN.figures for name in STUDY_TABLES)),
+        [f"{folder}/{name}" for folder in STUDIES for name in BY_STUDY],
     log:
         f"{RESULTS}/logs/tables.log",
     localrule: True
