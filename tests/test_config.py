@@ -225,7 +225,6 @@ def test_a_variant_may_be_wider_or_longer():
     assert (64, 48) in shapes
     assert (study.of("wide").model.width, study.of("long").model.width) == (48, 32)
     assert [study.of(v).steps for v in study.labels] == [100, 100, 400]
-    assert study.size_changes == {"wide": "width 48", "long": "steps 400"}
 
 
 def test_part_and_score_are_not_in_the_spec():

@@ -11,6 +11,7 @@ import pytest
 from fathom.analysis.run_tables import write_tables
 from fathom.cli import main
 from fathom.config import installed_backends, load_config
+from fathom.runs.bundle import create_bundle
 from fathom.runs.training import run_cell
 from own_connections import LEAKING, LITE, PLAIN, write
 
@@ -86,6 +87,9 @@ def test_a_scheme_written_anew_has_its_verdict_and_its_worth(home):
 
 
 def test_the_page_has_contract_worth_all_rows_and_the_command_for_more_seeds(home):
+    # As a clone has the kept result: its runs are in bundles.
+    create_bundle(load_config(["config.yaml"]), Path("kept/bundles/released.tar.xz"))
+    shutil.rmtree("kept/runs")
     write("lite.py", LITE)
     folder = judge("lite.py:Lite", "--settings", "{streams: 2}")
     page = (folder / "JUDGE.md").read_text(encoding="utf-8")

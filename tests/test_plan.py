@@ -11,7 +11,7 @@ import pytest
 from fathom import datasets
 from fathom.analysis.platforms import Platform
 from fathom.config import Cell, ConfigError, check_config
-from fathom.config.snakemake_start import Start, packed
+from fathom.config.snakemake_start import Start, is_resolved, packed
 from fathom.report.plan import DATA_READY, STARTED, Plan, figure_files
 from fathom.report.reports import kept_tables, why_left_out
 from run_helpers import CPU_PLATFORM, STUDY, config_with, write_cell
@@ -155,6 +155,14 @@ def test_jobs_read_the_config_that_snakemake_was_started_with(tmp_path, monkeypa
     module.check_files(Path("/p"))
     assert module.options(config) == ["--config", "r/config.json"]
     assert json.loads(gzip.decompress(base64.b64decode(packed(config)))) == config.resolved()
+
+
+def test_a_config_file_of_another_content_is_made_again(tmp_path):
+    config = config_with(str(tmp_path))
+    assert not is_resolved(config)
+    (tmp_path / "config.json").write_bytes(gzip.decompress(base64.b64decode(packed(config))))
+    assert is_resolved(config)
+    assert not is_resolved(config.model_copy(update={"train": False}))
 
 
 def test_a_cluster_and_conda_may_have_other_frameworks():

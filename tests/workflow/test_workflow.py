@@ -156,6 +156,8 @@ EDITS = {
 )
 def test_an_edit_runs_what_it_changes_the_meaning_of(workflow, file, old, new, retrained, run):
     workflow.edit(file, old, new)
+    if file == PRESET:  # as in a clone, which has results and no records
+        shutil.rmtree(workflow.folder / ".snakemake/metadata")
     jobs = workflow.planned("all")
     assert {"/".join(cell.split("/")[3:5]) for cell in trained(jobs)} == retrained
     assert run is None or rules(jobs) == run

@@ -6,7 +6,7 @@ import shlex
 from fathom import datasets
 from fathom.analysis.platforms import Platform
 from fathom.config import BACKENDS, installed_backends
-from fathom.config.snakemake_start import packed, shell_prefix
+from fathom.config.snakemake_start import is_resolved, packed, shell_prefix
 from fathom.report.figure_manifest import OVERVIEW_TABLES, tables_of
 from fathom.report.figures import figures_of
 from fathom.report.plan import DATA_READY, STARTED, Plan, figure_files, files_of_runs
@@ -85,7 +85,8 @@ def files_of_replay(w):
 
 
 def why_job_again(job):
-    return why_again(cell_of(job.wildcards)) if STARTED in job.input else ""
+    is_training = STARTED in job.input and job.wildcards
+    return why_again(cell_of(job.wildcards)) if is_training else ""
 
 
 @functools.cache

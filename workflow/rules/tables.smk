@@ -1,34 +1,15 @@
 # Config → config.json, which tables and reports read. Runs → CSVs.
 
+from fathom.analysis.tables import BY_STUDY
+
 RUN_TABLES = csvs(
-    *(
-        "cells",
-        "summary",
-        "profiles",
-        "comparison",
-        "platforms",
-        "effects",
-        "effective_depth",
-        "worth",
-        "sizes",
-        "scale",
-        "stability",
-    ),
-    *("trajectories", "variance", "variance_summary"),
+    *("cells", "summary", "profiles", "comparison", "platforms", "effects", "effective_depth"),
+    *("worth", "sizes", "scale", "stability", "trajectories", "variance", "variance_summary"),
 )
 VERDICTS = csvs("published", "published_sizes", "thresholds", "claims", "verdicts")
 # Of each study alone, what its figures read: a run changes no figure of another study.
-STUDY_TABLES = (
-    "cells",
-    "summary",
-    "times_summary",
-    "profiles",
-    "effects",
-    "effective_depth",
-    "worth",
-    "stability",
-)
-STEPS = [f"{RESULTS}/tables/studies/{study}/steps.csv.gz" for study in PLAN.figures]
+STUDIES = [f"{RESULTS}/tables/studies/{study}" for study in PLAN.figures]
+STEPS = [f"{folder}/steps.csv.gz" for folder in STUDIES]
 # What shows no time is not made again where only these have changed.
 TIMES = csvs("times", "times_summary")
 TABLES = [*RUN_TABLES, *VERDICTS, *STEPS]
@@ -36,7 +17,10 @@ TABLES = [*RUN_TABLES, *VERDICTS, *STEPS]
 PUBLISHED = files_in("report", "published.yaml")[0]
 
 
+# Its content decides, also of a file that git brought: no record is needed.
 rule resolve:
+    input:
+        ancient(STARTED) if is_resolved(CONFIG) else STARTED,
     output:
         config=f"{RESULTS}/config.json",
     log:
@@ -46,7 +30,6 @@ rule resolve:
         "../../envs/report.yaml"
     params:
         config=packed(CONFIG),
-        code_hash=code_hash("fathom.config"),
     shell:
         "{{ echo {params.config:q} | base64 -d | gzip -d > {output.config:q}.new"
         " && mv {output.config:q}.new {output.config:q}; }} 2> {log:q}"
@@ -65,7 +48,7 @@ checkpoint run_tables:
         RUN_TABLES,
         TIMES,
         STEPS,
-        csvs(*(f"studies/{study}/{name}" for study in PLAN.figures for name in STUDY_TABLES)),
+        [f"{folder}/{name}" for folder in STUDIES for name in BY_STUDY],
     log:
         f"{RESULTS}/logs/tables.log",
     localrule: True

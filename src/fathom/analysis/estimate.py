@@ -60,10 +60,10 @@ class Estimate:
         low, high = max(self.low, possible.low), min(self.high, possible.high)
         return replace(self, low=low, high=high)
 
-    def mapped(self, scale: Callable[[float], float], unit: str = "") -> Estimate:
-        """The estimate on another scale, monotonic in this one."""
+    def mapped(self, scale: Callable[[float], float]) -> Estimate:
+        """The estimate in another unit, on a scale that is monotonic in this one."""
         low, high = sorted((scale(self.low), scale(self.high)))
-        return replace(self, mean=scale(self.mean), low=low, high=high, unit=unit)
+        return replace(self, mean=scale(self.mean), low=low, high=high, unit="")
 
 
 LOG10 = "log10"

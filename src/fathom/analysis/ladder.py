@@ -60,15 +60,15 @@ def log_multiplier(ladder: Mapping[float, float], score: float, sign: int) -> fl
     return points[-1][0] if points[-1][1] == 0 else math.inf
 
 
-def is_equivalent(logs: Mapping[str, float], delta: float = DELTA) -> bool:
-    """Whether two one-sided tests (TOST) place the mean of a log ratio within ± ln(1 + delta).
+def is_equivalent(logs: Mapping[str, float]) -> bool:
+    """Whether two one-sided tests (TOST) place the mean of a log ratio within ± ln(1 + DELTA).
 
     Each test is at SIGNIFICANCE_LEVEL.
 
     `logs`: as of `t_interval`.
     """
     error = logs["sd"] / math.sqrt(logs["n"])
-    return abs(logs["mean"]) + one_sided_quantile(logs["n"]) * error < math.log1p(delta)
+    return abs(logs["mean"]) + one_sided_quantile(logs["n"]) * error < math.log1p(DELTA)
 
 
 def log_multipliers(ladder: pd.DataFrame, scores: pd.Series, sign: int) -> pd.Series:

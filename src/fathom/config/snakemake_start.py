@@ -124,13 +124,24 @@ class Start:
         return [word for file in self.files for word in ("--config", file)] + changes
 
 
+def resolved_text(config: Config) -> str:
+    """The content of config.json."""
+    return json.dumps(config.resolved(), indent=2, allow_nan=False) + "\n"
+
+
+def is_resolved(config: Config) -> bool:
+    """Whether config.json is there with this content."""
+    file = Path(config.report_folder, "config.json")
+    return file.exists() and file.read_text(encoding="utf-8") == resolved_text(config)
+
+
 def packed(config: Config) -> str:
-    """The resolved config as JSON, compressed, in base64.
+    """`resolved_text`, compressed, in base64.
 
     Snakemake writes a command above 64 KB into a file, whose path it does not quote.
     """
-    text = json.dumps(config.resolved(), indent=2, allow_nan=False) + "\n"
-    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+    compressed = gzip.compress(resolved_text(config).encode(), mtime=0)
+    return base64.b64encode(compressed).decode()
 
 
 KILLED = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from functools import cached_property
 from operator import not_
@@ -52,15 +52,11 @@ AXES = ("variants", "depths", "backends", "seeds")
 
 MAX_BATCH = 1_000_000
 
-RESERVED_NAMES = frozenset(
-    {
-        # Rules of the workflow, because a study's name is a target too, and folders of results.
-        "all", "claims", "data", "figures", "page", "paper", "replay", "report", "reports",
-        "resolve", "tables", "train", "verify",
-        "cells", "overview",
-    }
-)  # fmt: skip
-"""Names that no study can have."""
+RESERVED_NAMES = {
+    "all", "claims", "data", "figures", "page", "paper", "replay", "report", "reports", "resolve",
+    "tables", "train", "verify", "cells", "overview",
+}  # fmt: skip
+"""Names that no study can have: rules of the workflow, since a study is a target, and folders."""
 
 
 def _check_study_name(name: str) -> str:
@@ -106,17 +102,12 @@ def _check_labels(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return entries
 
 
-def _in_words(settings: Mapping[str, Any]) -> str:
-    return join_values(f"{name} {value}" for name, value in settings.items())
-
-
 BatchSize = Annotated[int, Field(gt=0, le=MAX_BATCH), NO_BOOL]
 StudyName = Annotated[Text, AfterValidator(_check_study_name)]
 NameOrSettings = Annotated[either(str, dict[str, Any]), BeforeValidator(_parse_words)]
 VariantEntry = Annotated[dict[Label, NameOrSettings], BeforeValidator(_parse_variant)]
 PartName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$"), QUOTED]
 Factor = Annotated[Number, Field(ge=0.01, lt=10)]
-RateBelow1 = Annotated[Number, Field(gt=0, lt=1)]
 Pair = Annotated[list[Label], Field(min_length=2, max_length=2)]
 Values = BeforeValidator(_parse_values)
 
@@ -191,7 +182,7 @@ class Study(Settings):
         description="further variants in the form of `variants`, for overlays; each is compared to "
         "the study's plain network",
     )
-    rates: tuple[RateBelow1, ...] = Field(
+    rates: tuple[Annotated[Number, Field(gt=0, lt=1)], ...] = Field(
         (),
         exclude_if=not_,
         description="further learning rates at which to train every variant that sets no lr of its "
@@ -274,11 +265,9 @@ class Study(Settings):
         for label in self.extra_labels:
             if listed.count(label) > 1:
                 raise ValueError(f"extra_variants: {label} is there already; give it another label")
-        named = {
-            f"contrasts.{i}.pairs": itertools.chain(*contrast.pairs)
-            for i, contrast in enumerate(self.contrasts)
-        }
+        named: dict[str, Iterable[str]] = {}
         for i, contrast in enumerate(self.contrasts):
+            named[f"contrasts.{i}.pairs"] = itertools.chain(*contrast.pairs)
             for seed in contrast.seeds:
                 if seed not in self.seeds:
                     raise ValueError(f"contrasts.{i}.seeds: {unknown('seed', seed, self.seeds)}")
@@ -301,11 +290,10 @@ class Study(Settings):
             if label not in self.ladder:
                 problem = unknown("variant with a ladder", label, self.ladder)
                 raise ValueError(f"plain_at_size: {problem}")
-        listed = [label for entry in self.variants for label in entry]
         families = self.rate_families.items()
         at_rates = [label for base, of in families for label in of.values() if label != base]
         rungs = [rung for base in self.ladder for rung in self.rungs(base).values() if rung != base]
-        taken = Counter(listed)
+        taken = Counter(label for entry in self.variants for label in entry)
         for key, added, or_else in (
             ("rates", at_rates, ""),
             ("ladder", rungs, ", or take factors further apart"),
@@ -381,8 +369,7 @@ class Study(Settings):
     def _parsed_variants(self) -> dict[str, tuple[Any, VariantSettings]]:
         """By label, in order: each variant's connection and its other changes."""
         found = {}
-        entries = [*self.variants, *self.extra_variants]
-        for label, value in itertools.chain(*(entry.items() for entry in entries)):
+        for label, value in (p for e in (*self.variants, *self.extra_variants) for p in e.items()):
             given = value if isinstance(value, Mapping) else {"connection": value}
             own = {key: given[key] for key in VariantSettings.model_fields if key in given}
             rest = {key: setting for key, setting in given.items() if key not in own}
@@ -467,16 +454,6 @@ class Study(Settings):
                 changed[key] = validate(type(settings), merged, place=("variants", variant, key))
         return self.model_copy(update=changed)
 
-    @property
-    def size_changes(self) -> dict[str, str]:
-        """By label, the changes of model and steps in words; variants without any are absent."""
-        found = {}
-        for label in self.labels:
-            own = self._own(label)
-            if changes := own.model | ({"steps": own.steps} if own.steps else {}):
-                found[label] = _in_words(changes)
-        return found
-
     def changes(self, variant: str) -> dict[str, Any]:
         """The settings that a variant changes besides its connection, as data."""
         own = self._own(variant).model_dump(exclude_unset=True)
@@ -495,7 +472,8 @@ class Study(Settings):
         """The name of the recipe that has these settings, or the settings in words."""
         recipe = self.recipe_settings
         names = (name for name, known in RECIPES.items() if known == recipe)
-        return next(names, _in_words(recipe.model_dump()))
+        settings = recipe.model_dump().items()
+        return next(names, join_values(f"{name} {value}" for name, value in settings))
 
     def connection_name(self, variant: str) -> str:
         """The name of a variant's connection, or of the one it is based on; else its label."""

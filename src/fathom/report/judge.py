@@ -190,7 +190,7 @@ def _kept_run(kept: Path, cell: Cell, staging: Path) -> Path | None:
     for folder in (run_folder(kept, cell), *kept.glob(f"imported/*/{cell.path()}")):
         if (folder / MANIFEST).exists():
             return folder
-    bundles = sorted(kept.glob(f"bundles/{cell.study}*.tar.gz"), key=lambda file: len(file.name))
+    bundles = sorted(kept.glob(f"bundles/{cell.study}*.tar.xz"), key=lambda file: len(file.name))
     for file in bundles:
         if cell in unpack(file, staging / file.stem, check=False):
             make_rows(staging / file.stem / cell.path())

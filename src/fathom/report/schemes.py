@@ -42,10 +42,6 @@ KEPT = Path("results/reference/tables/cells.csv")
 LEARNED_IN = "released"
 """The kept table of trained cells, and the study whose cells tell what a scheme has learned."""
 
-KEPT = Path("results/reference/tables/cells.csv")
-LEARNED_IN = "released"
-"""The kept table of trained cells, and the study whose cells tell what a scheme has learned."""
-
 COUNTED = (
     f"Parameters are those of the connection at S {STREAMS}, C {CONTEXT.width} and "
     f"{CONTEXT.layers} wrapped functions. Starts plain: whether an untrained network is the plain "

@@ -82,11 +82,6 @@ class VerdictsPresenter:
         own = self.tests_of(claim)
         return [test for test in own if test["decides"] and test["verdict"] == NOT_MEASURED]
 
-    def of_kind(self, kind: str) -> list[Record]:
-        """The tests by one estimator that were made, and decide."""
-        made = itertools.chain(*(self.tests_of(row["claim"], made=True) for row in self.rows))
-        return [test for test in made if test["test"] == kind and test["decides"]]
-
     def scales_of(self, claim: str) -> list[str]:
         """The differences of one claim's tests from the published scale."""
         told = (test["scale"] for test in self.tests_of(claim, made=True))

@@ -121,18 +121,8 @@ def claims_table(
                 again = test.model_copy(update={"studies": [claim.control]})
                 made = _test_rows(config, claim, again, evidence, homes)
                 rows += [{**base, **row, "control": True, "decides": False} for row in made]
-    columns = [
-        "claim",
-        "source",
-        "statement",
-        "remark",
-        "number",
-        "test",
-        "studies",
-        "recipe",
-        "platform",
-    ]
-    columns += [*JUDGED, "confidence", "scale", "control", "decides"]
+    columns = ["claim", "source", "statement", "remark", "number", "test", "studies", "recipe"]
+    columns += ["platform", *JUDGED, "confidence", "scale", "control", "decides"]
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -270,17 +260,8 @@ def verdicts_table(claims: pd.DataFrame) -> pd.DataFrame:
     one. It is measured where every test could be made there: else a part of them would be compared
     with all.
     """
-    columns = [
-        "claim",
-        "source",
-        "statement",
-        "remark",
-        "verdict",
-        "undecided",
-        "other_scale",
-        "seeds",
-    ]
-    columns += ["in_part", "elsewhere", "studies", "control_study", "control", "tests"]
+    columns = ["claim", "source", "statement", "remark", "verdict", "undecided", "other_scale"]
+    columns += ["seeds", "in_part", "elsewhere", "studies", "control_study", "control", "tests"]
     rows = (_verdict_row(tests) for _, tests in claims.groupby("claim", sort=False))
     return pd.DataFrame(rows, columns=columns)
 

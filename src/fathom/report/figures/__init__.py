@@ -262,16 +262,6 @@ def left_out(config: Config, study: str) -> dict[str, str]:
     return {declared.label: why for declared, why in _considered(config, study) if why}
 
 
-def figures_for(
-    names: Iterable[str], schemes: Mapping[str, Scheme], points: Collection[tuple[str, int]]
-) -> list[Declaration]:
-    """The figures with these names that show something of variants with these connections.
-
-    `points`: (variant, depth).
-    """
-    return [declared for declared, why in _judge(names, schemes, points) if not why]
-
-
 def _considered(config: Config, study: str) -> list[tuple[Declaration, str]]:
     """Every figure that a study could have, and why it would show nothing; empty if it would."""
     added = config.studies[study].ladder_trainings
@@ -288,7 +278,10 @@ def _considered(config: Config, study: str) -> list[tuple[Declaration, str]]:
 def _judge(
     names: Iterable[str], schemes: Mapping[str, Scheme], points: Collection[tuple[str, int]]
 ) -> list[tuple[Declaration, str]]:
-    """The figures about parts that these connections have, and why each would show nothing."""
+    """The figures about parts that these connections have, and why each would show nothing.
+
+    `points`: (variant, depth).
+    """
     parts = [part for scheme in schemes.values() for part in settings_of(scheme)]
     depths = {depth for _, depth in points}
     beside = max((_count_schemes(depth, points, schemes) for depth in depths), default=0)
