@@ -36,9 +36,9 @@ def moved(
 
     `again`: rows of COLUMNS; `cells` and `summary`: the tables of the kept result; `units`: by
     study, that of effects on its score; `made_on`: by platform, the processors that made its runs.
-    A platform of the processor alone that trained again is left out. In that unit, `moved` is the largest distance over `seeds`,
-    `mean` that of their mean, `half` the longer side of the 95 % interval over the seeds of the
-    kept result.
+    A platform of the processor alone that trained again is left out. In the unit, `moved` is the
+    largest distance over `seeds`, `mean` that of their mean, `half` the longer side of the 95 %
+    interval over the seeds of the kept result.
     """
     both = again.merge(cells, on="key", suffixes=("_again", ""))
     rows = []
