@@ -102,7 +102,7 @@ def test_the_table_of_worth_in_percent() -> None:
     lines = worth_table(ROWS[:2], LABELS).splitlines()
     # 1 − 1/1.25, 1 − 1/1.2, 1 − 1/1.3; 1 − 1/0.8, 1 − 1/0.5
     assert lines[2:] == [
-        "| mHC | 20 % (17 to 23 %) | less than 25 % more | 50 % more | 10 % more |",
+        "| mHC | 20 % (17 to 23 %) | 25 % more | 50 % more | 10 % more |",
         "| HC | −25 % (−100 to 0 %) | – | – | – |",
     ]
     # Where nothing is known of a column, there is none.

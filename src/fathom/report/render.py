@@ -59,7 +59,7 @@ from fathom.report.verdicts import VerdictsPresenter, estimate, needed
 from fathom.report.worth import (
     depth_multiplier,
     overhead,
-    pays_if,
+    pays_below,
     plain_change,
     present_worth,
     steps_saved,
@@ -227,7 +227,7 @@ def environment_of(
         "number": number, "largest": largest, "percent": percent, "list_words": list_words,
         "paragraphs": split_paragraphs, "prose": as_prose, "words": escape_words,
         "effect": effect_with_interval, "described": describe_effect, "spread": format_spread,
-        "steps_saved": steps_saved, "overhead": overhead, "pays_if": pays_if,
+        "steps_saved": steps_saved, "overhead": overhead, "pays_below": pays_below,
         "plain_change": plain_change, "after_looking": after_looking,
         "depth_multiplier": depth_multiplier, "gain": gain, "power": power,
         "largest_rate": largest_rate, "good_rates": good_rates, "compared_rate": compared_rate,

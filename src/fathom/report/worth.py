@@ -10,13 +10,17 @@ import pandas as pd
 
 from fathom.analysis.claims.published import Worth
 from fathom.analysis.effective_depth import AT
-from fathom.analysis.significance import BETTER
+from fathom.analysis.significance import BETTER, EQUIVALENT, UNDECIDED, WORSE
 from fathom.analysis.statistics import MIN_SEEDS
 from fathom.analysis.worth import NOT_TOLD, ONE_RATE
 from fathom.config import common_depth
 from fathom.report.comparisons import effect_with_interval
 from fathom.report.formatting import number
 from fathom.report.records import Record, records
+
+
+ORDER = (BETTER, WORSE, EQUIVALENT, UNDECIDED)
+"""Of verdicts."""
 
 
 class WorthPresenter(NamedTuple):
@@ -27,7 +31,7 @@ class WorthPresenter(NamedTuple):
     advice: str
     """One or two sentences."""
     rows: list[Record]
-    """Of worth.csv, at one depth, the largest multiplier first."""
+    """Of worth.csv, at one depth, in the ORDER of verdicts; of one, the largest multiplier first."""
     overheads: Mapping[str, tuple[str, str]]
     """What authors say of the cost of a variant, and where: (words, address)."""
 
@@ -47,7 +51,8 @@ def present_worth(
     rows = [row for row in rows if row["platform"] == rows[0]["platform"]]
     depth = common_depth(row["depth"] for row in rows)
     rows = sorted(
-        (row for row in rows if row["depth"] == depth), key=lambda row: -row["multiplier"]
+        (row for row in rows if row["depth"] == depth),
+        key=lambda row: (ORDER.index(row["verdict"]), -row["multiplier"]),
     )
     if not rows:
         return None
@@ -100,7 +105,7 @@ def worth_columns(rows: Sequence[Record]) -> dict[str, Callable[[Record], str]]:
     here = f"a step costs here, {width:g} channels" if width else "a step costs here"
     columns: dict[str, Callable[[Record], str]] = {
         "steps saved": steps_saved,
-        "pays if a step costs": pays_if,
+        "pays if a step costs less than": pays_below,
         here: lambda row: overhead(row["cost"]),
         f"{wider:g} channels": lambda row: overhead(row["cost_wider"]),
         OPERATIONS: lambda row: overhead(row["operations"]),
@@ -136,12 +141,6 @@ def pays_below(row: Record) -> str:
     if row["break_even"] <= 0 or row["answer"] not in ("at", "beyond"):
         return ""
     return ("at least " if row["answer"] == "beyond" else "") + overhead(row["multiplier"])
-
-
-def pays_if(row: Record) -> str:
-    """The costs of a step at which a design pays, as in 'less than 13 % more'; empty where none."""
-    limit = pays_below(row)
-    return limit and f"{'up to' if row['answer'] == 'beyond' else 'less than'} {limit}"
 
 
 def first_number(rows: Sequence[Record], column: str) -> float:
