@@ -70,8 +70,8 @@ def worth_figure(shown: WorthPresenter) -> str:
 ![{ALT}]({file.as_posix()})
 
 *{row["depth"]:g} layers. Up: the step multiplier, with its 95 % interval over seeds. Right: the
-time of a step over that of the plain network, on `{row["machine"]}`.{hollow} Above the break-even line a connection ends
-better than the plain network does in the same training time.*
+time of a step over that of the plain network, on `{row["machine"]}`.{hollow} Above the break-even
+line a connection ends better than the plain network does in the same training time.*
 """
 
 
@@ -118,7 +118,8 @@ def worth_section(shown: WorthPresenter, task: str, labels: Mapping[str, str]) -
 Results on {task}, {first["depth"]:g} layers. *Steps saved* is the share of the plain network's
 training steps that a connection saves, with its 95 % interval over seeds
 ([definition](docs/definitions.md#worth), [study]({study})).
-{rates if any(row["rate"] == BEST_RATES for row in told) else ""}These end significantly better or worse:
+{rates if any(row["rate"] == BEST_RATES for row in told) else ""}These end significantly better
+or worse:
 
 {worth_table(told, labels)}
 {others}"""
@@ -132,8 +133,9 @@ def undecided(rows: Sequence[Record], labels: Mapping[str, str]) -> str:
     named = ", ".join(_name(row, labels) for row in rows if row["seeds"] > least)
     few = sum(row["seeds"] == least for row in rows)
     rest = f"{few} comparison{'s' if few > 1 else ''} of {least} seeds"
+    rest = f"{as_prose(named)}, and {rest}" if named else rest
     return f"""\
-Undecided, after the correction for many questions: {as_prose(named) + ", and " if named else ""}{rest}
+Undecided, after the correction for many questions: {rest}
 ([all rows]({REFERENCE}/RESULTS.md)).
 
 """

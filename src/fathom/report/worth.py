@@ -18,7 +18,6 @@ from fathom.report.comparisons import effect_with_interval
 from fathom.report.formatting import number
 from fathom.report.records import Record, records
 
-
 ORDER = (BETTER, WORSE, EQUIVALENT, UNDECIDED)
 """Of verdicts."""
 
@@ -31,7 +30,7 @@ class WorthPresenter(NamedTuple):
     advice: str
     """One or two sentences."""
     rows: list[Record]
-    """Of worth.csv, at one depth, in the ORDER of verdicts; of one, the largest multiplier first."""
+    """Of worth.csv, at one depth, in the ORDER of verdicts, then the largest multiplier first."""
     overheads: Mapping[str, tuple[str, str]]
     """What authors say of the cost of a variant, and where: (words, address)."""
 
