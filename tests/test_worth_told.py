@@ -224,7 +224,8 @@ def test_a_report_begins_with_what_connections_are_worth(told):
     rows = [[cell.strip() for cell in row] for row in rows[:4]]
     assert rows[0] == [
         "connection", "steps saved", "pays if a step costs less than",
-        "a step costs here, 16 channels", "128 channels", "operations, counted", "verdict", "in its authors' words",
+        "a step costs here, 16 channels", "128 channels", "operations, counted", "verdict",
+        "in its authors' words",
     ]  # fmt: skip
     shown = [[re.sub(r"\[(.*)\]\(.*\)", r"\1", cell) for cell in row] for row in rows[2:]]
     assert shown == [

@@ -71,7 +71,8 @@ def worth_figure(shown: WorthPresenter) -> str:
 
 *{row["depth"]:g} layers. Up: the step multiplier, with its 95 % interval over seeds. Right: the
 time of a step over that of the plain network, on `{row["machine"]}`.{hollow} Above the break-even
-line a connection ends better than the plain network does in the same training time.*
+line a connection ends better than the plain network does in the same training time. Grey:
+undecided.*
 """
 
 
