@@ -120,7 +120,7 @@ def test_signal_is_what_textbook_networks_read(found, sizes):
         assert found.blocks[variant].sizes == pytest.approx(sizes[variant], rel=1e-9)
     baseline = found.sublayers["baseline"].sizes
     assert baseline == pytest.approx(sizes["sub-layers"], rel=1e-9)
-    # How near, docs/definitions.md says under "What a start promises".
+    # The norms' eps, relative to streams four times as large; the papers' mHC also has its φ.
     assert found.sublayers["hc_paper"].sizes == pytest.approx(baseline, rel=1e-4)
     assert found.sublayers["mhc_paper"].sizes == pytest.approx(baseline, rel=2e-3)
 
@@ -231,12 +231,11 @@ def lines_of_speed():
 
 def scheme_ratio(variant, backend):
     """How many times as long as plain's a step of 6 layers takes, timed in turns."""
-    with (PROJECT / "benchmarks/schemes.csv").open(encoding="utf-8") as file:
-        (row,) = (
-            row
-            for row in csv.DictReader(file)
-            if row["ratio"] and (row["variant"], row["backend"]) == (variant, backend)
-        )
+    (row,) = (
+        row
+        for row in benchmark("schemes")
+        if row["ratio"] and (row["variant"], row["backend"]) == (variant, backend)
+    )
     return f"{float(row['ratio']):.2f}"
 
 
@@ -252,6 +251,25 @@ def numbers_of_definitions():
     yield f"and {gain_per_layer('mlx')} on MLX"
     yield f"ends at {text_loss('baseline')} nats after them, and at {text_loss('baseline_longer')}"
     yield f"after {text_steps('baseline_longer')}."
+    text = next(row for row in kept_rows("cells") if row["study"] == "released")
+    unigram, bigram, trigram = (
+        float(text[f"{model}_bpc"]) for model in ("unigram", "bigram", "trigram")
+    )
+    yield (
+        f"{unigram:.3f} without context (unigram), {bigram:.3f} with one character (bigram) and "
+        f"{trigram:.3f} with two"
+    )
+    yield f"the line, {bigram * math.log(2):.3f} nats"
+    (still,) = {row["score_chance"] for row in kept_rows("cells") if row["study"] == "flow"}
+    yield f"`E|v*|²`, in the reference {float(still):.2f}"
+    worst = defaultdict(float)
+    for row in benchmark("parity"):
+        found = float(row["forwards"]), float(row["gradients"])
+        worst[row["framework"]] = max(worst[row["framework"]], *found)
+    float64, float32 = (worst[name] for name in ("PyTorch, float64", "MLX, float32"))
+    yield f"is {float64:.0e} for ours on PyTorch in float64, and {float32:.0e} on MLX".replace(
+        "e-0", "e-"
+    )
     best = max(
         row["test_accuracy_mean"]
         for row in kept_rows("summary")
@@ -489,12 +507,11 @@ def more(variant, column="cost"):
 
 def step_ratio(variant, study="released"):
     """How many times as long as plain's a step takes, timed in turns: of 12 layers on text."""
-    with (PROJECT / "benchmarks/step_times.csv").open(encoding="utf-8") as file:
-        seconds = {
-            row["variant"]: float(row["seconds"])
-            for row in csv.DictReader(file)
-            if (row["study"], row["width"]) == (study, "64")
-        }
+    seconds = {
+        row["variant"]: float(row["seconds"])
+        for row in benchmark("step_times")
+        if (row["study"], row["width"]) == (study, "64")
+    }
     return seconds[variant] / seconds["baseline"]
 
 
@@ -515,8 +532,17 @@ def differing(variant, digits):
 
 def kept_rows(table):
     """The rows of a table of the kept result."""
-    with (PROJECT / f"results/reference/tables/{table}.csv").open(encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    return rows_of(f"results/reference/tables/{table}.csv")
+
+
+def benchmark(table):
+    """The rows of a table of benchmarks."""
+    return rows_of(f"benchmarks/{table}.csv")
+
+
+def rows_of(file):
+    with (PROJECT / file).open(encoding="utf-8") as lines:
+        return list(csv.DictReader(lines))
 
 
 def final_score(variant, depth):

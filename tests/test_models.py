@@ -247,6 +247,26 @@ def test_mlx_attention_of_what_is_not_a_number(attention_and_gradients):
     assert np.isnan(out[0, 0, 200:]).all()
 
 
+@pytest.mark.parametrize(
+    ("power", "on_torch", "on_mlx"), [(18, 1, 1), (19.5, 0, 0), (25, math.nan, 0)]
+)
+def test_a_layer_norm_that_overflows_is_what_definitions_say(connect_cpu, power, on_torch, on_mlx):
+    """The root mean square of its output. The squares of 10^19.5 sum to more than a float32."""
+    connect_cpu("mlx"), connect_cpu("torch")
+    import mlx.core as mx
+    import torch
+
+    from fathom.backends.mlx_ops import exact_layer_norm
+
+    row = (np.random.default_rng(0).standard_normal((1, 32)) * 10**power).astype(np.float32)
+    one, zero = np.ones(32, np.float32), np.zeros(32, np.float32)
+    by_torch = torch.nn.functional.layer_norm(torch.tensor(row), (32,))
+    by_mlx = exact_layer_norm(*map(mx.array, (row, one, zero)))
+    for found, expected in ((by_torch.numpy(), on_torch), (np.asarray(by_mlx), on_mlx)):
+        size = np.sqrt((found.astype(np.float64) ** 2).mean())
+        assert size == pytest.approx(expected, abs=1e-5, nan_ok=True)
+
+
 # --- why MLX has a layer norm of its own here ----------------------------------------------------
 
 

@@ -136,7 +136,7 @@ def test_the_paper_says_what_the_tables_hold(source, published, folder_of_paper)
     # As in the reports: the logarithms of 0.9, 1 and 1/0.9.
     assert "[0.010 (0.0077 to 0.013)]" in text
     assert "activations reach 1020.2; PyTorch: 3 not finite and 0 at chance; MLX: 0 not" in text
-    grows = "gain final changes by 0.58000 ± <0.00001 per layer over 12, 24, 48 layers"
+    grows = "final gain (log10) changes by 0.58000 ± <0.00001 per layer over 12, 24, 48 layers"
     assert f"The gain grows, as reported: of hc, {grows}" in text
     config, folder = source.result
     write_reports(config, published, folder_of_paper.parent / "templates", folder)

@@ -9,6 +9,7 @@ import pytest
 from fathom.report.processors import COLUMNS, FILE, moved
 
 CPU = "Another"
+MADE_ON = {"torch": {"One", CPU}}
 
 
 def tables(scores, again):
@@ -21,7 +22,9 @@ def tables(scores, again):
 
 
 def test_the_largest_distance_of_a_loss_is_a_ratio_beside_the_longer_side_of_the_interval():
-    (row,) = moved(*tables([2.0, 4.0, 1.0], [2.2, 3.0, 1.0]), {"a": "%"}).to_dict("records")
+    (row,) = moved(*tables([2.0, 4.0, 1.0], [2.2, 3.0, 1.0]), {"a": "%"}, MADE_ON).to_dict(
+        "records"
+    )
     assert row["seeds"] == 3
     # The logarithms of 1.1, 3/4 and 1: 4/3 is the farthest. 2 to 1 is farther than 2 to 3.
     assert (row["moved"], row["half"]) == (pytest.approx(100 / 3), pytest.approx(100))
@@ -29,16 +32,22 @@ def test_the_largest_distance_of_a_loss_is_a_ratio_beside_the_longer_side_of_the
 
 
 def test_an_accuracy_moves_by_points():
-    (row,) = moved(*tables([0.5, 0.6], [0.51, 0.57]), {"a": "points"}).to_dict("records")
+    (row,) = moved(*tables([0.5, 0.6], [0.51, 0.57]), {"a": "points"}, MADE_ON).to_dict("records")
     assert (row["moved"], row["half"]) == (pytest.approx(3), pytest.approx(100))
     assert row["mean"] == pytest.approx(1)  # of 1 up and 3 down
 
 
 def test_a_run_that_diverged_on_one_side_alone_is_infinitely_far():
-    (row,) = moved(*tables([2.0, 4.0], [2.0, math.nan]), {"a": "%"}).to_dict("records")
+    (row,) = moved(*tables([2.0, 4.0], [2.0, math.nan]), {"a": "%"}, MADE_ON).to_dict("records")
     assert row["moved"] > 1e6
-    (row,) = moved(*tables([2.0, math.nan], [2.0, math.nan]), {"a": "%"}).to_dict("records")
+    (row,) = moved(*tables([2.0, math.nan], [2.0, math.nan]), {"a": "%"}, MADE_ON).to_dict(
+        "records"
+    )
     assert (row["moved"], row["mean"]) == (0, 0)
+
+
+def test_a_run_trained_again_on_its_own_processor_says_nothing():
+    assert moved(*tables([2.0], [2.0]), {"a": "%"}, {"torch": {CPU}}).empty
 
 
 def test_the_kept_table_is_of_cells_of_the_reference(pytestconfig):

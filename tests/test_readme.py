@@ -50,9 +50,9 @@ def test_the_picture_of_the_page_is_shown_and_small() -> None:
 
 
 def test_words_of_our_own_are_defined_where_they_first_stand() -> None:
-    for word in ("cyclic read", "late read"):
+    for word in ("mHC", "cyclic read", "step multiplier", "recipe"):
         assert f"*{word}*" in README
-    assert README.index("*late read*") < README.index("with late read")
+    assert README.index("*recipe*") < README.index("Framework or recipe")
 
 
 def test_the_time_of_make_all_is_that_of_the_artifact() -> None:
@@ -83,7 +83,7 @@ def row(variant, multiplier, low, high, verdict, **changes):
         "against": "baseline", "rate": "one rate", "seeds": 5, "outside": 0, "answer": "at",
         "multiplier": multiplier, "low": low, "high": high, "least": 0.5, "most": 2.0,
         "verdict": verdict, "break_even": multiplier - 1, "width": 64.0, "cost": 1.5,
-        "wider": NAN, "cost_wider": NAN,
+        "wider": NAN, "cost_wider": NAN, "operations": NAN, "machine": "cpu",
     } | changes  # fmt: skip
 
 
@@ -99,22 +99,29 @@ def shown(rows):
 
 
 def test_the_table_of_worth_in_percent() -> None:
-    lines = worth_table(ROWS[:2], 64, 128, LABELS).splitlines()
+    lines = worth_table(ROWS[:2], LABELS).splitlines()
     # 1 − 1/1.25, 1 − 1/1.2, 1 − 1/1.3; 1 − 1/0.8, 1 − 1/0.5
     assert lines[2:] == [
-        "| mHC | 20 % (17 to 23 %) | less than 25 % more | 50 % more | 10 % more |",
+        "| mHC | 20 % (17 to 23 %) | 25 % more | 50 % more | 10 % more |",
         "| HC | −25 % (−100 to 0 %) | – | – | – |",
     ]
-    assert "wider" not in worth_table(ROWS[1:2], 0, 0, LABELS)
-    assert [line.count("|") for line in worth_table(ROWS, 0, 0, LABELS).splitlines()] == [5] * 5
+    # Where nothing is known of a column, there is none.
+    assert [line.count("|") for line in worth_table(ROWS[1:2], LABELS).splitlines()] == [3] * 3
 
 
-def test_the_section_of_worth_names_every_connection() -> None:
+def test_the_section_of_worth_tells_of_every_connection() -> None:
     text = worth_section(shown(ROWS), "text", LABELS)
     assert text.startswith("## What is it worth?\n")
-    assert "for many questions: AltUp (best rates).\n" in text
+    assert "| mHC |" in text and "| HC |" in text
+    assert "questions: 1 comparison of 5 seeds" in text
+    more = [*ROWS, row("mhc", 1.0, 0.9, 1.1, "undecided", seeds=7)]
+    assert "questions: mHC, and 1 comp" in worth_section(shown(more), "text", LABELS)
     assert "results/reference/studies/released.md" in text
-    assert "best rates" not in worth_section(shown(ROWS[:2]), "text", LABELS)
+    equal = [*ROWS, row("altup", 1.01, 0.99, 1.03, "equivalent")]
+    assert "of the steps: AltUp.\n" in worth_section(shown(equal), "text", LABELS)
+    assert "best rate" not in worth_section(shown(ROWS[:2]), "text", LABELS)
+    best = [row("mhc", 1.2, 1.1, 1.3, "better", rate="best rates")]
+    assert "*best rate*" in worth_section(shown(best), "text", LABELS)
 
 
 def test_the_figure_of_worth_is_that_of_the_first_platform() -> None:

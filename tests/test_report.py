@@ -1,6 +1,7 @@
 """Reports: sentences that follow from tables, links to rows, numbers as text."""
 
 import csv
+import json
 import math
 import os
 import re
@@ -11,6 +12,7 @@ import pandas as pd
 import pytest
 from markdown_it import MarkdownIt
 
+from fathom import cli
 from fathom.analysis.attribution import diverged_cells, variance_summary, variance_table
 from fathom.analysis.claims import load_published
 from fathom.config.study import Contrast
@@ -441,6 +443,9 @@ def test_a_study_of_ones_own_is_answered_and_speaks_of_no_claim(shipped, tmp_pat
     assert "published values" not in text
     assert "`own`.\n" in page(folder, "own")  # it has no description
     assert "Published beside ours" not in read(folder, "COMPARISON.md")
+    assert "Notes on the sources" not in read(folder, "COMPARISON.md")
+    assert "| study | name |" in text
+    assert "| 12 layers |" in text
     assert "make all" not in text
     assert "figures/overview" not in text  # no study was measured at more than one depth
     command = f"`fathom train-all --config {config.report_folder}/config.json`"
@@ -455,6 +460,23 @@ def test_a_study_of_ones_own_is_answered_and_speaks_of_no_claim(shipped, tmp_pat
         "fathom train own --depth 12 --variant baseline --backend torch --seed 0 --out again "
         f"--config {config.report_folder}/config.json"
     ) in section(page(folder, "own"), "## How to repeat it")
+
+
+def test_the_config_that_a_report_names_is_there_and_current(shipped, tmp_path):
+    own = {"variants": ["baseline", "mhc"], "depths": [12], "backends": ["torch"]}
+    config = config_with(tmp_path / "results", ("own",), own=own)
+    published = load_published(shipped[1].parent / "published.yaml", config)
+    rows = [run(study="own", depth=12, variant=v) for v in ("baseline", "mhc")]
+    folder = write_all(config, published, shipped[1], rows, [])
+    resolved = json.loads(json.dumps(config.resolved()))
+    (tmp_path / "own.yaml").write_text(json.dumps(resolved), encoding="utf-8")
+    names = ("--published", shipped[1].parent / "published.yaml", "--templates", shipped[1])
+    for before in (None, {"results": "elsewhere"}):
+        (folder / "config.json").unlink(missing_ok=True)
+        if before:
+            (folder / "config.json").write_text(json.dumps(before), encoding="utf-8")
+        cli.main(["report", "--config", str(tmp_path / "own.yaml"), *map(str, names)])
+        assert json.loads((folder / "config.json").read_text(encoding="utf-8")) == resolved
 
 
 def test_a_page_marks_what_was_chosen_after_looking_and_the_verdicts_that_rest_on_it(

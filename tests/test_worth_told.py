@@ -40,7 +40,7 @@ def row(variant="mhc", multiplier=1.25, low=1.2, high=1.3, **changes):
         "rate": "one rate", "seeds": 5, "answer": "at", "verdict": "better",
         "multiplier": multiplier, "low": low, "high": high, "least": 0.5, "most": 2.0,
         "outside": 0, "break_even": multiplier - 1, "width": 64.0, "cost": 1.7,
-        "wider": NAN, "cost_wider": NAN,
+        "wider": NAN, "cost_wider": NAN, "net_low": NAN,
     }  # fmt: skip
     return values | changes
 
@@ -81,17 +81,20 @@ def test_a_cost_in_words(cost, told):
     assert overhead(cost) == told
 
 
-SAVES = "On text, mHC, cyclic read saves 20 % (17 to 23 %) of the steps and pays where a step costs"
+SAVES = "On text, mHC, cyclic read saves 20 % (17 to 23 %) of the steps and pays if a step costs"
+
+
+NONE_PAYS = "No connection is known to pay here."
 
 
 @pytest.mark.parametrize(
     ("rows", "told"),
     [
-        ([row()], f"{SAVES} less than 25 % more; here it costs 70 % more."),
+        ([row()], f"{SAVES} less than 25 % more; here it costs 70 % more. {NONE_PAYS}"),
         (
             [row(wider=128.0, cost_wider=1.3)],
             f"{SAVES} less than 25 % more; here it costs 70 % more, with 128 channels it costs "
-            "30 % more.",
+            f"30 % more. {NONE_PAYS}",
         ),
         ([row(cost=NAN)], f"{SAVES} less than 25 % more."),
         # The largest multiplier of those that are known to end better, at one rate for all.
@@ -102,12 +105,18 @@ SAVES = "On text, mHC, cyclic read saves 20 % (17 to 23 %) of the steps and pays
                 row(),
                 row("hc", 1.1),
             ],
-            f"{SAVES} less than 25 % more; here it costs 70 % more.",
+            f"{SAVES} less than 25 % more; here it costs 70 % more. {NONE_PAYS}",
+        ),
+        # An interval that holds one is not enough.
+        (
+            [row(cost=1.1, net_low=1.09), row("hc", 1.1, cost=1.05, net_low=1.0)],
+            f"{SAVES} less than 25 % more; here it costs 10 % more. "
+            "Known to pay here: mHC, cyclic read.",
         ),
         ([row(verdict="undecided")], "On text, no connection is known to save steps of training."),
         (
             [row(multiplier=2, answer="beyond", low=NAN, cost=NAN)],
-            "On text, mHC, cyclic read saves at least 50 % of the steps and pays where a step "
+            "On text, mHC, cyclic read saves at least 50 % of the steps and pays if a step "
             "costs less than 100 % more.",
         ),
     ],
@@ -116,8 +125,9 @@ def test_the_advice_follows_from_the_rows(rows, told):
     assert advice(rows, "text", LABELS) == told
 
 
-def test_what_is_told_is_of_one_study_platform_and_depth_the_largest_multiplier_first():
+def test_what_is_told_is_of_one_study_platform_and_depth_the_significant_first():
     rows = [
+        row("altup", 3.0, verdict="undecided"),
         row("hc", 0.9),
         row(),
         row("v1", 1.1),
@@ -129,9 +139,10 @@ def test_what_is_told_is_of_one_study_platform_and_depth_the_largest_multiplier_
     ]
     found = present_worth(ABOVE, pd.DataFrame(rows), LABELS)
     assert [(one["variant"], one["line"]) for one in found.rows] == [
-        ("mhc", 3),
-        ("v1", 4),
-        ("hc", 2),
+        ("mhc", 4),
+        ("v1", 5),
+        ("hc", 3),
+        ("altup", 2),
     ]
     assert found.advice.startswith("On text, mHC, cyclic read saves 20 %")
     assert found.overheads == {"mhc": ("little", "https://example.org")}
@@ -202,8 +213,9 @@ def test_a_report_begins_with_what_connections_are_worth(told):
     title, _, said, *_ = (folder / "RESULTS.md").read_text(encoding="utf-8").splitlines()
     assert title == "# What is a residual connection worth?"
     assert said == (
-        "**On text, mhc saves 29 % (29 to 29 %) of the steps and pays where a step costs less than "
-        "41 % more; here it costs 50 % more, with 128 channels it costs 10 % more.**"
+        "**On text, mhc saves 29 % (29 to 29 %) of the steps and pays if a step costs less than "
+        "41 % more; here it costs 50 % more, with 128 channels it costs 10 % more. "
+        "No connection is known to pay here.**"
     )
     screen = first_screen(folder, published, config.labels)
     assert (screen.title, f"**{screen.advice}**") == (title.removeprefix("# "), said)
@@ -211,8 +223,9 @@ def test_a_report_begins_with_what_connections_are_worth(told):
     rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("|")]
     rows = [[cell.strip() for cell in row] for row in rows[:4]]
     assert rows[0] == [
-        "design", "steps saved", "pays below", "a step costs here, C 16", "at C 128",
-        "operations, counted", "verdict", "in its authors' words",
+        "connection", "steps saved", "pays if a step costs less than",
+        "a step costs here, 16 channels", "128 channels", "operations, counted", "verdict",
+        "in its authors' words",
     ]  # fmt: skip
     shown = [[re.sub(r"\[(.*)\]\(.*\)", r"\1", cell) for cell in row] for row in rows[2:]]
     assert shown == [

@@ -230,8 +230,13 @@ def report(
 ) -> None:
     """Fill the templates: RESULTS.md and all other pages."""
     from fathom.report.render import write_reports
+    from fathom.report.reports import CONFIG
 
     settings, values, folder = _read(config, published)
+    # The commands that reports name read it. Under Snakemake it is there, and the same.
+    resolved, file = settings.resolved(), folder / CONFIG
+    if not file.is_file() or json.loads(file.read_text(encoding="utf-8")) != resolved:
+        write_json(file, resolved)
     write_reports(settings, values, templates, folder)
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -25,19 +26,26 @@ COLUMNS = ("key", "cpu", "framework_version", "outcome", "score")
 
 
 def moved(
-    again: pd.DataFrame, cells: pd.DataFrame, summary: pd.DataFrame, units: dict[str, str]
+    again: pd.DataFrame,
+    cells: pd.DataFrame,
+    summary: pd.DataFrame,
+    units: Mapping[str, str],
+    made_on: Mapping[str, set[str]],
 ) -> pd.DataFrame:
     """A row for each study, depth, variant and processor: how far scores are from the kept ones.
 
     `again`: rows of COLUMNS; `cells` and `summary`: the tables of the kept result; `units`: by
-    study, that of effects on its score. In that unit, `moved` is the largest distance over `seeds`,
-    `mean` that of their mean, `half` the longer side of the 95 % interval over the seeds of the
-    kept result.
+    study, that of effects on its score; `made_on`: by platform, the processors that made its runs.
+    A platform of the processor alone that trained again is left out. In the unit, `moved` is the
+    largest distance over `seeds`, `mean` that of their mean, `half` the longer side of the 95 %
+    interval over the seeds of the kept result.
     """
     both = again.merge(cells, on="key", suffixes=("_again", ""))
     rows = []
     for group, runs in both.groupby([*GROUP, "cpu"], sort=False):
         place, cpu = dict(zip(GROUP, group[:-1], strict=True)), group[-1]
+        if made_on[place["platform"]] == {cpu}:
+            continue
         kept = summary[(summary[GROUP] == pd.Series(place)).all(axis=1)].iloc[0]
         unit = units[place["study"]]
         ratio = unit == PERCENT
@@ -55,9 +63,13 @@ def moved(
 def processors_table() -> str:
     """The table of docs/trust.md, from the kept result and FILE."""
     config = load_config(CONFIG)
-    tables = (read_table(REFERENCE / "tables" / f"{name}.csv") for name in ("cells", "summary"))
+    cells, summary, platforms = (
+        read_table(REFERENCE / "tables" / f"{name}.csv")
+        for name in ("cells", "summary", "platforms")
+    )
     units = {name: unit_of(score) for name, score in scores_of(config).items()}
-    rows = moved(read_table(FILE), *tables, units)
+    made_on = platforms.groupby("platform")["cpu"].agg(set)
+    rows = moved(read_table(FILE), cells, summary, units, made_on)
     head = ("network", "study", "seeds", "another processor moves a run by at most",
             "their mean by", "95 % interval over seeds")  # fmt: skip
     lines = [head, ("---", "---", "---:", "---:", "---:", "---:")]
@@ -74,4 +86,6 @@ def processors_table() -> str:
     made = ", ".join(sorted(set(rows["cpu"])))
     where = ", ".join(f"`{name}`" for name in sorted(set(rows["platform"])))
     table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    return f"Made on {where}, and trained again on {made}:\n\n{table}"
+    left = ", ".join(f"`{name}`" for name in config.studies if name not in set(rows["study"]))
+    others = f"\nNo network of these studies was trained again: {left}.\n" if left else ""
+    return f"Made on {where}, and trained again on {made}:\n\n{table}{others}"

@@ -18,7 +18,14 @@ from fathom.report.comparisons import WITHIN
 from fathom.report.kept import first_screen
 from fathom.report.records import Record
 from fathom.report.render import as_prose
-from fathom.report.worth import WorthPresenter, overhead, pays_below, present_worth, steps_saved
+from fathom.report.worth import (
+    OPERATIONS,
+    VERDICT,
+    WorthPresenter,
+    first_number,
+    present_worth,
+    worth_columns,
+)
 from fathom.settings import join_values, validate
 
 REFERENCE, PUBLISHED = Path("results/reference"), Path("report/published.yaml")
@@ -52,7 +59,7 @@ def worth_figure(shown: WorthPresenter) -> str:
     timed = [row for row in shown.rows if row["cost"] > 0]
     if not timed:
         return ""
-    row, wider = timed[0], _first_number(timed, "wider")
+    row, wider = timed[0], first_number(timed, "wider")
     file = REFERENCE / "figures" / shown.study / row["platform"].name / "worth.png"
     hollow = (
         f" Hollow: the time with {wider:g} channels, where the multiplier may differ."
@@ -63,8 +70,9 @@ def worth_figure(shown: WorthPresenter) -> str:
 ![{ALT}]({file.as_posix()})
 
 *{row["depth"]:g} layers. Up: the step multiplier, with its 95 % interval over seeds. Right: the
-time of a step over that of the plain network.{hollow} Above the break-even line a connection ends
-better than the plain network does in the same training time.*
+time of a step over that of the plain network, on `{row["machine"]}`.{hollow} Above the break-even
+line a connection ends better than the plain network does in the same training time. Grey:
+undecided.*
 """
 
 
@@ -95,48 +103,54 @@ RESULTS.md also has [other sizes]({page}): {join_values(found)}.
 
 
 def worth_section(shown: WorthPresenter, task: str, labels: Mapping[str, str]) -> str:
-    """A row for each connection that ends better or worse, and the names of the others."""
+    """A row for each connection that ends better or worse, and the others in a sentence."""
     rows, first = shown.rows, shown.rows[0]
-    told = [row for row in rows if row["verdict"] in (BETTER, WORSE)]
-    others = {
-        EQUIVALENT: f"Equivalent {WITHIN}",
-        UNDECIDED: "Undecided, after the correction for many questions",
+    by_verdict = {
+        verdict: [row for row in rows if row["verdict"] == verdict]
+        for verdict in (EQUIVALENT, UNDECIDED)
     }
-    named = "\n\n".join(
-        f"{words}: {as_prose(', '.join(names))}."
-        for verdict, words in others.items()
-        if (names := [_name(row, labels) for row in rows if row["verdict"] == verdict])
-    )
+    equal = ", ".join(_name(row, labels) for row in by_verdict[EQUIVALENT])
+    told = [row for row in rows if row["verdict"] in (BETTER, WORSE)]
     study = f"{REFERENCE}/studies/{shown.study}.md"
-    rates = "At *best rates* each network has its own best learning rate. "
+    rates = "At its *best rate* each network has its own best learning rate. "
+    others = f"Equivalent {WITHIN}: {as_prose(equal)}.\n\n" if equal else ""
+    others += undecided(by_verdict[UNDECIDED], labels)
     return f"""\
 ## {as_prose(shown.title)}
 
 Results on {task}, {first["depth"]:g} layers. *Steps saved* is the share of the plain network's
 training steps that a connection saves, with its 95 % interval over seeds
 ([definition](docs/definitions.md#worth), [study]({study})).
-{rates if any(row["rate"] == BEST_RATES for row in rows) else ""}These connections end significantly
-better or worse:
+{rates if any(row["rate"] == BEST_RATES for row in told) else ""}These end significantly better
+or worse:
 
-{worth_table(told, _first_number(rows, "width"), _first_number(rows, "wider"), labels)}
-{named}
+{worth_table(told, labels)}
+{others}"""
+
+
+def undecided(rows: Sequence[Record], labels: Mapping[str, str]) -> str:
+    """The names of undecided connections, but for those of the fewest seeds; empty without any."""
+    if not rows:
+        return ""
+    least = min(row["seeds"] for row in rows)
+    named = ", ".join(_name(row, labels) for row in rows if row["seeds"] > least)
+    few = sum(row["seeds"] == least for row in rows)
+    rest = f"{few} comparison{'s' if few > 1 else ''} of {least} seeds"
+    rest = f"{as_prose(named)}, and {rest}" if named else rest
+    return f"""\
+Undecided, after the correction for many questions: {rest}
+([all rows]({REFERENCE}/RESULTS.md)).
 
 """
 
 
-def worth_table(
-    rows: Sequence[Record], width: float, wider: float, labels: Mapping[str, str]
-) -> str:
-    """Steps saved and costs, a row for each of `rows`; costs at two widths, 0 if not timed."""
-    head = ["connection", "steps saved", "pays if a step costs"]
-    head.append(f"a step costs, {width:g} channels" if width else "a step costs")
-    head += [f"{wider:g} channels"] if wider else []
-    lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
+def worth_table(rows: Sequence[Record], labels: Mapping[str, str]) -> str:
+    """Steps saved and costs, a row for each of `rows`."""
+    columns = worth_columns(rows)
+    columns = {head: columns[head] for head in columns if head not in (OPERATIONS, VERDICT)}
+    lines = [f"| connection | {' | '.join(columns)} |", "|---|" + "---:|" * len(columns)]
     for row in rows:
-        limit = pays_below(row)
-        cells = [_name(row, labels), steps_saved(row)]
-        cells += [f"less than {limit}" if limit else "–", overhead(row["cost"]) or "–"]
-        cells += [overhead(row["cost_wider"]) or "–"] if wider else []
+        cells = [_name(row, labels), *(cell(row) or "–" for cell in columns.values())]
         lines.append(f"| {' | '.join(map(as_prose, cells))} |")
     return "\n".join([*lines, ""])
 
@@ -182,10 +196,5 @@ def _worth() -> WorthPresenter | None:
 
 
 def _name(row: Record, labels: Mapping[str, str]) -> str:
-    rate = " (best rates)" if row["rate"] == BEST_RATES else ""
+    rate = ", each at its best rate" if row["rate"] == BEST_RATES else ""
     return labels.get(row["variant"], row["variant"]) + rate
-
-
-def _first_number(rows: Sequence[Record], column: str) -> float:
-    """The first positive number of a column; 0 if it has none."""
-    return next((row[column] for row in rows if row[column] > 0), 0)

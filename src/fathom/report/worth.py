@@ -10,13 +10,16 @@ import pandas as pd
 
 from fathom.analysis.claims.published import Worth
 from fathom.analysis.effective_depth import AT
-from fathom.analysis.significance import BETTER
+from fathom.analysis.significance import BETTER, EQUIVALENT, UNDECIDED, WORSE
 from fathom.analysis.statistics import MIN_SEEDS
 from fathom.analysis.worth import NOT_TOLD, ONE_RATE
 from fathom.config import common_depth
 from fathom.report.comparisons import effect_with_interval
 from fathom.report.formatting import number
 from fathom.report.records import Record, records
+
+ORDER = (BETTER, WORSE, EQUIVALENT, UNDECIDED)
+"""Of verdicts."""
 
 
 class WorthPresenter(NamedTuple):
@@ -25,9 +28,9 @@ class WorthPresenter(NamedTuple):
     study: str
     title: str
     advice: str
-    """A sentence."""
+    """One or two sentences."""
     rows: list[Record]
-    """Of worth.csv, at one depth, the largest multiplier first."""
+    """Of worth.csv, at one depth, in the ORDER of verdicts, then the largest multiplier first."""
     overheads: Mapping[str, tuple[str, str]]
     """What authors say of the cost of a variant, and where: (words, address)."""
 
@@ -47,7 +50,8 @@ def present_worth(
     rows = [row for row in rows if row["platform"] == rows[0]["platform"]]
     depth = common_depth(row["depth"] for row in rows)
     rows = sorted(
-        (row for row in rows if row["depth"] == depth), key=lambda row: -row["multiplier"]
+        (row for row in rows if row["depth"] == depth),
+        key=lambda row: (ORDER.index(row["verdict"]), -row["multiplier"]),
     )
     if not rows:
         return None
@@ -57,9 +61,10 @@ def present_worth(
 
 
 def advice(rows: Sequence[Record], task: str, labels: Mapping[str, str]) -> str:
-    """The advice that follows from the rows, in a sentence.
+    """The advice that follows from the rows, in one or two sentences.
 
-    It names the design of the largest multiplier among those that end better, at one learning rate.
+    It names the design of the largest multiplier among those that end better, at one learning rate,
+    and, if steps were timed, those whose net multiplier is above one with its whole interval.
     """
     better = [row for row in rows if row["verdict"] == BETTER and pays_below(row)]
     better = [row for row in better if row["rate"] == ONE_RATE]
@@ -69,7 +74,7 @@ def advice(rows: Sequence[Record], task: str, labels: Mapping[str, str]) -> str:
     # Beyond the ladder the multiplier is a bound, and so is what follows from it.
     least = "" if best["answer"] == "at" else "at least "
     gain = f"saves {least}{steps_saved(best, bare=True)} of the steps"
-    limit = f"pays where a step costs less than {overhead(best['multiplier'])}"
+    limit = f"pays if a step costs less than {overhead(best['multiplier'])}"
     sentence = f"On {task}, {labels.get(best['variant'], best['variant'])} {gain} and {limit}"
     costs = [
         f"{where} it costs {cost}"
@@ -79,7 +84,15 @@ def advice(rows: Sequence[Record], task: str, labels: Mapping[str, str]) -> str:
         )
         if cost
     ]
-    return f"{'; '.join([sentence, ', '.join(costs)])}." if costs else f"{sentence}."
+    if not costs:
+        return f"{sentence}."
+    paid = [labels.get(row["variant"], row["variant"]) for row in rows if row["net_low"] > 1]
+    told = f"Known to pay here: {', '.join(paid)}" if paid else "No connection is known to pay here"
+    return f"{sentence}; {', '.join(costs)}. {told}."
+
+
+OPERATIONS, VERDICT = "operations, counted", "verdict"
+"""Heads of columns."""
 
 
 def worth_columns(rows: Sequence[Record]) -> dict[str, Callable[[Record], str]]:
@@ -87,20 +100,15 @@ def worth_columns(rows: Sequence[Record]) -> dict[str, Callable[[Record], str]]:
 
     The text is empty where nothing is known.
     """
-
-    def at(column: str) -> float:
-        return next((row[column] for row in rows if row[column] > 0), 0)
-
-    width, wider = at("width"), at("wider")
+    width, wider = (first_number(rows, column) for column in ("width", "wider"))
+    here = f"a step costs here, {width:g} channels" if width else "a step costs here"
     columns: dict[str, Callable[[Record], str]] = {
         "steps saved": steps_saved,
-        "pays below": pays_below,
-        f"a step costs here, C {width:g}" if width else "a step costs here": lambda row: overhead(
-            row["cost"]
-        ),
-        f"at C {wider:g}": lambda row: overhead(row["cost_wider"]),
-        "operations, counted": lambda row: overhead(row["operations"]),
-        "verdict": lambda row: row["verdict"],
+        "pays if a step costs less than": pays_below,
+        here: lambda row: overhead(row["cost"]),
+        f"{wider:g} channels": lambda row: overhead(row["cost_wider"]),
+        OPERATIONS: lambda row: overhead(row["operations"]),
+        VERDICT: lambda row: row["verdict"],
     }
     empty = {head for head, cell in columns.items() if not any(map(cell, rows))}
     return {head: cell for head, cell in columns.items() if head not in empty}
@@ -132,6 +140,11 @@ def pays_below(row: Record) -> str:
     if row["break_even"] <= 0 or row["answer"] not in ("at", "beyond"):
         return ""
     return ("at least " if row["answer"] == "beyond" else "") + overhead(row["multiplier"])
+
+
+def first_number(rows: Sequence[Record], column: str) -> float:
+    """The first positive number of a column; 0 if it has none."""
+    return next((row[column] for row in rows if row[column] > 0), 0)
 
 
 def plain_change(row: Record) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from fathom.analysis.significance import UNDECIDED
 from fathom.config import common_depth
 from fathom.report.figures import figure, frames, panels, style
 
@@ -107,13 +108,13 @@ def _marks(ax: Axes, rows: pd.DataFrame, scores: pd.Series) -> list[tuple[float,
 
 @figure
 def worth(worth: pd.DataFrame, title: str) -> Figure:
-    """Which design is worth its cost? The steps that it saves, against the time that a step takes.
+    """Which connection is worth its cost? Steps saved against the time of a step.
 
-    Up: how many times the steps a plain network needs to end there, with the 95 % interval over
-    seeds. Right: the time of a step, over the plain network's, timed in turns on one machine.
-    Above the line a design pays: it ends better than a plain network with its training time.
-    Hollow: the cost of a wider network, whose multiplier may differ. A triangle: farther than the
-    ladder reaches.
+    Up: the step multiplier, with its 95 % interval over seeds: how many times the steps a plain
+    network needs to end there. Right: the time of a step over the plain network's, timed in turns
+    on one machine. Above the break-even line a connection pays: it ends better than a plain network
+    in the same training time. Grey: undecided. Hollow: the cost in a wider network, whose
+    multiplier may differ. A triangle: farther than the ladder reaches.
     """
     rows = at_one_rate(worth).dropna(subset="cost")
     if rows.empty:
@@ -137,13 +138,15 @@ def worth(worth: pd.DataFrame, title: str) -> Figure:
     ax.set_ylabel("step multiplier")
     ax.set_title(style.count_layers(rows["depth"].iloc[0]), loc="left")
     ends = rows[["cost", "multiplier", "variant"]].itertuples(index=False, name=None)
-    style.direct_labels(ax, list(ends))
+    undecided = set(rows.loc[rows["verdict"] == UNDECIDED, "variant"])
+    style.direct_labels(ax, list(ends), undecided)
     return style.finish(page, title, _legend(rows))
 
 
 def _design(ax: Axes, row: dict[str, Any]) -> None:
     """A point with its interval, and the cost at another width."""
-    looks = {"color": style.colour_of(row["variant"])}
+    told = row["verdict"] != UNDECIDED
+    looks = {"color": style.colour_of(row["variant"]) if told else style.PALE, "zorder": 2 + told}
     if not math.isnan(row["low"]):
         ax.vlines(row["cost"], row["low"], row["high"], lw=1.5, **looks)
     if not math.isnan(row["cost_wider"]):

@@ -22,7 +22,7 @@ from fathom.report.formatting import count_layers, number, with_interval
 from fathom.report.records import training_command
 from fathom.report.reports import CONFIG
 from fathom.report.verdicts import estimate
-from fathom.report.worth import plain_change
+from fathom.report.worth import depth_multiplier, pays_below, plain_change
 
 Line = tuple[str, int]
 """The file of a table and the line of a row, from 2."""
@@ -35,27 +35,20 @@ WORDS = {
     "against": "compared with",
     "against_mean": "mean of what it is compared with",
     "against_plain": "compared with a plain network",
-    "answer": "where the plain network's score lies",
+    "answer": "score beside the ladder",
     "at_chance": "runs at chance",
     "at_edge": "best rate at the edge of those that were tried",
-    "break_even": "overhead of a step at which it stops paying",
+    "break_even": "pays if a step costs less than",
     "bytes": "bytes moved by a step, over the plain network's",
     "cases": "cells, comparisons or runs looked at",
     "chance_loss": "loss at chance",
     "change": "change of the score from the plain network's",
     "claim": "name of the claim",
     "control": "a control, which decides nothing",
-    "cost": "time of a step, over the plain network's",
-    "cost_high": "range of turns of that time to",
-    "cost_low": "range of turns of that time from",
-    "cost_wider": "the same of a wider network",
-    "cost_wider_high": "range of turns of the wider network's time to",
-    "cost_wider_low": "range of turns of the wider network's time from",
+    "cost": "time of a step over the plain network's, range of turns",
+    "cost_wider": "the same of the wider network",
     "decides": "decides the verdict",
     "deepest": "deepest plain network",
-    "depth_answer": "where that depth lies",
-    "depth_high": "95 % interval of that depth to",
-    "depth_low": "95 % interval of that depth from",
     "depth_multiplier": "depth of a plain network that ends there, over its own",
     "depths": "layers",
     "deviates": "deviates from the published value",
@@ -81,15 +74,11 @@ WORDS = {
     "low_open": "the interval is open below",
     "lr": "learning rate",
     "most": "most steps of the ladder, over the plain network's",
-    "multiplier": "step multiplier over that of the second",
-    "multiplier_high": "95 % interval of the step multiplier to",
-    "multiplier_low": "95 % interval of the step multiplier from",
+    "multiplier": "step multiplier",
     "n": "runs",
     "needed_high": "needed: at most",
     "needed_low": "needed: at least",
     "net": "step multiplier over the time of a step",
-    "net_high": "95 % interval of that to",
-    "net_low": "95 % interval of that from",
     "not_scored": "runs without a score",
     "number": "number of the test",
     "observed": "measured",
@@ -115,16 +104,26 @@ WORDS = {
     "shallowest": "shallowest plain network",
     "test": "rule of the test",
     "undecided": "undecided: the interval reaches both sides",
-    "wider": "width of the wider network, channels",
-    "width": "width, channels",
+    "wider": "channels of the wider network",
+    "width": "channels",
     "within_seed_spread": "the last losses differ within the spread over seeds",
 }
 """Columns in words, where their names do not say it."""
 
+INTERVALS = {
+    "cost": ("cost_low", "cost_high"),
+    "cost_wider": ("cost_wider_low", "cost_wider_high"),
+    "multiplier": ("low", "high"),
+    "net": ("net_low", "net_high"),
+}
+"""The ends of the intervals of columns that are shown with them."""
+
 BESIDE = {
     "effect": {"low", "high", "unit", "multiplier_low", "multiplier_high"},
     "change": {"change_low", "change_high", "unit"},
+    "depth_multiplier": {"depth_answer", "depth_low", "depth_high"},
     "observed": {"low", "high"},
+    **{column: set(ends) for column, ends in INTERVALS.items()},
 }
 """Columns that stand beside another one, in the rows that have that one."""
 
@@ -185,7 +184,9 @@ def _rows(
     told |= set().union(*(beside for column, beside in BESIDE.items() if column in row))
     for key in row:
         metric = key.removesuffix("_mean")
-        if key not in told:
+        if key == "multiplier" and "effect" in row:
+            yield "step multiplier over that of the second", said(key)
+        elif key not in told:
             yield WORDS.get(key, key.replace("_", " ")), said(key)
         elif key.endswith("_mean") and metric in metrics:
             runs, mean, sd, low, high = (row.get(metric + part, math.nan) for part in parts[:5])
@@ -200,6 +201,8 @@ def _value(
     value = row[key]
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if key == "answer":
+        return {"at": "within", "both": "below and beyond"}.get(value, value)
     if isinstance(value, str):
         value = value.replace("_", " ") if key == "test" else value
         words = [labels.get(word, word) for word in value.split(", ")]
@@ -212,9 +215,14 @@ def _value(
         return plain_change({"change_low": math.nan, "change_high": math.nan, "unit": "", **row})
     if key == "seed_sd":
         return format_spread({"unit": "", **row})
-    if key == "multiplier":
-        ends = (row.get(f"multiplier_{end}", math.nan) for end in ("low", "high"))
-        return with_interval(value, *ends)
+    if key in INTERVALS:
+        # Of an effect, `low` and `high` are the ends of the effect.
+        before = "multiplier_" if key == "multiplier" and "effect" in row else ""
+        return with_interval(value, *(row.get(before + end, math.nan) for end in INTERVALS[key]))
+    if key == "break_even":
+        return pays_below(row)
+    if key == "depth_multiplier":
+        return depth_multiplier({"depth_low": math.nan, "depth_high": math.nan, **row})
     if key == "confidence":
         return f"{number(100 * value)} %"
     return number(value, 5)
