@@ -1,6 +1,7 @@
-"""The training step of our network, wrapped by mlx-lm's module of DeepSeek V4.1.
+"""The training step of our network, wrapped by mlx-lm's code of a released model.
 
-It starts with the parameters of ours, and so at the same loss.
+These are DeepSeek V4.1 and Kimi K3. A step starts with the parameters of ours, and so at the same
+loss.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
+from mlx import nn
 from mlx.optimizers import AdamW
 from wrapped import coefficients, network_in
 
@@ -21,16 +23,15 @@ from fathom.models.connections.connection import Connection, ConnectionContext
 
 IS_INSTALLED = importlib.util.find_spec("mlx_lm") is not None
 
-VARIANTS = ("deepseek_v41",) if IS_INSTALLED else ()
-"""Schemes with this module's formulas."""
+VARIANTS = ("deepseek_v41", "attn_res_block") if IS_INSTALLED else ()
+"""Schemes with these modules' formulas."""
 
 State = tuple[mx.array, ...]
-"""The streams [B, T, S, C] and the next weights `pre`; between `read` and `write` post and comb."""
 
 
 @dataclass(frozen=True)
 class Released(Connection):
-    """A module of the package around every sub-layer."""
+    """Modules of the package around the sub-layers."""
 
     context: ConnectionContext
     release: Any
@@ -38,6 +39,11 @@ class Released(Connection):
 
     def parameters(self) -> dict:
         return {}
+
+
+class DeepseekV41(Released):
+    """The state is the streams [B, T, S, C] and the next weights `pre`; between `read` and `write`
+    also post and comb."""
 
     def open(self, ops: Any, params: dict, x: mx.array, noise: None = None) -> State:
         streams = mx.repeat(x[:, :, None], self.modules[0].hc, axis=2)
@@ -56,8 +62,54 @@ class Released(Connection):
         return self.release._collapse(*state)
 
 
+class Weights(nn.Module):
+    """Those of a read, as a layer of Kimi K3 has them."""
+
+    def __init__(self, query: np.ndarray, gain: np.ndarray) -> None:
+        super().__init__()
+        self.query, self.gain = mx.array(query), mx.array(gain)
+
+
+@dataclass(frozen=True)
+class KimiK3(Released):
+    """The state is the package's finished blocks and the open sum [B, T, C], None in the function
+    that begins a block. The first sub-layer reads the input as it is."""
+
+    group: int
+    """Sub-layers of a block."""
+    eps: float
+
+    def open(self, ops: Any, params: dict, x: mx.array, noise: None = None) -> tuple[Any, mx.array]:
+        return self.release.ResidualBlocks(self.eps), x
+
+    def read(self, ops: Any, state: tuple, k: int) -> tuple[mx.array, tuple]:
+        blocks, total = state
+        read = self.mixed(blocks, total, self.modules[k - 1]) if k else total
+        if k % self.group == 0:
+            blocks.append(total)
+            total = None
+        return read, (blocks, total)
+
+    def write(self, ops: Any, state: tuple, k: int, y: mx.array) -> tuple:
+        blocks, total = state
+        return blocks, y if total is None else total + y
+
+    def close(self, ops: Any, state: tuple) -> mx.array:
+        return self.mixed(*state, self.modules[-1])
+
+    def mixed(self, blocks: Any, total: mx.array, weights: Weights) -> mx.array:
+        """A read by the package."""
+        own = weights.gain * weights.query
+        return self.release._attn_res_mix(blocks, total, own, self.eps, use_kernel=False)
+
+
 def connection(spec: Spec) -> Released:
     """The package's connections for a spec, with the parameters of ours."""
+    return {"deepseek_v41": deepseek_v41, "attn_res_block": kimi_k3}[spec.variant](spec)
+
+
+def deepseek_v41(spec: Spec) -> DeepseekV41:
+    """A module around every sub-layer."""
     from mlx_lm.models import deepseek_v41 as release
 
     problem = tasks.Problem(spec)
@@ -68,7 +120,18 @@ def connection(spec: Spec) -> Released:
         module = release.HyperConnection(args)
         module.update({name: mx.array(value) for name, value in values.items()})
         modules.append(module)
-    return Released(problem.network.connection.context, release, modules)
+    return DeepseekV41(problem.network.connection.context, release, modules)
+
+
+def kimi_k3(spec: Spec) -> KimiK3:
+    """The weights of the reads of every sub-layer but the first, and of that at the end."""
+    from mlx_lm.models import kimi_k3 as release
+
+    problem = tasks.Problem(spec)
+    ours, params = problem.network.connection, problem.initial_parameters()
+    pairs = zip(params["connection.query"], params["connection.key_gain"], strict=True)
+    modules = [Weights(*pair) for pair in pairs]
+    return KimiK3(ours.context, release, modules, ours.group, ours.settings.eps)
 
 
 class Steps:

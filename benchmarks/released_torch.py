@@ -1,6 +1,7 @@
-"""The training step of our network, wrapped by transformers' module of DeepSeek V4.
+"""The training step of our network, wrapped by transformers' modules of a released model.
 
-It starts with the parameters of ours, and so at the same loss.
+These are those of DeepSeek V4 and Inkling 2. A step starts with the parameters of ours, and so at
+the same loss.
 """
 
 from __future__ import annotations
@@ -17,26 +18,29 @@ from wrapped import coefficients
 from fathom import tasks
 from fathom.backends.torch_ops import TorchOps
 from fathom.config import Spec
-from fathom.models.connections.connection import Connection, ConnectionContext
+from fathom.models.connections.connection import Apart, Connection, ConnectionContext
 
 IS_INSTALLED = importlib.util.find_spec("transformers") is not None
 
-VARIANTS = ("deepseek_v4",) if IS_INSTALLED else ()
-"""Schemes with this module's formulas."""
+VARIANTS = ("deepseek_v4", "inkling2") if IS_INSTALLED else ()
+"""Schemes with these modules' formulas."""
 
 State = tuple[Tensor, ...]
-"""The streams [B, T, S, C]; between `read` and `write` also post and comb."""
 
 
 @dataclass(frozen=True)
 class Released(Connection):
-    """A module of the package around every sub-layer, and one that reads the streams at the end."""
+    """Modules of the package around the sub-layers, and one that reads at the end."""
 
     context: ConnectionContext
     modules: nn.ModuleList
 
     def parameters(self) -> dict:
         return {}
+
+
+class DeepseekV4(Released):
+    """The state is the streams [B, T, S, C]; between `read` and `write` also post and comb."""
 
     def open(
         self, ops: TorchOps, params: dict[str, Tensor], x: Tensor, noise: None = None
@@ -55,8 +59,41 @@ class Released(Connection):
         return self.modules[-1](*state)
 
 
+@dataclass(frozen=True)
+class Inkling2(Released):
+    """The state is the finished sums [B, T, I, C] and the open one [B, T, C]: the two arguments of
+    the package's reads. The first sub-layer has none."""
+
+    group: int
+    """Sub-layers of a sum."""
+
+    def open(
+        self, ops: TorchOps, params: dict[str, Tensor], x: Tensor, noise: None = None
+    ) -> State:
+        return x[:, :, None][:, :, :0], x
+
+    def read(self, ops: TorchOps, state: State, k: int) -> tuple[Tensor | Apart, State]:
+        blocks, total = state
+        reads = self.modules[k - 1](blocks, total) if k else (total,)
+        if k % self.group == 0:
+            state = (torch.cat([blocks, total[:, :, None]], dim=2),)
+        return Apart(*reads) if len(reads) > 1 else reads[0], state
+
+    def write(self, ops: TorchOps, state: State, k: int, y: Tensor) -> State:
+        blocks, *total = state
+        return blocks, sum(total, y)
+
+    def close(self, ops: TorchOps, state: State) -> Tensor:
+        return self.modules[-1](*state)[0]
+
+
 def connection(spec: Spec) -> Released:
     """The package's connections for a spec, with the parameters of ours."""
+    return {"deepseek_v4": deepseek_v4, "inkling2": inkling2}[spec.variant](spec)
+
+
+def deepseek_v4(spec: Spec) -> DeepseekV4:
+    """A module around every sub-layer, and one that reads the streams at the end."""
     from transformers.models.deepseek_v4.configuration_deepseek_v4 import DeepseekV4Config
     from transformers.models.deepseek_v4.modeling_deepseek_v4 import (
         DeepseekV4HyperConnection,
@@ -78,7 +115,24 @@ def connection(spec: Spec) -> Released:
         module = kind(config)
         module.load_state_dict({name: torch.tensor(value) for name, value in values.items()})
         modules.append(module)
-    return Released(problem.network.connection.context, nn.ModuleList(modules))
+    return DeepseekV4(problem.network.connection.context, nn.ModuleList(modules))
+
+
+def inkling2(spec: Spec) -> Inkling2:
+    """A module for the reads of every sub-layer but the first, and one for the end."""
+    from transformers.models.inkling2.configuration_inkling2 import Inkling2TextConfig
+    from transformers.models.inkling2.modeling_inkling2 import Inkling2BlockAttentionResidual
+
+    problem = tasks.Problem(spec)
+    ours, config = problem.network.connection, Inkling2TextConfig(hidden_size=spec.model.width)
+    config._attn_implementation = "sdpa"  # as the package's models choose
+    queries, modules = problem.initial_parameters()["connection.query"], []
+    for rows in ours.rows[1:]:
+        module = Inkling2BlockAttentionResidual(config, len(rows))
+        own = torch.tensor(queries[rows.start : rows.stop]).reshape(module.query.shape)
+        module.load_state_dict({"query": own})
+        modules.append(module)
+    return Inkling2(ours.context, nn.ModuleList(modules), ours.group)
 
 
 Steps = partial(WrappedSteps, wrap=connection)

@@ -1,7 +1,7 @@
-"""Time training steps of several sides in turns, each side in a process of its own.
+"""Time training steps of several sides in turns, each of them in a process of its own.
 
     python benchmarks/steps.py sizes demo small     ours, a textbook's, packages, a matrix product
-    python benchmarks/steps.py schemes --out FILE   every named scheme over plain
+    python benchmarks/steps.py schemes --turns 3 --out FILE  every named scheme over plain
     python benchmarks/steps.py studies released --out FILE  each network of a study
     python benchmarks/steps.py schemes --turns 0 --out FILE         counts alone: no time
 
@@ -20,8 +20,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack
-from functools import partial
+from contextlib import ExitStack, contextmanager
+from functools import cache, partial
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
@@ -59,8 +59,14 @@ MATRIX = 1024
 SCHEME_SIZE, SCHEME_DEPTH = "sublayer", 6
 """The network in which every named scheme is measured against `plain`."""
 
+AT_ONCE = 6
+"""Named schemes that take turns with one `plain`, whose time is then shared."""
+
 Key = tuple[str, str]
 """A variant and a side of it."""
+
+Process = Callable[[str, int], ProcessPoolExecutor]
+"""The process for a backend and a place in a group of sides."""
 
 IDENTITY = ("study", "depth", "variant", "backend", "side", "machine", "width")
 """A row of the table; `width` is that of the first variant's network, the study's own."""
@@ -142,30 +148,49 @@ def _matmul(backend: Backend) -> Callable[[int], None]:
 # --- turns ----------------------------------------------------------------------------------------
 
 
-def take_turns(specs: Mapping[Key, Spec], turns: int, threads: int) -> dict[Key, list[float]]:
-    """Seconds per step of each side in each turn; sides without such a step are left out."""
+@contextmanager
+def processes() -> Iterator[Process]:
+    """Processes that are started when they are first asked for, and serve every group."""
     with ExitStack() as stack:
-        pools = {
-            key: stack.enter_context(ProcessPoolExecutor(1, get_context("spawn"))) for key in specs
-        }
 
-        def ask(key: Key, function: Callable, *given: object) -> Any:
+        @cache
+        def process(backend: str, place: int) -> ProcessPoolExecutor:
+            return stack.enter_context(ProcessPoolExecutor(1, get_context("spawn")))
+
+        yield process
+
+
+def take_turns(
+    specs: Mapping[Key, Spec], turns: int, threads: int, process: Process
+) -> dict[Key, list[float]]:
+    """Seconds per step of each side in each turn; sides without such a step are left out."""
+    pools = {key: process(spec.backend, place) for place, (key, spec) in enumerate(specs.items())}
+
+    def ask(key: Key, function: Callable, *given: object) -> Callable[[], Any]:
+        answer = pools[key].submit(function, *given)
+
+        def wait() -> Any:
             try:
-                return pools[key].submit(function, *given).result()
+                return answer.result()
             except BrokenProcessPool as error:
                 where = f"{specs[key].cell}, {key[1]}"
                 raise UserError(f"{where}: the process ended; is the memory enough?") from error
 
-        ready = [key for key, spec in specs.items() if ask(key, start, key[1], spec, threads)]
-        counts = {key: max(1, min(50, round(0.5 / ask(key, seconds, 1)))) for key in ready}
-        times: dict[Key, list[float]] = {key: [] for key in ready}
-        for _ in range(turns):
-            for key in ready:
-                times[key].append(ask(key, seconds, counts[key]))
+        return wait
+
+    starting = {key: ask(key, start, key[1], spec, threads) for key, spec in specs.items()}
+    ready = [key for key, started in starting.items() if started()]
+    counts = {key: max(1, min(50, round(0.5 / ask(key, seconds, 1)()))) for key in ready}
+    times: dict[Key, list[float]] = {key: [] for key in ready}
+    for _ in range(turns):
+        for key in ready:
+            times[key].append(ask(key, seconds, counts[key])())
     return times
 
 
-def rows(specs: Mapping[Key, Spec], turns: int, threads: int) -> Iterator[dict[str, object]]:
+def rows(
+    specs: Mapping[Key, Spec], turns: int, threads: int, process: Process
+) -> Iterator[dict[str, object]]:
     """A row of COLUMNS for each side; without turns, the counts of ours on PyTorch alone.
 
     Other sides are compared with ours of the same variant, and ours with that of the first variant.
@@ -173,7 +198,7 @@ def rows(specs: Mapping[Key, Spec], turns: int, threads: int) -> Iterator[dict[s
     first, *_ = specs
     width = getattr(specs[first].model, "width", "")
     machine = platform_name("cpu", cpu_model(), operating_system())
-    times = take_turns(specs, turns, threads) if turns else {}
+    times = take_turns(specs, turns, threads, process) if turns else {}
     for key, spec in specs.items():
         variant, side = key
         where = (spec.study, spec.depth, variant, spec.backend, side, machine, width)
@@ -260,11 +285,10 @@ def groups_of_sizes(names: Sequence[str]) -> Iterator[dict[Key, Spec]]:
 
 
 def groups_of_schemes(names: Sequence[str]) -> Iterator[dict[Key, Spec]]:
-    """For each backend and named scheme, `plain` and the scheme: two processes at a time."""
-    for backend in installed_backends():
-        for name in names:
-            pair = ("plain", name)
-            yield {(v, "ours"): spec_for(SCHEME_SIZE, v, backend, SCHEME_DEPTH) for v in pair}
+    """For each backend `plain` and `AT_ONCE` named schemes, until all have had their turns."""
+    for backend, first in product(installed_backends(), range(0, len(names), AT_ONCE)):
+        variants = ("plain", *names[first : first + AT_ONCE])
+        yield {(v, "ours"): spec_for(SCHEME_SIZE, v, backend, SCHEME_DEPTH) for v in variants}
 
 
 def groups_of_studies(config: Config, names: Sequence[str]) -> Iterator[dict[Key, Spec]]:
@@ -317,10 +341,11 @@ def main(
         "studies": partial(groups_of_studies, settings),
     }
     found = []
-    for group in groups[what](names or known):
-        for row in rows(group, turns, threads):
-            found.append(row)
-            print(_told(row), file=sys.stderr)
+    with processes() as process:
+        for group in groups[what](names or known):
+            for row in rows(group, turns, threads, process):
+                found.append(row)
+                print(_told(row), file=sys.stderr)
     if out:
         write_rows(out, found if is_stdout(out) else with_earlier(found, out), COLUMNS)
 

@@ -475,11 +475,11 @@ def depth_read(name, query, gain, sources):
     return read
 
 
-def through_depth_attention(name, p, x, layers, per_block, has_residual):
+def through_depth_attention(name, p, x, layers, per_block, has_residual, block_size=2):
     """Every function reads all sources, all of them at its turn.
 
-    A block of sources is two blocks of the network, and in every sixth of these the attention reads
-    three times.
+    A block of sources is two blocks of the network, or `block_size`. In every sixth block of the
+    network the attention reads three times.
     """
     is_by_block, row = name in ("attn_res_block", "inkling2"), 0
 
@@ -495,7 +495,7 @@ def through_depth_attention(name, p, x, layers, per_block, has_residual):
 
     stream, finished, summed = x, [x], None
     for k, layer in enumerate(layers):
-        if is_by_block and k and k % (2 * per_block) == 0:
+        if is_by_block and k and k % (block_size * per_block) == 0:
             finished, summed = [*finished, summed], None
         sources = finished if summed is None else [*finished, summed]
         is_apart = name == "inkling2" and k % (6 * per_block) == 5 * per_block

@@ -4,6 +4,7 @@ import csv
 import importlib
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -112,15 +113,28 @@ def test_pypis_connections_wrap_the_same_network(steps, variant, connect_cpu, st
         assert (theirs, own // (2 * spec.depth)) == (923, 12315)
 
 
+RELEASED = {
+    # scheme: backend, package, blocks: of depth attention more than one sum and one read apart
+    "deepseek_v4": ("torch", "transformers", 3),
+    "inkling2": ("torch", "transformers", 7),
+    "deepseek_v41": ("mlx", "mlx_lm", 3),
+    "attn_res_block": ("mlx", "mlx_lm", 7),
+}
+
+
 @pytest.mark.slow
-def test_a_released_module_is_the_same_function_as_ours(steps, backend, start):
-    name = backend.device.framework
-    package, scheme = {"torch": ("transformers", "deepseek_v4"), "mlx": ("mlx_lm", "deepseek_v41")}[
-        name
-    ]
+@pytest.mark.parametrize("scheme", RELEASED)
+def test_a_released_module_is_the_same_function_as_ours(
+    steps, scheme, connect_cpu, start, parameters_off_symmetry, monkeypatch
+):
+    """Where no query is zero, so that no read is a mean."""
+    name, package, depth = RELEASED[scheme]
     pytest.importorskip(package, reason=f"{package} is not installed")
-    spec = small(steps, "sublayer-default", scheme, name)
-    _, batch, ours = our_step(start(backend, spec), spec)
+    spec = steps.spec_for("sublayer-default", scheme, name, depth=depth)
+    spec = spec.model_copy(update={"batch_size": 2})
+    params = parameters_off_symmetry(spec)
+    monkeypatch.setattr(tasks.Problem, "initial_parameters", lambda self: params)
+    _, batch, ours = our_step(start(connect_cpu(name), spec), spec)
     released = importlib.import_module(f"released_{name}").Steps(spec)
     losses = [released.step(*batch)["loss"] for _ in range(2)]
     assert math.isclose(losses[0], ours["loss"], rel_tol=1e-6)
@@ -138,6 +152,13 @@ SECONDS = {
 
 
 @pytest.fixture
+def process(steps):
+    """The processes of sides."""
+    with steps.processes() as process:
+        yield process
+
+
+@pytest.fixture
 def asked(steps, monkeypatch):
     """What is asked of each side, in order; the processes answer with known seconds."""
     asked, keys = [], iter([*SECONDS, ("baseline", "textbook")])
@@ -149,10 +170,8 @@ def asked(steps, monkeypatch):
 
         def submit(self, function, *given):
             asked.append((self.key, function.__name__, given))
-            return self
-
-        def result(self):
-            return next(self.answers)
+            answer = next(self.answers)
+            return SimpleNamespace(result=lambda: answer)
 
         def __enter__(self):
             return self
@@ -165,10 +184,11 @@ def asked(steps, monkeypatch):
 
 
 @counts_operations
-def test_sides_take_turns_of_half_a_second_and_ratios_are_of_each_turn(steps, asked):
+def test_sides_take_turns_of_half_a_second_and_ratios_are_of_each_turn(steps, asked, process):
     keys = [*SECONDS, ("baseline", "textbook")]  # the last has no such step
     specs = {key: small(steps, "default", key[0], "torch") for key in keys}
-    found = {(row["variant"], row["side"]): row for row in steps.rows(specs, turns=2, threads=3)}
+    rows = steps.rows(specs, turns=2, threads=3, process=process)
+    found = {(row["variant"], row["side"]): row for row in rows}
     assert list(found) == list(SECONDS)
     turns = [(key, given) for key, name, given in asked if name == "seconds"][len(SECONDS) :]
     assert turns == [(key, (n,)) for key, n in zip(SECONDS, (5, 2, 1), strict=True)] * 2
@@ -197,10 +217,10 @@ def test_rows_measured_again_take_the_place_of_earlier_ones(steps, tmp_path):
 
 
 @counts_operations
-def test_without_turns_each_network_is_counted_and_not_timed(steps):
+def test_without_turns_each_network_is_counted_and_not_timed(steps, process):
     keys = [("baseline", "ours"), ("mhc", "ours")]
     specs = {key: small(steps, "default", key[0], "torch") for key in keys}
-    plain, mhc = steps.rows(specs, turns=0, threads=1)
+    plain, mhc = steps.rows(specs, turns=0, threads=1, process=process)
     assert "seconds" not in plain
     assert mhc["operations"] > plain["operations"] > 0 and mhc["bytes"] > plain["bytes"] > 0
     assert plain["width"] == mhc["width"] == 32
@@ -215,16 +235,31 @@ def test_the_text_networks_can_be_timed_at_twice_their_width():
     assert wide.model_dump(exclude=same) == own.model_dump(exclude=same)
 
 
+def test_schemes_share_a_plain_and_each_has_its_turn_on_every_backend(steps, monkeypatch):
+    monkeypatch.setattr(steps, "installed_backends", lambda: ["torch", "mlx"])
+    names = [name for name in SCHEMES if name != "plain"]
+    groups = [*steps.groups_of_schemes(names)]
+    assert all(next(iter(group)) == ("plain", "ours") for group in groups)
+    timed = [(s.backend, v) for g in groups for (v, _), s in g.items() if v != "plain"]
+    assert timed == [(backend, name) for backend in ("torch", "mlx") for name in names]
+    assert max(map(len, groups)) == 1 + steps.AT_ONCE
+
+
+def test_a_process_serves_the_same_place_of_every_group_of_its_backend(steps, asked, process):
+    first, again, other = (process(*place) for place in (("torch", 0), ("torch", 0), ("mlx", 0)))
+    assert first is again is not other
+
+
 # --- counted work ---------------------------------------------------------------------------------
 
 
 @counts_operations
-def test_the_kept_counts_are_of_every_scheme_and_of_todays_code(steps):
+def test_the_kept_counts_are_of_every_scheme_and_of_todays_code(steps, process):
     """Of the cheapest and the dearest scheme; PyTorch may come to split a kernel in two."""
     lines = Path("benchmarks/schemes.csv").read_text(encoding="utf-8").splitlines()
     kept = {row["variant"]: row for row in csv.DictReader(lines) if row["operations"]}
     assert list(kept) == list(SCHEMES)
     for specs in steps.groups_of_schemes(["scaled", "qwen4_exp"]):
-        for row in steps.rows(specs, turns=0, threads=1):
+        for row in steps.rows(specs, turns=0, threads=1, process=process):
             for what in ("operations", "bytes"):
                 assert row[what] == pytest.approx(float(kept[row["variant"]][what]), rel=0.02)

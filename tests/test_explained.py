@@ -23,6 +23,7 @@ from fathom import cli, tasks
 from fathom.config import Cell, installed_backends, load_config
 from fathom.report.explained import BLOCKS, SUBLAYERS, explained
 from fathom.report.figures.explained import COUNTS, DIFFERENCES, difference_left
+from fathom.report.schemes import read_costs
 from markdown_helpers import parsed
 from param_helpers import parameters_of
 
@@ -223,20 +224,18 @@ def measured_numbers(config):
 
 def lines_of_speed():
     """The table of docs/speed.md."""
-    variants = ("hc_paper", "mhc_paper", "deepseek_v4", "deepseek_v41", "hy_v4")
+    variants = (
+        "hc_paper", "mhc_paper", "deepseek_v4", "deepseek_v41", "hy_v4",
+        "attn_res_block", "attn_res", "inkling2",
+    )  # fmt: skip
+    costs = read_costs(PROJECT / "benchmarks/schemes.csv")
+
+    def scheme_ratio(variant, backend):
+        return costs[variant].get(f"cost, {backend}", "").partition(" ")[0]
+
     for backend, name in (("torch", "PyTorch"), ("mlx", "MLX")):
         yield f"| {name} | {' | '.join(scheme_ratio(v, backend) for v in variants)} |"
     yield f"PyTorch | {' | '.join(f'{step_ratio(v):.2f}' for v in variants)} |"
-
-
-def scheme_ratio(variant, backend):
-    """How many times as long as plain's a step of 6 layers takes, timed in turns."""
-    (row,) = (
-        row
-        for row in benchmark("schemes")
-        if row["ratio"] and (row["variant"], row["backend"]) == (variant, backend)
-    )
-    return f"{float(row['ratio']):.2f}"
 
 
 def numbers_of_definitions():

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+import naive
 from fathom import tasks
 from fathom.backends.numpy import NumpyOps
 from fathom.config import installed_backends
@@ -244,6 +245,33 @@ def test_gradients_are_those_of_the_oracle(framework, scheme):
     def loss(params):
         return float((oracle(module, params, params["x"]) * direction).sum())
 
+    assert_gradients(loss, {**values, "x": INPUT}, {framework.name: gradients}, rel, floor)
+
+
+@pytest.mark.parametrize("block_size", [1, 2, 4])
+@pytest.mark.parametrize("scheme", ["attn_res_block", "inkling2"])
+def test_a_source_is_the_sum_of_as_many_blocks_as_block_size_says(framework, scheme, block_size):
+    """Against the textbook: 7 blocks, of which the last sum has fewer if it is one of 2 or 4.
+
+    The attention that begins a block still reads the sum before it, which is whole by then.
+    """
+    dtype, tolerance, rel, floor = PRECISION[framework.name]
+    layers, settings = 14, {"connection": scheme, "block_size": block_size}
+    module, values = moved(framework, settings, dtype, layers=layers, per_block=2)
+    functions = [lambda *x, w=WEIGHTS[k % LAYERS]: np.tanh(mixture(*x) @ w) for k in range(layers)]
+    functions = [lambda x, f=f: f(*x) if isinstance(x, tuple) else f(x) for f in functions]
+
+    def textbook(params):
+        x = params.get("x", INPUT)
+        return naive.through_depth_attention(scheme, params, x, functions, 2, False, block_size)
+
+    expected, x = textbook(values), framework.array(INPUT, dtype)
+    branch, size = branches(framework, dtype, layers), np.abs(expected).max()
+    assert framework.numpy(module(x, branch)) == pytest.approx(expected, abs=tolerance * size)
+    direction = np.random.default_rng(3).standard_normal(SHAPE) / size
+    along = framework.array(direction, dtype)
+    gradients = framework.gradients(module, x, lambda x: (module(x, branch) * along).sum())
+    loss = lambda params: float((textbook(params) * direction).sum())  # noqa: E731
     assert_gradients(loss, {**values, "x": INPUT}, {framework.name: gradients}, rel, floor)
 
 

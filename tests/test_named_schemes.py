@@ -16,6 +16,7 @@ from fathom.report.schemes import (
     as_yaml,
     read_costs,
     read_learned,
+    timed_on,
     variant_rows,
 )
 from run_helpers import check_config
@@ -94,15 +95,18 @@ def test_parameters_by_hand(name, per_layer, once):
 
 
 COSTS = """\
-variant,backend,over,ratio,ratio_low,ratio_high,operations,bytes
-plain,torch,plain,1,1,1,2000,400
-hc_demo,torch,plain,1.256,1.2,1.3,,
-hc_demo,mlx,plain,2,1.5,2.55,,
-hc_demo,torch,,,,,2023,900
+variant,backend,machine,over,ratio,ratio_low,ratio_high,operations,bytes
+plain,torch,here,plain,1,1,1,2000,400
+hc_demo,torch,here,plain,1.256,1.2,1.3,,
+hc_demo,mlx,here,plain,2,1.5,2.55,,
+hc_demo,torch,,,,,,2023,900
+hc_demo,torch,there,plain,9,9,9,,
+mhc_demo,torch,there,plain,9,9,9,,
 """
 
 
 def test_costs_are_those_of_the_table(tmp_path):
+    """Times are of the machine that has timed most; counts are of any."""
     file = tmp_path / "costs.csv"
     assert "cost, torch" not in about_schemes(file)["hc_demo"]
     file.write_text(COSTS, encoding="utf-8")
@@ -111,6 +115,7 @@ def test_costs_are_those_of_the_table(tmp_path):
         "cost, torch": "1.26 (1.20 to 1.30)", "cost, mlx": "2.00 (1.50 to 2.55)",
     }  # fmt: skip
     assert read_costs(file) == {"hc_demo": told}
+    assert timed_on(file) == "here"
     assert told.items() <= about_schemes(file)["hc_demo"].items()
 
 

@@ -187,6 +187,36 @@ def test_inkling2_starts_as_the_release():
     assert not ours["connection.query"].any()
 
 
+def test_the_weights_of_inkling2_become_our_parameters():
+    """By the names of its whole model, of layers that read once and that read q, k and v apart."""
+    import torch
+
+    from fathom.torch import ResidualConnection
+
+    module = transformers("inkling2")
+    sizes = {"hidden_size": C, "num_hidden_layers": LAYERS, "moe_intermediate_size": C}
+    config = module.Inkling2TextConfig(vocab_size=4, n_routed_experts=8, **sizes)
+    with torch.device("meta"):
+        shapes = {n: v.shape for n, v in module.Inkling2ForCausalLM(config).state_dict().items()}
+    rng = np.random.default_rng(2)
+    state = {
+        name: torch.tensor(rng.standard_normal(shape), dtype=torch.float32)
+        for name, shape in shapes.items()
+        if name.endswith("_input.query")
+    }
+    ours = ResidualConnection("inkling2", FUNCTIONS, C, per_block=2, takes_apart=True)
+    ours.load_release(state)
+    reads = [
+        state[f"model.layers.{i}.{part}_input.query"].reshape(-1, C)
+        for i in range(LAYERS)
+        for part in ("attention", "mlp")
+        if i or part == "mlp"
+    ]
+    expected = torch.cat([*reads, state["model.final_input.query"][None]])
+    assert len(expected) == FUNCTIONS + 2
+    assert torch.equal(ours.query, expected)
+
+
 # --- Kimi K3, in MLX ------------------------------------------------------------------------------
 
 
@@ -195,14 +225,7 @@ def kimi_k3(p, x, functions):
     import mlx.core as mx
 
     module, found = peer("mlx_lm.models.kimi_k3"), Pass()
-    args = module.TextArgs(
-        hidden_size=C, num_hidden_layers=LAYERS, num_attention_heads=1, intermediate_size=C,
-        attn_res_block_size=BLOCK, q_lora_rank=C, kv_lora_rank=C, qk_nope_head_dim=C,
-        qk_rope_head_dim=C, v_head_dim=C, vocab_size=4,
-        linear_attn_config={
-            "kda_layers": [], "num_heads": 1, "head_dim": C, "short_conv_kernel_size": 2,
-        },
-    )  # fmt: skip
+    args = kimi_k3_args(module)
     queries, gains = p["connection.query"], p["connection.key_gain"]
     first = (mx.zeros((C,)), mx.ones((C,)))
     rows = [first, *zip(queries, gains, strict=True)]
@@ -230,6 +253,18 @@ def kimi_k3(p, x, functions):
     return found
 
 
+def kimi_k3_args(module):
+    """A small model of the release."""
+    return module.TextArgs(
+        hidden_size=C, num_hidden_layers=LAYERS, num_attention_heads=1, intermediate_size=C,
+        attn_res_block_size=BLOCK, q_lora_rank=C, kv_lora_rank=C, qk_nope_head_dim=C,
+        qk_rope_head_dim=C, v_head_dim=C, vocab_size=4,
+        linear_attn_config={
+            "kda_layers": [], "num_heads": 1, "head_dim": C, "short_conv_kernel_size": 2,
+        },
+    )  # fmt: skip
+
+
 def measured_on_mlx(compute, values):
     import mlx.core as mx
 
@@ -252,3 +287,25 @@ def test_attn_res_block_equals_kimi_k3():
         lambda p, x, functions: our_pass(ops, connection, p, x, functions), values
     )
     assert_close(ours, measured_on_mlx(kimi_k3, values), TOLERANCE["float32"])
+
+
+def test_the_weights_of_kimi_k3_become_our_parameters():
+    """Its first read, which has weights and no effect, has none in ours."""
+    import mlx.core as mx
+    from mlx.utils import tree_flatten
+
+    from fathom.mlx import ResidualConnection
+
+    module, rng = peer("mlx_lm.models.kimi_k3"), np.random.default_rng(2)
+    shapes = tree_flatten(module.KimiK3TextModel(kimi_k3_args(module)).parameters())
+    weights = {f"model.{k}": mx.array(rng.standard_normal(v.shape)) for k, v in shapes}
+    ours = ResidualConnection("attn_res_block", FUNCTIONS, C, per_block=2)
+    ours.load_release(weights)
+    for own, theirs in (("query", "proj"), ("key_gain", "norm")):
+        expected = [
+            np.array(weights[f"model.layers.{i}.{of}_res_{theirs}.weight"]).ravel()
+            for i in range(LAYERS)
+            for of in ("self_attention", "mlp")
+        ]
+        expected.append(np.array(weights[f"model.output_attn_res_{theirs}.weight"]).ravel())
+        assert np.array_equal(np.array(ours[own]), expected[1:])

@@ -6,6 +6,7 @@ import csv
 import itertools
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from functools import partial
@@ -35,7 +36,7 @@ CONTEXT = ConnectionContext(
 """The network whose parameters are counted: `benchmarks/steps.py` measures schemes in it."""
 
 COSTS = Path("benchmarks/schemes.csv")
-MEASURE = f"python benchmarks/steps.py schemes --out {COSTS}"
+MEASURE = f"python benchmarks/steps.py schemes --turns 3 --out {COSTS}"
 """The kept table of what a step costs, and the command that makes it."""
 
 KEPT = Path("results/reference/tables/cells.csv")
@@ -169,17 +170,21 @@ def about_schemes(costs: Path = COSTS, kept: Path = KEPT) -> dict[str, dict[str,
 
 
 def read_costs(file: Path) -> dict[str, dict[str, str]]:
-    """By scheme, its work over that of plain, and each backend's step times. Raises ConfigError."""
+    """By scheme, its work over that of plain, and each backend's step times. Raises ConfigError.
+
+    The times are those of one machine: `timed_on`.
+    """
     found: dict[str, dict[str, str]] = {}
     try:
-        rows = list(csv.DictReader(file.read_text(encoding="utf-8").splitlines()))
+        rows = _rows_of_costs(file)
         work = {row["variant"]: row for row in rows if row["operations"]}
         for name, row in work.items():
             for what in ("operations", "bytes"):
                 ratio = int(row[what]) / int(work["plain"][what])
                 found.setdefault(name, {})[what] = f"{ratio:.3f}"
+        machine = timed_on(file)
         for row in rows:
-            if row["ratio"]:
+            if row["ratio"] and row["machine"] == machine:
                 ratio, low, high = (float(row[key]) for key in ("ratio", "ratio_low", "ratio_high"))
                 told = f"{ratio:.2f} ({low:.2f} to {high:.2f})"
                 found.setdefault(row["variant"], {})[f"cost, {row['backend']}"] = told
@@ -187,6 +192,16 @@ def read_costs(file: Path) -> dict[str, dict[str, str]]:
         raise ConfigError(f"{file}: no table of costs; make it: {MEASURE}") from error
     found.pop("plain", None)
     return found
+
+
+def timed_on(file: Path = COSTS) -> str:
+    """The machine on which most schemes were timed, the last of several; empty if none was."""
+    timed = Counter(row["machine"] for row in reversed(_rows_of_costs(file)) if row["ratio"])
+    return max(timed, key=timed.__getitem__, default="")
+
+
+def _rows_of_costs(file: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(file.read_text(encoding="utf-8").splitlines()))
 
 
 def read_learned(file: Path) -> dict[str, dict[str, str]]:
@@ -244,7 +259,8 @@ def schemes_table() -> str:
     """Where each scheme is from, its formula, its parameters and what it costs."""
     rows = about_schemes().items()
     quoted = {name: row | {"formula": f"`{row['formula']}`"} for name, row in rows}
-    return f"{COUNTED}\n\n{_table(quoted)}"
+    where = f"Times are those of `{timed_on()}`." if COSTS.is_file() else ""
+    return f"{COUNTED} {where}\n\n{_table(quoted)}"
 
 
 def components_tables() -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from fathom.settings import Registry, join_values
@@ -18,6 +18,15 @@ def _as_they_are(ops: Ops, found: Found) -> Found:
     return found
 
 
+def _stacked(ops: Ops, rows: Sequence[Array]) -> Array:
+    return ops.stack(rows)
+
+
+def _joined(ops: Ops, rows: Sequence[Array]) -> Array:
+    """One or several rows [C] of each: [rows, C]."""
+    return ops.concatenate([ops.reshape(row, (-1, row.shape[-1])) for row in rows], axis=0)
+
+
 class Names(NamedTuple):
     """Where a release keeps what a connection needs. `{}` stands for the number of a layer."""
 
@@ -29,6 +38,10 @@ class Names(NamedTuple):
     """By our name, one that is of no layer; or several, stacked."""
     functions: int = 2
     """How many wrapped functions are a layer of the release."""
+    unread: int = 0
+    """How many functions at the beginning have none; the release may have some without effect."""
+    together: Callable[[Ops, Sequence[Array]], Array] = _stacked
+    """Makes one array of those of all layers."""
     made: Callable[[Ops, Found], Found] = _as_they_are
     """Makes our parameters of what was found under these names."""
 
@@ -83,6 +96,7 @@ _ALTUP_OTHERS = {
     "close_projections": "altup_unembed_projections",
 }
 _ZAYA = {"output": "hidden_states", "stream": "residual"}
+_KIMI_K3 = {"query": "proj.weight", "key_gain": "norm.weight"}
 
 RELEASES = Registry(
     {
@@ -157,6 +171,21 @@ RELEASES = Registry(
             last={"norm_gain": "norm.weight"},
         ),
         "dory": Names({"rate": ("layers.{}.lambda_1", "layers.{}.lambda_2")}),
+        "attn_res_block": Names(
+            {
+                ours: tuple(f"layers.{{}}.{of}_res_{theirs}" for of in ("self_attention", "mlp"))
+                for ours, theirs in _KIMI_K3.items()
+            },
+            last={ours: f"output_attn_res_{theirs}" for ours, theirs in _KIMI_K3.items()},
+            unread=1,
+            together=_joined,
+        ),
+        "inkling2": Names(
+            {"query": ("layers.{}.attention_input.query", "layers.{}.mlp_input.query")},
+            last={"query": "final_input.query"},
+            unread=1,
+            together=_joined,
+        ),
     }
 )
 """Of each released scheme that has parameters."""
@@ -174,7 +203,7 @@ def of_release(
         known = join_values(RELEASES)
         raise ValueError(f"no weights of a release are known for {scheme!r} (known: {known})")
     names = RELEASES[scheme]
-    first = next(iter(names.layers.values()))[0]
+    first = next(iter(names.layers.values()))[names.unread]
     prefix = _prefix_of(first.format(0), weights) if prefix is None else prefix
     blocks = layers // names.functions
     if f"{prefix}{first.format(blocks)}" in weights or layers % names.functions:
@@ -191,9 +220,9 @@ def of_release(
 
     found = {}
     for name, templates in names.layers.items():
-        rows = [taken(t.format(i)) for i in range(blocks) for t in templates]
-        rows += [taken(names.last[name])] if name in names.last else []
-        found[name] = ops.stack(rows)
+        keys = [t.format(i) for i in range(blocks) for t in templates][names.unread :]
+        keys += [names.last[name]] if name in names.last else []
+        found[name] = names.together(ops, [*map(taken, keys)])
     for name, key in names.once.items():
         found[name] = taken(key) if isinstance(key, str) else ops.stack([*map(taken, key)])
     return names.made(ops, found)
