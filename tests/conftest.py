@@ -3,6 +3,10 @@
 import functools
 import os
 
+# As `backends.load` sets it. A test that imports PyTorch itself would otherwise leave its BLAS a
+# thread per core, and MLX's small products would wait for one another: ten times the CPU time.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import jinja2
 import pytest
 from hypothesis import settings
