@@ -476,11 +476,7 @@ def stepped(framework, module, functions, context=nullcontext, step=None, dtype=
     return {**gradients, "out": framework.numpy(loss.out)}
 
 
-OF_EACH_KIND = [
-    "hc_static", "mhc_paper", "altup",
-    *(pytest.param(n, marks=pytest.mark.slow) for n in ("plain", "deepseek_v4", "hy_v4")),
-    pytest.param("qwen4_exp", marks=pytest.mark.slow),
-]  # fmt: skip
+OF_EACH_KIND = ["plain", "hc_static", "mhc_paper", "altup", "deepseek_v4", "hy_v4", "qwen4_exp"]
 
 
 def functional_uses(torch, call, x):
@@ -796,13 +792,15 @@ def test_weights_of_another_model_are_refused_in_a_line(framework, scheme, layer
 # --- torch.export ---------------------------------------------------------------------------------
 
 
-EXPORTED = ("hc_static", "hc_paper", "altup", "frac", "dory", "attn_res_block")
-"""Without Sinkhorn, whose passes take seconds each to export."""
-
-
+@pytest.mark.slow  # PyTorch takes seconds to load what exports, and one for ten passes of Sinkhorn
 @pytest.mark.parametrize(
     "scheme",
-    [name if name in EXPORTED else pytest.param(name, marks=pytest.mark.slow) for name in SCHEMES],
+    [
+        *("hc_static", "hc_causal", "hc_paper", "altup", "frac", "dory", "laurel_lr"),
+        *("attn_res_block", "muddformer", "inkling2"),
+        pytest.param({"connection": "mhc_paper", **FEW}, id="mhc_paper"),
+        pytest.param({"connection": "deepseek_v41", **FEW}, id="deepseek_v41"),
+    ],
 )
 def test_an_exported_pass_takes_any_length(torch, scheme):
     framework = Torch()
