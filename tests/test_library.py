@@ -22,7 +22,7 @@ from fathom.library import type_name
 from fathom.models.connections.schemes import SCHEMES
 from fathom.settings import ConfigError
 from gradients import assert_gradients
-from param_helpers import parameters_of
+from param_helpers import OF_EACH_KIND, parameters_of, quick_ones
 
 EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
 
@@ -206,13 +206,6 @@ PRECISION = {
 }
 """A type; and its error of outputs, and of gradients: relative, and where terms cancel."""
 
-IN_FAST_TESTS = {
-    "plain", "hc_causal", "mhc_static", "hc_paper", "mhc_paper", "mhc_gated_dynamic",
-    "deepseek_v41", "qwen4_exp", "altup", "residual_scaled", "muse_spark", "dory", "laurel",
-    "frac", "inkling2", "muddformer",
-}  # fmt: skip
-"""Of each kind of connection and of coefficients; the formulas are the networks' own."""
-
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_outputs_are_those_of_the_oracle(framework, scheme):
@@ -224,13 +217,7 @@ def test_outputs_are_those_of_the_oracle(framework, scheme):
     assert framework.numpy(found) == pytest.approx(expected, rel=tolerance, abs=tolerance * size)
 
 
-@pytest.mark.parametrize(
-    "scheme",
-    [
-        name if name in IN_FAST_TESTS else pytest.param(name, marks=pytest.mark.slow)
-        for name in SCHEMES
-    ],
-)
+@pytest.mark.parametrize("scheme", quick_ones({name: (name,) for name in SCHEMES}, *OF_EACH_KIND))
 def test_gradients_are_those_of_the_oracle(framework, scheme):
     dtype, _, rel, floor = PRECISION[framework.name]
     module, values = moved(framework, scheme, dtype)
@@ -476,7 +463,7 @@ def stepped(framework, module, functions, context=nullcontext, step=None, dtype=
     return {**gradients, "out": framework.numpy(loss.out)}
 
 
-OF_EACH_KIND = ["plain", "hc_static", "mhc_paper", "altup", "deepseek_v4", "hy_v4", "qwen4_exp"]
+TRANSFORMED = ["plain", "hc_static", "mhc_paper", "altup", "deepseek_v4", "hy_v4", "qwen4_exp"]
 
 
 def functional_uses(torch, call, x):
@@ -503,7 +490,8 @@ def functional_uses(torch, call, x):
     yield "func.grad", torch.func.grad(lambda x: (call(x) ** 2).sum())(x), expected
 
 
-@pytest.mark.parametrize("scheme", OF_EACH_KIND)
+@pytest.mark.slow  # PyTorch takes seconds to load what records
+@pytest.mark.parametrize("scheme", TRANSFORMED)
 @pytest.mark.filterwarnings("ignore")
 def test_what_records_or_transforms_is_right_and_leaves_nothing_behind(torch, scheme):
     from fathom.torch import kept_ops
