@@ -3,6 +3,10 @@
 import functools
 import os
 
+# As `backends.load` sets it. A test that imports PyTorch itself would otherwise leave its BLAS a
+# thread per core, and MLX's small products would wait for one another: ten times the CPU time.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import jinja2
 import pytest
 from hypothesis import settings
@@ -23,10 +27,34 @@ LONGEST = (
 """Of the long tests and of the fast ones; the cluster waits most, so it is worth an early start."""
 
 
-def pytest_collection_modifyitems(items):
+def pytest_addoption(parser):
+    what = "only tests that connect to a framework, or depend on which of them are installed"
+    parser.addoption("--frameworks", action="store_true", help=what)
+
+
+CONNECT = {"backend", "both_backends", "backends_here", "connect_cpu"}
+"""Fixtures that skip a test whose framework is missing."""
+DEPEND = {"installed_backends", "run_cell"}
+"""Names in a module of tests that train, or that ask what is installed."""
+
+
+def can_differ_without_a_framework(item):
+    """All else computes in NumPy; that it imports without a framework, collecting it shows."""
+    return bool(CONNECT.intersection(item.fixturenames) or DEPEND & vars(item.module).keys())
+
+
+def pytest_collection_modifyitems(config, items):
     """The files that take longest come first: xdist hands out whole files, in this order."""
     rank = {name: i for i, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
+    if config.getoption("--frameworks"):
+        kept, others = [], []
+        for item in items:
+            (kept if can_differ_without_a_framework(item) else others).append(item)
+        if not kept or not others:
+            raise pytest.UsageError(f"--frameworks selects {len(kept)} of {len(items)} tests")
+        config.hook.pytest_deselected(items=others)
+        items[:] = kept
 
 
 class CompiledTemplates(jinja2.BytecodeCache):

@@ -1,5 +1,6 @@
 """Results made by hand, small enough to say what their page must show; and a page as it is read."""
 
+import math
 from dataclasses import asdict
 from html.parser import HTMLParser
 from pathlib import Path
@@ -45,7 +46,8 @@ class Page(HTMLParser):
 def trained(losses, variant="mhc", depth=8, seed=0, backend="torch", study="a"):
     """(its row of cells.csv, its rows of steps.csv) of a run with these losses."""
     axes = {"variant": variant, "depth": depth, "seed": seed, "backend": backend, "study": study}
-    return run(**axes, loss_final=losses[-1]), curve(losses, **axes)
+    final = losses[-1] if math.isfinite(losses[-1]) else math.nan  # cells.csv has finite numbers
+    return run(**axes, loss_final=final), curve(losses, **axes)
 
 
 def write_results(folder, runs, reports, studies=("a",), **changes):

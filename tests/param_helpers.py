@@ -8,6 +8,13 @@ import pytest
 from fathom.backends.numpy import NumpyOps
 from fathom.tasks import Problem, Trained
 
+OF_EACH_KIND = (
+    "plain", "hc_causal", "mhc_static", "hc_paper", "mhc_paper", "mhc_gated_dynamic",
+    "deepseek_v41", "qwen4_exp", "altup", "residual_scaled", "muse_spark", "dory", "laurel",
+    "frac", "inkling2", "muddformer",
+)  # fmt: skip
+"""Schemes of each kind of connection and of coefficients."""
+
 
 def quick_ones(cases: Mapping[str, tuple[Any, ...]], *quick: str) -> list[Any]:
     """All cases, of which only those named are run by `make test`."""

@@ -20,7 +20,7 @@ import naive
 from command_helpers import shell
 from contributing_helpers import PROJECT
 from fathom import cli, tasks
-from fathom.config import Cell, installed_backends, load_config
+from fathom.config import Cell, load_config
 from fathom.report.explained import BLOCKS, SUBLAYERS, explained
 from fathom.report.figures.explained import COUNTS, DIFFERENCES, difference_left
 from fathom.report.schemes import read_costs
@@ -602,7 +602,7 @@ def code_of(page, language):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(len(installed_backends()) < 2, reason="the page trains on both frameworks")
+@pytest.mark.usefixtures("both_backends")  # the page trains on both
 def test_the_number_that_is_followed_comes_out_as_the_page_says(tmp_path):
     for name in ("config.yaml", "report", "docs"):
         (tmp_path / name).symlink_to(PROJECT / name)

@@ -13,7 +13,6 @@ from fathom.config import load_config
 from fathom.report.kept import first_screen
 from fathom.report.page.markdown import read_sections
 from fathom.report.paper import paper_of, write_source
-from fathom.report.render import write_reports
 from reference_helpers import MAX_PAPER_PAGES, PROJECT, REFERENCE
 
 KEPT = PROJECT / REFERENCE
@@ -28,8 +27,8 @@ def screen_of(folder):
 
 
 @pytest.fixture(scope="module")
-def screens(tmp_path_factory):
-    """A folder: the reports of the reference's tables, and the paper's source."""
+def paper_source(tmp_path_factory):
+    """A folder with the source of a paper of the reference's tables."""
     folder = tmp_path_factory.mktemp("reference")
     shutil.copytree(KEPT / "tables", folder / "tables")
     files = [PROJECT / "config.yaml", PROJECT / "workflow/presets/reference.yaml"]
@@ -39,16 +38,16 @@ def screens(tmp_path_factory):
         (folder / "tables/studies" / study).mkdir(parents=True, exist_ok=True)
         (folder / "tables/studies" / study / "steps.csv.gz").touch()
     published = load_published(PROJECT / "report/published.yaml", config)
-    write_reports(config, published, TEMPLATES, folder)
     figures = KEPT / "figures"
     write_source(config, published, paper_of(TEMPLATES), folder, figures, folder / "source")
-    return folder
+    return folder / "source"
 
 
-def test_results_page_and_paper_give_one_answer(screens):
-    screen = screen_of(screens)
-    (page,) = read_sections({"RESULTS.md": screens / "RESULTS.md"}, screens / "figures", {}, set())
-    paper = (screens / "source/paper.typ").read_text(encoding="utf-8")
+def test_results_page_and_paper_give_one_answer(paper_source):
+    """Results and page are the kept ones, which `make test-reference` writes again."""
+    screen = screen_of(KEPT)
+    (page,) = read_sections({"RESULTS.md": KEPT / "RESULTS.md"}, KEPT / "figures", {}, set())
+    paper = (paper_source / "paper.typ").read_text(encoding="utf-8")
     told = re.sub(r'#"((?:[^"\\]|\\.)*)";', r"\1", paper)
     shown = re.sub(r"<[^>]+>", "", str(page.introduction + page.parts)).replace("&#39;", "'")
     assert page.title == screen.title
@@ -60,11 +59,10 @@ def test_results_page_and_paper_give_one_answer(screens):
             assert re.search(rf"{re.escape(row.question)}\W+{re.escape(row.answer)}", text)
 
 
-def test_the_paper_is_read_in_one_sitting(screens):
+def test_the_paper_is_read_in_one_sitting(paper_source):
     typst = pytest.importorskip("typst", reason="typst is not installed")
-    root = screens / "source"
-    source = root / "paper.typ"
-    pages = typst.compile(source, root=root, ignore_system_fonts=True, format="png", ppi=30)
+    source = paper_source / "paper.typ"
+    pages = typst.compile(source, root=paper_source, ignore_system_fonts=True, format="png", ppi=30)
     assert 1 < len(pages) <= MAX_PAPER_PAGES
     last = np.asarray(Image.open(io.BytesIO(pages[-1])).convert("L"))
     height = len(last)

@@ -50,6 +50,7 @@ def trained(tmp_path_factory):
 def home(trained, tmp_path, monkeypatch):
     shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("fathom.report.judge.TURNS", 1)  # no test reads the cost
     return tmp_path
 
 

@@ -1,10 +1,9 @@
 """The order of rooms: a room imports only rooms below it."""
 
 import ast
+import functools
 from graphlib import TopologicalSorter
 from pathlib import Path
-
-import pytest
 
 PACKAGE = Path(__file__).parents[1] / "src" / "fathom"
 
@@ -16,9 +15,16 @@ ROOMS = (
 """From the ground up: the order that CONTRIBUTING draws."""
 
 
+@functools.cache
+def parsed(file):
+    """The syntax tree of a file of the package."""
+    return ast.parse((PACKAGE / file).read_text(encoding="utf-8"))
+
+
+@functools.cache
 def imports_of(file):
-    """(line, module of fathom) of every import that runs; those for type checkers do not."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
+    """(line, module) of every import that runs; those for type checkers do not."""
+    tree, found = parsed(file), []
     skipped = {
         node
         for block in ast.walk(tree)
@@ -26,13 +32,12 @@ def imports_of(file):
         for node in ast.walk(block)
     }
     for node in ast.walk(tree):
-        if node in skipped:
-            continue
-        if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
+        if isinstance(node, ast.Import) and node not in skipped:
+            found += [(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node not in skipped:
             assert node.level == 0, f"{file}: relative import"
-            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+            found += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
+    return found
 
 
 def room_of(path):
@@ -46,16 +51,29 @@ def test_every_module_is_in_a_room():
     assert {room_of(file) for file in FILES} == {*ROOMS, "__init__"}
 
 
-@pytest.mark.parametrize("file", FILES, ids=str)
-def test_a_room_imports_only_rooms_below_it(file):
-    own = ROOMS.index(room_of(file)) if room_of(file) in ROOMS else -1
+def test_a_room_imports_only_rooms_below_it():
     upward = []
-    for line, module in imports_of(PACKAGE / file):
-        package, _, rest = module.partition(".")
-        room = rest.partition(".")[0]
-        if package == "fathom" and room in ROOMS and ROOMS.index(room) > own:
-            upward.append(f"{file}:{line} imports {module}")
+    for file in FILES:
+        own = ROOMS.index(room_of(file)) if room_of(file) in ROOMS else -1
+        for line, module in imports_of(file):
+            package, _, rest = module.partition(".")
+            room = rest.partition(".")[0]
+            if package == "fathom" and room in ROOMS and ROOMS.index(room) > own:
+                upward.append(f"{file}:{line} imports {module}")
     assert not upward
+
+
+def test_only_backends_and_modules_for_other_networks_import_a_framework():
+    """So all else is the same where one is missing: `--frameworks` leaves its tests out."""
+    allowed = {"backends", "torch", "mlx"}
+    named = [
+        f"{file}:{line} imports {module}"
+        for file in FILES
+        if room_of(file) not in allowed and file != Path("models/connections/module.py")
+        for line, module in imports_of(file)
+        if module.partition(".")[0] in ("torch", "mlx")
+    ]
+    assert not named
 
 
 def test_only_tasks_and_their_own_files_name_a_task():
@@ -67,10 +85,9 @@ def test_only_tasks_and_their_own_files_name_a_task():
     for file in FILES:
         if room_of(file) in own:
             continue
-        tree = ast.parse((PACKAGE / file).read_text(encoding="utf-8"))
         named += [
             f"{file}:{node.lineno}"
-            for test in ast.walk(tree)
+            for test in ast.walk(parsed(file))
             if isinstance(test, ast.Compare | ast.match_case)
             for node in ast.walk(test)
             if isinstance(node, ast.Constant) and node.value in TASKS
@@ -85,8 +102,7 @@ def test_modules_import_one_another_in_no_circle():
     }
     graph = {}
     for name, file in files.items():
-        tree = ast.parse((PACKAGE / file).read_text(encoding="utf-8"))
-        imported = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        imported = [node for node in ast.walk(parsed(file)) if isinstance(node, ast.ImportFrom)]
         found = {
             module if module in files else node.module
             for node in imported

@@ -95,8 +95,6 @@ def broken(small_world, shipped, tmp_path):
     [
         ("RESULTS.md.j2", "{{ verdcts.rows }}", "'verdcts' is undefined"),
         ("COMPARISON.md.j2", "{{ studies[0].summary_of_all }}", "summary_of_all"),
-        ("RESULTS.md.j2", "{{ verdicts.rows ", ""),
-        ("sentences.j2", "{% endif %}", ""),
         ("parts/demos.j2", "{% endif %}", ""),
     ],
 )

@@ -16,7 +16,7 @@ pytestmark = [
 
 KIB = 1024
 DISK = 512 * KIB
-STEP = 40 * KIB
+STEP = 80 * KIB
 
 
 @pytest.fixture
@@ -65,18 +65,24 @@ def half_written(folder):
     return list(folder.rglob("*.tmp"))
 
 
-@pytest.fixture
-def trained(disk, tmp_path):
-    """A project on the disk, in which one of two cells is trained."""
-    project = tiny_project(
-        tmp_path / "project",
-        results=disk / "results",
-        backends=[quickest_backend()],
-        seeds=[0, 1],
-        steps=100,
-    )
+def project_of_two(folder, **changes):
+    backends = [quickest_backend()]
+    return tiny_project(folder, backends=backends, seeds=[0, 1], steps=100, **changes)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A project in which one of two cells is trained."""
+    project = project_of_two(tmp_path_factory.mktemp("made"))
     project.train_all("*/seed0")
     return project
+
+
+@pytest.fixture
+def trained(made, disk, tmp_path):
+    """The same with its results on the disk."""
+    shutil.copytree(made.results, disk / "results")
+    return project_of_two(tmp_path / "project", results=disk / "results")
 
 
 def test_a_training_that_fills_the_disk_says_so_and_spoils_nothing(trained, disk):

@@ -22,7 +22,7 @@ from fathom.config import BACKENDS
 
 pytestmark = pytest.mark.faults
 
-KILLS = 4
+KILLS = 3
 
 
 @pytest.fixture(scope="module", params=BACKENDS)
@@ -128,54 +128,37 @@ FILES_WRITTEN = COMPLETE + 1
 """By a training of 25 steps: checkpoints after 11 and 21, the files of the run, and its verdict."""
 
 
-def test_a_kill_around_any_file_leaves_nothing_half(tmp_path):
-    """After a file has its name is before the next one has, but for the last."""
+def test_a_kill_around_any_file_leaves_nothing_half_and_no_mixture_with_an_older_run(tmp_path):
+    """A stale run is replaced. After a file has its name is before the next one has."""
     backend = quickest_backend()
-    whole = tiny_project(tmp_path / "whole", backends=[backend], steps=25)
-    whole.train_all()
-    moments = [(rename, "before") for rename in range(1, FILES_WRITTEN + 1)]
-    for rename, moment in [*moments, (FILES_WRITTEN, "after")]:
+    old, whole = (
+        tiny_project(tmp_path / name, backends=[backend], steps=steps)
+        for name, steps in (("old", 15), ("whole", 25))
+    )
+    for project in (old, whole):
+        project.train_all()
+    moments = [(1, "before"), *((rename, "after") for rename in range(1, FILES_WRITTEN + 1))]
+    for rename, moment in moments:
+        shutil.copytree(old.folder, tmp_path / f"{rename} {moment}")
         project = tiny_project(tmp_path / f"{rename} {moment}", backends=[backend], steps=25)
+        cell = the_cell(project)
+        assert project.validate(cell).status == "stale"
         status, printed = project.run("-c", DIE_AT_RENAME, str(rename), moment)
         assert status == -signal.SIGKILL, printed
-        was_complete = assert_nothing_half(project, whole)
+        expected = "stale" if rename <= 2 else "failed" if rename < COMPLETE else "measured"
+        assert project.validate(cell).status == expected
         project.train_all()
         assert_same_numbers(project, whole)
-        left = {file.name for file in project.cell_folder(the_cell(project)).iterdir()}
+        left = {file.name for file in project.cell_folder(cell).iterdir()}
         # A run that was complete when it was killed is not touched again: it may lack its verdict,
         # and keep what that was written to.
-        if was_complete:
+        if expected == "measured":
             left = {name for name in left if name[0] != "."} | {"verdict.json"}
         assert left == RUN_FILES
     # And there are no more than these.
     project = tiny_project(tmp_path / "last", backends=[backend], steps=25)
     status, _ = project.run("-c", DIE_AT_RENAME, str(FILES_WRITTEN + 1), moment)
     assert status == 0
-
-
-def assert_nothing_half(project, whole):
-    """What has its final name is whole, and only a run with a manifest counts: is there one?"""
-    folder = project.cell_folder(the_cell(project))
-    has_manifest = (folder / "manifest.json").exists()
-    assert project.validate(the_cell(project)).status == ("measured" if has_manifest else "failed")
-    if (folder / "mixing.safetensors").exists():
-        assert project.numbers(the_cell(project)) == whole.numbers(the_cell(whole))
-    return has_manifest
-
-
-def test_a_kill_while_a_run_is_replaced_leaves_no_mixture(tmp_path):
-    """The old run is stale, the new one is half written: neither may pass for the other."""
-    backend = quickest_backend()
-    old = tiny_project(tmp_path / "old", backends=[backend], steps=15)
-    old.train_all()
-    for rename in range(1, FILES_WRITTEN + 1):
-        shutil.copytree(old.folder, tmp_path / f"{rename}")
-        project = tiny_project(tmp_path / f"{rename}", backends=[backend], steps=25)
-        assert project.validate(the_cell(project)).status == "stale"
-        status, printed = project.run("-c", DIE_AT_RENAME, str(rename), "after")
-        assert status == -signal.SIGKILL, printed
-        expected = "stale" if rename <= 2 else "failed" if rename < COMPLETE else "measured"
-        assert project.validate(the_cell(project)).status == expected
 
 
 # --- workers of train-all ------------------------------------------------------------------------

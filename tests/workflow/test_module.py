@@ -28,7 +28,7 @@ def deployed(folder, snakefile):
     shutil.copytree(PROJECT / "config", folder / "config")  # a link becomes the file
     (folder / "workflow").mkdir()
     (folder / "workflow/Snakefile").write_text(SNAKEFILE.format(snakefile=snakefile))
-    (folder / "cut.yaml").write_text(only({"depth-torch": {}}))
+    (folder / "cut.yaml").write_text(only({"depth-torch": {"backends": ["torch"]}}))
     return Workflow(folder)
 
 

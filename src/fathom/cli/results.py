@@ -292,11 +292,13 @@ def schema(
         out: json.dumps(Config.model_json_schema(), indent=2) + "\n",
         **{file: with_tables(text) for file, text in documents.items()},
     }
-    for file, text in texts.items():
-        if not check:
+    kept = {file: file.read_text(encoding="utf-8") if file.exists() else None for file in texts}
+    changed = {file: text for file, text in texts.items() if kept[file] != text}
+    if not check:
+        for file, text in changed.items():
             write_text(file, text)
-        elif not file.exists() or file.read_text(encoding="utf-8") != text:
-            fail(f"{file} is out of date; run: fathom schema")
+    elif changed:
+        fail("\n".join(f"{file} is out of date; run: fathom schema" for file in changed))
 
 
 @app.command(epilog=example("fathom schemes mhc_paper"))

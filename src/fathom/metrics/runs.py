@@ -128,9 +128,9 @@ def in_bits(statistic: Statistic) -> Statistic:
     return bits
 
 
-def median_after_first(values: np.ndarray) -> float:
+def median_after_first(values: np.ndarray) -> float | None:
     """The median without the first value, which includes compilation."""
-    return float(np.median(values[1:] if len(values) > 1 else values))
+    return float(np.median(values[1:] if len(values) > 1 else values)) if len(values) else None
 
 
 WITH_FINAL_VALUE = (
