@@ -65,6 +65,7 @@ def as_json(value):
     ("arrays", "why"),
     [
         ({"loss": np.zeros(2, np.float32)}, "ends too soon"),
+        ({"loss": np.zeros(5, np.float32)}, "more values than rows"),
         ({LAYOUTS: as_json([[["step"]], [1], [{}]])}, "damaged"),
         ({LAYOUTS: np.frombuffer(b"[" * 100_000, np.uint8)}, "damaged"),
         ({LAYOUT_OF: np.full(3, 9, np.uint8)}, "IndexError"),

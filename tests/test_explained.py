@@ -231,7 +231,7 @@ def lines_of_speed():
     costs = read_costs(PROJECT / "benchmarks/schemes.csv")
 
     def scheme_ratio(variant, backend):
-        return costs[variant].get(f"cost, {backend}", "").partition(" ")[0]
+        return costs[variant].get(f"cost, {backend}", "–").partition(" ")[0]
 
     for backend, name in (("torch", "PyTorch"), ("mlx", "MLX")):
         yield f"| {name} | {' | '.join(scheme_ratio(v, backend) for v in variants)} |"
