@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fathom.backends.torch_counting import count, count_step
 from fathom.backends.torch_ops import TorchOps
-from param_helpers import OF_EACH_KIND, quick_ones
+from param_helpers import quick_ones
 
 A, B, ROW, W = (torch.empty(shape, device="meta") for shape in [(4, 6), (4, 6), (1, 6), (6, 7)])
 
@@ -56,7 +56,11 @@ def products_of_a_real_step(problem):
     return counter.get_total_flops()
 
 
-@pytest.mark.parametrize("scheme", quick_ones({name: (name,) for name in SCHEMES}, *OF_EACH_KIND))
+# Of each kind of connection; passes of Sinkhorn have no product, and take long on this device.
+QUICK = "plain", "hc_causal", "hc_paper", "mhc_static", "altup", "dory", "laurel", "inkling2"
+
+
+@pytest.mark.parametrize("scheme", quick_ones({name: (name,) for name in SCHEMES}, *QUICK))
 def test_a_step_has_the_products_of_a_real_one(make_spec, scheme):
     problem = Problem(make_spec(task="state", variant=scheme, wrap="sublayer"))
     found = count_step(problem)
