@@ -686,6 +686,29 @@ def test_torch_compile_takes_a_pass_as_one_graph(torch, scheme):
         assert found[name] == pytest.approx(value, rel=1e-9, abs=1e-10 * np.abs(value).max()), name
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", COMPILED.values(), ids=list(COMPILED))
+@pytest.mark.filterwarnings("ignore:Dynamo detected a call")
+def test_a_compiled_pass_takes_many_lengths_with_a_graph_or_two(torch, scheme):
+    """Also where nothing ran before it was compiled."""
+    framework, graphs = Torch(), []
+    module, _ = moved(framework, scheme)
+    functions = branches(framework)
+    torch._dynamo.reset()
+
+    def counted(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(
+        lambda x: module(x, functions), fullgraph=True, dynamic=True, backend=counted
+    )
+    passes = {T: (compiled(x), x) for T in range(3, 16) for x in [torch.randn(2, T, WIDTH)]}
+    assert len(graphs) <= 2
+    for out, x in passes.values():
+        torch.testing.assert_close(out, module(x, functions), rtol=1e-5, atol=1e-4)
+
+
 # --- what is refused ------------------------------------------------------------------------------
 
 

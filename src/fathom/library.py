@@ -7,8 +7,10 @@ checked, and any float type is taken.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,7 +49,10 @@ def connection_for(scheme: str | Mapping[str, Any], **sizes: int) -> Connection:
     checked = validate(Sizes, sizes)
     context = checked.model_dump(exclude={"streams", "seed"})
     found = resolve(scheme, SCHEMES, checked.streams, "", ["connection"])
-    return found.at(ConnectionContext(**context, optional_norms=True))
+    connection = found.at(ConnectionContext(**context, optional_norms=True))
+    for name, _ in inspect.getmembers(type(connection), lambda m: isinstance(m, cached_property)):
+        getattr(connection, name)  # now, as torch.compile cannot take the lock of Python 3.11
+    return connection
 
 
 def type_name(x: Array) -> str:
