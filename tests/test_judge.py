@@ -153,8 +153,29 @@ def test_one_that_diverges_gets_its_page(home):
 def test_a_leaking_one_is_refused_by_name_and_not_trained(home, capsys):
     write("leak.py", LEAKING)
     (line,) = refusal(capsys, "leak.py:Leaking")
-    assert line.startswith("fathom: leak.py:Leaking: causality: a later token changes outputs")
+    assert line.startswith(
+        "fathom: leak.py:Leaking: released: causality: a later token changes outputs"
+    )
     assert not Path("results").exists()
+
+
+def test_a_wrong_name_is_one_line_for_all_studies(home, capsys):
+    write("plain.py", PLAIN)
+    write(
+        "two.yaml", json.dumps({"results": "kept", "studies": {"released": STUDY, "state": STUDY}})
+    )
+    (line,) = refusal(capsys, "plain.py:Clas", config="two.yaml")
+    assert line.startswith("fathom: plain.py has no class or function Clas")
+
+
+def test_the_plain_network_is_repeated_from_a_bundle_of_any_name(home):
+    main(["bundle", "create", "*/2L/baseline/*", "-o", "kept.tar.xz", "-c", "config.yaml"])
+    shutil.rmtree("kept/runs")
+    Path("kept/bundles").mkdir()
+    shutil.move("kept.tar.xz", "kept/bundles/others.tar.xz")
+    write("plain.py", PLAIN)
+    page = (judge("plain.py:Class") / "JUDGE.md").read_text(encoding="utf-8")
+    assert "| plain repeats here | the kept run's first steps, to the last digit |" in page
 
 
 def test_without_ladder_runs_the_page_says_so(home):

@@ -292,7 +292,7 @@ BROKEN = {
     ),
     "order": (
         PLAIN.replace("in functions", "in functions[::-1]"), "Class",
-        "functions are called as 3, 2, 1, 0",
+        "of 4 functions it calls 3, 2, 1, 0",
     ),
 }  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,6 +21,9 @@ from fathom.cli.options import (
 from fathom.cli.training import train_left
 from fathom.config import ConfigError, parse_yaml
 from fathom.system.errors import fail
+
+if TYPE_CHECKING:
+    from fathom.runs.contract import Check
 
 app = typer.Typer()
 
@@ -62,13 +65,13 @@ def judge(
     plan = make_plan(files, module, arguments, folder, seeds=seeds, quick=quick)
     compute = changed(plan.config.compute, device=device)
     plan.config.check_trains()
-    checks = check_all(plan, compute)
-    for study, found in checks.items():
-        for check in found:
-            typer.echo(f"{study}: {check.name}: {check.text}", err=True)
-    broken = [c for found in checks.values() for c in found if c.failed]
+    checks: dict[str, list[Check]] = {study: [] for study in plan.config.studies}
+    for study, check in check_all(plan, compute):
+        typer.echo(f"{study}: {check.name}: {check.text}", err=True)
+        checks[study].append(check)
+    broken = [(study, c) for study, found in checks.items() for c in found if c.failed]
     if broken:
-        fail("\n".join(dict.fromkeys(f"{module}: {c.name}: {c.text}" for c in broken)))
+        fail("\n".join(f"{module}: {study}: {c.name}: {c.text}" for study, c in broken))
     specs = specs_left(plan.config, [cell.path() for cell in plan.to_train()])
     train_left(plan.config, specs, compute, jobs)
     options = ["--settings", settings] if arguments else []

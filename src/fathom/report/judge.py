@@ -26,6 +26,7 @@ from fathom.analysis.tables import counted, read_table, save_tables, scores_of
 from fathom.analysis.worth import ONE_RATE, worth_table
 from fathom.config import Cell, Compute, Config, ConfigError, load_config
 from fathom.report.formatting import number, with_interval
+from fathom.report.kept import BUNDLES
 from fathom.report.records import Record, records
 from fathom.report.render import check_numbers, environment_of, fill
 from fathom.runs.bundle import make_rows, unpack
@@ -46,6 +47,9 @@ LADDER = [0.5, 2]
 """Factors of the plain network's steps, in a study that has no ladder to read."""
 
 BACKEND = "torch"
+
+COST = "cost of a step"
+"""The check that measures it; its text begins with the factor."""
 
 TURNS = 4
 """How often a step is timed, in turns with the plain network's: a few seconds in all."""
@@ -135,15 +139,24 @@ def make_plan(
             # Evaluated at the end alone: half the steps may be fewer than evaluate_every.
             studies[study] |= {"ladder": {base.plain(study): LADDER}, "evaluate_every": None}
     changes = {"results": str(out), "reference": None, "labels": {label: name}, "studies": studies}
-    return Plan(load_config(files, changes), connection["module"], label, kept, seeds)
+    try:
+        config = load_config(files, changes)
+    except ConfigError as error:
+        # The variant is in no file: its problems are the connection's, once for all studies.
+        place = re.compile(rf"^.*: studies\.[^:]*\.variants\.{label}: ")
+        lines = [place.sub("", line) for line in str(error).splitlines()]
+        raise ConfigError("\n".join(dict.fromkeys(lines))) from error
+    return Plan(config, connection["module"], label, kept, seeds)
 
 
 # --- before training ------------------------------------------------------------------------------
 
 
-def check_all(plan: Plan, compute: Compute) -> dict[str, list[Check]]:
-    """Every check of the contract by study, the cost of a step, and whether plain repeats here."""
-    return {study: list(_check(plan, study, compute)) for study in plan.config.studies}
+def check_all(plan: Plan, compute: Compute) -> Iterator[tuple[str, Check]]:
+    """By study: every check of the contract, the cost of a step, whether plain repeats here."""
+    for study in plan.config.studies:
+        for check in _check(plan, study, compute):
+            yield study, check
 
 
 def _check(plan: Plan, study: str, compute: Compute) -> Iterator[Check]:
@@ -156,13 +169,13 @@ def _check(plan: Plan, study: str, compute: Compute) -> Iterator[Check]:
     # In turns, and the fastest of each: other work on the machine only slows.
     turns = [[time_step(p.spec, compute) for p in (problem, plain)] for _ in range(TURNS)]
     ours, theirs = map(min, zip(*turns, strict=True))
-    yield Check("cost", number(ours / theirs))
+    yield Check(COST, f"{number(ours / theirs)} times the plain network's time")
     ours, theirs = (count_step(p).operations for p in (problem, plain))
     yield Check("operations of a step", f"{number(ours / theirs)} times the plain network's")
     by_layer = {"its": problem, "plain": plain}
     shares = {name: gradients_by_layer(p, backend) for name, p in by_layer.items()}
-    told = (f"{name} {number(g[0])} to {number(g[-1])}" for name, g in shares.items())
-    yield Check("gradients by layer", f"first to last layer over the mean: {', '.join(told)}")
+    told = (f"{name} {number(g[0])} and {number(g[-1])}" for name, g in shares.items())
+    yield Check("gradients by layer", f"first and last layer over the mean: {'; '.join(told)}")
     if plan.kept:
         yield _repeat_plain(plan, study, plan.kept, compute)
 
@@ -190,7 +203,15 @@ def _kept_run(kept: Path, cell: Cell, staging: Path) -> Path | None:
     for folder in (run_folder(kept, cell), *kept.glob(f"imported/*/{cell.path()}")):
         if (folder / MANIFEST).exists():
             return folder
+<<<<<<< HEAD
     bundles = sorted(kept.glob(f"bundles/{cell.study}*.tar.xz"), key=lambda file: len(file.name))
+=======
+    # First those that are named after the study: the others are read to the end in vain.
+    bundles = sorted(
+        kept.glob(f"{BUNDLES}/*.tar.xz"),
+        key=lambda file: (not file.name.startswith(cell.study), len(file.name)),
+    )
+>>>>>>> scale
     for file in bundles:
         if cell in unpack(file, staging / file.stem, check=False):
             make_rows(staging / file.stem / cell.path())
@@ -302,7 +323,7 @@ def _judged(
         if variant in settings.compared
     ]
     told = {check.name: check.text for check in checks}
-    cost = float(told.pop("cost"))
+    cost = float(told[COST].split()[0])
     own = next(row for row in rows if row["variant"] == plan.label)
     return {
         "name": study,

@@ -152,8 +152,9 @@ class Watched:
         """Whether the last pass called every function once, in order."""
         if self.calls == list(range(self.whole.context.layers)):
             return Check("shapes", "inputs of functions and the output are as the input")
-        order = join_values(self.calls[:12])
-        why = f"functions are called as {order} …; call each once, in order"
+        order = join_values([*self.calls[:12], *(["…"] if len(self.calls) > 12 else [])])
+        layers = self.whole.context.layers
+        why = f"of {layers} functions it calls {order or 'none'}; call each once, in order"
         return Check("order", why, failed=True)
 
 
