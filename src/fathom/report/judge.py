@@ -203,15 +203,11 @@ def _kept_run(kept: Path, cell: Cell, staging: Path) -> Path | None:
     for folder in (run_folder(kept, cell), *kept.glob(f"imported/*/{cell.path()}")):
         if (folder / MANIFEST).exists():
             return folder
-<<<<<<< HEAD
-    bundles = sorted(kept.glob(f"bundles/{cell.study}*.tar.xz"), key=lambda file: len(file.name))
-=======
     # First those that are named after the study: the others are read to the end in vain.
     bundles = sorted(
         kept.glob(f"{BUNDLES}/*.tar.xz"),
         key=lambda file: (not file.name.startswith(cell.study), len(file.name)),
     )
->>>>>>> scale
     for file in bundles:
         if cell in unpack(file, staging / file.stem, check=False):
             make_rows(staging / file.stem / cell.path())
