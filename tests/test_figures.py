@@ -28,6 +28,7 @@ from fathom.report.figures import (
     frames,
     panels,
     save,
+    style,
     sweep,
 )
 from fathom.report.mixing import Mixing, mixing_file, mixing_matrices
@@ -321,9 +322,10 @@ def data_of(task, losses=(4.0, 2.0, 1.0), depths=(4, 8), count=3, value=None):
         "worth": pd.DataFrame(
             [{"variant": variants[1], "against": variants[0], "depth": depths[0],
               "rate": "one rate", "answer": answer, "multiplier": 1.1, "low": low, "high": 1.2,
-              "cost": cost, "cost_wider": wider, "width": 64.0, "wider": 128.0}
-             for answer, low, cost, wider in (("at", 1.0, 1.5, 1.2), ("below", NAN, 1.5, NAN),
-                                              ("beyond", NAN, NAN, NAN), ("", NAN, 2, NAN))]
+              "cost": cost, "cost_wider": wider, "width": 64.0, "wider": 128.0, "verdict": verdict}
+             for answer, low, cost, wider, verdict in (
+                 ("at", 1.0, 1.5, 1.2, "better"), ("below", NAN, 1.5, NAN, "undecided"),
+                 ("beyond", NAN, NAN, NAN, "undecided"), ("", NAN, 2, NAN, ""))]
         ),
         "sizes": pd.DataFrame(
             [{"design": variants[1], "channels": c, "layers": d, "parameters": 1e4 * c * d,
@@ -483,6 +485,19 @@ def test_effects_that_are_zero_but_for_rounding_are_not_drawn():
     (ax,) = draw_figures([find("effects")], effects=table, score=LOSS)["effects"].axes
     names = [label.get_text() for label in ax.get_yticklabels()]
     assert names == ["Is it?", "mhc − hc"]
+
+
+def test_the_figure_of_worth_has_colours_for_significant_rows_alone():
+    row = {"against": "baseline", "depth": 8, "rate": "one rate", "answer": "at", "low": 1.0,
+           "high": 1.2, "cost_wider": NAN, "width": 64.0, "wider": NAN}  # fmt: skip
+    told = [("mhc", 1.1, 1.5, "better"), ("hc", 1.05, 1.4, "undecided")]
+    names = ("variant", "multiplier", "cost", "verdict")
+    rows = [row | dict(zip(names, values, strict=True)) for values in told]
+    (ax,) = draw_figures([find("worth")], "a", worth=pd.DataFrame(rows))["worth"].axes
+    colours = {text.get_text(): text.get_color() for text in ax.texts}
+    assert (colours["mhc"], colours["hc"]) == (style.colour_of("mhc"), style.PALE)
+    points = {tuple(line.get_xydata()[0]): line.get_color() for line in ax.lines}
+    assert (points[1.5, 1.1], points[1.4, 1.05]) == (colours["mhc"], colours["hc"])
 
 
 def test_the_ladder_leads_from_a_score_after_equal_steps_to_the_plain_networks_steps_for_it():
