@@ -243,7 +243,7 @@ def test_claims_are_filtered_and_a_click_shows_the_row(visit):
     assert [row.text[:7] for row in rows] == ["Claim 0", "Claim 1", "Claim 2"]
     Select(find(page, "[name=verdict]")[0]).select_by_visible_text("contradicted (2)")
     until(lambda: [row.is_displayed() for row in rows] == [False, True, True])
-    find(page, "[name=words]")[0].send_keys("NATS OF LOSS FINAL 2.5")
+    find(page, "[name=words]")[0].send_keys("NATS OF LAST LOSS 2.5")
     until(lambda: [row.is_displayed() for row in rows] == [False, False, True])
     find(page, "#claims tr:not([hidden]) a[data-row]")[0].click()
     until(lambda: find(page, "dialog[open]"))
