@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -71,13 +72,12 @@ def from_columns(columns: bytes) -> Iterator[bytes]:
         layouts = json.loads(arrays.pop(LAYOUTS).tobytes())
         layout_of = arrays.pop(LAYOUT_OF).tolist()
         values = {name: iter(array.tolist()) for name, array in arrays.items()}
+        kinds = [
+            [(n, values[n]) if isinstance(n, str) else (n[0], repeat(None)) for n in layout]
+            for layout in layouts
+        ]
         for kind in layout_of:
-            row: Row = {}
-            for name in layouts[kind]:
-                if isinstance(name, str):
-                    row[name] = next(values[name])
-                else:
-                    row[name[0]] = None
+            row: Row = {name: next(column) for name, column in kinds[kind]}
             yield encode_row(row).encode()
     except (SafetensorError, LookupError, TypeError, ValueError, RecursionError) as error:
         raise RunError(f"{COLUMNS}: is damaged ({type(error).__name__})") from error

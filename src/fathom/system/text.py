@@ -8,6 +8,8 @@ from typing import Any
 
 def printable(text: str) -> str:
     """Escape control, bidirectional and invisible characters, and lone surrogates."""
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
