@@ -147,6 +147,9 @@ def test_one_that_diverges_gets_its_page(home):
     folder = judge("wild.py:function")
     page = (folder / "JUDGE.md").read_text(encoding="utf-8")
     assert "every run diverged, so it has no score" in page
+    # Nothing is known of outputs that are no numbers.
+    assert "| causality | unknown, since outputs are not finite |" in page
+    assert "| at the start | logits are not finite |" in page
     assert "| **function** | 0 | – | – | – | – |" in page
 
 

@@ -74,12 +74,13 @@ def examine(problem: Problem, backend: Backend) -> Iterator[Check]:
     yield from _causality(problem, plain, backend, perturbed)
     theirs = _logits(plain, backend, plain.initial_parameters())
     apart = _relative(once, theirs)
-    yield Check(
-        "at the start",
-        "equals the plain network, but for rounding"
-        if apart < TOLERANCE
-        else f"logits differ from the plain network's by {apart:.2g} of the largest",
-    )
+    if not np.isfinite(once).all():
+        yield Check("at the start", "logits are not finite")
+    elif apart < TOLERANCE:
+        yield Check("at the start", "equals the plain network, but for rounding")
+    else:
+        why = f"logits differ from the plain network's by {apart:.2g} of the largest"
+        yield Check("at the start", why)
 
 
 def plain_problem(problem: Problem) -> Problem:
@@ -165,17 +166,20 @@ def _form(x: Array) -> str:
 def _gradients(
     problem: Problem, backend: Backend, *at: Mapping[str, np.ndarray]
 ) -> Iterator[Check]:
-    """Parameters without a gradient, at the start and at perturbed numbers."""
+    """Parameters without a finite gradient, at the start and at perturbed numbers."""
     prefix, names = "connection.", list(problem.network.parameters())
     own = [name for name in names if name.startswith(prefix)]
-    zeros = []
+    zeros, wild = [], []
     for params in at:
         trainer = trainer_for(problem, backend, dict(params))
         take_step(problem, trainer, 0)
         norms = dict(zip(names, trainer.collect()["grad_norms"][0], strict=True))
         zeros.append([name.removeprefix(prefix) for name in own if norms[name] == 0])
+        wild.append([name.removeprefix(prefix) for name in own if not np.isfinite(norms[name])])
     at_start, perturbed = zeros
-    if unused := [name for name in at_start if name in perturbed]:
+    if wild[0]:
+        yield Check("gradients", f"not finite at the start: {join_values(wild[0])}")
+    elif unused := [name for name in at_start if name in perturbed]:
         yield Check("gradients", f"none reaches {join_values(unused)}", failed=True)
     elif at_start:
         yield Check("gradients", f"reach all parameters; zero at first: {join_values(at_start)}")
@@ -194,17 +198,20 @@ def _causality(
     half = tokens.shape[1] // 2
     later = {**inputs, "tokens": np.hstack([tokens[:, :half], tokens[:, half:][:, ::-1]])}
     of_plain = {name: params[name] for name in plain.network.parameters()}
-    leaks = []
+    leaks, finite = [], True
     for each, numbers in ((plain, of_plain), (problem, params)):
         one, other = (_logits(each, backend, numbers, given) for given in (inputs, later))
         if one.shape[:2] != tokens.shape:
             return
         leaks.append(_relative(other[:, :half], one[:, :half]))
+        finite = bool(np.isfinite([one[:, :half], other[:, :half]]).all())
     if leaks[0] > TOLERANCE:
         return  # the network itself reads later tokens
     if leaks[1] > TOLERANCE:
         why = f"a later token changes outputs before it, by {leaks[1]:.2g} of the largest"
         yield Check("causality", why, failed=True)
+    elif not finite:
+        yield Check("causality", "unknown, since outputs are not finite")
     else:
         yield Check("causality", "a later token changes nothing before it")
 
