@@ -4,6 +4,7 @@
     python benchmarks/steps.py schemes --turns 3 --out FILE  every named scheme over plain
     python benchmarks/steps.py studies released --out FILE  each network of a study
     python benchmarks/steps.py schemes --turns 0 --out FILE         counts alone: no time
+    python benchmarks/steps.py schemes --no-count --out FILE        times alone: no count
 
 A turn of one side takes about half a second, then the next side has its turn. So whatever else the
 machine does weighs on all sides alike, and a ratio is the median of the ratios of each turn. Timing
@@ -189,7 +190,7 @@ def take_turns(
 
 
 def rows(
-    specs: Mapping[Key, Spec], turns: int, threads: int, process: Process
+    specs: Mapping[Key, Spec], turns: int, threads: int, process: Process, count: bool = True
 ) -> Iterator[dict[str, object]]:
     """A row of COLUMNS for each side; without turns, the counts of ours on PyTorch alone.
 
@@ -202,7 +203,8 @@ def rows(
     for key, spec in specs.items():
         variant, side = key
         where = (spec.study, spec.depth, variant, spec.backend, side, machine, width)
-        row = dict(zip(IDENTITY, where, strict=True)) | (counts(spec) if side == "ours" else {})
+        row = dict(zip(IDENTITY, where, strict=True))
+        row |= counts(spec) if count and side == "ours" else {}
         if key in times:
             over = first if side == "ours" else (variant, "ours")
             ratios = [a / b for a, b in zip(times[key], times[over], strict=True)]
@@ -325,6 +327,7 @@ def main(
         int, typer.Option(min=0, help="How many times each side runs; 0: count, and time nothing.")
     ] = 5,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads of a step.")] = 1,
+    count: Annotated[bool, typer.Option(help="Whether operations and bytes are counted.")] = True,
     out: Annotated[
         Path | None, output_file(help="Add the rows to this table; - prints it.")
     ] = None,
@@ -343,7 +346,7 @@ def main(
     found = []
     with processes() as process:
         for group in groups[what](names or known):
-            for row in rows(group, turns, threads, process):
+            for row in rows(group, turns, threads, process, count):
                 found.append(row)
                 print(_told(row), file=sys.stderr)
     if out:
