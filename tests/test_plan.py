@@ -103,6 +103,9 @@ def test_imported_runs_have_a_list_of_replays_for_each_study_and_backend(tmp_pat
     assert again.replay_key("a", "torch") not in keys
     where = {(str(platform), cell) for platform, cell in plan.replayed()}
     assert where == {(f"{cell.backend}-{CPU_PLATFORM}", cell) for cell in cells}
+    (folders[1] / "metrics.jsonl").write_text("")
+    damaged = Plan(plan.config, ())
+    assert len({p.imported_key for p in (plan, again, damaged, Plan(plan.config, ()))}) == 3
 
 
 def test_figures_wait_for_the_runs_that_they_read():

@@ -57,7 +57,6 @@ checkpoint run_tables:
     input:
         config=f"{RESULTS}/config.json",
         runs=PLAN.run_files(PLAN.cells),
-        imported=files_of_runs(run.folder for run in PLAN.imported),
         replays=REPLAYS,
         refused=REFUSED,
         step_times=STEP_TIMES,
@@ -72,6 +71,8 @@ checkpoint run_tables:
     conda:
         "../../envs/report.yaml"
     params:
+        # Not their files: for every output Snakemake keeps the names and hashes of all inputs.
+        imported=PLAN.imported_key,
         code_hash=PLAN.code_hash("fathom.analysis.run_tables", "fathom.analysis.derived"),
     shell:
         "fathom tables --config {input.config:q} 2> {log:q}"

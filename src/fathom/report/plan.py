@@ -111,7 +111,12 @@ class Plan:
         """A hash of the code and the manifests that the replays of a study's runs depend on."""
         runs = self.replays(study, backend)
         codes = {training_code_hash(self.config.spec(run.cell)) for run in runs}
-        return digits(json.dumps([sorted(codes), sorted(run.manifest.sha256 for run in runs)]))
+        return digits(json.dumps([sorted(codes), manifests_of(runs)]))
+
+    @property
+    def imported_key(self) -> str:
+        """A hash of the manifests, and so of the files, of the imported runs to replay."""
+        return digits(json.dumps(manifests_of(self.imported)))
 
     def replayed(self) -> list[Measured]:
         """The imported runs that count after their replays."""
@@ -150,6 +155,11 @@ class Plan:
             *(str(mixing_file(cell, runs)) for cell in mixing),
             *(f"{runs}/{cell.path()}/{MANIFEST}" for cell in sampled),
         ]
+
+
+def manifests_of(runs: Iterable[Run]) -> list[str]:
+    """The hash of each run's manifest, sorted: of whole runs it stands for their files."""
+    return sorted(run.manifest.sha256 for run in runs)
 
 
 def files_of_runs(folders: Iterable[Path]) -> list[str]:
