@@ -13,7 +13,7 @@ from fathom.analysis.platforms import Platform
 from fathom.config import Cell, ConfigError, check_config
 from fathom.config.snakemake_start import Start, is_resolved, packed
 from fathom.report.plan import DATA_READY, STARTED, Plan, figure_files
-from fathom.report.reports import kept_tables, why_left_out
+from fathom.report.reports import check_folder, kept_tables, why_left_out
 from run_helpers import CPU_PLATFORM, STUDY, config_with, write_cell
 
 BOTH = ("torch", "mlx")
@@ -166,6 +166,15 @@ def test_a_config_file_of_another_content_is_made_again(tmp_path):
     (tmp_path / "config.json").write_bytes(gzip.decompress(base64.b64decode(packed(config))))
     assert is_resolved(config)
     assert not is_resolved(config.model_copy(update={"train": False}))
+
+
+def test_reports_of_a_config_without_any_of_its_studies_are_not_replaced(tmp_path):
+    one, two, other = (config_with(str(tmp_path), studies=s) for s in (("a",), ("a", "b"), ("c",)))
+    check_folder(one)  # there is nothing yet
+    (tmp_path / "config.json").write_bytes(gzip.decompress(base64.b64decode(packed(one))))
+    check_folder(two)  # it was edited
+    with pytest.raises(ConfigError, match=r"other studies \(a\)"):
+        check_folder(other)
 
 
 def test_a_cluster_and_conda_may_have_other_frameworks():
