@@ -81,20 +81,26 @@ def test_a_cost_in_words(cost, told):
     assert overhead(cost) == told
 
 
-SAVES = "On text, mHC, cyclic read saves 20 % (17 to 23 %) of the steps and pays if a step costs"
+SAVES = (
+    "On text, at one learning rate for all, mHC, cyclic read saves 20 % (17 to 23 %) of the steps. "
+    "It pays if a step costs"
+)
 
 
-NONE_PAYS = "No connection is known to pay here."
+NONE_PAYS = "No connection is shown to gain more than its steps cost here."
 
 
 @pytest.mark.parametrize(
     ("rows", "told"),
     [
-        ([row()], f"{SAVES} less than 25 % more; here it costs 70 % more. {NONE_PAYS}"),
+        (
+            [row()],
+            f"{SAVES} less than 25 % more; here it costs 70 % more with 64 channels. {NONE_PAYS}",
+        ),
         (
             [row(wider=128.0, cost_wider=1.3)],
-            f"{SAVES} less than 25 % more; here it costs 70 % more, with 128 channels it costs "
-            f"30 % more. {NONE_PAYS}",
+            f"{SAVES} less than 25 % more; here it costs 70 % more with 64 channels, "
+            f"30 % more with 128 channels. {NONE_PAYS}",
         ),
         ([row(cost=NAN)], f"{SAVES} less than 25 % more."),
         # The largest multiplier of those that are known to end better, at one rate for all.
@@ -105,19 +111,19 @@ NONE_PAYS = "No connection is known to pay here."
                 row(),
                 row("hc", 1.1),
             ],
-            f"{SAVES} less than 25 % more; here it costs 70 % more. {NONE_PAYS}",
+            f"{SAVES} less than 25 % more; here it costs 70 % more with 64 channels. {NONE_PAYS}",
         ),
         # An interval that holds one is not enough.
         (
             [row(cost=1.1, net_low=1.09), row("hc", 1.1, cost=1.05, net_low=1.0)],
-            f"{SAVES} less than 25 % more; here it costs 10 % more. "
-            "Known to pay here: mHC, cyclic read.",
+            f"{SAVES} less than 25 % more; here it costs 10 % more with 64 channels. "
+            "Shown to gain more than their steps cost: mHC, cyclic read.",
         ),
         ([row(verdict="undecided")], "On text, no connection is known to save steps of training."),
         (
             [row(multiplier=2, answer="beyond", low=NAN, cost=NAN)],
-            "On text, mHC, cyclic read saves at least 50 % of the steps and pays if a step "
-            "costs less than 100 % more.",
+            "On text, at one learning rate for all, mHC, cyclic read saves at least 50 % of the "
+            "steps. It pays if a step costs less than 100 % more.",
         ),
     ],
 )
@@ -144,7 +150,7 @@ def test_what_is_told_is_of_one_study_platform_and_depth_the_significant_first()
         ("hc", 3),
         ("altup", 2),
     ]
-    assert found.advice.startswith("On text, mHC, cyclic read saves 20 %")
+    assert found.advice.startswith(f"{SAVES} less")
     assert found.overheads == {"mhc": ("little", "https://example.org")}
 
 
@@ -213,9 +219,9 @@ def test_a_report_begins_with_what_connections_are_worth(told):
     title, _, said, *_ = (folder / "RESULTS.md").read_text(encoding="utf-8").splitlines()
     assert title == "# What is a residual connection worth?"
     assert said == (
-        "**On text, mhc saves 29 % (29 to 29 %) of the steps and pays if a step costs less than "
-        "41 % more; here it costs 50 % more, with 128 channels it costs 10 % more. "
-        "No connection is known to pay here.**"
+        "**On text, at one learning rate for all, mhc saves 29 % (29 to 29 %) of the steps. "
+        "It pays if a step costs less than 41 % more; here it costs 50 % more with 16 channels, "
+        f"10 % more with 128 channels. {NONE_PAYS}**"
     )
     screen = first_screen(folder, published, config.labels)
     assert (screen.title, f"**{screen.advice}**") == (title.removeprefix("# "), said)

@@ -72,7 +72,8 @@ def worth_figure(shown: WorthPresenter) -> str:
 *{row["depth"]:g} layers. Up: the step multiplier, with its 95 % interval over seeds. Right: the
 time of a step over that of the plain network, on `{row["machine"]}`.{hollow} Above the break-even
 line a connection ends better than the plain network does in the same training time. Grey:
-undecided.*
+undecided, after the correction for many comparisons neither better nor worse than plain, nor
+equivalent within 5 % of the steps.*
 """
 
 

@@ -61,7 +61,7 @@ def present_worth(
 
 
 def advice(rows: Sequence[Record], task: str, labels: Mapping[str, str]) -> str:
-    """The advice that follows from the rows, in one or two sentences.
+    """The advice that follows from the rows, in up to three sentences.
 
     It names the design of the largest multiplier among those that end better, at one learning rate,
     and, if steps were timed, those whose net multiplier is above one with its whole interval.
@@ -74,21 +74,26 @@ def advice(rows: Sequence[Record], task: str, labels: Mapping[str, str]) -> str:
     # Beyond the ladder the multiplier is a bound, and so is what follows from it.
     least = "" if best["answer"] == "at" else "at least "
     gain = f"saves {least}{steps_saved(best, bare=True)} of the steps"
-    limit = f"pays if a step costs less than {overhead(best['multiplier'])}"
-    sentence = f"On {task}, {labels.get(best['variant'], best['variant'])} {gain} and {limit}"
+    name = labels.get(best["variant"], best["variant"])
+    limit = f"It pays if a step costs less than {overhead(best['multiplier'])}"
+    sentence = f"On {task}, at one learning rate for all, {name} {gain}. {limit}"
     costs = [
-        f"{where} it costs {cost}"
-        for where, cost in (
-            ("here", overhead(best["cost"])),
-            (f"with {best['wider']:g} channels", overhead(best["cost_wider"])),
+        f"{cost} with {width:g} channels"
+        for width, cost in (
+            (best["width"], overhead(best["cost"])),
+            (best["wider"], overhead(best["cost_wider"])),
         )
         if cost
     ]
     if not costs:
         return f"{sentence}."
     paid = [labels.get(row["variant"], row["variant"]) for row in rows if row["net_low"] > 1]
-    told = f"Known to pay here: {', '.join(paid)}" if paid else "No connection is known to pay here"
-    return f"{sentence}; {', '.join(costs)}. {told}."
+    told = (
+        f"Shown to gain more than their steps cost: {', '.join(paid)}"
+        if paid
+        else "No connection is shown to gain more than its steps cost here"
+    )
+    return f"{sentence}; here it costs {', '.join(costs)}. {told}."
 
 
 OPERATIONS, VERDICT = "operations, counted", "verdict"

@@ -113,8 +113,9 @@ def worth(worth: pd.DataFrame, title: str) -> Figure:
     Up: the step multiplier, with its 95 % interval over seeds: how many times the steps a plain
     network needs to end there. Right: the time of a step over the plain network's, timed in turns
     on one machine. Above the break-even line a connection pays: it ends better than a plain network
-    in the same training time. Grey: undecided. Hollow: the cost in a wider network, whose
-    multiplier may differ. A triangle: farther than the ladder reaches.
+    in the same training time. Grey: undecided, after the correction for many comparisons neither
+    better nor worse than plain, nor equivalent within 5 % of the steps. Hollow: the cost in a wider
+    network, whose multiplier may differ. A triangle: farther than the ladder reaches.
     """
     rows = at_one_rate(worth).dropna(subset="cost")
     if rows.empty:
