@@ -124,6 +124,14 @@ def test_figures_wait_for_the_runs_that_they_read():
     assert {Path(file).name for file in files} == {"seen.png", "seen.svg", "figures.json"}
 
 
+def test_a_platform_of_ladder_trainings_alone_has_no_figures():
+    plan = Plan(config_with(a={"ladder": {"baseline": [2]}}), BOTH)
+    platform = Platform("torch", CPU_PLATFORM)
+    rung = next(cell for _, cell in plan.measured if cell.variant == "baseline_x200")
+    assert plan.figures_at([(platform, rung)]) == []
+    assert plan.figures_at([(platform, rung), (platform, CELL)]) != []
+
+
 def started(**changes):
     """What Snakemake's workflow says of a bare start, with these changes."""
     said = {

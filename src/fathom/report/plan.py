@@ -133,8 +133,15 @@ class Plan:
         return self.code_hash("fathom.report.draw", *sorted({f.module for f in figures}))
 
     def figures_at(self, measured: Iterable[Measured]) -> list[str]:
-        """The files of every study's figures, on each platform where it was measured."""
-        where = dict.fromkeys((cell.study, platform.name) for platform, cell in measured)
+        """The files of every study's figures, on each platform where it was measured.
+
+        Trainings of a ladder are in no figure of steps: a platform of theirs alone has none.
+        """
+        where = dict.fromkeys(
+            (cell.study, platform.name)
+            for platform, cell in measured
+            if cell.variant not in self.config.studies[cell.study].ladder_trainings
+        )
         folder = f"{self.config.report_folder}/figures"
         return [
             file
