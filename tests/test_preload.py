@@ -167,7 +167,13 @@ def test_a_training_that_is_killed_fails_its_job(sockets, spec, tmp_path):
 
 def test_ctrl_c_is_one_line_and_ends_the_training_too(sockets, spec, tmp_path):
     long = spec.model_copy(update={"steps": 100_000})
-    job = subprocess.Popen(command(long, tmp_path), stderr=subprocess.PIPE, text=True)
+    job = subprocess.Popen(
+        command(long, tmp_path),
+        stderr=subprocess.PIPE,
+        text=True,
+        # Tests that a shell has started in the background ignore Ctrl-C, and hand that on.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     wait_until(lambda: list(tmp_path.glob(".partial/*")))
     job.send_signal(signal.SIGINT)
     _, printed = job.communicate(timeout=30)
