@@ -176,15 +176,13 @@ def profiles_table(runs: Iterable[Run], rows: Rows) -> pd.DataFrame:
     found = []
     for run in runs:
         of_run = {**_axes(run), "platform": platform_of(run)}
-        of_profiles = {
-            name
-            for name in set(chain.from_iterable(rows.get(run.folder, ())))
-            if split_place(name)[1] is not None
-        }
+        names = set(chain.from_iterable(rows.get(run.folder, ())))
+        places = {name: split_place(name) for name in names}
         for row in rows.get(run.folder, ()):
-            for name in filter(of_profiles.__contains__, row):
-                metric, at = split_place(name)
-                found.append({**of_run, "metric": metric, "at": at, "value": row[name]})
+            for name, value in row.items():
+                metric, at = places[name]
+                if at is not None:
+                    found.append({**of_run, "metric": metric, "at": at, "value": value})
     return table_of(found, PROFILES)
 
 

@@ -229,14 +229,14 @@ def report(
     templates: TemplatesFolder = TEMPLATES,
 ) -> None:
     """Fill the templates: RESULTS.md and all other pages."""
+    from fathom.config.snakemake_start import is_resolved
     from fathom.report.render import write_reports
     from fathom.report.reports import CONFIG
 
     settings, values, folder = _read(config, published)
     # The commands that reports name read it. Under Snakemake it is there, and the same.
-    resolved, file = settings.resolved(), folder / CONFIG
-    if not file.is_file() or json.loads(file.read_text(encoding="utf-8")) != resolved:
-        write_json(file, resolved)
+    if not is_resolved(settings):
+        write_json(folder / CONFIG, settings.resolved())
     write_reports(settings, values, templates, folder)
 
 

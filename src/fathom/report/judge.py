@@ -49,7 +49,7 @@ LADDER = [0.5, 2]
 BACKEND = "torch"
 
 COST = "cost of a step"
-"""The check that measures it; its text begins with the factor."""
+"""The check that measures it, over the plain network's."""
 
 TURNS = 4
 """How often a step is timed, in turns with the plain network's: a few seconds in all."""
@@ -169,7 +169,8 @@ def _check(plan: Plan, study: str, compute: Compute) -> Iterator[Check]:
     # In turns, and the fastest of each: other work on the machine only slows.
     turns = [[time_step(p.spec, compute) for p in (problem, plain)] for _ in range(TURNS)]
     ours, theirs = map(min, zip(*turns, strict=True))
-    yield Check(COST, f"{number(ours / theirs)} times the plain network's time")
+    cost = ours / theirs
+    yield Check(COST, f"{number(cost)} times the plain network's time", value=cost)
     ours, theirs = (count_step(p).operations for p in (problem, plain))
     yield Check("operations of a step", f"{number(ours / theirs)} times the plain network's")
     by_layer = {"its": problem, "plain": plain}
@@ -319,7 +320,7 @@ def _judged(
         if variant in settings.compared
     ]
     told = {check.name: check.text for check in checks}
-    cost = float(told[COST].split()[0])
+    cost = next(check.value for check in checks if check.name == COST)
     own = next(row for row in rows if row["variant"] == plan.label)
     return {
         "name": study,

@@ -6,6 +6,7 @@ docs/library.md, "Your own connection", lists the checks.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -35,6 +36,8 @@ class Check(NamedTuple):
     name: str
     text: str
     failed: bool = False
+    value: float = math.nan
+    """The number in the text, of a check that measures one to be used."""
 
 
 def check_contract(problem: Problem, backend: Backend) -> None:
