@@ -208,9 +208,10 @@ def test_a_cell_that_lacks_runs_is_left_out(gone):
     assert variance_table(two_recipes(), steps)["depth"].tolist() == [4]
 
 
-def test_a_seed_of_one_study_alone_does_not_count():
+@pytest.mark.parametrize("alone", [{"seed": 2}, {"platform": "torch-cuda-h100-linux"}])
+def test_a_seed_or_platform_of_one_study_alone_does_not_count(alone):
     rows = grid(by_recipe)
-    more = [{**row, "seed": 2, "loss": 1e6} for row in rows if row["study"] == "a"]
+    more = [{**row, **alone, "loss": 1e6} for row in rows if row["study"] == "a"]
     (row,) = variance_table(two_recipes(), frame(rows, more)).to_dict("records")
     assert (row["runs"], row["recipe_share"]) == (8, pytest.approx(1))
 

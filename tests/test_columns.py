@@ -48,6 +48,27 @@ def test_columns_are_exact_or_not_made(tmp_path_factory, rows):
         assert b"".join(from_columns(columns)) == (folder / METRICS).read_bytes()
 
 
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=50), st.booleans())
+def test_a_running_sum_is_left_out_and_comes_back(tmp_path_factory, seconds, is_sum):
+    folder, elapsed, rows = tmp_path_factory.mktemp("run"), 0.0, []
+    for step, value in enumerate(seconds):
+        elapsed += value
+        rows.append({"step": step, "step_seconds": value, "elapsed_seconds": elapsed})
+    if not is_sum:
+        rows[-1]["elapsed_seconds"] += 1 + elapsed
+    columns = columns_of(folder, rows)
+    assert ("elapsed_seconds" in load(columns)) is not is_sum
+    assert b"".join(from_columns(columns)) == (folder / METRICS).read_bytes()
+
+
+def test_a_sum_without_what_it_sums_is_refused(tmp_path):
+    columns = columns_of(tmp_path, [{"step": 0, "step_seconds": 1.0, "elapsed_seconds": 1.0}])
+    arrays = load(columns)
+    del arrays["step_seconds"]
+    with pytest.raises(RunError, match="KeyError"):
+        list(from_columns(save(arrays)))
+
+
 def test_what_is_no_number_stays_as_rows(tmp_path):
     assert columns_of(tmp_path, [{"step": 0, "score": "high"}]) is None
     assert columns_of(tmp_path, [{"step": 2**64}]) is None

@@ -23,20 +23,20 @@ def test_a_step_is_assumed_to_take_its_layers_and_its_products():
     )
 
 
-def test_a_timed_step_is_not_the_first_which_compiles(backend, monkeypatch):
-    """A clock by hand: the first step takes 100 s, each other one 3 s."""
+def test_a_timed_step_is_none_that_compiles_or_goes_without_a_graph(backend, monkeypatch):
+    """A clock by hand: the first step takes 100 s, the next three 0.5 s, all others 0.25 s."""
     name = backend.device.framework
     (spec,) = specs_of(depths=[2], backends=[name], a={"steps": 9})
     clock = [0.0]
     monkeypatch.setattr(training.time, "perf_counter", lambda: clock[0])
 
     def take(problem, trainer, step):
-        clock[0] += 3.0 if step else 100.0
+        clock[0] += (100.0, 0.5, 0.5, 0.5)[step] if step < 4 else 0.25
         real(problem, trainer, step)
 
     real = training.take_step
     monkeypatch.setattr(training, "take_step", take)
-    assert time_step(spec, Compute(device="cpu")) == 3.0
+    assert time_step(spec, Compute(device="cpu")) == 0.25
 
 
 # --- progress ------------------------------------------------------------------------------------

@@ -184,6 +184,10 @@ def measured_numbers(config):
             f"similarity is {min(of_runs('stream_similarity_final', 64)):.3f} in each run",
             "it ends at a distance of "
             f"{kept_mean('released', 12, 'mhc_cycle', 'H_res_distance_final'):.3f} from it",
+            "With 24 layers mHC trains at a rate of "
+            f"{largest_rate_of('mhc_cycle', 24)['largest']}, and the same network with free "
+            f"matrices at {largest_rate_of('mhc_cycle_free', 24)['largest']}",
+            f"no streams, trains at {largest_rate_of('baseline', 24)['largest']} as well",
             f"its loss is {kept_mean('learning-rate', 48, 'mhc_002', 'score'):.4f} and that of the "
             "ordinary network "
             f"{kept_mean('learning-rate', 48, 'baseline_002', 'score'):.2f}",
@@ -376,7 +380,7 @@ def gains():
         )
         and "accumulate" not in row["differs_in"]  # four batches for one
     ]
-    assert len(found) == 22  # "twenty-two comparisons"
+    assert len(found) == 23  # "twenty-three comparisons"
     cells, gains_of = defaultdict(list), defaultdict(list)
     by = {}
     for row in found:
@@ -427,6 +431,10 @@ def gains():
         f"`hy_v4` by {on_text('hy_v4')}"
     )
     yield f"With 32 channels `altup` does by {by['scale-c32', 'altup', '12']:.1f} %"
+    at_best = by["stability", "mhc_cycle_016", "24"]
+    yield f"with 32 channels do end lower after 300 steps, by {at_best:.1f} %, both at their best"
+    yield from of_sizes()
+    yield from of_rates()
     assert not [v for study, v in cells if (study, v[-4:]) == ("released", "_008")]  # best rates
     yield (
         f"24 layers of `mhc_cycle` end lower than 24 plain ones by {on_text('mhc_cycle', '24')}, "
@@ -484,6 +492,70 @@ def steps_of_releases():
     return (
         f"{low:.1f} times as long as the ordinary network's ({first}) to {high:.1f} times ({last})"
     )
+
+
+def at_size(study, design):
+    """The row of a design at a size, which a study is."""
+    (row,) = (r for r in kept_rows("sizes") if (r["study"], r["design"]) == (study, design))
+    return row
+
+
+def saved_at(study, design):
+    """The share of the steps that a design saves at a size, with its interval."""
+    row = at_size(study, design)
+    mean, low, high = (
+        f"{100 * (1 - 1 / float(row[end])):.0f}".replace("-0", "0").replace("-", "−")
+        for end in ("multiplier", "low", "high")
+    )
+    return f"{mean} % ({low} to {high})"
+
+
+def gain_at(study, design, sign=1):
+    """Nats below the plain network, or with a `sign` of -1 above it, as in 0.144 ± 0.010."""
+    row = at_size(study, design)
+    mean, low, high = (float(row[f"gain{end}"]) for end in ("", "_low", "_high"))
+    return f"{sign * mean:.3f} ± {(high - low) / 2:.3f}"
+
+
+def of_sizes():
+    """What for-researchers.md says of other sizes."""
+    cycle = [
+        saved_at(study, "mhc_cycle") for study in ("scale-c128", "scale-24-layers", "scale-4k")
+    ]
+    yield f"`mhc_cycle` saves {cycle[0]} at C 128, {cycle[1]} with 24 layers and {cycle[2]} after"
+    fits = {row["verdict"] for row in kept_rows("scale") if row["design"] == "mhc_cycle"}
+    assert fits == {"undecided"}  # "no power of channels, layers or tokens"
+    yield f"it ends {gain_at('scale-12k', 'mhc_cycle')} nats below the plain network"
+    low, high = (float(at_size("scale-12k", "mhc_cycle")[f"gain_{end}"]) for end in ("low", "high"))
+    assert low < 0.01 < high  # "is undecided"
+    altup = [saved_at(study, "altup") for study in ("scale-c128", "scale-4k")]
+    yield f"`altup` saves {altup[0]} at C 128, and {altup[1]} after 4000 steps"
+    yield f"network, by {gain_at('scale-c128', 'attn_res_block', -1)} nats at C 128"
+
+
+def largest_rate_of(variant, depth, against=None):
+    """The row of stability.csv, of a variant beside the plain network or another one."""
+    rows = [
+        row
+        for row in kept_rows("stability")
+        if (row["variant"], row["depth"]) == (variant, str(depth))
+        and (against is None or row["against"] == against)
+    ]
+    return rows[0]
+
+
+def of_rates():
+    """What for-researchers.md says of the largest rates that train."""
+    beside = [largest_rate_of("mhc_cycle", depth, "mhc_cycle_free") for depth in (24, 12)]
+    assert [row["verdict"] for row in beside] == ["larger", "larger"]
+    free = largest_rate_of("mhc_cycle_free", 24)
+    yield (
+        f"`mhc_cycle` trains is {float(beside[0]['ratio']):g} times that of the same connection "
+        f"with a free H_res at 24 layers, {beside[0]['largest']} against {free['largest']}, and "
+        f"{float(beside[1]['ratio']):g} times at 12"
+    )
+    plain, hc = (largest_rate_of(variant, 24)["largest"] for variant in ("baseline", "hc_paper"))
+    yield f"The plain network trains at {plain} too, the papers' HC at {hc}."
 
 
 def worth_on_text(variant):
@@ -565,14 +637,14 @@ def kept_mean(study, depth, variant, metric):
 
 
 def kept(study, depth, variant):
-    """The row of a cell in the kept result, on PyTorch."""
-    with (PROJECT / "results/reference/tables/summary.csv").open(encoding="utf-8") as file:
-        (row,) = (
-            row
-            for row in csv.DictReader(file)
-            if (row["study"], row["depth"], row["variant"]) == (study, str(depth), variant)
-            and row["backend"] == "torch"
-        )
+    """The row of a cell in the kept result, on PyTorch; of several devices, on a CPU."""
+    rows = [
+        row
+        for row in kept_rows("summary")
+        if (row["study"], row["depth"], row["variant"]) == (study, str(depth), variant)
+        and row["backend"] == "torch"
+    ]
+    (row,) = [row for row in rows if row["platform"].startswith("torch-cpu")] or rows
     return row
 
 

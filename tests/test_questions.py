@@ -1,5 +1,6 @@
 """The first screen: which outcome follows from the tables, and what is said of it."""
 
+import dataclasses
 import math
 import re
 
@@ -17,6 +18,7 @@ from fathom.analysis.claims.questions import (
     Headline,
     Limit,
     OfClaim,
+    Rates,
 )
 from fathom.analysis.effective_depth import effective_depth_table
 from fathom.analysis.effects import effects_table
@@ -27,6 +29,8 @@ from fathom.report.questions import (
     MOST_ANSWERS,
     Results,
     answer_all,
+    answers_of,
+    answers_table,
     headline,
 )
 from fathom.report.verdicts import VerdictsPresenter
@@ -257,6 +261,56 @@ def test_three_parts_that_differ_have_a_piece_of_evidence_each(of_two):
     answer = ask(three, of_two(a=WORSE, b=BETTER, c=WORSE))
     assert (answer.outcome, answer.answer) == ("mixed", "a: no; b: yes; c: no")
     assert [one.part for one in answer.evidence] == ["a", "b", "c"]
+
+
+# --- largest rates --------------------------------------------------------------------------------
+
+RATES = Rates(
+    kind="rates", variant="mhc", than={"than free": "hc", "than plain": "baseline"},
+    answers={"larger": "yes", "smaller": "no"}, **ASKED,
+)  # fmt: skip
+
+
+def rates_of(**verdicts):
+    """The answer where `verdicts` are those of 8 and 12 layers, by the other side."""
+    rows = [
+        {
+            "study": "a", "variant": "mhc", "against": against, "depth": depth, "line": line,
+            "verdict": verdict, "largest": 0.02, "largest_low": 0.01, "largest_high": 0.02,
+            "greatest": 0.04, "ratio": 2.0, "ratio_low": 1.0, "ratio_high": 2.0, "both": 3,
+            "larger": 2, "equal": 1, "smaller": 0,
+        }
+        for against, of_depths in verdicts.items()
+        for line, (depth, verdict) in enumerate(zip((8, 12), of_depths, strict=True), 2)
+    ]  # fmt: skip
+    results = results_of(config_of(), frame(seeds("score", (1.0,) * 3, variant="mhc")))
+    return answer_all([RATES], dataclasses.replace(results, rates=rows))
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "outcome", "words"),
+    [
+        ({"hc": ("larger",) * 2, "baseline": ("larger",) * 2}, "larger", "yes"),
+        (
+            {"hc": ("larger",) * 2, "baseline": ("equal", "undecided")},
+            "mixed",
+            "than free: yes; than plain: undecided",
+        ),
+        ({"hc": ("larger", "smaller")}, "mixed", "mixed"),
+        ({"baseline": ("smaller", "smaller")}, "smaller", "no"),
+    ],
+)
+def test_rates_are_larger_where_they_are_at_every_depth(verdicts, outcome, words):
+    (answer,) = rates_of(**verdicts)
+    assert (answer.outcome, answer.answer) == (outcome, words)
+    assert len(answer.evidence) == len(verdicts)
+    assert all("12 layers: up to 0.02 (0.01 to 0.02)" in one.text for one in answer.evidence)
+    assert {one.link for one in answer.evidence} == {"tables/stability.csv#L3"}
+    assert answers_of(answers_table([answer], str))[0].parts == answer.parts
+
+
+def test_rates_of_no_trained_study_are_not_asked():
+    assert rates_of() == []
 
 
 # --- the questions that are shipped ---------------------------------------------------------------

@@ -187,9 +187,12 @@ def test_a_design_has_a_row_for_each_size_and_a_fit_over_those_with_a_ladder():
     assert row["high"] - 0.2 == pytest.approx(half_width([0.1, 0.2, 0.3]), rel=TOLD)
 
 
-def tables_with_a_long_training(doublings, ladder_of=("baseline",), **changes):
-    """Tables of a study of 64 channels, and of another of four times its steps."""
-    short, long = study(64), study(64, plain=ladder_of, steps=400, **changes)
+def tables_with_a_long_training(doublings, ladder_of=("baseline",), width=64, costs=(), **changes):
+    """Tables of a study of `width` channels, and of another of 64 and four times the steps.
+
+    `costs` are columns of the first one's row of worth.
+    """
+    short, long = study(width), study(64, plain=ladder_of, steps=400, **changes)
     settings = config_with(studies=("short", "long"), short=short, long=long)
     rungs = {} if ladder_of else {"factors": [1]}
     rows = frame(
@@ -197,6 +200,8 @@ def tables_with_a_long_training(doublings, ladder_of=("baseline",), **changes):
         *ladder("long", "baseline", **rungs), *ours("long", "mhc", doublings),
     )  # fmt: skip
     worth = worth_table(settings, rows, effective_depth_table(settings, rows))
+    for column, value in dict(costs).items():
+        worth[column] = worth[column].astype(object).mask(worth["study"] == "short", value)
     sizes, logs = sizes_table(settings, rows, worth.fillna({"answer": ""}))
     return sizes, {row["factor"]: row for row in scale_table(sizes, logs).to_dict("records")}
 
@@ -213,6 +218,22 @@ def test_the_power_of_tokens_is_fitted_where_steps_vary():
     assert fits["tokens"]["verdict"] == "undecided"
     assert (fits["channels"]["verdict"], fits["layers"]["verdict"]) == ("not varied",) * 2
     assert tables_with_a_long_training([0.1, 0.2, 0.301])[1]["tokens"]["verdict"] == "shrinks"
+
+
+COST = ("cost", "cost_low", "cost_high", "machine")
+
+
+def test_the_same_network_in_another_study_costs_the_same():
+    costs = dict(zip(COST, (1.5, 1.4, 1.6, "here"), strict=True))
+    sizes, _ = tables_with_a_long_training([0.1, 0.2, 0.5], costs=costs)
+    assert sizes[[*COST]].to_numpy().tolist() == [[*costs.values()]] * 2
+
+
+def test_a_width_that_was_timed_beside_another_study_costs_what_it_did_there():
+    wide = {"wider": 64, "cost_wider": 1.5, "cost_wider_low": 1.4, "cost_wider_high": 1.6}
+    own = dict(zip(COST, (1.9, 1.8, 2.0, "here"), strict=True))
+    sizes, _ = tables_with_a_long_training([0.1, 0.2, 0.5], width=32, costs={**own, **wide})
+    assert sizes[[*COST]].to_numpy().tolist() == [[*own.values()], [1.5, 1.4, 1.6, "here"]]
 
 
 def test_tokens_are_of_all_batches_of_a_step():

@@ -118,16 +118,17 @@ def variance_table(config: Config, steps: pd.DataFrame) -> pd.DataFrame:
 
     A row per depth × variant of which two studies form a design. Their runs may differ in steps,
     and a score is measured at the end alone, so this is the mean training loss over the tenth of
-    the steps that ends at the last one that all runs have. Runs are those of the seeds that both
-    studies have. Main effects of the balanced design; the rest, interactions, is `other`. A share
-    of a logarithm says nothing of size: `loss_low` and `loss_high` are the two recipes' losses.
-    Left out are cells that lack a run, and those with a run that is not finite.
+    the steps that ends at the last one that all runs have. Runs are those of the platforms and
+    seeds that both studies have. Main effects of the balanced design; the rest, interactions, is
+    `other`. A share of a logarithm says nothing of size: `loss_low` and `loss_high` are the two
+    recipes' losses. Left out are cells that lack a run, and those with a run that is not finite.
     """
     rows = []
     for (depth, variant), pair in designs(config, steps).items():
         group = select(steps, pair, [variant], [depth])
-        one, other = (set(group.loc[group["study"] == study, "seed"]) for study in pair)
-        group = group[group["seed"].isin(one & other)]
+        for factor in ("platform", "seed"):
+            one, other = (set(group.loc[group["study"] == study, factor]) for study in pair)
+            group = group[group[factor].isin(one & other)]
         if group.empty:
             continue
         last = int(group.groupby(["study", "seed", "platform"])["step"].max().min())

@@ -234,11 +234,14 @@ def _add_costs(rows: Sequence[dict[str, Any]]) -> None:
 
     Steps are timed at a study's width and at a larger one, which may be the width of another study.
     """
-    times = {}
+    columns = [f"cost{end}" for end in ENDS]
+    own = [(row, row["channels"], [row[column] for column in columns]) for row in rows]
+    wide = [(row, row["wide"][0], row["wide"][1:]) for row in rows]
+    times: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row, channels, costs in [*own, *wide]:
+        if not math.isnan(costs[0]):
+            found = {**dict(zip(columns, costs, strict=True)), "machine": row["machine"]}
+            times.setdefault((row["design"], row["layers"], channels), found)
     for row in rows:
-        machine, (wider, *costs) = row["machine"], row["wide"]
-        times[row["design"], row["layers"], wider] = *costs, machine
-    for row in rows:
-        own = times.get((row["design"], row["layers"], row["channels"]))
-        if math.isnan(row["cost"]) and own:
-            row |= dict(zip([*(f"cost{end}" for end in ENDS), "machine"], own, strict=True))
+        if math.isnan(row["cost"]):
+            row |= times.get((row["design"], row["layers"], row["channels"]), {})

@@ -27,6 +27,7 @@ from fathom.analysis.claims.questions import (
     Limit,
     OfClaim,
     Question,
+    Rates,
     Shares,
 )
 from fathom.analysis.effective_depth import BELOW, BEYOND
@@ -35,6 +36,7 @@ from fathom.analysis.significance import BETTER, UNDECIDED
 from fathom.config import common_depth
 from fathom.report.comparisons import describe_effect, size_of
 from fathom.report.formatting import number, percent
+from fathom.report.stability import compared_rate, largest_rate
 
 if TYPE_CHECKING:
     from fathom.analysis.claims.published import Published
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
     from fathom.report.records import Record
     from fathom.report.verdicts import VerdictsPresenter
 
-MOST_ANSWERS = 10
+MOST_ANSWERS = 11
 """Number of questions on the first screen; pages of studies show all."""
 
 MOST_ROWS = 2
@@ -86,6 +88,8 @@ class Results:
     """Shares of recipe, platform and seed in the variance, as in variance_summary.csv."""
     labels: Mapping[str, str]
     """Display names of variants."""
+    rates: Sequence[Record] = ()
+    """The largest rates that train, as in stability.csv."""
 
     def name(self, variant: str) -> str:
         """The display name of a variant."""
@@ -377,6 +381,28 @@ def of_shares(question: Shares, results: Results) -> Found | None:
     return Found(decides[0]["factor"] if decides else "none", [evidence])
 
 
+def of_rates(question: Rates, results: Results) -> Found | None:
+    """Whether a variant trains at larger rates than each of the others, by the word for each.
+
+    The verdict of all depths and platforms where they agree; else `mixed`, or undecided where one
+    of them is. Evidence is of the deepest.
+    """
+    outcomes, evidence = {}, []
+    for part, against in question.than.items():
+        place = (question.study, question.variant, against)
+        rows = [r for r in results.rates if (r["study"], r["variant"], r["against"]) == place]
+        if rows:
+            verdicts = [row["verdict"] for row in rows]
+            outcomes[part] = UNDECIDED if UNDECIDED in verdicts else _common(verdicts)
+            row = max(rows, key=lambda row: row["depth"])
+            layers = results.studies[question.study].count_layers(row["depth"])
+            text = f"{part}, {layers}: up to {largest_rate(row)}, {compared_rate(row)}"
+            evidence.append(Evidence(text, f"tables/stability.csv#L{row['line']}", part))
+    if not outcomes:
+        return None
+    return Found(_common(list(outcomes.values())), evidence, parts=outcomes)
+
+
 KINDS: dict[type[Question], Callable[[Any, Results], Found | None]] = {
     OfClaim: of_claim,
     Limit: of_limit,
@@ -385,4 +411,5 @@ KINDS: dict[type[Question], Callable[[Any, Results], Found | None]] = {
     Each: of_each,
     Best: of_best,
     Shares: of_shares,
+    Rates: of_rates,
 }

@@ -145,7 +145,9 @@ def build_context(
     shares = records(tables["variance_summary"]) if len(variance) else []
     measured = [study for study in studies if study.is_measured]
     verdicts = VerdictsPresenter(tables["verdicts"], tables["claims"], config.studies)
-    results = Results({study.name: study for study in measured}, verdicts, shares, config.labels)
+    rates = records(tables["stability"])
+    by_name = {study.name: study for study in measured}
+    results = Results(by_name, verdicts, shares, config.labels, rates)
     answers = answer_all(questions_of(published, results), results)
     drawn = {
         "score_against_depth": bool(sweeps(counted(tables["cells"]))),
@@ -170,7 +172,7 @@ def build_context(
         "least_gain": LEAST_GAIN,
         "told_of_sizes": told(scale, config.labels) if scale else "",
         "published_sizes": published.sizes,
-        "stability": records(tables["stability"]),
+        "stability": rates,
         "reference": present_reference(config, published),
         "overview": [one for one in figures_of("overview").values() if drawn[one.name]],
         "config_file": f"{config.report_folder}/{CONFIG}",

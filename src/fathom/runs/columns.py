@@ -2,7 +2,8 @@
 
 In a run folder metrics are rows of text, which a training appends and people read. In a bundle each
 metric is an array, of float32 where that holds all of its values. Which metrics a row has, and in
-which order, stands beside them, so the rows are made again byte for byte.
+which order, stands beside them, so the rows are made again byte for byte. A running sum of another
+metric is left out.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ LAYOUTS, LAYOUT_OF = ".layouts", ".layout_of"
 """Arrays that are no metrics: the names of the metrics in a row, for each kind of row, as JSON; and
 the kind of each row. A name in a list of its own is of a metric without a value, null."""
 
+TOTALS = {"elapsed_seconds": "step_seconds"}
+"""Metrics that are the running sum of another one: left out where that gives the same values."""
+
 Layout = tuple[str | tuple[str], ...]
 """One kind of row."""
 
@@ -46,6 +50,9 @@ def to_columns(folder: Path) -> bytes | None:
                 values.setdefault(name, []).append(value)
     try:
         arrays = {name: _as_array(column) for name, column in values.items()}
+        for total, part in TOTALS.items():
+            if np.cumsum(values.get(part, ()), dtype=np.float64).tolist() == values.get(total):
+                del arrays[total]
         arrays[LAYOUTS] = np.frombuffer(json.dumps(list(layouts)).encode(), np.uint8)
         arrays[LAYOUT_OF] = np.array(layout_of, np.uint8)
     except (OverflowError, TypeError, ValueError):  # no number, or one that an array cannot hold
@@ -71,6 +78,9 @@ def from_columns(columns: bytes) -> Iterator[bytes]:
         arrays = load(columns)
         layouts = json.loads(arrays.pop(LAYOUTS).tobytes())
         layout_of = arrays.pop(LAYOUT_OF).tolist()
+        named = {name for layout in layouts for name in layout if isinstance(name, str)}
+        for total in (TOTALS.keys() & named) - arrays.keys():
+            arrays[total] = np.cumsum(arrays[TOTALS[total]], dtype=np.float64)
         values = {name: iter(array.tolist()) for name, array in arrays.items()}
         kinds = [
             [(n, values[n]) if isinstance(n, str) else (n[0], repeat(None)) for n in layout]

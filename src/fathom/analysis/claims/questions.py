@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from fathom.analysis.claims.evidence import CONTRADICTED, NOT_REPRODUCED, REPRODUCED
 from fathom.analysis.effects import ALIKE
 from fathom.analysis.significance import BETTER, EQUIVALENT, UNDECIDED, WORSE
+from fathom.analysis.stability import EQUAL, LARGER, SMALLER
 from fathom.settings import OneLine, Settings, unknown
 
 OF_SCORES = (BETTER, WORSE, EQUIVALENT, UNDECIDED, ALIKE)
@@ -132,7 +133,22 @@ class Shares(Question):
     kind: Literal["shares"]
 
 
-KINDS = (OfClaim, Limit, EffectiveDepth, Effects, Each, Best, Shares)
+class Rates(Question):
+    """Whether a variant trains at larger rates than others, in a study with `rates`."""
+
+    outcomes = (LARGER, EQUAL, SMALLER, UNDECIDED, "mixed")
+    kind: Literal["rates"]
+    study: str
+    variant: str
+    than: Annotated[dict[OneLine, str], Field(min_length=1, max_length=3)]
+    """The others, by the word for each."""
+
+    @property
+    def parts(self) -> Iterable[str]:
+        return self.than
+
+
+KINDS = (OfClaim, Limit, EffectiveDepth, Effects, Each, Best, Shares, Rates)
 AnyQuestion = Annotated[reduce(or_, KINDS), Field(discriminator="kind")]
 
 
