@@ -68,12 +68,14 @@ def processors_table() -> str:
         for name in ("cells", "summary", "platforms")
     )
     units = {name: unit_of(score) for name, score in scores_of(config).items()}
-    made_on = platforms.groupby("platform")["cpu"].agg(set)
-    rows = moved(read_table(FILE), cells, summary, units, made_on)
-    head = ("network", "study", "seeds", "another processor moves a run by at most",
+    on = platforms["cpu"].where(platforms["kind"] == "cpu", platforms["device"])
+    made_on = on.groupby(platforms["platform"]).agg(set)
+    again = pd.concat([read_table(FILE), _on_gpus(cells, platforms)])
+    rows = moved(again, cells, summary, units, made_on)
+    head = ("network", "study", "trained again on", "seeds", "a run moves by at most",
             "their mean by", "95 % interval over seeds")  # fmt: skip
-    lines = [head, ("---", "---", "---:", "---:", "---:", "---:")]
-    for row in rows.to_dict("records"):
+    lines = [head, ("---", "---", "---", *["---:"] * 4)]
+    for row in rows.dropna(subset=["half"]).to_dict("records"):  # else every run diverged
         unit = tasks.presentation(config.studies[row["study"]].task).depth_unit
         label = config.labels.get(row["variant"], row["variant"])
         network = f"{label}, {count_layers(row['depth'], unit)}"
@@ -82,10 +84,17 @@ def processors_table() -> str:
             f"{plain_number(row[name], 2)} {row['unit']}" for name in ("moved", "mean", "half")
         )
         apart, mean, half = sizes
-        lines.append((network, page, str(row["seeds"]), apart, mean, f"± {half}"))
-    made = ", ".join(sorted(set(rows["cpu"])))
+        device = row["cpu"].partition(",")[0]
+        lines.append((network, page, device, str(row["seeds"]), apart, mean, f"± {half}"))
     where = ", ".join(f"`{name}`" for name in sorted(set(rows["platform"])))
     table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
     left = ", ".join(f"`{name}`" for name in config.studies if name not in set(rows["study"]))
     others = f"\nNo network of these studies was trained again: {left}.\n" if left else ""
-    return f"Made on {where}, and trained again on {made}:\n\n{table}{others}"
+    return f"Made on {where}, and trained again elsewhere:\n\n{table}{others}"
+
+
+def _on_gpus(cells: pd.DataFrame, platforms: pd.DataFrame) -> pd.DataFrame:
+    """Rows of COLUMNS for the kept runs of GPUs, which stand beside those of a CPU."""
+    gpus = platforms[platforms["kind"] != "cpu"].drop_duplicates("platform")
+    there = cells.merge(gpus[["platform", "device", "framework_version"]], on="platform")
+    return there.rename(columns={"device": "cpu"})[[*COLUMNS]]
