@@ -10,7 +10,7 @@ from command_helpers import shell
 from contributing_helpers import PROJECT, copy_of_project, sections
 from fathom.analysis.platforms import Platform
 from fathom.config import installed_backends
-from fathom.report.readme import worth_figure, worth_section, worth_table
+from fathom.report.readme import at_sizes, worth_figure, worth_section, worth_table
 from fathom.report.worth import WorthPresenter
 from markdown_helpers import inline
 
@@ -159,3 +159,18 @@ def test_the_commands_of_a_section_work(name, tmp_path, monkeypatch) -> None:
             (tmp_path / first.removeprefix("# ")).write_text(rest)
     assert not (tmp_path / "results/runs").exists()  # the folder of config.yaml
     assert len(list((tmp_path / "results").rglob("manifest.json"))) == count
+
+
+def test_other_sizes_are_listed_with_what_the_most_read_design_saves(tmp_path) -> None:
+    columns = ["design", "channels", "layers", "steps", "answer", "multiplier"]
+    rows = [
+        ("hc", 32, 12, 1000, "at", 2.0),
+        ("mhc", 32, 12, 1000, "at", 1.25),
+        ("mhc", 64, 12, 1000, "at", 2.0),
+        ("mhc", 64, 12, 4000, "beyond", 1.3),
+    ]
+    assert at_sizes(tmp_path, {}) == ""
+    pd.DataFrame(rows, columns=columns).to_csv(tmp_path / "sizes.csv", index=False)
+    said = " ".join(at_sizes(tmp_path, {"mhc": "mHC"}).split())
+    assert "32 and 64 channels; 1000 and 4000 steps. mHC saves 20 to 50 % of" in said  # 1 - 1/m
+    assert "12 layers" not in said  # all have them

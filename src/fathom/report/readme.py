@@ -17,7 +17,7 @@ from fathom.config import read_yaml
 from fathom.report.comparisons import WITHIN
 from fathom.report.kept import first_screen
 from fathom.report.records import Record
-from fathom.report.render import as_prose
+from fathom.report.render import as_prose, list_words
 from fathom.report.worth import (
     OPERATIONS,
     VERDICT,
@@ -26,7 +26,7 @@ from fathom.report.worth import (
     present_worth,
     worth_columns,
 )
-from fathom.settings import join_values, validate
+from fathom.settings import validate
 
 REFERENCE, PUBLISHED = Path("results/reference"), Path("report/published.yaml")
 CONFIG = Path("config.yaml"), Path("workflow/presets/reference.yaml")
@@ -82,25 +82,41 @@ def worth() -> str:
     shown = _worth()
     if not shown:
         return ""
-    return worth_section(shown, _published().worth.task, _labels()) + at_sizes(REFERENCE / "tables")
+    return worth_section(shown, _published().worth.task, _labels()) + at_sizes(
+        REFERENCE / "tables", _labels()
+    )
 
 
-def at_sizes(tables: Path) -> str:
-    """Where step multipliers of other sizes are; empty for a kept result without sizes."""
+def at_sizes(tables: Path, labels: Mapping[str, str]) -> str:
+    """Which other sizes there are, and what the design with most multipliers saves at them.
+
+    Empty for a kept result without sizes.
+    """
     file = tables / "sizes.csv"
     sizes = read_table(file) if file.is_file() else pd.DataFrame()
     if sizes.empty:
         return ""
-    channels, layers, steps = (
-        sorted(set(sizes[name].astype(int))) for name in ("channels", "layers", "steps")
-    )
-    found = [f"{join_values(channels)} channels", f"{join_values(layers)} layers"]
-    found += [f"{join_values(steps)} steps"] if len(steps) > 1 else []
+    found = [
+        f"{list_words(sorted(set(sizes[column].astype(int))))} {word}"
+        for column, word in (("channels", "channels"), ("layers", "layers"), ("steps", "steps"))
+        if sizes[column].nunique() > 1
+    ]
     page = f"{REFERENCE}/RESULTS.md#does-it-hold-at-other-sizes"
     return f"""\
-RESULTS.md also has [other sizes]({page}): {join_values(found)}.
+RESULTS.md also has [other sizes]({page}):
+{"; ".join(found)}.{_saved_at(sizes[sizes["answer"] == "at"], labels)}
 
 """
+
+
+def _saved_at(sizes: pd.DataFrame, labels: Mapping[str, str]) -> str:
+    """What the design with most step multipliers saves at its sizes."""
+    if sizes.empty:
+        return ""
+    design = sizes["design"].mode().min()
+    saved = 100 * (1 - 1 / sizes.loc[sizes["design"] == design, "multiplier"])
+    return f""" {labels.get(design, design)} saves {saved.min():.0f} to {saved.max():.0f} %
+of the steps at the {len(saved)} sizes with a ladder."""
 
 
 def worth_section(shown: WorthPresenter, task: str, labels: Mapping[str, str]) -> str:
