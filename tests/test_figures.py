@@ -26,6 +26,7 @@ from fathom.report.figures import (
     figures_of_study,
     find,
     frames,
+    numbered,
     panels,
     save,
     style,
@@ -500,6 +501,43 @@ def test_the_figure_of_worth_has_colours_for_significant_rows_alone():
     assert (points[1.5, 1.1], points[1.4, 1.05]) == (colours["mhc"], colours["hc"])
 
 
+def test_names_at_the_side_have_the_numbers_of_the_points_in_order_of_the_multiplier():
+    row = {"against": "baseline", "depth": 8, "rate": "one rate", "answer": "at", "low": 1.0,
+           "high": 1.3, "cost_wider": NAN, "width": 64.0, "wider": NAN}  # fmt: skip
+    told = [("hc", 1.05, 1.4, "worse"), ("mhc", 1.2, 1.5, "better"), ("v1", 1.1, 1.4, "undecided")]
+    names = ("variant", "multiplier", "cost", "verdict")
+    rows = [row | dict(zip(names, values, strict=True)) for values in told]
+    (ax,) = draw_figures([find("worth")], "a", worth=pd.DataFrame(rows))["worth"].axes
+    listed = [text for text in ax.texts if text.xycoords == "axes fraction"]
+    assert [text.get_text() for text in listed] == ["1", "mhc", "2", "v1", "3", "hc"]
+    beside = {text.xy: text.get_text() for text in ax.texts if text not in listed}
+    assert {xy: beside[xy] for xy in [(1.5, 1.2), (1.4, 1.1), (1.4, 1.05)]} == {
+        (1.5, 1.2): "1", (1.4, 1.1): "2", (1.4, 1.05): "3",
+    }  # fmt: skip
+
+
+def test_numbers_beside_points_are_apart_and_their_lines_do_not_cross():
+    """Sixteen points where there is room for four numbers."""
+    frame_ = numbered.Box(0, 0, 300, 300)
+    points = [(140 + 7 * (i % 4), 140 + 7 * (i // 4)) for i in range(16)]
+    marks = [numbered.Box(x - 4, y - 4, x + 4, y + 4) for x, y in points]
+    placed = numbered.place_texts(points, [14] * 16, marks, [], frame_)
+    lines = [place.line for place in placed if place.line]
+    assert len(lines) > 5
+    for one, other in itertools.combinations(placed, 2):
+        assert not one.box.meets(other.box)
+        assert not (one.line and other.line and numbered.cross(one.line, other.line))
+    assert not [place for place in placed for mark in marks if place.box.meets(mark)]
+    assert all(math.dist(place.line[0], place.at) < 70 for place in placed if place.line)
+    alone = numbered.place_texts([(150, 150)], [7], [numbered.Box(146, 146, 154, 154)], [], frame_)
+    assert (alone[0].line, alone[0].at[1]) == (None, 150)  # beside it, without a line
+
+
+def test_points_on_each_other_have_one_text():
+    at = {"a": (0, 0), "b": (9, 0), "c": (1, 1), "d": (9, 2)}
+    assert numbered.group_touching(at) == [["a", "c"], ["b", "d"]]
+
+
 def test_the_ladder_leads_from_a_score_after_equal_steps_to_the_plain_networks_steps_for_it():
     """mhc ends after equal steps at 2.5, where the plain network ends after 1.5 times as many."""
     plain = {0.5: [4.0, 4.0, 4.0], 1: [3.0, 3.0, 3.0], 2: [2.0, 2.0, 2.0]}
@@ -509,7 +547,7 @@ def test_the_ladder_leads_from_a_score_after_equal_steps_to_the_plain_networks_s
         for seed, loss in enumerate(losses)
     ]
     row = {"variant": "mhc", "against": "baseline", "depth": 8, "rate": "one rate"}
-    told = {"answer": "at", "multiplier": 1.5, "low": 1.4, "high": 1.6}
+    told = {"answer": "at", "multiplier": 1.5, "low": 1.4, "high": 1.6, "verdict": "better"}
     data = {
         "ladder": frame(cells),
         "worth": pd.DataFrame([row | told]),

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from fathom.config import common_depth
-from fathom.report.figures import figure, frames, panels, style
+from fathom.report.figures import figure, frames, numbered, panels, style
 from fathom.report.figures.style import count_layers
 
 if TYPE_CHECKING:
@@ -185,10 +185,6 @@ def score_against_rate(
     return style.finish(page, title, style.legend_handles(groups["connection"].unique()))
 
 
-MOST_NAMED = 8
-"""Maximum number of named variants beside both panels; beyond it, the first panel names only the
-frontier and the plain network."""
-
 PER_NAME = 0.24
 """Height of a name beside a panel, in inches."""
 
@@ -211,7 +207,8 @@ def frontier(
     dots are seeds that span a decade, which have no mean. Time is relative to
     the plain network of the study, or to the fastest variant, by steps that were timed in turns, or
     else by the fastest run of each. Filled, on the grey line: the frontier, of variants than which
-    no other is both cheaper and better; there is none where a variant has no mean.
+    no other is both cheaper and better; there is none where a variant has no mean. Numbers are in
+    order of the score, the best first, and the names at the right have them.
     """
     own = costs(times, cells, plain, parameters, score)
     if len(own) < 2:
@@ -240,14 +237,14 @@ def frontier(
     axes[0, 0].set_title(count_layers(depth), loc="left")
     if panels.is_log(score.metric):
         style.log_if_wide(axes[0, 0])
-    for ax, cost in zip(axes[0], labels, strict=True):
-        named = {*best[cost], unit}
-        middle = own["mean"].fillna((own["low"] * own["high"]) ** 0.5)
-        rows = own.assign(middle=middle).dropna(subset=cost).itertuples()
-        ends = [(getattr(row, cost), row.middle, row.variant) for row in rows]
-        is_last, few = ax is axes[0, -1], len(own) <= MOST_NAMED
-        style.direct_labels(ax, [end for end in ends if few or is_last or end[2] in named])
-    return style.finish(page, title)
+    own["middle"] = own["mean"].fillna((own["low"] * own["high"]) ** 0.5)
+    own = own.sort_values("middle", ascending=lower, kind="stable")
+    names = list(own["variant"])
+    points = [
+        dict(zip(names, own[[cost, "middle"]].to_numpy(float), strict=True)) for cost in labels
+    ]
+    numbered.list_names(axes[0, -1], names)
+    return numbered.number_points(style.finish(page, title), axes[0], points, names)
 
 
 def costs(
