@@ -478,6 +478,57 @@ def test_published_values_have_three_panels_at_most():
     assert [ax.get_title(loc="left") for ax in page.axes] == ["s1", "s2", "s3"]
 
 
+SIZES = pd.DataFrame(
+    [{"design": design, "channels": c, "layers": layers, "steps": steps, "gain": m - 1,
+      "gain_low": m - 1.1, "gain_high": m - 0.9, "answer": answer, "multiplier": m,
+      "low": NAN if answer != "at" else m - 0.1, "high": NAN if answer != "at" else m + 0.1,
+      "parameters": c * 1000}
+     for design, c, layers, steps, m, answer in (
+         ("mhc", 32, 12, 1000, 1.1, "at"), ("mhc", 64, 12, 1000, 1.2, "at"),
+         ("mhc", 64, 12, 4000, 1.3, "at"), ("mhc", 64, 24, 1000, 1.15, "beyond"),
+         ("hc", 64, 12, 1000, 0.9, "at"), ("hc", 128, 12, 1000, 0.8, "below"))]
+)  # fmt: skip
+
+
+def lines_of(ax):
+    """The points of each line of a panel, rounded, with its marker and the inside of that."""
+    return [(np.round(line.get_xydata(), 6).tolist(), line.get_marker(),
+             line.get_markerfacecolor()) for line in ax.lines]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("nats_below_plain", "gain"), ("multiplier_against_width", "multiplier")]
+)
+def test_points_of_a_size_stand_apart_and_lines_join_those_of_the_same_steps_and_layers(
+    name, value
+):
+    published = pd.DataFrame(columns=["source", "variant", "parameters", "below", "spread"])
+    data = {"sizes": SIZES, "published_sizes": published}
+    (ax,) = draw_figures([figures_of("overview")[name]], **data)[name].axes
+    points = {line[0][0][1]: (line[0][0][0], line[1]) for line in lines_of(ax)
+              if line[1] in style.MARKERS}  # fmt: skip
+    x, markers = zip(*(points[round(m, 6)] for m in SIZES[value]), strict=True)
+    assert len(set(x[1:5])) == 4  # one size
+    assert {markers[0]} == {*markers[:2], *markers[4:]}
+    assert len({markers[0], markers[2], markers[3]}) == 3
+    joined = [[y for _, y in line[0]] for line in lines_of(ax) if line[1] == "None"]
+    joined = [heights for heights in joined if len(set(heights)) > 1]
+    first = SIZES[value].round(6).tolist()
+    assert first[:2] in joined
+    assert not [line for line in joined if first[2] in line or first[3] in line]
+
+
+def test_a_multiplier_outside_of_its_ladder_is_hollow_with_an_arrow_and_no_line():
+    name = "multiplier_against_width"
+    (ax,) = draw_figures([figures_of("overview")[name]], sizes=SIZES)[name].axes
+    hollow = {line[0][0][1] for line in lines_of(ax) if line[2] == "white"}
+    assert hollow == {1.15, 0.8}
+    arrows = {text.xy[1]: text.xyann[1] > 0 for text in ax.texts if text.arrow_patch}
+    assert arrows == {1.15: True, 0.8: False}
+    joined = [y for line in lines_of(ax) if len(line[0]) > 1 for _, y in line[0]]
+    assert 0.8 not in joined and 1.15 not in joined
+
+
 def test_effects_that_are_zero_but_for_rounding_are_not_drawn():
     row = {"metric": "score", "question": "Is it?", "against": "hc", "depth": 8, "unit": "%"}
     told = {"effect": 3.0, "low": 2.0, "high": 4.0, "differs_in": "", "verdict": "worse"}

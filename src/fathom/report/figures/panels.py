@@ -285,20 +285,19 @@ def points(ax: Axes, values: Values, variants: Sequence[str]) -> None:
     ax.set_xlabel(values.label)
 
 
-def lines(ax: Axes, values: Values, axis: str, of: str) -> None:
+def lines(ax: Axes, values: Values, axis: str, of: str, apart: float = 5) -> None:
     """Draw values against the column `axis`: a line of means for each value of `of`.
 
-    Beside each other, so that those of the same place do not cover each other. A line to a cross
-    is dashed. No line leads to seeds that have no mean.
+    Beside each other, `apart` in points, so that those of the same place do not cover each other. A
+    line to a cross is dashed. No line leads to seeds that have no mean.
     """
     groups = values.groups.sort_values(axis, kind="stable")
     names = list(groups[of].unique())
     lost = groups["failed"] & groups["mean"].isna()
     for position, (name, group) in enumerate(groups.groupby(of, sort=False)):
         colour, known = style.colour_of(name), group[~lost.loc[group.index]].to_dict("records")
-        beside = {
-            "color": colour, "transform": style.shifted(ax, style.aside(position, len(names), 5)),
-        }  # fmt: skip
+        aside = style.aside(position, len(names), apart)
+        beside = {"color": colour, "transform": style.shifted(ax, aside)}
         for a, b in itertools.pairwise(known):
             line = "--" if a["failed"] or b["failed"] else "-"
             ax.plot([a[axis], b[axis]], [a["mean"], b["mean"]], line, **beside)
