@@ -467,6 +467,46 @@ def test_an_axis_is_not_narrower_than_what_is_printed(values):
     assert f"{low:.5g}" != f"{high:.5g}"
 
 
+def test_two_networks_of_one_connection_are_two_lines_over_the_rates():
+    """And those at one rate stand beside each other, by more than a mark."""
+    own = [
+        run(variant=f"{name}{end}", connection="hc", lr=lr, seed=seed, score=1.0 + 0.1 * seed)
+        for name in ("hc", "hc_free")
+        for end, lr in (("", 0.001), ("_002", 0.002), ("_004", 0.004))
+        for seed in range(2)
+    ]
+    cells = frame(own, [run("mhc", lr=0.001, score=2.0, connection="mhc")])
+    data = {"summary": summary_table(cells), "cells": cells, "score": LOSS}
+    page = draw_figures([find("score_against_rate")], "a", **data)["score_against_rate"]
+    (ax,) = page.axes
+    named = [text.get_text() for text in page.legends[0].get_texts()]
+    assert sorted(named) == ["hc", "hc_free", "mhc"]
+    means = [line for line in ax.lines if line.get_marker() in style.MARKERS and line.get_ms() > 6]
+    page.draw_without_rendering()
+    places = sorted(
+        line.get_transform().transform((0.001, 1))[0] * 72 / page.dpi
+        for line in means if 0.001 in line.get_xdata()
+    )  # fmt: skip
+    assert len(places) == 3 and min(np.diff(places)) > 10
+
+
+def test_variants_with_names_of_their_own_are_one_line_over_the_rates():
+    table = pd.DataFrame([("slow", "hc", 0.001), ("fast", "hc", 0.002), ("mhc_01", "mhc", 0.001)],
+                         columns=["variant", "connection", "lr"])  # fmt: skip
+    assert contrasts.families(table).tolist() == ["hc", "hc", "mhc"]
+    twice = pd.DataFrame([("a_01", "hc", 0.001), ("a_02", "hc", 0.001)], columns=table.columns)
+    assert contrasts.families(twice).tolist() == ["a_01", "a_02"]
+
+
+def test_a_title_is_not_wider_than_its_figure():
+    page, _ = style.grid(1, 1, (6, 4))
+    style.finish(page, "A question\n" + "with many words " * 6)
+    page.draw_without_rendering()
+    box = page.texts[0].get_window_extent()
+    assert box.x0 >= 0 and box.x1 <= page.bbox.x1
+    assert page.texts[0].get_text().startswith("A question\nwith")
+
+
 def test_published_values_have_three_panels_at_most():
     row = {"metric": "loss_final", "platform": "torch", "variant": "hc", "depth": 8}
     rows = [

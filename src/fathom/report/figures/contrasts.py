@@ -159,30 +159,50 @@ def at_common_depth(summary: pd.DataFrame) -> tuple[pd.DataFrame, int]:
     return summary[summary["depth"] == depth], depth
 
 
+MOST_APART, ROOM = 14, 400
+"""Points between two connections at one rate, at most, and for all of them over all rates."""
+
+
 @figure
 def score_against_rate(
     summary: pd.DataFrame, cells: pd.DataFrame, score: Score, title: str
 ) -> Figure:
     """Which connection needs which learning rate? The score against it.
 
-    At the depth that most variants have. A dot is a run, a marker the mean. A cross above the
-    panel: a run diverged. Dotted: the score at chance.
+    At the depth that most variants have. A dot is a run, a marker the mean; those of one rate stand
+    beside each other. A cross above the panel: a run diverged. Dotted: the score at chance.
     """
     own, depth = at_common_depth(summary)
     cells = cells[cells["depth"] == depth]
     values = panels.values_of(own, "score", score, cells=cells)
-    groups = values.groups
-    if groups.empty:
+    if values.groups.empty:
         return style.placeholder(f"{title}\nno variant has a {score.label}")
-    page, (ax,) = style.panels(1)
-    ax.set_title(count_layers(depth), loc="left")
-    panels.lines(ax, values, "lr", "connection")
-    ax.set_xscale("log")
+    named = dict(zip(values.groups["variant"], families(values.groups), strict=True))
+    groups, runs = (t.assign(family=t["variant"].map(named)) for t in (values.groups, values.runs))
     rates = sorted(groups["lr"].unique())
+    apart = min(MOST_APART, ROOM / len(rates) / groups["family"].nunique())
+    page, (ax,) = style.panels(1, height=5.4)
+    ax.set_title(count_layers(depth), loc="left")
+    handles = panels.lines(ax, values._replace(groups=groups, runs=runs), "lr", "family", apart)
+    ax.set_xscale("log")
     ax.set_xticks(rates, [f"{rate:g}" for rate in rates])
     ax.xaxis.minorticks_off()
+    ax.margins(x=0.1)
     ax.set_xlabel("learning rate")
-    return style.finish(page, title, style.legend_handles(groups["connection"].unique()))
+    return style.finish(page, title, handles)
+
+
+def families(groups: pd.DataFrame) -> pd.Series:
+    """For each variant a name that it shares with the same network at other rates.
+
+    The connection, if no two of its variants have one rate; else the variant's name up to the rate,
+    under the same condition; else its name.
+    """
+    found = groups["variant"]
+    for names in (found.str.replace(r"_\d+$", "", regex=True), groups["connection"]):
+        shares = pd.DataFrame({"name": names, "lr": groups["lr"]}).duplicated(keep=False)
+        found = names.mask(shares.groupby(names).transform("any"), found)
+    return found
 
 
 PER_NAME = 0.24

@@ -18,6 +18,7 @@ from fathom.report.figures import frames, style
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
     from fathom.metrics.scores import Score
 
@@ -285,11 +286,11 @@ def points(ax: Axes, values: Values, variants: Sequence[str]) -> None:
     ax.set_xlabel(values.label)
 
 
-def lines(ax: Axes, values: Values, axis: str, of: str, apart: float = 5) -> None:
+def lines(ax: Axes, values: Values, axis: str, of: str, apart: float = 5) -> list[Line2D]:
     """Draw values against the column `axis`: a line of means for each value of `of`.
 
     Beside each other, `apart` in points, so that those of the same place do not cover each other. A
-    line to a cross is dashed. No line leads to seeds that have no mean.
+    line to a cross is dashed. No line leads to seeds that have no mean. Returns the legend.
     """
     groups = values.groups.sort_values(axis, kind="stable")
     names = list(groups[of].unique())
@@ -319,6 +320,18 @@ def lines(ax: Axes, values: Values, axis: str, of: str, apart: float = 5) -> Non
     style.crosses(ax, groups.loc[lost, axis], [style.colour_of(n) for n in groups.loc[lost, of]])
     ax.set_ylabel(values.label)
     value_axis(ax, values.levels, log=values.log)
+    handles = [
+        style.legend_handle(
+            style.label_of(name), color=style.colour_of(name), marker=style.marker_of(i), ms=7
+        )
+        for i, name in enumerate(names)
+    ]
+    return handles + ([diverged_handle()] if lost.any() else [])
+
+
+def diverged_handle(where: str = "a run diverged") -> Line2D:
+    """The legend entry of a cross."""
+    return style.legend_handle(where, color=style.GREY, ls="", **style.CROSS)
 
 
 def value_axis(
@@ -357,8 +370,7 @@ def against_depth(
         return style.placeholder(f"{title}\nno run has a {in_words(values.label)}")
     depths, variants = sorted(groups["depth"].unique()), list(groups["variant"].unique())
     where = "at the first step: a run diverged" if start else "a run diverged"
-    looks = {"color": style.GREY, "ls": "", **style.CROSS}
-    handles = [style.legend_handle(where, **looks)] if groups["failed"].any() else []
+    handles = [diverged_handle(where)] if groups["failed"].any() else []
     if len(depths) == 1:
         page, ((ax,),) = style.grid(1, 1, (style.WIDTH, 2.3 + 0.4 * len(variants)))
         ax.set_title(style.count_layers(depths[0]))
@@ -367,13 +379,13 @@ def against_depth(
         is_crossed = groups["mean"][groups["failed"]].notna().any()
         return style.finish(page, title, handles if is_crossed else [])
     page, (ax,) = style.panels(1)
-    lines(ax, values, "depth", "variant")
+    named = lines(ax, values, "depth", "variant")
     if depths[-1] >= WIDE * depths[0]:
         ax.set_xscale("log", base=2)
         ax.xaxis.minorticks_off()
     ax.set_xticks(depths, [str(depth) for depth in depths])
     ax.set_xlabel(style.depth_label())
-    return style.finish(page, title, [*style.legend_handles(variants), *handles])
+    return style.finish(page, title, named[: len(variants)] + handles)
 
 
 def levels_of(table: pd.DataFrame, score: Score) -> dict[str, float]:

@@ -482,11 +482,17 @@ def columns_for(labels: Sequence[str], width: float) -> int:
     return 1
 
 
+TITLE_LETTERS = 8.5
+"""Letters of a title per inch of the figure: a longer line is broken."""
+
+
 def finish(figure: Figure, title: str = "", handles: Sequence[Line2D] = ()) -> Figure:
     """Put the title above all panels, and the legend below, in as many columns as fit."""
     with in_style():
         if title:
-            figure.suptitle(title, fontsize=14)
+            letters = int(TITLE_LETTERS * figure.get_figwidth())
+            lines = [textwrap.fill(line, letters) for line in title.split("\n")]
+            figure.suptitle("\n".join(lines), fontsize=14)
         if handles:
             columns = columns_for([str(h.get_label()) for h in handles], figure.get_figwidth())
             figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False)
