@@ -498,6 +498,29 @@ def test_variants_with_names_of_their_own_are_one_line_over_the_rates():
     assert contrasts.families(twice).tolist() == ["a_01", "a_02"]
 
 
+@pytest.mark.parametrize(
+    ("lowest", "drawn"), [(0.995, ["1 layer"]), (0.9, ["1 layer", "2 layers"])]
+)
+def test_a_depth_at_which_every_answer_is_right_has_no_panel(lowest, drawn):
+    """At 2 layers the mean of the lowest place is that of two seeds, here and there the same."""
+    shares = {1: (1.0, 0.5), 2: (1.0, lowest)}
+    row = {"metric": "recall_accuracy_by_pairs", "variant": "mhc"}
+    table = pd.DataFrame(
+        [row | {"depth": depth, "seed": seed, "at": float(at), "value": value}
+         for depth, values in shares.items() for seed in (0, 1)
+         for at, value in enumerate(values, 1)]
+    )  # fmt: skip
+    name = "recall_accuracy_by_pairs"
+    page = draw_figures([find(name)], "a", profiles=table)[name]
+    assert [ax.get_title() for ax in page.axes] == drawn
+    assert ("0.99 or more: 2 layers" in page.texts[0].get_text()) == (len(drawn) == 1)
+    whole = table[(table["depth"] == 2)].assign(value=1.0)
+    (text,) = draw_figures([find(name)], "a", profiles=whole)[name].findobj(
+        lambda one: isinstance(one, Text) and "0.99" in one.get_text()
+    )
+    assert "0.99 or more: 2 layers" in text.get_text()
+
+
 def test_a_title_is_not_wider_than_its_figure():
     page, _ = style.grid(1, 1, (6, 4))
     style.finish(page, "A question\n" + "with many words " * 6)
@@ -695,22 +718,40 @@ def test_a_users_matplotlibrc_changes_no_figure(tmp_path):
         assert ours.read_bytes() == theirs.read_bytes(), name
 
 
-@pytest.mark.parametrize(
-    ("last", "named"),
-    [
-        ({"answer": "beyond", "plain_best": 1}, True),  # better than all, where depth does harm
-        ({"answer": "at", "low_open": True, "high_open": True}, True),
-        ({"answer": "below"}, False),
-    ],
-)
-def test_a_sentence_about_every_variant_names_those_it_does_not_hold_for(last, named):
-    row = {
-        "depth": 12, "plain_depths": "1 4", "deepest": 4, "plain_best": 4, "answer": "below",
-        "low_open": False, "high_open": False,
+def effective_depths(*rows):
+    """The drawn (y, marker) and the legend of variants at 12 layers; plain: 1 to 4 layers."""
+    whole = {
+        "depth": 12, "plain_depths": "1 4", "shallowest": 1, "deepest": 4, "plain_best": 4,
+        "answer": "at", "effective_depth": 2.0, "low": 1.5, "high": 3.0, "low_open": False,
+        "high_open": False,
     }  # fmt: skip
-    table = pd.DataFrame([{**row, "variant": "mhc"}, {**row, "variant": "hc", **last}])
+    names = ("mhc", "hc", "mhc_paper", "hc_paper")
+    table = pd.DataFrame(
+        [whole | row | {"variant": n} for n, row in zip(names, rows, strict=False)]
+    )
     page = sweep.effective_depth(table, "A title")
-    (text,) = [text.get_text() for text in page.findobj(Text) if "every variant" in text.get_text()]
-    assert "worse than the shallowest plain network" in text
-    assert ("hc at 12 layers" in text) == named
-    assert "mhc at 12" not in text
+    (ax,) = page.axes
+    marks = [(float(y), line.get_marker()) for line in ax.lines if line.get_marker() != "None"
+             for y in line.get_ydata()]  # fmt: skip
+    names = [text.get_text() for text in page.legends[0].get_texts()]
+    return marks, [name for name in names if name != "as deep as it is"]
+
+
+def test_effective_depths_that_plain_networks_bound_are_drawn_at_the_edges():
+    """No table makes a figure of text alone, as long as it has a row."""
+    below = {"answer": "below", "effective_depth": 1.0, "low": NAN, "high": NAN}
+    beyond = {"answer": "beyond", "effective_depth": 4.0, "low": NAN, "high": NAN}
+    marks, legend = effective_depths(below, below)
+    assert {mark for _, mark in marks} == {"v"} and all(y < 1 for y, _ in marks)
+    assert legend == ["mhc", "hc", sweep.WORSE]
+    marks, legend = effective_depths(below, beyond, {**beyond, "plain_best": 1})
+    assert [mark for _, mark in marks] == ["v", "^", "D"]
+    assert [y > 4 for y, _ in marks] == [False, True, True]
+    assert legend[3:] == [sweep.WORSE, sweep.BETTER, sweep.NOT_DEEPER]
+
+
+def test_an_effective_depth_with_an_open_interval_reaches_to_the_edges():
+    marks, legend = effective_depths({"low_open": True, "high_open": True})
+    assert (2.0, "o") in marks
+    assert sorted(mark for _, mark in marks) == ["^", "o", "v"]
+    assert legend == ["mhc", sweep.OPEN]

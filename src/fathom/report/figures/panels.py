@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import pandas as pd
 
 from fathom import tasks
-from fathom.metrics.steps import POSITIVE
+from fathom.metrics.steps import POSITIVE, SHARE
 from fathom.report.figures import frames, style
 
 if TYPE_CHECKING:
@@ -27,6 +27,10 @@ SMOOTH = 50
 
 WIDE = 16
 """Depths of this ratio or more are drawn on a logarithmic axis: else the small ones overlap."""
+
+
+PERFECT = 0.99
+"""A mean share from here on cannot be told from 1 in a panel."""
 
 
 def step_label(metric: str, rows: pd.DataFrame) -> str:
@@ -110,13 +114,22 @@ def against_step(
 def along(profiles: pd.DataFrame, metric: str, title: str, *, exact: str = "") -> Figure:
     """A panel for each depth: a profile along its axis, a line for each variant.
 
-    `exact`: a profile that is the same in every run, drawn dotted.
+    `exact`: a profile that is the same in every run, drawn dotted. Of shares, a depth at which all
+    means are PERFECT has no panel; the title names it.
     """
     entry = tasks.step_metrics()[metric]
     own = profiles[profiles["metric"] == metric]
     if own.empty:
         return style.placeholder(f"{title}\nno run has a {in_words(entry.label)}")
     depths = sorted(own["depth"].unique())
+    full = [depth for depth in depths if entry.bounds == SHARE and _is_perfect(own, depth)]
+    if full:
+        counts = ", ".join(style.count_layers(depth) for depth in full)
+        title += f"\nnot drawn, as every mean is {PERFECT:g} or more: {counts}"
+        depths = [depth for depth in depths if depth not in full]
+    if not depths:
+        return style.placeholder(title)
+    own = own[own["depth"].isin(depths)]
     same = profiles[profiles["metric"] == exact].drop_duplicates("at")
     theory = same["at"].astype(float), same["value"].astype(float)
     page, axes = style.panels(len(depths), sharey=True)
@@ -140,6 +153,12 @@ def along(profiles: pd.DataFrame, metric: str, title: str, *, exact: str = "") -
         looks = {"color": style.GREY, "ls": ":"}
         handles.append(style.legend_handle(in_words(tasks.step_metrics()[exact].label), **looks))
     return style.finish(page, title, handles)
+
+
+def _is_perfect(profile: pd.DataFrame, depth: int) -> bool:
+    """Whether every variant's mean over seeds is PERFECT at every place: nothing is to be seen."""
+    of_places = profile[profile["depth"] == depth].groupby(["variant", "at"])["value"]
+    return bool((of_places.mean() >= PERFECT).all())
 
 
 def side_by_side(steps: pd.DataFrame, metrics: Sequence[str], title: str) -> Figure:
