@@ -8,8 +8,9 @@ import re
 import pytest
 
 from contrast import contrast, pixel_of, turned
+from fathom.config import load_config
 from fathom.report.figures.contrasts import APART, NEUTRAL
-from fathom.report.figures.style import COLOURS, GREY, PALE, SPARE_COLOURS
+from fathom.report.figures.style import COLOURS, GREY, PALE, SPARE_COLOURS, colour_of
 
 LEAST = 4.5
 LINES = sorted({*COLOURS.values(), *SPARE_COLOURS, GREY, PALE, NEUTRAL})
@@ -40,11 +41,17 @@ def test_every_line_has_contrast_in_dark(pytestconfig):
     ] == []
 
 
-def test_variants_of_one_study_have_other_colours():
-    """The papers' HC and mHC beside those of the demos, and plain networks beside each other."""
-    names = "baseline baseline_wider baseline_longer hc hc_paper mhc mhc_paper mhc_cycle altup"
-    together = [*names.split(), "mhc_identity", "mhc_lite", "krom_hc"]
-    assert len({COLOURS[name] for name in together}) == len(together)
+def test_variants_of_a_study_have_colours_of_their_own(pytestconfig):
+    """But for one connection at several rates: it has the same colour in every figure."""
+    root, alike = pytestconfig.rootpath, {}
+    config = load_config([root / "config.yaml", root / "workflow/presets/reference.yaml"])
+    for name, study in config.studies.items():
+        for variant in study.compared:
+            changes = {k: v for k, v in study.changes(variant).items() if k != "optimizer"}
+            network = config.connection(name, variant).model_dump_json(), str(changes)
+            alike.setdefault((name, colour_of(variant)), {}).setdefault(network, variant)
+    shared = {place: [*found.values()] for place, found in alike.items() if len(found) > 1}
+    assert shared == {}
 
 
 @pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])

@@ -26,6 +26,7 @@ from fathom.report.figures import (
     figures_of_study,
     find,
     frames,
+    numbered,
     panels,
     save,
     style,
@@ -466,6 +467,69 @@ def test_an_axis_is_not_narrower_than_what_is_printed(values):
     assert f"{low:.5g}" != f"{high:.5g}"
 
 
+def test_two_networks_of_one_connection_are_two_lines_over_the_rates():
+    """And those at one rate stand beside each other, by more than a mark."""
+    own = [
+        run(variant=f"{name}{end}", connection="hc", lr=lr, seed=seed, score=1.0 + 0.1 * seed)
+        for name in ("hc", "hc_free")
+        for end, lr in (("", 0.001), ("_002", 0.002), ("_004", 0.004))
+        for seed in range(2)
+    ]
+    cells = frame(own, [run("mhc", lr=0.001, score=2.0, connection="mhc")])
+    data = {"summary": summary_table(cells), "cells": cells, "score": LOSS}
+    page = draw_figures([find("score_against_rate")], "a", **data)["score_against_rate"]
+    (ax,) = page.axes
+    named = [text.get_text() for text in page.legends[0].get_texts()]
+    assert sorted(named) == ["hc", "hc_free", "mhc"]
+    means = [line for line in ax.lines if line.get_marker() in style.MARKERS and line.get_ms() > 6]
+    page.draw_without_rendering()
+    places = sorted(
+        line.get_transform().transform((0.001, 1))[0] * 72 / page.dpi
+        for line in means if 0.001 in line.get_xdata()
+    )  # fmt: skip
+    assert len(places) == 3 and min(np.diff(places)) > 10
+
+
+def test_variants_with_names_of_their_own_are_one_line_over_the_rates():
+    table = pd.DataFrame([("slow", "hc", 0.001), ("fast", "hc", 0.002), ("mhc_01", "mhc", 0.001)],
+                         columns=["variant", "connection", "lr"])  # fmt: skip
+    assert contrasts.families(table).tolist() == ["hc", "hc", "mhc"]
+    twice = pd.DataFrame([("a_01", "hc", 0.001), ("a_02", "hc", 0.001)], columns=table.columns)
+    assert contrasts.families(twice).tolist() == ["a_01", "a_02"]
+
+
+@pytest.mark.parametrize(
+    ("lowest", "drawn"), [(0.995, ["1 layer"]), (0.9, ["1 layer", "2 layers"])]
+)
+def test_a_depth_at_which_every_answer_is_right_has_no_panel(lowest, drawn):
+    """At 2 layers the mean of the lowest place is that of two seeds, here and there the same."""
+    shares = {1: (1.0, 0.5), 2: (1.0, lowest)}
+    row = {"metric": "recall_accuracy_by_pairs", "variant": "mhc"}
+    table = pd.DataFrame(
+        [row | {"depth": depth, "seed": seed, "at": float(at), "value": value}
+         for depth, values in shares.items() for seed in (0, 1)
+         for at, value in enumerate(values, 1)]
+    )  # fmt: skip
+    name = "recall_accuracy_by_pairs"
+    page = draw_figures([find(name)], "a", profiles=table)[name]
+    assert [ax.get_title() for ax in page.axes] == drawn
+    assert ("0.99 or more: 2 layers" in page.texts[0].get_text()) == (len(drawn) == 1)
+    whole = table[(table["depth"] == 2)].assign(value=1.0)
+    (text,) = draw_figures([find(name)], "a", profiles=whole)[name].findobj(
+        lambda one: isinstance(one, Text) and "0.99" in one.get_text()
+    )
+    assert "0.99 or more: 2 layers" in text.get_text()
+
+
+def test_a_title_is_not_wider_than_its_figure():
+    page, _ = style.grid(1, 1, (6, 4))
+    style.finish(page, "A question\n" + "with many words " * 6)
+    page.draw_without_rendering()
+    box = page.texts[0].get_window_extent()
+    assert box.x0 >= 0 and box.x1 <= page.bbox.x1
+    assert page.texts[0].get_text().startswith("A question\nwith")
+
+
 def test_published_values_have_three_panels_at_most():
     row = {"metric": "loss_final", "platform": "torch", "variant": "hc", "depth": 8}
     rows = [
@@ -475,6 +539,57 @@ def test_published_values_have_three_panels_at_most():
     table = pd.DataFrame([*rows, *rows[1:4]])
     page = draw_figures([figures_of("overview")["published"]], published=table)["published"]
     assert [ax.get_title(loc="left") for ax in page.axes] == ["s1", "s2", "s3"]
+
+
+SIZES = pd.DataFrame(
+    [{"design": design, "channels": c, "layers": layers, "steps": steps, "gain": m - 1,
+      "gain_low": m - 1.1, "gain_high": m - 0.9, "answer": answer, "multiplier": m,
+      "low": NAN if answer != "at" else m - 0.1, "high": NAN if answer != "at" else m + 0.1,
+      "parameters": c * 1000}
+     for design, c, layers, steps, m, answer in (
+         ("mhc", 32, 12, 1000, 1.1, "at"), ("mhc", 64, 12, 1000, 1.2, "at"),
+         ("mhc", 64, 12, 4000, 1.3, "at"), ("mhc", 64, 24, 1000, 1.15, "beyond"),
+         ("hc", 64, 12, 1000, 0.9, "at"), ("hc", 128, 12, 1000, 0.8, "below"))]
+)  # fmt: skip
+
+
+def lines_of(ax):
+    """The points of each line of a panel, rounded, with its marker and the inside of that."""
+    return [(np.round(line.get_xydata(), 6).tolist(), line.get_marker(),
+             line.get_markerfacecolor()) for line in ax.lines]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("nats_below_plain", "gain"), ("multiplier_against_width", "multiplier")]
+)
+def test_points_of_a_size_stand_apart_and_lines_join_those_of_the_same_steps_and_layers(
+    name, value
+):
+    published = pd.DataFrame(columns=["source", "variant", "parameters", "below", "spread"])
+    data = {"sizes": SIZES, "published_sizes": published}
+    (ax,) = draw_figures([figures_of("overview")[name]], **data)[name].axes
+    points = {line[0][0][1]: (line[0][0][0], line[1]) for line in lines_of(ax)
+              if line[1] in style.MARKERS}  # fmt: skip
+    x, markers = zip(*(points[round(m, 6)] for m in SIZES[value]), strict=True)
+    assert len(set(x[1:5])) == 4  # one size
+    assert {markers[0]} == {*markers[:2], *markers[4:]}
+    assert len({markers[0], markers[2], markers[3]}) == 3
+    joined = [[y for _, y in line[0]] for line in lines_of(ax) if line[1] == "None"]
+    joined = [heights for heights in joined if len(set(heights)) > 1]
+    first = SIZES[value].round(6).tolist()
+    assert first[:2] in joined
+    assert not [line for line in joined if first[2] in line or first[3] in line]
+
+
+def test_a_multiplier_outside_of_its_ladder_is_hollow_with_an_arrow_and_no_line():
+    name = "multiplier_against_width"
+    (ax,) = draw_figures([figures_of("overview")[name]], sizes=SIZES)[name].axes
+    hollow = {line[0][0][1] for line in lines_of(ax) if line[2] == "white"}
+    assert hollow == {1.15, 0.8}
+    arrows = {text.xy[1]: text.xyann[1] > 0 for text in ax.texts if text.arrow_patch}
+    assert arrows == {1.15: True, 0.8: False}
+    joined = [y for line in lines_of(ax) if len(line[0]) > 1 for _, y in line[0]]
+    assert 0.8 not in joined and 1.15 not in joined
 
 
 def test_effects_that_are_zero_but_for_rounding_are_not_drawn():
@@ -500,6 +615,43 @@ def test_the_figure_of_worth_has_colours_for_significant_rows_alone():
     assert (points[1.5, 1.1], points[1.4, 1.05]) == (colours["mhc"], colours["hc"])
 
 
+def test_names_at_the_side_have_the_numbers_of_the_points_in_order_of_the_multiplier():
+    row = {"against": "baseline", "depth": 8, "rate": "one rate", "answer": "at", "low": 1.0,
+           "high": 1.3, "cost_wider": NAN, "width": 64.0, "wider": NAN}  # fmt: skip
+    told = [("hc", 1.05, 1.4, "worse"), ("mhc", 1.2, 1.5, "better"), ("v1", 1.1, 1.4, "undecided")]
+    names = ("variant", "multiplier", "cost", "verdict")
+    rows = [row | dict(zip(names, values, strict=True)) for values in told]
+    (ax,) = draw_figures([find("worth")], "a", worth=pd.DataFrame(rows))["worth"].axes
+    listed = [text for text in ax.texts if text.xycoords == "axes fraction"]
+    assert [text.get_text() for text in listed] == ["1", "mhc", "2", "v1", "3", "hc"]
+    beside = {text.xy: text.get_text() for text in ax.texts if text not in listed}
+    assert {xy: beside[xy] for xy in [(1.5, 1.2), (1.4, 1.1), (1.4, 1.05)]} == {
+        (1.5, 1.2): "1", (1.4, 1.1): "2", (1.4, 1.05): "3",
+    }  # fmt: skip
+
+
+def test_numbers_beside_points_are_apart_and_their_lines_do_not_cross():
+    """Sixteen points where there is room for four numbers."""
+    frame_ = numbered.Box(0, 0, 300, 300)
+    points = [(140 + 7 * (i % 4), 140 + 7 * (i // 4)) for i in range(16)]
+    marks = [numbered.Box(x - 4, y - 4, x + 4, y + 4) for x, y in points]
+    placed = numbered.place_texts(points, [14] * 16, marks, [], frame_)
+    lines = [place.line for place in placed if place.line]
+    assert len(lines) > 5
+    for one, other in itertools.combinations(placed, 2):
+        assert not one.box.meets(other.box)
+        assert not (one.line and other.line and numbered.cross(one.line, other.line))
+    assert not [place for place in placed for mark in marks if place.box.meets(mark)]
+    assert all(math.dist(place.line[0], place.at) < 70 for place in placed if place.line)
+    alone = numbered.place_texts([(150, 150)], [7], [numbered.Box(146, 146, 154, 154)], [], frame_)
+    assert (alone[0].line, alone[0].at[1]) == (None, 150)  # beside it, without a line
+
+
+def test_points_on_each_other_have_one_text():
+    at = {"a": (0, 0), "b": (9, 0), "c": (1, 1), "d": (9, 2)}
+    assert numbered.group_touching(at) == [["a", "c"], ["b", "d"]]
+
+
 def test_the_ladder_leads_from_a_score_after_equal_steps_to_the_plain_networks_steps_for_it():
     """mhc ends after equal steps at 2.5, where the plain network ends after 1.5 times as many."""
     plain = {0.5: [4.0, 4.0, 4.0], 1: [3.0, 3.0, 3.0], 2: [2.0, 2.0, 2.0]}
@@ -509,7 +661,7 @@ def test_the_ladder_leads_from_a_score_after_equal_steps_to_the_plain_networks_s
         for seed, loss in enumerate(losses)
     ]
     row = {"variant": "mhc", "against": "baseline", "depth": 8, "rate": "one rate"}
-    told = {"answer": "at", "multiplier": 1.5, "low": 1.4, "high": 1.6}
+    told = {"answer": "at", "multiplier": 1.5, "low": 1.4, "high": 1.6, "verdict": "better"}
     data = {
         "ladder": frame(cells),
         "worth": pd.DataFrame([row | told]),
@@ -566,22 +718,40 @@ def test_a_users_matplotlibrc_changes_no_figure(tmp_path):
         assert ours.read_bytes() == theirs.read_bytes(), name
 
 
-@pytest.mark.parametrize(
-    ("last", "named"),
-    [
-        ({"answer": "beyond", "plain_best": 1}, True),  # better than all, where depth does harm
-        ({"answer": "at", "low_open": True, "high_open": True}, True),
-        ({"answer": "below"}, False),
-    ],
-)
-def test_a_sentence_about_every_variant_names_those_it_does_not_hold_for(last, named):
-    row = {
-        "depth": 12, "plain_depths": "1 4", "deepest": 4, "plain_best": 4, "answer": "below",
-        "low_open": False, "high_open": False,
+def effective_depths(*rows):
+    """The drawn (y, marker) and the legend of variants at 12 layers; plain: 1 to 4 layers."""
+    whole = {
+        "depth": 12, "plain_depths": "1 4", "shallowest": 1, "deepest": 4, "plain_best": 4,
+        "answer": "at", "effective_depth": 2.0, "low": 1.5, "high": 3.0, "low_open": False,
+        "high_open": False,
     }  # fmt: skip
-    table = pd.DataFrame([{**row, "variant": "mhc"}, {**row, "variant": "hc", **last}])
+    names = ("mhc", "hc", "mhc_paper", "hc_paper")
+    table = pd.DataFrame(
+        [whole | row | {"variant": n} for n, row in zip(names, rows, strict=False)]
+    )
     page = sweep.effective_depth(table, "A title")
-    (text,) = [text.get_text() for text in page.findobj(Text) if "every variant" in text.get_text()]
-    assert "worse than the shallowest plain network" in text
-    assert ("hc at 12 layers" in text) == named
-    assert "mhc at 12" not in text
+    (ax,) = page.axes
+    marks = [(float(y), line.get_marker()) for line in ax.lines if line.get_marker() != "None"
+             for y in line.get_ydata()]  # fmt: skip
+    names = [text.get_text() for text in page.legends[0].get_texts()]
+    return marks, [name for name in names if name != "as deep as it is"]
+
+
+def test_effective_depths_that_plain_networks_bound_are_drawn_at_the_edges():
+    """No table makes a figure of text alone, as long as it has a row."""
+    below = {"answer": "below", "effective_depth": 1.0, "low": NAN, "high": NAN}
+    beyond = {"answer": "beyond", "effective_depth": 4.0, "low": NAN, "high": NAN}
+    marks, legend = effective_depths(below, below)
+    assert {mark for _, mark in marks} == {"v"} and all(y < 1 for y, _ in marks)
+    assert legend == ["mhc", "hc", sweep.WORSE]
+    marks, legend = effective_depths(below, beyond, {**beyond, "plain_best": 1})
+    assert [mark for _, mark in marks] == ["v", "^", "D"]
+    assert [y > 4 for y, _ in marks] == [False, True, True]
+    assert legend[3:] == [sweep.WORSE, sweep.BETTER, sweep.NOT_DEEPER]
+
+
+def test_an_effective_depth_with_an_open_interval_reaches_to_the_edges():
+    marks, legend = effective_depths({"low_open": True, "high_open": True})
+    assert (2.0, "o") in marks
+    assert sorted(mark for _, mark in marks) == ["^", "o", "v"]
+    assert legend == ["mhc", sweep.OPEN]

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from fathom.config import common_depth
-from fathom.report.figures import figure, frames, panels, style
+from fathom.report.figures import figure, frames, numbered, panels, style
 from fathom.report.figures.style import count_layers
 
 if TYPE_CHECKING:
@@ -159,35 +159,51 @@ def at_common_depth(summary: pd.DataFrame) -> tuple[pd.DataFrame, int]:
     return summary[summary["depth"] == depth], depth
 
 
+MOST_APART, ROOM = 14, 400
+"""Points between two connections at one rate, at most, and for all of them over all rates."""
+
+
 @figure
 def score_against_rate(
     summary: pd.DataFrame, cells: pd.DataFrame, score: Score, title: str
 ) -> Figure:
     """Which connection needs which learning rate? The score against it.
 
-    At the depth that most variants have. A dot is a run, a marker the mean. A cross above the
-    panel: a run diverged. Dotted: the score at chance.
+    At the depth that most variants have. A dot is a run, a marker the mean; those of one rate stand
+    beside each other. A cross above the panel: a run diverged. Dotted: the score at chance.
     """
     own, depth = at_common_depth(summary)
     cells = cells[cells["depth"] == depth]
     values = panels.values_of(own, "score", score, cells=cells)
-    groups = values.groups
-    if groups.empty:
+    if values.groups.empty:
         return style.placeholder(f"{title}\nno variant has a {score.label}")
-    page, (ax,) = style.panels(1)
-    ax.set_title(count_layers(depth), loc="left")
-    panels.lines(ax, values, "lr", "connection")
-    ax.set_xscale("log")
+    named = dict(zip(values.groups["variant"], families(values.groups), strict=True))
+    groups, runs = (t.assign(family=t["variant"].map(named)) for t in (values.groups, values.runs))
     rates = sorted(groups["lr"].unique())
+    apart = min(MOST_APART, ROOM / len(rates) / groups["family"].nunique())
+    page, (ax,) = style.panels(1, height=5.4)
+    ax.set_title(count_layers(depth), loc="left")
+    handles = panels.lines(ax, values._replace(groups=groups, runs=runs), "lr", "family", apart)
+    ax.set_xscale("log")
     ax.set_xticks(rates, [f"{rate:g}" for rate in rates])
     ax.xaxis.minorticks_off()
+    ax.margins(x=0.1)
     ax.set_xlabel("learning rate")
-    return style.finish(page, title, style.legend_handles(groups["connection"].unique()))
+    return style.finish(page, title, handles)
 
 
-MOST_NAMED = 8
-"""Maximum number of named variants beside both panels; beyond it, the first panel names only the
-frontier and the plain network."""
+def families(groups: pd.DataFrame) -> pd.Series:
+    """For each variant a name that it shares with the same network at other rates.
+
+    The connection, if no two of its variants have one rate; else the variant's name up to the rate,
+    under the same condition; else its name.
+    """
+    found = groups["variant"]
+    for names in (found.str.replace(r"_\d+$", "", regex=True), groups["connection"]):
+        shares = pd.DataFrame({"name": names, "lr": groups["lr"]}).duplicated(keep=False)
+        found = names.mask(shares.groupby(names).transform("any"), found)
+    return found
+
 
 PER_NAME = 0.24
 """Height of a name beside a panel, in inches."""
@@ -211,7 +227,8 @@ def frontier(
     dots are seeds that span a decade, which have no mean. Time is relative to
     the plain network of the study, or to the fastest variant, by steps that were timed in turns, or
     else by the fastest run of each. Filled, on the grey line: the frontier, of variants than which
-    no other is both cheaper and better; there is none where a variant has no mean.
+    no other is both cheaper and better; there is none where a variant has no mean. Numbers are in
+    order of the score, the best first, and the names at the right have them.
     """
     own = costs(times, cells, plain, parameters, score)
     if len(own) < 2:
@@ -240,14 +257,14 @@ def frontier(
     axes[0, 0].set_title(count_layers(depth), loc="left")
     if panels.is_log(score.metric):
         style.log_if_wide(axes[0, 0])
-    for ax, cost in zip(axes[0], labels, strict=True):
-        named = {*best[cost], unit}
-        middle = own["mean"].fillna((own["low"] * own["high"]) ** 0.5)
-        rows = own.assign(middle=middle).dropna(subset=cost).itertuples()
-        ends = [(getattr(row, cost), row.middle, row.variant) for row in rows]
-        is_last, few = ax is axes[0, -1], len(own) <= MOST_NAMED
-        style.direct_labels(ax, [end for end in ends if few or is_last or end[2] in named])
-    return style.finish(page, title)
+    own["middle"] = own["mean"].fillna((own["low"] * own["high"]) ** 0.5)
+    own = own.sort_values("middle", ascending=lower, kind="stable")
+    names = list(own["variant"])
+    points = [
+        dict(zip(names, own[[cost, "middle"]].to_numpy(float), strict=True)) for cost in labels
+    ]
+    numbered.list_names(axes[0, -1], names)
+    return numbered.number_points(style.finish(page, title), axes[0], points, names)
 
 
 def costs(

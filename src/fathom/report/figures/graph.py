@@ -28,9 +28,9 @@ def depth_and_rounds(
     """
     values = panels.values_of(summary, "score", score, cells=cells)
     values = values._replace(levels=panels.levels_of(summary, score))  # however far
-    depths, variants = sorted(summary["depth"].unique()), list(summary["variant"].unique())
+    depths = sorted(summary["depth"].unique())
     page, (ax,) = style.panels(1)
-    panels.lines(ax, values, "depth", "variant")
+    handles = panels.lines(ax, values, "depth", "variant")
     rounds = profiles[profiles["metric"] == ROUNDS].groupby("at")["value"]
     reached = rounds.mean().loc[depths[0] : depths[-1]]
     ax.plot(reached.index, reached, color=style.GREY, ls="--", marker=".")
@@ -39,4 +39,4 @@ def depth_and_rounds(
     ax.set_xticks(depths, [str(depth) for depth in depths])
     ax.set_xlabel("layers; rounds of belief propagation")
     rounds_handle = style.legend_handle("belief propagation", color=style.GREY, ls="--", marker=".")
-    return style.finish(page, title, [*style.legend_handles(variants), rounds_handle])
+    return style.finish(page, title, [*handles, rounds_handle])

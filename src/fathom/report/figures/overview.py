@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from fathom.report.figures import figure, frames, panels, style
-from fathom.report.figures.worth import UPRIGHT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
     from fathom.metrics.scores import Score
 
@@ -44,7 +44,13 @@ MAX_JITTER = 0.3
 PUBLISHED = "loss_final"
 """The published metric that is drawn; COMPARISON.md has all."""
 
-SIZES_WIDTH, SIZES_HEIGHT = 9.0, 6.0
+APART = {"parameters": 0.039, "channels": 0.0145}
+"""The distance of points of the same size on these axes, in decades."""
+
+BOUNDS = {"below": (-24,), "beyond": (24,), "both": (-24, 24)}
+"""How far arrows reach where a multiplier is a bound, in points."""
+
+SIZES_WIDTH, SIZES_HEIGHT = 9.0, 6.6
 """Inches: smaller than other figures, so that both are readable at half of a page."""
 
 MOST_PUBLISHED = 3
@@ -251,84 +257,143 @@ def _beside(ax: Axes, table: pd.DataFrame, platforms: list[str]) -> None:
 def nats_below_plain(sizes: pd.DataFrame, published_sizes: pd.DataFrame, title: str) -> Figure:
     """How far below the plain network do networks end at other sizes? Nats against parameters.
 
-    Filled: ours, nats per character after equal steps, with the 95 % interval over seeds, of sizes
-    that were trained for the number of steps that most of them share. Hollow: published networks of
-    others, nats per token, most of one seed, other data and far more tokens; a bar is what they
-    print after ±. So only the direction over sizes compares.
+    Left, filled: ours after equal steps, with the 95 % interval over seeds. Points of the same size
+    stand beside each other, two of a size that two studies trained; a line joins those of the same
+    layers and steps. Right, hollow: published networks of others, most of one seed, on other data
+    and far more tokens; a bar is what they print after ±. Between the two only the direction over
+    sizes compares.
     """
     if sizes.empty:
         return style.placeholder("no study was trained at several sizes")
-    page, ((ax,),) = style.grid(1, 1, (SIZES_WIDTH, SIZES_HEIGHT))
-    steps = sizes.groupby("steps")["parameters"].nunique().idxmax()
-    ours = sizes[sizes["steps"] == steps]
-    ours = ours.assign(variant=ours["design"], source="", below=ours["gain"])
-    ours["reach"] = list(style.error_bars(*(ours[f"gain{end}"] for end in ("", "_low", "_high"))).T)
-    theirs = published_sizes.assign(reach=[[spread] * 2 for spread in published_sizes["spread"]])
-    handles = {}
-    for table, hollow in ((ours, {}), (theirs, {"mfc": "white", "lw": 1})):
-        names = list(table["variant"].unique())
-        for (_, variant), rows in table.groupby(["source", "variant"], sort=False):
-            i, rows = names.index(variant), rows.sort_values("parameters")
-            looks = {"color": style.colour_of(variant), "marker": style.marker_of(i), "ms": 8}
-            looks |= {"ls": style.line_of(i), **hollow} if hollow else {"ls": ""}
-            apart = 1 if hollow else 1 + 0.06 * style.aside(i, len(names), 1)
-            bars = np.array(rows["reach"].tolist()).T
-            x = rows["parameters"] * apart
-            ax.errorbar(x, rows["below"], yerr=bars, capsize=3, **looks)
-            handles[variant, bool(hollow)] = style.legend_handle(style.label_of(variant), **looks)
-    ax.set_xscale("log")
-    ax.axhline(0, color=style.PALE, lw=1, zorder=0)
-    ax.set_xlabel("parameters")
-    ax.set_ylabel("nats below plain")
-    grey = {"color": style.GREY, "ls": "", "marker": "o", "ms": 8}
-    told = [style.legend_handle(f"ours, {steps} steps", **grey)]
-    if len(published_sizes):
-        told.append(style.legend_handle("published", mfc="white", **grey))
-    return style.finish(page, title, [*handles.values(), *told])
+    both = len(published_sizes) > 0
+    page, (axes,) = style.grid(1, 1 + both, (SIZES_WIDTH, SIZES_HEIGHT), sharey=True)
+    _our_sizes(axes[0], sizes, "parameters", "gain", APART["parameters"])
+    _under(axes[0], [*_design_handles(sizes), *_shape_handles(_shapes(sizes))])
+    axes[0].set_title("ours (nats per character)")
+    axes[0].set_ylabel("nats below plain")
+    if both:
+        _published_sizes(axes[1], published_sizes)
+    for ax in axes:
+        ax.set_xscale("log")
+        ax.axhline(0, color=style.PALE, lw=1, zorder=0)
+        ax.set_xlabel("parameters")
+    parameters = sorted(sizes["parameters"].unique())
+    axes[0].set_xticks(parameters, [f"{number / 1e6:.2g}" for number in parameters])
+    axes[0].minorticks_off()
+    axes[0].set_xlabel("parameters (millions)")
+    return style.finish(page, title)
+
+
+def _published_sizes(ax: Axes, table: pd.DataFrame) -> None:
+    """The panel of published networks, with its legend."""
+    names, handles = list(table["variant"].unique()), {}
+    for (_, variant), rows in table.groupby(["source", "variant"], sort=False):
+        i, rows = names.index(variant), rows.sort_values("parameters")
+        looks = {"color": style.colour_of(variant), "marker": style.marker_of(i), "ms": 8}
+        looks |= {"ls": style.line_of(i), "mfc": "white", "lw": 1}
+        ax.errorbar(rows["parameters"], rows["below"], yerr=rows["spread"], capsize=3, **looks)
+        handles[variant] = style.legend_handle(style.label_of(variant), **looks)
+    ax.set_title("published (nats per token)")
+    _under(ax, list(handles.values()))
+
+
+def _under(ax: Axes, handles: list[Line2D]) -> None:
+    """A legend below a panel."""
+    with style.in_style():
+        ax.legend(
+            handles=handles, loc="upper left", bbox_to_anchor=(0, -0.16), frameon=False,
+            fontsize=11, borderaxespad=0,
+        )  # fmt: skip
 
 
 @figure
 def multiplier_against_width(sizes: pd.DataFrame, title: str) -> Figure:
     """Is a connection worth more in a wider network? The step multiplier against channels.
 
-    A line for each design, number of layers and number of steps, with the 95 % interval over seeds.
-    A triangle: at a seed farther than the ladder reaches, so that the multiplier is a bound.
+    With the 95 % interval over seeds. Points of the same width stand beside each other; a line
+    joins those of one connection with the same layers and steps. Hollow, with an arrow: at a seed
+    farther than the ladder reaches, so that the multiplier is a bound and has no interval.
     """
     rows = sizes[sizes["answer"] != ""]
     if rows.empty:
         return style.placeholder("no study with a ladder was trained at several sizes")
     page, ((ax,),) = style.grid(1, 1, (SIZES_WIDTH, SIZES_HEIGHT))
-    kinds = ["layers", "steps"] if rows["steps"].nunique() > 1 else ["layers"]
-    designs, shapes = list(rows["design"].unique()), list(rows[kinds].value_counts().index)
-    groups = list(rows.groupby([*kinds, "design"], sort=False))
-    for i, ((*shape, design), own) in enumerate(groups):
-        at, own = shapes.index(tuple(shape)), own.sort_values("channels")
-        x = own["channels"] * (1 + 0.03 * style.aside(i, len(groups), 1))
-        looks = {"color": style.colour_of(design), "lw": 1.8}
-        ax.plot(x, own["multiplier"], style.line_of(at), **looks)
-        ax.vlines(x, own["low"], own["high"], **looks)
-        for place, m, answer in zip(x, own["multiplier"], own["answer"], strict=True):
-            marker = UPRIGHT.get(answer, style.marker_of(at))
-            ax.plot(place, m, marker, ms=8, color=looks["color"])
+    _our_sizes(ax, rows, "channels", "multiplier", APART["channels"], _shapes(sizes))
     ax.axhline(1, color=style.PALE, lw=1, zorder=0)
     ax.set_xscale("log")
     widths = sorted(rows["channels"].unique())
     ax.set_xticks(widths, [f"{width:g}" for width in widths])
     ax.minorticks_off()
+    ax.margins(y=0.18)  # for arrows
     ax.set_xlabel("channels")
     ax.set_ylabel("step multiplier")
-    grey = {"color": style.GREY, "ms": 8}
-    handles = style.legend_handles(designs, lw=4)
-    handles += [
-        style.legend_handle(
-            ", ".join([style.count_layers(layers), *(f"{steps} steps" for steps in steps)]),
-            marker=style.marker_of(i),
-            ls=style.line_of(i),
-            **grey,
-        )
-        for i, (layers, *steps) in enumerate(shapes)
-    ]
+    here = set(_shapes(rows))
+    handles = [*_design_handles(rows), *_shape_handles(_shapes(sizes), here)]
+    if rows["answer"].isin(BOUNDS).any():
+        grey = {"color": style.GREY, "ls": "", "marker": "o", "mfc": "white", "mew": 2, "ms": 8}
+        handles.append(style.legend_handle("bound: outside the ladder", **grey))
     return style.finish(page, title, handles)
+
+
+def _shapes(sizes: pd.DataFrame) -> list[tuple[int, int]]:
+    """Numbers of steps and layers, ascending: each pair has a marker, the same in both figures."""
+    pairs = sizes[["steps", "layers"]].drop_duplicates().sort_values(["steps", "layers"])
+    return list(pairs.itertuples(index=False, name=None))
+
+
+def _shape_handles(
+    shapes: list[tuple[int, int]], shown: Collection[tuple[int, int]] | None = None
+) -> list[Line2D]:
+    """Legend entries of steps and layers; `shown`: of these alone."""
+    grey = {"color": style.GREY, "ls": "", "ms": 8}
+    return [
+        style.legend_handle(
+            f"{style.count_layers(layers)}, {steps} steps", marker=style.marker_of(i), **grey
+        )
+        for i, (steps, layers) in enumerate(shapes)
+        if shown is None or (steps, layers) in shown
+    ]
+
+
+def _design_handles(sizes: pd.DataFrame) -> list[Line2D]:
+    return style.legend_handles(sizes["design"].unique(), lw=4)
+
+
+def _our_sizes(
+    ax: Axes,
+    rows: pd.DataFrame,
+    axis: str,
+    value: str,
+    apart: float,
+    shapes: list[tuple[int, int]] | None = None,
+) -> None:
+    """Points of sizes with their intervals: colours of designs, markers of `shapes`.
+
+    `value`: the column, with the ends of the interval beside it. Points at the same place of `axis`
+    stand `apart`, in decades. Lines join a design's points of one shape.
+    """
+    shapes = shapes or _shapes(rows)
+    low, high = ("low", "high") if value == "multiplier" else (f"{value}_low", f"{value}_high")
+    rows = rows.sort_values(["steps", "layers", "design"], kind="stable")
+    place = rows.groupby(axis).cumcount()
+    count = rows.groupby(axis)[axis].transform("size")
+    rows = rows.assign(x=rows[axis] * 10 ** (apart * (place - (count - 1) / 2)))
+    for (steps, layers, design), own in rows.groupby(["steps", "layers", "design"], sort=False):
+        looks = {"color": style.colour_of(design)}
+        bound = own["answer"].isin(BOUNDS) & (value == "multiplier")
+        told = own[~bound].sort_values("x")
+        if told[axis].is_unique:  # else one size was trained twice
+            ax.plot(told["x"], told[value], lw=1, **looks)
+        ax.vlines(own["x"], own[low], own[high], lw=1.8, **looks)
+        for x, y, answer, is_bound in zip(own["x"], own[value], own["answer"], bound, strict=True):
+            marker = style.marker_of(shapes.index((steps, layers)))
+            if is_bound:
+                for points in BOUNDS[answer]:
+                    ax.annotate(
+                        "", (x, y), (0, points), textcoords="offset points",
+                        arrowprops={"arrowstyle": "<|-", "lw": 1.8, "shrinkA": 0, **looks},
+                    )  # fmt: skip
+            ax.plot(x, y, marker, ms=8, mew=2, mfc="white" if is_bound else None, **looks)
 
 
 def _point(ax: Axes, x: float, value: float, marker: str, colour: str, *, hollow: bool) -> None:

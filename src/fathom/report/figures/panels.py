@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import pandas as pd
 
 from fathom import tasks
-from fathom.metrics.steps import POSITIVE
+from fathom.metrics.steps import POSITIVE, SHARE
 from fathom.report.figures import frames, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
     from fathom.metrics.scores import Score
 
@@ -26,6 +27,10 @@ SMOOTH = 50
 
 WIDE = 16
 """Depths of this ratio or more are drawn on a logarithmic axis: else the small ones overlap."""
+
+
+PERFECT = 0.99
+"""A mean share from here on cannot be told from 1 in a panel."""
 
 
 def step_label(metric: str, rows: pd.DataFrame) -> str:
@@ -109,13 +114,22 @@ def against_step(
 def along(profiles: pd.DataFrame, metric: str, title: str, *, exact: str = "") -> Figure:
     """A panel for each depth: a profile along its axis, a line for each variant.
 
-    `exact`: a profile that is the same in every run, drawn dotted.
+    `exact`: a profile that is the same in every run, drawn dotted. Of shares, a depth at which all
+    means are PERFECT has no panel; the title names it.
     """
     entry = tasks.step_metrics()[metric]
     own = profiles[profiles["metric"] == metric]
     if own.empty:
         return style.placeholder(f"{title}\nno run has a {in_words(entry.label)}")
     depths = sorted(own["depth"].unique())
+    full = [depth for depth in depths if entry.bounds == SHARE and _is_perfect(own, depth)]
+    if full:
+        counts = ", ".join(style.count_layers(depth) for depth in full)
+        title += f"\nnot drawn, as every mean is {PERFECT:g} or more: {counts}"
+        depths = [depth for depth in depths if depth not in full]
+    if not depths:
+        return style.placeholder(title)
+    own = own[own["depth"].isin(depths)]
     same = profiles[profiles["metric"] == exact].drop_duplicates("at")
     theory = same["at"].astype(float), same["value"].astype(float)
     page, axes = style.panels(len(depths), sharey=True)
@@ -139,6 +153,12 @@ def along(profiles: pd.DataFrame, metric: str, title: str, *, exact: str = "") -
         looks = {"color": style.GREY, "ls": ":"}
         handles.append(style.legend_handle(in_words(tasks.step_metrics()[exact].label), **looks))
     return style.finish(page, title, handles)
+
+
+def _is_perfect(profile: pd.DataFrame, depth: int) -> bool:
+    """Whether every variant's mean over seeds is PERFECT at every place: nothing is to be seen."""
+    of_places = profile[profile["depth"] == depth].groupby(["variant", "at"])["value"]
+    return bool((of_places.mean() >= PERFECT).all())
 
 
 def side_by_side(steps: pd.DataFrame, metrics: Sequence[str], title: str) -> Figure:
@@ -285,20 +305,19 @@ def points(ax: Axes, values: Values, variants: Sequence[str]) -> None:
     ax.set_xlabel(values.label)
 
 
-def lines(ax: Axes, values: Values, axis: str, of: str) -> None:
+def lines(ax: Axes, values: Values, axis: str, of: str, apart: float = 5) -> list[Line2D]:
     """Draw values against the column `axis`: a line of means for each value of `of`.
 
-    Beside each other, so that those of the same place do not cover each other. A line to a cross
-    is dashed. No line leads to seeds that have no mean.
+    Beside each other, `apart` in points, so that those of the same place do not cover each other. A
+    line to a cross is dashed. No line leads to seeds that have no mean. Returns the legend.
     """
     groups = values.groups.sort_values(axis, kind="stable")
     names = list(groups[of].unique())
     lost = groups["failed"] & groups["mean"].isna()
     for position, (name, group) in enumerate(groups.groupby(of, sort=False)):
         colour, known = style.colour_of(name), group[~lost.loc[group.index]].to_dict("records")
-        beside = {
-            "color": colour, "transform": style.shifted(ax, style.aside(position, len(names), 5)),
-        }  # fmt: skip
+        aside = style.aside(position, len(names), apart)
+        beside = {"color": colour, "transform": style.shifted(ax, aside)}
         for a, b in itertools.pairwise(known):
             line = "--" if a["failed"] or b["failed"] else "-"
             ax.plot([a[axis], b[axis]], [a["mean"], b["mean"]], line, **beside)
@@ -320,6 +339,18 @@ def lines(ax: Axes, values: Values, axis: str, of: str) -> None:
     style.crosses(ax, groups.loc[lost, axis], [style.colour_of(n) for n in groups.loc[lost, of]])
     ax.set_ylabel(values.label)
     value_axis(ax, values.levels, log=values.log)
+    handles = [
+        style.legend_handle(
+            style.label_of(name), color=style.colour_of(name), marker=style.marker_of(i), ms=7
+        )
+        for i, name in enumerate(names)
+    ]
+    return handles + ([diverged_handle()] if lost.any() else [])
+
+
+def diverged_handle(where: str = "a run diverged") -> Line2D:
+    """The legend entry of a cross."""
+    return style.legend_handle(where, color=style.GREY, ls="", **style.CROSS)
 
 
 def value_axis(
@@ -358,8 +389,7 @@ def against_depth(
         return style.placeholder(f"{title}\nno run has a {in_words(values.label)}")
     depths, variants = sorted(groups["depth"].unique()), list(groups["variant"].unique())
     where = "at the first step: a run diverged" if start else "a run diverged"
-    looks = {"color": style.GREY, "ls": "", **style.CROSS}
-    handles = [style.legend_handle(where, **looks)] if groups["failed"].any() else []
+    handles = [diverged_handle(where)] if groups["failed"].any() else []
     if len(depths) == 1:
         page, ((ax,),) = style.grid(1, 1, (style.WIDTH, 2.3 + 0.4 * len(variants)))
         ax.set_title(style.count_layers(depths[0]))
@@ -368,13 +398,13 @@ def against_depth(
         is_crossed = groups["mean"][groups["failed"]].notna().any()
         return style.finish(page, title, handles if is_crossed else [])
     page, (ax,) = style.panels(1)
-    lines(ax, values, "depth", "variant")
+    named = lines(ax, values, "depth", "variant")
     if depths[-1] >= WIDE * depths[0]:
         ax.set_xscale("log", base=2)
         ax.xaxis.minorticks_off()
     ax.set_xticks(depths, [str(depth) for depth in depths])
     ax.set_xlabel(style.depth_label())
-    return style.finish(page, title, [*style.legend_handles(variants), *handles])
+    return style.finish(page, title, named[: len(variants)] + handles)
 
 
 def levels_of(table: pd.DataFrame, score: Score) -> dict[str, float]:

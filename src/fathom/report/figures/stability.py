@@ -46,11 +46,12 @@ def stability(
     page, ((left, right),) = style.grid(1, 2, (WIDTH, HEIGHT))
     left.set_title(style.count_layers(depth), loc="left")
     line = {"bigram": rows["to_pass"].iloc[0]} if rows["to_pass"].notna().any() else {}
-    panels.lines(left, values._replace(groups=groups, runs=runs, levels=line), "lr", "variant")
+    own = values._replace(groups=groups, runs=runs, levels=line)
+    handles = panels.lines(left, own, "lr", "variant")
     _rate_axis(left, sorted(groups["lr"].unique()))
     left.set_xlabel("learning rate")
     _largest(right, rows)
-    return style.finish(page, title, style.legend_handles(groups["variant"].unique()))
+    return style.finish(page, title, handles)
 
 
 def _largest(ax: Axes, rows: pd.DataFrame) -> None:

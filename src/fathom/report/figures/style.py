@@ -43,8 +43,20 @@ COLOURS = {
     "mhc_identity": "#00805C", "mhc_identity_cycle": "#1B5E20",
     "mhc_lite": "#B0408A", "krom_hc": "#7A4A40", "circulant_mhc": "#6A3D9A",
     "deepseek_v4": "#BE0F25", "deepseek_v41": "#D81B72", "glm5_next": "#6A3D9A",
-    "attn_res": "#7A4A40", "mhar": "#BE0F25", "muddformer": "#D81B72", "frac": "#7A6E00",
-    "hy_v4": "#7A6E00", "qwen4_exp": "#7A4A40", "altup": "#147D74",
+    "v4_identity": "#3C0000", "v4_late": "#840030", "v4_mean": "#3C3000",
+    "v4_small_alpha": "#782400", "hy_v4": "#7A6E00", "altup": "#147D74",
+    "attn_res": "#7A4A40", "attn_res_block": "#002454", "attn_res_block_1": "#E40000",
+    "attn_res_block_4": "#8430FC", "attn_res_block_normed": "#9C006C", "inkling2": "#1800B4",
+    "delta_attn_res": "#0060FC", "mhar": "#BE0F25", "muddformer": "#54003C",
+    "muddformer_together": "#9054E4", "denseformer": "#0000FC", "laurel": "#C000E4",
+    "frac": "#9C6090", "muse_spark": "#008400", "qwen4_exp": "#CC0CA8",
+    "qwen4_per_stream": "#1860CC",
+    "mhc_free": "#E40000", "mhc_cycle_free": "#D80048", "mhc_uniform": "#0000FC",
+    "mhc_near_identity": "#488400", "mhc_at_identity": "#0060FC", "mhc_1_pass": "#480C3C",
+    "mhc_5_passes": "#183C00", "mhc_paper_static": "#C000E4", "mhc_apart": "#780000",
+    "mhc_cycle_apart": "#1800B4", "orthostochastic_mhc": "#003054",
+    "resnet_all": "#6A3D9A", "resnet_crops": "#147D74", "resnet_constant": "#7A4A40",
+    "resnet_normalised": "#7A6E00",
     "v1": "#BA5A00", "v1_20": "#7A4A40", "v1_noise": "#8F3200", "v2": "#B0408A",
     "v3": "#004578", "v4a": "#0079C0", "v4b": "#6A3D9A", "v4c": "#00805C", "v4d": "#7A6E00",
     "v4d_50": "#747474",
@@ -132,8 +144,9 @@ def colour_of(variant: str) -> str:
 
     One that has none yet gets the same spare one every time.
     """
-    known = COLOURS.get(variant) or COLOURS.get(re.sub(r"_\d+$", "", variant))
-    return known or SPARE_COLOURS[sum(variant.encode()) % len(SPARE_COLOURS)]
+    base = re.sub(r"_\d+$", "", variant)
+    spare = SPARE_COLOURS[sum(base.encode()) % len(SPARE_COLOURS)]
+    return COLOURS.get(variant) or COLOURS.get(base) or spare
 
 
 def marker_of(position: int) -> str:
@@ -469,11 +482,17 @@ def columns_for(labels: Sequence[str], width: float) -> int:
     return 1
 
 
+TITLE_LETTERS = 8.5
+"""Letters of a title per inch of the figure: a longer line is broken."""
+
+
 def finish(figure: Figure, title: str = "", handles: Sequence[Line2D] = ()) -> Figure:
     """Put the title above all panels, and the legend below, in as many columns as fit."""
     with in_style():
         if title:
-            figure.suptitle(title, fontsize=14)
+            letters = int(TITLE_LETTERS * figure.get_figwidth())
+            lines = [textwrap.fill(line, letters) for line in title.split("\n")]
+            figure.suptitle("\n".join(lines), fontsize=14)
         if handles:
             columns = columns_for([str(h.get_label()) for h in handles], figure.get_figwidth())
             figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False)

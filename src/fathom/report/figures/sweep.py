@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -14,9 +13,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from fathom.metrics.scores import Score
-
-MIN_POINTS = 2
-"""Fewer effective depths compare nothing; their table has them."""
 
 EDGE = 1.4
 """Times the depths at its ends an axis of depths reaches, so that marks fit there."""
@@ -49,50 +45,57 @@ def score(summary: pd.DataFrame, cells: pd.DataFrame, score: Score, title: str) 
     return panels.against_depth(summary, score.metric, title, cells=cells, score=score)
 
 
+WORSE = "worse than the shallowest plain network"
+BETTER = "better than every plain network"
+NOT_DEEPER = "better than every plain network, the best of which is not the deepest"
+OPEN = "the interval reaches farther"
+"""What marks of effective depths that plain networks bound say."""
+
+EDGE_MARKS: dict[str, dict[str, Any]] = {
+    WORSE: {"marker": "v"},
+    BETTER: {"marker": "^"},
+    NOT_DEEPER: {"marker": "D", "mfc": "white"},
+    OPEN: {"marker": "^", "mfc": "white"},
+}
+
+
 @figure
 def effective_depth(effective_depth: pd.DataFrame, title: str) -> Figure:
     """How deep would a plain network have to be? Against the depth of the variant that it equals.
 
-    A point has its 95 % interval over seeds; a white triangle: it reaches farther. A filled one:
-    it ends worse than the shallowest plain network, or better than every one. Dotted: as deep as it
-    is. A variant whose interval is open at both ends is not drawn, nor one that ends better than a
-    plain network that is best at a smaller depth.
+    A point has its 95 % interval over seeds; a white triangle: it reaches farther than the plain
+    networks that were trained. At the edges, filled: a variant ends worse than the shallowest plain
+    network, or better than every one. A white diamond: likewise better, where more layers do not
+    help the plain network, so that no depth of it is told. Dotted: as deep as it is.
     """
-    from fathom.analysis.effective_depth import AT, BELOW, BEYOND  # it loads SciPy
+    from fathom.analysis.effective_depth import AT, BELOW  # it loads SciPy
 
-    answers = effective_depth["answer"]
-    is_open = (effective_depth["low_open"] & effective_depth["high_open"]).astype(bool)
-    # What ends better than a plain network that is best at a smaller depth is left out.
-    gains = effective_depth["plain_best"] == effective_depth["deepest"]
-    known = (answers == BELOW) | (answers == BEYOND) & gains | (answers == AT) & ~is_open
-    rows = effective_depth[known]
+    rows = effective_depth
     if rows.empty:
-        return style.placeholder(f"{title}\nno effective depth is known: every interval is open")
-    for answer, words in {BELOW: "worse than the shallowest", BEYOND: "better than every"}.items():
-        if (rows["answer"] == answer).all():
-            others = effective_depth[answers != answer].to_dict("records")
-            told = f"every variant ends {words} plain network{_but_for(others)}"
-            return style.placeholder(f"{title}\n{told}")
-    if len(rows) < MIN_POINTS:
-        return style.placeholder(f"{title}\none effective depth alone is known")
-    page, (ax,) = style.panels(1)
+        return style.placeholder(f"{title}\nno plain network was trained at other depths")
+    page, (ax,) = style.panels(1, height=5)
     variants, depths = list(rows["variant"].unique()), sorted(rows["depth"].unique())
     plain = sorted({int(depth) for found in rows["plain_depths"] for depth in found.split()})
+    under, over = plain[0] / EDGE, plain[-1] * EDGE
     ax.plot([1, 2 * depths[-1]], [1, 2 * depths[-1]], color=style.GREY, ls=":", lw=1.5, zorder=1)
+    marked: dict[str, dict[str, Any]] = {}
     for row in rows.to_dict("records"):
         # Beside each other, so that points of one depth do not cover each other.
         x = row["depth"] * 2 ** style.aside(variants.index(row["variant"]), len(variants), 0.06)
         looks = {"color": style.colour_of(row["variant"]), "clip_on": False}
-        under, over = plain[0] / EDGE, plain[-1] * EDGE
         if row["answer"] != AT:
-            y, mark = {BELOW: (under, "v"), BEYOND: (over, "^")}[row["answer"]]
-            ax.plot(x, y, mark, ms=9, **looks)
+            gains = row["plain_best"] == row["deepest"]
+            told = WORSE if row["answer"] == BELOW else BETTER if gains else NOT_DEEPER
+            marked[told] = EDGE_MARKS[told]
+            ax.plot(x, under if told == WORSE else over, ls="", ms=9, **marked[told], **looks)
             continue
         low = under if row["low_open"] else row["low"]
         high = over if row["high_open"] else row["high"]
         ax.plot([x, x], [low, high], **looks)
         ax.plot(x, row["effective_depth"], "o", ms=8, **looks)
         for end, is_open, mark in ((low, row["low_open"], "v"), (high, row["high_open"], "^")):
+            if is_open:
+                marked[OPEN] = EDGE_MARKS[OPEN]
             ax.plot(x, end, mark if is_open else "_", ms=8, mfc="white", **looks)
     ax.set_xscale("log", base=2)
     ax.set_yscale("log", base=2)
@@ -100,18 +103,13 @@ def effective_depth(effective_depth: pd.DataFrame, title: str) -> Figure:
     ax.set_yticks(plain, [str(depth) for depth in plain])
     ax.minorticks_off()
     ax.set_xlim(depths[0] / EDGE, depths[-1] * EDGE)
-    ax.set_ylim(plain[0] / EDGE, plain[-1] * EDGE)
+    ax.set_ylim(under, over)
     ax.set_xlabel(style.depth_label())
     ax.set_ylabel("effective depth\n(layers of a plain network)")
-    return style.finish(page, title, style.legend_handles(variants))
-
-
-def _but_for(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The rows that a sentence about every variant does not hold for, as its end."""
-    names = [
-        f"{style.label_of(row['variant'])} at {style.count_layers(row['depth'])}" for row in rows
-    ]
-    return f",\nbut for {', '.join(names)}" if names else ""
+    grey = {"color": style.GREY, "ls": "", "ms": 9}
+    handles = [style.legend_handle(told, **grey, **EDGE_MARKS[told]) for told in EDGE_MARKS
+               if told in marked]  # fmt: skip
+    return style.finish(page, title, [*style.legend_handles(variants, lw=4), *handles])
 
 
 @figure

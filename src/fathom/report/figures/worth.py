@@ -9,7 +9,7 @@ import pandas as pd
 
 from fathom.analysis.significance import UNDECIDED
 from fathom.config import common_depth
-from fathom.report.figures import figure, frames, panels, style
+from fathom.report.figures import figure, frames, numbered, panels, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,7 +27,7 @@ OUTSIDE = {"below": "<", "beyond": ">", "both": "D"}
 UPRIGHT = {"below": "v", "beyond": "^", "both": "D"}
 """The same where multipliers stand on the vertical axis."""
 
-APART = 0.07
+APART = 0.11
 """Least distance of two numbers on the axis of steps, as a share of it."""
 
 
@@ -40,7 +40,9 @@ def ladder(
     At the depth that most variants have. Black: the plain network, trained for other numbers of
     steps, each with a whole schedule; a bar is the 95 % interval over seeds. A line leads from a
     variant's score after equal steps to where the plain network has that score: the dot there is
-    the step multiplier, with its interval. A triangle: farther than the ladder reaches.
+    the step multiplier, with its interval. A triangle: farther than the ladder reaches. Grey:
+    undecided, neither better nor worse than plain, nor equivalent. Numbers are in order of the
+    multiplier, and the names at the right have them.
     """
     rows = at_one_rate(worth)
     if rows.empty or ladder.empty:
@@ -54,8 +56,9 @@ def ladder(
     ax.set_title(style.count_layers(depth), loc="left")
     ax.set_xlabel(f"steps, × those of {style.label_of(against)}")
     ax.set_ylabel(panels.score_label(score))
-    style.direct_labels(ax, ends)
-    return style.finish(page, title)
+    undecided = set(rows.loc[rows["verdict"] == UNDECIDED, "variant"])
+    numbered.list_names(ax, list(ends), undecided)
+    return numbered.number_points(style.finish(page, title), [ax], [ends], list(ends), undecided)
 
 
 def at_one_rate(worth: pd.DataFrame) -> pd.DataFrame:
@@ -92,18 +95,28 @@ def _apart(factors: list[float]) -> list[float]:
     return sorted(kept)
 
 
-def _marks(ax: Axes, rows: pd.DataFrame, scores: pd.Series) -> list[tuple[float, float, str]]:
-    """A line for each variant from 1 to its multiplier, at its score: its (x, y, variant)."""
-    ends = []
-    for row in rows.to_dict("records"):
+def _marks(ax: Axes, rows: pd.DataFrame, scores: pd.Series) -> dict[str, tuple[float, float]]:
+    """A line for each variant from 1 to its multiplier, at its score; where it ends, by variant.
+
+    In order of the multiplier, the largest first.
+    """
+    ends = {}
+    for row in rows.sort_values("multiplier", ascending=False, kind="stable").to_dict("records"):
         x, y = row["multiplier"], scores.get(row["variant"], math.nan)
-        looks = {"color": style.colour_of(row["variant"])}
+        looks = _looks(row)
         ax.plot([1, x], [y, y], lw=1.5, **looks)
         if not math.isnan(row["low"]):
             ax.plot([row["low"], row["high"]], [y, y], lw=3, **looks)
-        ax.plot(x, y, OUTSIDE.get(row["answer"], "o"), ms=6, zorder=3, **looks)
-        ends.append((x, y, row["variant"]))
-    return [end for end in ends if not math.isnan(end[1])]
+        ax.plot(x, y, OUTSIDE.get(row["answer"], "o"), ms=6, **looks)
+        if not math.isnan(y):
+            ends[row["variant"]] = x, y
+    return ends
+
+
+def _looks(row: dict[str, Any]) -> dict[str, Any]:
+    """Grey, and below others, where the row is undecided; else in the variant's colour."""
+    told = row["verdict"] != UNDECIDED
+    return {"color": style.colour_of(row["variant"]) if told else style.PALE, "zorder": 2 + told}
 
 
 @figure
@@ -115,7 +128,8 @@ def worth(worth: pd.DataFrame, title: str) -> Figure:
     on one machine. Above the break-even line a connection pays: it ends better than a plain network
     in the same training time. Grey: undecided, after the correction for many comparisons neither
     better nor worse than plain, nor equivalent within 5 % of the steps. Hollow: the cost in a wider
-    network, whose multiplier may differ. A triangle: farther than the ladder reaches.
+    network, whose multiplier may differ. A triangle: farther than the ladder reaches. Numbers are
+    in order of the multiplier, and the names at the right have them.
     """
     rows = at_one_rate(worth).dropna(subset="cost")
     if rows.empty:
@@ -138,16 +152,19 @@ def worth(worth: pd.DataFrame, title: str) -> Figure:
     ax.set_xlabel(f"time of a step, × {style.label_of(rows['against'].iloc[0])}")
     ax.set_ylabel("step multiplier")
     ax.set_title(style.count_layers(rows["depth"].iloc[0]), loc="left")
-    ends = rows[["cost", "multiplier", "variant"]].itertuples(index=False, name=None)
     undecided = set(rows.loc[rows["verdict"] == UNDECIDED, "variant"])
-    style.direct_labels(ax, list(ends), undecided)
-    return style.finish(page, title, _legend(rows))
+    names = list(rows.sort_values("multiplier", ascending=False, kind="stable")["variant"])
+    numbered.list_names(ax, names, undecided)
+    points = rows.set_index("variant")[["cost", "multiplier"]].itertuples(name=None)
+    at = {variant: (cost, multiplier) for variant, cost, multiplier in points}
+    return numbered.number_points(
+        style.finish(page, title, _legend(rows)), [ax], [at], names, undecided
+    )
 
 
 def _design(ax: Axes, row: dict[str, Any]) -> None:
     """A point with its interval, and the cost at another width."""
-    told = row["verdict"] != UNDECIDED
-    looks = {"color": style.colour_of(row["variant"]) if told else style.PALE, "zorder": 2 + told}
+    looks = _looks(row)
     if not math.isnan(row["low"]):
         ax.vlines(row["cost"], row["low"], row["high"], lw=1.5, **looks)
     if not math.isnan(row["cost_wider"]):
