@@ -9,6 +9,7 @@ from PIL import Image
 from command_helpers import shell
 from contributing_helpers import PROJECT, copy_of_project, sections
 from fathom.analysis.platforms import Platform
+from fathom.analysis.scale import SIZE_COLUMNS
 from fathom.config import installed_backends
 from fathom.report.readme import at_sizes, worth_figure, worth_section, worth_table
 from fathom.report.worth import WorthPresenter
@@ -163,6 +164,7 @@ def test_the_commands_of_a_section_work(name, tmp_path, monkeypatch) -> None:
 
 def test_other_sizes_are_listed_with_what_the_most_read_design_saves(tmp_path) -> None:
     columns = ["design", "channels", "layers", "steps", "answer", "multiplier"]
+    others = dict.fromkeys({*SIZE_COLUMNS} - {*columns}, 1)
     rows = [
         ("hc", 32, 12, 1000, "at", 2.0),
         ("mhc", 32, 12, 1000, "at", 1.25),
@@ -170,7 +172,8 @@ def test_other_sizes_are_listed_with_what_the_most_read_design_saves(tmp_path) -
         ("mhc", 64, 12, 4000, "beyond", 1.3),
     ]
     assert at_sizes(tmp_path, {}) == ""
-    pd.DataFrame(rows, columns=columns).to_csv(tmp_path / "sizes.csv", index=False)
+    table = pd.DataFrame(rows, columns=columns).assign(**others)
+    table.to_csv(tmp_path / "sizes.csv", index=False)
     said = " ".join(at_sizes(tmp_path, {"mhc": "mHC"}).split())
     assert "32 and 64 channels; 1000 and 4000 steps. mHC saves 20 to 50 % of" in said  # 1 - 1/m
     assert "12 layers" not in said  # all have them
