@@ -250,9 +250,9 @@ def figures_of_study(config: Config, study: str) -> list[Declaration]:
     has a curve over depth, and scores without a block where it asks for them, unless it has more
     than MOST_LINES variants; before them the score against the learning rate where connections
     differ in nothing else, which then says all, or contrasts where it has some, or too many
-    variants. With `rates`, stability and contrasts stand in their place. With a ladder, worth and
-    the ladder stand in the place of the frontier. A figure that would show nothing of the study is
-    not among them.
+    variants. With a ladder, worth and the ladder stand in the place of the frontier. With `rates`,
+    stability and contrasts stand in the place of all these, since the ladder is of one rate and one
+    depth. A figure that would show nothing of the study is not among them.
     """
     return [declared for declared, why in _considered(config, study) if not why]
 
@@ -324,7 +324,8 @@ def _named(config: Config, study: str, variants: int) -> Iterator[str]:
         yield "score_against_rate"
     elif settings.contrasts or variants > MOST_LINES:
         yield from ("effects", "variants")
-    yield from ("worth", "ladder") if settings.ladder else ("frontier",)
+    if not settings.rate_families:
+        yield from ("worth", "ladder") if settings.ladder else ("frontier",)
     if variants <= MOST_LINES:
         yield from tasks.presentation(settings.task).figures
         if config.depth_control(study):
