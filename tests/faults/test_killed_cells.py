@@ -23,6 +23,8 @@ from fathom.config import BACKENDS
 pytestmark = pytest.mark.faults
 
 KILLS = 3
+STEPS = 150
+"""Fifteen checkpoints; a kill comes after at most seven more."""
 
 
 @pytest.fixture(scope="module", params=BACKENDS)
@@ -43,9 +45,9 @@ def assert_same_numbers(project, other):
 def test_kills_at_random_steps_change_no_number(backend, tmp_path):
     """As many trainings as the kills need, each killed several times; every one is compared."""
     rng = random.Random(20260517)  # noqa: S311, nothing secret
-    undisturbed = tiny_project(tmp_path / "undisturbed", backends=[backend])
+    undisturbed = tiny_project(tmp_path / "undisturbed", backends=[backend], steps=STEPS)
     undisturbed.train_all()
-    project = tiny_project(tmp_path / "killed", backends=[backend])
+    project = tiny_project(tmp_path / "killed", backends=[backend], steps=STEPS)
     kills, went_on = 0, []
     while kills < KILLS:
         if is_killed(project, rng):
