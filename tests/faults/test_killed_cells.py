@@ -145,7 +145,7 @@ def test_a_kill_around_any_file_leaves_nothing_half_and_no_mixture_with_an_older
         project = tiny_project(tmp_path / f"{rename} {moment}", backends=[backend], steps=25)
         cell = the_cell(project)
         assert project.validate(cell).status == "stale"
-        status, printed = project.run("-c", DIE_AT_RENAME, str(rename), moment)
+        status, printed = project.run_forked("-c", DIE_AT_RENAME, str(rename), moment)
         assert status == -signal.SIGKILL, printed
         expected = "stale" if rename <= 2 else "failed" if rename < COMPLETE else "measured"
         assert project.validate(cell).status == expected
@@ -159,7 +159,7 @@ def test_a_kill_around_any_file_leaves_nothing_half_and_no_mixture_with_an_older
         assert left == RUN_FILES
     # And there are no more than these.
     project = tiny_project(tmp_path / "last", backends=[backend], steps=25)
-    status, _ = project.run("-c", DIE_AT_RENAME, str(FILES_WRITTEN + 1), moment)
+    status, _ = project.run_forked("-c", DIE_AT_RENAME, str(FILES_WRITTEN + 1), moment)
     assert status == 0
 
 
@@ -208,7 +208,7 @@ def test_a_killed_worker_is_said_in_a_line_for_each_cell(both):
     failures = [line for line in printed.splitlines() if line.startswith("fathom: ")]
     assert len(failures) == 2
     assert all(f"{cell}: " in printed for cell in both.config.cells())
-    both.train_all("--jobs", "2")
+    both.train_all()
     for cell in both.config.cells():
         assert len(both.manifest(cell)["resumed_at_steps"]) == 1
 
