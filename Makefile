@@ -63,8 +63,8 @@ NUMBERS := $(wildcard $(patsubst %,tests/test_%.py,connections constraints convn
   gate_noise init library metrics models ngrams optimizer problem schemes tasks* transformer))
 test-numbers: $(STAMP) ## hold numbers against the oracle under other instruction sets
 	ATEN_CPU_CAPABILITY=default OPENBLAS_CORETYPE=Haswell OPENBLAS_NUM_THREADS=2 \
-	  $(BIN)/python -m pytest -n 2 $(NUMBERS)
-	ATEN_CPU_CAPABILITY=avx2 $(BIN)/python -m pytest --in-torch -n 2 $(NUMBERS)
+	  $(BIN)/python -m pytest $(NUMBERS)
+	ATEN_CPU_CAPABILITY=avx2 $(BIN)/python -m pytest --in-torch $(NUMBERS)
 
 # `--alone`: without those that compute in NumPy alone; collecting them imports what they test. Of
 # those that connect to the other framework one case of each: its modules import nothing of this one.

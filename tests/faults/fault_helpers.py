@@ -14,7 +14,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
 import yaml
 
 import fathom
@@ -177,12 +176,6 @@ def the_cell(project):
     """The one cell of a project."""
     (cell,) = project.config.cells()
     return cell
-
-
-def need(backend):
-    if backend not in installed_backends():
-        pytest.skip(f"{backend} is not installed")
-    return backend
 
 
 def quickest_backend():
