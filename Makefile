@@ -58,21 +58,20 @@ test: $(STAMP) ## set up, then run every fast test
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # Those that compare floating-point results: with the kernels of an older processor and two threads,
-# then with PyTorch's of another. The latter are nothing to what NumPy alone computes.
+# then with PyTorch's of another. The latter are nothing to what NumPy or MLX compute.
 NUMBERS := $(wildcard $(patsubst %,tests/test_%.py,connections constraints convnet custom_vjp \
   gate_noise init library metrics models ngrams optimizer problem schemes tasks* transformer))
 test-numbers: $(STAMP) ## hold numbers against the oracle under other instruction sets
 	ATEN_CPU_CAPABILITY=default OPENBLAS_CORETYPE=Haswell OPENBLAS_NUM_THREADS=2 \
-	  $(BIN)/python -m pytest -n 2 $(NUMBERS)
-	ATEN_CPU_CAPABILITY=avx2 $(BIN)/python -m pytest --frameworks -n 2 $(NUMBERS)
+	  $(BIN)/python -m pytest $(NUMBERS)
+	ATEN_CPU_CAPABILITY=avx2 $(BIN)/python -m pytest --in-torch $(NUMBERS)
 
-# `--frameworks`: without those that compute in NumPy alone. Collecting them imports what they test.
+# `--alone`: without those that compute in NumPy alone; collecting them imports what they test. Of
+# those that connect to the other framework one case of each: its modules import nothing of this one.
 test-alone: $(STAMP) ## tests that a missing framework can change, with each of the two alone
 	for framework in mlx torch; do \
 	  $(BIN)/python tests/without.py $$framework $(VENV)/without-$$framework && \
-	  $(VENV)/without-$$framework/bin/python -m pytest --frameworks -n 2 --dist loadfile \
-	  --no-loadscope-reorder \
-	  || exit 1; done
+	  $(VENV)/without-$$framework/bin/python -m pytest --alone || exit 1; done
 
 test-newest: ## the fast tests with the newest packages that pyproject.toml allows: 0.5 GB
 	$(PYTHON) -m venv --clear $(NEWEST)

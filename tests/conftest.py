@@ -28,33 +28,70 @@ LONGEST = (
 
 
 def pytest_addoption(parser):
-    what = "only tests that connect to a framework, or depend on which of them are installed"
-    parser.addoption("--frameworks", action="store_true", help=what)
+    alone = "only tests that a missing framework can change; of a function's cases one per backend"
+    parser.addoption("--alone", action="store_true", help=alone)
+    torch = "only tests that may compute in PyTorch"
+    parser.addoption("--in-torch", action="store_true", help=torch)
 
 
-CONNECT = {"backend", "both_backends", "backends_here", "connect_cpu"}
+CONNECT = {"backend", "both_backends", "backends_here", "connect_cpu", "framework", "torch"}
 """Fixtures that skip a test whose framework is missing."""
 DEPEND = {"installed_backends", "run_cell"}
 """Names in a module of tests that train, or that ask what is installed."""
 
 
-def can_differ_without_a_framework(item):
-    """All else computes in NumPy; that it imports without a framework, collecting it shows."""
-    return bool(CONNECT.intersection(item.fixturenames) or DEPEND & vars(item.module).keys())
+def connects(item):
+    return bool(CONNECT.intersection(item.fixturenames))
+
+
+def backend_of(item):
+    """The backend that a case is of, by its parameters; empty where they name none."""
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    framework = getattr(params.get("framework"), "name", "")
+    named = (params.get("backend"), params.get("name"), framework)
+    return next((name for name in named if name in BACKENDS), "")
+
+
+def can_differ_without_a_framework(items):
+    """All else computes in NumPy; that it imports without a framework, collecting it shows.
+
+    No module of one framework imports the other (test_rooms.py), so its numbers are those of the
+    fast tests. One case of a function shows that what it calls is there.
+    """
+    seen = set()
+    for item in items:
+        case = (item.path, item.originalname, backend_of(item))
+        if connects(item):
+            # Of a framework that is missing: skipped anyway.
+            is_first = case not in seen and backend_of(item) in ("", *installed_backends())
+            seen.add(case)
+            if is_first:
+                yield item
+        elif DEPEND & vars(item.module).keys():
+            yield item
+
+
+def may_compute_in_torch(items):
+    """Those that connect to a framework or train, but for the cases of MLX."""
+    for item in items:
+        trains = connects(item) or DEPEND & vars(item.module).keys()
+        if trains and backend_of(item) != "mlx":
+            yield item
 
 
 def pytest_collection_modifyitems(config, items):
     """The files that take longest come first: xdist hands out whole files, in this order."""
     rank = {name: i for i, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
-    if config.getoption("--frameworks"):
-        kept, others = [], []
-        for item in items:
-            (kept if can_differ_without_a_framework(item) else others).append(item)
-        if not kept or not others:
-            raise pytest.UsageError(f"--frameworks selects {len(kept)} of {len(items)} tests")
-        config.hook.pytest_deselected(items=others)
-        items[:] = kept
+    selections = {"alone": can_differ_without_a_framework, "in_torch": may_compute_in_torch}
+    for name, selected in selections.items():
+        if config.getoption(name):
+            kept = list(selected(items))
+            others = [item for item in items if item not in set(kept)]
+            if not kept or not others:
+                raise pytest.UsageError(f"{name} selects {len(kept)} of {len(items)} tests")
+            config.hook.pytest_deselected(items=others)
+            items[:] = kept
 
 
 class CompiledTemplates(jinja2.BytecodeCache):

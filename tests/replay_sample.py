@@ -1,39 +1,66 @@
-"""Replay a sample of the imported runs: one of those that are alike, for three steps.
+"""Replay a sample of the imported runs, for three steps each.
 
     python replay_sample.py BACKEND CONFIG…
 
-Runs are alike if they differ in depth, seed, steps and learning rate alone: what an edit of the
-code changes in one of them, it changes in the others. CI calls this in the place of the workflow's
+The sample has a run of each scheme on each task, and of each other setting that networks of a task
+are trained with: what an edit of the code changes in a run, it changes in the sampled run of its
+scheme, or of its settings. Sizes, seeds and learning rates are numbers that the same code takes, so
+the smallest network with layers enough is taken. CI calls this in the place of the workflow's
 replay, which repeats three steps of a run of every group and step 0 of its other seeds, and takes
-five times as long. The verdicts are those of whole groups, since the tables say what `make
+ten times as long. The verdicts are those of whole groups, since the tables say what `make
 reference` has repeated; they stay in the folder that CI renders in.
 """
 
 import json
 import sys
-import zlib
 from collections import defaultdict
 from pathlib import Path
 
-from fathom.config import Config, load_config
+from fathom.config import Config, Spec, load_config
 from fathom.runs.replay import replay_groups
-from fathom.runs.run import Run, group_of, group_runs
+from fathom.runs.run import Run, group_runs
 from fathom.runs.validate import imported_runs
 from fathom.runs.verdict import GroupReplay, replay_file
 from fathom.system.files import write_text
 
-NOT_COMPARED = {"depth": True, "seed": True, "variant": True, "steps": True, "optimizer": {"lr"}}
-"""Fields of a spec in which runs that are alike may differ; `variant` names the others."""
+SIZES = {"length", "width", "heads", "hidden", "vocab", "nodes", "held_out", "validation_windows"}
+NAMES = {"study": True, "depth": True, "variant": True, "seed": True, "steps": True}
+SCHEME = {"task", "backend", "connection"}
+SETTINGS = {
+    **NAMES,
+    "connection": True,
+    "batch_size": True,
+    "evaluate_every": True,
+    "optimizer": {"lr"},
+    "model": SIZES,
+}
+"""Fields of a spec that name a run's scheme, and those that are none of its other settings."""
+
+ENOUGH = 4
+"""Layers from which on a network has all that is between layers."""
 
 
-def replay_one_of(config: Config, groups: list[list[Run]]) -> list[GroupReplay]:
-    """The outcome of one run of these groups, another in other studies, as that of them all."""
-    runs = [run for group in groups for run in group]
-    sampled = runs[zlib.crc32(group_of(runs[0].cell).encode()) % len(runs)]
-    (replay,) = replay_groups(config, [sampled], config.compute)
-    if replay.outcome != "agrees":
-        print(f"{sampled.folder}: {replay.explanation}")
-    return [GroupReplay(group, replay.replays * len(group)) for group in groups]
+def keys_of(spec: Spec, run: Run) -> tuple[tuple[str, ...], ...]:
+    """What a run shares with the sampled run of its scheme, and with that of its settings."""
+    device = run.manifest.device.kind
+    return (
+        ("scheme", device, spec.model_dump_json(include=SCHEME)),
+        ("settings", device, spec.model_dump_json(exclude=SETTINGS)),
+    )
+
+
+def cost_of(spec: Spec) -> tuple[bool, int, str]:
+    """The order in which runs are taken: those with layers enough first, the shallowest of them."""
+    return spec.depth < ENOUGH, spec.depth * spec.batch_size, spec.json()
+
+
+def sample_of(config: Config, runs: list[Run]) -> dict[tuple[str, ...], Run]:
+    """The sampled run of every scheme and of all settings, by what it shares with others."""
+    sample: dict[tuple[str, ...], Run] = {}
+    for run in sorted(runs, key=lambda run: cost_of(config.spec(run.cell))):
+        missing = [key for key in keys_of(config.spec(run.cell), run) if key not in sample]
+        sample.update(dict.fromkeys(missing, run))
+    return sample
 
 
 def main(backend: str, *files: str) -> None:
@@ -43,16 +70,23 @@ def main(backend: str, *files: str) -> None:
     if not kept.exists():  # the backend before this one has written it
         kept.write_text(json.dumps(config.resolved(), indent=2) + "\n", encoding="utf-8")
     studies = [name for name, study in config.studies.items() if backend in study.backends]
-    runs = imported_runs(config, studies)
-    alike = defaultdict(list)
-    for group in group_runs(run for run in runs if run.replay and run.cell.backend == backend):
-        spec = config.spec(group[0].cell).model_dump_json(exclude=NOT_COMPARED)
-        alike[spec].append(group)
-    replays = defaultdict(list)
-    for groups in alike.values():
-        replays[groups[0][0].cell.study] += replay_one_of(config, groups)
-    if not replays:
+    every = imported_runs(config, studies)
+    runs = [run for run in every if run.replay and run.cell.backend == backend]
+    if not runs:
         sys.exit(f"{backend}: no imported run to replay")
+    sample = sample_of(config, runs)
+    outcomes = {}
+    for folder, run in {run.folder: run for run in sample.values()}.items():
+        (outcomes[folder],) = replay_groups(config, [run], config.compute)
+        if outcomes[folder].outcome != "agrees":
+            print(f"{folder}: {outcomes[folder].explanation}")
+    print(f"{backend}: {len(outcomes)} of {len(runs)} runs replayed")
+    replays = defaultdict(list)
+    for group in group_runs(runs):
+        keys = keys_of(config.spec(group[0].cell), group[0])
+        found = [outcomes[sample[key].folder] for key in keys]
+        shared = next((replay for replay in found if replay.outcome != "agrees"), found[0])
+        replays[group[0].cell.study].append(GroupReplay(group, shared.replays * len(group)))
     for study, of_study in replays.items():
         for group in of_study:
             group.write()

@@ -64,16 +64,37 @@ def test_a_room_imports_only_rooms_below_it():
 
 
 def test_only_backends_and_modules_for_other_networks_import_a_framework():
-    """So all else is the same where one is missing: `--frameworks` leaves its tests out."""
+    """So all else is the same where one is missing: `--alone` leaves its tests out."""
     allowed = {"backends", "torch", "mlx"}
     named = [
         f"{file}:{line} imports {module}"
         for file in FILES
         if room_of(file) not in allowed and file != Path("models/connections/module.py")
         for line, module in imports_of(file)
-        if module.partition(".")[0] in ("torch", "mlx")
+        if module.partition(".")[0] in FRAMEWORKS
     ]
     assert not named
+
+
+FRAMEWORKS = ("torch", "mlx")
+
+
+def test_a_module_of_one_framework_imports_nothing_of_the_other():
+    """So its numbers are the same where that is missing: `--alone` takes one case of each test."""
+    own = {framework: [] for framework in FRAMEWORKS}
+    for file in FILES:
+        for framework in FRAMEWORKS:
+            if file.stem.split("_")[0] == framework:
+                own[framework] += [(file, line, module) for line, module in imports_of(file)]
+    crossed = [
+        f"{file}:{line} imports {module}"
+        for framework, imports in own.items()
+        for file, line, module in imports
+        for part in module.split(".")
+        if part.split("_")[0] in set(FRAMEWORKS) - {framework}
+    ]
+    assert all(own.values())
+    assert not crossed
 
 
 def test_only_tasks_and_their_own_files_name_a_task():

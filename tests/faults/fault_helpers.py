@@ -1,6 +1,7 @@
 """What the tests of faults share: folders to work in, and commands that can be killed."""
 
 import csv
+import functools
 import gzip
 import json
 import os
@@ -8,11 +9,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
 import yaml
 
 import fathom
@@ -66,9 +67,13 @@ class Project:
         printed, _ = process.communicate(timeout=SECONDS)
         return process.returncode, printed
 
+    def run_forked(self, *arguments):
+        """The same in a fork of a process that has loaded the quickest backend."""
+        return server().run(arguments, self.folder)
+
     def train_all(self, *arguments):
         """Train what is left; nothing may go wrong."""
-        status, printed = self.run("-m", "fathom", "train-all", *arguments)
+        status, printed = self.run_forked("-m", "fathom", "train-all", *arguments)
         assert status == 0, printed
         return printed
 
@@ -140,16 +145,37 @@ def whole_project(folder):
     return Project(folder, "faults.yaml")
 
 
+class Server:
+    """A process that has a backend loaded, and runs one command line after the other."""
+
+    def __init__(self):
+        self.output = Path(tempfile.mkdtemp()) / "output"
+        self.process = subprocess.Popen(
+            [sys.executable, Path(__file__).with_name("forking_server.py"), quickest_backend()],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+
+    def run(self, arguments, folder):
+        """(exit status, what was printed), as of `Project.run`."""
+        request = {"arguments": arguments, "folder": str(folder), "output": str(self.output)}
+        print(json.dumps(request), file=self.process.stdin, flush=True)
+        status = int(self.process.stdout.readline())
+        return status, self.output.read_text(encoding="utf-8", errors="replace")
+
+
+@functools.cache
+def server():
+    """Of this process of pytest; it ends when its standard input is closed, with this one."""
+    return Server()
+
+
 def the_cell(project):
     """The one cell of a project."""
     (cell,) = project.config.cells()
     return cell
-
-
-def need(backend):
-    if backend not in installed_backends():
-        pytest.skip(f"{backend} is not installed")
-    return backend
 
 
 def quickest_backend():

@@ -11,23 +11,17 @@ import pytest
 from fault_helpers import (
     RUN_FILES,
     kill,
-    need,
     quickest_backend,
     the_cell,
     tiny_project,
     wait_until,
 )
 
-from fathom.config import BACKENDS
-
 pytestmark = pytest.mark.faults
 
 KILLS = 3
-
-
-@pytest.fixture(scope="module", params=BACKENDS)
-def backend(request):
-    return need(request.param)
+STEPS = 150
+"""Fifteen checkpoints; a kill comes after at most seven more."""
 
 
 def assert_same_numbers(project, other):
@@ -40,12 +34,16 @@ def assert_same_numbers(project, other):
 # --- at random moments ---------------------------------------------------------------------------
 
 
-def test_kills_at_random_steps_change_no_number(backend, tmp_path):
-    """As many trainings as the kills need, each killed several times; every one is compared."""
+def test_kills_at_random_steps_change_no_number(tmp_path):
+    """As many trainings as the kills need, each killed several times; every one is compared.
+
+    On one backend, for a kill knows of none: what each has to keep, test_runs.py interrupts.
+    """
+    backend = quickest_backend()
     rng = random.Random(20260517)  # noqa: S311, nothing secret
-    undisturbed = tiny_project(tmp_path / "undisturbed", backends=[backend])
+    undisturbed = tiny_project(tmp_path / "undisturbed", backends=[backend], steps=STEPS)
     undisturbed.train_all()
-    project = tiny_project(tmp_path / "killed", backends=[backend])
+    project = tiny_project(tmp_path / "killed", backends=[backend], steps=STEPS)
     kills, went_on = 0, []
     while kills < KILLS:
         if is_killed(project, rng):
@@ -143,7 +141,7 @@ def test_a_kill_around_any_file_leaves_nothing_half_and_no_mixture_with_an_older
         project = tiny_project(tmp_path / f"{rename} {moment}", backends=[backend], steps=25)
         cell = the_cell(project)
         assert project.validate(cell).status == "stale"
-        status, printed = project.run("-c", DIE_AT_RENAME, str(rename), moment)
+        status, printed = project.run_forked("-c", DIE_AT_RENAME, str(rename), moment)
         assert status == -signal.SIGKILL, printed
         expected = "stale" if rename <= 2 else "failed" if rename < COMPLETE else "measured"
         assert project.validate(cell).status == expected
@@ -157,7 +155,7 @@ def test_a_kill_around_any_file_leaves_nothing_half_and_no_mixture_with_an_older
         assert left == RUN_FILES
     # And there are no more than these.
     project = tiny_project(tmp_path / "last", backends=[backend], steps=25)
-    status, _ = project.run("-c", DIE_AT_RENAME, str(FILES_WRITTEN + 1), moment)
+    status, _ = project.run_forked("-c", DIE_AT_RENAME, str(FILES_WRITTEN + 1), moment)
     assert status == 0
 
 
@@ -206,7 +204,7 @@ def test_a_killed_worker_is_said_in_a_line_for_each_cell(both):
     failures = [line for line in printed.splitlines() if line.startswith("fathom: ")]
     assert len(failures) == 2
     assert all(f"{cell}: " in printed for cell in both.config.cells())
-    both.train_all("--jobs", "2")
+    both.train_all()
     for cell in both.config.cells():
         assert len(both.manifest(cell)["resumed_at_steps"]) == 1
 

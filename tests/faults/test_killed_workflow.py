@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.skipif(not installed_backends(), reason="neither torch nor mlx is installed"),
 ]
 
-KILLS = 3
+KILLS = 2
 ALL = ("-m", "snakemake", "all", "--configfile", "faults.yaml", "--cores", "2")
 UNLOCK = ("-m", "snakemake", "--unlock")
 LOCKED = "Directory cannot be locked"

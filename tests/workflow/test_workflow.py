@@ -219,8 +219,21 @@ DRY_RUNS = {"run the published scale", "… on a Slurm cluster ([how](cluster.md
 """Those that `make dry-runs` plans."""
 
 
-def count_cells(studies=None, **cut):
-    cells = load_config([PROJECT / "config.yaml"], cut).cells()
+STUDIES = ("depth-mlx", "depth-torch", "fashion")
+"""Those that the commands name, and one more: `make dry-runs` plans the whole grid."""
+
+
+@pytest.fixture(scope="session")
+def few(untouched):
+    """The project with an overlay of a few whole studies; for dry-runs only."""
+    (untouched.folder / "few.yaml").write_text(only({name: {} for name in STUDIES}))
+    return untouched
+
+
+def count_cells(project, studies=None, **cut):
+    cells = load_config(
+        [project.folder / name for name in ("config.yaml", "few.yaml")], cut
+    ).cells()
     return sum(studies is None or cell.study in studies for cell in cells)
 
 
@@ -258,13 +271,14 @@ def test_every_command_is_tried_here_or_parses(monkeypatch):
 
 @pytest.mark.parametrize("purpose", PLANS)
 @pytest.mark.slow
-def test_a_command_plans_its_jobs(untouched, purpose):
+def test_a_command_plans_its_jobs(few, purpose):
     program, *arguments = shlex.split(COMMANDS[purpose])
     assert program == "snakemake"
-    result = untouched.snakemake(*arguments, *([] if "-n" in arguments else ["-n"]))
+    dry = [] if "-n" in arguments else ["-n"]
+    result = few.snakemake(*arguments, *dry, "--configfile", "few.yaml")
     assert result.returncode == 0, result.stderr
     jobs, (cells, last) = jobs_in(result.stdout), PLANS[purpose]
-    assert jobs["train"] == (cells if isinstance(cells, int) else count_cells(**cells))
+    assert jobs["train"] == (cells if isinstance(cells, int) else count_cells(few, **cells))
     assert last is None or jobs[last] >= 1
     if last != "reports":
         assert not {"figures", "claims"} & set(jobs) or last in ("page", "paper")
@@ -293,12 +307,13 @@ def test_a_browsable_report_is_made(finished, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_missing_backend_is_left_out_and_said(untouched, tmp_path):
+def test_a_missing_backend_is_left_out_and_said(few, tmp_path):
     # None in sys.modules is how Python itself says that a module is not to be found.
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['mlx'] = None\n")
-    result = untouched.snakemake("-n", environment={"PYTHONPATH": str(tmp_path)})
+    path = {"PYTHONPATH": str(tmp_path)}
+    result = few.snakemake("-n", "--configfile", "few.yaml", environment=path)
     assert result.returncode == 0, result.stderr
-    assert jobs_in(result.stdout)["train"] == count_cells(backends=["torch"])
+    assert jobs_in(result.stdout)["train"] == count_cells(few, backends=["torch"])
     (line,) = own_lines(result)
     assert "mlx is not installed here" in line
 

@@ -14,7 +14,17 @@ import numpy as np
 import pandas as pd
 
 from fathom.analysis.statistics import is_ratio, t_interval
-from fathom.analysis.tables import CELL, GROUP, counted, read_steps, read_table, save_tables, select
+from fathom.analysis.tables import (
+    CELL,
+    COLUMNS,
+    GROUP,
+    STEPS,
+    counted,
+    read_steps,
+    read_table,
+    save_tables,
+    select,
+)
 from fathom.config import Config
 from fathom.metrics.runs import tail_mean
 from fathom.spec import Cell
@@ -40,7 +50,8 @@ Numbers = TypeVar("Numbers", pd.Series, pd.DataFrame)
 
 def write_attribution(config: Config, folder: Path) -> None:
     """Write trajectories.csv, variance.csv and variance_summary.csv beside the other tables."""
-    cells, steps = read_table(folder / "cells.csv"), read_steps(folder, config.studies)
+    cells = read_table(folder / "cells.csv")
+    steps = read_steps(folder, config.studies, COLUMNS[STEPS])
     variance = variance_table(config, steps)
     tables = {
         "trajectories.csv": trajectories_table(counted(cells), steps),

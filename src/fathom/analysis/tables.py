@@ -170,17 +170,23 @@ COLUMNS = {
 MAKE_AGAIN = "run: fathom tables, then: fathom claims"
 
 
-def read_table(file: Path, remedy: str = MAKE_AGAIN, name: str = "") -> pd.DataFrame:
+def read_table(
+    file: Path, remedy: str = MAKE_AGAIN, name: str = "", only: Sequence[str] | None = None
+) -> pd.DataFrame:
     """A table as written. Text stays text, and an empty text is not a missing number.
 
-    `name`: of the table that it stands for, where the file is called otherwise. Raises TableError,
-    with the remedy, for a file that is no such table.
+    `name`: of the table that it stands for, where the file is called otherwise. `only`: these
+    columns; None means all. Raises TableError, with the remedy, for a file that is no such table.
     """
     try:
         # Only empty fields are missing: a variant may be called `nan`. Given types of columns and
         # not functions, pandas would take three times as long for a wide table.
         table = pd.read_csv(
-            file, converters=dict.fromkeys(TEXT, str), keep_default_na=False, na_values=[""]
+            file,
+            converters=dict.fromkeys(TEXT, str),
+            keep_default_na=False,
+            na_values=[""],
+            usecols=None if only is None else lambda column: column in only,
         )
     except (ValueError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         why = f"cannot be read ({one_line(str(error))})"
@@ -191,9 +197,14 @@ def read_table(file: Path, remedy: str = MAKE_AGAIN, name: str = "") -> pd.DataF
     return _edit_text(table.assign(**texts), PLAIN_FORMULA, "")
 
 
-def read_steps(folder: Path, studies: Iterable[str]) -> pd.DataFrame:
-    """The steps of these studies, given the folder of the tables of all."""
-    tables = [read_table(of_study(folder, study) / STEPS) for study in studies]
+def read_steps(
+    folder: Path, studies: Iterable[str], only: Sequence[str] | None = None
+) -> pd.DataFrame:
+    """The steps of these studies, given the folder of the tables of all.
+
+    `only`: these columns; None means all, which take several times as long.
+    """
+    tables = [read_table(of_study(folder, study) / STEPS, only=only) for study in studies]
     # Columns of an empty table have no type of their own.
     return pd.concat([t for t in tables if len(t)] or tables[:1], ignore_index=True)
 
