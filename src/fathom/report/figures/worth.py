@@ -148,6 +148,7 @@ def worth(worth: pd.DataFrame, title: str) -> Figure:
     ax.annotate(
         "break-even", (line[1], line[1]), xytext=(6, -4),
         textcoords="offset points", color=style.GREY, fontsize=11, va="top",
+        bbox={"facecolor": "white", "alpha": 0.7, "lw": 0, "pad": 0.5},
     )  # fmt: skip
     ax.set_xlabel(f"time of a step, × {style.label_of(rows['against'].iloc[0])}")
     ax.set_ylabel("step multiplier")
