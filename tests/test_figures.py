@@ -630,6 +630,19 @@ def test_names_at_the_side_have_the_numbers_of_the_points_in_order_of_the_multip
     }  # fmt: skip
 
 
+def test_multipliers_without_a_measured_cost_are_drawn_in_rows():
+    row = {"against": "baseline", "depth": 8, "rate": "one rate", "cost": NAN, "cost_wider": NAN}
+    told = [("hc", "below", 0.85, NAN, NAN, "worse"), ("mhc", "at", 1.1, 1.05, 1.15, "undecided")]
+    names = ("variant", "answer", "multiplier", "low", "high", "verdict")
+    rows = [row | dict(zip(names, values, strict=True)) for values in told]
+    (ax,) = draw_figures([find("worth")], "a", worth=pd.DataFrame(rows))["worth"].axes
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["mhc", "hc"]
+    marks = {line.get_xydata()[0][0]: (line.get_marker(), line.get_color()) for line in ax.lines
+             if line.get_marker() != "None"}  # fmt: skip
+    assert marks == {1.1: ("o", style.PALE), 0.85: ("<", style.colour_of("hc"))}
+    assert [[1.05, 1.15], [0, 0]] in [np.transpose(line.get_xydata()).tolist() for line in ax.lines]
+
+
 def test_numbers_beside_points_are_apart_and_their_lines_do_not_cross():
     """Sixteen points where there is room for four numbers."""
     frame_ = numbered.Box(0, 0, 300, 300)

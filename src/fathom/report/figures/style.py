@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
@@ -309,12 +309,10 @@ def crosses(ax: Axes, x: Sequence[float], colours: Sequence[str]) -> None:
         ax.set_title(ax.get_title(loc="left"), loc="left", pad=8 + 16 * max(stacked.values()))
 
 
-def direct_labels(
-    ax: Axes, ends: Sequence[tuple[float, float, str]], pale: Collection[str] = ()
-) -> None:
+def direct_labels(ax: Axes, ends: Sequence[tuple[float, float, str]]) -> None:
     """Name lines at the right of a panel: (x, y, variant) is where each ends.
 
-    Names keep a distance; a thin line leads to each. `pale`: variants without a colour.
+    Names keep a distance; a thin line leads to each.
     """
     ax.get_xlim(), ax.get_ylim()  # which makes them
     gap = 15 / (72 * ax.get_position().height * ax.figure.get_figheight())
@@ -324,7 +322,7 @@ def direct_labels(
     heights = space_out([height for (_, height), _ in at], gap)
     thin = {"arrowstyle": "-", "lw": 0.6, "shrinkA": 0, "relpos": (0, 0.5)}  # from the name's start
     for ((x, y), variant), height in zip(at, heights, strict=True):
-        colour = PALE if variant in pale else colour_of(variant)
+        colour = colour_of(variant)
         ax.annotate(
             label_of(variant), (x, y), (1.03, height), xycoords="axes fraction",
             textcoords="axes fraction", color=colour, va="center", fontsize=11,

@@ -107,7 +107,8 @@ def effective_depth(effective_depth: pd.DataFrame, title: str) -> Figure:
     ax.set_xlabel(style.depth_label())
     ax.set_ylabel("effective depth\n(layers of a plain network)")
     grey = {"color": style.GREY, "ls": "", "ms": 9}
-    handles = [style.legend_handle(told, **grey, **EDGE_MARKS[told]) for told in EDGE_MARKS
+    handles = [style.legend_handle("as deep as it is", color=style.GREY, ls=":")]
+    handles += [style.legend_handle(told, **grey, **EDGE_MARKS[told]) for told in EDGE_MARKS
                if told in marked]  # fmt: skip
     return style.finish(page, title, [*style.legend_handles(variants, lw=4), *handles])
 

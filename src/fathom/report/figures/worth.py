@@ -107,7 +107,7 @@ def _marks(ax: Axes, rows: pd.DataFrame, scores: pd.Series) -> dict[str, tuple[f
         ax.plot([1, x], [y, y], lw=1.5, **looks)
         if not math.isnan(row["low"]):
             ax.plot([row["low"], row["high"]], [y, y], lw=3, **looks)
-        ax.plot(x, y, OUTSIDE.get(row["answer"], "o"), ms=6, **looks)
+        ax.plot(x, y, OUTSIDE.get(row["answer"], "o"), ms=6, **{**looks, "zorder": 4})
         if not math.isnan(y):
             ends[row["variant"]] = x, y
     return ends
@@ -129,11 +129,15 @@ def worth(worth: pd.DataFrame, title: str) -> Figure:
     in the same training time. Grey: undecided, after the correction for many comparisons neither
     better nor worse than plain, nor equivalent within 5 % of the steps. Hollow: the cost in a wider
     network, whose multiplier may differ. A triangle: farther than the ladder reaches. Numbers are
-    in order of the multiplier, and the names at the right have them.
+    in order of the multiplier, and the names at the right have them. Where no time of a step was
+    measured, multipliers stand alone.
     """
-    rows = at_one_rate(worth).dropna(subset="cost")
+    rows = at_one_rate(worth).dropna(subset="multiplier")
     if rows.empty:
-        return style.placeholder(f"{title}\nno variant has a step multiplier and a measured cost")
+        return style.placeholder(f"{title}\nno variant has a step multiplier")
+    if rows["cost"].isna().all():
+        return _without_costs(rows, f"{title}\nno time of a step was measured here")
+    rows = rows.dropna(subset="cost")
     page, ((ax,),) = style.grid(1, 1, (WIDTH, max(HEIGHT, 1.8 + PER_NAME * len(rows))))
     for row in rows.to_dict("records"):
         _design(ax, row)
@@ -148,6 +152,7 @@ def worth(worth: pd.DataFrame, title: str) -> Figure:
     ax.annotate(
         "break-even", (line[1], line[1]), xytext=(6, -4),
         textcoords="offset points", color=style.GREY, fontsize=11, va="top",
+        bbox={"facecolor": "white", "alpha": 0.7, "lw": 0, "pad": 0.5},
     )  # fmt: skip
     ax.set_xlabel(f"time of a step, × {style.label_of(rows['against'].iloc[0])}")
     ax.set_ylabel("step multiplier")
@@ -160,6 +165,22 @@ def worth(worth: pd.DataFrame, title: str) -> Figure:
     return numbered.number_points(
         style.finish(page, title, _legend(rows)), [ax], [at], names, undecided
     )
+
+
+def _without_costs(rows: pd.DataFrame, title: str) -> Figure:
+    """The multipliers alone, in rows, the largest above."""
+    rows = rows.sort_values("multiplier", ascending=False, kind="stable")
+    page, ((ax,),) = style.grid(1, 1, (WIDTH, 2.2 + 0.4 * len(rows)))
+    for y, row in enumerate(rows.to_dict("records")):
+        looks = _looks(row)
+        if not math.isnan(row["low"]):
+            ax.plot([row["low"], row["high"]], [y, y], lw=2, **looks)
+        ax.plot(row["multiplier"], y, OUTSIDE.get(row["answer"], "o"), ms=9, **looks)
+    ax.axvline(1, color=style.PALE, lw=1, zorder=0)
+    style.rows_of_variants(ax, list(rows["variant"]))
+    ax.set_xlabel("step multiplier")
+    ax.set_title(style.count_layers(rows["depth"].iloc[0]), loc="left")
+    return style.finish(page, title)
 
 
 def _design(ax: Axes, row: dict[str, Any]) -> None:
