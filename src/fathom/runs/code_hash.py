@@ -32,7 +32,7 @@ import hashlib
 import json
 import subprocess
 from collections.abc import Iterable, Iterator
-from functools import cache, cached_property
+from functools import cache
 from itertools import accumulate
 from pathlib import Path
 from types import CodeType
@@ -89,26 +89,14 @@ class _Definition:
         self.chains: set[Chain] = set()
         """The names that are read, with attributes."""
         self.imports: list[ast.Import | ast.ImportFrom] = []
-        self.statements = statements
-        self.bound: set[str] = set()
-        """A superset of the names that are assigned, imported or parameters."""
         self.text = "".join(map(self._write, statements))
         """The syntax tree; `ast.dump` and `ast.unparse` differ between versions of Python."""
-
-    @cached_property
-    def outer(self) -> set[str]:
-        """A superset of the names that are not local to a function. Takes longer than all else."""
-        module = ast.Module(self.statements, type_ignores=[])
-        return set(_outer_names(compile(module, "<definition>", "exec")))
-
-    def is_outer(self, name: str) -> bool:
-        """Whether a name that is read may be one of the module."""
-        return name not in self.bound or name in self.outer
+        module = ast.Module(statements, type_ignores=[])
+        self.outer = set(_outer_names(compile(module, "<definition>", "exec")))
+        """A superset of the names that are not local to a function."""
 
     def _write(self, node: object) -> str:
         if not isinstance(node, ast.AST | list):
-            if isinstance(node, str):
-                self.bound.add(node.partition(".")[0])
             return f"{node!a},"
         match node:
             case ast.Expr(value=ast.Constant()) | ast.Pass():
@@ -120,8 +108,6 @@ class _Definition:
             case ast.Name() | ast.Attribute() if chain := _chain(node):
                 if len(chain) > 1 or isinstance(node.ctx, ast.Load):
                     self.chains.add(chain)
-                else:
-                    self.bound.update(chain)
                 return f"{'.'.join(chain)},"
             case ast.AnnAssign(target=target, value=ast.expr() as value):
                 return self._write(ast.Assign(targets=[target], value=value))
@@ -307,8 +293,7 @@ class _Sources:
         where = module.at(statements[0])
         for head, *attributes in definition.chains:
             origins = {local[head]} if head in local else set()
-            is_known = head in module.definitions or head in module.imports
-            if is_known and definition.is_outer(head):
+            if head in definition.outer and (head in module.definitions or head in module.imports):
                 origins.add((module.name, head))
             places = {self._place(o[0], (*o[1:], *attributes), where) for o in origins}
             if places:
