@@ -166,7 +166,7 @@ def test_a_kill_around_any_file_leaves_nothing_half_and_no_mixture_with_an_older
 def both(tmp_path):
     """A project of two long cells, which two workers train at once."""
     return tiny_project(
-        tmp_path, variants=["baseline", "mhc"], backends=[quickest_backend()], steps=600
+        tmp_path, variants=["baseline", "mhc"], backends=[quickest_backend()], steps=400
     )
 
 
