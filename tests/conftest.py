@@ -83,11 +83,12 @@ def pytest_collection_modifyitems(config, items):
     """The files that take longest come first: xdist hands out whole files, in this order."""
     rank = {name: i for i, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
-    selections = {"alone": can_differ_without_a_framework, "in_torch": may_compute_in_torch}
+    selections = {"--alone": can_differ_without_a_framework, "--in-torch": may_compute_in_torch}
     for name, selected in selections.items():
         if config.getoption(name):
             kept = list(selected(items))
-            others = [item for item in items if item not in set(kept)]
+            chosen = set(kept)
+            others = [item for item in items if item not in chosen]
             if not kept or not others:
                 raise pytest.UsageError(f"{name} selects {len(kept)} of {len(items)} tests")
             config.hook.pytest_deselected(items=others)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import functools
 import json
 import os
 import re
@@ -111,12 +109,6 @@ def _refuse_constant(name: str) -> None:
 
 def parse_yaml(text: str, source: str) -> Any:  # noqa: ANN401, any data
     """The data in a YAML text. Raises ConfigError, one line that begins with `source`."""
-    return copy.deepcopy(_parse_once(text, source))
-
-
-@functools.lru_cache(maxsize=8)  # a start of the workflow reads each file three times
-def _parse_once(text: str, source: str) -> Any:  # noqa: ANN401, any data
-    """As `parse_yaml`; whoever gets the data must not change it."""
     try:
         data = yaml.load(text, Loader=_Loader)  # noqa: S506, a SafeLoader
         _check_count(data)

@@ -82,9 +82,9 @@ def worth() -> str:
     shown = _worth()
     if not shown:
         return ""
-    return worth_section(shown, _published().worth.task, _labels()) + at_sizes(
-        REFERENCE / "tables", _labels()
-    )
+    labels = _labels()
+    told = worth_section(shown, _published().worth.task, labels)
+    return told + at_sizes(REFERENCE / "tables", labels)
 
 
 def at_sizes(tables: Path, labels: Mapping[str, str]) -> str:
