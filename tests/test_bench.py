@@ -263,3 +263,28 @@ def test_the_kept_counts_are_of_every_scheme_and_of_todays_code(steps, process):
         for row in steps.rows(specs, turns=0, threads=1, process=process):
             for what in ("operations", "bytes"):
                 assert row[what] == pytest.approx(float(kept[row["variant"]][what]), rel=0.02)
+
+
+# --- what a connection has learned ---------------------------------------------------------------
+
+
+@pytest.mark.skipif("torch" not in installed_backends(), reason="the cells train on PyTorch")
+def test_a_connection_is_reset_after_training_and_the_rest_is_not(tmp_path):
+    """At a rate of nearly 0 nothing is learned; else the score without what was learned is another."""
+    config = tmp_path / "config.yaml"
+    config.write_text("""\
+results: none
+studies:
+  still: &study
+    {task: tokens, recipe: torch-defaults, variants: [baseline, attn_res], depths: [2],
+     backends: [torch], seeds: [0], steps: 8, batch_size: 4, optimizer: {lr: 1.0e-30},
+     model: {vocab: 8, length: 4, width: 8, heads: 2, hidden: 16}}
+  moving: {<<: *study, optimizer: {lr: 0.1}}
+""")
+    out = tmp_path / "learned.csv"
+    importlib.import_module("learned").main(["*"], out, [config])
+    rows = list(csv.DictReader(out.read_text().splitlines()))
+    assert [row["key"].split("/")[0] for row in rows] == ["still", "moving"]  # none of the plain
+    still, moving = ((float(row["score"]), float(row["reset"])) for row in rows)
+    assert still[0] == still[1]
+    assert abs(moving[0] - moving[1]) > 0.01

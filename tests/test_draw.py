@@ -8,7 +8,7 @@ import pytest
 from command_helpers import exit_status
 from fathom.analysis import effective_depth, worth
 from fathom.analysis.effects import COLUMNS
-from fathom.analysis.platforms import Platform
+from fathom.analysis.platforms import Platform, labels_of
 from fathom.analysis.run_tables import summary_table
 from fathom.report import draw
 from fathom.report.figure_manifest import read_figure_manifest
@@ -64,11 +64,18 @@ def drawn(monkeypatch):
     return found
 
 
+def test_machines_go_by_their_labels_where_there_are_several():
+    names = ["torch-cpu-a-linux", "mlx-cuda-b-linux", "torch"]
+    found = labels_of(names, {"cpu-a-linux": "an A"})
+    assert [found[name] for name in names] == ["PyTorch on an A", "MLX on cuda-b-linux", "PyTorch"]
+    assert labels_of(names[:1], {"cpu-a-linux": "an A"})[names[0]] == "PyTorch"
+
+
 @pytest.mark.parametrize(
     ("platform", "title"),
     [
         ("torch", "a (PyTorch)"),
-        (f"torch-{GPU_PLATFORM}", f"a (PyTorch, {GPU_PLATFORM})"),
+        (f"torch-{GPU_PLATFORM}", f"a (PyTorch on {GPU_PLATFORM})"),
     ],
 )
 def test_a_study_is_drawn_from_the_rows_of_one_platform(

@@ -26,7 +26,6 @@ from fathom.report.figures import (
     figures_of_study,
     find,
     frames,
-    numbered,
     panels,
     save,
     style,
@@ -602,67 +601,82 @@ def test_effects_that_are_zero_but_for_rounding_are_not_drawn():
     assert names == ["Is it?", "mhc − hc"]
 
 
-def test_the_figure_of_worth_has_colours_for_significant_rows_alone():
-    row = {"against": "baseline", "depth": 8, "rate": "one rate", "answer": "at", "low": 1.0,
-           "high": 1.2, "cost_wider": NAN, "width": 64.0, "wider": NAN}  # fmt: skip
-    told = [("mhc", 1.1, 1.5, "better"), ("hc", 1.05, 1.4, "undecided")]
-    names = ("variant", "multiplier", "cost", "verdict")
-    rows = [row | dict(zip(names, values, strict=True)) for values in told]
-    (ax,) = draw_figures([find("worth")], "a", worth=pd.DataFrame(rows))["worth"].axes
-    colours = {text.get_text(): text.get_color() for text in ax.texts}
-    assert (colours["mhc"], colours["hc"]) == (style.colour_of("mhc"), style.PALE)
-    points = {tuple(line.get_xydata()[0]): line.get_color() for line in ax.lines}
-    assert (points[1.5, 1.1], points[1.4, 1.05]) == (colours["mhc"], colours["hc"])
+def rows_of_worth(*told):
+    """Rows of worth: variant, answer, multiplier, its interval, cost, cost of a wider, verdict."""
+    same = {"against": "baseline", "depth": 8, "rate": "one rate", "width": 64.0, "wider": 128.0}
+    names = ("variant", "answer", "multiplier", "low", "high", "cost", "cost_wider", "verdict")
+    return pd.DataFrame([same | dict(zip(names, values, strict=True)) for values in told])
 
 
-def test_names_at_the_side_have_the_numbers_of_the_points_in_order_of_the_multiplier():
-    row = {"against": "baseline", "depth": 8, "rate": "one rate", "answer": "at", "low": 1.0,
-           "high": 1.3, "cost_wider": NAN, "width": 64.0, "wider": NAN}  # fmt: skip
-    told = [("hc", 1.05, 1.4, "worse"), ("mhc", 1.2, 1.5, "better"), ("v1", 1.1, 1.4, "undecided")]
-    names = ("variant", "multiplier", "cost", "verdict")
-    rows = [row | dict(zip(names, values, strict=True)) for values in told]
-    (ax,) = draw_figures([find("worth")], "a", worth=pd.DataFrame(rows))["worth"].axes
-    listed = [text for text in ax.texts if text.xycoords == "axes fraction"]
-    assert [text.get_text() for text in listed] == ["1", "mhc", "2", "v1", "3", "hc"]
-    beside = {text.xy: text.get_text() for text in ax.texts if text not in listed}
-    assert {xy: beside[xy] for xy in [(1.5, 1.2), (1.4, 1.1), (1.4, 1.05)]} == {
-        (1.5, 1.2): "1", (1.4, 1.1): "2", (1.4, 1.05): "3",
-    }  # fmt: skip
+def draw_worth(rows):
+    (ax,) = draw_figures([find("worth")], "a", worth=rows)["worth"].axes
+    names = [label.get_text() for label in ax.get_yticklabels()]
+    marks = {
+        (names[round(y)], round(x, 3)): line.get_marker()
+        for line in ax.lines
+        if line.get_marker() != "None"
+        for x, y in line.get_xydata()
+    }
+    bars = {
+        (names[round(path.vertices[:, 1].mean())], round(path.vertices[0, 0], 3))
+        for collection in ax.collections
+        for path in collection.get_paths()
+        if np.isfinite(path.vertices).all()
+    }
+    return ax, names, marks, bars
 
 
-def test_multipliers_without_a_measured_cost_are_drawn_in_rows():
-    row = {"against": "baseline", "depth": 8, "rate": "one rate", "cost": NAN, "cost_wider": NAN}
-    told = [("hc", "below", 0.85, NAN, NAN, "worse"), ("mhc", "at", 1.1, 1.05, 1.15, "undecided")]
-    names = ("variant", "answer", "multiplier", "low", "high", "verdict")
-    rows = [row | dict(zip(names, values, strict=True)) for values in told]
-    (ax,) = draw_figures([find("worth")], "a", worth=pd.DataFrame(rows))["worth"].axes
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["mhc", "hc"]
-    marks = {line.get_xydata()[0][0]: (line.get_marker(), line.get_color()) for line in ax.lines
-             if line.get_marker() != "None"}  # fmt: skip
-    assert marks == {1.1: ("o", style.PALE), 0.85: ("<", style.colour_of("hc"))}
-    assert [[1.05, 1.15], [0, 0]] in [np.transpose(line.get_xydata()).tolist() for line in ax.lines]
+def test_worth_has_rows_by_verdict_with_multiplier_and_cost():
+    rows = rows_of_worth(
+        ("hc", "at", 0.9, 0.85, 0.95, 1.4, NAN, "worse"),
+        ("v1", "at", 1.3, 0.8, 1.6, 1.2, NAN, "undecided"),
+        ("mhc", "at", 1.1, 1.05, 1.15, 1.5, 1.25, "better"),
+        ("krom_hc", "beyond", 1.65, NAN, NAN, 1.3, NAN, "better"),
+    )
+    ax, names, marks, bars = draw_worth(rows)
+    assert names == [
+        "better than baseline", "krom_hc", "mhc", "worse than baseline", "hc", "undecided", "v1",
+    ]  # fmt: skip
+    assert marks == {("krom_hc", 1.65): ">", ("mhc", 1.1): "o", ("hc", 0.9): "o", ("v1", 1.3): "o"}
+    assert bars == {("krom_hc", 1.3), ("mhc", 1.5), ("mhc", 1.25), ("hc", 1.4), ("v1", 1.2)}
+    assert [[1.05, 1.15], [2, 2]] in [np.transpose(line.get_xydata()).tolist() for line in ax.lines]
+    colours = {line.get_color() for line in ax.lines if line.get_marker() == ">"}
+    assert colours == {style.colour_of("krom_hc")}
 
 
-def test_numbers_beside_points_are_apart_and_their_lines_do_not_cross():
-    """Sixteen points where there is room for four numbers."""
-    frame_ = numbered.Box(0, 0, 300, 300)
-    points = [(140 + 7 * (i % 4), 140 + 7 * (i // 4)) for i in range(16)]
-    marks = [numbered.Box(x - 4, y - 4, x + 4, y + 4) for x, y in points]
-    placed = numbered.place_texts(points, [14] * 16, marks, [], frame_)
-    lines = [place.line for place in placed if place.line]
-    assert len(lines) > 5
-    for one, other in itertools.combinations(placed, 2):
-        assert not one.box.meets(other.box)
-        assert not (one.line and other.line and numbered.cross(one.line, other.line))
-    assert not [place for place in placed for mark in marks if place.box.meets(mark)]
-    assert all(math.dist(place.line[0], place.at) < 70 for place in placed if place.line)
-    alone = numbered.place_texts([(150, 150)], [7], [numbered.Box(146, 146, 154, 154)], [], frame_)
-    assert (alone[0].line, alone[0].at[1]) == (None, 150)  # beside it, without a line
+def test_worth_without_a_measured_cost_says_so():
+    ax, names, _, bars = draw_worth(rows_of_worth(("hc", "at", 1, 0.9, 1.1, NAN, NAN, "undecided")))
+    assert (names, bars) == (["undecided", "hc"], set())
+    assert "no time of a step" in ax.figure.get_suptitle()
+    assert not ax.figure.legends
 
 
-def test_points_on_each_other_have_one_text():
-    at = {"a": (0, 0), "b": (9, 0), "c": (1, 1), "d": (9, 2)}
-    assert numbered.group_touching(at) == [["a", "c"], ["b", "d"]]
+def test_the_frontier_has_a_filled_cost_where_nothing_is_both_cheaper_and_better():
+    # hc is cheapest, mhc best; v1 is beaten by both in both.
+    told = [("mhc", 1.0, 3.0), ("hc", 2.0, 1.0), ("v1", 3.0, 4.0)]
+    cells = frame([run(v, score=score) | {"steps": 10} for v, score, _ in told])
+    times = pd.DataFrame(
+        [
+            {"variant": variant, "depth": 8, "diverged": 0, "seconds_per_step_fastest": cost}
+            for variant, _, cost in told
+        ]
+    )
+    figure = draw_figures(
+        [find("frontier")], "a", times=times, cells=cells, plain="hc", score=LOSS,
+        parameters=lambda variant, depth: 1000 * len(variant),
+    )["frontier"]  # fmt: skip
+    _, parameters, time = figure.axes
+    names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert names == ["mhc", "hc", "v1"]  # the best first
+
+    def filled(ax):
+        marks = [line for line in ax.lines if line.get_marker() == "o"]
+        assert [line.get_ydata()[0] for line in marks] == [0, 1, 2]
+        return [line.get_markerfacecolor() != "white" for line in marks]
+
+    assert filled(time) == [True, True, False]
+    assert [line.get_xdata()[0] for line in time.lines] == [3.0, 1.0, 4.0]  # × hc
+    assert filled(parameters) == [True, True, False]
 
 
 def test_the_ladder_leads_from_a_score_after_equal_steps_to_the_plain_networks_steps_for_it():

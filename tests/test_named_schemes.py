@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fathom import cli
-from fathom.config import ConfigError
+from fathom import cli, library
+from fathom.config import ConfigError, load_config
 from fathom.models.connections.about import ABOUT
 from fathom.models.connections.schemes import SCHEMES, resolve
 from fathom.report.schemes import (
@@ -16,9 +16,11 @@ from fathom.report.schemes import (
     as_yaml,
     read_costs,
     read_learned,
+    read_reset,
     timed_on,
     variant_rows,
 )
+from reference_helpers import PROJECT
 from run_helpers import check_config
 
 
@@ -135,12 +137,22 @@ def test_what_a_scheme_has_learned_is_that_of_its_runs_as_it_is(tmp_path):
     """Not of another study, another setting, or a depth that fewer runs have."""
     file = tmp_path / "cells.csv"
     file.write_text(CELLS, encoding="utf-8")
-    told = {"mhc_paper": "0.02 (0.01 to 0.03)", "hy_v4": "0", "attn_res": "not recorded"}
+    told = {"mhc_paper": "0.02 (0.01 to 0.03)", "hy_v4": "0"}
     assert read_learned(file) == {name: {"H_res moved": words} for name, words in told.items()}
     assert "H_res moved" not in about_schemes(kept=file)["krom_hc"]
     file.write_text("variant\nhy_v4\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"^[^\n]*no table of cells; make it: make reference$"):
         read_learned(file)
+
+
+def test_what_rests_on_a_connection_is_the_rise_of_the_loss_without_what_it_learned(tmp_path):
+    file = tmp_path / "learned.csv"
+    file.write_text("variant,score,reset\nattn_res,2.5,2.75\nlaurel,2.5,2.5\n", encoding="utf-8")
+    assert read_reset(file) == {"attn_res": {"reset": "0.25"}, "laurel": {"reset": "0"}}
+    assert about_schemes(reset=file)["attn_res"]["reset"] == "0.25"
+    file.write_text("variant\nattn_res\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"no table of scores; make it: python benchmarks/lear"):
+        read_reset(file)
 
 
 def test_the_kept_table_has_named_schemes_in_their_order():
@@ -197,3 +209,13 @@ def test_variants_in_words(default_config):
     words = ("variant", "scheme", "settings", "training")
     rows = [tuple(row[word] for word in words) for row in variant_rows(config, "a")]
     assert rows == [(label, *row[1:]) for label, row in VARIANTS.items()]
+
+
+def test_what_a_finding_names_can_be_had_by_its_name_in_the_library():
+    ours = SCHEMES | load_config([PROJECT / "config.yaml"]).connections
+    added = [name for name in library.NAMES if name not in SCHEMES]
+    assert added == ["mhc_cycle", "mhc_identity_cycle"]
+    for name in added:
+        found, expected = (resolve(name, names, 4, "") for names in (library.NAMES, ours))
+        assert found == expected
+        assert found != resolve("mhc_paper", SCHEMES, 4, "")

@@ -117,9 +117,29 @@ def test_depth_is_used_where_as_many_plain_layers_are_needed(ours, outcome, word
         *(seeds("score", [loss] * 3, variant="baseline", depth=d) for d, loss in plain.items()),
     )
     results = results_of(config_of(depths=[1, 2, 4, 8]), cells)
-    answer = ask(EffectiveDepth(kind="effective_depth", variants=["mhc"], **ASKED), results)
+    answer = ask(EffectiveDepth(kind="effective_depth", variants={"ours": "mhc"}, **ASKED), results)
     assert answer.outcome == outcome
     assert answer.evidence[0].text.startswith(words)
+
+
+def test_variants_that_use_their_depth_unequally_are_told_apart():
+    plain = {1: 4.0, 2: 2.0, 4: 1.0, 8: 0.5}
+    cells = frame(
+        seeds("score", [0.5] * 3, variant="mhc"),
+        seeds("score", [1.5] * 3, variant="hc"),
+        *(seeds("score", [loss] * 3, variant="baseline", depth=d) for d, loss in plain.items()),
+    )
+    results = results_of(config_of(depths=[1, 2, 4, 8]), cells)
+    question = EffectiveDepth(
+        kind="effective_depth",
+        variants={"mHC": "mhc", "HC": "hc", "none": "krom_hc"},
+        answers={"less": "no", "as many": "yes"},
+        **ASKED,
+    )
+    answer = ask(question, results)
+    assert (answer.outcome, answer.answer) == ("mixed", "mHC: yes; HC: no")
+    assert answer.parts == {"mHC": "as many", "HC": "less"}
+    assert [evidence.part for evidence in answer.evidence] == ["mHC", "HC"]
 
 
 @pytest.mark.parametrize(
@@ -157,13 +177,14 @@ def test_a_claim_answers_with_the_test_that_decides():
     ("mhc", "hc", "outcome", "best"),
     [
         ((0.5, 0.51, 0.52), (0.4, 0.41, 0.42), "better", "hc"),
-        ((0.5, 0.51, 0.52), (0.01, 0.1, 3.0), "undecided", "hc"),  # its mean is the best
+        # The best mean, but it is not known to end better.
+        ((0.5, 0.51, 0.52), (0.01, 0.1, 3.0), "better", "the demo's mHC"),
         ((0.5, 0.51, 0.52), (0.4, 0.4), "better", "the demo's mHC"),  # two have no interval
         ((2.0, 2.1, 2.2), (0.2, 1.0, 3.0), "undecided", "hc"),
         ((2.0, 2.1, 2.2), (3.0, 3.1, 3.2), "worse", "the demo's mHC"),
     ],
 )
-def test_the_best_has_the_best_mean_of_those_with_an_interval(mhc, hc, outcome, best):
+def test_the_best_has_the_best_mean_of_those_that_end_better(mhc, hc, outcome, best):
     cells = frame(
         seeds("score", (1.0, 1.0, 1.0), variant="baseline"),
         seeds("score", mhc, variant="mhc"),

@@ -519,7 +519,7 @@ def test_an_imported_platform_has_rows_of_its_own_and_texts_of_run_folders_do_no
     ]
     rows.append(run(study="depth-mlx", depth=12, seed=3, status="stale", reason=nasty))
     folder = write_all(config, *quick, rows, [], device=nasty)
-    own, label = page(folder, "depth-mlx"), f"PyTorch, {GPU_PLATFORM}"
+    own, label = page(folder, "depth-mlx"), f"PyTorch on {GPU_PLATFORM}"
     assert cell_of(own, "Score", 12, "PyTorch", "mhc").startswith("0.5 ")
     assert cell_of(own, "Score", 12, label, "mhc").startswith("0.75 ")
     assert f"figures/depth-mlx/torch-{GPU_PLATFORM}/loss_comparison.png" in own

@@ -25,6 +25,21 @@ from fathom.settings import Flag, NonNegative, Positive, Settings, validate
 PREFIX = "connection."
 """Names of parameters begin with it in a network of fathom's; those of a module do not."""
 
+A_STREAM_EACH = {"on": 1, "off": -1, "stream": "cycle"}
+NAMES = SCHEMES | {
+    "mhc_cycle": {
+        "connection": "mhc_paper",
+        "pre": {"start": A_STREAM_EACH},
+        "post": {"start": A_STREAM_EACH},
+        "H_res": {"start": {"off_diagonal": -8}},
+    },
+    "mhc_identity_cycle": {"connection": "mhc_cycle", "H_res": "identity"},
+}
+"""The named schemes, and two that findings name: `connections` of config.yaml, the same by a test.
+
+They start with each function reading mostly one stream, the next one the next.
+"""
+
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -48,7 +63,7 @@ def connection_for(scheme: str | Mapping[str, Any], **sizes: int) -> Connection:
     """
     checked = validate(Sizes, sizes)
     context = checked.model_dump(exclude={"streams", "seed"})
-    found = resolve(scheme, SCHEMES, checked.streams, "", ["connection"])
+    found = resolve(scheme, NAMES, checked.streams, "", ["connection"])
     connection = found.at(ConnectionContext(**context, optional_norms=True))
     for name, _ in inspect.getmembers(type(connection), lambda m: isinstance(m, cached_property)):
         getattr(connection, name)  # now, as torch.compile cannot take the lock of Python 3.11
@@ -132,7 +147,7 @@ class Verbs:
         """
         arrays, layers = self._arrays(), self.connection.context.layers
         ops = self._ops("float32", getattr(next(iter(arrays.values()), None), "device", None))
-        name = name_behind(self.scheme, SCHEMES)
+        name = name_behind(self.scheme, NAMES)
         found = of_release(ops, name, weights, layers, prefix)
         for own, value in found.items():
             shape, wanted = list(value.shape), list(arrays[own].shape)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 DEVICES = {"cpu": "a CPU", "cuda": "CUDA", "metal": "Metal"}
 """Devices that a claim may require, with their names in a sentence."""
@@ -57,16 +58,19 @@ class Platform:
         return folder / "imported" / self.machine if self.machine else folder / "runs"
 
 
-def labels_of(names: Iterable[str]) -> dict[str, str]:
+def labels_of(
+    names: Iterable[str], labels: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, str]:
     """Display names of platforms and backends, by name.
 
-    That is the framework; with the machine of imported runs where results are of several machines.
+    That is the framework; with the machine of imported runs where results are of several machines,
+    as `labels` name it, as in 'PyTorch on NVIDIA H100'.
     """
     platforms = [Platform.parse(name) for name in dict.fromkeys(names)]
     several = len({platform.machine for platform in platforms}) > 1
-    labels = dict(FRAMEWORKS)
+    found = dict(FRAMEWORKS)
     for platform in platforms:
         framework = FRAMEWORKS.get(platform.backend, platform.backend)
-        tell = several and platform.machine
-        labels[platform.name] = f"{framework}, {platform.machine}" if tell else framework
-    return labels
+        machine = labels.get(platform.machine, platform.machine)
+        found[platform.name] = f"{framework} on {machine}" if several and machine else framework
+    return found

@@ -146,7 +146,7 @@ class Config(Settings):
         {}, description="your own connections, by name: settings that override another connection's"
     )
     labels: dict[Named, OneLine] = Field(
-        {}, exclude_if=not_, description="display names of variants and studies"
+        {}, exclude_if=not_, description="display names of variants, studies and machines"
     )
     studies: Annotated[dict[StudyName, Study], Field(min_length=1), DROP_NULL] = Field(
         description="experiments, by name; in an overlay null drops one"

@@ -101,7 +101,7 @@ def draw_study(
         inputs += step_times_of(config)
     if "ladder" in reads:
         data["ladder"] = ladder_table(config, study, read_table(folder / TABLES_OF["ladder"]))
-    labels = config.labels | labels_of(summary["platform"])
+    labels = config.labels | labels_of(summary["platform"], config.labels)
     figures = draw_figures(
         declared,
         f"{labels.get(study, study)} ({labels[platform.name]})",
@@ -128,7 +128,7 @@ def draw_overview(config: Config, tables: Path, out: Path) -> None:
     data["cells"] = without_ladders(data["cells"], config)
     data["published"] = with_loss_unit(data["published"], loss_units(config))
     overview = figures_of("overview").values()
-    labels = config.labels | labels_of(counted(data["cells"])["platform"])
+    labels = config.labels | labels_of(counted(data["cells"])["platform"], config.labels)
     units = {
         name: tasks.presentation(study.task).depth_unit for name, study in config.studies.items()
     }

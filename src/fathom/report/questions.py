@@ -230,28 +230,29 @@ def of_limit(question: Limit, results: Results) -> Found | None:
 def of_depth(question: EffectiveDepth, results: Results) -> Found | None:
     """The effective depth of the deepest networks of variants.
 
-    `less` or `more` than they have, where the whole interval is; else `as many`. Where variants
-    do not agree: `mixed`.
+    `less` or `more` than they have, where the whole interval is; else `as many`. Each variant is
+    a part; where they do not agree: `mixed`.
     """
     study = results.studies.get(question.study)
     table = study.effective_depths() if study else None
     if study is None or table is None:
         return None
     cells = [cell for row in table["rows"] for cell in row["cells"] if cell]
-    found = []
-    for variant in question.variants:
+    outcomes, evidence = {}, []
+    for part, variant in question.variants.items():
         rows = [cell for cell in cells if cell["variant"] == variant]
         if rows:
             deepest = max(rows, key=lambda row: row["depth"])
-            found.append(_worth(deepest, study, results.name(variant)))
-    if not found:
+            outcomes[part], text = _worth(deepest, study, results.name(variant))
+            link = f"tables/effective_depth.csv#L{deepest['line']}"
+            evidence.append(Evidence(text, link, part))
+    if not outcomes:
         return None
-    outcomes, evidence = zip(*found, strict=True)
-    return Found(_common(outcomes), list(evidence))
+    return Found(_common(list(outcomes.values())), evidence, parts=outcomes)
 
 
-def _worth(row: Record, study: StudyPresenter, name: str) -> tuple[str, Evidence]:
-    """The outcome of one effective depth."""
+def _worth(row: Record, study: StudyPresenter, name: str) -> tuple[str, str]:
+    """The outcome of one effective depth, and the words for it."""
     own, low, high = row["depth"], row["low"], row["high"]
     if row["answer"] == BEYOND:
         text, outcome = f"more than {row['deepest']}", "more"
@@ -267,8 +268,7 @@ def _worth(row: Record, study: StudyPresenter, name: str) -> tuple[str, Evidence
         is_less, is_more = high < own and not row["high_open"], low > own
         outcome = "less" if is_less else "more" if is_more else "as many"
         outcome = outcome if has_interval else "unknown"
-    text = f"{study.count_layers(own)} of {name} are worth {text} plain ones"
-    return outcome, Evidence(text, f"tables/effective_depth.csv#L{row['line']}")
+    return outcome, f"{study.count_layers(own)} of {name} are worth {text} plain ones"
 
 
 def _common(outcomes: Sequence[str]) -> str:
@@ -315,9 +315,9 @@ def of_each(question: Each, results: Results) -> Found | None:
 
 
 def of_best(question: Best, results: Results) -> Found | None:
-    """The verdict of the variant of the best mean, of those with an interval if any has one.
+    """The verdict of the variant of the best mean, of those that end better if any does.
 
-    Evidence says at what cost.
+    Those without an interval come last. Evidence says at what cost.
     """
     study = results.studies.get(question.study)
     pairs = [(variant, question.against) for variant in question.variants]
@@ -325,7 +325,9 @@ def of_best(question: Best, results: Results) -> Found | None:
     if study is None or not rows:
         return None
     sign = 1 if study.score.better == "lower" else -1
-    rows.sort(key=lambda row: (math.isnan(row["low"]), sign * row["effect"]))
+    rows.sort(
+        key=lambda row: (row["verdict"] != BETTER, math.isnan(row["low"]), sign * row["effect"])
+    )
     evidence = []
     for row in rows:
         found, times = _evidence(row, study, results), study.times_of(row)

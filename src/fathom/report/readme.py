@@ -44,36 +44,43 @@ def finding() -> str:
     """The first sentence of the kept result, and the figure that shows it."""
     first, shown = first_screen(REFERENCE, _published(), _labels()), _worth()
     mark = "" if first.title.endswith("?") else "."
-    figure = worth_figure(shown) if shown else ""
+    figure = worth_figure(shown, _published().worth.task, _labels(), _sizes()) if shown else ""
     return f"**{as_prose(first.title)}{mark}** {as_prose(first.advice)}\n\n{figure or SCORES}"
 
 
-ALT = (
-    "Step multiplier against the time of a step: a point for each connection, and the line where "
-    "one pays for its cost"
-)
+ALT = "A row for each connection, by verdict: its step multiplier, and the time of its step"
 
 
-def worth_figure(shown: WorthPresenter) -> str:
-    """The figure of worth against cost with its caption; empty where no step was timed."""
+def worth_figure(
+    shown: WorthPresenter,
+    task: str,
+    labels: Mapping[str, str],
+    sizes: pd.DataFrame | None = None,
+) -> str:
+    """The figure of worth and cost with its caption; empty where no step was timed.
+
+    `sizes`: sizes.csv, where there is one.
+    """
     timed = [row for row in shown.rows if row["cost"] > 0]
     if not timed:
         return ""
     row, wider = timed[0], first_number(timed, "wider")
     file = REFERENCE / "figures" / shown.study / row["platform"].name / "worth.png"
-    hollow = (
-        f" Hollow: the time with {wider:g} channels, where the multiplier may differ."
-        if wider
-        else ""
-    )
+    short = f"; short: with {wider:g}, where the dot may differ" if wider else ""
+    few, many = (f(r["seeds"] for r in shown.rows) for f in (min, max))
+    seeds = f"{few:g} to {many:g}" if few < many else f"{few:g}"
+    machine, size = labels.get(row["machine"], row["machine"]), ""
+    if sizes is not None and len(own := sizes[sizes["study"] == shown.study]):
+        parameters, steps = own.iloc[0][["parameters", "steps"]]
+        size = f" {parameters / 1e6:.1f} million parameters, {steps} steps,"
     return f"""\
 ![{ALT}]({file.as_posix()})
 
-*{row["depth"]:g} layers. Up: the step multiplier, with its 95 % interval over seeds. Right: the
-time of a step over that of the plain network, on `{row["machine"]}`.{hollow} Above the break-even
-line a connection ends better than the plain network does in the same training time. Grey:
-undecided, after the correction for many comparisons neither better nor worse than plain, nor
-equivalent within 5 % of the steps.*
+*{task.capitalize()}, {row["depth"]:g} layers,{size} {seeds} seeds. Dot: the step multiplier, with
+its 95 % interval: the factor by which a plain network has to train longer to end at the same loss.
+Bar: the time of a step over that of the plain network, on {machine} with {row["width"]:g}
+channels{short}. A connection pays where its dot is right of its bar. Undecided: neither better nor
+worse after the correction for many comparisons, nor equivalent.*
 """
 
 
@@ -84,17 +91,15 @@ def worth() -> str:
         return ""
     labels = _labels()
     told = worth_section(shown, _published().worth.task, labels)
-    return told + at_sizes(REFERENCE / "tables", labels)
+    return told + at_sizes(_sizes(), labels)
 
 
-def at_sizes(tables: Path, labels: Mapping[str, str]) -> str:
+def at_sizes(sizes: pd.DataFrame | None, labels: Mapping[str, str]) -> str:
     """Which other sizes there are, and what the design with most multipliers saves at them.
 
     Empty for a kept result without sizes.
     """
-    file = tables / "sizes.csv"
-    sizes = read_table(file) if file.is_file() else pd.DataFrame()
-    if sizes.empty:
+    if sizes is None or sizes.empty:
         return ""
     found = [
         f"{list_words(sorted(set(sizes[column].astype(int))))} {word}"
@@ -176,7 +181,10 @@ def answers() -> str:
     """Every question to the kept result, with its answer; RESULTS.md has the evidence."""
     lines = ["| question | answer |", "|---|---|"]
     for row in first_screen(REFERENCE, _published(), _labels()).answers:
-        lines.append(f"| {as_prose(row.question)} | **{as_prose(row.answer)}** |")
+        told = f"**{as_prose(row.answer)}**"
+        links = list(dict.fromkeys(one.link for one in row.evidence if one.link))
+        rows = [f"[{i}]({REFERENCE}/{link})" for i, link in enumerate(links, 1)]
+        lines.append(f"| {as_prose(row.question)} | {' '.join([told, *rows])} |")
     return "\n".join([*lines, ""])
 
 
@@ -210,6 +218,11 @@ def _worth() -> WorthPresenter | None:
     file = REFERENCE / "tables/worth.csv"
     rows = read_table(file) if file.is_file() else pd.DataFrame()
     return present_worth(_published().worth, rows, _labels())
+
+
+def _sizes() -> pd.DataFrame | None:
+    file = REFERENCE / "tables/sizes.csv"
+    return read_table(file) if file.is_file() else None
 
 
 def _name(row: Record, labels: Mapping[str, str]) -> str:

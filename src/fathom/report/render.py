@@ -162,7 +162,7 @@ def build_context(
     return {
         "studies": studies,
         "measured": measured,
-        "labels": config.labels | labels_of(tables["platforms"]["platform"]),
+        "labels": config.labels | labels_of(tables["platforms"]["platform"], config.labels),
         "answers": answers,
         "headline": say_first(worth, published.headline, answers),
         "worth": worth,

@@ -39,6 +39,11 @@ COSTS = Path("benchmarks/schemes.csv")
 MEASURE = f"python benchmarks/steps.py schemes --turns 3 --no-count --out {COSTS}"
 """The kept table of what a step costs, and the command that makes it."""
 
+RESET = Path("benchmarks/learned.csv")
+RESET_COLUMNS = ("key", "variant", "cpu", "metric", "score", "reset")
+"""The kept table of scores with the connection as trained and as it started, which
+`benchmarks/learned.py` makes, and its columns."""
+
 KEPT = Path("results/reference/tables/cells.csv")
 LEARNED_IN = "released"
 """The kept table of trained cells, and the study whose cells tell what a scheme has learned."""
@@ -52,8 +57,10 @@ COUNTED = (
     "on one thread: the median of turns, and their range. H_res moved: the change of mean "
     f"|H_res − I| over the trainings of the study `{LEARNED_IN}`, so H_res has moved at least so "
     "far: the mean of seeds, and their range, at the depth that most of a scheme's runs have. "
-    "0: H_res is fixed, or has learned nothing. Not recorded: the scheme has no H_res, and its "
-    "runs record no other mixing."
+    "0: H_res is fixed, or has learned nothing. Reset: the rise of the held-out loss, in bits per "
+    "character, where the connection's parameters get their initial values back after training, of "
+    "a run of that study with 12 layers. So much of the score rests on what the connection has "
+    "learned."
 )
 
 _named = partial(resolve, names=SCHEMES, source="schemes")
@@ -146,14 +153,17 @@ def _flat(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, st
 # --- the schemes that have a name ---------------------------------------------------------------
 
 
-def about_schemes(costs: Path = COSTS, kept: Path = KEPT) -> dict[str, dict[str, str]]:
+def about_schemes(
+    costs: Path = COSTS, kept: Path = KEPT, reset: Path = RESET
+) -> dict[str, dict[str, str]]:
     """Facts about each scheme besides its components, by name, in order.
 
-    `costs`, `kept`: tables of `benchmarks/steps.py schemes` and of trained cells, which may be
-    missing.
+    `costs`, `kept`, `reset`: tables of `benchmarks/steps.py schemes`, of trained cells, and of
+    `benchmarks/learned.py`, which may be missing.
     """
     measured = read_costs(costs) if costs.is_file() else {}
-    learned, found = read_learned(kept) if kept.is_file() else {}, {}
+    learned = read_learned(kept) if kept.is_file() else {}
+    used, found = read_reset(reset) if reset.is_file() else {}, {}
     for name, about in ABOUT.items():
         parameters = _named(name, streams=STREAMS).at(CONTEXT).parameters().values()
         count = sum(math.prod(parameter.shape) for parameter in parameters)
@@ -165,6 +175,7 @@ def about_schemes(costs: Path = COSTS, kept: Path = KEPT) -> dict[str, dict[str,
             "parameters": str(count),
             **measured.get(name, {}),
             **learned.get(name, {}),
+            **used.get(name, {}),
         }
     return found
 
@@ -215,14 +226,26 @@ def read_learned(file: Path) -> dict[str, dict[str, str]]:
         for name, runs in cells.items():
             depth = common_depth(int(depth) for depth, _ in runs)
             values = [float(moved) for at, moved in runs if int(at) == depth and moved]
-            told = "not recorded"
             if values:
                 told = f"{sum(values) / len(values):.2g}"
                 told += f" ({min(values):.2g} to {max(values):.2g})" if any(values) else ""
-            found[name] = {"H_res moved": told}
+                found[name] = {"H_res moved": told}
         return found
     except (csv.Error, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{file}: no table of cells; make it: make reference") from error
+
+
+def read_reset(file: Path) -> dict[str, dict[str, str]]:
+    """By scheme, the rise of the loss where its parameters are reset. Raises ConfigError."""
+    try:
+        rows = csv.DictReader(file.read_text(encoding="utf-8").splitlines())
+        return {
+            row["variant"]: {"reset": f"{float(row['reset']) - float(row['score']):.2g}"}
+            for row in rows
+        }
+    except (csv.Error, KeyError, TypeError, ValueError) as error:
+        command = f"python benchmarks/learned.py CELL --out {file}"
+        raise ConfigError(f"{file}: no table of scores; make it: {command}") from error
 
 
 def as_text() -> str:

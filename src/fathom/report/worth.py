@@ -12,7 +12,7 @@ from fathom.analysis.claims.published import Worth
 from fathom.analysis.effective_depth import AT
 from fathom.analysis.significance import BETTER, EQUIVALENT, UNDECIDED, WORSE
 from fathom.analysis.statistics import MIN_SEEDS
-from fathom.analysis.worth import NOT_TOLD, ONE_RATE
+from fathom.analysis.worth import BEST_RATES, NOT_TOLD, ONE_RATE
 from fathom.config import common_depth
 from fathom.report.comparisons import effect_with_interval
 from fathom.report.formatting import number
@@ -28,7 +28,7 @@ class WorthPresenter(NamedTuple):
     study: str
     title: str
     advice: str
-    """One or two sentences."""
+    """Up to four sentences."""
     rows: list[Record]
     """Of worth.csv, at one depth, in the ORDER of verdicts, then the largest multiplier first."""
     overheads: Mapping[str, tuple[str, str]]
@@ -61,39 +61,48 @@ def present_worth(
 
 
 def advice(rows: Sequence[Record], task: str, labels: Mapping[str, str]) -> str:
-    """The advice that follows from the rows, in up to three sentences.
+    """The advice that follows from the rows, in up to four sentences.
 
-    It names the design of the largest multiplier among those that end better, at one learning rate,
-    and, if steps were timed, those whose net multiplier is above one with its whole interval.
+    Which designs have a net multiplier above one with its whole interval, if steps were timed; the
+    largest multiplier among designs that end better, at one learning rate; and whether any ends
+    better where each network has its own best rate.
     """
-    better = [row for row in rows if row["verdict"] == BETTER and pays_below(row)]
-    better = [row for row in better if row["rate"] == ONE_RATE]
-    if not better:
+    better = [row for row in rows if row["verdict"] == BETTER]
+    saving = [row for row in better if row["rate"] == ONE_RATE and pays_below(row)]
+    if not saving:
         return f"On {task}, no connection is known to save steps of training."
-    best = max(better, key=lambda row: row["multiplier"])
+    best = max(saving, key=lambda row: row["multiplier"])
     # Beyond the ladder the multiplier is a bound, and so is what follows from it.
     least = "" if best["answer"] == "at" else "at least "
-    gain = f"saves {least}{steps_saved(best, bare=True)} of the steps"
-    name = labels.get(best["variant"], best["variant"])
-    limit = f"It pays if a step costs less than {overhead(best['multiplier'])}"
-    sentence = f"On {task}, at one learning rate for all, {name} {gain}. {limit}"
+    gain = f"{least}{steps_saved(best, bare=True)} of a plain network's steps"
+    limit = f"That pays if a step costs less than {overhead(best['multiplier'])}"
     costs = [
-        f"{cost} with {width:g} channels"
-        for width, cost in (
-            (best["width"], overhead(best["cost"])),
-            (best["wider"], overhead(best["cost_wider"])),
-        )
-        if cost
+        f"{overhead(best[cost])} with {best[width]:g} channels"
+        for width, cost in (("width", "cost"), ("wider", "cost_wider"))
+        if overhead(best[cost])
     ]
-    if not costs:
-        return f"{sentence}."
-    paid = [labels.get(row["variant"], row["variant"]) for row in rows if row["net_low"] > 1]
-    told = (
-        f"Shown to gain more than their steps cost: {', '.join(paid)}"
-        if paid
-        else "No connection is shown to gain more than its steps cost here"
-    )
-    return f"{sentence}; here it costs {', '.join(costs)}. {told}."
+    sentences = [
+        f"The largest gain on {task} is that of {_label(best, labels)}: it saves {gain}, all at "
+        "one learning rate",
+        f"{limit}; here it costs {', '.join(costs)}" if costs else limit,
+    ]
+    if costs:
+        paid = [_label(row, labels) for row in rows if row["net_low"] > 1]
+        told = (
+            f"Shown to gain more than their steps cost: {', '.join(paid)}"
+            if paid
+            else "No connection is shown to gain more than its steps cost here"
+        )
+        sentences.insert(0, told)
+    if tuned := [row for row in rows if row["rate"] == BEST_RATES]:
+        names = ", ".join(_label(row, labels) for row in tuned if row in better)
+        told = f"these end better: {names}" if names else "none is shown to end better"
+        sentences.append(f"With each network at its own best learning rate, {told}")
+    return ". ".join([*sentences, ""]).strip()
+
+
+def _label(row: Record, labels: Mapping[str, str]) -> str:
+    return labels.get(row["variant"], row["variant"])
 
 
 OPERATIONS, VERDICT = "operations, counted", "verdict"

@@ -70,7 +70,12 @@ class EffectiveDepth(Question):
     outcomes = ("less", "as many", "more", "unknown", "mixed")
     kind: Literal["effective_depth"]
     study: str
-    variants: Annotated[list[str], Field(min_length=1)]
+    variants: Annotated[dict[OneLine, str], Field(min_length=1, max_length=3)]
+    """By the word for each."""
+
+    @property
+    def parts(self) -> Iterable[str]:
+        return self.variants
 
 
 class Contrasts(Settings):
@@ -117,7 +122,10 @@ class Each(Question):
 
 
 class Best(Question):
-    """Which variant of a study has the best mean, beside another; `{best}` is its label."""
+    """Which variant of a study ends best, of those that end better than another, if any does.
+
+    `{best}` is its label.
+    """
 
     outcomes = OF_SCORES
     kind: Literal["best"]

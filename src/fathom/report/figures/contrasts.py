@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from fathom.config import common_depth
-from fathom.report.figures import figure, frames, numbered, panels, style
+from fathom.report.figures import figure, frames, panels, style
 from fathom.report.figures.style import count_layers
 
 if TYPE_CHECKING:
@@ -205,9 +205,6 @@ def families(groups: pd.DataFrame) -> pd.Series:
     return found
 
 
-PER_NAME = 0.24
-"""Height of a name beside a panel, in inches."""
-
 FEWEST = 4
 """A study of fewer variants is not read for a frontier."""
 
@@ -221,50 +218,47 @@ def frontier(
     score: Score,
     title: str,
 ) -> Figure:
-    """Which design costs least for its score? Against parameters, and against training time.
+    """Which design costs least for its score? Scores beside parameters and training time.
 
-    At the depth that most variants have. A marker is the mean over seeds, a bar their range; small
-    dots are seeds that span a decade, which have no mean. Time is relative to
+    At the depth that most variants have, the best first. A marker is the mean over seeds, a bar
+    their range; small dots are seeds that span a decade, which have no mean. Time is relative to
     the plain network of the study, or to the fastest variant, by steps that were timed in turns, or
-    else by the fastest run of each. Filled, on the grey line: the frontier, of variants than which
-    no other is both cheaper and better; there is none where a variant has no mean. Numbers are in
-    order of the score, the best first, and the names at the right have them.
+    else by the fastest run of each. A filled cost is on the frontier: no other variant is both
+    cheaper in it and better. There is none where a variant has no mean.
     """
     own = costs(times, cells, plain, parameters, score)
     if len(own) < 2:
         return style.placeholder(f"{title}\nfewer than two variants have a score at one depth")
-    height = max(4.6, 1.6 + PER_NAME * len(own))
-    page, axes = style.grid(1, 2, (style.WIDTH, height), sharey=True)
     unit, depth = own.attrs["unit"], own.attrs["depth"]
-    labels = {
-        "parameters": "parameters (thousands)",
-        "time": f"training time, × {style.label_of(unit)}",
-    }
     is_known, lower = own["mean"].notna().all(), score.better == "lower"
+    middle = own["mean"].fillna((own["low"] * own["high"]) ** 0.5)
+    own = own.loc[middle.sort_values(ascending=lower, kind="stable").index]
+    page, (axes,) = style.grid(1, 3, (style.WIDTH, 2.3 + 0.3 * len(own)), sharey=True)
+    labels = {
+        "parameters": "parameters\n(thousands)",
+        "time": f"training time,\n× {style.label_of(unit)}",
+    }
     best = {cost: frames.frontier(own, cost, lower=lower) if is_known else [] for cost in labels}
-    for ax, (cost, label) in zip(axes[0], labels.items(), strict=True):
-        steps = own.set_index("variant").loc[best[cost]]
-        ax.plot(steps[cost], steps["mean"], color=style.PALE, lw=2, drawstyle="steps-post")
-        for row in own.dropna(subset=cost).to_dict("records"):
-            colour, x = style.colour_of(row["variant"]), row[cost]
-            ax.vlines(x, row["low"], row["high"], color=colour, lw=1.2)
-            ax.plot([x] * len(row["seeds"]), row["seeds"], color=colour, **panels.DOT)
+    for y, row in enumerate(own.to_dict("records")):
+        colour = style.colour_of(row["variant"])
+        axes[0].hlines(y, row["low"], row["high"], color=colour, lw=2)
+        axes[0].plot(row["seeds"], [y] * len(row["seeds"]), color=colour, **panels.DOT)
+        axes[0].plot(row["mean"], y, "o", ms=8, color=colour)
+        for ax, cost in zip(axes[1:], labels, strict=True):
             is_best = row["variant"] in best[cost]
-            ax.plot(x, row["mean"], "o", ms=8, color=colour, mfc=None if is_best else "white")
-        ax.set_xlabel(label)
-        style.few_ticks(ax)
-    axes[0, 0].set_ylabel(panels.score_label(score))
-    axes[0, 0].set_title(count_layers(depth), loc="left")
+            ax.plot(row[cost], y, "o", ms=8, color=colour, mfc=None if is_best else "white")
+    style.rows_of_names(axes[0], [style.label_of(variant) for variant in own["variant"]])
+    axes[0].set_xlabel(panels.score_label(score))
+    axes[0].set_title(count_layers(depth), loc="left")
     if panels.is_log(score.metric):
-        style.log_if_wide(axes[0, 0])
-    own["middle"] = own["mean"].fillna((own["low"] * own["high"]) ** 0.5)
-    own = own.sort_values("middle", ascending=lower, kind="stable")
-    names = list(own["variant"])
-    points = [
-        dict(zip(names, own[[cost, "middle"]].to_numpy(float), strict=True)) for cost in labels
-    ]
-    numbered.list_names(axes[0, -1], names)
-    return numbered.number_points(style.finish(page, title), axes[0], points, names)
+        style.log_if_wide(axes[0], "x")
+    for ax, label in zip(axes[1:], labels.values(), strict=True):
+        ax.set_xlabel(label)
+        ax.margins(x=0.1)
+    for ax in axes:
+        if ax.get_xscale() == "linear":  # which a narrow panel has no room for at full length
+            ax.locator_params(axis="x", nbins=3)
+    return style.finish(page, title)
 
 
 def costs(

@@ -301,7 +301,7 @@ def points(ax: Axes, values: Values, variants: Sequence[str]) -> None:
         style.log_if_wide(ax, "x")
     if ax.get_xscale() == "linear":
         style.as_constant(ax, "x")
-    style.rows_of_variants(ax, variants)
+    style.rows_of_names(ax, [style.label_of(variant) for variant in variants])
     ax.set_xlabel(values.label)
 
 

@@ -70,7 +70,7 @@ def _largest(ax: Axes, rows: pd.DataFrame) -> None:
         ax.plot(row["largest"], y, ">" if is_bound else "o", color=colour, ms=12)
     rates = sorted({float(rate) for text in rows["rates"] for rate in text.split()})
     _rate_axis(ax, rates)
-    style.rows_of_variants(ax, variants)
+    style.rows_of_names(ax, [style.label_of(variant) for variant in variants])
     ax.yaxis.tick_right()
     ax.set_xlabel("largest learning rate that trains")
 

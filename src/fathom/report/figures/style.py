@@ -367,10 +367,10 @@ def vertical_levels(ax: Axes, levels: Mapping[str, float]) -> None:
         ax.set_title(ax.get_title(), pad=6 + 13 * above)
 
 
-def rows_of_variants(ax: Axes, variants: Sequence[str]) -> None:
-    """A row for each variant, from above, and few numbers below."""
-    ax.set_yticks(range(len(variants)), [label_of(variant) for variant in variants])
-    ax.set_ylim(len(variants) - 0.5, -0.5)
+def rows_of_names(ax: Axes, names: Sequence[str]) -> None:
+    """A row for each name, from above, and few numbers below."""
+    ax.set_yticks(range(len(names)), names)
+    ax.set_ylim(len(names) - 0.5, -0.5)
     ax.margins(x=0.05)
     if ax.get_xscale() == "linear":
         ax.locator_params(axis="x", nbins=4, steps=[1, 2, 5, 10])  # numbers with many digits fit

@@ -55,7 +55,7 @@ def write_page(
     docs = templates.parent.parent / "docs"
     documents = {f"{link_to(config, docs)}/{name}": docs / name for name in DOCUMENTS}
     files = reports | {name: file for name, file in documents.items() if file.is_file()}
-    labels = config.labels | labels_of(read_table(tables / "cells.csv")["platform"])
+    labels = config.labels | labels_of(read_table(tables / "cells.csv")["platform"], config.labels)
     environment = environment_of(
         [templates, templates.parent / "templates"], labels, autoescape=True
     )

@@ -1,0 +1,66 @@
+"""What a connection has learned: train cells again, and evaluate each with its connection reset.
+
+    python benchmarks/learned.py 'released/12L/attn_res*/torch/seed0' --out benchmarks/learned.csv
+
+After training, the connection's parameters get their initial values back, and the rest of the
+network stays as trained. Where the score is the same, the network does not use what the connection
+has learned. docs/schemes.md shows the difference.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from steps import with_earlier, write_rows
+
+from fathom import datasets, tasks
+from fathom.analysis.tables import scores_of
+from fathom.cli.options import output_file
+from fathom.config import load_config
+from fathom.library import PREFIX
+from fathom.metrics.scores import measure_score
+from fathom.report.readme import CONFIG
+from fathom.report.schemes import RESET_COLUMNS
+from fathom.runs.folder import WEIGHTS, check_weights, read_manifest
+from fathom.runs.training import connect, load_file, run_cell, trainer_for
+
+
+def main(
+    patterns: Annotated[list[str], typer.Argument(help="Cells, as in 'released/12L/*'.")],
+    out: Annotated[Path, output_file(help="Add the rows to this table.")],
+    config: Annotated[list[Path], typer.Option("-c", "--config", help="Config files.")] = CONFIG,
+) -> None:
+    """Train these cells, and add a row for each that has parameters of a connection."""
+    studies = load_config(config)
+    compute = studies.compute
+    os.environ[datasets.ENVIRONMENT] = compute.data
+    for cell in studies.select_cells(patterns):
+        spec = studies.spec(cell).model_copy(update={"weights": True})
+        metric = scores_of(studies)[cell.study].metric
+        with tempfile.TemporaryDirectory(prefix="fathom-") as made:
+            folder = Path(made)
+            run_cell(spec, folder, compute)
+            problem, trained = check_weights(folder), load_file(folder / WEIGHTS)
+            manifest = read_manifest(folder)
+        start = problem.initial_parameters()
+        own = [name for name in trained if name.startswith(PREFIX)]
+        if not own:
+            continue
+        backend = connect(spec, compute)
+        scores = []
+        for params in (trained, trained | {name: start[name] for name in own}):
+            trainer = trainer_for(problem, backend, params)
+            found = problem.at_evaluation(backend.ops, trainer.infer, is_last=True)
+            scores.append(measure_score([found], tasks.run_metrics()[metric]))
+        values = (cell.path(), cell.variant, manifest.cpu, metric, *scores)
+        row = dict(zip(RESET_COLUMNS, values, strict=True))
+        write_rows(out, with_earlier([row], out, ("key", "cpu"), RESET_COLUMNS), RESET_COLUMNS)
+        print(row, flush=True)
+
+
+if __name__ == "__main__":
+    typer.run(main)
