@@ -270,7 +270,7 @@ def test_the_kept_counts_are_of_every_scheme_and_of_todays_code(steps, process):
 
 @pytest.mark.skipif("torch" not in installed_backends(), reason="the cells train on PyTorch")
 def test_a_connection_is_reset_after_training_and_the_rest_is_not(tmp_path):
-    """At a rate of nearly 0 nothing is learned; else the score without what was learned is another."""
+    """At a rate of nearly 0 nothing is learned; else the score rests on what was learned."""
     config = tmp_path / "config.yaml"
     config.write_text("""\
 results: none
