@@ -30,8 +30,6 @@ LONGEST = (
 def pytest_addoption(parser):
     alone = "only tests that a missing framework can change; of a function's cases one per backend"
     parser.addoption("--alone", action="store_true", help=alone)
-    torch = "only tests that may compute in PyTorch"
-    parser.addoption("--in-torch", action="store_true", help=torch)
 
 
 CONNECT = {"backend", "both_backends", "backends_here", "connect_cpu", "framework", "torch"}
@@ -71,28 +69,18 @@ def can_differ_without_a_framework(items):
             yield item
 
 
-def may_compute_in_torch(items):
-    """Those that connect to a framework or train, but for the cases of MLX."""
-    for item in items:
-        trains = connects(item) or DEPEND & vars(item.module).keys()
-        if trains and backend_of(item) != "mlx":
-            yield item
-
-
 def pytest_collection_modifyitems(config, items):
     """The files that take longest come first: xdist hands out whole files, in this order."""
     rank = {name: i for i, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
-    selections = {"--alone": can_differ_without_a_framework, "--in-torch": may_compute_in_torch}
-    for name, selected in selections.items():
-        if config.getoption(name):
-            kept = list(selected(items))
-            chosen = set(kept)
-            others = [item for item in items if item not in chosen]
-            if not kept or not others:
-                raise pytest.UsageError(f"{name} selects {len(kept)} of {len(items)} tests")
-            config.hook.pytest_deselected(items=others)
-            items[:] = kept
+    if config.getoption("--alone"):
+        kept = list(can_differ_without_a_framework(items))
+        chosen = set(kept)
+        others = [item for item in items if item not in chosen]
+        if not kept or not others:
+            raise pytest.UsageError(f"--alone selects {len(kept)} of {len(items)} tests")
+        config.hook.pytest_deselected(items=others)
+        items[:] = kept
 
 
 class CompiledTemplates(jinja2.BytecodeCache):

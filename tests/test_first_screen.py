@@ -76,10 +76,10 @@ def test_readme_gives_the_answer_of_the_kept_result():
     found = block(readme, "finding")
     assert kept.title in found and kept.advice in found
     rows = [line.strip("| ").split(" | ") for line in block(readme, "answers").splitlines()[3:]]
-    told = [[question, cell.partition(" [")[0]] for question, cell in rows]
+    told = [[question, answer] for question, answer, _ in rows]
     assert told == [[row.question, f"**{row.answer}**"] for row in kept.answers]
-    assert all(question in (KEPT / "RESULTS.md").read_text("utf-8") for question, _ in rows)
-    for _, cell in rows:
+    assert all(question in (KEPT / "RESULTS.md").read_text("utf-8") for question, *_ in rows)
+    for *_, cell in rows:
         links = re.findall(r"\]\((\S+)#L(\d+)\)", cell)
         assert links
         for file, line in links:

@@ -48,7 +48,7 @@ def test_variants_of_one_network_have_one_time_of_a_step():
 
 
 def test_measured_times_stand_for_the_clocks_of_runs(tmp_path):
-    """Of every variant of the network; what was not measured has none."""
+    """Of every variant of the network; what was not measured has none, in no study."""
     rows = [("a", 8, "baseline", "torch", CPU_PLATFORM, 0.1), ("a", 8, "mhc", "torch", "other", 3)]
     config = measured(tmp_path, *rows)
     plain = dict.fromkeys(("baseline", "plain_fast", "plain_long"), 0.1)
@@ -61,7 +61,7 @@ def test_measured_times_stand_for_the_clocks_of_runs(tmp_path):
         {**plain, "plain_wide": math.nan, "mhc": math.nan}, nan_ok=True
     )
     for axes in ({"depth": 4}, {"machine": GPU_PLATFORM}, {"backend": "mlx"}, {"study": "b"}):
-        assert times_of(summary_of(**{"depth": 8, **axes}), config)["mhc"] == CLOCKS["mhc"]
+        assert math.isnan(times_of(summary_of(**{"depth": 8, **axes}), config)["mhc"])
 
 
 # --- claims about time ----------------------------------------------------------------------------

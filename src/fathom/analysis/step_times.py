@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from fathom.analysis.platforms import Platform
@@ -86,25 +85,20 @@ def read_step_times(config: Config, *, wider: bool = False) -> StepTimes:
 def with_times_of_networks(summary: pd.DataFrame, config: Config) -> pd.DataFrame:
     """The summary with times, where variants whose steps are the same work have one time of a step.
 
-    Of a study at a depth and on a platform that is in the table `step_times` of the config, it is
-    the measured time, and NaN where that was not measured. Else it is the fastest run of the first
-    of them, since others may have been trained on another day. Raises TableError if that is no such
-    table.
+    With a table `step_times` in the config it is the time of that table, and NaN where it has none.
+    Else it is the fastest run of the first of them, since others may have been trained on another
+    day. Raises TableError if that is no such table.
     """
     if PER_STEP not in summary:  # nothing was run
         return summary
+    if config.step_times:
+        times = read_step_times(config)
+        keys = summary[GROUP].itertuples(index=False, name=None)
+        measured = [times[key].seconds if key in times else math.nan for key in keys]
+        return summary.assign(**{PER_STEP: measured})
     studies = config.studies.keys() & set(summary["study"])
     same = {study: config.same_work(study) for study in studies}
     pairs = summary[["study", "variant"]].itertuples(index=False)
     networks = [same.get(study, {}).get(variant, variant) for study, variant in pairs]
     seconds = summary.assign(variant=networks).groupby(GROUP)[PER_STEP].transform("first")
-    found = {
-        key: time for key, time in read_step_times(config).items() if not math.isnan(time.seconds)
-    }
-    there = {(study, depth, platform) for study, depth, _, platform in found}
-    keys = list(summary[GROUP].itertuples(index=False, name=None))
-    measured = pd.Series(
-        [found[key].seconds if key in found else None for key in keys], summary.index, dtype=float
-    )
-    is_timed = [(study, depth, platform) in there for study, depth, _, platform in keys]
-    return summary.assign(**{PER_STEP: seconds.mask(np.array(is_timed, bool), measured)})
+    return summary.assign(**{PER_STEP: seconds})

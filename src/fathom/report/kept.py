@@ -5,6 +5,7 @@ The hashes are in git, in the format of sha256sum, so that an edit of the result
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -70,12 +71,18 @@ class FirstScreen(NamedTuple):
 def first_screen(
     folder: Path, published: Published, labels: Mapping[str, str]
 ) -> FirstScreen | None:
-    """The first screen of a kept result, from its tables; None without a table or a title."""
+    """The first screen of a kept result, from its tables; None without a table or a title.
+
+    Variants go by the result's own labels, where its config is there, else by `labels`.
+    """
     file, worth = folder / "tables" / f"{ANSWERS}.csv", folder / "tables" / "worth.csv"
     if not file.is_file():
         return None
     answers = answers_of(read_table(file, REMEDY))
     rows = read_table(worth, REMEDY) if worth.is_file() else pd.DataFrame()
+    config = folder / "config.json"
+    own = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
+    labels = {**labels, **own.get("labels", {})}
     told = say_first(present_worth(published.worth, rows, labels), published.headline, answers)
     if told is None:
         return None

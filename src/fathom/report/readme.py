@@ -22,7 +22,6 @@ from fathom.report.worth import (
     OPERATIONS,
     VERDICT,
     WorthPresenter,
-    first_number,
     present_worth,
     worth_columns,
 )
@@ -64,9 +63,8 @@ def worth_figure(
     timed = [row for row in shown.rows if row["cost"] > 0]
     if not timed:
         return ""
-    row, wider = timed[0], first_number(timed, "wider")
+    row = timed[0]
     file = REFERENCE / "figures" / shown.study / row["platform"].name / "worth.png"
-    short = f"; short: with {wider:g}, where the dot may differ" if wider else ""
     few, many = (f(r["seeds"] for r in shown.rows) for f in (min, max))
     seeds = f"{few:g} to {many:g}" if few < many else f"{few:g}"
     machine, size = labels.get(row["machine"], row["machine"]), ""
@@ -79,8 +77,9 @@ def worth_figure(
 *{task.capitalize()}, {row["depth"]:g} layers,{size} {seeds} seeds. Dot: the step multiplier, with
 its 95 % interval: the factor by which a plain network has to train longer to end at the same loss.
 Bar: the time of a step over that of the plain network, on {machine} with {row["width"]:g}
-channels{short}. A connection pays where its dot is right of its bar. Undecided: neither better nor
-worse after the correction for many comparisons, nor equivalent.*
+channels, where it was timed. A connection pays where its dot is right of its bar. Undecided:
+neither better nor worse after the correction for many comparisons, nor equivalent; an interval is
+drawn without that correction, so one may exclude 1.*
 """
 
 
@@ -178,13 +177,18 @@ def worth_table(rows: Sequence[Record], labels: Mapping[str, str]) -> str:
 
 
 def answers() -> str:
-    """Every question to the kept result, with its answer; RESULTS.md has the evidence."""
-    lines = ["| question | answer |", "|---|---|"]
+    """Every question to the kept result, with its answer and the first piece of evidence."""
+    lines = ["| question | answer | evidence |", "|---|---|---|"]
     for row in first_screen(REFERENCE, _published(), _labels()).answers:
-        told = f"**{as_prose(row.answer)}**"
-        links = list(dict.fromkeys(one.link for one in row.evidence if one.link))
-        rows = [f"[{i}]({REFERENCE}/{link})" for i, link in enumerate(links, 1)]
-        lines.append(f"| {as_prose(row.question)} | {' '.join([told, *rows])} |")
+        firsts = {one.part: one for one in reversed(row.evidence)}
+        told = [
+            f"[{as_prose(one.text)}]({REFERENCE}/{one.link})"
+            for one in row.evidence
+            if firsts[one.part] is one
+        ]
+        lines.append(
+            f"| {as_prose(row.question)} | **{as_prose(row.answer)}** | {'; '.join(told)} |"
+        )
     return "\n".join([*lines, ""])
 
 

@@ -14,7 +14,7 @@ from fathom.analysis.significance import BETTER, EQUIVALENT, UNDECIDED, WORSE
 from fathom.analysis.statistics import MIN_SEEDS
 from fathom.analysis.worth import BEST_RATES, NOT_TOLD, ONE_RATE
 from fathom.config import common_depth
-from fathom.report.comparisons import effect_with_interval
+from fathom.report.comparisons import WITHIN, effect_with_interval
 from fathom.report.formatting import number
 from fathom.report.records import Record, records
 
@@ -28,7 +28,7 @@ class WorthPresenter(NamedTuple):
     study: str
     title: str
     advice: str
-    """Up to four sentences."""
+    """Up to five sentences."""
     rows: list[Record]
     """Of worth.csv, at one depth, in the ORDER of verdicts, then the largest multiplier first."""
     overheads: Mapping[str, tuple[str, str]]
@@ -56,49 +56,80 @@ def present_worth(
     if not rows:
         return None
     overheads = {name: (one.words, one.url) for name, one in above.overheads.items()}
-    said = advice(rows, above.task, labels)
+    said = advice(rows, above, labels)
     return WorthPresenter(above.study, above.title, said, rows, overheads)
 
 
-def advice(rows: Sequence[Record], task: str, labels: Mapping[str, str]) -> str:
-    """The advice that follows from the rows, in up to four sentences.
+def advice(rows: Sequence[Record], above: Worth, labels: Mapping[str, str]) -> str:
+    """The advice that follows from the rows, in up to five sentences.
 
-    Which designs have a net multiplier above one with its whole interval, if steps were timed; the
-    largest multiplier among designs that end better, at one learning rate; and whether any ends
-    better where each network has its own best rate.
+    Whether a design has a net multiplier above one with its whole interval, if steps were timed;
+    the design that is asked for; the largest multiplier among those that end better, at one
+    learning rate; and whether any ends better where each network has its own best rate.
     """
     better = [row for row in rows if row["verdict"] == BETTER]
     saving = [row for row in better if row["rate"] == ONE_RATE and pays_below(row)]
-    if not saving:
-        return f"On {task}, no connection is known to save steps of training."
-    best = max(saving, key=lambda row: row["multiplier"])
-    # Beyond the ladder the multiplier is a bound, and so is what follows from it.
-    least = "" if best["answer"] == "at" else "at least "
-    gain = f"{least}{steps_saved(best, bare=True)} of a plain network's steps"
-    limit = f"That pays if a step costs less than {overhead(best['multiplier'])}"
-    costs = [
-        f"{overhead(best[cost])} with {best[width]:g} channels"
-        for width, cost in (("width", "cost"), ("wider", "cost_wider"))
-        if overhead(best[cost])
-    ]
-    sentences = [
-        f"The largest gain on {task} is that of {_label(best, labels)}: it saves {gain}, all at "
-        "one learning rate",
-        f"{limit}; here it costs {', '.join(costs)}" if costs else limit,
-    ]
-    if costs:
+    sentences = []
+    if any(row["cost"] > 0 for row in rows):
         paid = [_label(row, labels) for row in rows if row["net_low"] > 1]
-        told = (
-            f"Shown to gain more than their steps cost: {', '.join(paid)}"
-            if paid
-            else "No connection is shown to gain more than its steps cost here"
-        )
-        sentences.insert(0, told)
+        told = f"Shown to gain more than their steps cost: {', '.join(paid)}"
+        sentences = [
+            told if paid else "No connection is shown to gain more than its steps cost here"
+        ]
+    best = max(saving, key=lambda row: row["multiplier"], default=None)
+    for row in rows:
+        if row["variant"] == above.asked and row["rate"] == ONE_RATE and row is not best:
+            sentences.append(_asked(row, labels))
+    if best is None:
+        sentences.append(f"On {above.task}, no connection is known to save steps of training")
+    else:
+        sentences += _gain(best, above.task, labels)
     if tuned := [row for row in rows if row["rate"] == BEST_RATES]:
         names = ", ".join(_label(row, labels) for row in tuned if row in better)
-        told = f"these end better: {names}" if names else "none is shown to end better"
+        first = max(tuned, key=lambda row: row["multiplier"])
+        mean = f"the best mean is {_label(first, labels)}, {steps_saved(first)} saved, undecided"
+        told = f"these end better: {names}" if names else f"none is shown to end better; {mean}"
         sentences.append(f"With each network at its own best learning rate, {told}")
     return ". ".join([*sentences, ""]).strip()
+
+
+def _asked(row: Record, labels: Mapping[str, str]) -> str:
+    """The verdict on a design, and the time of its step."""
+    verdict = row["verdict"]
+    told = f"equivalent to plain {WITHIN}" if verdict == EQUIVALENT else verdict
+    told = f"{told} than plain" if verdict in (BETTER, WORSE) else told
+    saved = "" if verdict == EQUIVALENT else f": {steps_saved(row)} of the steps saved"
+    costs = _times(row)
+    name = _label(row, labels)
+    return f"{name[:1].upper()}{name[1:]} is {told}{saved}" + (
+        costs and f"; its step takes {costs}"
+    )
+
+
+def _gain(row: Record, task: str, labels: Mapping[str, str]) -> list[str]:
+    """How many steps a design saves, and at which time of a step that pays."""
+    # Beyond the ladder the multiplier is a bound, and so is what follows from it.
+    least = "" if row["answer"] == "at" else "at least "
+    times, low, high = (number(row[name], 3) for name in ("multiplier", "low", "high"))
+    interval = "" if math.isnan(row["low"]) else f" ({low} to {high})"
+    saved = steps_saved(row, bare=True).partition(" (")[0]
+    limit = f"It pays if a step takes less than {times} times as long as a plain one"
+    costs = _times(row)
+    return [
+        f"The largest gain that is shown on {task}, all at one learning rate, is that of "
+        f"{_label(row, labels)}: a plain network needs {least}{times} times the steps{interval} "
+        f"to end there, so {least}{saved} are saved",
+        f"{limit}; here it takes {costs}" if costs else limit,
+    ]
+
+
+def _times(row: Record) -> str:
+    """The time of a step over that of a plain one, by width; empty where it is not known."""
+    if math.isnan(row["cost"]):
+        return ""
+    own, wider = (number(row[name], 3) for name in ("cost", "cost_wider"))
+    told = f"{own} times as long with {row['width']:g} channels"
+    return told if math.isnan(row["cost_wider"]) else f"{told}, {wider} times with {row['wider']:g}"
 
 
 def _label(row: Record, labels: Mapping[str, str]) -> str:

@@ -239,6 +239,7 @@ class Worth(Settings):
     title: OneLine
     study: str
     task: OneLine = Field(description="its task in a word, as in 'On text, …'")
+    asked: OneLine = Field(description="the variant that most readers come for")
     overheads: Annotated[dict[str, Overhead], Field(default_factory=dict)]
     """By variant; a study need not have all of them."""
 

@@ -222,9 +222,9 @@ def frontier(
 
     At the depth that most variants have, the best first. A marker is the mean over seeds, a bar
     their range; small dots are seeds that span a decade, which have no mean. Time is relative to
-    the plain network of the study, or to the fastest variant, by steps that were timed in turns, or
-    else by the fastest run of each. A filled cost is on the frontier: no other variant is both
-    cheaper in it and better. There is none where a variant has no mean.
+    the plain network of the study, or to the fastest variant: of steps that were timed in turns, or
+    of the fastest run of each, where no steps were timed. A filled cost is on the frontier: no
+    other variant is both cheaper in it and better. There is none where a variant has no mean.
     """
     own = costs(times, cells, plain, parameters, score)
     if len(own) < 2:
@@ -233,11 +233,11 @@ def frontier(
     is_known, lower = own["mean"].notna().all(), score.better == "lower"
     middle = own["mean"].fillna((own["low"] * own["high"]) ** 0.5)
     own = own.loc[middle.sort_values(ascending=lower, kind="stable").index]
-    page, (axes,) = style.grid(1, 3, (style.WIDTH, 2.3 + 0.3 * len(own)), sharey=True)
-    labels = {
-        "parameters": "parameters\n(thousands)",
-        "time": f"training time,\n× {style.label_of(unit)}",
-    }
+    labels = {"parameters": "parameters\n(thousands)"}
+    if own["time"].notna().any():
+        labels["time"] = f"training time,\n× {style.label_of(unit)}"
+    size = style.WIDTH, 2.3 + 0.3 * len(own)
+    page, (axes,) = style.grid(1, 1 + len(labels), size, sharey=True)
     best = {cost: frames.frontier(own, cost, lower=lower) if is_known else [] for cost in labels}
     for y, row in enumerate(own.to_dict("records")):
         colour = style.colour_of(row["variant"])

@@ -122,10 +122,10 @@ def worth(worth: pd.DataFrame, title: str) -> Figure:
 
     Dot: the step multiplier, with its 95 % interval over seeds: how many times the steps a plain
     network needs to end there. A triangle: farther than the ladder reaches. Upright bar: the time
-    of a step over the plain network's, timed in turns on one machine. A connection pays where its
-    dot is right of its bar: it ends better than a plain network in the same training time. Short
-    bar: the time in a wider network, whose multiplier may differ. Rows are grouped by verdict,
-    after the correction for many comparisons, the largest multiplier first.
+    of a step over the plain network's, timed in turns on one machine; none where it was not timed.
+    A connection pays where its dot is right of its bar: it ends better than a plain network in the
+    same training time. Rows are grouped by verdict, after the correction for many comparisons, the
+    largest multiplier first.
     """
     rows = at_one_rate(worth).dropna(subset="multiplier")
     if rows.empty:
@@ -160,22 +160,23 @@ def _grouped(rows: pd.DataFrame, against: str) -> list[tuple[str, dict[str, Any]
 
 
 def _design(ax: Axes, y: float, row: dict[str, Any]) -> None:
-    """A multiplier with its interval, and the time of a step in networks of two widths."""
+    """A multiplier with its interval, and the time of a step."""
     colour = style.colour_of(row["variant"])
-    for cost, height, width in ((row["cost"], 0.38, 3), (row["cost_wider"], 0.22, 1.5)):
-        ax.vlines(cost, y - height, y + height, color=colour, lw=width)
+    ax.vlines(row["cost"], y - 0.38, y + 0.38, color=colour, lw=3)
     if not math.isnan(row["low"]):
         ax.plot([row["low"], row["high"]], [y, y], lw=2, color=colour)
     ax.plot(row["multiplier"], y, OUTSIDE.get(row["answer"], "o"), ms=8, color=colour)
 
 
 def _legend(rows: pd.DataFrame) -> list[Any]:
-    """The marks that the rows have."""
+    """The marks of rows, where some have a time."""
+    if rows["cost"].isna().all():
+        return []
     looks = {"color": style.GREY, "ls": ""}
-    found = [style.legend_handle("step multiplier", marker="o", ms=8, **looks)]
-    for cost, width, size in (("cost", "width", (14, 3)), ("cost_wider", "wider", (8, 1.5))):
-        if rows[cost].notna().any():
-            channels = f"{rows[width].dropna().iloc[0]:g} channels"
-            bar = {"marker": "|", "ms": size[0], "mew": size[1]}
-            found.append(style.legend_handle(f"time of a step, {channels}", **bar, **looks))
-    return found if len(found) > 1 else []
+    width = rows["width"].dropna().iloc[0]
+    return [
+        style.legend_handle("step multiplier", marker="o", ms=8, **looks),
+        style.legend_handle(
+            f"time of a step, {width:g} channels", marker="|", ms=14, mew=3, **looks
+        ),
+    ]
