@@ -2,9 +2,9 @@
 
     python replay_sample.py BACKEND CONFIG…
 
-The sample has a run of each scheme, and of each other setting that networks of a task are trained
-with: what an edit of the code changes in a run, it changes in the sampled run of its scheme, or of
-its settings. Sizes, seeds and learning rates are numbers that the same code takes, so
+The sample has a run of each scheme on each task, and of each other setting that networks of a task
+are trained with: what an edit of the code changes in a run, it changes in the sampled run of its
+scheme, or of its settings. Sizes, seeds and learning rates are numbers that the same code takes, so
 the smallest network with layers enough is taken. CI calls this in the place of the workflow's
 replay, which repeats three steps of a run of every group and step 0 of its other seeds, and takes
 ten times as long. The verdicts are those of whole groups, since the tables say what `make
@@ -25,7 +25,7 @@ from fathom.system.files import write_text
 
 SIZES = {"length", "width", "heads", "hidden", "vocab", "nodes", "held_out", "validation_windows"}
 NAMES = {"study": True, "depth": True, "variant": True, "seed": True, "steps": True}
-SCHEME = {"backend", "connection"}
+SCHEME = {"task", "backend", "connection"}
 SETTINGS = {
     **NAMES,
     "connection": True,

@@ -73,7 +73,7 @@ def test_kills_of_the_whole_workflow_change_no_table(undisturbed, tmp_path):
     kills, locks, finished, trained_again = 0, 0, {}, []
     while kills < KILLS:
         if not is_killed(project, rng.uniform(0, seconds)):
-            assert project.tables() == whole.tables()
+            assert tables_of(project, whole) == whole.tables()
             shutil.rmtree(project.folder)  # and begin from nothing
             project, finished = whole_project(tmp_path / "killed"), {}
             continue
@@ -87,10 +87,15 @@ def test_kills_of_the_whole_workflow_change_no_table(undisturbed, tmp_path):
     assert len(measured(project)) == len(project.config.cells())
     status, printed = project.run("-m", "fathom", "verify", "-c", "results/faults/config.json")
     assert status == 0, printed
-    assert project.tables() == whole.tables()
+    assert tables_of(project, whole) == whole.tables()
     trained_again.append(len(finished.items() - measured(project).items()))
     print(f"\n{kills} kills, {locks} locks; finished cells trained again: {trained_again}")
     assert max(trained_again) == 0  # even where Snakemake was killed before it noted the end
+
+
+def tables_of(project, whole):
+    """The tables that a whole workflow has: reports, which it does not make, add one."""
+    return {name: rows for name, rows in project.tables().items() if name in whole.tables()}
 
 
 def is_killed(project, seconds):
