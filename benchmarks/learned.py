@@ -38,25 +38,25 @@ def main(
     studies = load_config(config)
     compute = studies.compute
     os.environ[datasets.ENVIRONMENT] = compute.data
+    scores = scores_of(studies)
     for cell in studies.select_cells(patterns):
         spec = studies.spec(cell).model_copy(update={"weights": True})
-        metric = scores_of(studies)[cell.study].metric
+        start = tasks.Problem(spec).initial_parameters()
+        reset = {name: value for name, value in start.items() if name.startswith(PREFIX)}
+        if not reset:
+            continue
+        metric = scores[cell.study].metric
         with tempfile.TemporaryDirectory(prefix="fathom-") as made:
             folder = Path(made)
             run_cell(spec, folder, compute)
             problem, trained = check_weights(folder), load_file(folder / WEIGHTS)
             manifest = read_manifest(folder)
-        start = problem.initial_parameters()
-        own = [name for name in trained if name.startswith(PREFIX)]
-        if not own:
-            continue
-        backend = connect(spec, compute)
-        scores = []
-        for params in (trained, trained | {name: start[name] for name in own}):
+        backend, measured = connect(spec, compute), []
+        for params in (trained, trained | reset):
             trainer = trainer_for(problem, backend, params)
             found = problem.at_evaluation(backend.ops, trainer.infer, is_last=True)
-            scores.append(measure_score([found], tasks.run_metrics()[metric]))
-        values = (cell.path(), cell.variant, manifest.cpu, metric, *scores)
+            measured.append(measure_score([found], tasks.run_metrics()[metric]))
+        values = (cell.path(), cell.variant, manifest.cpu, metric, *measured)
         row = dict(zip(RESET_COLUMNS, values, strict=True))
         write_rows(out, with_earlier([row], out, ("key", "cpu"), RESET_COLUMNS), RESET_COLUMNS)
         print(row, flush=True)

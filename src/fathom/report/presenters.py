@@ -288,8 +288,8 @@ class StudyPresenter:
         """The ranking of variants at one depth, the best mean score first.
 
         Rows of the summary at the depth that most variants have, on the first platform. `times`:
-        how long a training takes, relative to the plain network's, by the fastest run of each; NaN
-        if that is not known.
+        how long a training takes, relative to the plain network's, by `with_times_of_networks`;
+        NaN if that is not known.
         """
         rows = [row for row in self.rows.values() if row["platform"] == self.platforms[0]]
         depth = common_depth(row["depth"] for row in rows)
@@ -331,7 +331,7 @@ class StudyPresenter:
     def times_of(self, effect: Record) -> float | None:
         """The training time of the first side of an effect over that of the second, if known.
 
-        By the fastest run of each, since they may not have been trained beside the same other work.
+        By steps timed in turns, or by the fastest run of each where the config has no such table.
         """
         sides = (effect["variant"], effect["against"])
         rows = (self.row(effect["depth"], side, effect["platform"]) for side in sides)

@@ -112,7 +112,7 @@ def _gain(row: Record, task: str, labels: Mapping[str, str]) -> list[str]:
     least = "" if row["answer"] == "at" else "at least "
     times, low, high = (number(row[name], 3) for name in ("multiplier", "low", "high"))
     interval = "" if math.isnan(row["low"]) else f" ({low} to {high})"
-    saved = steps_saved(row, bare=True).partition(" (")[0]
+    saved = steps_saved(row, bare=True)
     limit = f"It pays if a step takes less than {times} times as long as a plain one"
     costs = _times(row)
     return [
@@ -163,11 +163,12 @@ def steps_saved(row: Record, *, bare: bool = False) -> str:
     """The share of the plain network's steps that a design saves, 1 − 1/m, with its interval.
 
     As in '12 % (10 to 13 %)'; negative where the plain network needs fewer steps. Outside of the
-    ladder the share at its end, as in 'beyond 50 %'; `bare`: without that word.
+    ladder the share at its end, as in 'beyond 50 %'. `bare`: without interval and that word.
     """
     middle, low, high = (_share(1 - 1 / row[name]) for name in ("multiplier", "low", "high"))
     if row["answer"] == "at":
-        return f"{middle} %" + ("" if math.isnan(row["low"]) else f" ({low} to {high} %)")
+        has_interval = not (bare or math.isnan(row["low"]))
+        return f"{middle} %" + (f" ({low} to {high} %)" if has_interval else "")
     ends = {"below": row["least"], "beyond": row["most"]}
     if row["answer"] not in ends:
         return "beyond both ends of the ladder"

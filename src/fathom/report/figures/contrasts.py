@@ -15,6 +15,7 @@ from fathom.report.figures import figure, frames, panels, style
 from fathom.report.figures.style import count_layers
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from fathom.metrics.scores import Score
@@ -139,9 +140,14 @@ def variants(summary: pd.DataFrame, cells: pd.DataFrame, score: Score, title: st
         )
         if ax is not axes[0]:
             ax.set_yticklabels([])
-        if ax.get_xscale() == "linear":  # which a narrow panel has no room for at full length
-            ax.locator_params(axis="x", nbins=3)
+        _fewer_numbers(ax)
     return style.finish(page, f"{title}\n{count_layers(depth)}")
+
+
+def _fewer_numbers(ax: Axes) -> None:
+    """Three numbers on a linear axis, as a narrow panel has no room for more at full length."""
+    if ax.get_xscale() == "linear":
+        ax.locator_params(axis="x", nbins=3)
 
 
 def _differ(means: pd.Series) -> bool:
@@ -256,8 +262,7 @@ def frontier(
         ax.set_xlabel(label)
         ax.margins(x=0.1)
     for ax in axes:
-        if ax.get_xscale() == "linear":  # which a narrow panel has no room for at full length
-            ax.locator_params(axis="x", nbins=3)
+        _fewer_numbers(ax)
     return style.finish(page, title)
 
 
