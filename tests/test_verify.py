@@ -17,7 +17,7 @@ from fathom.analysis.run_tables import write_tables
 from fathom.analysis.tables import BY_STUDY
 from fathom.report.draw import title_of
 from fathom.report.figure_manifest import OVERVIEW_TABLES, tables_of, write_figure_manifest
-from fathom.report.figures import figures_of, figures_of_study, files_of
+from fathom.report.figures import OF_A_CELL, figures_of, figures_of_study, files_of
 from fathom.report.render import write_reports
 from fathom.report.verify import verify
 from fathom.runs.bundle import record_refusals
@@ -110,7 +110,7 @@ def draw_study(config, results, study):
 
 def draw_cell(config, cell):
     own, metrics = cell.path(), run_folder(Path(config.results), cell) / "metrics.jsonl"
-    draw(Path(config.results, "figures/cells", own), figures_of("cell"), own, metrics)
+    draw(Path(config.results, "figures/cells", own), OF_A_CELL, own, metrics)
 
 
 @pytest.fixture(scope="module")

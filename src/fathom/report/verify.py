@@ -32,7 +32,7 @@ from fathom.report.figure_manifest import (
     read_figure_manifest,
     tables_of,
 )
-from fathom.report.figures import figures_of, figures_of_study, files_of
+from fathom.report.figures import OF_A_CELL, figures_of, figures_of_study, files_of
 from fathom.report.page import PAGE, page_of, write_page
 from fathom.report.paper import PAPER, paper_of, write_paper
 from fathom.report.render import write_reports
@@ -298,8 +298,7 @@ def _figure_sets(config: Config, runs: Sequence[Run], tables: Path) -> Iterator[
     yield FigureSet(figures / "overview", tuple(figures_of("overview")), "overview", inputs)
     for cell in config.cells() if (figures / "cells").is_dir() else ():
         own, metrics = cell.path(), run_folder(Path(config.results), cell) / METRICS
-        names = tuple(figures_of("cell"))
-        yield FigureSet(figures / "cells" / own, names, own, (metrics,), is_optional=True)
+        yield FigureSet(figures / "cells" / own, OF_A_CELL, own, (metrics,), is_optional=True)
 
 
 def _check_figure_set(figures: FigureSet) -> Iterator[Check]:

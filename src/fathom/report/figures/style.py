@@ -423,11 +423,6 @@ def as_constant(ax: Axes, axis: Literal["x", "y"] = "y") -> None:
         ax.set(**{f"{axis}lim": (low - 0.05 * size, high + 0.05 * size)})
 
 
-def few_ticks(ax: Axes) -> None:
-    """Few numbers on the x axis of a narrow panel, which then do not collide."""
-    ax.locator_params(axis="x", nbins=4)
-
-
 def counts(ax: Axes) -> None:
     """A y axis of counts: from zero, at whole numbers."""
     top = max(1.0, ax.dataLim.y1)
