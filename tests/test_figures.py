@@ -20,6 +20,7 @@ from fathom.config import Cell
 from fathom.metrics.scores import Score
 from fathom.metrics.steps import LARGEST_VALUE
 from fathom.report.figures import (
+    OF_A_CELL,
     contrasts,
     draw_figures,
     figures_of,
@@ -31,8 +32,7 @@ from fathom.report.figures import (
     style,
     sweep,
 )
-from fathom.report.mixing import Mixing, mixing_file, mixing_matrices
-from fathom.report.samples import GeneratedSamples
+from fathom.report.learned import GeneratedSamples, Mixing, mixing_file, mixing_matrices
 from fathom.tasks import Samples
 from param_helpers import quick_ones
 from run_helpers import config_with
@@ -353,9 +353,6 @@ def data_of(task, losses=(4.0, 2.0, 1.0), depths=(4, 8), count=3, value=None):
         ),
         "published": pd.DataFrame([PUBLISHED, {**PUBLISHED, "metric": "gain_final", "mean": NAN,
                                                "low": NAN, "high": NAN}]),
-        "rows": frame([row for row in steps if row["variant"] == variants[0]
-                       and row["depth"] == depths[0] and not row["seed"]]).assign(
-            chance_loss=CHANCE),
     }  # fmt: skip
 
 
@@ -369,14 +366,11 @@ def all_figures(task="tokens", only=(), labels=None, **changes):
     """
     declared = {name: d for group in ("overview", "study") for name, d in
                 figures_of(group).items()}  # fmt: skip
-    metrics = [*tasks.presentation(task).figures, "loss", "exact_loss", "nonfinite_total",
-               "gain_final", "gate_mean_final"]  # fmt: skip
+    metrics = [*tasks.presentation(task).figures, *OF_A_CELL, "exact_loss", "gain_final",
+               "gate_mean_final"]  # fmt: skip
     declared |= {name: find(name) for name in metrics}
     data = data_of(task, **changes)
-    found = draw_figures([declared[name] for name in only or declared], "a study", labels, **data)
-    of_cell = () if only else figures_of("cell").values()
-    cell = draw_figures(of_cell, "a run", labels, rows=data["rows"])
-    return {**found, **{f"cell_{name}": page for name, page in cell.items()}}
+    return draw_figures([declared[name] for name in only or declared], "a study", labels, **data)
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ from fathom.cli.options import (
 )
 from fathom.config import Config
 from fathom.system.errors import fail
-from fathom.system.files import is_stdout, write_json, write_text
+from fathom.system.files import write_json, write_text
 
 if TYPE_CHECKING:
     from fathom.analysis.claims import Published
@@ -109,10 +109,6 @@ def verify(
     override: Overrides = [],  # noqa: B006, typer copies it
     published: PublishedFile = PUBLISHED,
     templates: TemplatesFolder = TEMPLATES,
-    receipt: Annotated[
-        Path | None,
-        output_file("--json", help="Write every check and its outcome there; - prints it."),
-    ] = None,
 ) -> None:
     """Check every run, table, report and figure.
 
@@ -123,14 +119,12 @@ def verify(
 
     settings, values, _ = _read(config, published, override)
     found = check(settings, values, templates)
-    if receipt:
-        write_json(receipt, found.as_json())
     counts = ", ".join(f"{n} {what}" for what, n in found.checked.items())
     if found.problems:
         lines = [*found.problems, f"{len(found.problems)} problems in {counts}"]
         advice = found.advice(workflow_command(config, override))
         fail("\n".join([*lines, advice] if advice else lines))
-    typer.echo(f"verified: {counts}", err=bool(receipt) and is_stdout(receipt))
+    print(f"verified: {counts}")
 
 
 @app.command(epilog=example("fathom record results/reference"))

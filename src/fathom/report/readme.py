@@ -15,6 +15,7 @@ from fathom.analysis.tables import read_table
 from fathom.analysis.worth import BEST_RATES
 from fathom.config import read_yaml
 from fathom.report.comparisons import WITHIN
+from fathom.report.formatting import markdown_table
 from fathom.report.kept import first_screen
 from fathom.report.records import Record
 from fathom.report.render import as_prose, list_words
@@ -169,16 +170,16 @@ def worth_table(rows: Sequence[Record], labels: Mapping[str, str]) -> str:
     """Steps saved and costs, a row for each of `rows`."""
     columns = worth_columns(rows)
     columns = {head: columns[head] for head in columns if head not in (OPERATIONS, VERDICT)}
-    lines = [f"| connection | {' | '.join(columns)} |", "|---|" + "---:|" * len(columns)]
-    for row in rows:
-        cells = [_name(row, labels), *(cell(row) or "–" for cell in columns.values())]
-        lines.append(f"| {' | '.join(map(as_prose, cells))} |")
-    return "\n".join([*lines, ""])
+    cells = (
+        [as_prose(_name(row, labels)), *(cell(row) or "–" for cell in columns.values())]
+        for row in rows
+    )
+    return markdown_table(["connection", *columns], cells, len(columns))
 
 
 def answers() -> str:
     """Every question to the kept result, with its answer and the first piece of evidence."""
-    lines = ["| question | answer | evidence |", "|---|---|---|"]
+    lines = []
     for row in first_screen(REFERENCE, _published(), _labels()).answers:
         firsts = {one.part: one for one in reversed(row.evidence)}
         told = [
@@ -186,23 +187,21 @@ def answers() -> str:
             for one in row.evidence
             if firsts[one.part] is one
         ]
-        lines.append(
-            f"| {as_prose(row.question)} | **{as_prose(row.answer)}** | {'; '.join(told)} |"
-        )
-    return "\n".join([*lines, ""])
+        lines.append((as_prose(row.question), f"**{as_prose(row.answer)}**", "; ".join(told)))
+    return markdown_table(["question", "answer", "evidence"], lines)
 
 
 def scorecard() -> str:
     """Counts of claims by source and verdict in the kept result."""
     sources = _published().sources
     table = read_table(REFERENCE / "tables/verdicts.csv")
-    rows = [f"| source | {' | '.join(VERDICTS)} |", f"|---|{'---:|' * len(VERDICTS)}"]
+    rows = []
     for source, claims in table.groupby("source", sort=False):
         counts = [str((claims["verdict"] == verdict).sum()) for verdict in VERDICTS]
         if undecided := int(claims["undecided"].sum()):
             counts[VERDICTS.index(NOT_REPRODUCED)] += f" ({undecided} undecided)"
-        rows.append(f"| {sources[source].title} | {' | '.join(counts)} |")
-    return "\n".join(rows) + "\n"
+        rows.append([sources[source].title, *counts])
+    return markdown_table(["source", *VERDICTS], rows, len(VERDICTS))
 
 
 BLOCKS = {"finding": finding, "worth": worth, "answers": answers, "scorecard": scorecard}
