@@ -347,10 +347,6 @@ def data_of(task, losses=(4.0, 2.0, 1.0), depths=(4, 8), count=3, value=None):
         ),
         "scores": {"a": score},
         "depth_units": {"a": "layer"},
-        "variance": pd.DataFrame(
-            [{"depth": 4, "variant": variants[0], "recipe_share": 0.6, "platform_share": 0.2,
-              "seed_share": 0.15, "other_share": 0.05}]
-        ),
         "published": pd.DataFrame([PUBLISHED, {**PUBLISHED, "metric": "gain_final", "mean": NAN,
                                                "low": NAN, "high": NAN}]),
     }  # fmt: skip

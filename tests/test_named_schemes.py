@@ -141,9 +141,7 @@ def test_what_a_scheme_has_learned_is_that_of_its_runs_as_it_is(tmp_path):
     assert read_learned(file) == {name: {"H_res moved": words} for name, words in told.items()}
     assert "H_res moved" not in about_schemes(kept=file)["krom_hc"]
     file.write_text("variant\nhy_v4\n", encoding="utf-8")
-    with pytest.raises(
-        ConfigError, match=r"^[^\n]*has no columns study, .*: make reference$"
-    ):
+    with pytest.raises(ConfigError, match=r"^[^\n]*has no columns study, .*: make reference$"):
         read_learned(file)
 
 

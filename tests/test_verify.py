@@ -509,7 +509,7 @@ FIGURE_DAMAGES = {
     f"{TORCH}/loss_comparison.svg": (replace_by_junk, MODIFIED),
     f"{TORCH}/score.png": (replace_by_a_folder, MISSING),
     f"{TORCH}/score.svg": (replace_by_a_dangling_link, MISSING),
-    "figures/overview/variance.png": (remove, MISSING),
+    "figures/overview/published.png": (remove, MISSING),
 }
 
 

@@ -28,8 +28,8 @@ What a figure can read, by the name of its parameter:
     mixing           learned mixing over depth by variant (`fathom.report.learned.Mixing`)
     samples          what networks generate, by run (`fathom.report.learned.GeneratedSamples`)
 
-Those over all studies read whole tables (cells, variance, published, sizes, published_sizes), and
-by study `scores` and `depth_units`. Those of docs/explained read `explained`
+Those over all studies read whole tables (cells, published, sizes, published_sizes), and by study
+`scores` and `depth_units`. Those of docs/explained read `explained`
 (`fathom.report.explained.Explained`).
 
 What others use:

@@ -18,14 +18,6 @@ if TYPE_CHECKING:
 
     from fathom.metrics.scores import Score
 
-FACTORS = {
-    "recipe_share": ("recipe", "#1A1A1A"),
-    "platform_share": ("platform", "#6B6B6B"),
-    "seed_share": ("seed", "#ABABAB"),
-    "other_share": ("interactions", "#E5E5E5"),
-}
-"""Label and grey by column of the table: colours are of variants."""
-
 NAMED_PANELS_PER_ROW = 2
 """Panels per row: the names of its lines stand beside each."""
 
@@ -180,30 +172,6 @@ def _sweep(
 
 
 @figure
-def variance(variance: pd.DataFrame, title: str) -> Figure:
-    """What explains the training loss after equal steps? Shares of the variance of its logarithm.
-
-    By recipe, platform, seed and their interactions. A share says nothing of how large the loss is.
-    """
-    if variance.empty:
-        return style.placeholder("nothing to decompose")
-    page, (ax,) = style.panels(1)
-    names = [
-        f"{style.label_of(v)}, {style.count_layers(d)}"
-        for d, v in zip(variance["depth"], variance["variant"], strict=True)
-    ]
-    left = np.zeros(len(variance))
-    for column, (_, colour) in FACTORS.items():
-        ax.barh(names, 100 * variance[column], left=left, color=colour)
-        left += 100 * variance[column].to_numpy()
-    ax.invert_yaxis()
-    ax.set_xlim(0, 100)
-    ax.set_xlabel("share of the variance of log10 training loss (%)")
-    handles = [style.legend_handle(label, color=c, lw=8) for label, c in FACTORS.values()]
-    return style.finish(page, title, handles)
-
-
-@figure
 def published(published: pd.DataFrame, title: str) -> Figure:
     """How far are published values from ours? Hollow: published; filled: ours.
 
@@ -243,8 +211,17 @@ def _beside(ax: Axes, table: pd.DataFrame, platforms: list[str]) -> None:
         aside = style.aside(variants.index(row["variant"]), len(variants), 0.28)
         block, slot = depths.index(row["depth"]) + aside, platforms.index(row["platform"])
         x, colour = block + width * (1 + slot), style.colour_of(row["variant"])
-        _point(ax, block, row["published"], "D", colour, hollow=True)
-        _point(ax, x, row["mean"], style.marker_of(slot), colour, hollow=False)
+        published = {"marker": "D", "mfc": "none", "ms": 9}
+        ours = {"marker": style.marker_of(slot), "ms": 8}
+        for place, value, looks in ((block, row["published"], published), (x, row["mean"], ours)):
+            if np.isfinite(value):
+                ax.plot(place, value, color=colour, ls="", **looks)
+                continue
+            # In the margin above all finite values, and not clipped.
+            above = {"transform": ax.get_xaxis_transform(), "clip_on": False, "ls": ""}
+            ax.plot(place, 0.96, marker="x", ms=9, mew=3, color=colour, **above)
+            if looks is published:
+                ax.plot(place, 0.96, **looks | {"ms": 13}, mec=colour, **above)
         bars = style.error_bars(row["mean"], row["low"], row["high"])
         ax.errorbar(x, row["mean"], yerr=bars, color=colour, capsize=3)
     ax.set_xticks(range(len(depths)), [str(depth) for depth in depths])
@@ -394,15 +371,3 @@ def _our_sizes(
                         arrowprops={"arrowstyle": "<|-", "lw": 1.8, "shrinkA": 0, **looks},
                     )  # fmt: skip
             ax.plot(x, y, marker, ms=8, mew=2, mfc="white" if is_bound else None, **looks)
-
-
-def _point(ax: Axes, x: float, value: float, marker: str, colour: str, *, hollow: bool) -> None:
-    if not np.isfinite(value):
-        # In the margin above all finite values, and not clipped.
-        looks = {"transform": ax.get_xaxis_transform(), "clip_on": False}
-        ax.plot(x, 0.96, "x", color=colour, ms=9, mew=3, **looks)
-        if hollow:
-            ax.plot(x, 0.96, marker, mec=colour, mfc="none", ms=13, **looks)
-        return
-    looks = {"mfc": "none", "ms": 9} if hollow else {"ms": 8}
-    ax.plot(x, value, marker, color=colour, ls="", **looks)
