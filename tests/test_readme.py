@@ -4,7 +4,6 @@ import re
 
 import pandas as pd
 import pytest
-from PIL import Image
 
 from command_helpers import shell
 from contributing_helpers import PROJECT, copy_of_project, sections
@@ -38,22 +37,6 @@ def test_the_readme_is_short_and_its_first_screen_complete() -> None:
         assert needed in first
     (library,) = (text for language, text in sections(README)["fathom"] if language == "python")
     assert len(library.splitlines()) == 6
-
-
-def test_the_picture_of_the_page_is_shown_and_small() -> None:
-    images = [token.attrs["src"] for token in inline(README) if token.type == "image"]
-    file = PROJECT / "docs/images/page.png"
-    assert "docs/images/page.png" in images
-    assert file.stat().st_size < 200_000
-    with Image.open(file) as picture:
-        picture.load()
-        assert picture.width >= 1000
-
-
-def test_words_of_our_own_are_defined_where_they_first_stand() -> None:
-    for word in ("mHC", "cyclic read", "step multiplier", "recipe"):
-        assert f"*{word}*" in README
-    assert README.index("*recipe*") < README.index("Framework or recipe")
 
 
 def test_the_time_of_make_all_is_that_of_the_artifact() -> None:
