@@ -78,10 +78,9 @@ def status(
     """Show what is trained, what is left, and the time.
 
     Prints a line for each study; for named studies, every cell. Then the undecided
-    contrasts, and how many more seeds may decide them. Of named studies also the
-    contrasts whose sides differ in more than one setting.
+    contrasts, and how many more seeds may decide them.
     """
-    from fathom.report.terminal import print_pairs, print_status, print_undecided
+    from fathom.report.terminal import print_status, print_undecided
     from fathom.runs.status import status_of
 
     settings = read_config(config, override)
@@ -93,10 +92,8 @@ def status(
         print_status(found, every_cell=every_cell or bool(studies))
         if not find_spec("pandas"):  # where only training is installed there are no tables
             return
-        from fathom.analysis.effects import pairs_of_several_settings, undecided
+        from fathom.analysis.effects import undecided
 
-        for study in studies or ():
-            print_pairs(study, pairs_of_several_settings(settings, study))
         effects = Path(settings.report_folder) / "tables/effects.csv"
         if effects.exists():
             rows = undecided(effects, studies or settings.studies)
