@@ -86,16 +86,14 @@ def score_against_depth(
         ax.set_xlabel(f"{depth_units[study]}s")
     for ax, own in zip(axes, ends, strict=True):  # when panels that share an axis have its limits
         style.direct_labels(ax, own)
-    grey = {"color": style.GREY, "ms": 7}
     handles = [
-        style.legend_handle(
-            style.label_of(platform), marker=style.marker_of(i), ls=style.line_of(i), **grey
-        )
-        for i, platform in enumerate(platforms)
+        style.mark_handle(style.label_of(name), style.marker_of(i), ls=style.line_of(i), ms=7)
+        for i, name in enumerate(platforms)
     ]
-    looks = {"at chance": {"marker": "o", "mfc": "white", "mew": 2}, "diverged": style.CROSS}
+    looks = {"at chance": {"marker": "o", "mfc": "white", "mew": 2, "ms": 7},
+             "diverged": style.CROSS}  # fmt: skip
     handles += [
-        style.legend_handle(word, **{**grey, "ls": "", **look})
+        style.mark_handle(word, **look)
         for word, look in looks.items()
         if word in set(every["outcome"])
     ]
@@ -193,12 +191,11 @@ def published(published: pd.DataFrame, title: str) -> Figure:
         style.log_if_wide(ax)
         ax.set_xlabel("layers")
         ax.set_ylabel(panels.with_loss_unit("final loss", values))
-    grey = {"color": style.GREY, "ls": "", "ms": 9}
     handles = [
         *style.legend_handles(table["variant"].unique(), lw=6),
-        style.legend_handle("published", marker="D", mfc="none", **grey),
+        style.mark_handle("published", "D", mfc="none", ms=9),
         *style.marker_handles([f"ours, {style.label_of(name)}" for name in platforms], ms=8),
-        style.legend_handle("not finite", marker="x", mew=3, **grey),
+        style.mark_handle("not finite", "x", mew=3, ms=9),
     ]
     return style.finish(page, title, handles)
 
@@ -255,8 +252,7 @@ def nats_below_plain(sizes: pd.DataFrame, published_sizes: pd.DataFrame, title: 
         ax.axhline(0, color=style.PALE, lw=1, zorder=0)
         ax.set_xlabel("parameters")
     parameters = sorted(sizes["parameters"].unique())
-    axes[0].set_xticks(parameters, [f"{number / 1e6:.2g}" for number in parameters])
-    axes[0].minorticks_off()
+    style.log_ticks(axes[0], parameters, [f"{number / 1e6:.2g}" for number in parameters])
     axes[0].set_xlabel("parameters (millions)")
     return style.finish(page, title)
 
@@ -297,18 +293,15 @@ def multiplier_against_width(sizes: pd.DataFrame, title: str) -> Figure:
     page, ((ax,),) = style.grid(1, 1, (SIZES_WIDTH, SIZES_HEIGHT))
     _our_sizes(ax, rows, "channels", "multiplier", APART["channels"], _shapes(sizes))
     ax.axhline(1, color=style.PALE, lw=1, zorder=0)
-    ax.set_xscale("log")
-    widths = sorted(rows["channels"].unique())
-    ax.set_xticks(widths, [f"{width:g}" for width in widths])
-    ax.minorticks_off()
+    style.log_ticks(ax, sorted(rows["channels"].unique()))
     ax.margins(y=0.18)  # for arrows
     ax.set_xlabel("channels")
     ax.set_ylabel("step multiplier")
     here = set(_shapes(rows))
     handles = [*_design_handles(rows), *_shape_handles(_shapes(sizes), here)]
     if rows["answer"].isin(BOUNDS).any():
-        grey = {"color": style.GREY, "ls": "", "marker": "o", "mfc": "white", "mew": 2, "ms": 8}
-        handles.append(style.legend_handle("bound: outside the ladder", **grey))
+        looks = {"mfc": "white", "mew": 2, "ms": 8}
+        handles.append(style.mark_handle("bound: outside the ladder", "o", **looks))
     return style.finish(page, title, handles)
 
 
@@ -322,11 +315,8 @@ def _shape_handles(
     shapes: list[tuple[int, int]], shown: Collection[tuple[int, int]] | None = None
 ) -> list[Line2D]:
     """Legend entries of steps and layers; `shown`: of these alone."""
-    grey = {"color": style.GREY, "ls": "", "ms": 8}
     return [
-        style.legend_handle(
-            f"{style.count_layers(layers)}, {steps} steps", marker=style.marker_of(i), **grey
-        )
+        style.mark_handle(f"{style.count_layers(layers)}, {steps} steps", style.marker_of(i), ms=8)
         for i, (steps, layers) in enumerate(shapes)
         if shown is None or (steps, layers) in shown
     ]

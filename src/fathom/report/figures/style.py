@@ -430,6 +430,15 @@ def counts(ax: Axes) -> None:
     whole_ticks(ax, "y")
 
 
+def log_ticks(
+    ax: Axes, places: Sequence[float], labels: Sequence[str] | None = None, base: int = 10
+) -> None:
+    """A logarithmic x axis with numbers at these places alone, or with these labels there."""
+    ax.set_xscale("log", base=base)
+    ax.set_xticks(places, labels or [f"{place:g}" for place in places])
+    ax.xaxis.minorticks_off()
+
+
 def whole_ticks(ax: Axes, axis: Literal["x", "y"] = "x") -> None:
     """A few ticks on an axis, at whole numbers."""
     # `steps`: those of any axis, as ticks would else be at multiples of 2.5, too.
@@ -460,10 +469,14 @@ def legend_handles(variants: Iterable[str], **looks: Any) -> list[Line2D]:  # no
     return [legend_handle(label, color=colour, **looks) for label, colour in alike]
 
 
+def mark_handle(label: str, marker: str, **looks: Any) -> Line2D:  # noqa: ANN401, likewise
+    """An entry of a legend: a marker, in grey."""
+    return legend_handle(label, marker=marker, **{"color": GREY, "ls": "", **looks})
+
+
 def marker_handles(labels: Iterable[str], **looks: Any) -> list[Line2D]:  # noqa: ANN401, likewise
-    """Entries of a legend: every label with its marker, in grey."""
-    looks = {"color": GREY, "ls": "", **looks}
-    return [legend_handle(label, marker=marker_of(i), **looks) for i, label in enumerate(labels)]
+    """Entries of a legend: every label with its marker."""
+    return [mark_handle(label, marker_of(i), **looks) for i, label in enumerate(labels)]
 
 
 def columns_for(labels: Sequence[str], width: float) -> int:
