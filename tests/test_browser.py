@@ -4,15 +4,12 @@ import csv
 import io
 import itertools
 import math
-import re
 import shutil
 import time
 from collections import defaultdict
 
 import pytest
 
-from contrast import contrast, luminance
-from fathom.report.figures.style import COLOURS, GREY, SPARE_COLOURS
 from page_helpers import make_page, trained, write_claims, write_results
 
 pytestmark = pytest.mark.browser
@@ -35,16 +32,7 @@ RESULTS = f"""# Results
 |---|
 | one |
 
-![colours](figures/overview/x.png)
-
-*Every colour of a line.*
 """
-LINES = sorted({*COLOURS.values(), *SPARE_COLOURS, GREY})
-STRIPE = '<rect y="{}" width="800" height="10" fill="{}"/>'
-SVG = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 800 {}">{}</svg>'.format(
-    10 * len(LINES) + 20,
-    "".join(STRIPE.format(10 * i, line) for i, line in enumerate([*LINES, "#fff", "#fff"])),
-)
 PHONE, DESK = (390, 844), (1280, 900)
 
 
@@ -68,8 +56,6 @@ def results(tmp_path_factory):
     reports = {"RESULTS.md": RESULTS, "studies/a.md": "# a\n\n## Part\n\nWords.\n"}
     config = write_results(folder, runs, reports, ("a", "b"))
     write_claims(folder, ["reproduced", "contradicted", "contradicted"])
-    (folder / "figures/overview").mkdir(parents=True)
-    (folder / "figures/overview/x.svg").write_text(SVG)
     make_page(config.model_copy(update={"labels": {"mhc": "the demo's mHC"}}))
     return folder
 
@@ -94,12 +80,10 @@ def browser(tmp_path_factory):
 def visit(browser, results):
     """A function that opens the page at an address; afterwards its console must be empty."""
 
-    def visit(address="", size=DESK, scheme="light"):
+    def visit(address="", size=DESK):
         metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1}
         metrics["mobile"] = size == PHONE
         browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-        media = [{"name": "prefers-color-scheme", "value": scheme}]
-        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": media})
         browser.get("about:blank")
         browser.get((results / "index.html").as_uri() + address)
         if "#explorer" in address:
@@ -252,49 +236,6 @@ def test_claims_are_filtered_and_a_click_shows_the_row(visit):
     assert {("rule of the test", "level"), ("decides the verdict", "yes")} <= set(told)
     find(page, "dialog button")[0].click()
     assert not find(page, "dialog[open]")
-
-
-COLOURS_OF_TEXT = """
-const behind = (one) => {
-  const { backgroundColor } = getComputedStyle(one);
-  return backgroundColor === 'rgba(0, 0, 0, 0)' ? behind(one.parentElement) : backgroundColor;
-};
-return [...document.querySelectorAll('body *')]
-  .filter((one) => one.checkVisibility() && !one.closest('#plot, button, select, option, svg'))
-  .filter((one) => [...one.childNodes].some((node) => node.nodeType === 3 && node.data.trim()))
-  .map((one) => [getComputedStyle(one).color, behind(one), one.outerHTML.slice(0, 80)]);
-"""
-
-
-@pytest.mark.parametrize("address", ["#results", "#explorer"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_text_has_contrast(visit, scheme, address):
-    found = visit(address, scheme=scheme).execute_script(COLOURS_OF_TEXT)
-    texts = [
-        (*(list(map(float, re.findall(r"[\d.]+", c))) for c in two), one) for *two, one in found
-    ]
-    assert len(texts) > 10
-    assert [one for text, ground, one in texts if contrast(text, ground) < 4.5] == []
-
-
-def test_in_the_dark_every_line_has_contrast(visit):
-    """As seen: the pixels of a figure that has a stripe of every colour, below them its ground."""
-    from PIL import Image
-
-    page = visit("#results--scorecard", scheme="dark")
-    (image,) = find(page, "img")
-    page.execute_script("arguments[0].scrollIntoView({block: 'center'})", image)
-    until(lambda: page.execute_script("return arguments[0].naturalWidth", image))
-    seen = Image.open(io.BytesIO(image.screenshot_as_png)).convert("RGB")
-    middle, stripe = seen.width // 2, (seen.height - 16) / (len(LINES) + 2)  # without the padding
-    pixels = [seen.getpixel((middle, round(8 + stripe * (i + 0.5)))) for i in range(len(LINES) + 2)]
-    assert luminance(pixels[-1]) < 0.01
-    faint = {
-        line
-        for line, pixel in zip(LINES, pixels, strict=False)
-        if contrast(pixel, pixels[-1]) < 4.5
-    }
-    assert faint == set()
 
 
 @pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])

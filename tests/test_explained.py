@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
+from functools import cache
 
 import matplotlib.image
 import numpy as np
@@ -162,9 +163,9 @@ def measured_numbers(config):
     mathematics alone does not change."""
     return {
         "explained/for-everyone.md": [
-            f"`mhc` with 48 layers ends at {final_score('mhc', 48):.5f}",
-            f"with 12 layers at {final_score('baseline', 12):.4f}",
-            f"a loss of {final_score('baseline', 1):.5f}",
+            f"`mhc` with 48 layers ends at {kept_mean('depth-mlx', 48, 'mhc', 'score'):.5f}",
+            f"with 12 layers at {kept_mean('depth-mlx', 12, 'baseline', 'score'):.4f}",
+            f"a loss of {kept_mean('depth-mlx', 1, 'baseline', 'score'):.5f}",
             f"in turn saves {saved('mhc_cycle')} of the training steps: "
             f"{saved('mhc_cycle', 'low', '')} to {saved('mhc_cycle', 'high')} with 95 %",
             f"It pays where a step takes less than {more('mhc_cycle', 'multiplier')} longer.",
@@ -252,9 +253,13 @@ def numbers_of_definitions():
     yield f"`hc` at {hc[0]} and {hc[1]} with 12 and 24"
     yield f"of 12 and 24 layers, give {gain_per_layer('torch')} per layer on PyTorch and "
     yield f"and {gain_per_layer('mlx')} on MLX"
-    yield f"ends at {text_loss('baseline')} nats after them, and at {text_loss('baseline_longer')}"
-    yield f"after {text_steps('baseline_longer')}."
-    text = next(row for row in kept_rows("cells") if row["study"] == "released")
+    plain, longer = (
+        f"{kept_mean('released', 12, variant, 'validation_loss'):.3f}"
+        for variant in ("baseline", "baseline_longer")
+    )
+    yield f"ends at {plain} nats after them, and at {longer}"
+    yield f"after {kept('released', 12, 'baseline_longer')['steps']}."
+    text = kept_rows("cells", study="released")[0]
     unigram, bigram, trigram = (
         float(text[f"{model}_bpc"]) for model in ("unigram", "bigram", "trigram")
     )
@@ -263,10 +268,10 @@ def numbers_of_definitions():
         f"{trigram:.3f} with two"
     )
     yield f"the line, {bigram * math.log(2):.3f} nats"
-    (still,) = {row["score_chance"] for row in kept_rows("cells") if row["study"] == "flow"}
+    (still,) = {row["score_chance"] for row in kept_rows("cells", study="flow")}
     yield f"`E|v*|²`, in the reference {float(still):.2f}"
     worst = defaultdict(float)
-    for row in benchmark("parity"):
+    for row in rows_of("benchmarks/parity.csv"):
         found = float(row["forwards"]), float(row["gradients"])
         worst[row["framework"]] = max(worst[row["framework"]], *found)
     float64, float32 = (worst[name] for name in ("PyTorch, float64", "MLX, float32"))
@@ -275,8 +280,8 @@ def numbers_of_definitions():
     )
     best = max(
         row["test_accuracy_mean"]
-        for row in kept_rows("summary")
-        if row["study"].startswith("fashion") and row["depth"] == "100" and int(row["n"]) > 2
+        for row in kept_rows("summary", depth=100)
+        if row["study"].startswith("fashion") and int(row["n"]) > 2
     )
     yield f"the best network of 100 layers ends at {100 * float(best):.0f} % in the mean"
     first, again = (accuracies("fashion"), accuracies("fashion-streams"))
@@ -301,26 +306,17 @@ def numbers_of_definitions():
                 for steps in (16, 64, 256)
             )
             yield f"| {names} | {' | '.join(norms)} |"
-    times = [
-        float(row["seconds_per_step"])
-        for row in kept_rows("times")
-        if (row["study"], row["depth"], row["variant"]) == ("released", "12", "baseline")
-    ]
+    trained = kept_rows("times", study="released", depth=12, variant="baseline")
+    times = [float(row["seconds_per_step"]) for row in trained]
     assert max(times) > 2 * min(times)
     yield "took more than twice as long in some runs of the reference as in others"
 
 
 def gain_per_layer(backend):
     """The slope of HC's gain over 12 and 24 layers, with its 95 % interval over runs."""
-    depths, gains = zip(
-        *(
-            (int(row["depth"]), float(row["gain_final"]))
-            for row in kept_rows("cells")
-            if (row["study"], row["variant"], row["backend"]) == ("depth-mlx", "hc", backend)
-            and row["depth"] in ("12", "24")
-        ),
-        strict=True,
-    )
+    runs = kept_rows("cells", study="depth-mlx", variant="hc", backend=backend)
+    runs = [run for run in runs if run["depth"] in ("12", "24")]
+    depths, gains = ([float(run[name]) for run in runs] for name in ("depth", "gain_final"))
     line = stats.linregress(depths, gains)
     half = stats.t.ppf(0.975, len(depths) - 2) * line.stderr
     return f"{line.slope:.3f} ± {half:.3f}"
@@ -328,22 +324,14 @@ def gain_per_layer(backend):
 
 def accuracies(study):
     """Test accuracies of the plain network of 100 layers, for the seeds of `fashion`."""
-    return {
-        row["seed"]: float(row["test_accuracy"])
-        for row in kept_rows("cells")
-        if (row["study"], row["depth"], row["variant"]) == (study, "100", "resnet")
-        and row["seed"] in ("42", "0", "1")
-    }
+    runs = kept_rows("cells", study=study, depth=100, variant="resnet")
+    return {r["seed"]: float(r["test_accuracy"]) for r in runs if r["seed"] in ("42", "0", "1")}
 
 
 def of_runs(metric, *steps):
     """A metric of every run of HC with static coefficients in `unrolled`."""
-    found = [
-        float(row[metric])
-        for row in kept_rows("cells")
-        if (row["study"], row["variant"]) == ("unrolled", "hc_paper_static")
-        and int(row["depth"]) in steps
-    ]
+    runs = kept_rows("cells", study="unrolled", variant="hc_paper_static")
+    found = [float(run[metric]) for run in runs if int(run["depth"]) in steps]
     assert len(found) == 5 * len(steps)
     return found
 
@@ -352,11 +340,9 @@ def by_rate():
     """The factors by which the demo's mHC ends below the plain network, at each rate."""
     found = {
         row["variant"]: 1 / (1 + float(row["effect"]) / 100)
-        for row in kept_rows("effects")
-        if (row["study"], row["metric"], row["verdict"]) == ("learning-rate", "score", "better")
-        and row["against"].startswith("baseline_") and row["variant"].startswith("mhc_")
-        and row["variant"].split("_")[1] == row["against"].split("_")[1]
-    }  # fmt: skip
+        for row in kept_rows("effects", study="learning-rate", metric="score", verdict="better")
+        if row["variant"] == row["against"].replace("baseline", "mhc")
+    }
     factors = [found[f"mhc_{rate}"] for rate in ("0005", "001", "002", "004", "008")]
     assert factors == sorted(factors)  # "the more so the higher the rate"
     return f"{factors[0]:.1f} to {1000 * round(factors[-1] / 1000)}"
@@ -372,12 +358,9 @@ def gains():
     """What ends significantly better than the plain network, but for counting."""
     found = [
         row
-        for row in kept_rows("effects")
-        if (row["against_plain"], row["verdict"]) == ("True", "better")
+        for row in kept_rows("effects", against_plain=True, verdict="better")
         # All of these count, but the last, which has no connection but the plain one.
-        and not row["study"].startswith(
-            ("depth-", "learning-rate", "ingredients", "fashion-recipe")
-        )
+        if not row["study"].startswith(("depth-", "learning-rate", "ingredients", "fashion-recipe"))
         and "accumulate" not in row["differs_in"]  # four batches for one
     ]
     assert len(found) == 23  # "twenty-three comparisons"
@@ -457,21 +440,14 @@ def gains():
         f"a plain network of four layers {pictures('resnet', 'fashion-recipe', 4)}"
     )
     assert not [study for study, _ in cells if study.startswith("fashion")]
-    similar = [
-        float(row["stream_similarity_final"])
-        for row in kept_rows("cells")
-        if (row["study"], row["variant"]) == ("fashion-streams", "hc_paper_static")
-    ]
+    streams = kept_rows("cells", study="fashion-streams", variant="hc_paper_static")
+    similar = [float(row["stream_similarity_final"]) for row in streams]
     yield f"a similarity of at least {math.floor(1000 * min(similar)) / 1000}"
     assert (cells["graph", "hc_paper"], cells["graph", "mhc_paper"]) == (["4"], ["4"])
     of_hc, of_mhc = gains_of["graph"]
     yield f"by {of_hc:.1f} and {of_mhc:.1f} percentage points in twelve seeds"
-    deep, worth = (
-        row
-        for table in ("effects", "effective_depth")
-        for row in kept_rows(table)
-        if (row["study"], row["depth"], row["variant"]) == ("graph", "16", "hc_paper")
-    )
+    cell = {"study": "graph", "depth": 16, "variant": "hc_paper"}
+    deep, worth = (only(table, **cell) for table in ("effects", "effective_depth"))
     assert (deep["verdict"], deep["seeds"]) == ("worse", "12")
     yield f"than sixteen plain ones, by {-float(deep['effect']):.1f} points"
     assert round(float(worth["effective_depth"])) == 5  # "where five plain layers end"
@@ -494,15 +470,9 @@ def steps_of_releases():
     )
 
 
-def at_size(study, design):
-    """The row of a design at a size, which a study is."""
-    (row,) = (r for r in kept_rows("sizes") if (r["study"], r["design"]) == (study, design))
-    return row
-
-
 def saved_at(study, design):
     """The share of the steps that a design saves at a size, with its interval."""
-    row = at_size(study, design)
+    row = only("sizes", study=study, design=design)
     mean, low, high = (
         f"{100 * (1 - 1 / float(row[end])):.0f}".replace("-0", "0").replace("-", "−")
         for end in ("multiplier", "low", "high")
@@ -512,7 +482,7 @@ def saved_at(study, design):
 
 def gain_at(study, design, sign=1):
     """Nats below the plain network, or with a `sign` of -1 above it, as in 0.144 ± 0.010."""
-    row = at_size(study, design)
+    row = only("sizes", study=study, design=design)
     mean, low, high = (float(row[f"gain{end}"]) for end in ("", "_low", "_high"))
     return f"{sign * mean:.3f} ± {(high - low) / 2:.3f}"
 
@@ -523,30 +493,25 @@ def of_sizes():
         saved_at(study, "mhc_cycle") for study in ("scale-c128", "scale-24-layers", "scale-4k")
     ]
     yield f"`mhc_cycle` saves {cycle[0]} at C 128, {cycle[1]} with 24 layers and {cycle[2]} after"
-    fits = {row["verdict"] for row in kept_rows("scale") if row["design"] == "mhc_cycle"}
+    fits = {row["verdict"] for row in kept_rows("scale", design="mhc_cycle")}
     assert fits == {"undecided"}  # "no power of channels, layers or tokens"
     yield f"it ends {gain_at('scale-12k', 'mhc_cycle')} nats below the plain network"
-    low, high = (float(at_size("scale-12k", "mhc_cycle")[f"gain_{end}"]) for end in ("low", "high"))
+    longest = only("sizes", study="scale-12k", design="mhc_cycle")
+    low, high = float(longest["gain_low"]), float(longest["gain_high"])
     assert low < 0.01 < high  # "is undecided"
     altup = [saved_at(study, "altup") for study in ("scale-c128", "scale-4k")]
     yield f"`altup` saves {altup[0]} at C 128, and {altup[1]} after 4000 steps"
     yield f"network, by {gain_at('scale-c128', 'attn_res_block', -1)} nats at C 128"
 
 
-def largest_rate_of(variant, depth, against=None):
+def largest_rate_of(variant, depth, **keys):
     """The row of stability.csv, of a variant beside the plain network or another one."""
-    rows = [
-        row
-        for row in kept_rows("stability")
-        if (row["variant"], row["depth"]) == (variant, str(depth))
-        and (against is None or row["against"] == against)
-    ]
-    return rows[0]
+    return kept_rows("stability", variant=variant, depth=depth, **keys)[0]
 
 
 def of_rates():
     """What for-researchers.md says of the largest rates that train."""
-    beside = [largest_rate_of("mhc_cycle", depth, "mhc_cycle_free") for depth in (24, 12)]
+    beside = [largest_rate_of("mhc_cycle", depth, against="mhc_cycle_free") for depth in (24, 12)]
     assert [row["verdict"] for row in beside] == ["larger", "larger"]
     free = largest_rate_of("mhc_cycle_free", 24)
     yield (
@@ -560,10 +525,7 @@ def of_rates():
 
 def worth_on_text(variant):
     """The row of a connection of 12 layers on text, all at one rate."""
-    keys = ("released", "12", variant, "one rate")
-    names = ("study", "depth", "variant", "rate")
-    (row,) = (r for r in kept_rows("worth") if tuple(r[name] for name in names) == keys)
-    return row
+    return only("worth", study="released", depth=12, variant=variant, rate="one rate")
 
 
 def saved(variant, end="multiplier", unit=" %"):
@@ -578,11 +540,8 @@ def more(variant, column="cost"):
 
 def step_ratio(variant, study="released"):
     """How many times as long as plain's a step takes, timed in turns: of 12 layers on text."""
-    seconds = {
-        row["variant"]: float(row["seconds"])
-        for row in benchmark("step_times")
-        if (row["study"], row["width"]) == (study, "64")
-    }
+    timed = rows_of("benchmarks/step_times.csv", study=study, width=64)
+    seconds = {row["variant"]: float(row["seconds"]) for row in timed}
     return seconds[variant] / seconds["baseline"]
 
 
@@ -593,42 +552,30 @@ def pictures(variant, study="fashion-streams", depth=100):
 
 def differing(variant, digits):
     """The range over seeds of what differs between streams, in `ingredients` on PyTorch."""
-    found = [
-        100 * float(row["stream_difference_max"])
-        for row in kept_rows("cells")
-        if (row["study"], row["variant"], row["backend"]) == ("ingredients", variant, "torch")
-    ]
+    runs = kept_rows("cells", study="ingredients", variant=variant, backend="torch")
+    found = [100 * float(run["stream_difference_max"]) for run in runs]
     return f"{min(found):.{digits}f} % to {max(found):.{digits}f} %"
 
 
-def kept_rows(table):
-    """The rows of a table of the kept result."""
-    return rows_of(f"results/reference/tables/{table}.csv")
+def kept_rows(table, **keys):
+    """The rows of a table of the kept result with these values."""
+    return rows_of(f"results/reference/tables/{table}.csv", **keys)
 
 
-def benchmark(table):
-    """The rows of a table of benchmarks."""
-    return rows_of(f"benchmarks/{table}.csv")
+def only(table, **keys):
+    (row,) = kept_rows(table, **keys)
+    return row
 
 
-def rows_of(file):
+@cache
+def read(file):
     with (PROJECT / file).open(encoding="utf-8") as lines:
         return list(csv.DictReader(lines))
 
 
-def final_score(variant, depth):
-    """The exact loss of the kept result's depth-mlx: geometric mean over seeds, on PyTorch."""
-    return kept_mean("depth-mlx", depth, variant, "score")
-
-
-def text_loss(variant):
-    """Held-out nats a character of the kept result's networks of 12 layers."""
-    return f"{kept_mean('released', 12, variant, 'validation_loss'):.3f}"
-
-
-def text_steps(variant):
-    """How many steps these take."""
-    return kept("released", 12, variant)["steps"]
+def rows_of(file, **keys):
+    wanted = {name: str(value) for name, value in keys.items()}.items()
+    return [row for row in read(file) if wanted <= row.items()]
 
 
 def kept_mean(study, depth, variant, metric):
@@ -638,12 +585,7 @@ def kept_mean(study, depth, variant, metric):
 
 def kept(study, depth, variant):
     """The row of a cell in the kept result, on PyTorch; of several devices, on a CPU."""
-    rows = [
-        row
-        for row in kept_rows("summary")
-        if (row["study"], row["depth"], row["variant"]) == (study, str(depth), variant)
-        and row["backend"] == "torch"
-    ]
+    rows = kept_rows("summary", study=study, depth=depth, variant=variant, backend="torch")
     (row,) = [row for row in rows if row["platform"].startswith("torch-cpu")] or rows
     return row
 

@@ -20,6 +20,7 @@ from fathom.config import Cell
 from fathom.metrics.scores import Score
 from fathom.metrics.steps import LARGEST_VALUE
 from fathom.report.figures import (
+    OF_A_CELL,
     contrasts,
     draw_figures,
     figures_of,
@@ -31,8 +32,7 @@ from fathom.report.figures import (
     style,
     sweep,
 )
-from fathom.report.mixing import Mixing, mixing_file, mixing_matrices
-from fathom.report.samples import GeneratedSamples
+from fathom.report.learned import GeneratedSamples, Mixing, mixing_file, mixing_matrices
 from fathom.tasks import Samples
 from param_helpers import quick_ones
 from run_helpers import config_with
@@ -347,15 +347,8 @@ def data_of(task, losses=(4.0, 2.0, 1.0), depths=(4, 8), count=3, value=None):
         ),
         "scores": {"a": score},
         "depth_units": {"a": "layer"},
-        "variance": pd.DataFrame(
-            [{"depth": 4, "variant": variants[0], "recipe_share": 0.6, "platform_share": 0.2,
-              "seed_share": 0.15, "other_share": 0.05}]
-        ),
         "published": pd.DataFrame([PUBLISHED, {**PUBLISHED, "metric": "gain_final", "mean": NAN,
                                                "low": NAN, "high": NAN}]),
-        "rows": frame([row for row in steps if row["variant"] == variants[0]
-                       and row["depth"] == depths[0] and not row["seed"]]).assign(
-            chance_loss=CHANCE),
     }  # fmt: skip
 
 
@@ -369,14 +362,11 @@ def all_figures(task="tokens", only=(), labels=None, **changes):
     """
     declared = {name: d for group in ("overview", "study") for name, d in
                 figures_of(group).items()}  # fmt: skip
-    metrics = [*tasks.presentation(task).figures, "loss", "exact_loss", "nonfinite_total",
-               "gain_final", "gate_mean_final"]  # fmt: skip
+    metrics = [*tasks.presentation(task).figures, *OF_A_CELL, "exact_loss", "gain_final",
+               "gate_mean_final"]  # fmt: skip
     declared |= {name: find(name) for name in metrics}
     data = data_of(task, **changes)
-    found = draw_figures([declared[name] for name in only or declared], "a study", labels, **data)
-    of_cell = () if only else figures_of("cell").values()
-    cell = draw_figures(of_cell, "a run", labels, rows=data["rows"])
-    return {**found, **{f"cell_{name}": page for name, page in cell.items()}}
+    return draw_figures([declared[name] for name in only or declared], "a study", labels, **data)
 
 
 @pytest.mark.slow
@@ -466,35 +456,18 @@ def test_an_axis_is_not_narrower_than_what_is_printed(values):
     assert f"{low:.5g}" != f"{high:.5g}"
 
 
-def test_two_networks_of_one_connection_are_two_lines_over_the_rates():
-    """And those at one rate stand beside each other, by more than a mark."""
-    own = [
-        run(variant=f"{name}{end}", connection="hc", lr=lr, seed=seed, score=1.0 + 0.1 * seed)
-        for name in ("hc", "hc_free")
-        for end, lr in (("", 0.001), ("_002", 0.002), ("_004", 0.004))
-        for seed in range(2)
-    ]
-    cells = frame(own, [run("mhc", lr=0.001, score=2.0, connection="mhc")])
-    data = {"summary": summary_table(cells), "cells": cells, "score": LOSS}
-    page = draw_figures([find("score_against_rate")], "a", **data)["score_against_rate"]
-    (ax,) = page.axes
-    named = [text.get_text() for text in page.legends[0].get_texts()]
-    assert sorted(named) == ["hc", "hc_free", "mhc"]
-    means = [line for line in ax.lines if line.get_marker() in style.MARKERS and line.get_ms() > 6]
-    page.draw_without_rendering()
-    places = sorted(
-        line.get_transform().transform((0.001, 1))[0] * 72 / page.dpi
-        for line in means if 0.001 in line.get_xdata()
-    )  # fmt: skip
-    assert len(places) == 3 and min(np.diff(places)) > 10
-
-
 def test_variants_with_names_of_their_own_are_one_line_over_the_rates():
     table = pd.DataFrame([("slow", "hc", 0.001), ("fast", "hc", 0.002), ("mhc_01", "mhc", 0.001)],
                          columns=["variant", "connection", "lr"])  # fmt: skip
     assert contrasts.families(table).tolist() == ["hc", "hc", "mhc"]
     twice = pd.DataFrame([("a_01", "hc", 0.001), ("a_02", "hc", 0.001)], columns=table.columns)
     assert contrasts.families(twice).tolist() == ["a_01", "a_02"]
+    # Two networks of one connection, each at two rates.
+    rows = [
+        (f"{name}{end}", "hc", lr) for name in ("hc", "free") for end, lr in (("", 1), ("_2", 2))
+    ]
+    both = pd.DataFrame(rows, columns=table.columns)
+    assert contrasts.families(both).tolist() == ["hc", "hc", "free", "free"]
 
 
 @pytest.mark.parametrize(
@@ -518,26 +491,6 @@ def test_a_depth_at_which_every_answer_is_right_has_no_panel(lowest, drawn):
         lambda one: isinstance(one, Text) and "0.99" in one.get_text()
     )
     assert "0.99 or more: 2 layers" in text.get_text()
-
-
-def test_a_title_is_not_wider_than_its_figure():
-    page, _ = style.grid(1, 1, (6, 4))
-    style.finish(page, "A question\n" + "with many words " * 6)
-    page.draw_without_rendering()
-    box = page.texts[0].get_window_extent()
-    assert box.x0 >= 0 and box.x1 <= page.bbox.x1
-    assert page.texts[0].get_text().startswith("A question\nwith")
-
-
-def test_published_values_have_three_panels_at_most():
-    row = {"metric": "loss_final", "platform": "torch", "variant": "hc", "depth": 8}
-    rows = [
-        row | {"study": f"s{i}", "published": 1.0, "mean": 2.0, "low": 1.5, "high": 2.5}
-        for i in range(5)
-    ]
-    table = pd.DataFrame([*rows, *rows[1:4]])
-    page = draw_figures([figures_of("overview")["published"]], published=table)["published"]
-    assert [ax.get_title(loc="left") for ax in page.axes] == ["s1", "s2", "s3"]
 
 
 SIZES = pd.DataFrame(
@@ -642,13 +595,6 @@ def test_worth_has_rows_by_verdict_with_multiplier_and_cost():
     assert [[1.05, 1.15], [2, 2]] in [np.transpose(line.get_xydata()).tolist() for line in ax.lines]
     colours = {line.get_color() for line in ax.lines if line.get_marker() == ">"}
     assert colours == {style.colour_of("krom_hc")}
-
-
-def test_worth_without_a_measured_cost_says_so():
-    ax, names, _, bars = draw_worth(rows_of_worth(("hc", "at", 1, 0.9, 1.1, NAN, "undecided")))
-    assert (names, bars) == (["undecided", "hc"], set())
-    assert "no time of a step" in ax.figure.get_suptitle()
-    assert not ax.figure.legends
 
 
 def test_the_frontier_has_a_filled_cost_where_nothing_is_both_cheaper_and_better():

@@ -1,19 +1,16 @@
 """The first screen is the same in every text: results, page, paper and README. The paper's size."""
 
-import io
 import re
 import shutil
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from fathom.analysis.claims import load_published
 from fathom.config import load_config
 from fathom.report.kept import first_screen
 from fathom.report.page.markdown import read_sections
 from fathom.report.paper import paper_of, write_source
-from reference_helpers import MAX_PAPER_PAGES, PROJECT, REFERENCE
+from reference_helpers import PROJECT, REFERENCE
 
 KEPT = PROJECT / REFERENCE
 TEMPLATES = PROJECT / "report/templates"
@@ -57,17 +54,6 @@ def test_results_page_and_paper_give_one_answer(paper_source):
             assert said in text
         for row in screen.answers:
             assert re.search(rf"{re.escape(row.question)}\W+{re.escape(row.answer)}", text)
-
-
-def test_the_paper_is_read_in_one_sitting(paper_source):
-    typst = pytest.importorskip("typst", reason="typst is not installed")
-    source = paper_source / "paper.typ"
-    pages = typst.compile(source, root=paper_source, ignore_system_fonts=True, format="png", ppi=30)
-    assert 1 < len(pages) <= MAX_PAPER_PAGES
-    last = np.asarray(Image.open(io.BytesIO(pages[-1])).convert("L"))
-    height = len(last)
-    text = np.flatnonzero(last[: int(0.95 * height)].min(axis=1) < 200)  # above the page's number
-    assert text.max() > 0.2 * height, "the last page has a few lines: cut as many, or say more"
 
 
 def test_readme_gives_the_answer_of_the_kept_result():

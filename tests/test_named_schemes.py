@@ -141,7 +141,7 @@ def test_what_a_scheme_has_learned_is_that_of_its_runs_as_it_is(tmp_path):
     assert read_learned(file) == {name: {"H_res moved": words} for name, words in told.items()}
     assert "H_res moved" not in about_schemes(kept=file)["krom_hc"]
     file.write_text("variant\nhy_v4\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"^[^\n]*no table of cells; make it: make reference$"):
+    with pytest.raises(ConfigError, match=r"^[^\n]*has no columns study, .*: make reference$"):
         read_learned(file)
 
 
@@ -151,7 +151,7 @@ def test_what_rests_on_a_connection_is_the_rise_of_the_loss_without_what_it_lear
     assert read_reset(file) == {"attn_res": {"reset": "0.25"}, "laurel": {"reset": "0"}}
     assert about_schemes(reset=file)["attn_res"]["reset"] == "0.25"
     file.write_text("variant\nattn_res\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"no table of scores; make it: python benchmarks/lear"):
+    with pytest.raises(ConfigError, match=r"has no columns .*; make it: python benchmarks/lear"):
         read_reset(file)
 
 

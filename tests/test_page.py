@@ -5,7 +5,6 @@ import dataclasses
 import gzip
 import json
 import math
-import posixpath
 import re
 import shutil
 import sys
@@ -20,7 +19,6 @@ from fathom.report.page import write_page
 from fathom.report.page.evidence import BESIDE, WORDS
 from fathom.report.page.explorer import looks_of
 from fathom.report.render import write_reports
-from fathom.report.reports import DOCUMENTS
 from fathom.report.verify import verify
 from fathom.settings import ConfigError
 from fathom.system.files import write_json
@@ -210,20 +208,6 @@ def test_the_explorer_has_each_run_and_gaps_where_it_was_not_finite(results):
     assert ends["reason"] == [None, "loss"]
     assert study["plain"] == "baseline"
     assert study["chance"]["step"]["loss"] == pytest.approx(math.log(64))
-
-
-def test_every_place_of_a_document_that_the_kept_reports_name_is_there(pytestconfig):
-    from fathom.report.page.markdown import read_sections
-
-    root = pytestconfig.rootpath
-    reference = root / "results/reference"
-    documents = [root / "docs" / name for name in DOCUMENTS]
-    files = {posixpath.relpath(f, reference): f for f in [*reference.rglob("*.md"), *documents]}
-    sections = read_sections(files, root / "none", {}, set())
-    page = Page("".join(map(str, (part for s in sections for part in (s.introduction, s.parts)))))
-    named = {href[1:] for href in page.all("a", "href") if href.startswith("#docs-")}
-    assert "docs-definitions--effects" in named
-    assert named <= {*page.ids, *(section.anchor for section in sections)}
 
 
 def test_variants_of_a_study_look_different():

@@ -60,13 +60,13 @@ def results_of(config, cells, verdicts=(), claims=(), seconds=None):
         "effects": effects_table(config, cells),
         "effective_depth": effective_depth_table(config, cells),
     }
-    study = StudyPresenter("a", config.studies["a"], tables)
+    studies = {name: StudyPresenter(name, s, tables) for name, s in config.studies.items()}
     columns = ["claim", "verdict", "studies", "control_study"]
     tests = ["claim", "verdict", "metric", "decides", "confidence", "scale"]
     judged = VerdictsPresenter(
         pd.DataFrame(verdicts, columns=columns), pd.DataFrame(claims, columns=tests)
     )
-    return Results({"a": study}, judged, [], LABELS)
+    return Results(studies, judged, [], LABELS)
 
 
 def ask(question, results):
@@ -243,10 +243,7 @@ def of_two():
                 for variant, values in (("baseline", (1.0, 1.0, 1.0)), ("mhc", end))
             )
         )
-        tables = {"summary": summary_table(cells), "effects": effects_table(config, cells),
-                  "effective_depth": effective_depth_table(config, cells)}  # fmt: skip
-        studies = {name: StudyPresenter(name, s, tables) for name, s in config.studies.items()}
-        return Results(studies, results_of(config_of(), cells).verdicts, [], LABELS)
+        return results_of(config, cells)
 
     return results
 

@@ -426,29 +426,3 @@ def test_rows_are_compared_by_their_largest_difference(old, new, exactly, outcom
     found = compare_rows(metric_rows(old), metric_rows(new), exactly=exactly)
     assert (found.outcome, found.differences["loss"]) == (outcome, difference)
     assert found.differences["grad_norm"] == 0.0
-
-
-# --- the receipt of verify -----------------------------------------------------------------------
-
-
-def test_verify_writes_a_receipt_of_every_check(carry, tmp_path):
-    carried = carry(depths=[4, 5])
-    carried.shift(step=0, by=1e-3)
-    carried.replay()
-    (tmp_path / "published.yaml").write_text("sources: {}\nnotes: []\nvalues: []\nclaims: []\n")
-    (tmp_path / "templates").mkdir()
-    (tmp_path / "templates/RESULTS.md.j2").write_text("# Results\n")
-    status, _, errors = carried.fathom(
-        "verify", "--json", tmp_path / "verified.json", "--published", tmp_path / "published.yaml",
-        "--templates", tmp_path / "templates",
-    )  # fmt: skip
-    assert status == 1
-    receipt = json.loads((tmp_path / "verified.json").read_text())
-    assert receipt["verified"] is False
-    assert receipt["checked"]["runs"] == 2
-    bad, good = (check for check in receipt["checks"] if check["kind"] == "runs")
-    assert "today's code does not repeat it: seed 0, loss of step 0" in bad["outcome"]
-    assert good["outcome"] == "good"
-    assert good["note"].startswith("replay: made by ")
-    assert receipt["problems"] == [f"{bad['path']}: {bad['outcome']}"]
-    assert receipt["problems"][0] in errors

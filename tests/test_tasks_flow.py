@@ -10,7 +10,7 @@ import naive
 from fathom import tasks
 from fathom.backends.numpy import NumpyOps
 from fathom.metrics.scores import outcome
-from fathom.report.samples import draw_samples
+from fathom.report.learned import draw_samples
 from fathom.tasks import flow
 from param_helpers import end_of
 from run_helpers import check_config, metric_rows, write_run

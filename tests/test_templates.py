@@ -110,12 +110,3 @@ def test_prose_is_checked_before_anything_is_written(broken, small_world):
     line, place = broken("RESULTS.md.j2", "The loss is 4.")
     assert place in line
     assert not (folder / "COMPARISON.md").exists()
-
-
-def test_the_same_tables_make_the_same_report(small_world, shipped):
-    config, folder = small_world
-    found = []
-    for _ in range(2):
-        write_reports(config, *shipped, folder)
-        found.append([(folder / name).read_bytes() for name in ("RESULTS.md", "COMPARISON.md")])
-    assert found[0] == found[1]

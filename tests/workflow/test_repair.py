@@ -47,7 +47,7 @@ def damage_everything(results):
     shutil.copy(results / "figures/depth-mlx/mlx/depth_scaling.png", torch)
     (torch / "loss_comparison.png").unlink()
     (results / "figures/depth-torch/mlx/figures.json").unlink()
-    with (results / "figures/overview/variance.png").open("ab") as figure:
+    with (results / "figures/overview/published.png").open("ab") as figure:
         figure.write(b"0")
     stray = results / "figures/old/torch/loss.png"
     stray.parent.mkdir(parents=True)
@@ -59,7 +59,7 @@ def damage_everything(results):
         "tables/cells.csv", "figures/depth-mlx/torch/depth_scaling.png",
         "figures/depth-mlx/torch/loss_comparison.png",
         "figures/depth-mlx/torch/grad_norm_comparison.svg", "figures/depth-torch/mlx/figures.json",
-        "figures/overview/variance.png", "figures/old/torch/loss.png",
+        "figures/overview/published.png", "figures/old/torch/loss.png",
     }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from fathom.analysis.platforms import Platform
 from fathom.config import BACKENDS, installed_backends
 from fathom.config.snakemake_start import is_resolved, packed, shell_prefix
 from fathom.report.figure_manifest import OVERVIEW_TABLES, tables_of
-from fathom.report.figures import figures_of
+from fathom.report.figures import OF_A_CELL, figures_of, find
 from fathom.report.plan import DATA_READY, STARTED, Plan, figure_files, files_of_runs
 from fathom.report.reports import check_folder
 from fathom.report.snakemake_console import Console, install, log_group_errors
@@ -37,7 +37,7 @@ REPLAYS = list(PLAN.replay_files.values())
 # Which bundles an import refused, and by which times of training are compared, where there are any.
 REFUSED = [str(file) for file in [refused_file(Path(STORE))] if file.exists()]
 STEP_TIMES = [CONFIG.step_times] if CONFIG.step_times else []
-OVERVIEW, OF_A_CELL = (list(figures_of(module).values()) for module in ("overview", "cell"))
+OVERVIEW, CELL_FIGURES = [*figures_of("overview").values()], [*map(find, OF_A_CELL)]
 
 
 wildcard_constraints:

@@ -66,14 +66,14 @@ rule cell_figure:
     input:
         metrics=f"{RUN}/metrics.jsonl",
     output:
-        figure_files(f"{STORE}/figures/cells/{CELL}", OF_A_CELL),
+        figure_files(f"{STORE}/figures/cells/{CELL}", CELL_FIGURES),
     log:
         f"{STORE}/logs/figures/{CELL_LOG}.log",
     localrule: True
     conda:
         "../../envs/report.yaml"
     params:
-        code_hash=PLAN.drawing_code(OF_A_CELL),
+        code_hash=PLAN.drawing_code(CELL_FIGURES),
         run=subpath(input.metrics, parent=True),
         folder=subpath(output[0], parent=True),
     shell:
@@ -91,5 +91,5 @@ rule cell_figures:
         [
             file
             for cell in PLAN.cells
-            for file in figure_files(f"{STORE}/figures/cells/{cell.path()}", OF_A_CELL)
+            for file in figure_files(f"{STORE}/figures/cells/{cell.path()}", CELL_FIGURES)
         ],

@@ -216,22 +216,6 @@ def differing_settings(config: Config, keys: Sequence[str]) -> list[str]:
     return sorted(_differing(one, other))
 
 
-def pairs_of_several_settings(config: Config, study: str) -> dict[tuple[str, str], list[str]]:
-    """Pairs of a study's own contrasts that differ in more than one setting, with these.
-
-    It follows from the config: no run is needed.
-    """
-    settings = config.studies[study]
-    depth, backend, seed = settings.depths[0], settings.backends[0], settings.seeds[0]
-    found = {}
-    for variant, against in (pair for c in settings.contrasts for pair in c.pairs):
-        keys = [Cell(study, depth, label, backend, seed).path() for label in (variant, against)]
-        differing = differing_settings(config, keys)
-        if len(differing) > 1:
-            found[variant, against] = differing
-    return found
-
-
 def _differing(one: Mapping[str, Any], other: Mapping[str, Any], place: str = "") -> Iterator[str]:
     for key in one.keys() | other.keys():
         a, b, name = one.get(key), other.get(key), f"{place}{key}"

@@ -31,7 +31,7 @@ from fathom.cli.options import (
 )
 from fathom.config import Config
 from fathom.system.errors import fail
-from fathom.system.files import is_stdout, write_json, write_text
+from fathom.system.files import write_json, write_text
 
 if TYPE_CHECKING:
     from fathom.analysis.claims import Published
@@ -78,10 +78,9 @@ def status(
     """Show what is trained, what is left, and the time.
 
     Prints a line for each study; for named studies, every cell. Then the undecided
-    contrasts, and how many more seeds may decide them. Of named studies also the
-    contrasts whose sides differ in more than one setting.
+    contrasts, and how many more seeds may decide them.
     """
-    from fathom.report.terminal import print_pairs, print_status, print_undecided
+    from fathom.report.terminal import print_status, print_undecided
     from fathom.runs.status import status_of
 
     settings = read_config(config, override)
@@ -93,10 +92,8 @@ def status(
         print_status(found, every_cell=every_cell or bool(studies))
         if not find_spec("pandas"):  # where only training is installed there are no tables
             return
-        from fathom.analysis.effects import pairs_of_several_settings, undecided
+        from fathom.analysis.effects import undecided
 
-        for study in studies or ():
-            print_pairs(study, pairs_of_several_settings(settings, study))
         effects = Path(settings.report_folder) / "tables/effects.csv"
         if effects.exists():
             rows = undecided(effects, studies or settings.studies)
@@ -109,10 +106,6 @@ def verify(
     override: Overrides = [],  # noqa: B006, typer copies it
     published: PublishedFile = PUBLISHED,
     templates: TemplatesFolder = TEMPLATES,
-    receipt: Annotated[
-        Path | None,
-        output_file("--json", help="Write every check and its outcome there; - prints it."),
-    ] = None,
 ) -> None:
     """Check every run, table, report and figure.
 
@@ -123,14 +116,12 @@ def verify(
 
     settings, values, _ = _read(config, published, override)
     found = check(settings, values, templates)
-    if receipt:
-        write_json(receipt, found.as_json())
     counts = ", ".join(f"{n} {what}" for what, n in found.checked.items())
     if found.problems:
         lines = [*found.problems, f"{len(found.problems)} problems in {counts}"]
         advice = found.advice(workflow_command(config, override))
         fail("\n".join([*lines, advice] if advice else lines))
-    typer.echo(f"verified: {counts}", err=bool(receipt) and is_stdout(receipt))
+    print(f"verified: {counts}")
 
 
 @app.command(epilog=example("fathom record results/reference"))

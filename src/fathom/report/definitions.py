@@ -6,9 +6,11 @@ README has those of the kept result (`readme.py`), docs/trust.md that of `proces
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 
 from fathom import tasks
 from fathom.report import readme
+from fathom.report.formatting import markdown_table
 from fathom.report.processors import processors_table
 from fathom.report.schemes import components_tables, schemes_table
 
@@ -50,9 +52,6 @@ def run_table() -> str:
     return _table("column", rows)
 
 
-def _table(head: str, rows: dict[str, list[str]]) -> str:
-    lines = [f"| {head} | meaning |", "|---|---|"]
-    for meaning, names in rows.items():
-        quoted = ", ".join(f"`{name}`" for name in names)
-        lines.append(f"| {quoted} | {meaning.replace('|', chr(92) + '|')} |")
-    return "\n".join(lines) + "\n"
+def _table(head: str, rows: Mapping[str, Sequence[str]]) -> str:
+    quoted = ((", ".join(f"`{name}`" for name in names), words) for words, names in rows.items())
+    return markdown_table([head, "meaning"], quoted)

@@ -33,6 +33,7 @@ from fathom.report.figure_manifest import (
     write_figure_manifest,
 )
 from fathom.report.figures import (
+    OF_A_CELL,
     draw_figures,
     figures_of,
     figures_of_study,
@@ -40,8 +41,7 @@ from fathom.report.figures import (
     save,
 )
 from fathom.report.figures.frames import with_loss_unit
-from fathom.report.mixing import mixing_matrices
-from fathom.report.samples import draw_samples
+from fathom.report.learned import draw_samples, mixing_matrices
 from fathom.runs.folder import METRICS, check_run, read_manifest, read_rows, read_spec
 from fathom.settings import ConfigError, unknown
 
@@ -146,12 +146,11 @@ def draw_cell(run: Path, out: Path) -> None:
         variant=spec.variant,
         depth=spec.depth,
         seed=spec.seed,
-        chance_loss=tasks.load(spec.task).chance_loss(spec),
         loss_unit=tasks.presentation(spec.task).loss_unit,
     )
-    of = spec.cell.path()
-    declared, unit = figures_of("cell").values(), tasks.presentation(spec.task).depth_unit
-    keep(draw_figures(declared, of, depth_unit=unit, rows=rows), out, of, (run / METRICS,))
+    of, unit = spec.cell.path(), tasks.presentation(spec.task).depth_unit
+    figures = draw_figures(map(find, OF_A_CELL), of, depth_unit=unit, steps=rows)
+    keep(figures, out, of, (run / METRICS,))
 
 
 def draw_explained(config: Config, out: Path) -> None:

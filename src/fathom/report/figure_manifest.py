@@ -23,9 +23,7 @@ FIGURE_MANIFEST = "figures.json"
 STUDY_TABLES = ("steps.csv.gz", "summary.csv", "effects.csv")
 """Tables that the figures of every study read."""
 
-OVERVIEW_TABLES = (
-    "cells.csv", "variance.csv", "published.csv", "sizes.csv", "published_sizes.csv",
-)  # fmt: skip
+OVERVIEW_TABLES = ("cells.csv", "published.csv", "sizes.csv", "published_sizes.csv")
 """Tables that the figures over all studies read."""
 
 TABLES_OF = {

@@ -1,9 +1,10 @@
-"""Numbers as text."""
+"""Numbers and tables as text."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 
@@ -17,6 +18,13 @@ def number(value: float, digits: int = 3) -> str:
 def count_layers(depth: int, unit: str = "layer") -> str:
     """A depth in words: '1 layer', '2 layers', or in the unit of a task's depth: '2 time steps'."""
     return f"{depth} {unit}{'' if depth == 1 else 's'}"
+
+
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: int = 0) -> str:
+    """A table in Markdown; the last columns, as many as there are `numbers`, are right-aligned."""
+    rulers = ["---"] * (len(head) - numbers) + ["---:"] * numbers
+    cells = ([re.sub(r"(?<!\\)\|", r"\|", cell) for cell in row] for row in rows)
+    return "".join(f"| {' | '.join(line)} |\n" for line in (head, rulers, *cells))
 
 
 def largest(rows: list[dict[str, Any]], column: str) -> float:

@@ -15,8 +15,7 @@ from fathom.analysis.platforms import Platform
 from fathom.config import BACKENDS, Cell, Config, ConfigError, Spec
 from fathom.report.figure_manifest import FIGURE_MANIFEST
 from fathom.report.figures import Declaration, figures_of_study, files_of
-from fathom.report.mixing import mixing_file, shown_cells
-from fathom.report.samples import sampled_cells
+from fathom.report.learned import mixing_cells, mixing_file, sampled_cells
 from fathom.runs import validate
 from fathom.runs.code_hash import code_hash, digits
 from fathom.runs.folder import MANIFEST, RUN_FILES, run_folder
@@ -156,7 +155,7 @@ class Plan:
         cells = [cell for where, cell in measured if (where, cell.study) == (platform, study)]
         reads = {read for figure in self.figures[study] for read in figure.reads}
         runs = platform.runs(self.config.results)
-        mixing = shown_cells(cells).values() if "mixing" in reads else []
+        mixing = mixing_cells(cells) if "mixing" in reads else []
         sampled = sampled_cells(cells) if "samples" in reads else []
         return [
             *(str(mixing_file(cell, runs)) for cell in mixing),

@@ -16,7 +16,7 @@ from fathom.analysis.effects import PERCENT, in_unit, unit_of
 from fathom.analysis.statistics import differences, to_scale
 from fathom.analysis.tables import GROUP, read_table, scores_of
 from fathom.config import load_config
-from fathom.report.formatting import count_layers, plain_number
+from fathom.report.formatting import count_layers, markdown_table, plain_number
 from fathom.report.readme import CONFIG, REFERENCE
 
 FILE = Path("benchmarks/processors.csv")
@@ -74,20 +74,19 @@ def processors_table() -> str:
     rows = moved(again, cells, summary, units, made_on)
     head = ("network", "study", "trained again on", "seeds", "a run moves by at most",
             "their mean by", "95 % interval over seeds")  # fmt: skip
-    lines = [head, ("---", "---", "---", *["---:"] * 4)]
+    lines = []
     for row in rows.dropna(subset=["half"]).to_dict("records"):  # else every run diverged
         unit = tasks.presentation(config.studies[row["study"]].task).depth_unit
         label = config.labels.get(row["variant"], row["variant"])
         network = f"{label}, {count_layers(row['depth'], unit)}"
         page = f"[`{row['study']}`](../{REFERENCE}/studies/{row['study']}.md)"
-        sizes = (
+        apart, mean, half = (
             f"{plain_number(row[name], 2)} {row['unit']}" for name in ("moved", "mean", "half")
         )
-        apart, mean, half = sizes
         device = row["cpu"].partition(",")[0]
         lines.append((network, page, device, str(row["seeds"]), apart, mean, f"± {half}"))
     where = ", ".join(f"`{name}`" for name in sorted(set(rows["platform"])))
-    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    table = markdown_table(head, lines, numbers=4)
     left = ", ".join(f"`{name}`" for name in config.studies if name not in set(rows["study"]))
     others = f"\nNo network of these studies was trained again: {left}.\n" if left else ""
     return f"Made on {where}, and trained again elsewhere:\n\n{table}{others}"

@@ -111,6 +111,8 @@ def answer_all(questions: list[Question], results: Results) -> list[Answer]:
     """The questions that can be answered, in their order."""
     answers: list[Answer] = []
     for question in questions:
+        if question.studies and results.studies.keys().isdisjoint(question.studies):
+            continue
         found: Found | None = KINDS[type(question)](question, results)
         if found:
             words = _words(question, found)
@@ -213,8 +215,8 @@ def of_claim(question: OfClaim, results: Results) -> Found | None:
 
 def of_limit(question: Limit, results: Results) -> Found | None:
     """Whether a variant trains at every depth that was tried: `all`, `some` or `none`."""
-    study = results.studies.get(question.study)
-    if study is None or question.variant not in study.variants:
+    study = results.studies[question.study]
+    if question.variant not in study.variants:
         return None
     deepest, failed = study.limit(question.variant)
     at = failed or deepest
@@ -233,10 +235,8 @@ def of_depth(question: EffectiveDepth, results: Results) -> Found | None:
     `less` or `more` than they have, where the whole interval is; else `as many`. Each variant is
     a part; where they do not agree: `mixed`.
     """
-    study = results.studies.get(question.study)
-    table = study.effective_depths() if study else None
-    if study is None or table is None:
-        return None
+    study = results.studies[question.study]
+    table = study.effective_depths() or {"rows": ()}
     cells = [cell for row in table["rows"] for cell in row["cells"] if cell]
     outcomes, evidence = {}, []
     for part, variant in question.variants.items():
@@ -282,9 +282,9 @@ def of_effects(question: Contrasts, results: Results) -> Found | None:
     Their verdict, where all pairs agree; else `none better`, if that is so, or `mixed`. Evidence
     begins with the largest effect of each verdict.
     """
-    study = results.studies.get(question.study)
-    rows = _contrasts(study, question.pairs, question.contrast, question.depth) if study else []
-    if study is None or not rows:
+    study = results.studies[question.study]
+    rows = _contrasts(study, question.pairs, question.contrast, question.depth)
+    if not rows:
         return None
     rows.sort(key=lambda row: (row["verdict"] == UNDECIDED, -size_of(row)))
     firsts = {row["verdict"]: row for row in reversed(rows)}
@@ -300,8 +300,11 @@ def of_each(question: Each, results: Results) -> Found | None:
 
     A study that was not run is passed over. Each has a piece of evidence, which names it.
     """
-    found = {part: of_effects(asked, results) for part, asked in question.of.items()}
-    ran = {part: one for part, one in found.items() if one}
+    ran = {
+        part: found
+        for part, asked in question.of.items()
+        if asked.study in results.studies and (found := of_effects(asked, results))
+    }
     if not ran:
         return None
     each = max(1, MOST_ROWS // len(ran))
@@ -319,10 +322,9 @@ def of_best(question: Best, results: Results) -> Found | None:
 
     Those without an interval come last. Evidence says at what cost.
     """
-    study = results.studies.get(question.study)
-    pairs = [(variant, question.against) for variant in question.variants]
-    rows = _contrasts(study, pairs) if study else []
-    if study is None or not rows:
+    study = results.studies[question.study]
+    rows = _contrasts(study, [(variant, question.against) for variant in question.variants])
+    if not rows:
         return None
     sign = 1 if study.score.better == "lower" else -1
     rows.sort(

@@ -15,6 +15,7 @@ from fathom.analysis.tables import read_table
 from fathom.analysis.worth import BEST_RATES
 from fathom.config import read_yaml
 from fathom.report.comparisons import WITHIN
+from fathom.report.formatting import markdown_table
 from fathom.report.kept import first_screen
 from fathom.report.records import Record
 from fathom.report.render import as_prose, list_words
@@ -30,51 +31,32 @@ from fathom.settings import validate
 REFERENCE, PUBLISHED = Path("results/reference"), Path("report/published.yaml")
 CONFIG = Path("config.yaml"), Path("workflow/presets/reference.yaml")
 
-SCORES = f"""\
-![Score against depth, by variant and recipe]({REFERENCE}/figures/overview/score_against_depth.png)
-
-*Score against depth in four studies. A point is the mean over seeds, a bar their range, a hollow
-point a run at chance, a cross a diverged run.*
-"""
-"""The figure of a kept result without a ladder."""
-
 
 def finding() -> str:
     """The first sentence of the kept result, and the figure that shows it."""
-    first, shown = first_screen(REFERENCE, _published(), _labels()), _worth()
-    mark = "" if first.title.endswith("?") else "."
-    figure = worth_figure(shown, _published().worth.task, _labels(), _sizes()) if shown else ""
-    return f"**{as_prose(first.title)}{mark}** {as_prose(first.advice)}\n\n{figure or SCORES}"
+    first = first_screen(REFERENCE, _published(), _labels())
+    figure = worth_figure(_worth(), _published().worth.task, _labels(), _sizes())
+    return f"**{as_prose(first.title)}** {as_prose(first.advice)}\n\n{figure}"
 
 
 ALT = "A row for each connection, by verdict: its step multiplier, and the time of its step"
 
 
 def worth_figure(
-    shown: WorthPresenter,
-    task: str,
-    labels: Mapping[str, str],
-    sizes: pd.DataFrame | None = None,
+    shown: WorthPresenter, task: str, labels: Mapping[str, str], sizes: pd.DataFrame
 ) -> str:
-    """The figure of worth and cost with its caption; empty where no step was timed.
-
-    `sizes`: sizes.csv, where there is one.
-    """
-    timed = [row for row in shown.rows if row["cost"] > 0]
-    if not timed:
-        return ""
-    row = timed[0]
+    """The figure of worth and cost with its caption."""
+    row = next(row for row in shown.rows if row["cost"] > 0)
     file = REFERENCE / "figures" / shown.study / row["platform"].name / "worth.png"
     few, many = (f(r["seeds"] for r in shown.rows) for f in (min, max))
     seeds = f"{few:g} to {many:g}" if few < many else f"{few:g}"
-    machine, size = labels.get(row["machine"], row["machine"]), ""
-    if sizes is not None and len(own := sizes[sizes["study"] == shown.study]):
-        parameters, steps = own.iloc[0][["parameters", "steps"]]
-        size = f" {parameters / 1e6:.1f} million parameters, {steps} steps,"
+    machine, own = labels.get(row["machine"], row["machine"]), sizes["study"] == shown.study
+    parameters, steps = sizes.loc[own, ["parameters", "steps"]].iloc[0]
+    size = f"{parameters / 1e6:.1f} million parameters, {steps} steps"
     return f"""\
 ![{ALT}]({file.as_posix()})
 
-*{task.capitalize()}, {row["depth"]:g} layers,{size} {seeds} seeds. Dot: the step multiplier, with
+*{task.capitalize()}, {row["depth"]:g} layers, {size}, {seeds} seeds. Dot: the step multiplier, with
 its 95 % interval: the factor by which a plain network has to train longer to end at the same loss.
 Bar: the time of a step over that of the plain network, on {machine} with {row["width"]:g}
 channels, where it was timed. A connection pays where its dot is right of its bar. Undecided:
@@ -84,43 +66,27 @@ drawn without that correction, so one may exclude 1.*
 
 
 def worth() -> str:
-    """The table of worth under its heading; empty for a kept result without a ladder."""
-    shown = _worth()
-    if not shown:
-        return ""
-    labels = _labels()
-    told = worth_section(shown, _published().worth.task, labels)
-    return told + at_sizes(_sizes(), labels)
+    """The table of worth under its heading, and what other sizes there are."""
+    told = worth_section(_worth(), _published().worth.task, _labels())
+    return told + at_sizes(_sizes(), _labels())
 
 
-def at_sizes(sizes: pd.DataFrame | None, labels: Mapping[str, str]) -> str:
-    """Which other sizes there are, and what the design with most multipliers saves at them.
-
-    Empty for a kept result without sizes.
-    """
-    if sizes is None or sizes.empty:
-        return ""
+def at_sizes(sizes: pd.DataFrame, labels: Mapping[str, str]) -> str:
+    """Which other sizes there are, and what the design with most multipliers saves at them."""
     found = [
-        f"{list_words(sorted(set(sizes[column].astype(int))))} {word}"
-        for column, word in (("channels", "channels"), ("layers", "layers"), ("steps", "steps"))
+        f"{list_words(sorted(set(sizes[column].astype(int))))} {column}"
+        for column in ("channels", "layers", "steps")
         if sizes[column].nunique() > 1
     ]
-    page = f"{REFERENCE}/RESULTS.md#does-it-hold-at-other-sizes"
+    ladders = sizes[sizes["answer"] == "at"]
+    design = ladders["design"].mode().min()
+    saved = 100 * (1 - 1 / ladders.loc[ladders["design"] == design, "multiplier"])
     return f"""\
-RESULTS.md also has [other sizes]({page}):
-{"; ".join(found)}.{_saved_at(sizes[sizes["answer"] == "at"], labels)}
+RESULTS.md also has [other sizes]({REFERENCE}/RESULTS.md#does-it-hold-at-other-sizes):
+{"; ".join(found)}. {labels.get(design, design)} saves {saved.min():.0f} to {saved.max():.0f} %
+of the steps at the {len(saved)} sizes with a ladder.
 
 """
-
-
-def _saved_at(sizes: pd.DataFrame, labels: Mapping[str, str]) -> str:
-    """What the design with most step multipliers saves at its sizes."""
-    if sizes.empty:
-        return ""
-    design = sizes["design"].mode().min()
-    saved = 100 * (1 - 1 / sizes.loc[sizes["design"] == design, "multiplier"])
-    return f""" {labels.get(design, design)} saves {saved.min():.0f} to {saved.max():.0f} %
-of the steps at the {len(saved)} sizes with a ladder."""
 
 
 def worth_section(shown: WorthPresenter, task: str, labels: Mapping[str, str]) -> str:
@@ -169,16 +135,16 @@ def worth_table(rows: Sequence[Record], labels: Mapping[str, str]) -> str:
     """Steps saved and costs, a row for each of `rows`."""
     columns = worth_columns(rows)
     columns = {head: columns[head] for head in columns if head not in (OPERATIONS, VERDICT)}
-    lines = [f"| connection | {' | '.join(columns)} |", "|---|" + "---:|" * len(columns)]
-    for row in rows:
-        cells = [_name(row, labels), *(cell(row) or "–" for cell in columns.values())]
-        lines.append(f"| {' | '.join(map(as_prose, cells))} |")
-    return "\n".join([*lines, ""])
+    cells = (
+        [as_prose(_name(row, labels)), *(cell(row) or "–" for cell in columns.values())]
+        for row in rows
+    )
+    return markdown_table(["connection", *columns], cells, len(columns))
 
 
 def answers() -> str:
     """Every question to the kept result, with its answer and the first piece of evidence."""
-    lines = ["| question | answer | evidence |", "|---|---|---|"]
+    lines = []
     for row in first_screen(REFERENCE, _published(), _labels()).answers:
         firsts = {one.part: one for one in reversed(row.evidence)}
         told = [
@@ -186,23 +152,21 @@ def answers() -> str:
             for one in row.evidence
             if firsts[one.part] is one
         ]
-        lines.append(
-            f"| {as_prose(row.question)} | **{as_prose(row.answer)}** | {'; '.join(told)} |"
-        )
-    return "\n".join([*lines, ""])
+        lines.append((as_prose(row.question), f"**{as_prose(row.answer)}**", "; ".join(told)))
+    return markdown_table(["question", "answer", "evidence"], lines)
 
 
 def scorecard() -> str:
     """Counts of claims by source and verdict in the kept result."""
     sources = _published().sources
     table = read_table(REFERENCE / "tables/verdicts.csv")
-    rows = [f"| source | {' | '.join(VERDICTS)} |", f"|---|{'---:|' * len(VERDICTS)}"]
+    rows = []
     for source, claims in table.groupby("source", sort=False):
         counts = [str((claims["verdict"] == verdict).sum()) for verdict in VERDICTS]
         if undecided := int(claims["undecided"].sum()):
             counts[VERDICTS.index(NOT_REPRODUCED)] += f" ({undecided} undecided)"
-        rows.append(f"| {sources[source].title} | {' | '.join(counts)} |")
-    return "\n".join(rows) + "\n"
+        rows.append([sources[source].title, *counts])
+    return markdown_table(["source", *VERDICTS], rows, len(VERDICTS))
 
 
 BLOCKS = {"finding": finding, "worth": worth, "answers": answers, "scorecard": scorecard}
@@ -217,16 +181,13 @@ def _labels() -> Mapping[str, str]:
     return ChainMap(*(read_yaml(file).get("labels", {}) for file in CONFIG))
 
 
-def _worth() -> WorthPresenter | None:
-    """Worth of connections in the kept result; None without a ladder."""
-    file = REFERENCE / "tables/worth.csv"
-    rows = read_table(file) if file.is_file() else pd.DataFrame()
+def _worth() -> WorthPresenter:
+    rows = read_table(REFERENCE / "tables/worth.csv")
     return present_worth(_published().worth, rows, _labels())
 
 
-def _sizes() -> pd.DataFrame | None:
-    file = REFERENCE / "tables/sizes.csv"
-    return read_table(file) if file.is_file() else None
+def _sizes() -> pd.DataFrame:
+    return read_table(REFERENCE / "tables/sizes.csv")
 
 
 def _name(row: Record, labels: Mapping[str, str]) -> str:

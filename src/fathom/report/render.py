@@ -39,7 +39,7 @@ from fathom.report.comparisons import (
 )
 from fathom.report.figures import figures_of, figures_of_study, left_out
 from fathom.report.figures.frames import sweeps
-from fathom.report.formatting import largest, number, percent, plus_minus
+from fathom.report.formatting import largest, number, percent
 from fathom.report.kept import REMEDY, first_screen, say_first
 from fathom.report.presenters import ABSENT, CEILING, StudyPresenter
 from fathom.report.questions import Results, answer_all, answers_table, questions_of
@@ -151,7 +151,6 @@ def build_context(
     answers = answer_all(questions_of(published, results), results)
     drawn = {
         "score_against_depth": bool(sweeps(counted(tables["cells"]))),
-        "variance": len(variance) > 0,
         "published": bool((tables["published"]["platform"] != "").any()),
         "nats_below_plain": len(tables["sizes"]) > 0,
         "multiplier_against_width": len(tables["sizes"]) > 0,
@@ -199,7 +198,6 @@ def build_context(
         "step_times": bool(config.step_times),
         "refused": refused,
         "not_run": "not imported: a bundle was refused" if refused else "not run here",
-        "pm": plus_minus,
         "significant": significant,
         "within": WITHIN,
         "rate_cost": f"{100 * DELTA:g}",

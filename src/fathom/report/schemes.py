@@ -7,7 +7,7 @@ import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from fathom.config import AXES, Config, common_depth, count_parameters
 from fathom.models.connections.about import ABOUT
 from fathom.models.connections.connection import ConnectionContext
 from fathom.models.connections.schemes import SCHEMES, resolve
-from fathom.report.formatting import count_layers
+from fathom.report.formatting import count_layers, markdown_table
 from fathom.settings import ConfigError, Settings, join_values, unknown
 
 STREAMS = 4
@@ -161,9 +161,8 @@ def about_schemes(
     `costs`, `kept`, `reset`: tables of `benchmarks/steps.py schemes`, of trained cells, and of
     `benchmarks/learned.py`, which may be missing.
     """
-    measured = read_costs(costs) if costs.is_file() else {}
-    learned = read_learned(kept) if kept.is_file() else {}
-    used, found = read_reset(reset) if reset.is_file() else {}, {}
+    measured, learned, used = read_costs(costs), read_learned(kept), read_reset(reset)
+    found = {}
     for name, about in ABOUT.items():
         parameters = _named(name, streams=STREAMS).at(CONTEXT).parameters().values()
         count = sum(math.prod(parameter.shape) for parameter in parameters)
@@ -186,21 +185,17 @@ def read_costs(file: Path) -> dict[str, dict[str, str]]:
     The times are those of one machine: `timed_on`.
     """
     found: dict[str, dict[str, str]] = {}
-    try:
-        rows = _rows_of_costs(file)
-        work = {row["variant"]: row for row in rows if row["operations"]}
-        for name, row in work.items():
-            for what in ("operations", "bytes"):
-                ratio = int(row[what]) / int(work["plain"][what])
-                found.setdefault(name, {})[what] = f"{ratio:.3f}"
-        machine = timed_on(file)
-        for row in rows:
-            if row["ratio"] and row["machine"] == machine:
-                ratio, low, high = (float(row[key]) for key in ("ratio", "ratio_low", "ratio_high"))
-                told = f"{ratio:.2f} ({low:.2f} to {high:.2f})"
-                found.setdefault(row["variant"], {})[f"cost, {row['backend']}"] = told
-    except (csv.Error, KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"{file}: no table of costs; make it: {MEASURE}") from error
+    rows, machine = _rows_of_costs(file), timed_on(file)
+    work = {row["variant"]: row for row in rows if row["operations"]}
+    for name, row in work.items():
+        for what in ("operations", "bytes"):
+            ratio = int(row[what]) / int(work["plain"][what])
+            found.setdefault(name, {})[what] = f"{ratio:.3f}"
+    for row in rows:
+        if row["ratio"] and row["machine"] == machine:
+            ratio, low, high = (float(row[key]) for key in ("ratio", "ratio_low", "ratio_high"))
+            told = f"{ratio:.2f} ({low:.2f} to {high:.2f})"
+            found.setdefault(row["variant"], {})[f"cost, {row['backend']}"] = told
     found.pop("plain", None)
     return found
 
@@ -212,40 +207,45 @@ def timed_on(file: Path = COSTS) -> str:
 
 
 def _rows_of_costs(file: Path) -> list[dict[str, str]]:
-    return list(csv.DictReader(file.read_text(encoding="utf-8").splitlines()))
+    columns = ("variant", "backend", "machine", "ratio", "ratio_low", "ratio_high", "operations")
+    return _rows(file, (*columns, "bytes"), MEASURE)
+
+
+def _rows(file: Path, columns: Collection[str], command: str) -> list[dict[str, str]]:
+    """The rows of a kept table, none without it. Raises ConfigError if it lacks a column."""
+    rows = list(csv.DictReader(file.read_text("utf-8").splitlines())) if file.is_file() else []
+    if rows and not {*columns} <= rows[0].keys():
+        raise ConfigError(f"{file}: has no columns {', '.join(columns)}; make it: {command}")
+    return rows
 
 
 def read_learned(file: Path) -> dict[str, dict[str, str]]:
     """By scheme, how far H_res has moved in trainings of it as it is. Raises ConfigError."""
-    cells: dict[str, list[tuple[str, str]]] = {}
-    try:
-        for row in csv.DictReader(file.read_text(encoding="utf-8").splitlines()):
-            if row["study"] == LEARNED_IN and row["variant"] == row["connection"]:
-                cells.setdefault(row["variant"], []).append((row["depth"], row["H_res_moved"]))
-        found = {}
-        for name, runs in cells.items():
-            depth = common_depth(int(depth) for depth, _ in runs)
-            values = [float(moved) for at, moved in runs if int(at) == depth and moved]
-            if values:
-                told = f"{sum(values) / len(values):.2g}"
-                told += f" ({min(values):.2g} to {max(values):.2g})" if any(values) else ""
-                found[name] = {"H_res moved": told}
-        return found
-    except (csv.Error, KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"{file}: no table of cells; make it: make reference") from error
+    cells: dict[str, list[tuple[int, str]]] = {}
+    columns = ("study", "depth", "variant", "connection", "H_res_moved")
+    for row in _rows(file, columns, "make reference"):
+        if row["study"] == LEARNED_IN and row["variant"] == row["connection"]:
+            cells.setdefault(row["variant"], []).append((int(row["depth"]), row["H_res_moved"]))
+    found = {}
+    for name, runs in cells.items():
+        depth = common_depth(depth for depth, _ in runs)
+        values = [float(moved) for at, moved in runs if at == depth and moved]
+        if values:
+            told = f"{sum(values) / len(values):.2g}"
+            told += f" ({min(values):.2g} to {max(values):.2g})" if any(values) else ""
+            found[name] = {"H_res moved": told}
+    return found
 
 
 def read_reset(file: Path) -> dict[str, dict[str, str]]:
     """By scheme, the rise of the loss where its parameters are reset. Raises ConfigError."""
-    try:
-        rows = csv.DictReader(file.read_text(encoding="utf-8").splitlines())
-        return {
-            row["variant"]: {"reset": f"{float(row['reset']) - float(row['score']):.2g}"}
-            for row in rows
-        }
-    except (csv.Error, KeyError, TypeError, ValueError) as error:
-        command = f"python benchmarks/learned.py CELL --out {file}"
-        raise ConfigError(f"{file}: no table of scores; make it: {command}") from error
+    rows = _rows(
+        file, ("variant", "score", "reset"), f"python benchmarks/learned.py CELL --out {file}"
+    )
+    return {
+        row["variant"]: {"reset": f"{float(row['reset']) - float(row['score']):.2g}"}
+        for row in rows
+    }
 
 
 def as_text() -> str:
@@ -282,7 +282,7 @@ def schemes_table() -> str:
     """Where each scheme is from, its formula, its parameters and what it costs."""
     rows = about_schemes().items()
     quoted = {name: row | {"formula": f"`{row['formula']}`"} for name, row in rows}
-    where = f"Times are those of `{timed_on()}`." if COSTS.is_file() else ""
+    where = f"Times are those of `{machine}`." if (machine := timed_on()) else ""
     return f"{COUNTED} {where}\n\n{_table(quoted)}"
 
 
@@ -295,9 +295,5 @@ def components_tables() -> str:
 
 def _table(rows: Mapping[str, Mapping[str, str]]) -> str:
     head = list(dict.fromkeys(itertools.chain(*rows.values())))
-    cells = [
-        [f"`{name}`", *(row.get(key, "").replace("|", r"\|") for key in head)]
-        for name, row in rows.items()
-    ]
-    lines = [["scheme", *head], ["---"] * (len(head) + 1), *cells]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    cells = ([f"`{name}`", *(row.get(key, "") for key in head)] for name, row in rows.items())
+    return markdown_table(["scheme", *head], cells)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -59,14 +59,6 @@ def print_status(status: Status, *, every_cell: bool = False) -> None:
         console.print(f"… and {len(reasons) - len(shown)} more lines like these")
     if not every_cell:
         console.print("Every cell: fathom status --all, or fathom status STUDY")
-
-
-def print_pairs(study: str, pairs: Mapping[tuple[str, str], Sequence[str]]) -> None:
-    """Contrasts of a study whose effect cannot be put down to one setting, and the settings."""
-    console = Console()
-    for (variant, against), settings in pairs.items():
-        text = f"{study}: {variant} and {against} differ in several settings: {', '.join(settings)}"
-        console.print(text, soft_wrap=True, markup=False)
 
 
 def print_undecided(effects: pd.DataFrame, config: Config, *, every: bool = False) -> None:

@@ -14,9 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-import fathom
 from fathom.analysis.claims import Published, write_claims
 from fathom.analysis.derived import write_derived
 from fathom.analysis.platforms import Platform
@@ -32,7 +31,7 @@ from fathom.report.figure_manifest import (
     read_figure_manifest,
     tables_of,
 )
-from fathom.report.figures import figures_of, figures_of_study, files_of
+from fathom.report.figures import OF_A_CELL, figures_of, figures_of_study, files_of
 from fathom.report.page import PAGE, page_of, write_page
 from fathom.report.paper import PAPER, paper_of, write_paper
 from fathom.report.render import write_reports
@@ -50,32 +49,24 @@ CONFIG, TABLES, FIGURES, PAGES = "config.json", "tables", "figures", "studies"
 KINDS = {CONFIG: "config", TABLES: "tables", FIGURES: "figures", PAGE: "page", PAPER: "paper"}
 """Kind of a file by the first part of its path in the results folder; any other is a report."""
 
-RECEIPT_FORMAT = 1
-
 
 @dataclass(frozen=True)
 class Check:
-    """One file or folder, how it was checked, and what is wrong with it."""
+    """One file or folder, and what is wrong with it."""
 
     kind: str
     path: Path
-    how: str = ""
     problem: str = ""
     fix: Literal["user", "delete", "workflow"] = "user"
     """What fixes the problem: what its text says, deleting `path` and then running the workflow, or
     the workflow alone. `delete` without a problem: a sound file of a set that has to go as one."""
-    note: str = ""
+    is_made: bool = True
+    """Whether it could be checked."""
 
     @property
     def line(self) -> str:
         """The problem, with its path, on one line."""
         return one_line(f"{self.path}: {self.problem}", 2000)
-
-    def as_json(self) -> dict[str, str]:
-        """Its entry in the receipt."""
-        outcome = one_line(self.problem, 2000) or "good"
-        own = {"kind": self.kind, "path": str(self.path), "how": self.how}
-        return {**own, "outcome": outcome, "note": self.note}
 
 
 @dataclass(frozen=True)
@@ -92,22 +83,9 @@ class Verification:
     @property
     def checked(self) -> dict[str, int]:
         """Number of checks by kind; a figure counts once for all its formats."""
-        checks = [
-            check for check in self.checks if check.how and check.path.name != FIGURE_MANIFEST
-        ]
-        things = {(check.kind, check.path.with_suffix("")) for check in checks}
+        made = [c for c in self.checks if c.is_made and c.path.name != FIGURE_MANIFEST]
+        things = {(check.kind, check.path.with_suffix("")) for check in made}
         return {"runs": 0, **Counter(sorted(kind for kind, _ in things))}
-
-    def as_json(self) -> dict[str, Any]:
-        """The receipt: every check with its outcome, and every problem."""
-        return {
-            "format": RECEIPT_FORMAT,
-            "fathom": fathom.__version__,
-            "verified": not self.problems,
-            "checked": self.checked,
-            "checks": [check.as_json() for check in self.checks],
-            "problems": self.problems,
-        }
 
     def to_delete(self) -> list[Path]:
         """The files and folders to delete before the workflow makes them again."""
@@ -147,7 +125,7 @@ def _checks(config: Config, published: Published, templates: Path, fresh: Path) 
         write_json(fresh / CONFIG, config.resolved())
     if is_made and any(run.status == "corrupt" for run in runs):
         why = "not checked, since a run is corrupt"
-        yield Check("tables", results / TABLES, problem=why, fix="workflow")
+        yield Check("tables", results / TABLES, why, "workflow", is_made=False)
     elif is_made:
         yield from _make_again(config, published, templates, fresh)
     yield from _compare(fresh, results)
@@ -157,7 +135,7 @@ def _checks(config: Config, published: Published, templates: Path, fresh: Path) 
             yield from _check_figure_set(figure_set)
     for line in refused_bundles(Path(config.results)):
         problem = f"the bundle {line}; import it whole, or delete this file to do without"
-        yield Check("runs", refused_file(Path(config.results)), problem=problem)
+        yield Check("runs", refused_file(Path(config.results)), problem, is_made=False)
     if config.reference:
         yield from _check_reference(Path(config.reference))
     belong = {file for figure_set in figures for file in figure_set.files}
@@ -169,11 +147,9 @@ def _checks(config: Config, published: Published, templates: Path, fresh: Path) 
 
 
 def _check_run(config: Config, run: Run) -> Check:
-    how = "its files against their hashes, its spec and code against today's"
-    check = partial(Check, "runs", run.folder, how)
-    what = f"{run.status}: {run.explanation}"
+    check, what = partial(Check, "runs", run.folder), f"{run.status}: {run.explanation}"
     if run.counts:
-        return check(note=f"replay: {run.explanation}" if run.replay else "")
+        return check()
     if run.status == "corrupt":
         return check(what, "delete")
     if run.replay == "waits" or _is_local(config, run):
@@ -186,10 +162,8 @@ def _is_local(config: Config, run: Run) -> bool:
 
 
 def _check_reference(folder: Path) -> Iterator[Check]:
-    how, wrong = "its files against their recorded hashes", list(kept.differences(folder))
-    yield from (Check("reference", file, how, problem) for file, problem in wrong)
-    if not wrong:
-        yield Check("reference", folder, how)
+    wrong = list(kept.differences(folder)) or [(folder, "")]
+    yield from (Check("reference", file, problem) for file, problem in wrong)
 
 
 # --- config, tables and reports -------------------------------------------------------------------
@@ -213,7 +187,7 @@ def _make_again(
         write_claims(config, published, fresh / TABLES)
         write_reports(config, published, templates, fresh)
     except UserError as error:
-        yield Check("reports", results, problem=f"cannot be made again: {error}")
+        yield Check("reports", results, f"cannot be made again: {error}", is_made=False)
         return
     for file in (*_files(results / TABLES), *_files(results / PAGES)):
         own = file.relative_to(results)
@@ -224,7 +198,7 @@ def _make_again(
         PAPER: (paper, partial(write_paper, config, published, paper, fresh, figures)),
     }
     for name, (folder, write) in documents.items():
-        check = partial(Check, KINDS[name], results / name)
+        check = partial(Check, KINDS[name], results / name, is_made=False)
         try:
             if folder.is_dir():
                 write()
@@ -246,7 +220,7 @@ def _compare(fresh: Path, results: Path) -> Iterator[Check]:
         elif content(again) != content(file):
             problem = "is not what its inputs give"
         fix = "delete" if problem else "user"
-        yield Check(_kind(own), file, "made again, and compared", problem, fix)
+        yield Check(_kind(own), file, problem, fix)
 
 
 def _kind(own: Path) -> str:
@@ -254,7 +228,7 @@ def _kind(own: Path) -> str:
 
 
 def _stray(kind: str, file: Path) -> Check:
-    return Check(kind, file, "by its name", "does not belong there", "delete")
+    return Check(kind, file, "does not belong there", "delete")
 
 
 # --- figures --------------------------------------------------------------------------------------
@@ -298,8 +272,7 @@ def _figure_sets(config: Config, runs: Sequence[Run], tables: Path) -> Iterator[
     yield FigureSet(figures / "overview", tuple(figures_of("overview")), "overview", inputs)
     for cell in config.cells() if (figures / "cells").is_dir() else ():
         own, metrics = cell.path(), run_folder(Path(config.results), cell) / METRICS
-        names = tuple(figures_of("cell"))
-        yield FigureSet(figures / "cells" / own, names, own, (metrics,), is_optional=True)
+        yield FigureSet(figures / "cells" / own, OF_A_CELL, own, (metrics,), is_optional=True)
 
 
 def _check_figure_set(figures: FigureSet) -> Iterator[Check]:
@@ -318,5 +291,4 @@ def _check_figure_set(figures: FigureSet) -> Iterator[Check]:
     all_go = figures.is_optional and bool(problems)
     for file in figures.files:
         fix = "delete" if all_go or file in problems else "user"
-        how = "its hash, and the hashes of what it was drawn from, made again"
-        yield Check("figures", file, how, problems.get(file, ""), fix)
+        yield Check("figures", file, problems.get(file, ""), fix)

@@ -5,20 +5,39 @@
         '''Does the loss fall at every depth? Training loss against step.'''
 
 This is its declaration: the function's name is that of the file, its parameters are what it reads
-(READS). Its docstring begins with the question that it answers, which is its title; the rest is the
+(below). Its docstring begins with the question that it answers, which is its title; the rest is the
 caption. The outputs and inputs of the workflow, the figures of the reports and what `fathom verify`
 expects follow from it.
 
 A task's `Presentation.figures` names such functions, or metrics. A metric needs no function: a step
-metric is drawn against step, a profile along its axis, a run metric against depth.
-`@figure(everywhere=True)` declares a figure that every study has. `needs`, `depths` and `schemes`
-say what a study must have for the figure to show anything: without it the figure is not made.
+metric is drawn against step, a profile along its axis, a run metric against depth. `needs`,
+`depths`, `points` and `schemes` say what a study must have for the figure to show anything: without
+it the figure is not made.
+
+What a figure can read, by the name of its parameter:
+
+    title            what it is of, as in 'depth-mlx on torch'
+    score            the study's score (`fathom.metrics.scores.Score`)
+    plain            the name of the study's plain network; None without one
+    parameters       a function: how many numbers the network of a variant at a depth learns
+    bases            by label of a variant that `rates` trains: the variant at the study's own rate
+    steps, summary, profiles, effects, effective_depth, worth, stability, cells
+                     the table of that name: its rows of one study on one platform
+    times            `summary` with the columns of times_summary.csv
+    ladder           cells.csv of plain networks at every factor of their steps, a column
+    mixing           learned mixing over depth by variant (`fathom.report.learned.Mixing`)
+    samples          what networks generate, by run (`fathom.report.learned.GeneratedSamples`)
+
+Those over all studies read whole tables (cells, published, sizes, published_sizes), and by study
+`scores` and `depth_units`. Those of docs/explained read `explained`
+(`fathom.report.explained.Explained`).
 
 What others use:
 
     figures_of_study(config, study)    the declarations of a study, the same on every platform
     left_out(config, study)            those that would show nothing of it, and why
-    figures_of("overview")             also "cell", "explained": by name
+    figures_of("overview")             also "explained": by name
+    OF_A_CELL                          those of one run
     Declaration.name .reads .caption .label .module
     files_of(folder, name)             the files of a figure, one for each format
 
@@ -40,7 +59,7 @@ import functools
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import UnionType
@@ -54,44 +73,16 @@ from fathom.settings import ConfigError, Registry, Settings, unknown
 from fathom.system.files import atomic_write
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
 
     from fathom.config import Config
-    from fathom.models.connections.schemes import Scheme
 
 STUDY = "study"
-OTHERS = ("overview", "cell", "explained")
+OTHERS = ("overview", "explained")
 """The groups of figures, each drawn into one folder: those of studies, and these modules."""
 
-READS = {
-    "title": "what the figures are of, as in 'depth-mlx on torch'",
-    "steps": "steps.csv.gz, the rows of one study on one platform",
-    "summary": "summary.csv, the same rows",
-    "profiles": "profiles.csv, the same rows",
-    "times": "the same with the columns of times_summary.csv",
-    "effects": "effects.csv, the same rows",
-    "effective_depth": "effective_depth.csv, the same rows",
-    "worth": "worth.csv, the same rows",
-    "stability": "stability.csv, the same rows",
-    "bases": "by label of a variant that `rates` trains: the variant at the study's own rate",
-    "ladder": "cells.csv of plain networks at every factor of their steps, a column",
-    "score": "the study's score (`fathom.metrics.scores.Score`)",
-    "mixing": "learned mixing over depth by variant (`fathom.report.mixing.Mixing`)",
-    "samples": "what networks generate, by run (`fathom.report.samples.GeneratedSamples`)",
-    "variance": "variance.csv",
-    "published": "published.csv",
-    "sizes": "sizes.csv",
-    "published_sizes": "published_sizes.csv",
-    "cells": "cells.csv; of a study's figures the same rows",
-    "plain": "the name of the study's plain network; None without one",
-    "parameters": "a function: how many numbers the network of a variant at a depth learns",
-    "scores": "the score of every study, by its name",
-    "depth_units": "what depth counts in every study, by its name",
-    "explained": "networks before their first step (`fathom.report.explained.Explained`)",
-    "rows": "the metrics of every step of one run, with its variant, depth, seed and chance level",
-}
-"""Inputs of figures, by name of the parameter."""
+OF_A_CELL = ("loss", "grad_norm", "nonfinite_total", "gain_proxy_log10_max_entry")
+"""The metrics that are drawn of one run."""
 
 FORMATS: dict[str, dict[str, None]] = {
     "svg": {"Date": None, "Creator": None},
@@ -115,7 +106,7 @@ class Declaration:
     name: str
     """Its file name without suffix."""
     reads: tuple[str, ...]
-    """Names from READS."""
+    """The names of the parameters of `draw`."""
     caption: str
     draw: Callable[..., Figure]
     """From what it reads, by name."""
@@ -131,8 +122,6 @@ class Declaration:
     """Minimum number of points (variant × depth); fewer would compare nothing."""
     schemes: int = 1
     """Minimum number of different connections at one depth."""
-    everywhere: bool = False
-    """Whether every study has it."""
 
     @property
     def label(self) -> str:
@@ -143,34 +132,14 @@ class Declaration:
 _groups: dict[str, Registry[Declaration]] = {}
 
 
-def figure(
-    draw: Callable[..., Figure] | None = None,
-    *,
-    needs: type[Settings] | UnionType = Settings,
-    depths: int = 1,
-    points: int = 1,
-    schemes: int = 1,
-    everywhere: bool = False,
-) -> Callable[..., Any]:
-    """Declare a figure: `@figure`, or `@figure(…)`, with fields of `Declaration`.
-
-    Raises TypeError for an unknown parameter of the function.
-    """
+def figure(draw: Callable[..., Figure] | None = None, **limits: Any) -> Callable[..., Any]:  # noqa: ANN401
+    """Declare a figure: `@figure`, or `@figure(…)` with `needs`, `depths`, `points`, `schemes`."""
     if draw is None:
-        return functools.partial(
-            figure, needs=needs, depths=depths, points=points, schemes=schemes,
-            everywhere=everywhere,
-        )  # fmt: skip
+        return functools.partial(figure, **limits)
     name, group = draw.__name__, draw.__module__.rpartition(".")[2]
     reads = tuple(inspect.signature(draw).parameters)
-    for read in reads:
-        if read not in READS:
-            raise TypeError(f"figure {name}: nothing is called '{read}'; there are {list(READS)}")
     question, caption = _question_and_caption(draw.__doc__ or "")
-    declared = Declaration(
-        name, reads, caption, draw, draw.__module__, question, needs, depths, points, schemes,
-        everywhere,
-    )  # fmt: skip
+    declared = Declaration(name, reads, caption, draw, draw.__module__, question, **limits)
     _groups.setdefault(group if group in OTHERS else STUDY, Registry())[name] = declared
     return draw
 
@@ -226,7 +195,8 @@ def _figure_of_metric(name: str) -> Declaration | None:
         draw = functools.partial(panels.against_depth, metric=name)
         points = "A dot is a seed, a marker the mean"
         if name in tasks.times():
-            reads, draw = ("times", "score", "title"), functools.partial(_of_times, metric=name)
+            reads = ("times", "score", "title")
+            draw = lambda times, **others: panels.against_depth(times, name, **others)  # noqa: E731
             points = "A marker is the mean over seeds, with its 95 % interval"
         caption = f"{title} against depth: {run.definition}. {points}; a cross: a run diverged."
     else:
@@ -236,23 +206,16 @@ def _figure_of_metric(name: str) -> Declaration | None:
     return Declaration(name, reads, caption, draw, panels.__name__, f"{title} {over}")
 
 
-def _of_times(times: pd.DataFrame, **others: Any) -> Figure:  # noqa: ANN401
-    """A run metric that comes from a clock, against depth."""
-    from fathom.report.figures import panels
-
-    return panels.against_depth(times, **others)
-
-
 def figures_of_study(config: Config, study: str) -> list[Declaration]:
     """The figures of a study, the same at every platform.
 
-    Those that its task names, those that are everywhere, effective depth where its plain network
-    has a curve over depth, and scores without a block where it asks for them, unless it has more
-    than MOST_LINES variants; before them the score against the learning rate where connections
-    differ in nothing else, which then says all, or contrasts where it has some, or too many
-    variants. With a ladder, worth and the ladder stand in the place of the frontier. With `rates`,
-    stability and contrasts stand in the place of all these, since the ladder is of one rate and one
-    depth. A figure that would show nothing of the study is not among them.
+    Those that its task names, effective depth where its plain network has a curve over depth, and
+    scores without a block where it asks for them, unless it has more than MOST_LINES variants;
+    before them the score against the learning rate where connections differ in nothing else, which
+    then says all, or contrasts where it has some, or too many variants. With a ladder, worth and
+    the ladder stand in the place of the frontier. With `rates`, stability and contrasts stand in
+    the place of all these, since the ladder is of one rate and one depth. A figure that would show
+    nothing of the study is not among them.
     """
     return [declared for declared, why in _considered(config, study) if not why]
 
@@ -263,53 +226,32 @@ def left_out(config: Config, study: str) -> dict[str, str]:
 
 
 def _considered(config: Config, study: str) -> list[tuple[Declaration, str]]:
-    """Every figure that a study could have, and why it would show nothing; empty if it would."""
-    added = config.studies[study].ladder_trainings
+    """Every figure that a study could have, and why it would show nothing; empty if it would.
+
+    Without figures about parts that no connection has, and about more connections than there are.
+    """
+    added, weights = config.studies[study].ladder_trainings, config.studies[study].weights
     cells = [cell for cell in config.cells() if cell.study == study and cell.variant not in added]
     schemes = {cell.variant: config.connection(study, cell.variant) for cell in cells}
-    points = {(cell.variant, cell.depth) for cell in cells}
-    keeps_weights = config.studies[study].weights
-    return [
-        (declared, why if keeps_weights or "samples" not in declared.reads else NO_WEIGHTS)
-        for declared, why in _judge(_named(config, study, len(schemes)), schemes, points)
-    ]
-
-
-def _judge(
-    names: Iterable[str], schemes: Mapping[str, Scheme], points: Collection[tuple[str, int]]
-) -> list[tuple[Declaration, str]]:
-    """The figures about parts that these connections have, and why each would show nothing.
-
-    `points`: (variant, depth).
-    """
     parts = [part for scheme in schemes.values() for part in settings_of(scheme)]
-    depths = {depth for _, depth in points}
-    beside = max((_count_schemes(depth, points, schemes) for depth in depths), default=0)
+    points = {(cell.variant, cell.depth) for cell in cells}
+    depths: dict[int, set[str]] = {}
+    for variant, depth in points:
+        depths.setdefault(depth, set()).add(schemes[variant].model_dump_json())
+    beside = max(map(len, depths.values()), default=0)
+
+    def why_nothing(declared: Declaration) -> str:
+        if "samples" in declared.reads and not weights:
+            return NO_WEIGHTS
+        if len(depths) < declared.depths:
+            return "there is one depth" if len(depths) == 1 else f"there are {len(depths)} depths"
+        return "there is one variant at one depth" if len(points) < declared.points else ""
+
     return [
-        (declared, _why_nothing(declared, len(depths), len(points)))
-        for declared in map(find, names)
+        (declared, why_nothing(declared))
+        for declared in map(find, _named(config, study, len(schemes)))
         if any(isinstance(part, declared.needs) for part in parts) and beside >= declared.schemes
     ]
-
-
-def _count_schemes(
-    depth: int, points: Iterable[tuple[str, int]], schemes: Mapping[str, Scheme]
-) -> int:
-    """Number of different connections at a depth."""
-    found: list[Scheme] = []
-    for scheme in (schemes[variant] for variant, at in points if at == depth):
-        if scheme not in found:
-            found.append(scheme)
-    return len(found)
-
-
-def _why_nothing(declared: Declaration, depths: int, points: int) -> str:
-    """The reason that a figure would be empty for these depths and points; else empty."""
-    if depths < declared.depths:
-        return "there is one depth" if depths == 1 else f"there are {depths} depths"
-    if points < declared.points:
-        return "there is one variant at one depth"
-    return ""
 
 
 def _named(config: Config, study: str, variants: int) -> Iterator[str]:
@@ -332,7 +274,6 @@ def _named(config: Config, study: str, variants: int) -> Iterator[str]:
             yield "effective_depth"
         if settings.leave_out_blocks:
             yield "score_without_block"
-        yield from (name for name, one in figures_of(STUDY).items() if one.everywhere)
 
 
 def draw_figures(

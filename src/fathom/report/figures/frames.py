@@ -268,13 +268,6 @@ def scores_on_ladder(ladder: pd.DataFrame, *, geometric: bool) -> pd.DataFrame:
     return pd.DataFrame(found, columns=["factor", "mean", "low", "high"])
 
 
-def mean(values: pd.Series, *, geometric: bool) -> float:
-    """The mean; the geometric one, if asked for, of values that are all positive."""
-    if geometric and (values > 0).all():
-        return float(10 ** np.log10(values).mean())
-    return float(values.mean())
-
-
 def constant(table: pd.DataFrame, column: str) -> float | None:
     """The value of a column that all rows share, as a chance level; None if there is none."""
     values = pd.to_numeric(table[column]).dropna() if column in table else pd.Series(dtype=float)
@@ -332,7 +325,9 @@ def final_scores(sweep: pd.DataFrame, *, geometric: bool) -> pd.DataFrame:
         scores = seeds["score"].astype(float) * (math.nan if outcome == "diverged" else 1)
         low, high = scores.min(), scores.max()
         is_split = geometric and high > DECADE * low > 0
-        middle = math.nan if is_split else mean(scores, geometric=geometric)
+        is_log = geometric and (scores > 0).all()
+        middle = 10 ** np.log10(scores).mean() if is_log else scores.mean()
+        middle = math.nan if is_split else middle
         rows.append((*key, middle, low, high, outcome, list(scores) if is_split else []))
     columns = ["variant", "platform", "depth", "mean", "low", "high", "outcome", "seeds"]
     return pd.DataFrame(rows, columns=columns).sort_values("depth", kind="stable")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from fathom.report.samples import GeneratedSamples
+    from fathom.report.learned import GeneratedSamples
 
 
 @figure

@@ -34,9 +34,7 @@ def depth_and_rounds(
     rounds = profiles[profiles["metric"] == ROUNDS].groupby("at")["value"]
     reached = rounds.mean().loc[depths[0] : depths[-1]]
     ax.plot(reached.index, reached, color=style.GREY, ls="--", marker=".")
-    ax.set_xscale("log", base=2)
-    ax.xaxis.minorticks_off()
-    ax.set_xticks(depths, [str(depth) for depth in depths])
+    style.log_ticks(ax, depths, base=2)
     ax.set_xlabel("layers; rounds of belief propagation")
     rounds_handle = style.legend_handle("belief propagation", color=style.GREY, ls="--", marker=".")
     return style.finish(page, title, [*handles, rounds_handle])

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
-    from fathom.report.mixing import Mixing
+    from fathom.report.learned import Mixing
 
 MANY = 32
 """Layers from which on an even weight, 1 / layers, would be as dark as none."""

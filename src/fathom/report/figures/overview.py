@@ -18,14 +18,6 @@ if TYPE_CHECKING:
 
     from fathom.metrics.scores import Score
 
-FACTORS = {
-    "recipe_share": ("recipe", "#1A1A1A"),
-    "platform_share": ("platform", "#6B6B6B"),
-    "seed_share": ("seed", "#ABABAB"),
-    "other_share": ("interactions", "#E5E5E5"),
-}
-"""Label and grey by column of the table: colours are of variants."""
-
 NAMED_PANELS_PER_ROW = 2
 """Panels per row: the names of its lines stand beside each."""
 
@@ -94,16 +86,14 @@ def score_against_depth(
         ax.set_xlabel(f"{depth_units[study]}s")
     for ax, own in zip(axes, ends, strict=True):  # when panels that share an axis have its limits
         style.direct_labels(ax, own)
-    grey = {"color": style.GREY, "ms": 7}
     handles = [
-        style.legend_handle(
-            style.label_of(platform), marker=style.marker_of(i), ls=style.line_of(i), **grey
-        )
-        for i, platform in enumerate(platforms)
+        style.mark_handle(style.label_of(name), style.marker_of(i), ls=style.line_of(i), ms=7)
+        for i, name in enumerate(platforms)
     ]
-    looks = {"at chance": {"marker": "o", "mfc": "white", "mew": 2}, "diverged": style.CROSS}
+    looks = {"at chance": {"marker": "o", "mfc": "white", "mew": 2, "ms": 7},
+             "diverged": style.CROSS}  # fmt: skip
     handles += [
-        style.legend_handle(word, **{**grey, "ls": "", **look})
+        style.mark_handle(word, **look)
         for word, look in looks.items()
         if word in set(every["outcome"])
     ]
@@ -180,30 +170,6 @@ def _sweep(
 
 
 @figure
-def variance(variance: pd.DataFrame, title: str) -> Figure:
-    """What explains the training loss after equal steps? Shares of the variance of its logarithm.
-
-    By recipe, platform, seed and their interactions. A share says nothing of how large the loss is.
-    """
-    if variance.empty:
-        return style.placeholder("nothing to decompose")
-    page, (ax,) = style.panels(1)
-    names = [
-        f"{style.label_of(v)}, {style.count_layers(d)}"
-        for d, v in zip(variance["depth"], variance["variant"], strict=True)
-    ]
-    left = np.zeros(len(variance))
-    for column, (_, colour) in FACTORS.items():
-        ax.barh(names, 100 * variance[column], left=left, color=colour)
-        left += 100 * variance[column].to_numpy()
-    ax.invert_yaxis()
-    ax.set_xlim(0, 100)
-    ax.set_xlabel("share of the variance of log10 training loss (%)")
-    handles = [style.legend_handle(label, color=c, lw=8) for label, c in FACTORS.values()]
-    return style.finish(page, title, handles)
-
-
-@figure
 def published(published: pd.DataFrame, title: str) -> Figure:
     """How far are published values from ours? Hollow: published; filled: ours.
 
@@ -225,12 +191,11 @@ def published(published: pd.DataFrame, title: str) -> Figure:
         style.log_if_wide(ax)
         ax.set_xlabel("layers")
         ax.set_ylabel(panels.with_loss_unit("final loss", values))
-    grey = {"color": style.GREY, "ls": "", "ms": 9}
     handles = [
         *style.legend_handles(table["variant"].unique(), lw=6),
-        style.legend_handle("published", marker="D", mfc="none", **grey),
+        style.mark_handle("published", "D", mfc="none", ms=9),
         *style.marker_handles([f"ours, {style.label_of(name)}" for name in platforms], ms=8),
-        style.legend_handle("not finite", marker="x", mew=3, **grey),
+        style.mark_handle("not finite", "x", mew=3, ms=9),
     ]
     return style.finish(page, title, handles)
 
@@ -243,8 +208,17 @@ def _beside(ax: Axes, table: pd.DataFrame, platforms: list[str]) -> None:
         aside = style.aside(variants.index(row["variant"]), len(variants), 0.28)
         block, slot = depths.index(row["depth"]) + aside, platforms.index(row["platform"])
         x, colour = block + width * (1 + slot), style.colour_of(row["variant"])
-        _point(ax, block, row["published"], "D", colour, hollow=True)
-        _point(ax, x, row["mean"], style.marker_of(slot), colour, hollow=False)
+        published = {"marker": "D", "mfc": "none", "ms": 9}
+        ours = {"marker": style.marker_of(slot), "ms": 8}
+        for place, value, looks in ((block, row["published"], published), (x, row["mean"], ours)):
+            if np.isfinite(value):
+                ax.plot(place, value, color=colour, ls="", **looks)
+                continue
+            # In the margin above all finite values, and not clipped.
+            above = {"transform": ax.get_xaxis_transform(), "clip_on": False, "ls": ""}
+            ax.plot(place, 0.96, marker="x", ms=9, mew=3, color=colour, **above)
+            if looks is published:
+                ax.plot(place, 0.96, **looks | {"ms": 13}, mec=colour, **above)
         bars = style.error_bars(row["mean"], row["low"], row["high"])
         ax.errorbar(x, row["mean"], yerr=bars, color=colour, capsize=3)
     ax.set_xticks(range(len(depths)), [str(depth) for depth in depths])
@@ -278,8 +252,7 @@ def nats_below_plain(sizes: pd.DataFrame, published_sizes: pd.DataFrame, title: 
         ax.axhline(0, color=style.PALE, lw=1, zorder=0)
         ax.set_xlabel("parameters")
     parameters = sorted(sizes["parameters"].unique())
-    axes[0].set_xticks(parameters, [f"{number / 1e6:.2g}" for number in parameters])
-    axes[0].minorticks_off()
+    style.log_ticks(axes[0], parameters, [f"{number / 1e6:.2g}" for number in parameters])
     axes[0].set_xlabel("parameters (millions)")
     return style.finish(page, title)
 
@@ -320,18 +293,15 @@ def multiplier_against_width(sizes: pd.DataFrame, title: str) -> Figure:
     page, ((ax,),) = style.grid(1, 1, (SIZES_WIDTH, SIZES_HEIGHT))
     _our_sizes(ax, rows, "channels", "multiplier", APART["channels"], _shapes(sizes))
     ax.axhline(1, color=style.PALE, lw=1, zorder=0)
-    ax.set_xscale("log")
-    widths = sorted(rows["channels"].unique())
-    ax.set_xticks(widths, [f"{width:g}" for width in widths])
-    ax.minorticks_off()
+    style.log_ticks(ax, sorted(rows["channels"].unique()))
     ax.margins(y=0.18)  # for arrows
     ax.set_xlabel("channels")
     ax.set_ylabel("step multiplier")
     here = set(_shapes(rows))
     handles = [*_design_handles(rows), *_shape_handles(_shapes(sizes), here)]
     if rows["answer"].isin(BOUNDS).any():
-        grey = {"color": style.GREY, "ls": "", "marker": "o", "mfc": "white", "mew": 2, "ms": 8}
-        handles.append(style.legend_handle("bound: outside the ladder", **grey))
+        looks = {"mfc": "white", "mew": 2, "ms": 8}
+        handles.append(style.mark_handle("bound: outside the ladder", "o", **looks))
     return style.finish(page, title, handles)
 
 
@@ -345,11 +315,8 @@ def _shape_handles(
     shapes: list[tuple[int, int]], shown: Collection[tuple[int, int]] | None = None
 ) -> list[Line2D]:
     """Legend entries of steps and layers; `shown`: of these alone."""
-    grey = {"color": style.GREY, "ls": "", "ms": 8}
     return [
-        style.legend_handle(
-            f"{style.count_layers(layers)}, {steps} steps", marker=style.marker_of(i), **grey
-        )
+        style.mark_handle(f"{style.count_layers(layers)}, {steps} steps", style.marker_of(i), ms=8)
         for i, (steps, layers) in enumerate(shapes)
         if shown is None or (steps, layers) in shown
     ]
@@ -394,15 +361,3 @@ def _our_sizes(
                         arrowprops={"arrowstyle": "<|-", "lw": 1.8, "shrinkA": 0, **looks},
                     )  # fmt: skip
             ax.plot(x, y, marker, ms=8, mew=2, mfc="white" if is_bound else None, **looks)
-
-
-def _point(ax: Axes, x: float, value: float, marker: str, colour: str, *, hollow: bool) -> None:
-    if not np.isfinite(value):
-        # In the margin above all finite values, and not clipped.
-        looks = {"transform": ax.get_xaxis_transform(), "clip_on": False}
-        ax.plot(x, 0.96, "x", color=colour, ms=9, mew=3, **looks)
-        if hollow:
-            ax.plot(x, 0.96, marker, mec=colour, mfc="none", ms=13, **looks)
-        return
-    looks = {"mfc": "none", "ms": 9} if hollow else {"ms": 8}
-    ax.plot(x, value, marker, color=colour, ls="", **looks)

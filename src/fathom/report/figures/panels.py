@@ -350,7 +350,7 @@ def lines(ax: Axes, values: Values, axis: str, of: str, apart: float = 5) -> lis
 
 def diverged_handle(where: str = "a run diverged") -> Line2D:
     """The legend entry of a cross."""
-    return style.legend_handle(where, color=style.GREY, ls="", **style.CROSS)
+    return style.mark_handle(where, **style.CROSS)
 
 
 def value_axis(
@@ -400,8 +400,7 @@ def against_depth(
     page, (ax,) = style.panels(1)
     named = lines(ax, values, "depth", "variant")
     if depths[-1] >= WIDE * depths[0]:
-        ax.set_xscale("log", base=2)
-        ax.xaxis.minorticks_off()
+        style.log_ticks(ax, depths, base=2)
     ax.set_xticks(depths, [str(depth) for depth in depths])
     ax.set_xlabel(style.depth_label())
     return style.finish(page, title, named[: len(variants)] + handles)

@@ -77,7 +77,5 @@ def _largest(ax: Axes, rows: pd.DataFrame) -> None:
 
 def _rate_axis(ax: Axes, rates: list[float]) -> None:
     """A logarithmic axis of learning rates, with every other one in numbers."""
-    ax.set_xscale("log")
+    style.log_ticks(ax, rates, [f"{r:g}" if i % 2 == 0 else "" for i, r in enumerate(rates)])
     ax.set_xlim(rates[0] / math.sqrt(2), rates[-1] * math.sqrt(2))
-    ax.set_xticks(rates, [f"{rate:g}" if i % 2 == 0 else "" for i, rate in enumerate(rates)])
-    ax.xaxis.minorticks_off()

@@ -423,16 +423,20 @@ def as_constant(ax: Axes, axis: Literal["x", "y"] = "y") -> None:
         ax.set(**{f"{axis}lim": (low - 0.05 * size, high + 0.05 * size)})
 
 
-def few_ticks(ax: Axes) -> None:
-    """Few numbers on the x axis of a narrow panel, which then do not collide."""
-    ax.locator_params(axis="x", nbins=4)
-
-
 def counts(ax: Axes) -> None:
     """A y axis of counts: from zero, at whole numbers."""
     top = max(1.0, ax.dataLim.y1)
     ax.set_ylim(-0.03 * top, 1.05 * top)
     whole_ticks(ax, "y")
+
+
+def log_ticks(
+    ax: Axes, places: Sequence[float], labels: Sequence[str] | None = None, base: int = 10
+) -> None:
+    """A logarithmic x axis with numbers at these places alone, or with these labels there."""
+    ax.set_xscale("log", base=base)
+    ax.set_xticks(places, labels or [f"{place:g}" for place in places])
+    ax.xaxis.minorticks_off()
 
 
 def whole_ticks(ax: Axes, axis: Literal["x", "y"] = "x") -> None:
@@ -465,10 +469,14 @@ def legend_handles(variants: Iterable[str], **looks: Any) -> list[Line2D]:  # no
     return [legend_handle(label, color=colour, **looks) for label, colour in alike]
 
 
+def mark_handle(label: str, marker: str, **looks: Any) -> Line2D:  # noqa: ANN401, likewise
+    """An entry of a legend: a marker, in grey."""
+    return legend_handle(label, marker=marker, **{"color": GREY, "ls": "", **looks})
+
+
 def marker_handles(labels: Iterable[str], **looks: Any) -> list[Line2D]:  # noqa: ANN401, likewise
-    """Entries of a legend: every label with its marker, in grey."""
-    looks = {"color": GREY, "ls": "", **looks}
-    return [legend_handle(label, marker=marker_of(i), **looks) for i, label in enumerate(labels)]
+    """Entries of a legend: every label with its marker."""
+    return [mark_handle(label, marker_of(i), **looks) for i, label in enumerate(labels)]
 
 
 def columns_for(labels: Sequence[str], width: float) -> int:

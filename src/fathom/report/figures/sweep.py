@@ -97,19 +97,18 @@ def effective_depth(effective_depth: pd.DataFrame, title: str) -> Figure:
             if is_open:
                 marked[OPEN] = EDGE_MARKS[OPEN]
             ax.plot(x, end, mark if is_open else "_", ms=8, mfc="white", **looks)
-    ax.set_xscale("log", base=2)
+    style.log_ticks(ax, depths, base=2)
     ax.set_yscale("log", base=2)
-    ax.set_xticks(depths, [str(depth) for depth in depths])
     ax.set_yticks(plain, [str(depth) for depth in plain])
     ax.minorticks_off()
     ax.set_xlim(depths[0] / EDGE, depths[-1] * EDGE)
     ax.set_ylim(under, over)
     ax.set_xlabel(style.depth_label())
     ax.set_ylabel("effective depth\n(layers of a plain network)")
-    grey = {"color": style.GREY, "ls": "", "ms": 9}
     handles = [style.legend_handle("as deep as it is", color=style.GREY, ls=":")]
-    handles += [style.legend_handle(told, **grey, **EDGE_MARKS[told]) for told in EDGE_MARKS
-               if told in marked]  # fmt: skip
+    handles += [
+        style.mark_handle(told, ms=9, **mark) for told, mark in EDGE_MARKS.items() if told in marked
+    ]
     return style.finish(page, title, [*style.legend_handles(variants, lw=4), *handles])
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pandas as pd
 
 from fathom.models.connections.components import LearnedGate
@@ -13,6 +12,8 @@ from fathom.report.figures import figure, frames, panels, style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from fathom.metrics.scores import Score
 
 NGRAMS = ("unigram", "bigram", "trigram")
 """Models that only count."""
@@ -33,43 +34,31 @@ def validation(steps: pd.DataFrame, title: str) -> Figure:
     """
     found = in_bits(steps)
     title += panels.coincide(frames.coinciding(found, ["validation_loss"]))
-    label, levels = "validation\n(bits per character)", near_ngrams(steps, found["validation_loss"])
+    levels = frames.near(ngrams(steps), found["validation_loss"], least=0.1)
+    label = "validation\n(bits per character)"
     return panels.against_step(
         found, "validation_loss", title, label=label, log=False, levels=levels
     )
 
 
 @figure
-def final_bits(steps: pd.DataFrame, title: str) -> Figure:
+def final_bits(summary: pd.DataFrame, cells: pd.DataFrame, score: Score, title: str) -> Figure:
     """Which variant predicts the text best? Bits per character at the end.
 
-    A dot is a run, a bar their mean. Dotted: models that only count, where they are near.
+    A dot is a run, a line their mean. Dotted: the score at chance, and that of a trigram model,
+    which only counts, where they are near.
     """
-    finite = in_bits(steps).replace([np.inf, -np.inf], np.nan).dropna(subset="validation_loss")
-    last = frames.last_rows(finite)
-    if last.empty:
+    if not summary["score_n"].any():
         return style.placeholder(f"{title}\nnothing was evaluated")
-    depths, variants = sorted(last["depth"].unique()), list(last["variant"].unique())
-    page, (axes,) = style.grid(1, len(depths), (style.WIDTH, 2.3 + 0.42 * len(variants)))
-    label = "bits per character" if len(depths) <= style.PANELS_PER_ROW else "bits per\ncharacter"
-    levels = near_ngrams(steps, last["validation_loss"])
+    depths, variants = sorted(summary["depth"].unique()), list(summary["variant"].unique())
+    size = style.WIDTH, 2.3 + 0.42 * len(variants)
+    page, (axes,) = style.grid(1, len(depths), size, sharey=True)
     for ax, depth in zip(axes, depths, strict=True):
         if ax is not axes[0]:  # one scale for all depths, so that they can be compared
             ax.sharex(axes[0])
-        for y, variant in enumerate(variants):
-            of_variant = (last["variant"] == variant) & (last["depth"] == depth)
-            bits, colour = last.loc[of_variant, "validation_loss"], style.colour_of(variant)
-            if not bits.empty:
-                mean = frames.mean(bits, geometric=True)
-                ax.plot([mean, mean], [y - 0.32, y + 0.32], color=colour, lw=3)
-                ax.plot(bits, [y] * len(bits), "o", ms=8, color=colour, alpha=0.6)
-        names = [style.label_of(variant) for variant in variants]
-        ax.set_yticks(range(len(variants)), names if ax is axes[0] else [])
-        ax.set_ylim(len(variants) - 0.5, -0.5)
+        own, runs = (table[table["depth"] == depth] for table in (summary, cells))
         ax.set_title(style.count_layers(depth))
-        style.vertical_levels(ax, levels)
-        style.few_ticks(ax)
-        ax.set_xlabel(label)
+        panels.points(ax, panels.values_of(own, "score", score, cells=runs), variants)
     return style.finish(page, title)
 
 
@@ -135,11 +124,6 @@ def ngrams(steps: pd.DataFrame) -> dict[str, float]:
     """Bits per character of the models that only count, by name: the same for every run."""
     found = {name: frames.constant(steps, f"{name}_bpc") for name in NGRAMS}
     return {name: level for name, level in found.items() if level is not None}
-
-
-def near_ngrams(steps: pd.DataFrame, bits: pd.Series) -> dict[str, float]:
-    """The levels near these values."""
-    return frames.near(ngrams(steps), bits, least=0.1)
 
 
 def visible(steps: pd.DataFrame) -> pd.DataFrame:

@@ -88,10 +88,7 @@ def _plain_ladder(ax: Axes, plain: pd.DataFrame, score: Score) -> None:
     ax.errorbar(
         points["factor"], points["mean"], yerr=bars, color=colour, marker="o", ms=8, capsize=5
     )
-    ax.set_xscale("log")
-    ticks = _apart(points["factor"].tolist())
-    ax.set_xticks(ticks, [f"{factor:g}" for factor in ticks])
-    ax.minorticks_off()
+    style.log_ticks(ax, _apart(points["factor"].tolist()))
 
 
 def _apart(factors: list[float]) -> list[float]:
@@ -172,11 +169,8 @@ def _legend(rows: pd.DataFrame) -> list[Any]:
     """The marks of rows, where some have a time."""
     if rows["cost"].isna().all():
         return []
-    looks = {"color": style.GREY, "ls": ""}
     width = rows["width"].dropna().iloc[0]
     return [
-        style.legend_handle("step multiplier", marker="o", ms=8, **looks),
-        style.legend_handle(
-            f"time of a step, {width:g} channels", marker="|", ms=14, mew=3, **looks
-        ),
+        style.mark_handle("step multiplier", "o", ms=8),
+        style.mark_handle(f"time of a step, {width:g} channels", "|", ms=14, mew=3),
     ]

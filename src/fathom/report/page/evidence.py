@@ -110,6 +110,20 @@ WORDS = {
 }
 """Columns in words, where their names do not say it."""
 
+TOLD: dict[str, Callable[[dict[str, Any]], str]] = {
+    "observed": estimate,
+    "effect": effect_with_interval,
+    "change": plain_change,
+    "seed_sd": format_spread,
+    "break_even": pays_below,
+    "depth_multiplier": depth_multiplier,
+}
+"""Columns that have words of their own, from the row."""
+UNKNOWN = {"unit": "", **dict.fromkeys(
+    ("low", "high", "change_low", "change_high", "depth_low", "depth_high"), math.nan
+)}  # fmt: skip
+"""The other columns that these need, where a row lacks them."""
+
 INTERVALS = {
     "cost": ("cost_low", "cost_high"),
     "cost_wider": ("cost_wider_low", "cost_wider_high"),
@@ -207,22 +221,12 @@ def _value(
         value = value.replace("_", " ") if key == "test" else value
         words = [labels.get(word, word) for word in value.split(", ")]
         return called(value) or ", ".join(words)
-    if key == "observed":
-        return estimate({"low": math.nan, "high": math.nan, **row})
-    if key == "effect":
-        return effect_with_interval({"low": math.nan, "high": math.nan, "unit": "", **row})
-    if key == "change":
-        return plain_change({"change_low": math.nan, "change_high": math.nan, "unit": "", **row})
-    if key == "seed_sd":
-        return format_spread({"unit": "", **row})
+    if key in TOLD:
+        return TOLD[key](UNKNOWN | dict(row))
     if key in INTERVALS:
         # Of an effect, `low` and `high` are the ends of the effect.
         before = "multiplier_" if key == "multiplier" and "effect" in row else ""
         return with_interval(value, *(row.get(before + end, math.nan) for end in INTERVALS[key]))
-    if key == "break_even":
-        return pays_below(row)
-    if key == "depth_multiplier":
-        return depth_multiplier({"depth_low": math.nan, "depth_high": math.nan, **row})
     if key == "confidence":
         return f"{number(100 * value)} %"
     return number(value, 5)
