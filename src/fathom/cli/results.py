@@ -31,7 +31,7 @@ from fathom.cli.options import (
 )
 from fathom.config import Config
 from fathom.system.errors import fail
-from fathom.system.files import is_stdout, write_json, write_text
+from fathom.system.files import write_json, write_text
 
 if TYPE_CHECKING:
     from fathom.analysis.claims import Published
@@ -111,7 +111,7 @@ def verify(
     templates: TemplatesFolder = TEMPLATES,
     receipt: Annotated[
         Path | None,
-        output_file("--json", help="Write every check and its outcome there; - prints it."),
+        output_file("--json", help="Write every check and its outcome there."),
     ] = None,
 ) -> None:
     """Check every run, table, report and figure.
@@ -130,7 +130,7 @@ def verify(
         lines = [*found.problems, f"{len(found.problems)} problems in {counts}"]
         advice = found.advice(workflow_command(config, override))
         fail("\n".join([*lines, advice] if advice else lines))
-    typer.echo(f"verified: {counts}", err=bool(receipt) and is_stdout(receipt))
+    typer.echo(f"verified: {counts}")
 
 
 @app.command(epilog=example("fathom record results/reference"))
