@@ -7,6 +7,7 @@ import pytest
 from fathom.analysis.effective_depth import effective_depth_table
 from fathom.analysis.effects import effects_table
 from fathom.analysis.ladder import is_equivalent, log_multiplier
+from fathom.analysis.statistics import Interval
 from fathom.analysis.worth import worth_table
 from fathom.config import ConfigError, check_config
 from run_helpers import CPU_PLATFORM, config_with
@@ -50,9 +51,9 @@ def test_equivalence_is_two_one_sided_tests():
 
     for mean, sd in [(0.02, 0.01), (0.0, 0.05), (-0.04, 0.02), (0.0, 0.0511), (0.0, 0.0512)]:
         expected = abs(mean) + half(sd) < math.log(1.05)
-        assert is_equivalent({"mean": mean, "sd": sd, "n": 5}) == expected
-    assert is_equivalent({"mean": 0.0, "sd": 0.0511, "n": 5})
-    assert not is_equivalent({"mean": 0.0, "sd": 0.0512, "n": 5})
+        assert is_equivalent(Interval(5, mean, sd, math.nan)) == expected
+    assert is_equivalent(Interval(5, 0.0, 0.0511, math.nan))
+    assert not is_equivalent(Interval(5, 0.0, 0.0512, math.nan))
 
 
 def config_of(variants=("baseline", "mhc"), ladder=(0.5, 2, 4), **changes):
