@@ -1,6 +1,5 @@
 """Tables: intervals, groups of seeds, places side by side, and which runs may enter."""
 
-import csv
 import gzip
 import itertools
 import math
@@ -393,24 +392,6 @@ def test_a_file_that_is_no_table_is_one_line_that_names_it_and_the_fix(tmp_path,
     assert str(error.value).startswith(f"{tmp_path / name}: {said}")
     assert str(error.value).endswith("; run: fathom tables, then: fathom claims")
     assert "\n" not in str(error.value)
-
-
-STRANGE = ["=1+1", "+1", "-2+3", "@SUM(A1)", "'=1", "''@a", "a=1", "'quoted'", "", "-"]
-
-
-def test_a_spreadsheet_computes_no_text_and_numbers_stay_numbers(tmp_path):
-    """The text is read back as it was."""
-    table = pd.DataFrame({"device": STRANGE, "machine": STRANGE, "mean": [-0.5] * len(STRANGE)})
-    save_tables({"strange.csv": table}, tmp_path)
-    with (tmp_path / "strange.csv").open(newline="") as file:
-        written = list(csv.DictReader(file))
-    for row, text in zip(written, STRANGE, strict=True):
-        assert row["mean"] == "-0.5"
-        assert row["device"][:1] not in tuple("=+-@")
-        assert row["device"] == (
-            f"'{text}" if text.lstrip("'")[:1] in tuple("=+-@") and text else text
-        )
-    assert read_table(tmp_path / "strange.csv")["machine"].tolist() == STRANGE
 
 
 def test_numbers_are_read_back_to_the_last_digit(tmp_path):
