@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 from fathom import tasks
 from fathom.cli.options import read_config
 from fathom.config import Cell, ConfigError, check_config, load_config
-from fathom.models.connections.components import CLOSINGS, COEFFICIENTS, EXPANSIONS, GATES, WEIGHTS
-from fathom.models.connections.constraints import CONSTRAINTS
-from fathom.models.connections.scales import INITIALS, NORMS, SCALES
+from fathom.models.connections.components import COEFFICIENTS
 from fathom.models.connections.schemes import KINDS, SCHEMES
 
 CONFIG = {
@@ -196,45 +194,15 @@ def test_a_word_that_yaml_reads_as_a_flag_is_the_word(outcome_of, tmp_path):
 # --- what nobody has thought of ------------------------------------------------------------------
 
 raw = st.sampled_from([
-    "off", "on", "no", "yes", "~", "null", "true", "010", "0x1f", "1:30", "1e3", "1_0", ".inf",
-    ".nan", "-.inf", "2024-13-45", "!!int x", "!!float x", "!!bool x", "!!null x", "!!str 5",
-    "!!binary aGk=", "!!binary x", "!!set {a, b}", "!!omap [a: 1]", "!!pairs [a: 1]", "!!map {}",
-    "!!timestamp x", "!!merge x", "&a [*a]", "&b 5", "*a", "<<", "=", "{<<: {a: 1}}", "{<<: 5}",
-    "{<<: [{}, 5]}", "{=: 5}", "{a: 1, a: 2}", "{[a]: 1}", "[[[[[[]]]]]]", '"\\ud800"', '"\\0"',
-    '"\\e"', "'", '"', "[", "}", "%", "@", "|", "- a", "? a", "a: b: c", "#", "9" * 400,
-    "0x" + "f" * 400, "1" + "0" * 60, "-1", "-0", "0.0", "1e-400", "9007199254740993",
+    "off", "no", "~", "null", "010", "0x1f", "1:30", "1e3", ".inf", ".nan", "2024-13-45", "!!int x",
+    "!!bool x", "!!binary aGk=", "!!set {a, b}", "!!timestamp x", "&a [*a]", "*a", "<<", "=",
+    "{<<: 5}", "{=: 5}", "{a: 1, a: 2}", "{[a]: 1}", '"\\ud800"', '"\\0"', "'", "[", "%", "- a",
+    "a: b: c", "9" * 400, "1" + "0" * 60, "1e-400",
 ])  # fmt: skip
-names = st.sampled_from([
-    *SCHEMES, *KINDS, *CLOSINGS, *COEFFICIENTS, *CONSTRAINTS, *GATES, *EXPANSIONS, *WEIGHTS,
-    *SCALES, *NORMS, *INITIALS, "read", "late", "scale", "rank", "norm", "initial", "fractions",
-    "baseline", "resnet", "hc", "mhc", "own", "past", "tokens", "fashion", "torch", "mlx",
-    "kind", "connection", "start", "stream", "cycle", "on", "off", "streams", "close", "map",
-    "torch-defaults", "cosine", "all", "deep", "~", "~/x", "..", "/", "a//b/", "{", "'", "$(x)",
-])  # fmt: skip
-numbers = (
-    st.integers(-3, 60)
-    | st.integers()
-    | st.floats()
-    | st.sampled_from([5e-324, 1 - 2**-53, 1e308, 2**53, 2**53 + 1, 10**13, 59_999, 60_001])
-)
+names = st.sampled_from([*SCHEMES, *KINDS, *COEFFICIENTS, "own", "tokens", "torch", "~", "..", "{"])
+numbers = st.integers(-3, 60) | st.integers() | st.floats()
 scalars = st.none() | st.booleans() | numbers | st.text(max_size=20) | names | raw.map(Raw)
-values = st.recursive(
-    scalars,
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.dictionaries(names | st.text(max_size=5) | raw.map(Raw), inner, max_size=4)
-    ),
-    max_leaves=8,
-)
-
-
-ALIKE = {
-    bool: st.booleans() | st.sampled_from(["on", "off"]).map(Raw),
-    int: st.integers(1, 9),
-    float: st.floats(1e-9, 0.99),
-    str: names,
-}
-"""Values that may well be accepted, by the type of what they replace."""
+values = scalars | st.lists(scalars, max_size=4) | st.dictionaries(names, scalars, max_size=4)
 
 
 def places_of(value, above=()):
@@ -248,48 +216,20 @@ def places_of(value, above=()):
 
 @st.composite
 def configs(draw):
-    """CONFIG with one to three changes: a value, a key that is gone, new or another."""
+    """CONFIG with one or two values that are others, or gone."""
     data = copy.deepcopy(CONFIG)
-    for _ in range(draw(st.integers(1, 3))):
+    for _ in range(draw(st.integers(1, 2))):
         *parents, key = draw(st.sampled_from(list(places_of(data))))
         section = data
         for parent in parents:
             section = section[parent]
-        change = draw(st.sampled_from(["alike", "alike", "value", "gone", "new"]))
-        if change == "alike":
-            section[key] = draw(ALIKE.get(type(section[key]), values))
-        elif change == "value":
-            section[key] = draw(values)
-        elif change == "gone":
+        section[key] = draw(values)
+        if draw(st.integers(0, 4)) == 0:
             del section[key]
-        elif isinstance(section, dict):
-            section[draw(names | raw.map(Raw))] = draw(values)
-        else:
-            section.append(draw(values))
     return written(data)
 
 
 @settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
-@given(configs())
+@given(configs() | st.text(max_size=40))
 def test_any_config_is_planned_or_refused(outcome_of, text):
     outcome_of(text)
-
-
-@settings(max_examples=60)
-@given(st.sampled_from([".".join(map(str, p)) for p in places_of(CONFIG)]), values)
-def test_any_override_is_planned_or_refused(base, path, value):
-    outcome(lambda: read_config([base], [f"{path}={written(value)}"]))
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    """A file with CONFIG."""
-    file = tmp_path_factory.mktemp("base") / "my.yaml"
-    file.write_text(written(CONFIG))
-    return file
-
-
-@settings(max_examples=100)
-@given(st.binary(max_size=40) | st.text(max_size=40))
-def test_any_text_is_refused(outcome_of, text):
-    assert outcome_of(text)

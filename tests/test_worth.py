@@ -57,16 +57,9 @@ def test_equivalence_is_two_one_sided_tests():
 
 
 def config_of(variants=("baseline", "mhc"), ladder=(0.5, 2, 4), **changes):
-    data = config_with(studies=("a",)).model_dump(mode="json")
-    data["studies"]["a"] |= {
-        "variants": list(variants),
-        "ladder": {"baseline": list(ladder)} if ladder else {},
-        "steps": 100,
-        "seeds": [0, 1, 2, 3],
-        "optimizer": {**data["studies"]["a"]["optimizer"], "warmup_steps": 0},
-        **changes,
-    }
-    return check_config(data)
+    study = {"variants": list(variants), "steps": 100, "seeds": [0, 1, 2, 3]}
+    study["ladder"] = {"baseline": list(ladder)} if ladder else {}
+    return config_with(a=study | changes)
 
 
 def plain_ladder(slope=1.0, noise=(0, 0, 0, 0)):
@@ -189,10 +182,8 @@ def test_rates_are_chosen_by_the_other_seeds():
     ],
 )
 def test_a_ladder_that_cannot_be_trained_is_refused(ladder):
-    data = config_of(optimizer={"lr": 0.1, "warmup_steps": 2}).model_dump(mode="json")
-    data["studies"]["a"]["ladder"] = ladder
     with pytest.raises(ConfigError) as refused:
-        check_config(data)
+        config_with(a={"steps": 100, "optimizer": {"lr": 0.1, "warmup_steps": 2}, "ladder": ladder})
     (line,) = str(refused.value).splitlines()
     assert "studies.a" in line and ("ladder" in line or "baseline_x001" in line)
 
@@ -201,10 +192,8 @@ def test_trainings_of_a_ladder_are_compared_with_nothing():
     """At three rates with a ladder each they would be a connection of three rates themselves."""
     rates = {"baseline_low": 0.001, "baseline_high": 0.004}
     plain = [{v: {"connection": "baseline", "optimizer": {"lr": lr}}} for v, lr in rates.items()]
-    config = config_of(variants=["baseline", "mhc", *plain], optimizer={"lr": 0.002})
-    data = config.model_dump(mode="json")
-    data["studies"]["a"]["ladder"] = {v: [0.5, 2, 4] for v in ("baseline", *rates)}
-    config = check_config(data)
+    ladders = {v: [0.5, 2, 4] for v in ("baseline", *rates)}
+    config = config_with(a={"variants": ["baseline", "mhc", *plain], "ladder": ladders})
     study = config.studies["a"]
     runs = [
         seeds("loss_final", [3 - math.log2(factor)] * 4, variant=label)
