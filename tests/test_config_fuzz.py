@@ -155,7 +155,6 @@ REFUSED = {
     "a folder with braces": ("results", "a{b}", "hold braces"),
     "the folder itself": ("results", "./", "must name a folder of its own"),
     "a variant that is a number": ("studies.deep.variants", Raw("[{12: mhc}]"), "YAML reads 12"),
-    "an excluded seed": ("studies.deep.exclude", [{"seed": 9}], "exclude.0.seed: unknown seed 9"),
     "more than the data set": ("studies.images.batch_size", 60_001, "60000 examples of fashion"),
     "1.2 million cells": ("studies.images.seeds", list(range(20_001)), "cells are more than 20000"),
 }  # fmt: skip
@@ -168,12 +167,6 @@ def test_a_mistake_is_refused_in_one_line(outcome_of, case):
     assert lines, "accepted"
     assert expected in lines[0]
     assert lines[1:] == [] or len(lines) == 21
-
-
-def test_a_study_cannot_have_the_name_of_a_rule(outcome_of):
-    (line,) = outcome_of(written(CONFIG | {"studies": {"tables": CONFIG["studies"]["deep"]}}))
-    assert "studies.tables: " in line
-    assert "taken by the workflow" in line
 
 
 ON_AND_OFF = "[{own: {kind: streams, pre: {kind: raw, start: {on: 3, off: 2}}}}, mhc]"

@@ -142,7 +142,7 @@ COLUMNS = {
                      "other_share", "loss_low", "loss_high"],
     "variance_summary.csv": ["factor", "median", "decides", "loss_low", "loss_high"],
     STEP_TIMES: ["study", "depth", "variant", "backend", "machine", "turns", "seconds", "low",
-                 "high"],
+                 "high", "width", "operations", "bytes"],
     **dict(TIMES.values()),
 }  # fmt: skip
 """Columns that every table of a file name has."""
