@@ -15,11 +15,9 @@ from safetensors.numpy import load, save
 
 from fathom.config import parse_spec
 from fathom.runs import bundle
-from fathom.runs import incoming as incoming_module
-from fathom.runs.bundle import BundleError, create_bundle, import_bundle
+from fathom.runs.bundle import BundleError, create_bundle, import_bundle, incoming
 from fathom.runs.columns import COLUMNS, from_columns
 from fathom.runs.folder import METRICS, run_folder
-from fathom.runs.incoming import incoming
 from fathom.runs.validate import find_runs
 from run_helpers import CPU_PLATFORM, RUN_FILES, config_with, write_cell
 
@@ -369,10 +367,6 @@ def test_a_different_run_is_kept_or_replaced_only_when_asked(already, other):
     assert threads_of(already) == [7, 7]
 
 
-class Killed(BaseException):
-    """As by a signal: nothing catches it."""
-
-
 # --- imports that were killed --------------------------------------------------------------------
 
 
@@ -393,33 +387,6 @@ def test_what_an_import_unpacks_is_left_alone_while_it_runs(already, elsewhere):
         find_runs(elsewhere)
         assert folder.is_dir()
     assert not folder.exists()
-
-
-@pytest.mark.parametrize("again", ["keep", "replace"])
-@pytest.mark.parametrize("moves", [1, 2, 3, 4])
-def test_a_replacing_import_that_is_killed_loses_no_run(
-    already, elsewhere, other, monkeypatch, moves, again
-):
-    """Killed before each of its four moves: two runs go aside, two come in."""
-    left = iter(range(moves - 1))
-    move = Path.replace
-
-    def killed(path, target):
-        if path.is_dir() and next(left, None) is None:
-            raise Killed
-        return move(path, target)
-
-    monkeypatch.setattr(Path, "replace", killed)
-    monkeypatch.setattr(incoming_module, "_clean_up", lambda *_: None)
-    with pytest.raises(Killed):
-        import_bundle(already, other, "replace")
-    monkeypatch.undo()
-    assert list(already.glob("imported/.incoming-*"))
-    import_bundle(already, other, again)
-    assert not list(already.glob("imported/.*"))
-    assert [run.status for run in find_runs(elsewhere)] == ["imported"] * 2
-    new = 2 if again == "replace" else (moves - 1) // 2
-    assert sorted(threads_of(already)) == [1] * (2 - new) + [7] * new
 
 
 def test_a_platform_copied_under_another_name_does_not_count_twice(already, elsewhere):

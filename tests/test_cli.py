@@ -217,7 +217,7 @@ def test_one_cell_that_fails_does_not_stop_the_others(folder, fathom):
 
 
 BAD_COMPUTE = {
-    "{bad": "--compute '{bad': is not JSON (",
+    "{bad": "--compute: malformed JSON (",
     '{"thread": 2}': "--compute: top level: unknown key 'thread'; did you mean 'threads'?",
 }
 
@@ -225,7 +225,7 @@ BAD_COMPUTE = {
 def test_a_bad_spec_or_section_as_json_is_refused_in_one_line(folder, fathom):
     spec = config_of(folder).spec(config_of(folder).cells()[0]).json()
     given = {(spec, compute): said for compute, said in BAD_COMPUTE.items()}
-    given |= {("{", "{}"): "SPEC '{': is not JSON (", ("{}", "{}"): "SPEC: task: "}
+    given |= {("{", "{}"): "SPEC: malformed JSON (", ("{}", "{}"): "SPEC: task: "}
     for (of_job, compute), said in given.items():
         status, _, errors = fathom("job", of_job, "--out", "run", "--compute", compute)
         assert (status, errors[0].startswith(f"fathom: {said}")) == (1, True)

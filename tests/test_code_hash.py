@@ -1,6 +1,5 @@
 """The hash of the code behind a result: which edits change it, and which code is refused."""
 
-import ast
 import shutil
 import subprocess
 import sys
@@ -45,6 +44,9 @@ SAME = {
     "layout": ("def f(x): return (x+1)", "def f(\n    x,\n):\n    return x + 1  # one more"),
     "annotations": ("def f(x: int, *y: str) -> int: return x", "def f(x, *y): return x"),
     "field's annotation": ("class f:\n x: int\n y: int = 1", "class f:\n x: str\n y = 1"),
+    "docstring": ("def f(x):\n 'old'\n return x", "def f(x):\n 'new'\n return x"),
+    "no docstring": ("class f:\n x = 1", "class f:\n 'new'\n x = 1\n 'of x'"),
+    "message": ("def f(): raise Stop(1, 'old')", "def f(): raise Stop(1, 'a ' 'new')"),
     "f-string": ("def f(x): raise ValueError(f'{x}')", "def f(x): raise ValueError(f'{g(x)!r}')"),
     "assertion": ("def f(x): assert x, 'old'", "def f(x): assert x, 'new'"),
     "unused": ("def f(x): return x.g", "import math\ndef g(): pass\ndef f(x): return x.g"),
@@ -216,34 +218,7 @@ def test_what_a_training_runs_is_reached(backend, make_spec):
     assert ran <= training_code(spec).keys()
 
 
-def reworded(source):
-    """A source with a word before every docstring and message, and how many there were."""
-    texts = []
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Expr):
-            texts.append(node.value)
-        elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
-            texts += node.exc.args
-    texts = [
-        text
-        for text in texts
-        if isinstance(text, ast.JoinedStr) or isinstance(getattr(text, "value", None), str)
-    ]
-    lines = source.encode().splitlines(keepends=True)
-    for text in sorted(texts, key=lambda t: (t.lineno, t.col_offset), reverse=True):
-        line, column = lines[text.lineno - 1], text.col_offset
-        # Two texts side by side are one, in a docstring as well.
-        lines[text.lineno - 1] = line[:column] + b'"Reworded: " ' + line[column:]
-    return b"".join(lines).decode() + "\n# A comment.\n", len(texts)
-
-
-def test_rewording_and_moving_the_package_change_no_hash(copy, roots):
-    total = 0
-    for file in copy.rglob("*.py"):
-        source, count = reworded(file.read_text(encoding="utf-8"))
-        file.write_text(source, encoding="utf-8")
-        total += count
-    assert total > 300
+def test_another_folder_has_the_same_hashes(copy, roots):
     everything = {*roots["torch"], *roots["mlx"]}
     assert definition_hashes(*everything, package=copy) == definition_hashes(*everything)
 

@@ -310,7 +310,6 @@ REFUSED = [
         for own, place, words in (
             ({"optimizer": {"lr": -1}}, DEEP, "optimizer.lr: input should be greater than 0"),
             ({"model": {"width": 30}}, DEEP, "model: width 30 is not divisible by heads 4"),
-            ({"model": {"vocab": 10**13}}, DEEP, "v at 12 layers has 6.4e+14 parameters"),
             ({"steps": 50, "optimizer": {"warmup_steps": 50}}, DEEP, "is 50 of 50 steps"),
             ({"H_res": {"iterations": "many"}}, f"{DEEP}.variants.v.H_res.iterations", "input"),
         )
@@ -340,9 +339,9 @@ def test_a_mistake_is_refused_with_its_place_and_fix(path, value, place, words):
         (b"a: " + b"[" * 5000, " malformed YAML ("),
         (b"", " must be a mapping"),
         (None, " cannot be read (No such file or directory)"),
-        (b'{"studies":\n {"deep": 1,}}', " line 2 malformed JSON ("),
-        (b'{"a": 1, "a": 2}', " malformed JSON (the key 'a' is there twice)"),
+        (b'{"studies":\n {"deep": 1,}}', " malformed JSON ("),
         (b'{"a": ' + b"[" * 100_000, " malformed JSON ("),
+        (b'{"a": {"c": 2, "c": 3}}', " malformed JSON (the key 'c' is there twice)"),
     ],
     ids=lambda given: f"{given}"[:30],
 )

@@ -1,13 +1,13 @@
 """What docs/definitions.md says of metrics and connections is what the code has."""
 
-import itertools
 import re
 import shutil
 from pathlib import Path
 
 import pytest
 
-from fathom import cli, tasks
+from command_helpers import exit_status
+from fathom import tasks
 from fathom.models.connections.components import CLOSINGS, COEFFICIENTS, EXPANSIONS, GATES, WEIGHTS
 from fathom.models.connections.constraints import CONSTRAINTS
 from markdown_helpers import table
@@ -16,26 +16,27 @@ from markdown_helpers import table
 
 
 @pytest.fixture
-def files(pytestconfig, tmp_path):
+def files(pytestconfig, tmp_path, monkeypatch):
     """Copies of definitions, the schema of config.yaml, the page of schemes, README and trust."""
-    names = ("docs/definitions.md", "workflow/schemas/config.schema.json", "docs/schemes.md")
-    names += ("README.md", "docs/trust.md")
-    return [Path(shutil.copy(pytestconfig.rootpath / name, tmp_path)) for name in names]
+    root = pytestconfig.rootpath
+    for name in ("docs", "workflow"):
+        shutil.copytree(root / name, tmp_path / name)
+    shutil.copy(root / "README.md", tmp_path)
+    for name in ("benchmarks", "config.yaml", "report", "results", "src"):
+        (tmp_path / name).symlink_to(root / name)
+    monkeypatch.chdir(tmp_path)
+    documents = ("definitions.md", "schemes.md", "trust.md")
+    definitions, schemes, trust = (Path("docs") / name for name in documents)
+    return [definitions, Path("workflow/schemas/config.schema.json"), schemes, Path("README.md"),
+            trust]  # fmt: skip
 
 
 @pytest.fixture
 def schema(files, capsys):
     """A function that runs `fathom schema` on the copies: (exit status, its errors)."""
-    names = ("--definitions", "--out", "--schemes", "--readme", "--trust")
-    options = zip(names, map(str, files), strict=True)
-    command = ["schema", *itertools.chain(*options)]
 
     def run(*arguments):
-        status = 0
-        try:
-            cli.main([*command, *arguments])
-        except SystemExit as end:
-            status = end.code
+        status = exit_status(["schema", *arguments])
         return status, capsys.readouterr().err
 
     return run

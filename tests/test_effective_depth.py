@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from fathom.analysis.effective_depth import Point, effective_depth_table, read_depth
-from fathom.config import check_config
 from run_helpers import config_with
 from tables_helpers import T975, frame, run
 
@@ -14,9 +13,7 @@ PLAIN, OURS = "baseline", "mhc"
 
 
 def config_of(depths=(1, 2, 4, 8), **changes):
-    data = config_with(studies=("a",)).model_dump(mode="json")
-    data["studies"]["a"] |= {"variants": [PLAIN, OURS], "depths": list(depths), **changes}
-    return check_config(data)
+    return config_with(a={"variants": [PLAIN, OURS], "depths": list(depths), **changes})
 
 
 def runs(variant, depth, scores):

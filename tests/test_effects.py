@@ -2,25 +2,22 @@
 
 import math
 from fractions import Fraction
+from functools import partial
 
 import pytest
 
 from fathom.analysis.effects import AGAINST_PLAIN, AT_BEST_RATE, effects_table
-from fathom.config import ConfigError, check_config
+from fathom.config import ConfigError
 from run_helpers import config_with
 from tables_helpers import T975, TOLD, frame, half_width, run, seeds
 
 QUESTION = "Does it matter?"
 
 
-def config_of(pairs, question=QUESTION):
-    """A study `a` of baseline, hc and mhc with one question."""
-    data = config_with(studies=("a",)).model_dump(mode="json")
-    data["studies"]["a"] |= {
-        "variants": ["baseline", "hc", "mhc"],
-        "contrasts": [{"question": question, "pairs": pairs}],
-    }
-    return check_config(data)
+def config_of(pairs, named_seeds=(), **changes):
+    """A study `a` of baseline, hc and mhc with one question, about all seeds or these."""
+    contrast = {"question": QUESTION, "pairs": pairs, "seeds": named_seeds}
+    return config_with(a={"contrasts": [contrast], **changes})
 
 
 def effect_of(*rows, metric="score"):
@@ -48,12 +45,10 @@ def test_an_effect_on_a_positive_score_is_the_mean_log_ratio_over_common_seeds()
 
 def effect_of_accuracies(ours, theirs):
     """The only row of hc_causal against resnet, of these accuracies by seed."""
-    data = config_of([["mhc", "hc"]]).model_dump(mode="json")
     images = {"task": "fashion", "variants": ["resnet", "hc_causal"], "model": {"width": 8}}
-    contrast = {"question": QUESTION, "pairs": [["hc_causal", "resnet"]]}
-    data["studies"]["a"] |= {**images, "contrasts": [contrast]}
+    config = config_of([["hc_causal", "resnet"]], **images)
     rows = seeds("score", ours, variant="hc_causal") + seeds("score", theirs, variant="resnet")
-    (row,) = effects_table(check_config(data), frame(rows)).to_dict("records")
+    (row,) = effects_table(config, frame(rows)).to_dict("records")
     return row
 
 
@@ -139,21 +134,17 @@ def test_a_contrast_that_names_seeds_leaves_the_others_out():
         seeds("score", [1.0, 1.5, 2.25, 90.0], variant="mhc"),
         seeds("score", [2.0, 3.0, 4.5, 1.0], variant="hc"),
     )
-    data = config_of([["mhc", "hc"]]).model_dump(mode="json")
-    data["studies"]["a"]["seeds"] = [0, 1, 2, 3]
-    (contrast,) = data["studies"]["a"]["contrasts"]
+    contrasted = partial(config_of, [["mhc", "hc"]], seeds=[0, 1, 2, 3])
     effects = {}
     for named in ([], [0, 1, 2], [3]):
-        contrast["seeds"] = named
-        table = effects_table(check_config(data), rows)
+        table = effects_table(contrasted(named), rows)
         (row,) = table[table["metric"] == "score"].to_dict("records")
         effects[len(named)] = row["seeds"], row["effect"]
     assert effects[3] == (3, pytest.approx(-50))  # % of the other side: half
     assert effects[1] == (1, pytest.approx(8900))
     assert effects[0] == (4, pytest.approx(100 * (90 / 8) ** 0.25 - 100))  # the geometric mean
-    contrast["seeds"] = [7]
     with pytest.raises(ConfigError, match=r"contrasts\.0\.seeds: unknown seed '?7"):
-        check_config(data)
+        contrasted([7])
 
 
 def test_platforms_and_depths_are_compared_apart():
@@ -172,16 +163,14 @@ def test_platforms_and_depths_are_compared_apart():
 
 
 def test_extra_variants_join_the_questions_of_a_study():
-    data = config_of([["mhc", "hc"]]).model_dump(mode="json")
-    data["studies"]["a"]["extra_variants"] = [{"mine": {"connection": "mhc", "gate": "learned"}}]
+    extra = {"extra_variants": [{"mine": {"connection": "mhc", "gate": "learned"}}]}
     labels = ("baseline", "hc", "mhc", "mine")
     cells = frame(*(seeds("score", [1.0, 1.1, 1.2], variant=label) for label in labels))
-    found = effects_table(check_config(data), cells)
+    found = effects_table(config_of([["mhc", "hc"]], **extra), cells)
     pairs = [(r.question, r.variant, r.against) for r in found.itertuples()]
     assert pairs == [(QUESTION, "mhc", "hc"), (AGAINST_PLAIN, "mine", "baseline")]
     # Without questions of the study's own, it is one of the variants.
-    data["studies"]["a"]["contrasts"] = []
-    found = effects_table(check_config(data), cells)
+    found = effects_table(config_with(a=extra), cells)
     assert list(found["variant"]) == ["hc", "mhc", "mine"]
 
 
@@ -244,8 +233,7 @@ def in_steps(ours, theirs, pair=("mhc", "hc"), **changes):
 
     The plain network loses a nat with each doubling of its steps. Seeds differ by a tenth.
     """
-    data = config_of([list(pair)]).model_dump(mode="json")
-    data["studies"]["a"] |= {"ladder": {"baseline": [0.5, 2]}, **changes}
+    config = config_of([list(pair)], ladder={"baseline": [0.5, 2]}, **changes)
     levels = [3 + seed / 10 for seed in range(len(ours))]
     ladder = {"baseline_x050": 1, "baseline": 0, "baseline_x200": -1}
 
@@ -264,7 +252,7 @@ def in_steps(ours, theirs, pair=("mhc", "hc"), **changes):
             if label != "baseline"
         ),
     )
-    table = effects_table(check_config(data), cells)
+    table = effects_table(config, cells)
     (row,) = table[table["metric"] == "score"].to_dict("records")
     return row
 
@@ -319,8 +307,7 @@ RATES = (0.001, 0.002, 0.004)
 
 def at_best_rates(rates=RATES, **scores):
     """Rows at the best rates, of scores by connection, rate by rate and seed by seed."""
-    data = config_with(studies=("a",)).model_dump(mode="json")
-    data["studies"]["a"]["variants"] = [
+    variants = [
         {f"{connection}_{k}": {"connection": connection, "optimizer": {"lr": rate}}}
         for connection in scores
         for k, rate in enumerate(rates)
@@ -330,7 +317,7 @@ def at_best_rates(rates=RATES, **scores):
         for connection, by_rate in scores.items()
         for k, of_seeds in enumerate(by_rate)
     ]
-    table = effects_table(check_config(data), frame(*rows))
+    table = effects_table(config_with(a={"variants": variants}), frame(*rows))
     return table[table["question"] == AT_BEST_RATE].to_dict("records")
 
 

@@ -49,15 +49,6 @@ def test_a_link_is_followed_to_its_file(tmp_path):
     assert [each.name for each in file.parent.iterdir()] == ["file"]
 
 
-@pytest.mark.parametrize("name", ["-", "/dev/stdout"])
-def test_the_standard_output_gets_the_whole_file(tmp_path, monkeypatch, capsys, name):
-    monkeypatch.chdir(tmp_path)
-    print("before")
-    write_text(Path(name), "übrig\n")
-    assert capsys.readouterr().out == "before\nübrig\n"
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_full_disk_names_the_file(tmp_path):
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "the source")
     with pytest.raises(OSError, match="No space left on device") as raised:  # noqa: SIM117

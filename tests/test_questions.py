@@ -23,7 +23,6 @@ from fathom.analysis.claims.questions import (
 from fathom.analysis.effective_depth import effective_depth_table
 from fathom.analysis.effects import effects_table
 from fathom.analysis.run_tables import summary_table
-from fathom.config import check_config
 from fathom.report.presenters import StudyPresenter
 from fathom.report.questions import (
     MOST_ANSWERS,
@@ -45,18 +44,13 @@ ASKED = {"question": "Does it?", "study": "a"}
 
 def config_of(**changes):
     """A study `a` of the plain network, hc and mhc."""
-    data = config_with(studies=("a",)).model_dump(mode="json")
-    data["studies"]["a"] |= {"variants": ["baseline", "hc", "mhc"], **changes}
-    return check_config(data)
+    return config_with(a=changes)
 
 
-def results_of(config, cells, verdicts=(), claims=(), seconds=None):
-    """What questions are asked of, with these runs. `seconds`: a step's, by variant."""
-    summary = summary_table(cells)
-    if seconds:
-        summary["seconds_per_step_fastest"] = summary["variant"].map(seconds)
+def results_of(config, cells, verdicts=(), claims=()):
+    """What questions are asked of, with these runs."""
     tables = {
-        "summary": summary,
+        "summary": summary_table(cells),
         "effects": effects_table(config, cells),
         "effective_depth": effective_depth_table(config, cells),
     }
@@ -227,25 +221,16 @@ def test_title_and_answer_follow_from_the_questions_that_decide():
     assert headline(above, []) is None
 
 
-@pytest.fixture
-def of_two():
-    """A function: results of study `a`, or of `a` and `b`, where mhc ends at these losses."""
-
-    def results(**ours):
-        data = config_with(studies=tuple(ours)).model_dump(mode="json")
-        for study in data["studies"].values():
-            study["variants"] = ["baseline", "mhc"]
-        config = check_config(data)
-        cells = frame(
-            *(
-                seeds("score", values, variant=variant, study=study)
-                for study, end in ours.items()
-                for variant, values in (("baseline", (1.0, 1.0, 1.0)), ("mhc", end))
-            )
+def results_where_mhc_ends(**ours):
+    """Results of these studies; plain networks end at 1."""
+    cells = frame(
+        *(
+            seeds("score", values, variant=variant, study=study)
+            for study, end in ours.items()
+            for variant, values in (("baseline", (1.0, 1.0, 1.0)), ("mhc", end))
         )
-        return results_of(config, cells)
-
-    return results
+    )
+    return results_of(config_with(studies=tuple(ours), variants=["baseline", "mhc"]), cells)
 
 
 EACH = Each(
@@ -266,17 +251,17 @@ WORSE, BETTER = (2.0, 2.1, 2.2), (0.5, 0.51, 0.52)
         ({"b": BETTER}, "better", "yes", ["state"]),
     ],
 )
-def test_two_studies_have_one_answer_where_they_agree(of_two, ours, outcome, words, about):
-    answer = ask(EACH, of_two(**ours))
+def test_two_studies_have_one_answer_where_they_agree(ours, outcome, words, about):
+    answer = ask(EACH, results_where_mhc_ends(**ours))
     assert (answer.outcome, answer.answer) == (outcome, words)
     assert [one.text.partition(": ")[0] for one in answer.evidence] == about
     assert len({one.link for one in answer.evidence}) == len(about)
 
 
-def test_three_parts_that_differ_have_a_piece_of_evidence_each(of_two):
+def test_three_parts_that_differ_have_a_piece_of_evidence_each():
     parts = {name: Contrasts(study=name, pairs=[("mhc", "baseline")]) for name in ("a", "b", "c")}
     three = Each(kind="each", question="Does it?", of=parts, answers=EACH.answers)
-    answer = ask(three, of_two(a=WORSE, b=BETTER, c=WORSE))
+    answer = ask(three, results_where_mhc_ends(a=WORSE, b=BETTER, c=WORSE))
     assert (answer.outcome, answer.answer) == ("mixed", "a: no; b: yes; c: no")
     assert [one.part for one in answer.evidence] == ["a", "b", "c"]
 

@@ -264,6 +264,7 @@ REFUSED = [
      f"{OUT}', which is not what a run holds"),
     (manifest(lambda m: m.update(cell=m["cell"].replace("3L", "4L"))), "manifest", "another cell"),
     (manifest(lambda m: m["device"].update(name="a\x1b[2Jb")), "manifest", "must not hold control"),
+    (manifest(lambda m: m["device"].update(name="=1+1")), "manifest", "should match pattern"),
     (manifest(lambda m: m["device"].update(name="\ud800")), "manifest", "not valid JSON ("),
     (manifest(lambda m: m.update(seconds=math.nan)), "manifest", "seconds: input should be"),
     *((text_of_manifest(text), "manifest", "not ") for text in ("", "[]", '{"a":' * 100_000)),

@@ -41,8 +41,8 @@ def test_points_on_a_plane_give_its_coefficients_seed_by_seed():
     )  # fmt: skip
     found = fit(factors, logs)
     for name, values in {"channels": b, "layers": c, "tokens": d}.items():
-        assert found[name]["mean"] == pytest.approx(sum(values) / 3, abs=1e-12)
-        assert found[name]["ci95_half"] == pytest.approx(half_width(values), rel=TOLD)
+        assert found[name].mean == pytest.approx(sum(values) / 3, abs=1e-12)
+        assert found[name].half == pytest.approx(half_width(values), rel=TOLD)
 
 
 def by_hand(values):
@@ -61,8 +61,8 @@ def test_points_off_the_plane_are_fitted_by_least_squares():
     found = fit(GRID, LOGS)
     powers = [by_hand(LOGS[seed].tolist()) for seed in LOGS]
     for name, values in zip(("channels", "layers"), zip(*powers, strict=True), strict=True):
-        assert found[name]["mean"] == pytest.approx(sum(values) / 3, abs=1e-12)
-        assert found[name]["ci95_half"] == pytest.approx(half_width(values), rel=TOLD)
+        assert found[name].mean == pytest.approx(sum(values) / 3, abs=1e-12)
+        assert found[name].half == pytest.approx(half_width(values), rel=TOLD)
     assert found["tokens"] == "not varied"
 
 
@@ -70,8 +70,8 @@ def test_another_pairing_of_seeds_changes_the_interval_alone():
     other = LOGS.copy()
     other.loc[0] = LOGS.loc[0].tolist()[::-1]
     one, another = fit(GRID, LOGS)["channels"], fit(GRID, other)["channels"]
-    assert one["mean"] == pytest.approx(another["mean"], abs=1e-12)
-    assert abs(one["ci95_half"] - another["ci95_half"]) > 0.1 * one["ci95_half"]
+    assert one.mean == pytest.approx(another.mean, abs=1e-12)
+    assert abs(one.half - another.half) > 0.1 * one.half
 
 
 @pytest.mark.parametrize("end", [INF, -INF])
@@ -85,7 +85,7 @@ def test_factors_that_vary_together_are_confounded_and_others_are_fitted():
     factors = GRID.assign(tokens=GRID["channels"] ** 2)
     found = fit(factors, LOGS)
     assert (found["channels"], found["tokens"]) == ("confounded", "confounded")
-    assert found["layers"]["mean"] == pytest.approx(fit(GRID, LOGS)["layers"]["mean"], abs=1e-12)
+    assert found["layers"].mean == pytest.approx(fit(GRID, LOGS)["layers"].mean, abs=1e-12)
 
 
 # --- the table of sizes --------------------------------------------------------------------------

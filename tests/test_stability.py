@@ -9,7 +9,7 @@ import pytest
 from fathom.analysis.claims import load_published
 from fathom.analysis.platforms import Platform
 from fathom.analysis.stability import count_spikes, stability_table, trains
-from fathom.config import ConfigError, check_config, load_config
+from fathom.config import ConfigError, load_config
 from fathom.report.draw import draw_study
 from fathom.report.figures import figures_of_study
 from fathom.report.stability import compared_rate
@@ -23,18 +23,8 @@ RATES = {0.001: "", 0.002: "_002", 0.004: "_004", 0.008: "_008"}
 
 
 def config_of(results="results", **changes):
-    data = config_with(results, studies=("a",)).model_dump(mode="json")
-    data["studies"]["a"] |= {
-        "variants": ["baseline", "hc", "mhc"],
-        "rates": [0.004, 0.002, 0.008],
-        "depths": [8],
-        "backends": ["torch"],
-        "seeds": [0, 1, 2],
-        "steps": 100,
-        "optimizer": {"lr": 0.001},
-        **changes,
-    }
-    return check_config(data)
+    study = {"rates": [0.004, 0.002, 0.008], "depths": [8], "backends": ["torch"], "steps": 100}
+    return config_with(results, a={**study, "optimizer": {"lr": 0.001}, **changes})
 
 
 def runs_of(variant, ends, **changes):
@@ -161,18 +151,20 @@ DEEP = {
 """At 16 layers two networks at two of the four rates, without the plain one's own rate."""
 
 
+RUNGS = [
+    run(variant=f"baseline_002_{end}", seed=seed, score=score)
+    for end, score in (("x050", 2.0), ("x200", 0.0))
+    for seed in range(3)
+]
+
+
 def deep_runs():
     """At 16 layers plain trains at 0.002, mhc at both rates. At 8 layers as elsewhere."""
     deep = [*PLAIN, *ALWAYS]
     deep = [{**row, "depth": 16} for row in deep if row["lr"] in (0.002, 0.004)]
     failed = {"outcome": "diverged", "score": math.nan}
     deep = [row | (failed if row["variant"] == "baseline_004" else {}) for row in deep]
-    rungs = [
-        run(variant=f"baseline_002_{end}", seed=seed, score=score)
-        for end, score in (("x050", 2.0), ("x200", 0.0))
-        for seed in range(3)
-    ]
-    return [*PLAIN, *ALWAYS, *WORSE, *deep, *rungs]
+    return [*PLAIN, *ALWAYS, *WORSE, *deep, *RUNGS]
 
 
 def test_a_depth_has_the_rates_that_it_was_trained_at():
@@ -230,19 +222,14 @@ def test_a_contrast_compares_two_that_are_not_plain():
 def test_good_rates_cost_less_than_a_twentieth_of_the_steps():
     """The plain network loses a nat for each doubling of its steps at its best rate, 0.002."""
     config = config_of(ladder={"baseline_002": [0.5, 2]})
-    rungs = [
-        run(variant=f"baseline_002_{end}", seed=seed, score=score)
-        for end, score in (("x050", 2.0), ("x200", 0.0))
-        for seed in range(3)
-    ]
     near, far = math.log2(1.04), math.log2(1.06)  # doublings: 4 and 6 % of the steps
     other = runs_of("mhc", [(0.5 + near,) * 3, (0.5,) * 3, (0.5 + far,) * 3, (0.5 + near,) * 3])
-    table = table_of(PLAIN, rungs, other, config=config)
+    table = table_of(PLAIN, RUNGS, other, config=config)
     mhc, plain = table["mhc", "baseline"], table["baseline", ""]
     # At 0.008 it is as good again, but not next to a good one.
     assert (mhc["best"], mhc["good"], mhc["good_low"], mhc["good_high"]) == (0.002, 2, 0.001, 0.002)
     assert (plain["good"], plain["good_low"]) == (1, 0.002)
-    beyond = table_of(PLAIN, rungs, runs_of("mhc", [(-1.0,) * 3] * 4), config=config)
+    beyond = table_of(PLAIN, RUNGS, runs_of("mhc", [(-1.0,) * 3] * 4), config=config)
     assert math.isnan(beyond["mhc", "baseline"]["good"])
     assert math.isnan(table_of(PLAIN)["baseline", ""]["good"])
 

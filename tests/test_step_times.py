@@ -34,7 +34,8 @@ def times_of(runs, config):
 def measured(tmp_path, *rows):
     """A config that names a table of measured times."""
     names = ("study", "depth", "variant", "backend", "machine", "turns", "seconds", "low", "high")
-    spread = [(*row[:-1], 3, *[row[-1]] * 3) for row in rows]
+    names += ("width", "operations", "bytes")
+    spread = [(*row[:-1], 3, *[row[-1]] * 3, 16, "", "") for row in rows]
     lines = [",".join(map(str, row)) for row in (names, *spread)]
     (tmp_path / "times.csv").write_text("\n".join(lines) + "\n")
     config = config_with(studies=("a", "b"), variants=VARIANTS)

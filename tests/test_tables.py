@@ -1,6 +1,5 @@
 """Tables: intervals, groups of seeds, places side by side, and which runs may enter."""
 
-import csv
 import gzip
 import itertools
 import math
@@ -58,8 +57,7 @@ NAN = math.nan
 )  # fmt: skip
 def test_mean_and_interval_by_hand(values, n, mean, sd, half):
     found = t_interval(pd.Series(values, dtype=object))
-    expected = {"n": n, "mean": mean, "sd": sd, "ci95_half": half}
-    assert found == pytest.approx(expected, rel=TOLD, nan_ok=True)
+    assert found == pytest.approx((n, mean, sd, half), rel=TOLD, nan_ok=True)
 
 
 def test_a_positive_measure_has_the_interval_of_its_logarithm():
@@ -396,24 +394,6 @@ def test_a_file_that_is_no_table_is_one_line_that_names_it_and_the_fix(tmp_path,
     assert "\n" not in str(error.value)
 
 
-STRANGE = ["=1+1", "+1", "-2+3", "@SUM(A1)", "'=1", "''@a", "a=1", "'quoted'", "", "-"]
-
-
-def test_a_spreadsheet_computes_no_text_and_numbers_stay_numbers(tmp_path):
-    """The text is read back as it was."""
-    table = pd.DataFrame({"device": STRANGE, "machine": STRANGE, "mean": [-0.5] * len(STRANGE)})
-    save_tables({"strange.csv": table}, tmp_path)
-    with (tmp_path / "strange.csv").open(newline="") as file:
-        written = list(csv.DictReader(file))
-    for row, text in zip(written, STRANGE, strict=True):
-        assert row["mean"] == "-0.5"
-        assert row["device"][:1] not in tuple("=+-@")
-        assert row["device"] == (
-            f"'{text}" if text.lstrip("'")[:1] in tuple("=+-@") and text else text
-        )
-    assert read_table(tmp_path / "strange.csv")["machine"].tolist() == STRANGE
-
-
 def test_numbers_are_read_back_to_the_last_digit(tmp_path):
     values = np.random.default_rng(0).normal(size=50) * 10.0 ** np.arange(-25, 25)
     save_tables({"numbers.csv": pd.DataFrame({"seed": 0, "loss": values})}, tmp_path)
@@ -435,6 +415,6 @@ def test_what_is_computed_has_the_digits_that_are_the_same_everywhere(tmp_path):
 def test_the_spread_of_nearly_equal_values_is_exact():
     """With sums rounded at every step it would be 0, or twice this, by the order of additions."""
     step = 2.0**-52
-    assert t_interval(pd.Series([1.0, 1 + step, 1 + 2 * step]))["sd"] == step
-    assert t_interval(pd.Series([0.1] * 7))["mean"] == 0.1
-    assert t_interval(pd.Series([0.1] * 7))["sd"] == 0.0
+    assert t_interval(pd.Series([1.0, 1 + step, 1 + 2 * step])).sd == step
+    assert t_interval(pd.Series([0.1] * 7)).mean == 0.1
+    assert t_interval(pd.Series([0.1] * 7)).sd == 0.0

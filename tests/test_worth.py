@@ -7,6 +7,7 @@ import pytest
 from fathom.analysis.effective_depth import effective_depth_table
 from fathom.analysis.effects import effects_table
 from fathom.analysis.ladder import is_equivalent, log_multiplier
+from fathom.analysis.statistics import Interval
 from fathom.analysis.worth import worth_table
 from fathom.config import ConfigError, check_config
 from run_helpers import CPU_PLATFORM, config_with
@@ -50,22 +51,15 @@ def test_equivalence_is_two_one_sided_tests():
 
     for mean, sd in [(0.02, 0.01), (0.0, 0.05), (-0.04, 0.02), (0.0, 0.0511), (0.0, 0.0512)]:
         expected = abs(mean) + half(sd) < math.log(1.05)
-        assert is_equivalent({"mean": mean, "sd": sd, "n": 5}) == expected
-    assert is_equivalent({"mean": 0.0, "sd": 0.0511, "n": 5})
-    assert not is_equivalent({"mean": 0.0, "sd": 0.0512, "n": 5})
+        assert is_equivalent(Interval(5, mean, sd, math.nan)) == expected
+    assert is_equivalent(Interval(5, 0.0, 0.0511, math.nan))
+    assert not is_equivalent(Interval(5, 0.0, 0.0512, math.nan))
 
 
 def config_of(variants=("baseline", "mhc"), ladder=(0.5, 2, 4), **changes):
-    data = config_with(studies=("a",)).model_dump(mode="json")
-    data["studies"]["a"] |= {
-        "variants": list(variants),
-        "ladder": {"baseline": list(ladder)} if ladder else {},
-        "steps": 100,
-        "seeds": [0, 1, 2, 3],
-        "optimizer": {**data["studies"]["a"]["optimizer"], "warmup_steps": 0},
-        **changes,
-    }
-    return check_config(data)
+    study = {"variants": list(variants), "steps": 100, "seeds": [0, 1, 2, 3]}
+    study["ladder"] = {"baseline": list(ladder)} if ladder else {}
+    return config_with(a=study | changes)
 
 
 def plain_ladder(slope=1.0, noise=(0, 0, 0, 0)):
@@ -188,10 +182,8 @@ def test_rates_are_chosen_by_the_other_seeds():
     ],
 )
 def test_a_ladder_that_cannot_be_trained_is_refused(ladder):
-    data = config_of(optimizer={"lr": 0.1, "warmup_steps": 2}).model_dump(mode="json")
-    data["studies"]["a"]["ladder"] = ladder
     with pytest.raises(ConfigError) as refused:
-        check_config(data)
+        config_with(a={"steps": 100, "optimizer": {"lr": 0.1, "warmup_steps": 2}, "ladder": ladder})
     (line,) = str(refused.value).splitlines()
     assert "studies.a" in line and ("ladder" in line or "baseline_x001" in line)
 
@@ -200,10 +192,8 @@ def test_trainings_of_a_ladder_are_compared_with_nothing():
     """At three rates with a ladder each they would be a connection of three rates themselves."""
     rates = {"baseline_low": 0.001, "baseline_high": 0.004}
     plain = [{v: {"connection": "baseline", "optimizer": {"lr": lr}}} for v, lr in rates.items()]
-    config = config_of(variants=["baseline", "mhc", *plain], optimizer={"lr": 0.002})
-    data = config.model_dump(mode="json")
-    data["studies"]["a"]["ladder"] = {v: [0.5, 2, 4] for v in ("baseline", *rates)}
-    config = check_config(data)
+    ladders = {v: [0.5, 2, 4] for v in ("baseline", *rates)}
+    config = config_with(a={"variants": ["baseline", "mhc", *plain], "ladder": ladders})
     study = config.studies["a"]
     runs = [
         seeds("loss_final", [3 - math.log2(factor)] * 4, variant=label)

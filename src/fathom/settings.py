@@ -201,6 +201,8 @@ Unique = AfterValidator(distinct)
 PLAIN = AfterValidator(_refuse_unprintable)
 PlainText = Annotated[str, Field(max_length=500), PLAIN]
 """Text from strangers that is safe on a terminal and, with its Markdown escaped, in a report."""
+TableText = Annotated[str, Field(max_length=500, pattern=r"^([^=+\-@]|$)"), PLAIN]
+"""The same for a table: a spreadsheet would compute what begins with one of these."""
 Nullable = BeforeValidator(_parse_null)
 QUOTED = BeforeValidator(_refuse_unquoted)
 Text = Annotated[str, QUOTED]

@@ -117,8 +117,9 @@ def _worse_by(
     if (theirs - ours).abs().max() < FLOAT32_TOLERANCE:
         return 0.0, 0.0, 0.0
     found = t_interval(sign * differences(theirs, ours, ratio=ratio))
-    half = 0.0 if math.isnan(found["ci95_half"]) else found["ci95_half"]
-    return found["mean"], found["mean"] - half, found["mean"] + half
+    if math.isnan(found.half):
+        return found.mean, found.mean, found.mean
+    return found.mean, found.low, found.high
 
 
 # --- reading a depth from a curve -----------------------------------------------------------------

@@ -36,6 +36,7 @@ from fathom.analysis.significance import (
 from fathom.analysis.statistics import (
     FARTHEST,
     MIN_SEEDS,
+    Interval,
     differences,
     finite_scores,
     is_ratio,
@@ -257,12 +258,11 @@ def _in_steps(one: Comparison, score: Score) -> dict[str, Any]:
     )
     if logs is None:
         return {"ladder": one.base}
-    mean, half = logs["mean"], logs["ci95_half"]
     return {
         "ladder": one.base,
-        "multiplier": math.exp(mean),
-        "multiplier_low": math.exp(mean - half),
-        "multiplier_high": math.exp(mean + half),
+        "multiplier": math.exp(logs.mean),
+        "multiplier_low": math.exp(logs.low),
+        "multiplier_high": math.exp(logs.high),
         "is_equivalent": is_equivalent(logs),
     }
 
@@ -276,7 +276,7 @@ def _effects(one: Comparison, score: Score) -> Iterator[dict[str, Any]]:
         values = [pd.to_numeric(side[metric]) for side in (one.ours, one.theirs)]
         difference = (values[0] - values[1]).dropna()
         found = t_interval(differences(*values, ratio=ratio))
-        if not found["n"]:
+        if not found.n:
             continue
         against = values[1][difference.index]
         mean = mean_with_ci(against, POSITIVE if ratio else UNBOUNDED)["mean"]
@@ -284,27 +284,26 @@ def _effects(one: Comparison, score: Score) -> Iterator[dict[str, Any]]:
         row = {
             "metric": metric,
             "unit": unit,
-            "seeds": found["n"],
-            "effect": in_unit(found["mean"], unit),
+            "seeds": found.n,
+            "effect": in_unit(found.mean, unit),
             "low": low,
             "high": high,
             "against_mean": mean,
-            "seed_sd": in_unit(t_interval(to_scale(against, ratio=ratio))["sd"], unit),
+            "seed_sd": in_unit(t_interval(to_scale(against, ratio=ratio)).sd, unit),
             "p": p_value(found),
             "on_scale": found,
             "ladder": "",
-            "is_rounding": found["n"] >= MIN_SEEDS and difference.abs().max() < FLOAT32_TOLERANCE,
+            "is_rounding": found.n >= MIN_SEEDS and difference.abs().max() < FLOAT32_TOLERANCE,
         }
         yield row | (_in_steps(one, score) if metric == "score" else {})
 
 
-def ends_of(found: Mapping[str, float], unit: str, metric: str, of: float) -> tuple[float, float]:
+def ends_of(found: Interval, unit: str, metric: str, of: float) -> tuple[float, float]:
     """The ends of an effect's interval in its unit, as far as the metric's bounds allow.
 
-    `found`: as of `t_interval`; `of`: the mean from which the effect leads.
+    `of`: the mean from which the effect leads.
     """
-    mean, half = found["mean"], found["ci95_half"]
-    low, high = (in_unit(end, unit) for end in (mean - half, mean + half))
+    low, high = (in_unit(end, unit) for end in (found.low, found.high))
     if unit == PERCENT:  # of a ratio the ends are possible anyway
         return low, high
     least, most = (in_unit(end - of, unit) for end in tasks.bounds_of(metric))
@@ -338,8 +337,8 @@ def _judge_together(rows: list[dict[str, Any]], score: Score) -> Iterator[dict[s
             row["p_holm"] = p_holm[_same_numbers(row)]
             row["verdict"] = _verdict(row, score)
             if row["metric"] == "score" and row["seeds"] >= MIN_SEEDS:
-                mean, sd = row["on_scale"]["mean"], row["on_scale"]["sd"]
-                row["seeds_needed"] = seeds_to_decide(mean, sd, len(p_of))
+                found = row["on_scale"]
+                row["seeds_needed"] = seeds_to_decide(found.mean, found.sd, len(p_of))
     yield from rows
 
 
@@ -353,7 +352,7 @@ def _verdict(row: Mapping[str, Any], score: Score) -> str:
     """The verdict of a comparison: docs/definitions.md, "Effects"."""
     if row["is_rounding"]:
         return ALIKE
-    is_higher = row["on_scale"]["mean"] > 0
+    is_higher = row["on_scale"].mean > 0
     if row["metric"] == "score":
         is_better = is_higher == (score.better == "higher")
         is_equivalent = row.get("is_equivalent", False)

@@ -72,13 +72,12 @@ LOG10 = "log10"
 def estimate_mean(values: pd.Series, what: str, unit: str = "") -> Estimate:
     """The mean of the finite values with Student's interval."""
     found = t_interval(values)
-    mean, half = found["mean"], found["ci95_half"]
-    return Estimate(what, mean, mean - half, mean + half, found["n"], unit)
+    return Estimate(what, found.mean, found.low, found.high, found.n, unit)
 
 
 def estimate_difference(a: pd.Series, b: pd.Series, what: str, unit: str = "") -> Estimate:
     """The difference of the means of unpaired values with Welch's interval; n: the smaller side."""
-    n, mean, half = min(len(a), len(b)), t_interval(a)["mean"] - t_interval(b)["mean"], math.nan
+    n, mean, half = min(len(a), len(b)), t_interval(a).mean - t_interval(b).mean, math.nan
     if n >= MIN_SEEDS:
         equal = a.nunique() == b.nunique() == 1  # no variance to take an interval from
         if not equal:

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from fathom.analysis.significance import one_sided_quantile
-from fathom.analysis.statistics import MIN_SEEDS, finite_scores, t_interval
+from fathom.analysis.statistics import MIN_SEEDS, Interval, finite_scores, t_interval
 
 DELTA = 0.05
 """Two trainings are equivalent if their step multipliers differ by less than this share."""
@@ -60,15 +60,13 @@ def log_multiplier(ladder: Mapping[float, float], score: float, sign: int) -> fl
     return points[-1][0] if points[-1][1] == 0 else math.inf
 
 
-def is_equivalent(logs: Mapping[str, float]) -> bool:
+def is_equivalent(logs: Interval) -> bool:
     """Whether two one-sided tests (TOST) place the mean of a log ratio within ± ln(1 + DELTA).
 
     Each test is at SIGNIFICANCE_LEVEL.
-
-    `logs`: as of `t_interval`.
     """
-    error = logs["sd"] / math.sqrt(logs["n"])
-    return abs(logs["mean"]) + one_sided_quantile(logs["n"]) * error < math.log1p(DELTA)
+    error = logs.sd / math.sqrt(logs.n)
+    return abs(logs.mean) + one_sided_quantile(logs.n) * error < math.log1p(DELTA)
 
 
 def log_multipliers(ladder: pd.DataFrame, scores: pd.Series, sign: int) -> pd.Series:
@@ -78,8 +76,8 @@ def log_multipliers(ladder: pd.DataFrame, scores: pd.Series, sign: int) -> pd.Se
     return pd.Series(found, seeds, dtype=float)
 
 
-def compare_multipliers(one: pd.Series, other: pd.Series) -> dict[str, float] | None:
-    """The mean of ln(m / m') over common seeds, as `t_interval` has it; ln m and ln m' by seed.
+def compare_multipliers(one: pd.Series, other: pd.Series) -> Interval | None:
+    """The mean of ln(m / m') over common seeds; ln m and ln m' by seed.
 
     None if one of them is outside of the ladder, or if there are too few for an interval.
     """

@@ -17,7 +17,7 @@ import pandas as pd
 from fathom.analysis.ladder import log_multipliers
 from fathom.analysis.platforms import Platform
 from fathom.analysis.significance import SIGNIFICANCE_LEVEL, UNDECIDED, holm, p_value
-from fathom.analysis.statistics import t_interval
+from fathom.analysis.statistics import Interval, t_interval
 from fathom.analysis.step_times import width_of
 from fathom.analysis.tables import counted, read_table, save_tables, scores_of
 from fathom.analysis.worth import KEY, ONE_RATE, Pair, pairs_of
@@ -119,31 +119,29 @@ def scale_table(sizes: pd.DataFrame, logs: Sequence[pd.Series]) -> pd.DataFrame:
         labels = {"design": design, "backend": backend}
         labels |= {"sizes": len(group), "seeds": len(by_seed.columns)}
         for factor, found in fit(group[list(FACTORS)], by_seed).items():
-            is_fitted = isinstance(found, dict)
-            mean, half = (found[k] if is_fitted else math.nan for k in ("mean", "ci95_half"))
-            rows.append(
-                labels
-                | {"factor": factor, "coefficient": mean, "low": mean - half, "high": mean + half}
-                | {"p": p_value(found) if is_fitted else math.nan, "verdict": found}
-            )
+            row = labels | {"factor": factor, "p": math.nan, "verdict": found}
+            if isinstance(found, Interval):
+                row |= {"coefficient": found.mean, "low": found.low, "high": found.high}
+                row["p"] = p_value(found)
+            rows.append(row)
     for backend in {row["backend"] for row in rows}:
         family = [row for row in rows if row["backend"] == backend]
         for row, p in zip(family, holm([row["p"] for row in family]), strict=True):
             row["p_holm"] = p
-            if isinstance(row["verdict"], dict):
+            if isinstance(row["verdict"], Interval):
                 grows = GROWS if row["coefficient"] > 0 else SHRINKS
                 row["verdict"] = grows if p < SIGNIFICANCE_LEVEL else UNDECIDED
     return pd.DataFrame(rows, columns=FIT_COLUMNS)
 
 
-def fit(factors: pd.DataFrame, logs: pd.DataFrame) -> Mapping[str, dict[str, float] | str]:
-    """By factor, its coefficient over seeds as `t_interval` has it, or why there is none.
+def fit(factors: pd.DataFrame, logs: pd.DataFrame) -> Mapping[str, Interval | str]:
+    """By factor, its coefficient over seeds, or why there is none.
 
     `factors`: a row for each size; `logs`: ln m in the same order, a column for each seed. With the
     same sizes for all seeds, the mean of their coefficients is that of a fit to all points.
     """
     varied = [name for name in factors if factors[name].nunique() > 1]
-    found: dict[str, dict[str, float] | str] = dict.fromkeys(factors, NOT_VARIED)
+    found: dict[str, Interval | str] = dict.fromkeys(factors, NOT_VARIED)
     values = logs.to_numpy(float)
     if not np.isfinite(values).all():
         return found | dict.fromkeys(varied, OUTSIDE)
@@ -216,8 +214,8 @@ def _gain(pair: Pair, score: Score) -> dict[str, float]:
     nats = {"nats": 1.0, "bits": math.log(2)}.get(score.unit.partition(" ")[0], math.nan)
     seeds = pair.ours.index.intersection(pair.ladder.index)
     found = t_interval(nats * (pair.ladder.loc[seeds, 1] - pair.ours[seeds]))
-    mean, half = found["mean"], found["ci95_half"]
-    return {"seeds": len(seeds), "gain": mean, "gain_low": mean - half, "gain_high": mean + half}
+    ends = {"gain": found.mean, "gain_low": found.low, "gain_high": found.high}
+    return {"seeds": len(seeds), **ends}
 
 
 def _name_designs(rows: Sequence[dict[str, Any]]) -> None:

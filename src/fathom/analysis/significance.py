@@ -6,9 +6,11 @@ Definitions: docs/definitions.md, "Effects".
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from scipy.special import stdtr, stdtrit  # scipy.stats takes longer to load than a small report
+
+from fathom.analysis.statistics import Interval
 
 BETTER, WORSE, EQUIVALENT, UNDECIDED = "better", "worse", "equivalent", "undecided"
 """Verdicts of two trainings by their scores."""
@@ -23,17 +25,16 @@ FLOAT32_TOLERANCE = 1e-5
 """Largest difference that another order of float32 sums explains, if no seed exceeds it."""
 
 
-def p_value(estimate: Mapping[str, float]) -> float:
-    """The two-sided p of a mean of zero by Student's t; `estimate` is the result of `t_interval`.
+def p_value(found: Interval) -> float:
+    """The two-sided p of a mean of zero by Student's t.
 
     NaN where there is no interval. Equal values have no spread: 0, or 1 if all of them are zero.
     """
-    if math.isnan(estimate["ci95_half"]):
+    if math.isnan(found.half):
         return math.nan
-    n, mean, sd = (estimate[name] for name in ("n", "mean", "sd"))
-    if sd == 0:
-        return float(mean == 0)
-    return float(2 * stdtr(n - 1, -abs(mean) * math.sqrt(n) / sd))
+    if found.sd == 0:
+        return float(found.mean == 0)
+    return float(2 * stdtr(found.n - 1, -abs(found.mean) * math.sqrt(found.n) / found.sd))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

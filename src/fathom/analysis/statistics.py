@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -19,11 +20,28 @@ MIN_SEEDS = 3
 """Minimum number of values for an interval."""
 
 
-def t_interval(values: pd.Series | np.ndarray) -> dict[str, float]:
-    """n, mean, sd and 95 % half-width (Student's t) of the finite values.
+class Interval(NamedTuple):
+    """The mean of some values with its 95 % interval, NaN below MIN_SEEDS values."""
 
-    Below MIN_SEEDS values there is no interval: its half-width is NaN.
-    """
+    n: int
+    mean: float
+    sd: float
+    half: float
+    """Half of the interval's width."""
+
+    @property
+    def low(self) -> float:
+        """The lower end."""
+        return self.mean - self.half
+
+    @property
+    def high(self) -> float:
+        """The upper end."""
+        return self.mean + self.half
+
+
+def t_interval(values: pd.Series | np.ndarray) -> Interval:
+    """The mean of the finite values with Student's interval."""
     finite = _finite(values).tolist()
     n = len(finite)
     mean = _sum(finite) / n if n else math.nan
@@ -31,7 +49,7 @@ def t_interval(values: pd.Series | np.ndarray) -> dict[str, float]:
     half = math.nan
     if n >= MIN_SEEDS:
         half = float(stdtrit(n - 1, 0.5 + CONFIDENCE / 2)) * sd / math.sqrt(n)
-    return {"n": n, "mean": mean, "sd": sd, "ci95_half": half}
+    return Interval(n, mean, sd, half)
 
 
 def is_ratio(metric: str) -> bool:
@@ -99,14 +117,13 @@ def mean_with_ci(values: pd.Series, bounds: tuple[float, float] = UNBOUNDED) -> 
     """
     finite = _finite(values)
     plain = t_interval(finite)
-    n, mean, half = plain["n"], plain["mean"], plain["ci95_half"]
-    if n and bounds == POSITIVE and (finite > 0).all():
+    mean = plain.mean
+    if plain.n and bounds == POSITIVE and (finite > 0).all():
         # Relative to one of them, so that equal values have exactly their mean.
         unit = float(finite[0])
         found = t_interval(np.log10(finite / unit))
-        logs = np.array([found["mean"] - found["ci95_half"], found["mean"],
-                         found["mean"] + found["ci95_half"]])  # fmt: skip
+        logs = np.array([found.low, found.mean, found.high])
         low, mean, high = map(float, unit * 10.0 ** logs.clip(-FARTHEST, FARTHEST))
     else:
-        low, high = (float(np.clip(end, *bounds)) for end in (mean - half, mean + half))
-    return {"n": n, "mean": mean, "sd": plain["sd"], "low": low, "high": high}
+        low, high = (float(np.clip(end, *bounds)) for end in (plain.low, plain.high))
+    return {"n": plain.n, "mean": mean, "sd": plain.sd, "low": low, "high": high}

@@ -20,9 +20,6 @@ from fathom.config import Config, Study
 
 REMEDY = "make it again: python benchmarks/steps.py studies --out FILE, or leave out `step_times`"
 
-COUNTS = ("width", "operations", "bytes")
-"""Columns of the table that one of an older version lacks."""
-
 PER_STEP = "seconds_per_step_fastest"
 
 
@@ -65,7 +62,6 @@ def read_step_times(config: Config, *, wider: bool = False) -> StepTimes:
     if not config.step_times:
         return {}
     table = read_table(Path(config.step_times), REMEDY, name=STEP_TIMES)
-    table = table.reindex(columns=[*dict.fromkeys([*table, *COUNTS])])  # an older one lacks some
     found = {}
     for row in table.itertuples():
         if row.study not in config.studies:
@@ -77,8 +73,7 @@ def read_step_times(config: Config, *, wider: bool = False) -> StepTimes:
         # Tables name no machine for runs made here: it is this one.
         for variant, machine in itertools.product(alike, (row.machine, "")):
             key = row.study, row.depth, variant, Platform(row.backend, machine).name
-            numbers = (getattr(row, name) for name in ("turns", *COUNTS))
-            found[key] = StepTime(row.seconds, row.low, row.high, row.machine, *numbers)
+            found[key] = StepTime(**{name: getattr(row, name) for name in StepTime._fields})
     return found
 
 

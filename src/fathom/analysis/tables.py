@@ -65,7 +65,7 @@ def save_tables(tables: dict[str, pd.DataFrame], folder: Path, studies: Iterable
             own, keys = TIMES[name]
             files[own] = table[[*keys, *of_clocks]]
     for name, table in files.items():
-        table = _edit_text(table if "seed" in table else _rounded(table), FORMULA, r"'\g<0>")
+        table = table if "seed" in table else _rounded(table)
         content = table.to_csv(index=False).encode()
         # No name or time inside the archive: the same runs make the same bytes.
         packed = gzip.compress(content, GZIP_LEVEL, mtime=0) if name.endswith(".gz") else content
@@ -73,25 +73,6 @@ def save_tables(tables: dict[str, pd.DataFrame], folder: Path, studies: Iterable
         for study in studies if name in BY_STUDY else ():
             own = table[table["study"] == study].to_csv(index=False).encode()
             write_bytes(of_study(folder, study) / name, own)
-
-
-FORMULA, PLAIN_FORMULA = re.compile(r"^'*[=+\-@]"), re.compile(r"^'(?='*[=+\-@])")
-"""Texts that a spreadsheet would compute as formulas; a leading quote prevents that."""
-
-
-def _edit_text(table: pd.DataFrame, pattern: re.Pattern[str], new: str) -> pd.DataFrame:
-    """The table with this replaced in every text; numbers stay numbers."""
-
-    def edit(value: object) -> object:
-        return pattern.sub(new, value) if isinstance(value, str) else value
-
-    edited = {}
-    for name in table.select_dtypes(exclude=["number", "bool"]).columns:
-        texts = table[name].unique()  # of a million rows most are alike
-        # Hardly any column has one, and pandas takes longer for a column than Python for its rows.
-        if any(isinstance(text, str) and pattern.match(text) for text in texts):
-            edited[name] = table[name].map(edit)
-    return table.assign(**edited)
 
 
 def _rounded(table: pd.DataFrame) -> pd.DataFrame:
@@ -161,7 +142,7 @@ COLUMNS = {
                      "other_share", "loss_low", "loss_high"],
     "variance_summary.csv": ["factor", "median", "decides", "loss_low", "loss_high"],
     STEP_TIMES: ["study", "depth", "variant", "backend", "machine", "turns", "seconds", "low",
-                 "high"],
+                 "high", "width", "operations", "bytes"],
     **dict(TIMES.values()),
 }  # fmt: skip
 """Columns that every table of a file name has."""
@@ -194,7 +175,7 @@ def read_table(
     if lacking := [column for column in COLUMNS.get(name or file.name, ()) if column not in table]:
         raise TableError(f"{file}: has no column '{lacking[0]}'; {remedy}")
     texts = {name: table[name].astype(str).fillna("") for name in table if name in TEXT}
-    return _edit_text(table.assign(**texts), PLAIN_FORMULA, "")
+    return table.assign(**texts)
 
 
 def read_steps(

@@ -170,13 +170,13 @@ def _row(pair: Pair, score: Score) -> dict[str, Any] | None:
         return None
     sign, ratio = 1 if score.better == "lower" else -1, is_ratio(score.metric)
     of_scores = t_interval(differences(pair.ours[seeds], pair.ladder.loc[seeds, 1], ratio=ratio))
-    mean, unit, plain = of_scores["mean"], unit_of(score), pair.ladder.loc[seeds, 1].mean()
+    unit, plain = unit_of(score), pair.ladder.loc[seeds, 1].mean()
     low, high = ends_of(of_scores, unit, score.metric, plain)
-    found = {"seeds": len(seeds), "unit": unit, "change": in_unit(mean, unit)}
+    found = {"seeds": len(seeds), "unit": unit, "change": in_unit(of_scores.mean, unit)}
     found |= {"change_low": low, "change_high": high, "answer": ""}
     if len(pair.ladder.columns) < 2:
         return found
-    is_better = sign * mean < 0
+    is_better = sign * of_scores.mean < 0
     return found | _on_ladder(pair, sign) | {"p": p_value(of_scores), "is_better": is_better}
 
 
@@ -187,18 +187,19 @@ def _on_ladder(pair: Pair, sign: int) -> dict[str, Any]:
     below, beyond = sum(logs == -math.inf), sum(logs == math.inf)
     ends = math.log(factors[0]), math.log(factors[-1])
     found = t_interval(np.clip(logs, *ends))
-    half = math.nan if below or beyond else found["ci95_half"]
+    if below or beyond:
+        found = found._replace(half=math.nan)
     answer = {(False, False): "at", (True, False): "below", (False, True): "beyond"}
     return {
         "answer": answer.get((below > 0, beyond > 0), "both"),
         "outside": below + beyond,
-        "multiplier": math.exp(found["mean"]),
-        "low": math.exp(found["mean"] - half),
-        "high": math.exp(found["mean"] + half),
+        "multiplier": math.exp(found.mean),
+        "low": math.exp(found.low),
+        "high": math.exp(found.high),
         "least": factors[0],
         "most": factors[-1],
-        "is_equivalent": not math.isnan(half) and is_equivalent(found),
-        "break_even": math.exp(found["mean"]) - 1,
+        "is_equivalent": not math.isnan(found.half) and is_equivalent(found),
+        "break_even": math.exp(found.mean) - 1,
     }
 
 
@@ -230,9 +231,7 @@ def _cost(times: StepTimes, labels: Mapping[str, Any], row: Mapping[str, Any]) -
         found["bytes"] = ours.bytes / theirs.bytes
     ours, theirs = _sides(times, labels, labels["platform"])
     if ours and theirs and not math.isnan(ours.seconds):
-        ends = {"": ours.seconds, "_low": ours.low, "_high": ours.high}
-        found |= {f"cost{end}": seconds / theirs.seconds for end, seconds in ends.items()}
-        found["machine"] = ours.machine
+        found |= _ratios("cost", ours, theirs) | {"machine": ours.machine}
         if row["answer"]:
             names = {"": "multiplier", "_low": "low", "_high": "high"}
             found |= {f"net{end}": row[name] / found["cost"] for end, name in names.items()}
@@ -244,9 +243,13 @@ def _cost_wider(times: StepTimes, labels: Mapping[str, Any]) -> dict[str, Any]:
     ours, theirs = _sides(times, labels, labels["platform"])
     if ours is None or theirs is None:
         return {}
+    return {"wider": ours.width, **_ratios("cost_wider", ours, theirs)}
+
+
+def _ratios(name: str, ours: StepTime, theirs: StepTime) -> dict[str, float]:
+    """Our time of a step with its range, over theirs."""
     ends = {"": ours.seconds, "_low": ours.low, "_high": ours.high}
-    costs = {f"cost_wider{end}": seconds / theirs.seconds for end, seconds in ends.items()}
-    return {"wider": ours.width, **costs}
+    return {f"{name}{end}": seconds / theirs.seconds for end, seconds in ends.items()}
 
 
 def _sides(

@@ -15,13 +15,7 @@ import typer
 
 from fathom import __version__
 from fathom.cli import bundles, data, device, judge, results, training
-from fathom.system.errors import (
-    UserError,
-    fail,
-    fail_for_interrupt,
-    fail_for_missing,
-    fail_for_system,
-)
+from fathom.system.errors import UserError, fail, fail_for_interrupt, fail_for_missing, of_system
 
 app = typer.Typer(
     help="Train networks with different residual connections; test published claims about them.",
@@ -79,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except ModuleNotFoundError as error:
         fail_for_missing(error)
     except OSError as error:
-        fail_for_system(error)
+        fail(of_system(error))
     except MemoryError as error:
         fail(f"this needs more memory than there is here ({error})")
     except (KeyboardInterrupt, typer.Abort):

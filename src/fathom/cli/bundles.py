@@ -25,7 +25,7 @@ from fathom.cli.options import (
 )
 from fathom.config import Compute, Config, ConfigError
 from fathom.system.errors import fail
-from fathom.system.files import is_stdout, write_text
+from fathom.system.files import write_text
 from fathom.system.text import one_line
 
 if TYPE_CHECKING:
@@ -39,9 +39,7 @@ app.add_typer(bundle, name="bundle", help="Carry runs from one machine to anothe
 
 @bundle.command(epilog=example("fathom bundle create 'depth-mlx/*' --out gpu.tar.xz"))
 def create(
-    out: Annotated[
-        Path, output_file("--out", "-o", metavar="FILE.tar.xz", help="The bundle; - prints it.")
-    ],
+    out: Annotated[Path, output_file("--out", "-o", metavar="FILE.tar.xz", help="The bundle.")],
     patterns: Patterns = None,
     config: ConfigFiles = DEFAULT_CONFIG,
     force: Force = False,
@@ -52,14 +50,10 @@ def create(
     """
     from fathom.runs.bundle import create_bundle
 
-    packed, printed = (
-        create_bundle(read_config(config), out, patterns or (), force=force),
-        is_stdout(out),
-    )
-    size = "" if printed else f", {out.stat().st_size / 1e6:.1f} MB"
-    typer.echo(f"{out}: {len(packed)} runs{size}", err=printed)
+    packed = create_bundle(read_config(config), out, patterns or (), force=force)
+    typer.echo(f"{out}: {len(packed)} runs, {out.stat().st_size / 1e6:.1f} MB")
     for platform, count in sorted(Counter(run.platform for run in packed).items()):
-        typer.echo(f"  {count} from {platform}", err=printed)
+        typer.echo(f"  {count} from {platform}")
 
 
 @bundle.command(epilog=example("fathom bundle check gpu.tar.xz"))

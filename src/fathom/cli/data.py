@@ -11,7 +11,7 @@ import typer
 from fathom import datasets
 from fathom.cli.options import check_known, example, output_file
 from fathom.datasets import shakespeare
-from fathom.system.files import is_stdout, write_text
+from fathom.system.files import write_text
 
 app = typer.Typer()
 
@@ -45,7 +45,7 @@ def fetch(
         if record:
             write_text(record, f"{message}\n")
         raise datasets.DataError(message)
-    if record and not is_stdout(record):
+    if record:
         record.unlink(missing_ok=True)
 
 

@@ -9,19 +9,16 @@ from typing import Annotated, Any
 
 import typer
 
-from fathom.config import Compute, Config, ConfigError, load_config, parse_yaml
+from fathom.config import Compute, Config, ConfigError, load_config, parse_json, parse_yaml
 from fathom.settings import AnySettings, deep_merge, short_repr, unknown, validate
-from fathom.system.files import file_to_write, is_stdout
-from fathom.system.text import load_json
+from fathom.system.files import file_to_write
 
 
 def _name_of_file(name: str) -> Path:
     if not str(name):
         raise typer.BadParameter("is empty; name a file")
-    file = Path(name)
-    if not is_stdout(file):
-        file_to_write(file)
-    return file
+    file_to_write(Path(name))
+    return Path(name)
 
 
 def _name_of_folder(name: str) -> Path:
@@ -137,12 +134,4 @@ def from_json(model: type[AnySettings], text: str, source: str) -> AnySettings:
 
     `source`: the option or argument, with which each line begins.
     """
-    return validate(model, parse_json(text, source), source)
-
-
-def parse_json(text: str, source: str) -> Any:  # noqa: ANN401, whatever JSON can hold
-    """The data of an option or argument. Raises ConfigError naming it."""
-    try:
-        return load_json(text)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{source} {short_repr(text)}: is not JSON ({error})") from error
+    return validate(model, parse_json(text, f"{source}:"), source)

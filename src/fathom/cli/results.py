@@ -24,7 +24,6 @@ from fathom.cli.options import (
     TemplatesFolder,
     check_known,
     example,
-    output_file,
     output_folder,
     read_config,
     workflow_command,
@@ -39,10 +38,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 SCHEMA = Path("workflow/schemas/config.schema.json")
-DEFINITIONS = Path("docs/definitions.md")
-SCHEMES = Path("docs/schemes.md")
-README = Path("README.md")
-TRUST = Path("docs/trust.md")
+WITH_TABLES = [*map(Path, ("docs/definitions.md", "docs/schemes.md", "README.md", "docs/trust.md"))]
 PICTURES = Path("docs/images/explained")
 
 
@@ -259,16 +255,9 @@ def page(
 
 @app.command(epilog=example("fathom schema --check"))
 def schema(
-    out: Annotated[Path, output_file(help="The schema.")] = SCHEMA,
-    definitions: Annotated[Path, output_file(help="The document of definitions.")] = DEFINITIONS,
-    schemes: Annotated[Path, output_file(help="The document of schemes.")] = SCHEMES,
-    readme: Annotated[
-        Path, output_file(help="The document with the reference's answers.")
-    ] = README,
-    trust: Annotated[Path, output_file(help="The document with the table of processors.")] = TRUST,
-    check: Annotated[bool, typer.Option("--check", help="Only check whether all are current.")] = (
-        False
-    ),
+    check: Annotated[
+        bool, typer.Option("--check", help="Only check whether all are current.")
+    ] = False,
 ) -> None:
     """Write the JSON schema and the tables in documents.
 
@@ -277,13 +266,9 @@ def schema(
     """
     from fathom.report.definitions import with_tables
 
-    files = [definitions, schemes, *(file for file in (readme, trust) if file.exists())]
-    documents = {file: file.read_text(encoding="utf-8") for file in files}
-    texts = {
-        out: json.dumps(Config.model_json_schema(), indent=2) + "\n",
-        **{file: with_tables(text) for file, text in documents.items()},
-    }
-    kept = {file: file.read_text(encoding="utf-8") if file.exists() else None for file in texts}
+    kept = {file: file.read_text(encoding="utf-8") for file in (SCHEMA, *WITH_TABLES)}
+    texts = {file: with_tables(kept[file]) for file in WITH_TABLES}
+    texts[SCHEMA] = json.dumps(Config.model_json_schema(), indent=2) + "\n"
     changed = {file: text for file, text in texts.items() if kept[file] != text}
     if not check:
         for file, text in changed.items():

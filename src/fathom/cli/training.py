@@ -25,10 +25,9 @@ from fathom.cli.options import (
     example,
     from_json,
     output_folder,
-    parse_json,
     read_config,
 )
-from fathom.config import Cell, Compute, Config, ConfigError, Spec, parse_spec
+from fathom.config import Cell, Compute, Config, ConfigError, Spec, parse_json, parse_spec
 from fathom.system.errors import fail, say
 from fathom.system.text import format_duration
 
@@ -258,7 +257,7 @@ def job(
     compute: Annotated[str, typer.Option(help="The config's section `compute`, as JSON.")] = "{}",
 ) -> None:
     """Train the cell of a spec. The workflow calls this."""
-    cell = parse_spec(parse_json(spec, "SPEC"), "SPEC")
+    cell = parse_spec(parse_json(spec, "SPEC:"), "SPEC")
     _train(cell, out, from_json(Compute, compute, "--compute"))
 
 

@@ -56,12 +56,6 @@ MAX_CELLS = 20_000
 CONTROL_DEPTHS = 3
 """The fewest depths of the plain network that make a curve to read depths from."""
 
-MAX_PARAMETERS = 10**10
-"""The most parameters of a network: with AdamW's moments they fill 160 GB."""
-
-MAX_FLOPS = 10**16
-"""The most operations of a forward pass: minutes on the fastest device."""
-
 
 def _drop_null(value: object) -> object:
     """An overlay drops a study by giving it as null."""
@@ -227,7 +221,7 @@ class Config(Settings):
             self._unlike_sizes,
             self._too_many,
             self._unfit,
-            self._too_large,
+            self._too_large_batches,
         ):
             if problems := join_problems(find(source)):
                 raise ConfigError(problems)
@@ -291,9 +285,9 @@ class Config(Settings):
         """Problems: variants whose connection does not fit the study's network."""
         for name, study in self.studies.items():
             for label in study.labels:
-                network = self.network(name, study.depths[0], label)
                 try:
-                    found = network.connection
+                    networks = [self.network(name, depth, label) for depth in study.depths]
+                    found, *_ = [network.connection for network in networks]
                     if isinstance(found, ModuleConnection):
                         self._check_module(name, label, found)
                 except ConfigError as error:
@@ -314,28 +308,17 @@ class Config(Settings):
                 "all parameters decay; add optimizer: {decay: matrices}"
             )
 
-    def _too_large(self, source: str) -> Iterator[str]:
-        """Problems: batches larger than the data set, networks too large for any machine."""
+    def _too_large_batches(self, source: str) -> Iterator[str]:
+        """Problems: batches larger than the data set."""
         for name, study in self.studies.items():
-            sizes = dict.fromkeys((cell.depth, cell.variant) for cell in self._grid(name))
             examples = datasets.training_examples(study.dataset) if study.dataset else math.inf
-            largest = max((study.batch_size_at(depth) for depth, _ in sizes), default=0)
+            depths = {cell.depth for cell in self._grid(name)}
+            largest = max(map(study.batch_size_at, depths), default=0)
             if largest > examples:
                 yield (
                     f"{source}: studies.{name}.batch_size: {largest} is more than the {examples} "
                     f"examples of {study.dataset}"
                 )
-            for depth, label in sizes:
-                network = self.network(name, depth, label)
-                parameters = count_parameters(network)
-                flops = network.forward_flops(study.batch_size_at(depth))
-                if parameters > MAX_PARAMETERS or flops > MAX_FLOPS:
-                    yield (
-                        f"{source}: studies.{name}: {label} at {depth} layers has {parameters:.1e} "
-                        f"parameters, and a batch takes {flops:.1e} operations; at most "
-                        f"{MAX_PARAMETERS:.0e} and {MAX_FLOPS:.0e} can be planned"
-                    )
-                    break  # one line per study
 
     def connection(self, study_name: str, variant: str, source: str = "config") -> Scheme:
         """The connection of a study's variant. Raises ConfigError.

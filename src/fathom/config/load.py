@@ -15,9 +15,7 @@ from fathom.config.config import Config
 from fathom.settings import NULLS, ConfigError, deep_merge, short_repr, unknown, validate
 from fathom.spec import BACKENDS
 from fathom.system.packages import is_installed
-
-MAX_BYTES, MAX_VALUES = 5_000_000, 50_000
-"""The largest file that is read, in bytes, and the most values that it may stand for."""
+from fathom.system.text import load_json
 
 
 def load_config(files: Sequence[str | Path], overrides: Mapping[str, Any] | None = None) -> Config:
@@ -64,18 +62,14 @@ def read_yaml(file: str | Path) -> dict[str, Any]:
 
     Raises ConfigError with the file, the line and the problem.
     """
-    is_json = Path(file).suffix == ".json"
     try:
-        with Path(file).open("rb") as opened:  # which may be a device without end
-            content = opened.read(MAX_BYTES + 1)
-        if len(content) > MAX_BYTES:
-            raise ConfigError(f"{file}: is longer than {MAX_BYTES} bytes")
-        parse = parse_json if is_json else parse_yaml
-        data = parse(content.decode("utf-8"), f"{file}:")
+        text = Path(file).read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file}: is not UTF-8 ({error})") from error
+    parse = parse_json if Path(file).suffix == ".json" else parse_yaml
+    data = parse(text, f"{file}:")
     if not isinstance(data, dict):
         raise ConfigError(f"{file}: must be a mapping with keys such as 'studies'")
     return data
@@ -84,34 +78,15 @@ def read_yaml(file: str | Path) -> dict[str, Any]:
 def parse_json(text: str, source: str) -> Any:  # noqa: ANN401, any data
     """The data in a JSON text. Raises ConfigError, one line that begins with `source`."""
     try:
-        data = json.loads(text, object_pairs_hook=_mapping, parse_constant=_refuse_constant)
-        _check_count(data)
-    except json.JSONDecodeError as e:
-        raise ConfigError(f"{source} line {e.lineno} malformed JSON ({e.msg})") from e
-    except (ValueError, RecursionError) as e:
-        raise ConfigError(f"{source} malformed JSON ({e})") from e
-    return data
-
-
-def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object. Raises ValueError for a duplicate key."""
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise ValueError(f"the key {short_repr(key)} is there twice")
-        found[key] = value
-    return found
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
+        return load_json(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{source} malformed JSON ({error})") from error
 
 
 def parse_yaml(text: str, source: str) -> Any:  # noqa: ANN401, any data
     """The data in a YAML text. Raises ConfigError, one line that begins with `source`."""
     try:
         data = yaml.load(text, Loader=_Loader)  # noqa: S506, a SafeLoader
-        _check_count(data)
         json.dumps(data)  # refuses what is not plain data: sets, bytes, an alias of its own parent
     # PyYAML lets all but the first through, for tags such as `!!bool x` and escapes such as
     # \UFFFFFFFF.
@@ -121,19 +96,6 @@ def parse_yaml(text: str, source: str) -> Any:  # noqa: ANN401, any data
         problem = " ".join((getattr(e, "problem", None) or str(e)).split())
         raise ConfigError(f"{source}{line} malformed YAML ({problem[:200]})") from e
     return data
-
-
-def _check_count(data: object) -> None:
-    if _count(data, {}) > MAX_VALUES:
-        raise ValueError(f"more than {MAX_VALUES} values, an alias counted as what it stands for")
-
-
-def _count(data: object, counted: dict[int, int]) -> int:
-    """The values in nested data; `counted`: those found so far, by the id of what holds them."""
-    if id(data) not in counted:
-        parts = data.values() if isinstance(data, dict) else data if isinstance(data, list) else ()
-        counted[id(data)] = 1 + sum(_count(part, counted) for part in parts)
-    return counted[id(data)]
 
 
 class _Loader(yaml.SafeLoader):

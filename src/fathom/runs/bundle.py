@@ -11,9 +11,13 @@ from __future__ import annotations
 
 import io
 import lzma
+import math
+import shutil
 import sys
 import tarfile
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -30,12 +34,11 @@ from fathom.runs.folder import (
     read_manifest,
     run_folder,
 )
-from fathom.runs.incoming import incoming, move_in
 from fathom.runs.run import Run
 from fathom.runs.validate import validate_run
 from fathom.runs.verdict import receive_run
 from fathom.system.errors import UserError
-from fathom.system.files import atomic_write, file_to_write, is_stdout, with_filename, write_text
+from fathom.system.files import atomic_write, file_to_write, locked, with_filename, write_text
 from fathom.system.text import one_line
 
 MAX_JSON_BYTES = 4 * 2**20
@@ -49,6 +52,8 @@ MAX_PLATFORM = 100
 MAX_MEMORY = 128 * 2**20
 """Memory to unpack; xz at its default level needs 9 MB."""
 CHUNK_BYTES = 2**20
+INCOMING = ".incoming-"
+"""Prefix of the name of the folder that an import unpacks into."""
 XZ = [{"id": lzma.FILTER_LZMA2, "lc": 0, "lp": 3, "pb": 3}]
 """For words of eight bytes, which most of a bundle is: 4 % smaller."""
 
@@ -98,7 +103,7 @@ def create_bundle(
 
 def check_replaces(file: Path, *, force: bool) -> None:
     """Raise BundleError if something else than a bundle is there, unless by `force`."""
-    if force or is_stdout(file) or not file_to_write(file).exists():
+    if force or not file_to_write(file).exists():
         return
     try:
         with lzma.open(file) as content:
@@ -142,9 +147,26 @@ def import_bundle(
             done[found].append(cell.path())
             if found == "imported":
                 new[folder / cell.path()] = target
-        for source, target in new.items():
-            move_in(source, target, home, folder)
+        for number, (run, target) in enumerate(new.items()):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if target.exists():
+                target.replace(folder / f"replaced-{number}")
+            run.replace(target)
     return done
+
+
+@contextmanager
+def incoming(home: Path) -> Iterator[Path]:
+    """A folder inside `home` to unpack into, gone at the end.
+
+    First deletes those of imports that were killed; the lock keeps those of others.
+    """
+    home.mkdir(parents=True, exist_ok=True)
+    with locked(home, math.inf) as is_locked:
+        for left in home.glob(f"{INCOMING}*") if is_locked else ():
+            shutil.rmtree(left)
+        with tempfile.TemporaryDirectory(prefix=INCOMING, dir=home) as folder:
+            yield Path(folder)
 
 
 def refused_file(results: Path) -> Path:

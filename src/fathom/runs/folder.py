@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
@@ -24,7 +24,16 @@ from safetensors.numpy import save
 
 from fathom.config import Cell, ConfigError, Spec, parse_spec
 from fathom.metrics.steps import STEP_METRICS, Row, StepMetric, split_place
-from fathom.settings import PLAIN, NonNegative, Number, PlainText, Settings, short_repr, validate
+from fathom.settings import (
+    PLAIN,
+    NonNegative,
+    Number,
+    PlainText,
+    Settings,
+    TableText,
+    short_repr,
+    validate,
+)
 from fathom.system.errors import UserError
 from fathom.system.files import sha256, write_bytes, write_json
 from fathom.system.text import load_json, one_line
@@ -65,12 +74,12 @@ class RunError(UserError):
 class Device(Settings):
     """Where a run was computed."""
 
-    framework: PlainText = ""
-    framework_version: PlainText
-    kind: PlainText
-    name: PlainText
-    driver: PlainText | None = None
-    blas: PlainText | None = None
+    framework: TableText = ""
+    framework_version: TableText
+    kind: TableText
+    name: TableText
+    driver: TableText | None = None
+    blas: TableText | None = None
 
 
 class ListedFile(Settings):
@@ -90,14 +99,14 @@ class Manifest(Settings):
         description="hash of every definition that training depends on"
     )
     device: Device
-    os: PlainText
-    cpu: PlainText
+    os: TableText
+    cpu: TableText
     files: dict[PlainText, ListedFile]
     sha256: PlainText = Field(description="over all other fields")
-    fathom: PlainText = ""
+    fathom: TableText = ""
     git: dict[PlainText, Annotated[str | bool | None, PLAIN]] = {}  # noqa: RUF012, pydantic copies it
-    python: PlainText = ""
-    numpy: PlainText = ""
+    python: TableText = ""
+    numpy: TableText = ""
     threads: NonNegative = 1
     arithmetic: dict[PlainText, PlainText] = Field(
         {}, description="versions, targets and switches of compilers and kernels; older runs: none"
@@ -346,39 +355,15 @@ def _check_rows(file: Path, problem: Problem) -> None:
     allowed = STEP_METRICS | problem.task.step_metrics
     metric_of = cache(partial(_metric_of, allowed=allowed))  # all rows have the same names
     done = events = 0
-    each = _each_row(file)
-    while rows := list(islice(each, ROWS_AT_ONCE)):
-        doubtful = set(_doubtful(rows, metric_of))
-        for row in rows:
-            events += row["nonfinite_event"] if type(row.get("nonfinite_event")) is int else 0
-            for name, why in _wrong(row, metric_of, doubtful, events):
-                raise RunError(f"{file}: line {done + 1} has no valid {name!r:.40}{why}")
-            if row["step"] != done:
-                raise RunError(disordered)
-            done += 1
+    for row in _each_row(file):
+        events += row["nonfinite_event"] if type(row.get("nonfinite_event")) is int else 0
+        for name, why in _wrong(row, metric_of, events):
+            raise RunError(f"{file}: line {done + 1} has no valid {name!r:.40}{why}")
+        if row["step"] != done:
+            raise RunError(disordered)
+        done += 1
     if done != problem.spec.steps:
         raise RunError(disordered)
-
-
-ROWS_AT_ONCE = 100
-"""Rows whose numbers are checked together."""
-
-
-def _doubtful(rows: Sequence[Row], metric_of: Callable[[str], StepMetric | None]) -> Iterator[str]:
-    """The names of numbers that may be wrong in one of the rows.
-
-    What a metric accepts is an interval, so it accepts a column of floats, or of whole numbers, if
-    it accepts the smallest and the largest.
-    """
-    layouts: dict[tuple[str, ...], list[Collection[float | int | None]]] = {}
-    for row in rows:
-        layouts.setdefault(tuple(row), []).append(row.values())
-    for names, values in layouts.items():
-        for name, column in zip(names, zip(*values, strict=True), strict=True):
-            metric, types = metric_of(name), {*map(type, column)}
-            is_plain = types == {int} or (types == {float} and math.isfinite(sum(column)))
-            if not (metric and is_plain and all(map(metric.accepts, (min(column), max(column))))):
-                yield name
 
 
 def _metric_of(name: str, allowed: Mapping[str, StepMetric]) -> StepMetric | None:
@@ -392,15 +377,12 @@ def _metric_of(name: str, allowed: Mapping[str, StepMetric]) -> StepMetric | Non
 
 
 def _wrong(
-    row: Row,
-    metric_of: Callable[[str], StepMetric | None],
-    doubtful: Collection[str],
-    events: int,
+    row: Row, metric_of: Callable[[str], StepMetric | None], events: int
 ) -> Iterator[tuple[str, str]]:
     """The metrics that a row cannot have so, and why; `events`: how many there are so far."""
     yield from ((name, "") for name in ALWAYS if name not in row)
-    for name in filter(doubtful.__contains__, row):
-        metric, value = metric_of(name), row[name]
+    for name, value in row.items():
+        metric = metric_of(name)
         if metric is None:
             yield name, ""
         elif not metric.accepts(value):

@@ -29,13 +29,11 @@ def fail(message: str) -> NoReturn:
     raise SystemExit(1)
 
 
-def fail_for_system(error: OSError) -> NoReturn:
-    """Exit with the system's message, as in 'results/x.csv: No space left on device'."""
-    fail(of_system(error))
-
-
 def of_system(error: OSError) -> str:
-    """The file and the system's message; for a broken link, its target."""
+    """The file and the system's message, as in 'results/x.csv: No space left on device'.
+
+    For a broken link, its target.
+    """
     of_link = broken_link(error.filename) if isinstance(error, FileExistsError) else ""
     return of_link or f"{error.filename or 'writing'}: {error.strerror or error}"
 

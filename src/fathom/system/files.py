@@ -7,10 +7,7 @@ import fcntl
 import hashlib
 import json
 import os
-import shutil
 import stat
-import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,15 +16,7 @@ from typing import Any
 
 from fathom.system.errors import UserError
 
-STDOUT = ("-", "/dev/stdout")
-"""Names of the standard output."""
-
 FULL = (errno.ENOSPC, errno.EDQUOT)
-
-
-def is_stdout(path: Path) -> bool:
-    """Whether the path names the standard output."""
-    return str(path) in STDOUT
 
 
 def file_to_write(path: Path) -> Path:
@@ -59,17 +48,8 @@ def atomic_write(path: Path) -> Iterator[Path]:
     """Yield a temporary name beside `path`, and rename the file to `path` if the block succeeds.
 
     Creates parent folders. After an error the temporary file is gone and `path` is unchanged.
-    `-` and `/dev/stdout` are the standard output, which gets the whole file at the end. Raises
-    UserError for what is no regular file.
+    Raises UserError for what is no regular file.
     """
-    if is_stdout(path):
-        with tempfile.TemporaryDirectory() as folder, with_filename(path):
-            yield (temporary := Path(folder, "output"))
-            sys.stdout.flush()
-            with temporary.open("rb") as file:
-                shutil.copyfileobj(file, sys.stdout.buffer)
-            sys.stdout.flush()
-        return
     target = file_to_write(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")

@@ -32,8 +32,17 @@ def format_duration(seconds: float) -> str:
 def load_json(text: str) -> Any:  # noqa: ANN401, whatever JSON can hold
     """The data of a JSON text. Raises ValueError, or RecursionError for one nested too deeply.
 
-    A lone surrogate is refused: JSON can escape one, but no table or terminal takes it.
+    Refused are a key that is there twice, and a lone surrogate, which JSON can escape but no table
+    or terminal takes.
     """
-    data = json.loads(text)
+    data = json.loads(text, object_pairs_hook=_object)
     json.dumps(data, ensure_ascii=False).encode()
     return data
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for key in found if sum(key == other for other, _ in pairs) > 1)
+        raise ValueError(f"the key {twice!r} is there twice")
+    return found

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 import pandas as pd
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from fathom import tasks
 from fathom.analysis.claims.evidence import (
@@ -44,7 +44,7 @@ from fathom.analysis.estimate import Band, Estimate
 from fathom.analysis.statistics import MIN_SEEDS
 from fathom.analysis.tables import select
 from fathom.models.recipes import RECIPES
-from fathom.settings import Flag, Positive, Settings, join_values, one_of, short_repr, unknown
+from fathom.settings import Flag, Number, Positive, Settings, either, join_values, one_of
 
 OVER_SEEDS, OVER_RUNS, NO_INTERVAL = "interval over seeds", "interval over runs", "no interval"
 RUNS, STEPS = "count of runs", "count of steps"
@@ -75,38 +75,15 @@ Variants = Annotated[list[str], Field(min_length=1)]
 
 MINIMUM_SETTINGS = ("depth", "steps", "width", "streams", "batch_size", "tokens_per_step")
 
-Least = float | dict[str, float]
-"""One number, or one for each recipe."""
-
-
-def _as_minimum(value: object) -> object:
-    """The value. Raises ValueError for anything else, and for an unknown recipe."""
-    by_recipe = value if isinstance(value, dict) else {next(iter(RECIPES)): value}
-    for recipe, least in by_recipe.items():
-        if recipe not in RECIPES:
-            raise ValueError(unknown("recipe", recipe, RECIPES))
-        if not isinstance(least, int | float) or isinstance(least, bool):
-            raise ValueError(f"must be a number, but is {short_repr(least)}")
-    if not by_recipe:
-        raise ValueError("must be a number, or one for each recipe")
-    return value
-
-
-def _steps_alone_by_recipe(minimum: dict[str, Least]) -> dict[str, Least]:
-    for name, value in minimum.items():
-        if name != "steps" and isinstance(value, dict):
-            raise ValueError(f"{name} must be one number: steps alone may differ by recipe")
-    return minimum
-
-
+ByRecipe = Annotated[dict[Annotated[str, one_of("recipe", RECIPES)], Number], Field(min_length=1)]
 MinimumScale = Annotated[
     dict[
         Annotated[str, one_of("minimum setting", MINIMUM_SETTINGS)],
-        Annotated[Least, BeforeValidator(_as_minimum)],
+        either(Number, ByRecipe),
     ],
     Field(default_factory=dict),
-    AfterValidator(_steps_alone_by_recipe),
 ]
+"""Least sizes by setting: one number, or one for each recipe."""
 
 
 # --- an estimate against a band -----------------------------------------------------------------

@@ -26,7 +26,6 @@ from fathom.analysis.claims.estimator import (
     Metric,
     Metrics,
     Variants,
-    about,
     numbers,
 )
 from fathom.analysis.claims.evidence import (
@@ -204,16 +203,16 @@ class Count(Estimator):
             verdict = {total: REPRODUCED, 0: CONTRADICTED}.get(inside, NOT_REPRODUCED)
         weakest = runs.loc[margins.idxmin() if self.one_decides == "for" else margins.idxmax()]
         value = weakest[SCORE] if self.metric == LEFT else weakest["value"]
-        where = weakest["variant"], weakest["depth"], seeds
         found = Estimate(
             self.metric, float(value), math.nan, math.nan, total, self.over_steps or ""
         )
-        case = Case(found, verdict, 0.0, *where)
         return Judgement(
             verdict,
             undecided=verdict == NOT_REPRODUCED and self.one_decides == "for",
-            **about(case),
-            **numbers(case.estimate, self.band),
+            variant=weakest["variant"],
+            depths=str(weakest["depth"]),
+            metric=self.metric,
+            **numbers(found, self.band),
             published=self.published,
             cases=total,
             holding=inside,

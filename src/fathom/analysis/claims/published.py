@@ -12,7 +12,7 @@ from operator import or_
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from fathom import tasks
 from fathom.analysis.claims.comparisons import Agreement, Difference
@@ -31,7 +31,6 @@ from fathom.settings import (
     Positive,
     Settings,
     one_of,
-    short_repr,
     unknown,
     validate,
 )
@@ -69,13 +68,16 @@ class Value(NamedTuple):
 
 def _as_range(value: object) -> object:
     """A number is a range of one; `[0.43, 0.77]` is a range of several runs."""
-    ends = value if isinstance(value, list | tuple) else [value, value]
-    numbers = [end for end in ends if isinstance(end, int | float) and not isinstance(end, bool)]
-    if len(numbers) != 2 or len(ends) != 2 or numbers[0] > numbers[1]:
-        raise ValueError(
-            f"must be a number, or a range as in [0.4, 0.8], but is {short_repr(value)}"
-        )
-    return tuple(numbers)
+    return value if isinstance(value, list | tuple) else [value, value]
+
+
+def _in_order(value: Value) -> Value:
+    if value.low > value.high:
+        raise ValueError("must be a number, or a range as in [0.4, 0.8]")
+    return value
+
+
+OneOrRange = Annotated[Value, BeforeValidator(_as_range), AfterValidator(_in_order)]
 
 
 ANY: Literal["any"] = "any"
@@ -99,10 +101,7 @@ class Figures(Entry):
     study: str
     metric: AveragedMetric
     scale: Scale
-    cells: Annotated[
-        dict[str, dict[int | Literal["any"], Annotated[Value, BeforeValidator(_as_range)]]],
-        Field(min_length=1),
-    ]
+    cells: Annotated[dict[str, dict[int | Literal["any"], OneOrRange]], Field(min_length=1)]
 
     @property
     def named_studies(self) -> set[str]:
