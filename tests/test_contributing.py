@@ -1,16 +1,13 @@
 """CONTRIBUTING's examples, applied as they stand to a copy of the project: do they work?"""
 
 import ast
-import csv
 import fnmatch
-import gzip
 import inspect
 import json
 import math
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +17,7 @@ import pytest
 import yaml
 from safetensors.numpy import load_file
 
+from command_helpers import finished
 from contributing_helpers import (
     PROJECT,
     ROWS,
@@ -44,6 +42,7 @@ from fathom.runs.training import run_cell
 from fathom.runs.training_code import training_roots
 from fathom.runs.validate import changed_code
 from param_helpers import parameters_of
+from run_helpers import read_csv
 from tables_helpers import curve, frame, seeds
 
 pytestmark = pytest.mark.slow
@@ -140,15 +139,10 @@ class Project:
     def python(self, *arguments, text=None):
         """What Python says there; the copy's fathom is the one that it finds."""
         path = [str(self.folder / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
-        done = subprocess.run(
-            [sys.executable, *arguments],
-            cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
-            input=text,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = finished(
+            sys.executable, *arguments, folder=self.folder, text=text,
+            PYTHONPATH=os.pathsep.join(path),
+        )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -160,10 +154,7 @@ class Project:
         return read_rows(self.results / "runs" / path)
 
     def table(self, name):
-        file = self.results / "tables" / name
-        content = file.read_bytes()
-        text = gzip.decompress(content) if file.suffix == ".gz" else content
-        return list(csv.DictReader(text.decode().splitlines()))
+        return read_csv(self.results / "tables" / name)
 
 
 @pytest.fixture(scope="module")

@@ -3,9 +3,7 @@
 import copy
 import importlib
 import math
-import os
 import re
-import subprocess
 import sys
 from contextlib import nullcontext
 from functools import partial
@@ -16,6 +14,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import naive
+from command_helpers import finished, refusal
 from fathom import tasks
 from fathom.backends.numpy import NumpyOps
 from fathom.config import installed_backends
@@ -722,10 +721,7 @@ def test_a_compiled_pass_takes_many_lengths_with_a_graph_or_two(torch, scheme):
     ],
 )
 def test_a_wrong_scheme_or_size_is_one_line(framework, arguments, said):
-    with pytest.raises(ConfigError) as caught:
-        framework.module(*arguments)
-    assert str(caught.value).startswith(said)
-    assert "\n" not in str(caught.value)
+    assert refusal(framework.module, *arguments, error=ConfigError).startswith(said)
 
 
 def test_a_wrong_input_or_turn_is_one_line(framework):
@@ -745,26 +741,18 @@ def test_a_wrong_input_or_turn_is_one_line(framework):
          "function 0 must return the shape of its input, [2, 3, 4], but returned [2, 3, 1]"),
         (lambda: module(x, one), "close is out of turn; next is read 1"),
     ):  # fmt: skip
-        with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
-            call()
+        assert refusal(call, error=ValueError) == said
 
 
 # --- the examples, and what has to be installed ---------------------------------------------------
 
 
-def run(code):
-    """What a new interpreter of one thread prints; it has to succeed."""
-    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # other tests run beside
-    command, environment = [sys.executable, "-c", code], {**os.environ, **threads}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.mark.slow
 def test_the_example_learns(framework):
     file = EXAMPLES / f"library_{framework.name}.py"
-    said = run(f"import runpy; runpy.run_path({str(file)!r}, run_name='__main__')")
+    done = finished(sys.executable, file, OPENBLAS_NUM_THREADS="1")  # other tests run beside
+    assert done.returncode == 0, done.stderr
+    said = done.stdout
     first, last = (float(line.rpartition(" ")[2]) for line in said.splitlines())
     vocab = len(set(file.read_text(encoding="utf-8")))
     assert abs(first - math.log(vocab)) < 1  # chance
@@ -821,9 +809,8 @@ def test_weights_of_another_model_are_refused_in_a_line(framework, scheme, layer
     module = framework.module(scheme, layers, WIDTH, streams=2)
     before = framework.values(module)
     weights = {n: framework.array(v) for n, v in {**release_weights(), **change}.items()}
-    with pytest.raises(ValueError, match=message.replace("(", r"\(")) as refused:
-        module.load_release(weights)
-    assert "\n" not in str(refused.value)
+    said = refusal(module.load_release, weights, error=ValueError)
+    assert re.search(message.replace("(", r"\("), said)
     after = framework.values(module)
     assert all(np.array_equal(after[name], value) for name, value in before.items())
 

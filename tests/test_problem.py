@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from command_helpers import refusal
 from fathom import tasks
 from fathom.backends.numpy import NumpyOps
 from fathom.batch import Batch, TaskError
@@ -66,10 +67,7 @@ def test_no_backend_gives_a_number_for_a_target_that_is_no_class(ops, strange):
 def test_a_batch_that_no_loss_is_defined_for_is_refused(changes, message):
     good = Batch({"x": LOGITS}, TARGETS, WEIGHTS)
     good.check(3)
-    with pytest.raises(TaskError) as caught:
-        replace(good, **changes).check(3)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert message in refusal(replace(good, **changes).check, 3, error=TaskError)
 
 
 def test_weights_of_zero_leave_a_position_out_of_loss_and_gradients(backend, make_spec, start):

@@ -8,14 +8,10 @@ import subprocess
 import time
 
 import pytest
-from fault_helpers import (
-    RUN_FILES,
-    kill,
-    quickest_backend,
-    the_cell,
-    tiny_project,
-    wait_until,
-)
+from fault_helpers import kill, quickest_backend, the_cell, tiny_project
+
+from command_helpers import wait_until
+from run_helpers import ARRIVED
 
 pytestmark = pytest.mark.faults
 
@@ -90,7 +86,7 @@ def steps_it_went_on_at(project, undisturbed):
     """Of a finished training, whose numbers must be those of the undisturbed one."""
     assert_same_numbers(project, undisturbed)
     cell = the_cell(project)
-    assert {file.name for file in project.cell_folder(cell).iterdir()} == RUN_FILES
+    assert {file.name for file in project.cell_folder(cell).iterdir()} == ARRIVED
     at = project.manifest(cell)["resumed_at_steps"]
     assert at == sorted(at)  # no kill throws a training back behind an earlier checkpoint
     return at
@@ -152,7 +148,7 @@ def test_a_kill_around_any_file_leaves_nothing_half_and_no_mixture_with_an_older
         # and keep what that was written to.
         if expected == "measured":
             left = {name for name in left if name[0] != "."} | {"verdict.json"}
-        assert left == RUN_FILES
+        assert left == ARRIVED
     # And there are no more than these.
     project = tiny_project(tmp_path / "last", backends=[backend], steps=25)
     status, _ = project.run_forked("-c", DIE_AT_RENAME, str(FILES_WRITTEN + 1), moment)
@@ -165,9 +161,7 @@ def test_a_kill_around_any_file_leaves_nothing_half_and_no_mixture_with_an_older
 @pytest.fixture
 def both(tmp_path):
     """A project of two long cells, which two workers train at once."""
-    return tiny_project(
-        tmp_path, variants=["baseline", "mhc"], backends=[quickest_backend()], steps=400
-    )
+    return tiny_project(tmp_path, seeds=[0, 1], backends=[quickest_backend()], steps=400)
 
 
 def workers_of(process):

@@ -1,6 +1,5 @@
 """One notion of a current run: everyone who asks gets the same answer."""
 
-import csv
 import json
 import os
 import shutil
@@ -19,7 +18,7 @@ from fathom.config import Cell, load_config
 from fathom.report.verify import verify
 from fathom.runs import folder as runs
 from fathom.runs.status import status_of
-from run_helpers import seal, write_manifest
+from run_helpers import read_csv, read_manifest, seal, write_manifest
 
 pytestmark = pytest.mark.slow
 
@@ -59,7 +58,7 @@ def trained_again_by_hand(cell):
 
 
 def other_code(cell):
-    manifest = json.loads((run_of(cell) / "manifest.json").read_text())
+    manifest = read_manifest(run_of(cell))
     manifest["code"]["fathom.train:train"] = "0" * 16
     write_manifest(run_of(cell), manifest)
 
@@ -183,9 +182,7 @@ def test_everyone_agrees_on_what_is_current(here):
     kept = damaged.rename("kept")
     write_tables(config, Path("tables"))
     kept.rename(damaged)
-    with Path("tables/cells.csv").open(newline="") as table:
-        rows = list(csv.DictReader(table))
-    for row in rows:
+    for row in read_csv(Path("tables/cells.csv")):
         cell = f"{row['study']}/{row['depth']}L/{row['variant']}/{row['backend']}/seed{row['seed']}"
         _, status = SITUATIONS[cell]
         assert row["status"] == ("missing" if status == "corrupt" else status), cell
