@@ -770,23 +770,6 @@ def test_parity(stated, label):
             assert error <= max(MARGIN * said, ROUNDING[framework]), (framework, pair)
 
 
-def test_the_gate_of_muse_spark_in_mlx():
-    """Its blocks are kernels for Metal; the two weights of a sum are plain functions."""
-    import mlx.core as mx
-
-    module, gate = peer("mlx_lm.models.muse_spark"), np.linspace(-3, 3, C, dtype=np.float32)
-    context = ConnectionContext(1, C, 0, False, optional_norms=True)
-    scale = resolve("muse_spark", SCHEMES, S, "peers").scale
-    params = {"connection.gate": gate[None], "connection.output_gain": np.zeros((1, C))}
-    ops = connect("mlx", device="cpu").ops
-    arrays = {name: mx.array(value.astype(np.float32)) for name, value in params.items()}
-    (layer,) = scale.per_layer(ops, arrays, context)
-    kept, added = module.residual_gate_coefficients(mx.array(gate))
-    for ours, theirs in ((layer["kept"], kept), (layer["added"], added)):
-        # Two sigmoids, a product and a root, of a few roundings each.
-        np.testing.assert_allclose(np.array(ours), np.array(theirs), rtol=20 * 2.0**-24)
-
-
 def test_every_module_of_the_releases_that_looks_like_a_connection_is_known():
     """And every one that is named has such a module."""
     from pathlib import Path

@@ -127,7 +127,7 @@ def test_what_is_held_out_is_the_same_for_every_seed(spec_of):
     assert sizes == [256, 256]
 
 
-# --- the cell; that it equals a textbook: test_tasks ------------------------------------------------
+# --- the cell; that it equals a textbook: test_tasks ----------------------------------------------
 
 
 def test_the_gradient_of_the_first_state_is_measured(spec_of, first_batch, check_first_step):

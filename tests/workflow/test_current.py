@@ -232,10 +232,3 @@ def test_reports_of_another_config_are_replaced_by_none(here):
         with pytest.raises(SystemExit, match="1"):
             cli.main([command, "-c", "mine.yaml"])
     assert tree(here.folder) == before
-    # With a folder of its own it is made; and an edit in place is no other config.
-    result = here.snakemake("tables", *own, "--config", "results=results/mine")
-    assert result.returncode == 0, result.stderr
-    assert (here.folder / "results/mine/tables/cells.csv").exists()
-    with (here.folder / "grid.yaml").open("a") as grid:
-        grid.write(study)
-    assert "mine" in here.smoke("-n", "all").stdout

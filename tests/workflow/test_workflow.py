@@ -300,18 +300,6 @@ def test_a_browsable_report_is_made(finished, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_missing_backend_is_left_out_and_said(few, tmp_path):
-    # None in sys.modules is how Python itself says that a module is not to be found.
-    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['mlx'] = None\n")
-    path = {"PYTHONPATH": str(tmp_path)}
-    result = few.snakemake("-n", "--configfile", "few.yaml", environment=path)
-    assert result.returncode == 0, result.stderr
-    assert jobs_in(result.stdout)["train"] == count_cells(few, backends=["torch"])
-    (line,) = own_lines(result)
-    assert "mlx is not installed here" in line
-
-
-@pytest.mark.slow
 def test_without_the_images_everything_else_is_made_and_the_tables_say_why(fresh):
     record = fresh.folder / "data/fashion-mnist/unavailable.txt"
     record.parent.mkdir(parents=True)
