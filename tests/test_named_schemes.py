@@ -1,7 +1,6 @@
 """Schemes and variants in words: the tables of docs/schemes.md and reports, `fathom schemes`."""
 
 import re
-from pathlib import Path
 
 import pytest
 import yaml
@@ -120,11 +119,6 @@ def test_what_rests_on_a_connection_is_the_rise_of_the_loss_without_what_it_lear
     file.write_text("variant\nattn_res\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"no table of scores; make it: python benchmarks/lear"):
         read_reset(file)
-
-
-def test_the_kept_table_has_named_schemes_in_their_order():
-    measured = [*read_costs(Path("benchmarks/schemes.csv"))]
-    assert measured == [name for name in ABOUT if name in measured]
 
 
 # --- the command ---------------------------------------------------------------------------------

@@ -273,9 +273,10 @@ def stacked(p, names, k):
     return torch.cat([p[f"connection.{name}"][k] for name in names])
 
 
-def hyper_connections(module, prefix, config, parts, extra, p, x, functions):
+def hyper_connections(release, prefix, config, parts, extra, p, x, functions):
     """DeepSeek V4, GLM-5-next and Hunyuan V4: layers whose own code mixes the streams."""
-    found = Pass()
+    module, found = transformers(release), Pass()
+    config = getattr(module, config)(hidden_size=C)
     phi, b = [f"phi_{part}" for part in parts], [f"b_{part}" for part in parts]
 
     def connected(k):
@@ -303,10 +304,10 @@ def hyper_connections(module, prefix, config, parts, extra, p, x, functions):
     return found
 
 
-def deepseek_v4(*given):
-    module = transformers("deepseek_v4")
-    config = module.DeepseekV4Config(hidden_size=C)
-    return hyper_connections(module, "DeepseekV4", config, ALL, 1, *given)
+deepseek_v4 = partial(hyper_connections, "deepseek_v4", "DeepseekV4", "DeepseekV4Config", ALL, 1)
+glm5_next = partial(hyper_connections, "glm5_next", "Glm5NextText", "Glm5NextTextConfig", ALL, 2)
+hy_v4 = partial(hyper_connections, "hy_v4", "HYV4", "HYV4Config", ALL[:2], 2)
+hy_v4_vl = partial(hyper_connections, "hy_v4_vl", "HYV4VL", "HYV4VLTextConfig", ALL[:2], 2)
 
 
 def kernels(p, x, functions):
@@ -318,20 +319,6 @@ def kernels(p, x, functions):
     found.output = found.streams[-1].sum(dim=2)
     return found
 
-
-def glm5_next(*given):
-    module = transformers("glm5_next")
-    config = module.Glm5NextTextConfig(hidden_size=C)
-    return hyper_connections(module, "Glm5NextText", config, ALL, 2, *given)
-
-
-def hy_v4(*given, release="hy_v4", prefix="HYV4", config="HYV4Config"):
-    module = transformers(release)
-    config = getattr(module, config)(hidden_size=C)
-    return hyper_connections(module, prefix, config, ALL[:2], 2, *given)
-
-
-hy_v4_vl = partial(hy_v4, release="hy_v4_vl", prefix="HYV4VL", config="HYV4VLTextConfig")
 
 HEAD = {"hc_fn": "readout_phi", "hc_base": "readout", "hc_scale": "readout_alpha"}
 QWEN4 = {
@@ -450,27 +437,29 @@ SMALL = {
 }  # fmt: skip
 
 
-def minicpm(p, x, functions):
-    module = transformers("minicpm3")
-    config = module.MiniCPM3Config(**SMALL)
-    return one_stream(lambda k: module.MiniCPM3DecoderLayer(config, k // 2), x, functions)
+def multiplied(release, prefix, p, x, functions, **settings):
+    """Whole layers of a release, whose sums have factors that are no parameters."""
+    module = transformers(release)
+    config = getattr(module, f"{prefix}Config")(**SMALL, **settings)
+    layer = getattr(module, f"{prefix}DecoderLayer")
+    return one_stream(lambda k: layer(config, k // 2), x, functions)
 
 
 GRANITE_SCALE = 0.22
 
 
-def granite(p, x, functions):
-    module = transformers("granite")
-    scale = {"residual_multiplier": GRANITE_SCALE}
-    config = module.GraniteConfig(**SMALL, num_key_value_heads=1, **scale)
-    return one_stream(lambda k: module.GraniteDecoderLayer(config, k // 2), x, functions)
-
-
-def beam(p, x, functions):
-    module = transformers("beam")
-    config = module.BeamConfig(**SMALL, num_key_value_heads=1, head_dim=C)
-    config.mlp_layer_types = ["dense"] * LAYERS
-    return one_stream(lambda k: module.BeamDecoderLayer(config, k // 2), x, functions)
+minicpm = partial(multiplied, "minicpm3", "MiniCPM3")
+granite = partial(
+    multiplied, "granite", "Granite", num_key_value_heads=1, residual_multiplier=GRANITE_SCALE
+)
+beam = partial(
+    multiplied,
+    "beam",
+    "Beam",
+    num_key_value_heads=1,
+    head_dim=C,
+    mlp_layer_types=["dense"] * LAYERS,
+)
 
 
 def zaya(p, x, functions):

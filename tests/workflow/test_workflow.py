@@ -322,9 +322,6 @@ REFUSED = {
         NO_EDIT, (*CONFIG, "studies={depth-mlx: {model: {widht: 3}}}"), "did you mean 'width'",
     ),
     "a wrong target": (NO_EDIT, ("dpeth-mlx",), "did you mean depth-mlx?"),
-    "a wrong study": (
-        NO_EDIT, (f"results/runs/dpeth-mlx/48L/mhc/torch/{METRICS}",), "no study 'dpeth-mlx'",
-    ),
     "leading zeros": (
         NO_EDIT, (f"results/runs/depth-mlx/048L/mhc/torch/{METRICS}",), "no study, target or file",
     ),
