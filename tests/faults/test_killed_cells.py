@@ -70,7 +70,8 @@ def test_a_kill_around_any_file_leaves_nothing_half_and_no_mixture_with_an_older
         status, printed = project.run_forked("-c", DIE_AT_RENAME, str(rename), moment)
         assert status == -signal.SIGKILL, printed
         named = rename - (moment == "before")
-        expected = "stale" if named <= 2 else "failed" if named < COMPLETE else "measured"
+        # The old run loses its manifest before the first file of the new one has its name.
+        expected = "stale" if rename <= 2 else "failed" if named < COMPLETE else "measured"
         assert project.validate(cell).status == expected
         project.train_all()
         assert_same_numbers(project, whole)
