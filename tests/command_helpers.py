@@ -1,10 +1,18 @@
-"""Commands as a user gives them: in this process, or several in a shell."""
+"""Commands as a user gives them: in this process, in one of their own, or several in a shell."""
 
+import functools
+import json
 import os
 import subprocess
 import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
 
 from fathom import cli
+from fathom.system.errors import UserError
 
 
 def exit_status(arguments):
@@ -16,16 +24,70 @@ def exit_status(arguments):
     return 0
 
 
+def refusal(function, *arguments, error=UserError, **named):
+    """The message that a call is refused with, which must be a single line."""
+    with pytest.raises(error) as caught:
+        function(*arguments, **named)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def finished(*command, folder=None, text=None, **environment):
+    """A command that has ended, given this text, with these variables beside those of here."""
+    return subprocess.run(
+        list(map(str, command)), cwd=folder, env={**os.environ, **environment}, input=text,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
 def shell(block, folder):
     """What a block of commands prints, run in a folder with this `fathom`; none may fail."""
     tools = folder / "tools"
     tools.mkdir(exist_ok=True)
     (tools / "fathom").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m fathom "$@"\n')
     (tools / "fathom").chmod(0o755)
-    environment = {**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run(
-        ["bash", "-e", "-c", block],
-        cwd=folder, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    path = f"{tools}{os.pathsep}{os.environ['PATH']}"
+    done = finished("bash", "-e", "-c", block, folder=folder, PATH=path)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+class Server:
+    """A process that has run some code, and in which commands of Python then start at once."""
+
+    def __init__(self, code):
+        program = Path(__file__).with_name("forking_server.py")
+        self.process = subprocess.Popen(
+            [sys.executable, program, code],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.files = {name: Path(tempfile.mkdtemp()) / name for name in ("stdout", "stderr")}
+
+    def run(self, *arguments, folder):
+        """`python ARGUMENTS` in a folder, when it has ended."""
+        request = {
+            "arguments": list(map(str, arguments)), "folder": str(folder),
+            "environment": dict(os.environ), **{n: str(file) for n, file in self.files.items()},
+        }  # fmt: skip
+        print(json.dumps(request), file=self.process.stdin, flush=True)
+        status = int(self.process.stdout.readline())
+        texts = {name: file.read_text(errors="replace") for name, file in self.files.items()}
+        return subprocess.CompletedProcess(arguments, status, **texts)
+
+
+@functools.cache
+def server(code):
+    """One of this process of pytest; it ends when its standard input is closed, with this one."""
+    return Server(code)
+
+
+def wait_until(condition, process=None, seconds=300):
+    """Wait for something that a process does; fails if it ends before."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert process is None or process.poll() is None, process.stdout and process.stdout.read()
+        assert time.monotonic() < end, "did not happen"
+        time.sleep(0.005)

@@ -8,6 +8,7 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import jinja2
+import numpy as np
 import pytest
 from hypothesis import settings
 
@@ -252,6 +253,24 @@ def oracle_loss():
     from fathom.parity import oracle_loss
 
     return lambda spec, params, batch: oracle_loss(tasks.Problem(spec), params, batch)
+
+
+@pytest.fixture
+def check_oracle(parameters_off_symmetry, oracle_forward, oracle_loss):
+    """A function that holds the oracle's outputs and loss on a batch against the textbook's."""
+    import naive
+
+    def check(spec, batch, loss=naive.cross_entropy):
+        params = parameters_off_symmetry(spec)
+        expected = naive.NETWORKS[spec.task](spec, params, **batch.inputs)
+        # Both are float64: only the order of their sums differs.
+        found = oracle_forward(spec, params, batch.inputs).logits
+        assert found == pytest.approx(expected, abs=1e-11 * np.abs(expected).max())
+        asked = slice(None) if batch.weights is None else batch.weights == 1
+        exact = loss(expected[asked], batch.targets[asked])
+        assert oracle_loss(spec, params, batch) == pytest.approx(exact, rel=1e-11)
+
+    return check
 
 
 @pytest.fixture(scope="session")

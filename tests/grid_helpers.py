@@ -32,5 +32,6 @@ def copy_parts(folder, parts):
 
 def copy_project(folder, grid):
     """What the workflow needs, and the overlay `grid` as grid.yaml."""
+    folder.mkdir(exist_ok=True)
     copy_parts(folder, PARTS)
     (folder / "grid.yaml").write_text(grid)

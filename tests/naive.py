@@ -1,4 +1,4 @@
-"""Both networks and every named scheme as a textbook has them: float64, loops, one unit at a time.
+"""All networks and every named scheme as a textbook has them, in float64; and AdamW.
 
 Written from what the schemes' authors published and compute, and independent of `fathom.models`.
 A unit is what has one set of weights in a dynamic connection: a token, or an image. Activations
@@ -11,20 +11,20 @@ import math
 from functools import partial
 
 import numpy as np
+import scipy.special
+from scipy.special import expit as sigmoid
+from scipy.special import logsumexp, ndtr
 
-
-def softmax(x):
-    weights = np.exp(x - max(x))
-    return weights / sum(weights)
-
-
-def sigmoid(x):
-    return 1 / (1 + np.exp(-x))
+softmax = partial(scipy.special.softmax, axis=-1)
 
 
 def rms_norm(x, eps=1e-6):
-    """x over the root of its mean square."""
-    return x / math.sqrt(sum(x**2) / len(x) + eps)
+    """x over the root of its mean square, along the last axis."""
+    return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + eps)
+
+
+def gelu(x):
+    return x * ndtr(x)
 
 
 # --- families of mixing matrices ------------------------------------------------------------------
@@ -32,30 +32,21 @@ def rms_norm(x, eps=1e-6):
 
 def sinkhorn(matrix, iterations=20, floor=1e-12, added=0.0, last="columns"):
     """Rows and columns divided by their sums in turn, ending with `last`."""
-
-    def rows(H):
-        return np.array([row / (max(sum(row), floor) + added) for row in H])
-
     H = np.array(matrix, dtype=np.float64)
     for _ in range(iterations):
-        H = rows(rows(H).T).T if last == "columns" else rows(rows(H.T).T)
+        for axis in (1, 0) if last == "columns" else (0, 1):
+            H = H / (np.maximum(H.sum(axis=axis, keepdims=True), floor) + added)
     return H
-
-
-def log_sum_exp(x):
-    return max(x) + math.log(sum(np.exp(x - max(x))))
 
 
 def log_sinkhorn(logits, tau, iterations=20):
     """exp(Z + u + v), Z = logits/τ: u = −lse of rows of Z + v, v = −lse of columns of Z + u."""
     Z = logits / tau
-    u, v = np.zeros(len(Z)), np.zeros(len(Z))
+    u, v = np.zeros((len(Z), 1)), np.zeros((1, len(Z)))
     for _ in range(iterations):
-        u = -np.array([log_sum_exp(row + v) for row in Z])
-        v = -np.array([log_sum_exp(column + u) for column in Z.T])
-    return np.array(
-        [[math.exp(Z[i, j] + u[i] + v[j]) for j in range(len(Z))] for i in range(len(Z))]
-    )
+        u = -logsumexp(Z + v, axis=1, keepdims=True)
+        v = -logsumexp(Z + u, axis=0, keepdims=True)
+    return np.exp(Z + u + v)
 
 
 def kernel_sinkhorn(logits, iterations=20, eps=1e-6):
@@ -63,42 +54,33 @@ def kernel_sinkhorn(logits, iterations=20, eps=1e-6):
 
     They apply it transposed: stream k becomes Σ_j H_jk x_j.
     """
-    H = np.array([softmax(row) for row in logits]) + eps
+    H = softmax(logits) + eps
     for step in range(iterations):
         if step > 0:
-            H = np.array([row / (sum(row) + eps) for row in H])
-        H = np.array([column / (sum(column) + eps) for column in H.T]).T
+            H = H / (H.sum(axis=1, keepdims=True) + eps)
+        H = H / (H.sum(axis=0, keepdims=True) + eps)
     return H
 
 
 def permutations(logits, S):
     """Σ_r softmax(logits)_r P_r over all permutations, the identity first."""
-    H = np.zeros((S, S))
-    for weight, order in zip(softmax(logits), itertools.permutations(range(S)), strict=True):
-        for row, column in enumerate(order):
-            H[row, column] += weight
-    return H
+    orders = itertools.permutations(range(S))
+    return sum(w * np.eye(S)[list(o)] for w, o in zip(softmax(logits), orders, strict=True))
 
 
 def kronecker(logits):
     """The Kronecker product of [[p, 1 − p], [1 − p, p]] over pairs of logits."""
     H = np.ones((1, 1))
-    for pair in logits:
-        p, q = softmax(pair)
+    for p, q in softmax(logits) if len(logits) else ():
         H = np.kron(H, np.array([[p, q], [q, p]]))
     return H
 
 
 def circulant(logits, gamma):
     """Σ_k c_k shiftᵏ, where shift moves every stream to the next and the last to the first."""
-    S = len(logits)
-    c = gamma * softmax(logits)
+    S, c = len(logits), gamma * softmax(logits)
     c[0] += 1 - gamma
-    H = np.zeros((S, S))
-    for k in range(S):
-        for s in range(S):
-            H[(s + k) % S, s] += c[k]
-    return H
+    return sum(c[k] * np.roll(np.eye(S), k, axis=0) for k in range(S))
 
 
 def orthostochastic(logits, steps=5):
@@ -157,6 +139,7 @@ def mixing(name, logits, S, layers):
 
 # --- connections ----------------------------------------------------------------------------------
 
+PARTS = ("pre", "post", "res")
 DEMOS = ("hc_demo", "mhc_demo")
 IMAGE_STUDY = ("hc_static", "mhc_static", "hc_dynamic", "mhc_dynamic")
 STATIC = (
@@ -168,34 +151,24 @@ NORM_EPS = {"deepseek_v41": 1e-20, "glm5_next": 1e-5, "hy_v4": 1e-5}
 SOFTMAX = ("hc_static", "mhc_static", "cayley_mhc", "mhc_gated_static", "mhc_gated_dynamic")
 
 
-def summary(unit, eps=1e-6):
+def summary(name, unit):
     """The means over positions of a unit's streams [S, N, C], of mean square one: S·C numbers."""
-    return rms_norm(means_of(unit).ravel(), eps)
-
-
-def means_of(unit):
-    """Streams [S, N, C] → their means over positions [S, C]."""
-    S, N, C = unit.shape
-    return np.array([[sum(unit[s, :, c]) / N for c in range(C)] for s in range(S)])
+    return rms_norm(unit.mean(axis=1).ravel(), NORM_EPS.get(name, 1e-6))
 
 
 def logits_of(name, p, i, unit):
     """{part: logits} of layer i for a unit's streams [S, N, C]: learned, or computed from them."""
     if name in STATIC:
-        return {part: p[f"H_{part}"][i] for part in ("pre", "post", "res") if f"H_{part}" in p}
-    parts = [part for part in ("pre", "post", "res") if f"b_{part}" in p]
+        return {part: p[f"H_{part}"][i] for part in PARTS if f"H_{part}" in p}
     found = {}
-    for k, part in enumerate(parts):
+    for k, part in enumerate(part for part in PARTS if f"b_{part}" in p):
         phi, b = p[f"phi_{part}"][i], p[f"b_{part}"][i]
         if name == "hc_paper":  # tanh, and a stream knows itself alone
-            x = [rms_norm(stream) for stream in means_of(unit)]
-            dynamic = np.tanh([[sum(row * stream) for stream in x] for row in phi])
+            dynamic = np.tanh(phi @ rms_norm(unit.mean(axis=1)).T)
         else:
-            x = summary(unit, NORM_EPS.get(name, 1e-6))
-            dynamic = np.array([sum(row * x) for row in phi])
-        alpha = 1.0
-        if "alpha" in p:  # the circulant has one for all
-            alpha = p["alpha"][i][min(k, len(p["alpha"][i]) - 1)]
+            dynamic = phi @ summary(name, unit)
+        # The circulant has one α for all, and some have none.
+        alpha = p["alpha"][i][min(k, len(p["alpha"][i]) - 1)] if "alpha" in p else 1.0
         found[part] = alpha * dynamic.reshape(b.shape) + b
     return found
 
@@ -252,227 +225,166 @@ def readout(name, p, S):
 
 def computed_readout(name, p, unit):
     """The weights with which `deepseek_v4` and `hy_v4` sum a unit's last streams [S, N, C]."""
-    x = summary(unit, NORM_EPS.get(name, 1e-6))
-    rows, alpha, b = p["readout_phi"], p["readout_alpha"][0], p["readout"]
-    return [sigmoid(alpha * sum(row * x) + b[s]) + 1e-6 for s, row in enumerate(rows)]
+    logits = p["readout_phi"] @ summary(name, unit)
+    return sigmoid(p["readout_alpha"][0] * logits + p["readout"]) + 1e-6
 
 
 def through_streams(name, p, x, layers, S):
-    streams = opened(name, p, x, S)
-    late = [np.eye(S)[:1]] * len(x)
+    streams, late = opened(name, p, x, S), np.array([np.eye(S)[:1]] * len(x))
     for i, layer in enumerate(layers):
-        found = [coefficients(name, p, i, streams[:, u], len(layers)) for u in range(len(x))]
+        units = np.moveaxis(streams, 1, 0)
+        found = [coefficients(name, p, i, unit, len(layers)) for unit in units]
+        pre, post, H = map(np.array, zip(*found, strict=True))
         if name == "deepseek_v41":  # this layer's pre is for the next one
-            own = [pre for pre, _, _ in found]
-            found = [(before, *rest) for before, (_, *rest) in zip(late, found, strict=True)]
-            late = own
-        read = np.zeros_like(x)
-        for u, (pre, _, _) in enumerate(found):
-            for row in pre:
-                read[u] += sum(row[s] * streams[s, u] for s in range(S)) / len(pre)
-        y = layer(read)
-        written = np.zeros_like(streams)
-        for u, (_, post, H) in enumerate(found):
-            for r in range(S):
-                written[r, u] = sum(H[r, s] * streams[s, u] for s in range(S))
-                written[r, u] += sum(row[r] * y[u] for row in post)
-        streams = written
-    out = np.zeros_like(x)
-    for u in range(len(x)):
-        if name == "deepseek_v41":
-            (weights,) = late[u]
-        elif name in ("deepseek_v4", "hy_v4"):
-            weights = computed_readout(name, p, streams[:, u])
-        else:
-            weights = readout(name, p, S)
-        out[u] = sum(w * stream for w, stream in zip(weights, streams[:, u], strict=True))
-    return out
+            pre, late = late, pre
+        y = layer(np.einsum("urs,sunc->unc", pre, streams) / pre.shape[1])
+        streams = np.einsum("urs,sunc->runc", H, streams) + np.einsum("urs,unc->sunc", post, y)
+    if name == "deepseek_v41":
+        weights = late[:, 0]
+    elif name in ("deepseek_v4", "hy_v4"):
+        weights = [computed_readout(name, p, unit) for unit in np.moveaxis(streams, 1, 0)]
+    else:
+        weights = [readout(name, p, S)] * len(x)
+    return np.einsum("us,sunc->unc", weights, streams)
 
 
 # --- connections of released models that follow another equation ----------------------------------
-
-
-def gated_read(p, i, unit, per_unit):
-    """What read i of `qwen4_exp` makes of a unit's streams [S, N, C]: [N, C].
-
-    `per_unit`: the normed streams [S, C] that the gates are computed from.
-    """
-    S, N, C = unit.shape
-    hidden = [sum(row * per_unit.ravel()) / S for row in p["gate_down"][i]]
-    hidden = np.array([h / (1 + math.exp(-h)) for h in hidden])  # silu
-    gates = np.array([sigmoid(sum(row * hidden)) for row in p["gate_up"][i]]).reshape(S, C)
-    read = np.zeros((N, C))
-    for s in range(S):
-        for n in range(N):
-            gain = p["gain"][i, s * C : (s + 1) * C]
-            read[n] += gates[s] * (1 + gain) * rms_norm(unit[s, n]) / S
-    return read
 
 
 def through_gated(p, x, layers, S):
     """Streams that are never mixed; a gate for each channel of each stream in every read."""
     streams = np.array([x] * S)
 
-    def normed(i, u):
-        gains = p["gain"][i].reshape(S, -1)
-        return np.array(
-            [(1 + g) * rms_norm(x) for g, x in zip(gains, means_of(streams[:, u]), strict=True)]
-        )
+    def normed(i, streams):
+        return (1 + p["gain"][i].reshape(S, 1, 1, -1)) * rms_norm(streams)
+
+    def by_unit(i):
+        """The normed means over positions, [U, S·C]."""
+        means = normed(i, streams.mean(axis=2, keepdims=True))
+        return np.moveaxis(means, 0, 1).reshape(len(x), -1)
 
     def read(i):
-        return np.array([gated_read(p, i, streams[:, u], normed(i, u)) for u in range(len(x))])
+        hidden = by_unit(i) @ p["gate_down"][i].T / S
+        gates = sigmoid(hidden * sigmoid(hidden) @ p["gate_up"][i].T).reshape(len(x), S, 1, -1)
+        return (np.moveaxis(gates, 1, 0) * normed(i, streams)).mean(axis=0)
 
     for i, layer in enumerate(layers):
-        found = [normed(i, u).ravel() for u in range(len(x))]
-        y = layer(read(i))
-        streams = streams.copy()
-        for u, s in itertools.product(range(len(x)), range(S)):
-            streams[s, u] += 2 * sigmoid(sum(p["phi_post"][i, s] * found[u]) / S) * y[u]
+        post = 2 * sigmoid(by_unit(i) @ p["phi_post"][i].T / S)
+        streams = streams + np.einsum("us,unc->sunc", post, layer(read(i)))
     return read(len(layers))
 
 
 def through_altup(p, x, layers, S, has_residual):
     """Alternating updates: predict all streams, compute the first, correct all."""
-    C = x.shape[-1]
 
     def of_size(y, like):
         """Each row of y [U, N, C] with the root mean square of the same row of `like`."""
-        size = np.sqrt((like**2).sum(-1) / C) / np.sqrt(np.maximum((y**2).sum(-1) / C, 1e-5))
-        return y * size[..., None]
+        ours, theirs = ((z**2).mean(axis=-1, keepdims=True) for z in (y, like))
+        return y * np.sqrt(theirs / np.maximum(ours, 1e-5))
 
     def routed(i, z):
-        """r of one unit's z [N, C]."""
-        mean = sum(z) / len(z)
-        return np.tanh(p["router"][i] @ (p["router_gain"][i] * rms_norm(mean)) / C)
+        """r of each unit's z [U, N, C]."""
+        means = p["router_gain"][i] * rms_norm(z.mean(axis=1))
+        return np.tanh(means @ p["router"][i].T / x.shape[-1])
 
-    streams = [x, *(of_size(x @ W.T, x) for W in p["open_projections"])]
+    streams = np.array([x, *(of_size(x @ W.T, x) for W in p["open_projections"])])
     for i, layer in enumerate(layers):
-        routes = [p["predict"][i] @ routed(i, z) for z in streams[0]]
-        predicted = np.zeros((S, *x.shape))
-        for u, s in itertools.product(range(len(x)), range(S)):
-            predicted[s, u] = streams[s][u]
-            for t in range(S):
-                predicted[s, u] += routes[u][s * S + t] * streams[t][u]
+        routes = (routed(i, streams[0]) @ p["predict"][i].T).reshape(-1, S, S)
+        predicted = streams + np.einsum("ust,tunc->sunc", routes, streams)
         y = layer(predicted[0])
         if not has_residual:
             y = predicted[0] + y
-        innovation, streams = y - predicted[0], predicted
-        for u in range(len(x)):
-            weights = 1 + p["correct"][i] @ routed(i, y[u])
-            for s in range(S):
-                streams[s, u] = streams[s, u] + weights[s] * innovation[u]
+        weights = 1 + routed(i, y) @ p["correct"][i].T
+        streams = predicted + np.einsum("us,unc->sunc", weights, y - predicted[0])
     last = zip(streams[1:], p["close_projections"], strict=True)
-    parts = [streams[0], *(of_size(stream @ W.T, streams[0]) for stream, W in last)]
-    return sum(parts) / S
-
-
-def rows_normed(x, eps):
-    """Each position of x [U, N, C] over the root of its mean square."""
-    return np.array([[rms_norm(row, eps) for row in unit] for unit in x])
+    return sum([streams[0], *(of_size(z @ W.T, streams[0]) for z, W in last)]) / S
 
 
 def on_sphere(x):
     """Each position of x [U, N, C] over its length."""
-    return np.array([[row / math.sqrt(sum(row**2) + 1e-6) for row in unit] for unit in x])
+    return x / np.sqrt((x**2).sum(axis=-1, keepdims=True) + 1e-6)
 
 
-def scaled_sum(name, p, i, x, y, is_last):
+ONE_STREAM = (
+    "scaled", "depth_scaled", "layer_scaled", "residual_scaled", "muse_spark", "doge", "talkie",
+    "neomme", "minimax", "dory", "laurel", "laurel_rw", "laurel_lr",
+)  # fmt: skip
+
+
+def scaled_sum(name, p, i, x, y, blocks, is_last):
     """The stream after function i, the last of its block or not, which read x and returned y."""
-    if name == "muse_spark":
-        y = rows_normed(y * (1 + p["output_gain"][is_last]) if is_last is not None else y, 1e-8)
-        beta = sigmoid(p["gate"][i] / 0.3)
-        return np.sqrt(np.maximum(1 - beta**2, 1e-3)) * x + beta * y
-    if name == "doge":
-        return p["stream_scale"][i] * x + y
-    if name == "talkie":
-        return x + p["output_gain"][i] * y
-    if name == "minimax":
-        return x + y
-    if name == "dory":
-        rate = np.abs(p["rate"][i] * 0.05 / 0.0177)
-        return x + rate * (on_sphere(y) - x)
+    match name:
+        case "scaled":
+            return x + 1.4 / math.sqrt(blocks) * y
+        case "depth_scaled":
+            added = i + 2  # the embedding, the layers before, and this one
+            return math.sqrt((added - 1) / added) * x + math.sqrt(1 / added) * y
+        case "layer_scaled":
+            return x + p["output_scale"][i, 0] * y
+        case "residual_scaled":
+            kept = p["stream_scale"][i] * (x + p["stream_bias"][i])
+            return kept + p["output_scale"][i] * (y + p["output_bias"][i])
+        case "muse_spark":
+            y = rms_norm(y if is_last is None else y * (1 + p["output_gain"][is_last]), 1e-8)
+            beta = sigmoid(p["gate"][i] / 0.3)
+            return np.sqrt(np.maximum(1 - beta**2, 1e-3)) * x + beta * y
+        case "doge":
+            return p["stream_scale"][i] * x + y
+        case "talkie":
+            return x + p["output_gain"][i] * y
+        case "neomme":
+            return x + y / math.sqrt(2 * blocks)
+        case "minimax":
+            return x + y
+        case "dory":
+            return x + np.abs(p["rate"][i] * 0.05 / 0.0177) * (on_sphere(y) - x)
     a, b = 2 * softmax(p["weights"][i]) if "weights" in p else (1, 1)
-    kept = x + x @ p["down"][i].T @ p["up"][i].T if "down" in p else x
-    return a * y + b * kept
-
-
-RELEASED_SUMS = ("muse_spark", "doge", "talkie", "neomme", "minimax", "dory")
-PUBLISHED_SUMS = ("laurel", "laurel_rw", "laurel_lr")
-OWN_SUMS = ("scaled", "depth_scaled", "layer_scaled", "residual_scaled")
-ONE_STREAM = (*OWN_SUMS, *RELEASED_SUMS, *PUBLISHED_SUMS)
+    return a * y + b * (x + x @ p["down"][i].T @ p["up"][i].T if "down" in p else x)
 
 
 def through_sums(name, p, x, layers, per_block):
-    """One stream, with whatever the releases and LAuReL do to it."""
+    """One stream, with whatever the releases and LAuReL do to it and to its sums."""
+    if name == "residual_scaled":
+        x = (x + p["input_bias"]) * p["input_scale"]
     if name in ("talkie", "neomme"):
-        x = rows_normed(x, 2.0**-23 if name == "talkie" else 1e-6)
-    first = x
+        x = rms_norm(x, 2.0**-23 if name == "talkie" else 1e-6)
+    first, blocks = x, len(layers) // per_block
 
     def normed(k, x):
         if name == "minimax":
-            return p["norm_gain"][k] * rows_normed(x, 1e-5)
+            return p["norm_gain"][k] * rms_norm(x, 1e-5)
         return on_sphere(x) if name == "dory" else x
 
     for i, layer in enumerate(layers):
         block, place = divmod(i, per_block)
+        is_last = block if place == per_block - 1 else None
         x = read = normed(i, x)
         if name == "dory":
             read = math.sqrt(x.shape[-1]) * x
-        is_last = block if place == per_block - 1 else None
-        if name == "neomme":
-            if place == 0:
-                read = p["initial"][block, 0] * x + p["initial"][block, 1] * first
-            x = x + layer(read) / math.sqrt(len(layers) / per_block) / math.sqrt(2)
-        else:
-            x = scaled_sum(name, p, i, x, layer(read), is_last)
+        if name == "neomme" and place == 0:
+            read = p["initial"][block, 0] * x + p["initial"][block, 1] * first
+        x = scaled_sum(name, p, i, x, layer(read), blocks, is_last)
         if name == "talkie" and is_last is not None:
             x = x + p["initial"][block] * first
     x = normed(len(layers), x)
     return math.sqrt(x.shape[-1]) * x if name == "dory" else x
 
 
-def through_scaled(name, p, x, layers, per_block):
-    """One stream, whose sum has scales."""
-    if name in (*RELEASED_SUMS, *PUBLISHED_SUMS):
-        return through_sums(name, p, x, layers, per_block)
-    if name == "residual_scaled":
-        x = (x + p["input_bias"]) * p["input_scale"]
-    for i, layer in enumerate(layers):
-        y = layer(x)
-        if name == "scaled":
-            x = x + 1.4 / math.sqrt(len(layers) / per_block) * y
-        elif name == "depth_scaled":
-            added = i + 2  # the embedding, the layers before, and this one
-            x = math.sqrt((added - 1) / added) * x + math.sqrt(1 / added) * y
-        elif name == "layer_scaled":
-            x = x + float(p["output_scale"][i, 0]) * y
-        else:
-            kept = p["stream_scale"][i] * (x + p["stream_bias"][i])
-            x = kept + p["output_scale"][i] * (y + p["output_bias"][i])
-    return x
-
-
 # --- attention over depth -------------------------------------------------------------------------
 
 DEPTH_ATTENTION = ("attn_res", "attn_res_block", "inkling2", "mhar", "delta_attn_res")
+DENSE = ("denseformer", "muddformer", "muddformer_normed")
 
 
 def depth_read(name, query, gain, sources):
-    """One row's weighted sum of its sources [C] each: in `mhar` of each quarter of the channels."""
-    eps = 1e-5 if name == "attn_res_block" else 1e-6
-    keys = [rms_norm(source, eps) for source in sources]
-    values, C = (keys if name == "inkling2" else sources), len(query)
-    heads = 4 if name == "mhar" else 1
-    read = np.zeros(C)
-    for h in range(heads):
-        own = range(h * C // heads, (h + 1) * C // heads)
-        logits = [sum(query[c] * gain[c] * key[c] for c in own) for key in keys]
-        if name == "inkling2":
-            logits = [logit / math.sqrt(C) for logit in logits]
-        for weight, value in zip(softmax(np.array(logits)), values, strict=True):
-            for c in own:
-                read[c] += weight * value[c]
-    return read
+    """One row's weighted sum of its sources: in `mhar` of each quarter of the channels."""
+    sources, C, heads = np.array(sources), len(query), 4 if name == "mhar" else 1
+    keys = rms_norm(sources, 1e-5 if name == "attn_res_block" else 1e-6)
+    logits = (query * gain * keys).reshape(*keys.shape[:-1], heads, -1).sum(axis=-1)
+    if name == "inkling2":
+        logits, sources = logits / math.sqrt(C), keys
+    shares = scipy.special.softmax(logits, axis=0)
+    return (shares.repeat(C // heads, axis=-1) * sources).sum(axis=0)
 
 
 def through_depth_attention(name, p, x, layers, per_block, has_residual, block_size=2):
@@ -481,17 +393,12 @@ def through_depth_attention(name, p, x, layers, per_block, has_residual, block_s
     A block of sources is two blocks of the network, or `block_size`. In every sixth block of the
     network the attention reads three times.
     """
-    is_by_block, row = name in ("attn_res_block", "inkling2"), 0
+    is_by_block, rows = name in ("attn_res_block", "inkling2"), itertools.count()
 
     def read(sources):
-        nonlocal row
-        query = p["query"][row]
-        gain = p["key_gain"][row] if "key_gain" in p else np.ones(len(query))
-        row += 1
-        found = np.zeros_like(x)
-        for u, n in np.ndindex(x.shape[:2]):
-            found[u, n] = depth_read(name, query, gain, [source[u, n] for source in sources])
-        return found
+        row = next(rows)
+        gain = p["key_gain"][row] if "key_gain" in p else 1
+        return depth_read(name, p["query"][row], gain, sources)
 
     stream, finished, summed = x, [x], None
     for k, layer in enumerate(layers):
@@ -515,21 +422,12 @@ def through_depth_attention(name, p, x, layers, per_block, has_residual, block_s
     return read(finished if summed is None else [*finished, summed])
 
 
-def gelu(x):
-    return x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2
-
-
-def normed_tokens(x):
-    """`rms_norm` of each token of [U, N, C]."""
-    return np.apply_along_axis(rms_norm, -1, x)
-
-
 def through_dense(name, p, x, layers, per_block, has_residual):
     """Weighted sums of the outputs of all blocks so far; in `muddformer` four of them."""
     reads, is_normed = None, name == "muddformer_normed"
 
     def source(i, x):
-        return normed_tokens(x) * p["source_gain"][i] if is_normed else x
+        return rms_norm(x) * p["source_gain"][i] if is_normed else x
 
     outputs = [source(0, x)]
     blocks = len(layers) // per_block
@@ -538,17 +436,14 @@ def through_dense(name, p, x, layers, per_block, has_residual):
             y = layer(x if k or reads is None else reads)
             x = y if has_residual else x + y
         outputs.append(source(i, x))
-        ways = 4 if name != "denseformer" and i < blocks else 1
-        sums = np.zeros((ways, *x.shape))
-        for u, n in np.ndindex(x.shape[:2]):
-            weights = p[f"weights_{i}"]
-            if name != "denseformer":
-                hidden = gelu(p[f"hidden_{i}"] @ rms_norm(x[u, n]))
-                weights = weights + (p[f"dynamic_{i}"] @ hidden).reshape(ways, i + 1)
-            for way in range(ways):
-                sums[way, u, n] = sum(weights[way, j] * outputs[j][u, n] for j in range(i + 1))
+        shape = (*x.shape[:2], 4 if name != "denseformer" and i < blocks else 1, i + 1)
+        weights = np.broadcast_to(p[f"weights_{i}"], shape)
+        if name != "denseformer":
+            hidden = gelu(rms_norm(x) @ p[f"hidden_{i}"].T)
+            weights = weights + (hidden @ p[f"dynamic_{i}"].T).reshape(shape)
+        sums = np.einsum("unwj,junc->wunc", weights, np.array(outputs))
         if is_normed:
-            sums[-1] = normed_tokens(sums[-1]) * p["sum_gain"][i - 1]
+            sums[-1] = rms_norm(sums[-1]) * p["sum_gain"][i - 1]
             sums += x
         *apart, x = sums
         reads = tuple(apart) if apart else None
@@ -556,34 +451,24 @@ def through_dense(name, p, x, layers, per_block, has_residual):
 
 
 def frac_matrices(name, p, i, unit):
-    """(H_pre [m, m], H_res [m, m], H_post [m]) of layer i for a unit's parts [m, N, C/m]."""
+    """(H_pre [m, m], H_res [m, m], H_post [m]) of layer i for a unit's parts [N, m, C/m]."""
+    parts = ("pre", "res", "post")
     if name == "frac_static":
-        return tuple(p[f"H_{part}"][i] for part in ("pre", "res", "post"))
-    found = []
-    for k, part in enumerate(("pre", "res", "post")):
-        rows = [[sum(row * rms_norm(x)) for x in means_of(unit)] for row in p[f"phi_{part}"][i]]
-        b = p[f"b_{part}"][i]
-        found.append(p["alpha"][i, k] * np.tanh(rows).reshape(b.shape) + b)
-    return tuple(found)
+        return [p[f"H_{part}"][i] for part in parts]
+    dynamic = (np.tanh(p[f"phi_{part}"][i] @ rms_norm(unit.mean(axis=0)).T) for part in parts)
+    b, alpha = [p[f"b_{part}"][i] for part in parts], p["alpha"][i]
+    return [a * h.reshape(b.shape) + b for a, h, b in zip(alpha, dynamic, b, strict=True)]
 
 
 def through_frac(name, p, x, layers, m=2):
     """One stream of m parts, which are mixed."""
-    U, width = len(x), x.shape[-1] // m
-    places = [slice(s * width, (s + 1) * width) for s in range(m)]
     for i, layer in enumerate(layers):
-        read, kept, posts = np.zeros_like(x), np.zeros_like(x), []
-        for u in range(U):
-            unit = np.array([x[u][:, place] for place in places])
-            pre, res, post = frac_matrices(name, p, i, unit)
-            posts.append(post)
-            for s, t in itertools.product(range(m), range(m)):
-                read[u][:, places[s]] += pre[s, t] * unit[t]
-                kept[u][:, places[s]] += res[s, t] * unit[t]
-        y = layer(read)
-        for u, s in itertools.product(range(U), range(m)):
-            kept[u][:, places[s]] += posts[u][s] * y[u][:, places[s]]
-        x = kept
+        units = x.reshape(*x.shape[:2], m, -1)
+        found = [frac_matrices(name, p, i, unit) for unit in units]
+        pre, res, post = map(np.array, zip(*found, strict=True))
+        y = layer(np.einsum("ust,untc->unsc", pre, units).reshape(x.shape))
+        kept = np.einsum("ust,untc->unsc", res, units)
+        x = (kept + post[:, None, :, None] * y.reshape(units.shape)).reshape(x.shape)
     return x
 
 
@@ -595,10 +480,8 @@ def causal_weights(name, p):
     matrix = np.exp(p["mixing"])
     if name == "mhc_causal":
         matrix = sinkhorn(matrix, floor=0, added=1e-6)
-    weights = np.zeros_like(matrix)
-    for i in range(len(matrix)):
-        weights[i, : i + 1] = matrix[i, : i + 1] / (sum(matrix[i, : i + 1]) + 1e-6)
-    return weights
+    read = np.tril(matrix)
+    return read / (read.sum(axis=1, keepdims=True) + 1e-6)
 
 
 def through(name, p, x, layers, S, has_residual, per_block=1):
@@ -610,8 +493,8 @@ def through(name, p, x, layers, S, has_residual, per_block=1):
     if name.startswith("frac"):
         return through_frac(name, p, x, layers)
     if name in ONE_STREAM:
-        return through_scaled(name, p, x, layers, per_block)
-    if name in ("denseformer", "muddformer", "muddformer_normed"):
+        return through_sums(name, p, x, layers, per_block)
+    if name in DENSE:
         return through_dense(name, p, x, layers, per_block, has_residual)
     if name in DEPTH_ATTENTION:
         return through_depth_attention(name, p, x, layers, per_block, has_residual)
@@ -628,25 +511,59 @@ def through(name, p, x, layers, S, has_residual, per_block=1):
     return states[-1]
 
 
-# --- the transformer, one sequence at a time ----------------------------------------------------
+# --- parameters and norms ------------------------------------------------------------------------
 
 
-def rms_norms(x):
-    """Of each row; PyTorch's eps for float32."""
-    return np.array([rms_norm(row, eps=2.0**-23) for row in x])
+def exact(params):
+    return {key: value.astype(np.float64) for key, value in params.items()}
 
 
-def normed(p, x, name, model):
-    """Layer norm with a gain and a bias, or RMS norm without."""
-    if model.norm == "rms":
-        return rms_norms(x)
-    scaled = (x - x.mean(1)[:, None]) / np.sqrt(x.var(1)[:, None] + 1e-5)
+def layers_of(p, depth):
+    """The parameters of each block."""
+    return [
+        {key.removeprefix("block."): v[i] for key, v in p.items() if key.startswith("block.")}
+        for i in range(depth)
+    ]
+
+
+def connection_of(p):
+    """The parameters of the connection."""
+    prefix = "connection."
+    return {key.removeprefix(prefix): v for key, v in p.items() if key.startswith(prefix)}
+
+
+def connected(spec, p, x, functions, **site):
+    """Tokens, points or nodes [N, C] through a network's functions of the same."""
+    by_unit = [lambda x, f=f: f(rows_of(x))[:, None] for f in functions]
+    streams = getattr(spec.connection, "streams", 1)
+    site = {"has_residual": False, **site}
+    return through(spec.variant, connection_of(p), x[:, None], by_unit, streams, **site)[:, 0]
+
+
+def rows_of(x):
+    """[N, 1, C] → [N, C], or of each of a tuple."""
+    return tuple(part[:, 0] for part in x) if isinstance(x, tuple) else x[:, 0]
+
+
+def layer_norm(p, x, name):
+    """Along the last axis; nothing without parameters."""
+    if f"{name}.weight" not in p:
+        return x
+    scaled = (x - x.mean(axis=-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
     return scaled * p[f"{name}.weight"] + p[f"{name}.bias"]
 
 
-def linear(p, x, name, model):
-    y = x @ p[f"{name}.weight"].T
-    return y + p[f"{name}.bias"] if model.biases else y
+def linear(p, x, name):
+    """A product, and a bias if there is one."""
+    return x @ p[f"{name}.weight"].T + p.get(f"{name}.bias", 0)
+
+
+# --- the transformer, one sequence at a time ----------------------------------------------------
+
+
+def normed(p, x, name, model):
+    """Layer norm with a gain and a bias, or RMS norm without, whose eps is PyTorch's."""
+    return rms_norm(x, 2.0**-23) if model.norm == "rms" else layer_norm(p, x, name)
 
 
 def apply_rope(x):
@@ -654,22 +571,16 @@ def apply_rope(x):
     multiplied with exp(−√−1 · t · 10000^(−2i/d)).
     """
     T, d = x.shape
-    found = np.zeros((T, d))
-    for t in range(T):
-        for i in range(d // 2):
-            z = complex(x[t, i], x[t, i + d // 2])
-            z = z * np.exp(-1j * t * 10000 ** (-2 * i / d))
-            found[t, i], found[t, i + d // 2] = z.real, z.imag
-    return found
+    angles = np.arange(T)[:, None] * 10000 ** (-2 * np.arange(d // 2) / d)
+    z = (x[:, : d // 2] + 1j * x[:, d // 2 :]) * np.exp(-1j * angles)
+    return np.hstack([z.real, z.imag])
 
 
 def attention(p, x, model):
     """`x` [T, D], or a tuple of what queries, keys and values are made from."""
     inputs, heads = (x if isinstance(x, tuple) else (x, x, x)), model.heads
     T, D = inputs[0].shape
-    q, k, v = (
-        linear(p, part, "qkv", model)[:, i * D : (i + 1) * D] for i, part in enumerate(inputs)
-    )
+    q, k, v = (linear(p, part, "qkv")[:, i * D : (i + 1) * D] for i, part in enumerate(inputs))
     out = np.zeros((T, D))
     for head in range(heads):
         columns = slice(head * D // heads, (head + 1) * D // heads)
@@ -677,17 +588,17 @@ def attention(p, x, model):
         if model.positions == "rotary":
             own_q, own_k = apply_rope(own_q), apply_rope(own_k)
         if model.qk_norm:
-            own_q, own_k = rms_norms(own_q), rms_norms(own_k)
+            own_q, own_k = rms_norm(own_q, 2.0**-23), rms_norm(own_k, 2.0**-23)
         for t in range(T):  # position t looks at positions 0 … t
             scores = own_k[: t + 1] @ own_q[t] / math.sqrt(D / heads)
             out[t, columns] = softmax(scores) @ v[: t + 1, columns]
-    return linear(p, out, "attention_out", model)
+    return linear(p, out, "attention_out")
 
 
 def mlp(p, x, model):
-    h = linear(p, x, "up", model)
+    h = linear(p, x, "up")
     h = np.where(h > 0, h, 0) ** 2 if model.activation == "relu2" else gelu(h)
-    return linear(p, h, "down", model)
+    return linear(p, h, "down")
 
 
 def attended(p, x, model):
@@ -705,35 +616,23 @@ def transformer_block(p, x, model):
     return x + processed(p, x, model)
 
 
-def token_rows(x):
-    """[T, 1, D] → [T, D], or of each of a tuple."""
-    return tuple(part[:, 0] for part in x) if isinstance(x, tuple) else x[:, 0]
-
-
-def transformer(name, spec, params, tokens):
+def transformer(spec, params, tokens):
     """Logits [B, T, V] of tokens [B, T]."""
-    p = {key: value.astype(np.float64) for key, value in params.items()}
-    model, by_block = spec.model, spec.model.wrap == "block"
-    S = getattr(spec.connection, "streams", 1)
-    is_normed = name in ("qwen4_exp", "minimax", "dory")  # what functions and the head read
-    wrapped = []
-    for layer in layers_of(p, spec.depth):
-        if by_block:
-            wrapped.append(partial(transformer_block, layer, model=model))
-        else:
-            parts = (attention, mlp) if is_normed else (attended, processed)
-            wrapped += [partial(part, layer, model=model) for part in parts]
-    functions = [lambda x, f=f: f(token_rows(x))[:, None] for f in wrapped]
+    p, model, by_block = exact(params), spec.model, spec.model.wrap == "block"
+    # What functions and the head read.
+    is_normed = spec.variant in ("qwen4_exp", "minimax", "dory")
+    parts = (transformer_block,) if by_block else (attended, processed)
+    parts = (attention, mlp) if is_normed else parts
+    layers = layers_of(p, spec.depth)
+    functions = [partial(part, layer, model=model) for layer in layers for part in parts]
 
     def logits(row):
         x = p["embedding.token"][row]
         if model.positions == "learned":
             x = x + p["embedding.position"]
         if model.embedding_norm:
-            x = rms_norms(x)
-        x = through(
-            name, connection_of(p), x[:, None], functions, S, by_block, len(wrapped) // spec.depth
-        )[:, 0]
+            x = rms_norm(x, 2.0**-23)
+        x = connected(spec, p, x, functions, has_residual=by_block, per_block=len(parts))
         z = (x if is_normed else normed(p, x, "norm", model)) @ p["head.weight"].T
         return z if model.logit_cap is None else model.logit_cap * np.tanh(z / model.logit_cap)
 
@@ -760,15 +659,10 @@ def group_norm(p, x, name):
     """min(32, max(1, C // 4)) groups of consecutive channels; nothing without parameters."""
     if f"{name}.weight" not in p:
         return x
-    C = x.shape[-1]
-    size = C // min(32, max(1, C // 4))
-    normed = np.empty_like(x)
-    for image in range(len(x)):
-        for first in range(0, C, size):
-            part = x[image, :, :, first : first + size]
-            normed[image, :, :, first : first + size] = (part - part.mean()) / math.sqrt(
-                part.var() + 1e-5
-            )
+    *_, C = x.shape
+    groups = x.reshape(*x.shape[:3], min(32, max(1, C // 4)), -1)
+    mean, variance = (f(axis=(1, 2, 4), keepdims=True) for f in (groups.mean, groups.var))
+    normed = ((groups - mean) / np.sqrt(variance + 1e-5)).reshape(x.shape)
     return normed * p[f"{name}.weight"] + p[f"{name}.bias"]
 
 
@@ -780,9 +674,9 @@ def image_block(p, x, dropout, keep):
     return convolution(x, p["conv2.weight"], p["conv2.bias"])
 
 
-def convnet(name, spec, params, images, keeps):
+def convnet(spec, params, images, keep):
     """Logits [B, 10] of images [B, 28, 28, 1], with the kept activations of every layer."""
-    p = {key: value.astype(np.float64) for key, value in params.items()}
+    p = exact(params)
     x = convolution(images.astype(np.float64), p["stem.weight"], p["stem.bias"], stride=2)
     shape = x.shape
     B, *_, C = shape
@@ -794,67 +688,93 @@ def convnet(name, spec, params, images, keeps):
 
         return function
 
-    layers = zip(layers_of(p, spec.depth), keeps, strict=True)
-    blocks = [block(layer, keep) for layer, keep in layers]
+    blocks = [block(*each) for each in zip(layers_of(p, spec.depth), keep, strict=True)]
     S = getattr(spec.connection, "streams", 1)
-    x = through(name, connection_of(p), x.reshape(B, -1, C), blocks, S, has_residual=False)
+    x = through(spec.variant, connection_of(p), x.reshape(B, -1, C), blocks, S, has_residual=False)
     x = np.maximum(group_norm(p, x.reshape(shape), "norm"), 0)
-    return x.mean(axis=(1, 2)) @ p["head.weight"].T + p["head.bias"]
+    return linear(p, x.mean(axis=(1, 2)), "head")
 
 
-# --- the MLP of a flow, one point at a time -----------------------------------------------------
+# --- the MLP of a flow, graphs, the unrolled cell -------------------------------------------------
 
 
-def layer_norm(p, row, name):
-    """Of one row; nothing without parameters."""
-    if f"{name}.weight" not in p:
-        return row
-    scaled = (row - sum(row) / len(row)) / math.sqrt(row.var() + 1e-5)
-    return scaled * p[f"{name}.weight"] + p[f"{name}.bias"]
+def velocity_block(layer, x):
+    hidden = linear(layer, layer_norm(layer, x, "norm"), "up")
+    return linear(layer, hidden * sigmoid(hidden), "down")
 
 
-def velocity_block(layer, row):
-    hidden = layer["up.weight"] @ layer_norm(layer, row, "norm") + layer["up.bias"]
-    return layer["down.weight"] @ (hidden * sigmoid(hidden)) + layer["down.bias"]
-
-
-def velocity_mlp(name, spec, params, points, times):
+def velocity_mlp(spec, params, points, times):
     """Velocities [B, 2] at points [B, 2] and times [B, 1]."""
-    p = {key: value.astype(np.float64) for key, value in params.items()}
-    S = getattr(spec.connection, "streams", 1)
-    given = np.hstack([points, times]).astype(np.float64)
-    x = np.array([p["embedding.weight"] @ row + p["embedding.bias"] for row in given])
-    functions = [
-        lambda x, layer=layer: np.array([velocity_block(layer, row) for row in x[:, 0]])[:, None]
-        for layer in layers_of(p, spec.depth)
+    p = exact(params)
+    x = linear(p, np.hstack([points, times]).astype(np.float64), "embedding")
+    blocks = [partial(velocity_block, layer) for layer in layers_of(p, spec.depth)]
+    return linear(p, layer_norm(p, connected(spec, p, x, blocks), "norm"), "head")
+
+
+def graph_network(spec, params, nodes, links):
+    """Logits [B, n, q], a graph at a time; links as they are normalised."""
+    p = exact(params)
+
+    def convolution(layer, links, x):
+        hidden = linear(layer, links @ layer_norm(layer, x, "norm"), "up")
+        return linear(layer, np.maximum(hidden, 0), "down")
+
+    def logits(nodes, links):
+        blocks = [partial(convolution, layer, links) for layer in layers_of(p, spec.depth)]
+        x = connected(spec, p, linear(p, nodes, "embedding"), blocks)
+        return linear(p, layer_norm(p, x, "norm"), "head")
+
+    pairs = zip(nodes.astype(float), links.astype(float), strict=True)
+    return np.stack([logits(*graph) for graph in pairs])
+
+
+def unrolled_cell(spec, params, tokens):
+    """Logits [B, symbols], sequence by sequence and step by step."""
+    p = exact(params)
+
+    def step(state, token):
+        inside = linear(p, p["embedding.token"][token], "cell.input")
+        hidden = np.tanh(layer_norm(p, state, "cell.norm") @ p["cell.state.weight"].T + inside)
+        return linear(p, hidden, "cell.out")
+
+    last = [
+        connected(spec, p, p["state.start"][None], [partial(step, token=token) for token in row])[0]
+        for row in tokens
     ]
-    x = through(name, connection_of(p), x[:, None], functions, S, has_residual=False)[:, 0]
-    normed = [layer_norm(p, row, "norm") for row in x]
-    return np.array([p["head.weight"] @ row + p["head.bias"] for row in normed])
-
-
-def layers_of(p, depth):
-    """The parameters of each block."""
-    return [
-        {key.removeprefix("block."): v[i] for key, v in p.items() if key.startswith("block.")}
-        for i in range(depth)
-    ]
-
-
-def connection_of(p):
-    """The parameters of the connection."""
-    prefix = "connection."
-    return {key.removeprefix(prefix): v for key, v in p.items() if key.startswith(prefix)}
-
-
-def cross_entropy(logits, targets):
-    """Mean of −ln p(target) over logits […, classes]."""
-    rows = zip(logits.reshape(-1, logits.shape[-1]), targets.ravel(), strict=True)
-    return np.mean([-math.log(softmax(row)[target]) for row, target in rows])
+    return layer_norm(p, np.array(last), "norm") @ p["head.weight"].T
 
 
 NETWORKS = {
     **dict.fromkeys(("tokens", "text", "state", "recall"), transformer),
-    "fashion": convnet,
-    "flow": velocity_mlp,
-}
+    "fashion": convnet, "flow": velocity_mlp, "graph": graph_network, "unrolled": unrolled_cell,
+}  # fmt: skip
+"""By task: from a spec, parameters and inputs to what the network gives, for the scheme that the
+variant is named after."""
+
+
+# --- losses and AdamW -----------------------------------------------------------------------------
+
+
+def cross_entropy(logits, targets):
+    """Mean of −ln p(target) over logits […, classes]."""
+    chosen = np.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    return np.mean(logsumexp(logits, axis=-1) - chosen)
+
+
+def squared_distance(found, targets):
+    """Mean of |found − target|² over rows."""
+    return ((found - targets) ** 2).sum(axis=-1).mean()
+
+
+def clipped(gradients, limit):
+    """Gradients by name, none larger than this if they are one vector."""
+    norm = math.sqrt(sum((g**2).sum() for g in gradients.values()))
+    return {name: g * min(1, limit / norm) for name, g in gradients.items()}
+
+
+def adamw(value, g, m, v, t, lr, beta1, beta2, eps, decay=0.0, bias_correction=True):
+    """(value, m, v) after step t = 1, 2, … with the gradient g."""
+    m = beta1 * m + (1 - beta1) * g
+    v = beta2 * v + (1 - beta2) * g**2
+    m_hat, v_hat = (m / (1 - beta1**t), v / (1 - beta2**t)) if bias_correction else (m, v)
+    return value * (1 - lr * decay) - lr * m_hat / (np.sqrt(v_hat) + eps), m, v

@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fathom.backends.numpy import NumpyOps
+from fathom.models.connections.schemes import SCHEMES
 from fathom.tasks import Problem, Trained
 
 OF_EACH_KIND = (
@@ -14,6 +16,14 @@ OF_EACH_KIND = (
     "frac", "inkling2", "muddformer",
 )  # fmt: skip
 """Schemes of each kind of connection and of coefficients."""
+
+
+READ_APART = {"inkling2", "muddformer", "muddformer_normed"}
+OF_SUBLAYERS = {
+    name for name, row in SCHEMES.items() if row.get("kind") in ("gated", "scaled", "frac")
+}
+NOT_AROUND = {"block": OF_SUBLAYERS | READ_APART, "sublayer": set(), "images": READ_APART}
+"""By network, the schemes that it refuses."""
 
 
 def quick_ones(cases: Mapping[str, tuple[Any, ...]], *quick: str) -> list[Any]:
@@ -29,6 +39,15 @@ def quick_ones(cases: Mapping[str, tuple[Any, ...]], *quick: str) -> list[Any]:
 def parameters_of(spec):
     """The initial parameters of a spec, float32 by name."""
     return Problem(spec).initial_parameters()
+
+
+def exact_loss(spec, params):
+    """Of the token task, in float64: over every sequence, which counts up modulo V."""
+    ops, model = NumpyOps(), spec.model
+    counted = (np.arange(model.vocab)[:, None] + np.arange(model.length + 1)) % model.vocab
+    exact = {name: ops.asarray(value) for name, value in params.items()}
+    logits = Problem(spec).network.forward(ops, exact, {"tokens": counted[:, :-1]}).logits
+    return float(ops.cross_entropy(logits, counted[:, 1:]))
 
 
 def end_of(spec, params):

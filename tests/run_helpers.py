@@ -1,6 +1,8 @@
 """Run folders made by hand: every file and hash that a run has, and nothing trained."""
 
 import copy
+import csv
+import gzip
 import json
 import math
 from pathlib import Path
@@ -107,6 +109,23 @@ def write_cell(config, cell, losses, platform="", device=CPU, code=None, seconds
     facts = {} if seconds is None else {"seconds": seconds}
     write_run(folder, config.spec(cell), metric_rows(losses, **columns), device, code, **facts)
     return folder
+
+
+def without_times(rows):
+    """Rows of a table or of metrics, without their clocks."""
+    return [{k: value for k, value in row.items() if "seconds" not in k} for row in rows]
+
+
+def numbers_of(folder):
+    """The rows of a run, without the times, and its matrices."""
+    return without_times(runs.read_rows(folder)), (folder / "mixing.safetensors").read_bytes()
+
+
+def read_csv(file):
+    """The rows of a table, packed or not, as text."""
+    content = file.read_bytes()
+    text = (gzip.decompress(content) if file.suffix == ".gz" else content).decode()
+    return list(csv.DictReader(text.splitlines()))
 
 
 def read_manifest(folder):

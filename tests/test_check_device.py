@@ -8,13 +8,8 @@ from fathom import parity
 from fathom.config import BACKENDS, load_config
 from fathom.models.connections.schemes import SCHEMES
 from fathom.tasks import Problem, example_batch
+from param_helpers import NOT_AROUND
 
-READ_APART = {"inkling2", "muddformer", "muddformer_normed"}
-OF_SUBLAYERS = {
-    name for name, row in SCHEMES.items() if row.get("kind") in ("gated", "scaled", "frac")
-}
-REFUSED = {"sublayer": set(), "block": OF_SUBLAYERS | READ_APART, "images": READ_APART}
-"""By network, the schemes that it refuses."""
 CHECK = "benchmarks/check.yaml"
 FEW = """
 studies:
@@ -52,7 +47,7 @@ def test_every_scheme_is_checked_on_every_network(pytestconfig):
     config = load_config([pytestconfig.rootpath / CHECK])
     page = (pytestconfig.rootpath / "docs/contribute-runs.md").read_text(encoding="utf-8")
     studies = config.studies
-    for network, refused in REFUSED.items():
+    for network, refused in NOT_AROUND.items():
         assert set(studies[network].labels) == set(SCHEMES) - refused, network
     assert {s.optimizer.muon is None for s in studies.values()} == {True, False}
     assert {s.optimizer.clip is None for s in studies.values()} == {True, False}

@@ -3,18 +3,17 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-from command_helpers import exit_status
+from command_helpers import exit_status, finished
 from fathom import cli
 from fathom.config import installed_backends, load_config
 from fathom.runs.validate import find_runs
-from run_helpers import ARRIVED, TINY
+from run_helpers import ARRIVED, TINY, numbers_of, read_manifest
 
 BACKENDS = installed_backends()
 BACKEND = BACKENDS[0] if BACKENDS else "torch"
@@ -86,8 +85,8 @@ def cell_of(variant, backend=BACKEND):
     return f"small/2L/{variant}/{backend}/seed0"
 
 
-def manifest_of(folder, cell):
-    return json.loads((folder / "results/runs" / cell / "manifest.json").read_text("utf-8"))
+def run_of(folder, variant):
+    return folder / "results/runs" / cell_of(variant)
 
 
 # --- the words of the command line ---------------------------------------------------------------
@@ -173,15 +172,15 @@ def test_only_what_is_missing_corrupt_or_stale_is_trained(trained, fathom):
     assert line.startswith("fathom: nothing to be done")
     assert {file: file.stat().st_mtime_ns for file in trained.rglob("*")} == before
 
-    kept = manifest_of(trained, cell_of("baseline"))
-    run = trained / "results/runs" / cell_of("mhc")
+    kept = read_manifest(run_of(trained, "baseline"))
+    run = run_of(trained, "mhc")
     for spoil in (lambda: shutil.rmtree(run), lambda: (run / "metrics.jsonl").write_text("")):
         spoil()
         assert statuses(trained)[cell_of("mhc")] in ("missing", "corrupt")
         _, _, errors = fathom("train-all")
         assert [line for line in errors if line.startswith(f"[1/1] {cell_of('mhc')}: done")]
         assert set(statuses(trained).values()) == {"measured"}
-        assert manifest_of(trained, cell_of("baseline")) == kept
+        assert read_manifest(run_of(trained, "baseline")) == kept
 
     write_config(trained, steps=5)
     assert set(statuses(trained).values()) == {"stale"}
@@ -194,19 +193,12 @@ def test_cells_trained_at_once_are_those_trained_one_by_one(folder, trained_once
     assert status == 0
     assert set(statuses(folder).values()) == {"measured"}
     assert [line for line in errors if line.startswith("[2/2]")]
-    for cell in (cell_of("baseline"), cell_of("mhc")):
-        one, other = (rows_without_times(where, cell) for where in (folder, trained_once))
-        assert one == other
-
-
-def rows_without_times(folder, cell):
-    lines = (folder / "results/runs" / cell / "metrics.jsonl").read_text("utf-8").splitlines()
-    rows = [json.loads(line) for line in lines]
-    return [{k: v for k, v in row.items() if "seconds" not in k} for row in rows]
+    for variant in ("baseline", "mhc"):
+        assert numbers_of(run_of(folder, variant)) == numbers_of(run_of(trained_once, variant))
 
 
 def test_one_cell_that_fails_does_not_stop_the_others(folder, fathom):
-    blocked = folder / "results/runs" / cell_of("baseline")
+    blocked = run_of(folder, "baseline")
     blocked.parent.mkdir(parents=True)
     blocked.write_text("a file in the place of the folder", "utf-8")
     status, _, errors = fathom("train-all")
@@ -269,10 +261,7 @@ def run_without(packages, folder, *commands):
         "from fathom import cli\n"
         "for words in json.loads(sys.argv[1]): cli.main(words)"
     )
-    return subprocess.run(
-        [sys.executable, "-c", program, json.dumps(commands)],
-        cwd=folder, capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
+    return finished(sys.executable, "-c", program, json.dumps(commands), folder=folder)
 
 
 def test_training_and_carrying_need_nothing_else(folder, tmp_path):

@@ -16,58 +16,32 @@ from fathom.config import Cell, ConfigError, check_config, load_config
 from fathom.models.connections.components import COEFFICIENTS
 from fathom.models.connections.schemes import KINDS, SCHEMES
 
-CONFIG = {
-    "results": "results",
-    "connections": {
-        "own": {
-            "connection": "mhc_demo",
-            "pre": {"kind": "raw", "start": {"on": 1.0, "off": 0.0, "stream": "cycle"}},
-            "H_res": {"kind": "sinkhorn", "iterations": 5, "floor": 1e-6},
-            "gate": {"kind": "learned", "start": 0.1},
-            "close": {"kind": "readout", "map": "softmax"},
-        },
-        "past": {"kind": "causal", "constraint": "exp"},
-    },
-    "studies": {
-        "deep": {
-            "description": "The words that say what it is.",
-            "task": "tokens",
-            "recipe": "torch-defaults",
-            "variants": [
-                "baseline",
-                {"mine": {"connection": "own", "streams": 2, "steps": 5, "model": {"width": 4}}},
-                "past",
-            ],
-            "part": "deep",
-            "score": "training_loss",
-            "streams": 4,
-            "depths": [2, 3],
-            "backends": ["torch", "mlx"],
-            "seeds": [0, 1],
-            "exclude": [{"depth": 3, "seed": 1}],
-            "steps": 9,
-            "batch_size": {"2": 4, "3": 2},
-            "model": {"vocab": 16, "length": 4, "width": 8, "heads": 2, "hidden": 16},
-            "optimizer": {"lr": 0.002, "schedule": "cosine", "warmup_steps": 2},
-        },
-        "images": {
-            "task": "fashion",
-            "recipe": {"embedding": "unit", "attention": "linear", "bias_correction": True},
-            "variants": ["resnet", "mhc"],
-            "depths": [2],
-            "backends": ["torch"],
-            "seeds": [0],
-            "steps": 3,
-            "batch_size": 8,
-            "model": {"width": 8, "dropout": 0.1, "normalise": False},
-            "optimizer": {"lr": 0.01},
-            "weights": False,
-        },
-    },
-    "seeds": None,
-    "compute": {"device": "cpu", "mlx_blas": "auto", "preload": True, "checkpoint_seconds": 3.5},
-    "assume_backends": False,
-}
+CONFIG = yaml.safe_load("""
+results: results
+connections:
+  own:
+    connection: mhc_demo
+    pre: {kind: raw, start: {"on": 1.0, "off": 0.0, stream: cycle}}
+    H_res: {kind: sinkhorn, iterations: 5, floor: 1.0e-6}
+    gate: {kind: learned, start: 0.1}
+    close: {kind: readout, map: softmax}
+  past: {kind: causal, constraint: exp}
+studies:
+  deep:
+    {description: The words that say what it is., task: tokens, recipe: torch-defaults, part: deep,
+     score: training_loss, streams: 4, depths: [2, 3], backends: [torch, mlx], seeds: [0, 1],
+     exclude: [{depth: 3, seed: 1}], steps: 9, batch_size: {"2": 4, "3": 2},
+     variants: [baseline, {mine: {connection: own, streams: 2, steps: 5, model: {width: 4}}}, past],
+     model: {vocab: 16, length: 4, width: 8, heads: 2, hidden: 16},
+     optimizer: {lr: 0.002, schedule: cosine, warmup_steps: 2}}
+  images:
+    {task: fashion, recipe: {embedding: unit, attention: linear, bias_correction: true},
+     variants: [resnet, mhc], depths: [2], backends: [torch], seeds: [0], steps: 3, batch_size: 8,
+     model: {width: 8, dropout: 0.1, normalise: false}, optimizer: {lr: 0.01}, weights: false}
+seeds: null
+compute: {device: cpu, mlx_blas: auto, preload: true, checkpoint_seconds: 3.5}
+assume_backends: false
+""")
 
 SECONDS = 20
 """The longest that any config may take, on a slow and busy machine."""

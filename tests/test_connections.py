@@ -137,17 +137,6 @@ def tanh_layer(ops, weight, x):
     return ops.tanh(ops.linear(x, weight))
 
 
-def plain_sum(weights, x, layers, has_residual):
-    """Every layer sums its whole history, state by state."""
-    states = [x]
-    for i, layer in enumerate(layers):
-        read = weights[i, 0] * states[0]
-        for j in range(1, i + 1):
-            read = read + weights[i, j] * states[j]
-        states.append(layer(read) if has_residual else read + layer(read))
-    return states[-1]
-
-
 @pytest.mark.parametrize("has_residual", [True, False])
 @pytest.mark.parametrize("depth", [1, 2, 3, 7, 8, 33])
 def test_sums_over_finished_blocks_equal_the_plain_sum(depth, has_residual):
@@ -155,8 +144,8 @@ def test_sums_over_finished_blocks_equal_the_plain_sum(depth, has_residual):
     connection = at_site("mhc_causal", depth, has_residual=has_residual)
     params = {name: ops.asarray(value) for name, value in moved(connection).items()}
     x, layers = np.random.default_rng(4).standard_normal((2, 5)), tanh_layers(ops, depth)
-    weights = naive.causal_weights("mhc_causal", naive.connection_of(params))
-    expected = plain_sum(weights, x, layers, has_residual)
+    exact = naive.connection_of(params)
+    expected = naive.through("mhc_causal", exact, x, layers, 4, has_residual)
     found, _ = through_layers(ops, connection, params, x, layers)
     assert found == pytest.approx(expected, rel=1e-12, abs=1e-13)
 
@@ -181,26 +170,34 @@ TOGETHER = {name: {"connection": name, "apart": off} for name, off in
 """Schemes that read q, k and v apart, for functions of one input."""
 
 
-def start_of(scheme, depth=8, width=16):
-    """The output of untrained layers, whose norms and the last one have no eps, in float64."""
+def start_of(settings, eps=0.0, depth=8, width=16):
+    """The output of untrained layers and a last norm, in float64."""
     ops = NumpyOps()
-    connection = at_site(TOGETHER.get(scheme, scheme), depth, width)
+    connection = at_site(settings, depth, width)
     params = {n: ops.asarray(v) for n, v in init.draw(connection.parameters(), seed=0).items()}
 
     def normed(x):
-        return x if connection.reads_normed else x / np.sqrt((x * x).mean(-1, keepdims=True))
+        return x if connection.reads_normed else x / np.sqrt((x * x).mean(-1, keepdims=True) + eps)
 
     layers = [lambda x, f=f: f(normed(x)) for f in tanh_layers(ops, depth, width)]
     x = np.random.default_rng(4).standard_normal((2, 3, width))
     return normed(through_layers(ops, connection, params, x, layers)[0])
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_scheme_is_told_to_start_as_the_plain_network_if_it_does(scheme):
-    plain = start_of("plain")
-    distance = np.abs(start_of(scheme) - plain).max() / np.abs(plain).max()
+@pytest.mark.parametrize(
+    ("settings", "starts_plain", "eps"),
+    [
+        *((TOGETHER.get(name, name), ABOUT[name].starts_plain, 0) for name in SCHEMES),
+        # Without reads it is the plain network also where no norm takes a factor off.
+        ({"connection": "delta_attn_res", "gate": 0}, True, 1),
+    ],
+    ids=str,
+)
+def test_a_scheme_is_told_to_start_as_the_plain_network_if_it_does(settings, starts_plain, eps):
+    plain = start_of("plain", eps)
+    distance = np.abs(start_of(settings, eps) - plain).max() / np.abs(plain).max()
     # Rounding of 8 layers in float64, or more than of any in float32.
-    assert distance < 1e-13 if ABOUT[scheme].starts_plain else distance > 1e-5
+    assert distance < 1e-13 if starts_plain else distance > 1e-5
 
 
 # --- the initial streams of mhc are one stream ----------------------------------------------------

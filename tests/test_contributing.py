@@ -1,16 +1,14 @@
 """CONTRIBUTING's examples, applied as they stand to a copy of the project: do they work?"""
 
 import ast
-import csv
 import fnmatch
-import gzip
 import inspect
 import json
 import math
 import os
+import shlex
 import shutil
 import statistics
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +18,7 @@ import pytest
 import yaml
 from safetensors.numpy import load_file
 
+from command_helpers import finished, server
 from contributing_helpers import (
     PROJECT,
     ROWS,
@@ -44,13 +43,13 @@ from fathom.runs.training import run_cell
 from fathom.runs.training_code import training_roots
 from fathom.runs.validate import changed_code
 from param_helpers import parameters_of
+from run_helpers import read_csv
 from tables_helpers import curve, frame, seeds
 
-pytestmark = pytest.mark.slow
-
-needs_torch = pytest.mark.skipif(
-    "torch" not in installed_backends(), reason="torch is not installed"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif("torch" not in installed_backends(), reason="torch is not installed"),
+]
 
 
 # --- what CONTRIBUTING says ----------------------------------------------------------------------
@@ -82,7 +81,6 @@ def kept(tmp_path_factory):
     return results, spec
 
 
-@needs_torch
 @pytest.mark.parametrize("section", ROWS)
 def test_an_example_touches_what_its_row_says_and_makes_no_run_stale(section, kept, tmp_path):
     copy_of_project(tmp_path)
@@ -93,42 +91,27 @@ def test_an_example_touches_what_its_row_says_and_makes_no_run_stale(section, ke
     of_the_row = {f for f in touched if any(fnmatch.fnmatch(f, p) for p in patterns)}
     assert touched - of_the_row <= {"config.yaml"}, "a study to try it may be there, no more"
 
+    assert changed(kept, tmp_path) == []
+
+
+def changed(kept, folder):
+    """The definitions of a copy that are others than those of the run that was kept."""
     results, spec = kept
     then = read_manifest(run_folder(results, KEPT)).code
-    now = definition_hashes(*training_roots(spec), package=tmp_path / "src" / "fathom")
-    assert changed_code(then, now) == []
+    now = definition_hashes(*training_roots(spec), package=folder / "src" / "fathom")
+    return changed_code(then, now)
 
 
-@needs_torch
 def test_a_change_of_meaning_would_be_seen(kept, tmp_path):
     """So that the test above cannot pass for want of looking."""
     copy_of_project(tmp_path)
     file = tmp_path / "src/fathom/models/connections/constraints.py"
     text = file.read_text(encoding="utf-8")
     file.write_text(text.replace("else bounded\n", "else 2 * bounded\n"), encoding="utf-8")
-    results, spec = kept
-    then = read_manifest(run_folder(results, KEPT)).code
-    now = definition_hashes(*training_roots(spec), package=tmp_path / "src" / "fathom")
-    assert changed_code(then, now) == ["fathom.models.connections.constraints:Sinkhorn"]
+    assert changed(kept, tmp_path) == ["fathom.models.connections.constraints:Sinkhorn"]
 
 
 # --- everything at once, in use ------------------------------------------------------------------
-
-RUN_COMMANDS = """\
-import contextlib, io, json, shlex, sys
-from fathom import cli
-
-answers = []
-for line in json.load(sys.stdin):
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-        try:
-            status = cli.main(shlex.split(line))
-        except SystemExit as end:
-            status = end.code
-    answers.append([status or 0, said.getvalue()])
-json.dump(answers, sys.stdout)
-"""
 
 
 @dataclass(frozen=True)
@@ -140,15 +123,10 @@ class Project:
     def python(self, *arguments, text=None):
         """What Python says there; the copy's fathom is the one that it finds."""
         path = [str(self.folder / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
-        done = subprocess.run(
-            [sys.executable, *arguments],
-            cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
-            input=text,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = finished(
+            sys.executable, *arguments, folder=self.folder, text=text,
+            PYTHONPATH=os.pathsep.join(path),
+        )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -160,10 +138,7 @@ class Project:
         return read_rows(self.results / "runs" / path)
 
     def table(self, name):
-        file = self.results / "tables" / name
-        content = file.read_bytes()
-        text = gzip.decompress(content) if file.suffix == ".gz" else content
-        return list(csv.DictReader(text.decode().splitlines()))
+        return read_csv(self.results / "tables" / name)
 
 
 @pytest.fixture(scope="module")
@@ -205,11 +180,16 @@ def said(project):
         f"figures --study communities --platform torch --out drawn {config} --tables {tables}",
         "schema",
     ]
-    answers = json.loads(project.python("-c", RUN_COMMANDS, text=json.dumps(lines)))
-    return dict(zip((line.split()[0] for line in lines), answers, strict=True))
+    loaded = server(
+        f"import sys; sys.path.insert(0, {str(project.folder / 'src')!r}); import fathom.cli"
+    )
+    answers = {}
+    for line in lines:
+        done = loaded.run("-m", "fathom", *shlex.split(line), folder=project.folder)
+        answers[line.split()[0]] = (done.returncode, done.stdout + done.stderr)
+    return answers
 
 
-@needs_torch
 def test_every_command_works_with_every_example_in_place(project, said):
     for command in ("status", "train-all", "tables", "claims", "report", "figures", "schema"):
         status, text = said[command]
@@ -217,7 +197,6 @@ def test_every_command_works_with_every_example_in_place(project, said):
     assert all((project.folder / file).stat().st_size > 100 for file in (FIGURE, REPORT))
 
 
-@needs_torch
 def test_a_scheme_lays_its_settings_over_another(project, said):
     """The diagonal of mhc's H_res is e / (e + 3/e) at first: see definitions, "Connections"."""
     mhc = math.e / (math.e + 3 / math.e)
@@ -230,7 +209,6 @@ def test_a_scheme_lays_its_settings_over_another(project, said):
         assert spec["connection"]["H_res"]["iterations"] == 5
 
 
-@needs_torch
 @pytest.mark.parametrize(("label", "start"), [("blend_static", -2), ("blend_dynamic", 0)])
 def test_the_component_mixes_by_one_number(project, said, label, start):
     m = 1 / (1 + math.exp(-start))
@@ -255,7 +233,6 @@ TASKS = {
 """The examples of a task: its metric and its level at chance."""
 
 
-@needs_torch
 @pytest.mark.parametrize("study", TASKS)
 def test_a_task_is_judged_by_its_own_score(project, said, study):
     metric, chance = TASKS[study]
@@ -272,7 +249,6 @@ def test_a_task_is_judged_by_its_own_score(project, said, study):
         assert {row["outcome"] for row in rows} == {"learned"}
 
 
-@needs_torch
 def test_the_measure_of_a_step_is_in_every_row_and_in_the_table_of_steps(project, said):
     path = "gated-torch/2L/mhc_gated/torch/seed0"
     rows = project.rows(path)
@@ -286,7 +262,6 @@ def test_the_measure_of_a_step_is_in_every_row_and_in_the_table_of_steps(project
     ]
 
 
-@needs_torch
 def test_the_measure_of_a_run_is_in_both_tables_for_runs_of_before_too(project, said):
     for path in ("gated-torch/2L/mhc_gated/torch/seed0", KEPT.path()):
         expected = statistics.median(row["loss"] for row in project.rows(path))
@@ -300,7 +275,6 @@ def test_the_measure_of_a_run_is_in_both_tables_for_runs_of_before_too(project, 
     assert [float(row["loss_median_mean"]) for row in of_gated] == [pytest.approx(expected, 1e-8)]
 
 
-@needs_torch
 def test_the_measure_of_a_task_is_in_the_first_row(project, said):
     """Against the oracle's forward pass, in float64."""
     rows = project.rows("blend-torch/2L/mhc/torch/seed0")
@@ -312,7 +286,6 @@ def test_the_measure_of_a_task_is_in_the_first_row(project, said):
     assert rows[0]["activation_growth_log10"] == pytest.approx(math.log10(last / first), abs=1e-6)
 
 
-@needs_torch
 def test_the_workflow_expects_the_runs_the_figure_and_the_report(project, said):
     config = ["--configfile", *FILES, "tiny.yaml"]
     arguments = ["-n", "--forceall", "--printshellcmds", "all", *config]
@@ -328,21 +301,17 @@ def test_the_workflow_expects_the_runs_the_figure_and_the_report(project, said):
 
 
 @pytest.mark.parametrize(
-    ("losses", "verdict"), [((0.1, 0.15, 0.12), "reproduced"), ((4.0, 4.1, 4.2), "contradicted")]
+    ("losses", "verdict", "deviates"),
+    [((0.150, 0.151, 0.155), "reproduced", False), ((4.0, 4.1, 4.2), "contradicted", True)],
 )
-def test_the_claim_has_a_verdict_from_the_tables(tmp_path, losses, verdict):
+def test_the_claim_has_a_verdict_and_the_published_value_stands_beside_ours(
+    tmp_path, losses, verdict, deviates
+):
     """The chance level of 64 tokens is 4.159; a tenth of it is the rule's limit."""
-    claims, _ = judged(tmp_path, losses)
+    claims, published = judged(tmp_path, losses)
     verdicts = verdicts_table(claims).set_index("claim")["verdict"]
     assert verdicts["gated-trains"] == verdict
     assert set(verdicts.drop("gated-trains")) == {"not measured"}
-
-
-@pytest.mark.parametrize(
-    ("losses", "deviates"), [((0.150, 0.151, 0.155), False), ((1, 1, 1), True)]
-)
-def test_the_published_value_stands_beside_ours(tmp_path, losses, deviates):
-    _, published = judged(tmp_path, losses)
     (row,) = published[published["source"] == "my-lab"].to_dict("records")
     assert (row["published"], row["variant"], row["depth"]) == (0.152, "mhc_gated", 12)
     assert row["mean"] == pytest.approx(statistics.geometric_mean(losses))
@@ -446,7 +415,6 @@ json.dump(losses, sys.stdout)
 """
 
 
-@needs_torch
 @pytest.mark.parametrize("name", ["jax", "mlx"])  # the second shows that the script is current
 def test_the_backend_trains_as_pytorch_does(project, make_spec, name):
     pytest.importorskip(name, reason=f"{name} is not installed")

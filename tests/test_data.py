@@ -5,20 +5,19 @@ machine for the official address, and two scripts for apt-get and dpkg-deb.
 """
 
 import functools
-import gzip
 import hashlib
 import http.server
 import math
 import shutil
-import struct
 import threading
 
 import numpy as np
 import pytest
 
+from command_helpers import refusal
 from fathom.datasets import DataError, _fetching
 from fathom.datasets import fashion_mnist as data
-from fetching_helpers import contents, refusal
+from fetching_helpers import contents, put_idx
 
 TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS = data.FILES
 
@@ -38,12 +37,7 @@ def arrays():
 def official(tmp_path, monkeypatch, arrays):
     """A folder of small IDX files, the official ones for a test; no source has them."""
     folder = tmp_path / "official"
-    folder.mkdir()
-    for name, array in zip(data.FILES, arrays, strict=True):
-        header = struct.pack(f">{1 + array.ndim}I", 0x0800 + array.ndim, *array.shape)
-        (folder / name).write_bytes(gzip.compress(header + array.tobytes(), mtime=0))
-    digests = {n: hashlib.sha256((folder / n).read_bytes()).hexdigest() for n in data.FILES}
-    monkeypatch.setattr(data, "FILES", digests)
+    monkeypatch.setattr(data, "FILES", put_idx(folder, data.FILES, *arrays))
     monkeypatch.setattr(data, "SYSTEM_FOLDER", tmp_path / "no-system-folder")
     monkeypatch.setattr(data, "OFFICIAL", "http://127.0.0.1:9/")  # nobody listens there
     monkeypatch.setenv("no_proxy", "127.0.0.1")

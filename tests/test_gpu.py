@@ -78,10 +78,11 @@ OPTIMIZERS = {
 }
 # Of each kind of connection and of coefficients.
 FEW = ("plain", "mhc_causal", "hc_dynamic", "mhc_paper", "krom_hc", "altup", "qwen4_exp")
-# Every network and every optimiser: an update knows nothing of the network but shapes.
+# Every network and every optimiser: an update knows nothing of the network but shapes. Around
+# sub-layers test_torch_counting takes a step of every scheme on this device.
 ON_META = quick_ones(
     {
-        "sublayer-adamw": ("sublayer", "adamw", SCHEMES),
+        "sublayer-adamw": ("sublayer", "adamw", FEW),
         "block-muon": ("block", "muon", SCHEMES),
         "images-muon": ("images", "muon", SCHEMES),
         "images-muon-few": ("images", "muon", FEW),

@@ -6,20 +6,14 @@ import pytest
 
 from fathom.system import hardware
 
-X86 = """processor	: 0
-cpu family	: 25
-model		: 17
-model name	: AMD EPYC
-stepping	: 1
-flags		: fpu sse2 avx avx2 avx512f
-
-processor	: 1
+X86 = """processor	: {}
 cpu family	: 25
 model		: 17
 model name	: AMD EPYC
 stepping	: 1
 flags		: fpu sse2 avx avx2 avx512f
 """
+X86 = X86.format(0) + "\n" + X86.format(1)
 
 
 @pytest.mark.parametrize(

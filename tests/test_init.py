@@ -7,7 +7,7 @@ import pytest
 
 from fathom.models.connections.schemes import SCHEMES
 from fathom.models.init import Normal, OneStream, Orthogonal, Parameter, Uniform, draw
-from param_helpers import parameters_of
+from param_helpers import READ_APART, parameters_of
 
 V, T, D, F, L = 256, 64, 48, 96, 12
 
@@ -67,11 +67,6 @@ SPREADS = {
         "head.weight": ("normal", 0.001),
     },
 }
-CASES = [
-    pytest.param(recipe, name, kind, value, id=f"{recipe}-{name}")
-    for recipe, spreads in SPREADS.items()
-    for name, (kind, value) in spreads.items()
-]
 
 
 @pytest.fixture
@@ -97,25 +92,21 @@ def assert_uniform(x, bound):
     assert (x**2).mean() == pytest.approx(bound**2 / 3, rel=6 * math.sqrt(0.8 / x.size))
 
 
-def assert_spread(x, kind, value):
-    if kind == "normal":
-        assert_normal(x, value)
-    elif kind == "uniform":
-        assert_uniform(x, value)
-    elif kind == "constant":
-        assert (x == value).all()
-    else:
-        assert (x == np.stack([2 * np.eye(4) - 1] * L)).all()
-
-
-@pytest.mark.parametrize(("recipe", "name", "kind", "value"), CASES)
-def test_every_parameter_has_the_spread_of_its_recipe(spec_of, recipe, name, kind, value):
-    assert_spread(parameters_of(spec_of(recipe))[name].astype(np.float64), kind, value)
+def assert_spreads(drawn, spreads):
+    assert set(drawn) == set(spreads)
+    checks = {"normal": assert_normal, "uniform": assert_uniform}
+    for name, (kind, value) in spreads.items():
+        x = drawn[name].astype(np.float64)
+        if kind in checks:
+            checks[kind](x, value)
+        else:
+            expected = value if kind == "constant" else np.stack([2 * np.eye(4) - 1] * L)
+            assert (x == expected).all(), name
 
 
 @pytest.mark.parametrize("recipe", SPREADS)
-def test_the_list_above_is_complete(spec_of, recipe):
-    assert set(parameters_of(spec_of(recipe))) == set(SPREADS[recipe])
+def test_every_parameter_has_the_spread_of_its_recipe(spec_of, recipe):
+    assert_spreads(parameters_of(spec_of(recipe)), SPREADS[recipe])
     plain = {name for name in SPREADS[recipe] if not name.startswith("connection.")}
     assert set(parameters_of(spec_of(recipe, variant="baseline"))) == plain
 
@@ -139,9 +130,7 @@ IMAGE_SPREADS = {
 def test_the_image_network_starts_as_he_has_it_whatever_the_recipe(make_spec, recipe):
     spec = make_spec(task="fashion", variant="resnet", recipe=recipe, width=W, depth=L)
     drawn = parameters_of(spec)
-    assert set(drawn) == set(IMAGE_SPREADS)
-    for name, (kind, value) in IMAGE_SPREADS.items():
-        assert_spread(drawn[name].astype(np.float64), kind, value)
+    assert_spreads(drawn, IMAGE_SPREADS)
     assert drawn["stem.weight"].shape == (W, 3, 3, 1)
     assert drawn["block.conv1.weight"].shape == (L, W, 3, 3, W)
 
@@ -175,6 +164,15 @@ DYNAMIC_STARTS = {
 def drawn(*names):
     """Starts of weights that the releases draw."""
     return dict.fromkeys(names, (0, 0.02))
+
+
+def dense(weights):
+    """Starts of dynamic sums over the outputs of all blocks so far."""
+    found = {}
+    for i in range(1, L + 1):
+        found |= {f"weights_{i}": (weights(i), 0), f"dynamic_{i}": (0, 0)}
+        found[f"hidden_{i}"] = (0, 1 / math.sqrt(W))
+    return found
 
 
 RANK = W // 16
@@ -258,33 +256,15 @@ STARTS = {
     "mhar": DEPTH_STARTS,
     "delta_attn_res": DEPTH_STARTS,
     "denseformer": {f"weights_{i}": (np.eye(i + 1)[i], 0) for i in range(1, L + 1)},
-    "muddformer": {
-        name: start
-        for i in range(1, L + 1)
-        for name, start in (
-            (f"weights_{i}", (np.eye(i + 1)[i], 0)),
-            (f"hidden_{i}", (0, 1 / math.sqrt(W))),
-            (f"dynamic_{i}", (0, 0)),
-        )
-    },
-    "muddformer_normed": {"source_gain": (1, 0), "sum_gain": (1e-3, 0)}
-    | {
-        name: start
-        for i in range(1, L + 1)
-        for name, start in (
-            (f"weights_{i}", (0, 0)),
-            (f"hidden_{i}", (0, 1 / math.sqrt(W))),
-            (f"dynamic_{i}", (0, 0)),
-        )
-    },
+    "muddformer": dense(lambda i: np.eye(i + 1)[i]),
+    "muddformer_normed": {"source_gain": (1, 0), "sum_gain": (1e-3, 0), **dense(lambda i: 0)},
 }  # fmt: skip
 """Each parameter: what it is without noise, and the noise's standard deviation."""
 
 
 def network_of(scheme):
     """A network of L functions; where q, k and v are read apart, of L blocks of two."""
-    is_apart = scheme in ("inkling2", "muddformer", "muddformer_normed")
-    return {"wrap": "sublayer"} if is_apart else {"task": "fashion"}
+    return {"wrap": "sublayer"} if scheme in READ_APART else {"task": "fashion"}
 
 
 @pytest.mark.parametrize("scheme", STARTS)

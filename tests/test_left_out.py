@@ -11,6 +11,7 @@ from fathom.backends.numpy import NumpyOps
 from fathom.models.network import without_block
 from fathom.tasks import Problem, Trained
 from fathom.train import train
+from param_helpers import exact_loss
 
 NETWORKS = {
     "transformer, whole blocks": {"wrap": "block"},
@@ -67,15 +68,6 @@ def rows_of(spec, backend):
     """(rows of a training, its parameters in float64)."""
     *_, chunk = train(Problem(spec), backend)
     return chunk.rows, {n: p.astype(float) for n, p in chunk.trainer.parameters().items()}
-
-
-def exact_loss(spec, params):
-    """Over every sequence that there is: the one from start counts up, modulo V."""
-    model = spec.model
-    counted = (np.arange(model.vocab)[:, None] + np.arange(model.length + 1)) % model.vocab
-    found = logits(Problem(spec).network, params, {"tokens": counted[:, :-1]})
-    found = found - np.log(np.exp(found).sum(axis=-1, keepdims=True))
-    return -np.take_along_axis(found, counted[:, 1:, None], axis=-1).mean()
 
 
 def test_a_run_has_the_score_without_each_block_if_its_study_asks(make_spec, backend):

@@ -61,33 +61,19 @@ def test_an_environment_that_is_complete_is_not_made_again(make, python):
 
 # --- clean ---------------------------------------------------------------------------------------
 
+RESULTS = ("results", "results/smoke", "results/paper")
 CARRIED = [
-    "results/imported/cuda/depth/4L/mhc/torch/seed0/manifest.json",
-    "results/paper/imported/cuda/depth/4L/mhc/torch/seed0/manifest.json",
-    "results/smoke/imported/cuda/depth/4L/mhc/torch/seed0/manifest.json",
-    "results/reference/bundles/gpu.tar.xz",
-    "results/reference/tables/cells.csv",
-    "results/reference/RESULTS.md",
-    "results/reference/runs/a/manifest.json",
-    "config.yaml",
-    "data/fashion-mnist/SHA256SUMS",
-]
+    *(f"{folder}/imported/cuda/depth/4L/mhc/torch/seed0/manifest.json" for folder in RESULTS),
+    *(f"results/reference/{name}" for name in ("bundles/gpu.tar.xz", "tables/a", "RESULTS.md")),
+    "config.yaml", "data/fashion-mnist/SHA256SUMS",
+]  # fmt: skip
+FOLDERS = ("runs", "cuts", "tables", "figures", "logs", "benchmarks", "studies", "replay")
+FILES = ("RESULTS.md", "config.json", "index.html", "fathom.pdf")
 MADE = [
-    "results/RESULTS.md",
-    "results/config.json",
-    "results/index.html",
-    "results/fathom.pdf",
-    "results/compare/comparison.png",
-    ".snakemake/log/a.log",
-    "report.html",
-    "report.zip",
-    *(
-        f"{folder}/{name}/a"
-        for folder in ("results", "results/smoke", "results/paper")
-        for name in ("runs", "cuts", "tables", "figures", "logs", "benchmarks", "studies", "replay")
-    ),
-    "results/paper/COMPARISON.md",
-]
+    *(f"{folder}/{name}/a" for folder in RESULTS for name in FOLDERS),
+    *(f"{folder}/{name}" for folder in RESULTS for name in FILES),
+    "results/compare/comparison.png", ".snakemake/log/a.log", "report.html", "report.zip",
+]  # fmt: skip
 
 
 def test_clean_deletes_what_was_made_and_spares_what_was_carried(make, tmp_path):

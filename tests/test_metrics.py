@@ -9,7 +9,6 @@ import pytest
 
 import naive
 from fathom import tasks
-from fathom.backends.numpy import NumpyOps
 from fathom.metrics import runs
 from fathom.metrics.scores import Score, outcome
 from fathom.metrics.steps import Steps
@@ -17,7 +16,6 @@ from fathom.models.connections.connection import readout_shares
 from fathom.models.gain import composite_gain
 from fathom.train import step_rows
 from gradients import STEADY
-from param_helpers import parameters_of
 
 
 def summarise(rows):
@@ -61,20 +59,12 @@ def random_integers(*shape, seed=0):
     return np.random.default_rng(seed).integers(-9, 10, shape)
 
 
-@pytest.mark.parametrize("depth", [1, 2, 7, 30])
+@pytest.mark.parametrize("depth", [1, 2, 7, 30, 500])
 def test_equals_the_exact_integer_product(depth):
     matrices = random_integers(depth, 4, 4, seed=depth)
-    assert composite_gain(matrices) == pytest.approx(
-        exact_gain(exact_product(matrices)), abs=ROUNDING
-    )
-
-
-def test_500_layers_beyond_the_range_of_float64():
-    matrices = random_integers(500, 4, 4)
-    product = exact_product(matrices)
-    expected = exact_gain(product)
-    assert expected[0] > np.log10(np.finfo(np.float64).max)  # or this would test nothing
+    expected = exact_gain(exact_product(matrices))
     assert composite_gain(matrices) == pytest.approx(expected, abs=ROUNDING)
+    assert depth < 500 or expected[0] > np.log10(np.finfo(np.float64).max)
 
 
 @pytest.mark.parametrize(
@@ -119,20 +109,6 @@ def test_every_product_of_a_batch_is_taken_by_itself():
     for index in np.ndindex(2, 3):
         expected = exact_gain(exact_product(matrices[index]))
         assert [values[index] for values in gain] == pytest.approx(expected, abs=ROUNDING)
-
-
-@pytest.mark.parametrize(
-    ("variant", "depth", "published"),
-    [("hc", 12, 6.39), ("hc", 24, 13.37), ("hc", 48, 27.35)]
-    + [("mhc", depth, -0.602) for depth in (12, 24, 48)],
-)
-def test_initial_gain_is_the_constant_of_the_initialisation(make_spec, variant, depth, published):
-    spec = make_spec(variant=variant, depth=depth)
-    ops = NumpyOps()
-    exact = {name: ops.asarray(value) for name, value in parameters_of(spec).items()}
-    H_res = tasks.Problem(spec).network.connection.matrices(ops, exact)["H_res"]
-    # The published constants have two or three decimals.
-    assert composite_gain(H_res).max_entry == pytest.approx(published, abs=0.01)
 
 
 # --- metrics of a step ---------------------------------------------------------------------------
@@ -261,16 +237,14 @@ def test_what_a_step_says_of_gates_logits_and_the_embedding(
     matrices = np.array([naive.mixing(variant, logits[k], 4, 2 * depth) for k in layers])
     rows, columns = (np.abs(matrices.sum(axis) - 1).mean() for axis in (2, 1))
     diagonal = np.trace(matrices, axis1=1, axis2=2).mean() / 4
-    assert row["base_row_error"] == pytest.approx(rows, abs=2e-6)
-    assert row["base_column_error"] == pytest.approx(columns, abs=2e-6)
-    assert row["base_diagonal"] == pytest.approx(diagonal, abs=2e-6)
+    for name, value in (("row_error", rows), ("column_error", columns), ("diagonal", diagonal)):
+        assert row[f"base_{name}"] == pytest.approx(value, abs=2e-6)
     if "gate" not in p:
         assert not {"gate_first", "stream_embedding_similarity"} & set(row)
         return
     g = naive.sigmoid(p["gate"])
-    assert row["gate_first"] == pytest.approx(g[0], rel=1e-6)
-    assert row["gate_mean"] == pytest.approx(g.mean(), rel=1e-6)
-    assert row["gate_largest"] == pytest.approx(g.max(), rel=1e-6)
+    for name, value in (("first", g[0]), ("mean", g.mean()), ("largest", g.max())):
+        assert row[f"gate_{name}"] == pytest.approx(value, rel=1e-6)
     unit = [v / np.linalg.norm(v) for v in p["stream_embedding"]]
     cosines = [sum(a * b) for a, b in itertools.combinations(unit, 2)]
     assert row["stream_embedding_similarity"] == pytest.approx(np.mean(cosines), abs=1e-6)
@@ -336,16 +310,13 @@ def test_a_summary_of_a_diverged_run_by_hand():
         row_of(2, NAN, NAN, nonfinite_event=1, nonfinite_total=1),
         row_of(3, NAN, NAN, nonfinite_event=1, nonfinite_total=2, **broken),
     ]
+    expected = {
+        "loss_final": None, "loss_min": 2.5, "grad_norm_final": None, "grad_norm_max": 1.0,
+        "grad_norm_log10_sd": None, "gain_final": None, "amax_forward_log10_final": None,
+        "nonfinite_total": 2, "first_nonfinite_step": 2,
+    }  # fmt: skip
     summary = summarise(rows)
-    assert summary["loss_final"] is None
-    assert summary["loss_min"] == 2.5
-    assert summary["grad_norm_final"] is None
-    assert summary["grad_norm_max"] == 1.0
-    assert summary["grad_norm_log10_sd"] is None
-    assert summary["gain_final"] is None
-    assert summary["amax_forward_log10_final"] is None
-    assert summary["nonfinite_total"] == 2
-    assert summary["first_nonfinite_step"] == 2
+    assert {name: summary[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize(

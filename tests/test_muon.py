@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import naive
 from fathom import tasks
 from fathom.backends.numpy import NumpyOps
 from fathom.config import Optimizer
@@ -103,18 +104,22 @@ def textbook_steps(count):
     m = {name: np.zeros_like(value) for name, value in params.items()}
     v = {name: np.zeros_like(value) for name, value in params.items()}
     for t in range(count):
-        gradients, (rate, momentum) = gradients_at(t), (PACES[t].rate, PACES[t].momentum)
-        norm = math.sqrt(sum((g**2).sum() for g in gradients.values()))
-        for name, g in gradients.items():
-            g = g * min(1, 2.0 / norm)
+        (rate, momentum), gradients = (PACES[t].rate, PACES[t].momentum), gradients_at(t)
+        for name, g in naive.clipped(gradients, 2.0).items():
             if name in RATES:
-                m[name] = 0.8 * m[name] + 0.2 * g
-                v[name] = 0.95 * v[name] + 0.05 * g**2
-                m_hat, v_hat = m[name] / (1 - 0.8 ** (t + 1)), v[name] / (1 - 0.95 ** (t + 1))
-                lr = RATES[name] * rate
-                if name == "head":
-                    params[name] = params[name] * (1 - lr * 0.2)
-                params[name] = params[name] - lr * m_hat / (np.sqrt(v_hat) + 1e-3)
+                decay = 0.2 if name == "head" else 0.0
+                params[name], m[name], v[name] = naive.adamw(
+                    params[name],
+                    g,
+                    m[name],
+                    v[name],
+                    t + 1,
+                    RATES[name] * rate,
+                    0.8,
+                    0.95,
+                    1e-3,
+                    decay,
+                )
                 continue
             m[name] = momentum * m[name] + (1 - momentum) * g
             nesterov = momentum * m[name] + (1 - momentum) * g

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import naive
 from fathom import tasks
 from fathom.config import Optimizer
 from fathom.optimizers import (
@@ -73,18 +74,13 @@ def textbook_adamw(steps, bias_correction, hyper, decayed=("w", "b")):
     for t in range(1, steps + 1):
         gradient = quadratic_gradient(params, *batch(t - 1))
         if hyper.clip is not None:
-            norm = math.sqrt(sum((g**2).sum() for g in gradient.values()))
-            gradient = {name: g * min(1, hyper.clip / norm) for name, g in gradient.items()}
+            gradient = naive.clipped(gradient, hyper.clip)
         for name, g in gradient.items():
-            m[name] = hyper.beta1 * m[name] + (1 - hyper.beta1) * g
-            v[name] = hyper.beta2 * v[name] + (1 - hyper.beta2) * g**2
-            m_hat, v_hat = m[name], v[name]
-            if bias_correction:
-                m_hat = m_hat / (1 - hyper.beta1**t)
-                v_hat = v_hat / (1 - hyper.beta2**t)
-            if name in decayed:
-                params[name] = params[name] * (1 - hyper.lr * hyper.weight_decay)
-            params[name] = params[name] - hyper.lr * m_hat / (np.sqrt(v_hat) + hyper.eps)
+            settings = (hyper.lr, hyper.beta1, hyper.beta2, hyper.eps)
+            decay = hyper.weight_decay if name in decayed else 0.0
+            params[name], m[name], v[name] = naive.adamw(
+                params[name], g, m[name], v[name], t, *settings, decay, bias_correction
+            )
     return params, m, v
 
 

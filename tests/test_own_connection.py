@@ -2,11 +2,13 @@
 
 import importlib
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from command_helpers import refusal
 from fathom.cli import main
 from fathom.config import (
     Compute,
@@ -29,6 +31,7 @@ pytestmark = pytest.mark.skipif(
     "torch" not in installed_backends(), reason="torch is not installed"
 )
 
+CLASS = {"module": "plain.py:Class"}
 STUDY = {
     "task": "tokens", "recipe": "torch-defaults", "depths": [2], "seeds": [0], "steps": 4,
     "batch_size": 4, "backends": ["torch"],
@@ -40,6 +43,8 @@ STUDY = {
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    write("plain.py", PLAIN)
+    write("lite.py", LITE)
 
 
 def config_of(*variants, **changes):
@@ -66,7 +71,6 @@ def losses(spec, name="run"):
 
 def test_mhc_lite_by_hand_has_its_losses():
     """Both round in float32; at a rate of 0.01 the four steps keep differences near 2⁻²⁴."""
-    write("lite.py", LITE)
     ours = train(spec_of({"module": "lite.py:Lite"}), "ours")
     theirs = train(spec_of({"connection": "mhc_lite"}), "theirs")
     for name in ("loss", "stream_similarity", "stream_difference", "grad_norm"):
@@ -86,7 +90,6 @@ def test_mhc_lite_by_hand_has_its_losses():
 @pytest.mark.parametrize("name", ["function", "Class"])
 def test_plain_by_hand_is_plain(name, wrap):
     """Also around blocks that add their input: it is subtracted, and added again."""
-    write("plain.py", PLAIN)
     model = {**STUDY["model"], "wrap": wrap}
     ours = losses(spec_of({"module": f"plain.py:{name}"}, model=model), "ours")
     theirs = losses(spec_of("baseline", model=model), "theirs")
@@ -95,7 +98,6 @@ def test_plain_by_hand_is_plain(name, wrap):
 
 def test_a_function_without_a_block_is_plain_without_it():
     """Its input is found by calling it again up to the function."""
-    write("plain.py", PLAIN)
     rows = [
         train(spec_of(c, leave_out_blocks=True), n)[-1]
         for c, n in (({"module": "plain.py:function"}, "ours"), ("baseline", "theirs"))
@@ -124,7 +126,7 @@ def test_the_example_of_the_documents_trains_and_keeps_its_contract():
 def test_the_path_is_relative_to_the_config_that_names_it():
     Path("mine").mkdir()
     write("mine/plain.py", PLAIN)
-    study = {**STUDY, "variants": ["baseline", {"one": {"module": "plain.py:Class"}}]}
+    study = {**STUDY, "variants": ["baseline", {"one": CLASS}]}
     write("mine/config.yaml", json.dumps({"studies": {"own": study}}))
     config = load_config(["mine/config.yaml"])
     assert config.connection("own", "one").module == "mine/plain.py:Class"
@@ -144,28 +146,24 @@ def test_the_path_is_relative_to_the_config_that_names_it():
     ],
 )
 def test_settings_are_arguments(value):
-    write("plain.py", PLAIN)
     assert spec_of(value).connection.settings == {"scale": 2}
     assert losses(spec_of(value), "two")[0] != losses(spec_of("baseline"), "one")[0]
 
 
 def test_a_spec_is_read_without_its_file():
-    write("plain.py", PLAIN)
-    spec = spec_of({"module": "plain.py:Class"})
+    spec = spec_of(CLASS)
     Path("plain.py").unlink()
     assert parse_spec(json.loads(spec.json()), "spec") == spec
 
 
 def test_a_job_of_the_workflow_trains_it_from_the_spec_alone():
-    write("plain.py", PLAIN)
     spec = spec_of({"module": "plain.py:function", "scale": 2})
     main(["job", spec.json(), "--out", "job"])
     assert read_rows(Path("job"))[-1]["loss"] == losses(spec)[-1]
 
 
 def test_weights_of_a_connection_whose_file_is_not_here_cannot_be_checked():
-    write("plain.py", PLAIN)
-    spec = spec_of({"module": "plain.py:Class"}, weights=True)
+    spec = spec_of(CLASS, weights=True)
     run_cell(spec, Path("run"))
     Path("run/verdict.json").unlink()
     assert validate_run(Path("run"), spec).status == "measured"
@@ -177,23 +175,20 @@ def test_weights_of_a_connection_whose_file_is_not_here_cannot_be_checked():
 
 
 def test_a_changed_file_makes_its_runs_stale_and_no_others():
-    write("plain.py", PLAIN)
-    for variant in ({"module": "plain.py:Class"}, "baseline"):
-        run_cell(spec_of(variant), Path(str(variant)[:9]))
-    assert validate_run(Path("{'module'"), spec_of({"module": "plain.py:Class"})).counts
+    for folder, variant in (("own", CLASS), ("plain", "baseline")):
+        run_cell(spec_of(variant), Path(folder))
+        assert validate_run(Path(folder), spec_of(variant)).counts
     write("plain.py", PLAIN + "\n")
-    found = validate_run(Path("{'module'"), spec_of({"module": "plain.py:Class"}))
+    found = validate_run(Path("own"), spec_of(CLASS))
     assert found.status == "stale"
     assert "connection.digest" in found.reason
-    assert validate_run(Path("baseline"), spec_of("baseline")).counts
+    assert validate_run(Path("plain"), spec_of("baseline")).counts
 
 
 def test_a_file_that_changes_under_a_training_is_refused():
-    write("plain.py", PLAIN)
-    spec = spec_of({"module": "plain.py:Class"})
-    spec = spec.model_copy(
-        update={"connection": spec.connection.model_copy(update={"digest": "0" * 16})}
-    )
+    spec = spec_of(CLASS)
+    other = spec.connection.model_copy(update={"digest": "0" * 16})
+    spec = spec.model_copy(update={"connection": other})
     with pytest.raises(ConfigError, match=r"plain\.py is not the file of this training"):
         run_cell(spec, Path("run"))
 
@@ -222,7 +217,6 @@ def test_initial_numbers_follow_the_seed():
 def test_what_is_exempt_does_not_decay():
     from fathom.optimizers import optimizer_config
 
-    write("lite.py", LITE)
     spec = spec_of({"module": "lite.py:Lite"})
     groups = optimizer_config(spec, Problem(spec).network.parameters()).groups
     decay = {name: group.decay for group in groups for name in group.names}
@@ -241,7 +235,7 @@ BAD = {
     "no module": ({"module": "plain.py:Other"}, {}, r"is no torch\.nn\.Module"),
     "no verbs": ({"module": "plain.py:Empty"}, {}, r"has no forward\(x0, functions\), nor open"),
     "mlx": (
-        {"module": "plain.py:Class"}, {"backends": ["torch", "mlx"]},
+        CLASS, {"backends": ["torch", "mlx"]},
         "is a PyTorch module and cannot train on mlx",
     ),
     "decay": (
@@ -255,14 +249,12 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 def test_a_mistake_is_one_line_with_the_variant(case):
     write("plain.py", PLAIN + "\n\nclass Other: ...\n\n\nclass Empty(nn.Module): ...\n")
-    write("lite.py", LITE)
     write("exempt.py", LITE.replace('"b_pre",', '"b_per",'))
     write("broken.py", "class Class(:")
     value, changes, message = BAD[case]
-    with pytest.raises(ConfigError, match=message) as found:
-        config_of({"mine": value}, **changes)
-    assert len(str(found.value).splitlines()) == 1
-    assert "studies.own.variants.mine" in str(found.value)
+    said = refusal(config_of, {"mine": value}, **changes, error=ConfigError)
+    assert re.search(message, said)
+    assert "studies.own.variants.mine" in said
 
 
 def test_settings_over_a_named_connection_still_resolve():
@@ -302,9 +294,8 @@ def test_a_broken_contract_is_one_line_and_trains_nothing(name):
     text, made, message = BROKEN[name]
     write("broken.py", text)
     spec = spec_of({"module": f"broken.py:{made}"})
-    with pytest.raises(ConfigError, match=rf"^broken\.py:{made}: {name}: .*{message}") as found:
-        run_cell(spec, Path("run"))
-    assert len(str(found.value).splitlines()) == 1
+    said = refusal(run_cell, spec, Path("run"), error=ConfigError)
+    assert re.match(rf"broken\.py:{made}: {name}: .*{message}", said)
     assert not Path("run/manifest.json").exists()
 
 

@@ -13,6 +13,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ pytestmark = pytest.mark.peers
 
 B, T, S, C, FUNCTIONS = 2, 3, 4, 8, 4
 LAYERS = FUNCTIONS // 2
+ALL = ("pre", "post", "res")
 
 
 def peer(module):
@@ -43,6 +45,10 @@ def peer(module):
 def transformers(name):
     peer("transformers")
     return importlib.import_module(f"transformers.models.{name}.modeling_{name}")
+
+
+def same(x):
+    return x
 
 
 # --- passes --------------------------------------------------------------------------------------
@@ -68,6 +74,16 @@ class Pass:
 
         return recorded
 
+    def through(self, layer, x, functions, *others, extra=1, **named):
+        """x after the layers `layer(k)` of a release with our functions for attention and MLP."""
+        for k in range(0, len(functions), 2):
+            made = layer(k)
+            attention, mlp = map(self.record, functions[k : k + 2])
+            made.self_attn = stub(attention, extra)
+            made.mlp = stub(mlp, getattr(made, "mlp_extra", 0))
+            x = first_of(made(x, *others, **named))
+        return x
+
     def arrays(self):
         return {"inputs": self.inputs, "streams": self.streams, "output": [self.output]}
 
@@ -76,11 +92,12 @@ rng = np.random.default_rng(0)
 X = rng.standard_normal((B, T, C))
 WEIGHTS = rng.standard_normal((FUNCTIONS, C, C)) / np.sqrt(C)
 PROBE = rng.standard_normal((B, T, C))
+MORE_WEIGHTS = rng.standard_normal((10, C, C)) / np.sqrt(C)
 """The gradients compared are those of Σ PROBE · output."""
 
 
-def connection_of(settings):
-    context = ConnectionContext(FUNCTIONS, C, 0, False, per_block=2, optional_norms=True)
+def connection_of(settings, functions=FUNCTIONS, **site):
+    context = ConnectionContext(functions, C, 0, False, per_block=2, optional_norms=True, **site)
     return resolve(settings, SCHEMES, S, "peers").at(context)
 
 
@@ -93,6 +110,16 @@ def parameters(connection):
     }
 
 
+def mixed(m):
+    """What a function makes of its input, or of q, k and v."""
+    return 0.5 * m[0] - m[1] + 2 * m[2] if isinstance(m, tuple) else m
+
+
+def weights_of(connection):
+    """A matrix for each function."""
+    return np.concatenate([WEIGHTS, MORE_WEIGHTS])[: connection.context.layers]
+
+
 def our_pass(ops, connection, params, x, functions):
     found, state = Pass(), connection.open(ops, params, x)
 
@@ -103,13 +130,14 @@ def our_pass(ops, connection, params, x, functions):
     for k, function in enumerate(functions):
         keep(state)
         m, state = connection.read(ops, state, k)
-        state = connection.write(ops, state, k, found.record(function)(m))
+        found.inputs += m if isinstance(m, tuple) else [m]
+        state = connection.write(ops, state, k, function(mixed(m)))
     keep(state)
     found.output = connection.close(ops, state)
     return found
 
 
-def on_torch(settings, release, tied=None):
+def on_torch(connection, release, tied=same):
     """Ours and a release's pass in float64, and the gradients of both, from the same parameters.
 
     `tied`: what makes ours of these, where the release has fewer.
@@ -118,63 +146,49 @@ def on_torch(settings, release, tied=None):
 
     from fathom.backends.torch_ops import TorchOps
 
-    class Exact(TorchOps):
-        """Ops in float64."""
-
-        def asarray(self, x):
-            return torch.tensor(x, dtype=torch.float64)
-
-    connection, weights = connection_of(settings), map(torch.tensor, WEIGHTS)
+    ops, weights = (
+        TorchOps(torch.device("cpu"), torch.float64),
+        map(torch.tensor, weights_of(connection)),
+    )
     functions = [lambda x, W=W: torch.tanh(x @ W) for W in weights]
 
-    def leaves():
+    def measured(compute):
         values = {**parameters(connection), "x": X}
-        return {n: torch.tensor(v, requires_grad=True) for n, v in values.items()}
-
-    def ours(p, x, functions):
-        params = tied(p) if tied else p
-        return our_pass(Exact(torch.device("cpu")), connection, params, x, functions)
-
-    passes = []
-    for compute in (ours, release):
-        own = leaves()
-        params = {name: value for name, value in own.items() if name != "x"}
-        found = compute(params, own["x"], functions)
+        own = {n: torch.tensor(v, requires_grad=True) for n, v in values.items()}
+        found = compute({n: v for n, v in own.items() if n != "x"}, own["x"], functions)
         total = (found.output * torch.tensor(PROBE)).sum()
         gradients = torch.autograd.grad(total, list(own.values()))
-        passes.append(
-            {
-                **{k: [v.detach().numpy() for v in vs] for k, vs in found.arrays().items()},
-                "gradients": {n: g.numpy() for n, g in zip(own, gradients, strict=True)},
-            }
-        )
-    return passes
+        return {
+            **{k: [v.detach().numpy() for v in vs] for k, vs in found.arrays().items()},
+            "gradients": {n: g.numpy() for n, g in zip(own, gradients, strict=True)},
+        }
+
+    ours = lambda p, x, functions: our_pass(ops, connection, tied(p), x, functions)  # noqa: E731
+    return measured(ours), measured(release)
 
 
-def on_mlx(settings, release=None, tied=None):
+def on_mlx(connection, release=None, tied=same):
     """The same in float32; ours alone without a release."""
     import mlx.core as mx
 
-    ops, connection = connect("mlx", device="cpu").ops, connection_of(settings)
-    values = {name: mx.array(v.astype(np.float32)) for name, v in parameters(connection).items()}
-    weights = [mx.array(weight.astype(np.float32)) for weight in WEIGHTS]
+    ops = connect("mlx", device="cpu").ops
+    exact = lambda values: mx.array(values.astype(np.float32))  # noqa: E731
+    params = {name: exact(value) for name, value in parameters(connection).items()}
+    weights = map(exact, weights_of(connection))
     functions = [lambda x, W=W: mx.tanh(x @ W) for W in weights]
-    x, probe = (mx.array(value.astype(np.float32)) for value in (X, PROBE))
 
     def measured(compute):
         def total(params, x):
-            return (compute(params, x, functions).output * probe).sum()
+            return (compute(params, x, functions).output * exact(PROBE)).sum()
 
-        of_params, of_x = mx.grad(total, argnums=(0, 1))(values, x)
-        found = compute(values, x, functions)
+        of_params, of_x = mx.grad(total, argnums=(0, 1))(params, exact(X))
+        found = compute(params, exact(X), functions)
         return {
             **{k: [np.array(v) for v in vs] for k, vs in found.arrays().items()},
             "gradients": {n: np.array(g) for n, g in {**of_params, "x": of_x}.items()},
         }
 
-    def ours(p, x, functions):
-        return our_pass(ops, connection, tied(p) if tied else p, x, functions)
-
+    ours = lambda p, x, functions: our_pass(ops, connection, tied(p), x, functions)  # noqa: E731
     return measured(ours) if release is None else (measured(ours), measured(release))
 
 
@@ -242,10 +256,6 @@ def stub(function, extra=0):
     return Stub()
 
 
-def same(x):
-    return x
-
-
 def first_of(value):
     return value[0] if isinstance(value, tuple) else value
 
@@ -263,9 +273,10 @@ def stacked(p, names, k):
     return torch.cat([p[f"connection.{name}"][k] for name in names])
 
 
-def hyper_connections(module, prefix, config, parts, attention_extra, p, x, functions):
+def hyper_connections(release, prefix, config, parts, extra, p, x, functions):
     """DeepSeek V4, GLM-5-next and Hunyuan V4: layers whose own code mixes the streams."""
-    found = Pass()
+    module, found = transformers(release), Pass()
+    config = getattr(module, config)(hidden_size=C)
     phi, b = [f"phi_{part}" for part in parts], [f"b_{part}" for part in parts]
 
     def connected(k):
@@ -275,34 +286,28 @@ def hyper_connections(module, prefix, config, parts, attention_extra, p, x, func
             hyper, fn=stacked(p, phi, k), base=flat(p, b, k), scale=p["connection.alpha"][k]
         )
 
+    def layer(k):
+        connections = {"attn_hc": connected(k), "ffn_hc": connected(k + 1)}
+        cls = getattr(module, f"{prefix}DecoderLayer")
+        return without_norms(bare(cls, **connections, block_type="attention"))
+
     streams = x.unsqueeze(2).expand(-1, -1, S, -1).contiguous()
-    for k in range(0, FUNCTIONS, 2):
-        layer = bare(
-            getattr(module, f"{prefix}DecoderLayer"),
-            attn_hc=connected(k),
-            ffn_hc=connected(k + 1),
-            input_layernorm=stub(same),
-            post_attention_layernorm=stub(same),
-            self_attn=stub(found.record(functions[k]), attention_extra),
-            mlp=stub(found.record(functions[k + 1])),
-            block_type="attention",
-        )
-        streams = first_of(layer(streams))
-    found.streams.append(streams)
+    found.streams.append(streams := found.through(layer, streams, functions, extra=extra))
     head = getattr(module, f"{prefix}HyperHead")
     if "connection.readout" in p:
-        names = {"hc_fn": "readout_phi", "hc_base": "readout", "hc_scale": "readout_alpha"}
-        tensors = {theirs: p[f"connection.{ours}"] for theirs, ours in names.items()}
-        found.output = given(head(config), **tensors)(streams)
+        head = given(
+            head(config), **{theirs: p[f"connection.{ours}"] for theirs, ours in HEAD.items()}
+        )
     else:
-        found.output = head()(streams)
+        head = head()
+    found.output = head(streams)
     return found
 
 
-def deepseek_v4(*given):
-    module = transformers("deepseek_v4")
-    config = module.DeepseekV4Config(hidden_size=C)
-    return hyper_connections(module, "DeepseekV4", config, ("pre", "post", "res"), 1, *given)
+deepseek_v4 = partial(hyper_connections, "deepseek_v4", "DeepseekV4", "DeepseekV4Config", ALL, 1)
+glm5_next = partial(hyper_connections, "glm5_next", "Glm5NextText", "Glm5NextTextConfig", ALL, 2)
+hy_v4 = partial(hyper_connections, "hy_v4", "HYV4", "HYV4Config", ALL[:2], 2)
+hy_v4_vl = partial(hyper_connections, "hy_v4_vl", "HYV4VL", "HYV4VLTextConfig", ALL[:2], 2)
 
 
 def kernels(p, x, functions):
@@ -315,37 +320,21 @@ def kernels(p, x, functions):
     return found
 
 
-def glm5_next(*given):
-    module = transformers("glm5_next")
-    config = module.Glm5NextTextConfig(hidden_size=C)
-    return hyper_connections(module, "Glm5NextText", config, ("pre", "post", "res"), 2, *given)
-
-
-def hy_v4(*given):
-    module = transformers("hy_v4")
-    config = module.HYV4Config(hidden_size=C)
-    return hyper_connections(module, "HYV4", config, ("pre", "post"), 2, *given)
-
-
-def hy_v4_vl(*given):
-    module = transformers("hy_v4_vl")
-    config = module.HYV4VLTextConfig(hidden_size=C)
-    return hyper_connections(module, "HYV4VL", config, ("pre", "post"), 2, *given)
-
-
+HEAD = {"hc_fn": "readout_phi", "hc_base": "readout", "hc_scale": "readout_alpha"}
 QWEN4 = {
-    "hc_norm.weight": "gain",
-    "input_mix_weight_down.weight": "gate_down",
-    "input_mix_weight_up.weight": "gate_up",
-    "block_inject_weight.weight": "phi_post",
-}
+    "hc_norm.weight": "gain", "input_mix_weight_down.weight": "gate_down",
+    "input_mix_weight_up.weight": "gate_up", "block_inject_weight.weight": "phi_post",
+}  # fmt: skip
 ALTUP = {
-    "router_norm.weight": "router_gain",
-    "modality_router.weight": "router",
-    "prediction_coefs.weight": "predict",
-    "correction_coefs.weight": "correct",
+    "router_norm.weight": "router_gain", "modality_router.weight": "router",
+    "prediction_coefs.weight": "predict", "correction_coefs.weight": "correct",
+}  # fmt: skip
+ZAYA = {
+    f"{theirs}_{part}": f"{ours}_{part}"
+    for theirs, ours in {"hidden_states": "output", "residual": "stream"}.items()
+    for part in ("scale", "bias")
 }
-"""Parameters of releases by the names of ours."""
+"""Parameters of releases, and the names of ours."""
 
 
 def of_layer(p, names, k):
@@ -367,18 +356,12 @@ def qwen4_exp(p, x, functions):
         )
         return given(made, **names)
 
-    streams = x.repeat(1, 1, S)
-    for k in range(0, FUNCTIONS, 2):
-        layer = bare(
-            module.Qwen4ExpTextDecoderLayer,
-            ple=None,
-            layer_type="attention",
-            attn_hyper_connection=reader(k),
-            mlp_hyper_connection=reader(k + 1),
-            self_attn=stub(found.record(functions[k]), 1),
-            mlp=stub(found.record(functions[k + 1])),
-        )
-        streams = layer(streams, position_embeddings=None)
+    def layer(k):
+        connections = {"attn_hyper_connection": reader(k), "mlp_hyper_connection": reader(k + 1)}
+        cls = module.Qwen4ExpTextDecoderLayer
+        return bare(cls, ple=None, layer_type="attention", **connections)
+
+    streams = found.through(layer, x.repeat(1, 1, S), functions, position_embeddings=None)
     found.output = reader(FUNCTIONS)(streams)
     return found
 
@@ -427,17 +410,25 @@ def altup(p, x, functions):
     return found
 
 
+NORMS = tuple(
+    f"{place}_layernorm"
+    for place in ("input", "post_attention", "pre_feedforward", "post_feedforward")
+)
+
+
+def without_norms(layer):
+    """A layer that norms nothing."""
+    for name in NORMS:
+        setattr(layer, name, stub(same))
+    return layer
+
+
 def one_stream(layer, x, functions):
-    """The layers `layer(k)` of a release with our functions for their attention and MLP."""
+    """The layers `layer(k)` of a release with our functions, and no norms."""
     found = Pass()
-    for k in range(0, FUNCTIONS, 2):
-        made = layer(k)
-        made.input_layernorm = made.post_attention_layernorm = stub(same)
-        made.pre_feedforward_layernorm = made.post_feedforward_layernorm = stub(same)
-        made.self_attn = stub(found.record(functions[k]), 1)
-        made.mlp = stub(found.record(functions[k + 1]), getattr(made, "mlp_extra", 0))
-        x = first_of(made(x, position_embeddings=None))
-    found.output = x
+    found.output = found.through(
+        lambda k: without_norms(layer(k)), x, functions, position_embeddings=None
+    )
     return found
 
 
@@ -446,48 +437,43 @@ SMALL = {
 }  # fmt: skip
 
 
-def minicpm(p, x, functions):
-    module = transformers("minicpm3")
-    config = module.MiniCPM3Config(**SMALL)
-    return one_stream(lambda k: module.MiniCPM3DecoderLayer(config, k // 2), x, functions)
+def multiplied(release, prefix, p, x, functions, **settings):
+    """Whole layers of a release, whose sums have factors that are no parameters."""
+    module = transformers(release)
+    config = getattr(module, f"{prefix}Config")(**SMALL, **settings)
+    layer = getattr(module, f"{prefix}DecoderLayer")
+    return one_stream(lambda k: layer(config, k // 2), x, functions)
 
 
 GRANITE_SCALE = 0.22
 
 
-def granite(p, x, functions):
-    module = transformers("granite")
-    scale = {"residual_multiplier": GRANITE_SCALE}
-    config = module.GraniteConfig(**SMALL, num_key_value_heads=1, **scale)
-    return one_stream(lambda k: module.GraniteDecoderLayer(config, k // 2), x, functions)
-
-
-def beam(p, x, functions):
-    module = transformers("beam")
-    config = module.BeamConfig(**SMALL, num_key_value_heads=1, head_dim=C)
-    config.mlp_layer_types = ["dense"] * LAYERS
-    return one_stream(lambda k: module.BeamDecoderLayer(config, k // 2), x, functions)
+minicpm = partial(multiplied, "minicpm3", "MiniCPM3")
+granite = partial(
+    multiplied, "granite", "Granite", num_key_value_heads=1, residual_multiplier=GRANITE_SCALE
+)
+beam = partial(
+    multiplied,
+    "beam",
+    "Beam",
+    num_key_value_heads=1,
+    head_dim=C,
+    mlp_layer_types=["dense"] * LAYERS,
+)
 
 
 def zaya(p, x, functions):
     module = transformers("zaya")
 
     def scaling(k):
-        return given(
-            module.ZayaResidualScaling(C),
-            hidden_states_scale=p["connection.output_scale"][k],
-            hidden_states_bias=p["connection.output_bias"][k],
-            residual_scale=p["connection.stream_scale"][k],
-            residual_bias=p["connection.stream_bias"][k],
-        )
+        return given(module.ZayaResidualScaling(C), **of_layer(p, ZAYA, k))
 
     def layer(k):
-        return bare(
-            module.ZayaDecoderLayer,
-            post_attention_residual_scale=scaling(k),
-            post_mlp_residual_scale=scaling(k + 1),
-            mlp_extra=1,
-        )
+        scales = {
+            "post_attention_residual_scale": scaling(k),
+            "post_mlp_residual_scale": scaling(k + 1),
+        }
+        return bare(module.ZayaDecoderLayer, **scales, mlp_extra=1)
 
     x = (x + p["connection.input_bias"]) * p["connection.input_scale"]
     return one_stream(layer, x, functions)
@@ -501,22 +487,16 @@ def muse_spark(p, x, functions):
     def gate(k):
         return given(module.MuseSparkResidualGate(config), gate=p["connection.gate"][k])
 
-    for k in range(0, FUNCTIONS, 2):
-        gain = p["connection.output_gain"][k // 2]
-        scaled = given(module.MuseSparkTextInputScaledRMSNorm(C, eps=eps), weight=gain)
-        layer = bare(
-            module.MuseSparkTextDecoderLayer,
-            input_layernorm=stub(same),
-            self_attn=stub(found.record(functions[k]), 1),
-            post_attention_layernorm=module.MuseSparkRMSNorm(eps=eps, with_scale=False),
-            post_attention_residual_gate=gate(k),
-            pre_feedforward_layernorm=stub(same),
-            mlp=stub(found.record(functions[k + 1])),
-            post_feedforward_layernorm=scaled,
-            post_feedforward_residual_gate=gate(k + 1),
-        )
-        x = layer(x)
-    found.output = x
+    def layer(k):
+        norm, gain = module.MuseSparkTextInputScaledRMSNorm, p["connection.output_gain"][k // 2]
+        made = without_norms(bare(module.MuseSparkTextDecoderLayer))
+        made.post_feedforward_layernorm = given(norm(C, eps=eps), weight=gain)
+        made.post_attention_layernorm = module.MuseSparkRMSNorm(eps=eps, with_scale=False)
+        made.post_attention_residual_gate = gate(k)
+        made.post_feedforward_residual_gate = gate(k + 1)
+        return made
+
+    found.output = found.through(layer, x, functions)
     return found
 
 
@@ -525,13 +505,8 @@ def doge(p, x, functions):
     config = module.DogeConfig(hidden_size=C)
 
     def layer(k):
-        return bare(
-            module.DogeDecoderLayer,
-            config=config,
-            hidden_dropout=0.0,
-            input_residual=scale[k],
-            post_attention_residual=scale[k + 1],
-        )
+        scales = {"input_residual": scale[k], "post_attention_residual": scale[k + 1]}
+        return bare(module.DogeDecoderLayer, config=config, hidden_dropout=0.0, **scales)
 
     return one_stream(layer, x, functions)
 
@@ -561,21 +536,15 @@ def talkie(p, x, functions):
 
 def neomme(p, x, functions):
     module, found = transformers("neomme"), Pass()
-    norm = module.NeoMMERMSNorm(C, module.NeoMMEConfig().norm_eps, with_scale=False)
     config = module.NeoMMEConfig(num_hidden_layers=LAYERS)
-    first = x = norm(x)
-    for k in range(0, FUNCTIONS, 2):
-        layer = bare(
-            module.NeoMMEEncoderLayer,
-            lambdas=p["connection.initial"][k // 2],
-            input_layernorm=stub(same),
-            self_attn=stub(found.record(functions[k]), 1),
-            post_attention_layernorm=stub(same),
-            mlp=stub(found.record(functions[k + 1])),
-            residual_multiplier=config.residual_multiplier,
-        )
-        x = layer(x, first)
-    found.output = x
+    first = module.NeoMMERMSNorm(C, module.NeoMMEConfig().norm_eps, with_scale=False)(x)
+
+    def layer(k):
+        parts = {"lambdas": p["connection.initial"][k // 2]}
+        parts["residual_multiplier"] = config.residual_multiplier
+        return without_norms(bare(module.NeoMMEEncoderLayer, **parts))
+
+    found.output = found.through(layer, first, functions, first)
     return found
 
 
@@ -601,53 +570,39 @@ def minimax(p, x, functions, **factors):
         made = module.MiniMaxRMSNorm(C, eps=config.rms_norm_eps)
         return given(made, weight=p["connection.norm_gain"][k])
 
-    for k in range(0, FUNCTIONS, 2):
-        layer = bare(
-            module.MiniMaxDecoderLayer,
-            input_layernorm=norm(k),
-            self_attn=stub(found.record(functions[k]), 1),
-            post_attention_layernorm=norm(k + 1),
-            mlp=stub(found.record(functions[k + 1])),
-            attn_alpha_factor=config.full_attn_alpha_factor,
-            attn_beta_factor=config.full_attn_beta_factor,
-            mlp_alpha_factor=config.mlp_alpha_factor,
-            mlp_beta_factor=config.mlp_beta_factor,
-        )
-        x = layer(x)
+    def layer(k):
+        norms = {"input_layernorm": norm(k), "post_attention_layernorm": norm(k + 1)}
+        factors = {
+            f"{ours}_{which}_factor": getattr(config, f"{theirs}_{which}_factor")
+            for ours, theirs in (("attn", "full_attn"), ("mlp", "mlp"))
+            for which in ("alpha", "beta")
+        }
+        return bare(module.MiniMaxDecoderLayer, **norms, **factors)
+
+    x = found.through(layer, x, functions)
     found.output = norm(FUNCTIONS)(x)
     return found
 
 
-def minimax_as_released(p, x, functions):
-    factors = {"full_attn_alpha_factor": MINIMAX_ALPHA, "mlp_alpha_factor": MINIMAX_ALPHA}
-    return minimax(p, x, functions, **factors)
+minimax_as_released = partial(
+    minimax, full_attn_alpha_factor=MINIMAX_ALPHA, mlp_alpha_factor=MINIMAX_ALPHA
+)
 
 
 def dory(p, x, functions):
     """Its sphere has the radius 1, and ours √C: functions and the output are multiplied by that."""
     module, found = transformers("dory"), Pass()
     config, root = module.DoryConfig(), C**0.5
-    norm = module.DoryL2Norm()
+    norm, rate = module.DoryL2Norm(), p["connection.rate"]
 
-    def enlarged(k):
-        function = found.record(functions[k])
-        return lambda x: function(root * x)
+    def layer(k):
+        scale = config.ngpt_alpha_init / config.initializer_range
+        scales = {"lambda_1": rate[k], "lambda_2": rate[k + 1], "lambda_scale": scale}
+        return bare(module.DoryDecoderLayer, **scales, **dict.fromkeys(NORMS, norm))
 
-    for k in range(0, FUNCTIONS, 2):
-        layer = bare(
-            module.DoryDecoderLayer,
-            input_layernorm=norm,
-            self_attn=stub(enlarged(k), 1),
-            post_attention_layernorm=norm,
-            pre_feedforward_layernorm=norm,
-            mlp=stub(enlarged(k + 1)),
-            post_feedforward_layernorm=norm,
-            lambda_1=p["connection.rate"][k],
-            lambda_2=p["connection.rate"][k + 1],
-            lambda_scale=config.ngpt_alpha_init / config.initializer_range,
-        )
-        x = layer(x)
-    found.output = root * norm(x)
+    enlarged = [lambda x, f=f: f(root * x) for f in functions]
+    found.output = root * norm(found.through(layer, x, enlarged))
+    found.inputs = [root * x for x in found.inputs]
     return found
 
 
@@ -690,7 +645,6 @@ def deepseek_v41(p, x, functions):
 
     module, found = peer("mlx_lm.models.deepseek_v41"), Pass()
     args = module.ModelArgs(hidden_size=C)
-    parts = ("pre", "post", "res")
 
     class Recorded(module.HyperConnection):
         def __call__(self, streams):
@@ -699,8 +653,8 @@ def deepseek_v41(p, x, functions):
 
     def connected(k):
         made = Recorded(args)
-        made.fn = mx.concatenate([p[f"connection.phi_{part}"][k] for part in parts])
-        made.base = mx.concatenate([p[f"connection.b_{part}"][k].flatten() for part in parts])
+        made.fn = mx.concatenate([p[f"connection.phi_{part}"][k] for part in ALL])
+        made.base = mx.concatenate([p[f"connection.b_{part}"][k].flatten() for part in ALL])
         made.scale = p["connection.alpha"][k]
         return made
 
@@ -788,37 +742,21 @@ def test_the_tables_have_every_comparison(stated, pytestconfig):
 @pytest.mark.parametrize("label", PARITY)
 def test_parity(stated, label):
     settings, release = PARITY[label]
-    tied = with_two_alphas if release is pypi_hc else None
+    connection = connection_of(settings)
     if release in (deepseek_v41, talkie):
-        found = {"MLX, float32": errors(*on_mlx(settings, release))}
+        found = {"MLX, float32": errors(*on_mlx(connection, release))}
         assert "PyTorch, float64" not in stated[label]
     else:
-        ours, theirs = on_torch(settings, release, tied)
+        tied = with_two_alphas if release is pypi_hc else same
+        ours, theirs = on_torch(connection, release, tied)
         found = {
             "PyTorch, float64": errors(ours, theirs),
-            "MLX, float32": errors(on_mlx(settings, tied=tied), theirs),
+            "MLX, float32": errors(on_mlx(connection, tied=tied), theirs),
         }
     print(label, *(f"{e:.0e}" for pair in found.values() for e in pair), sep=" | ")
     for framework, pair in found.items():
         for error, said in zip(pair, stated[label][framework], strict=True):
             assert error <= max(MARGIN * said, ROUNDING[framework]), (framework, pair)
-
-
-def test_the_gate_of_muse_spark_in_mlx():
-    """Its blocks are kernels for Metal; the two weights of a sum are plain functions."""
-    import mlx.core as mx
-
-    module, gate = peer("mlx_lm.models.muse_spark"), np.linspace(-3, 3, C, dtype=np.float32)
-    context = ConnectionContext(1, C, 0, False, optional_norms=True)
-    scale = resolve("muse_spark", SCHEMES, S, "peers").scale
-    params = {"connection.gate": gate[None], "connection.output_gain": np.zeros((1, C))}
-    ops = connect("mlx", device="cpu").ops
-    arrays = {name: mx.array(value.astype(np.float32)) for name, value in params.items()}
-    (layer,) = scale.per_layer(ops, arrays, context)
-    kept, added = module.residual_gate_coefficients(mx.array(gate))
-    for ours, theirs in ((layer["kept"], kept), (layer["added"], added)):
-        # Two sigmoids, a product and a root, of a few roundings each.
-        np.testing.assert_allclose(np.array(ours), np.array(theirs), rtol=20 * 2.0**-24)
 
 
 def test_every_module_of_the_releases_that_looks_like_a_connection_is_known():
@@ -946,149 +884,68 @@ WIDE = 64
 """C here: enough numbers for their standard deviation to be known to a few percent."""
 
 
-def started(pretrained, config, module):
-    """The module as the release initialises it."""
-    with_config = bare(pretrained, config=config)
-    for part in module.modules():
-        pretrained._init_weights(with_config, part)
-    return {name: value.detach().numpy() for name, value in module.state_dict().items()}
-
-
-def split(found, parts, S):
-    """fn, base and scale of a released connection by the names of ours."""
-    sizes = {"pre": S, "post": S, "res": S * S}
-    ends = np.cumsum([sizes[part] for part in parts])[:-1]
-    named = {"alpha": found["scale"]}
-    for ours, theirs in (("phi", "fn"), ("b", "base")):
-        for part, value in zip(parts, np.split(found[theirs], ends), strict=True):
-            named[f"{ours}_{part}"] = value
-    return named
-
-
-def hyper_start(name, prefix, config, pretrained, parts, head=True):
-    module = transformers(name)
-    config = getattr(module, config)(hidden_size=WIDE)
-    pretrained = getattr(module, pretrained)
-    hyper = getattr(module, f"{prefix}HyperConnection")(config)
-    found = split(started(pretrained, config, hyper), parts, S)
-    if head:
-        last = started(pretrained, config, getattr(module, f"{prefix}HyperHead")(config))
-        found |= {"readout": last["hc_base"], "readout_phi": last["hc_fn"]}
-        found["readout_alpha"] = last["hc_scale"]
-    return found
-
-
-def qwen4_start():
-    module = transformers("qwen4_exp")
-    config = module.Qwen4ExpTextConfig(hidden_size=WIDE, hc_lowrank=WIDE)
-    found = started(
-        module.Qwen4ExpPreTrainedModel, config, module.Qwen4ExpTextGatedResidual(config)
-    )
-    return {ours: found[theirs] for theirs, ours in QWEN4.items()}
-
-
-def altup_start():
-    module = transformers("gemma3n")
-    config = module.Gemma3nTextConfig(hidden_size=WIDE)
-    found = started(module.Gemma3nPreTrainedModel, config, module.Gemma3nTextAltUp(config))
-    return {ours: found[theirs] for theirs, ours in ALTUP.items()}
-
-
-def zaya_start():
-    module = transformers("zaya")
-    scaling = module.ZayaResidualScaling(WIDE)
-    found = started(module.ZayaPreTrainedModel, module.ZayaConfig(), scaling)
-    sides = {"hidden_states": "output", "residual": "stream"}
-    return {
-        f"{ours}_{part}": found[f"{theirs}_{part}"]
-        for theirs, ours in sides.items()
-        for part in ("scale", "bias")
-    }
-
-
-def muse_start():
-    module = transformers("muse_spark")
-    config = module.MuseSparkTextConfig(hidden_size=WIDE, num_attention_heads=1)
-    pretrained, gate = module.MuseSparkPreTrainedModel, module.MuseSparkResidualGate(config)
-    norm = module.MuseSparkTextInputScaledRMSNorm(WIDE)
-    return {
-        "gate": started(pretrained, config, gate)["gate"],
-        "output_gain": started(pretrained, config, norm)["weight"],
-    }
-
-
-def doge_start():
-    module = transformers("doge")
-    config = module.DogeConfig(
-        hidden_size=WIDE, intermediate_size=WIDE, num_attention_heads=1, num_hidden_layers=1
-    )
-    found = started(module.DogePreTrainedModel, config, module.DogeDecoderLayer(config, 0))
-    return {"stream_scale": found["input_residual"]}
-
-
-def neomme_start():
-    module = transformers("neomme")
-    config = module.NeoMMEConfig(num_hidden_layers=LAYERS)
-    layer = module.NeoMMEEncoderLayer(config, 0)
-    return {"initial": started(module.NeoMMEPreTrainedModel, config, layer)["lambdas"]}
-
-
-def minimax_start():
-    module = transformers("minimax")
-    found = started(
-        module.MiniMaxPreTrainedModel, module.MiniMaxConfig(), module.MiniMaxRMSNorm(WIDE)
-    )
-    return {"norm_gain": found["weight"]}
-
-
-def dory_start():
-    module = transformers("dory")
-    config = module.DoryConfig(
-        hidden_size=WIDE, intermediate_size=WIDE, num_attention_heads=1, num_key_value_heads=1
-    )
-    layer = module.DoryDecoderLayer(config, 0)
-    return {"rate": started(module.DoryPreTrainedModel, config, layer)["lambda_1"]}
-
-
-def talkie_start():
-    module = peer("mlx_lm.models.talkie")
-    args = module.ModelArgs(
-        hidden_size=C, num_hidden_layers=LAYERS, num_attention_heads=1, head_dim=C,
-        intermediate_size=C,
-    )  # fmt: skip
-    block = module.TransformerBlock(args)
-    gain, initial = block.attn_gain.a_g, block.embed_skip.a_g
-    return {"output_gain": np.array(gain), "initial": np.array(initial)}
-
-
-ALL = ("pre", "post", "res")
+HYPER_START = {name: name for name in ("fn", "base", "scale")}
+HYPER_STARTS = {"HyperConnection": HYPER_START, "HyperHead": HEAD}
 STARTS = {
-    "deepseek_v4": lambda: hyper_start(
-        "deepseek_v4", "DeepseekV4", "DeepseekV4Config", "DeepseekV4PreTrainedModel", ALL
+    # scheme: (module, the beginning of its names, its config, classes with our names by theirs)
+    "deepseek_v4": ("deepseek_v4", "DeepseekV4", "Config", HYPER_STARTS),
+    "glm5_next": ("glm5_next", "Glm5Next", "TextConfig", {"TextHyperConnection": HYPER_START}),
+    "hy_v4": ("hy_v4", "HYV4", "Config", HYPER_STARTS),
+    "qwen4_exp": ("qwen4_exp", "Qwen4Exp", "TextConfig", {"TextGatedResidual": QWEN4}),
+    "altup": ("gemma3n", "Gemma3n", "TextConfig", {"TextAltUp": ALTUP}),
+    "residual_scaled": ("zaya", "Zaya", "Config", {"ResidualScaling": ZAYA}),
+    "muse_spark": (
+        "muse_spark", "MuseSpark", "TextConfig",
+        {"ResidualGate": {"gate": "gate"}, "TextInputScaledRMSNorm": {"weight": "output_gain"}},
     ),
-    "glm5_next": lambda: hyper_start(
-        "glm5_next", "Glm5NextText", "Glm5NextTextConfig", "Glm5NextPreTrainedModel", ALL, False
-    ),
-    "hy_v4": lambda: hyper_start(
-        "hy_v4", "HYV4", "HYV4Config", "HYV4PreTrainedModel", ALL[:2]
-    ),
-    "qwen4_exp": qwen4_start,
-    "altup": altup_start,
-    "residual_scaled": zaya_start,
-    "muse_spark": muse_start,
-    "doge": doge_start,
-    "talkie": talkie_start,
-    "neomme": neomme_start,
-    "minimax": minimax_start,
-    "dory": dory_start,
+    "doge": ("doge", "Doge", "Config", {"DecoderLayer": {"input_residual": "stream_scale"}}),
+    "neomme": ("neomme", "NeoMME", "Config", {"EncoderLayer": {"lambdas": "initial"}}),
+    "minimax": ("minimax", "MiniMax", "Config", {"RMSNorm": {"weight": "norm_gain"}}),
+    "dory": ("dory", "Dory", "Config", {"DecoderLayer": {"lambda_1": "rate"}}),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("scheme", STARTS)
+def start_of_release(name, prefix, config, classes):
+    """The parameters of a new model of a release, by the names of ours."""
+    module, found = transformers(name), {}
+    sizes = {**SMALL, "hidden_size": WIDE, "intermediate_size": WIDE, "num_key_value_heads": 1}
+    config = getattr(module, prefix + config)(**sizes, hc_lowrank=WIDE)
+    pretrained = getattr(module, f"{prefix}PreTrainedModel")
+    for cls, names in classes.items():
+        first = WIDE if cls.endswith(("Norm", "Scaling")) else config
+        given = (first, 0) if cls.endswith("Layer") else (first,)
+        made = getattr(module, prefix + cls)(*given)
+        for part in made.modules():
+            pretrained._init_weights(bare(pretrained, config=config), part)
+        values = made.state_dict()
+        found |= {ours: values[theirs].detach().numpy() for theirs, ours in names.items()}
+    return by_part(found) if "fn" in found else found
+
+
+def by_part(found):
+    """With fn, base and scale of a released connection by the names of ours."""
+    fn, base = found.pop("fn"), found.pop("base")
+    ends = [S, 2 * S][: 1 + (len(base) > 2 * S)]
+    for ours, whole in (("phi", fn), ("b", base)):
+        parts = np.split(whole, ends)
+        found |= {f"{ours}_{part}": v for part, v in zip(ALL, parts, strict=False)}
+    return found | {"alpha": found.pop("scale")}
+
+
+def start_of_talkie():
+    module = peer("mlx_lm.models.talkie")
+    args = module.ModelArgs(hidden_size=C, num_hidden_layers=LAYERS, num_attention_heads=1)
+    args.head_dim = args.intermediate_size = C
+    block = module.TransformerBlock(args)
+    values = {"output_gain": block.attn_gain.a_g, "initial": block.embed_skip.a_g}
+    return {name: np.array(value) for name, value in values.items()}
+
+
+@pytest.mark.parametrize("scheme", [*STARTS, "talkie"])
 def test_a_scheme_starts_as_a_new_model_of_the_release_does(scheme):
     context = ConnectionContext(FUNCTIONS, WIDE, 0, False, per_block=2, optional_norms=True)
     ours = init.draw(resolve(scheme, SCHEMES, S, "peers").at(context).parameters(), seed=0)
-    theirs = STARTS[scheme]()
+    theirs = start_of_release(*STARTS[scheme]) if scheme in STARTS else start_of_talkie()
     others = {f"connection.{s}_projections" for s in ("open", "close")}
     others |= {f"connection.input_{part}" for part in ("scale", "bias")}
     assert {f"connection.{name}" for name in theirs} == set(ours) - others

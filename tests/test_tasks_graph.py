@@ -6,7 +6,6 @@ import math
 import numpy as np
 import pytest
 
-import naive
 from fathom import tasks
 from fathom.backends.numpy import NumpyOps
 from fathom.models.belief_propagation import log_marginals
@@ -196,57 +195,13 @@ def test_fixed_graphs_train_on_labels_and_hold_out_the_other_nodes_of_the_same(s
     assert (task.batch(spec_on(graphs="fixed", seed=1), 0).targets != first.targets[:1]).any()
 
 
-# --- the network ---------------------------------------------------------------------------------
+# --- the network (that it equals a textbook: test_tasks) ------------------------------------------
 
 
-def textbook(scheme, spec, params, nodes, links):
-    """Logits [B, n, q], a graph at a time; links as they are normalised."""
-    p = {key: value.astype(np.float64) for key, value in params.items()}
-    # Where what functions and the head read is normed already, they have no parameters for it.
-    assert ("norm.weight" in p) == ("block.norm.weight" in p) == (scheme != "qwen4_exp")
-
-    def normed(p, x):
-        return np.array([naive.layer_norm(p, row, "norm") for row in x[:, 0]])
-
-    def convolution(layer, links, x):
-        x = normed(layer, x)
-        summed = np.stack([sum(w * row for w, row in zip(ws, x, strict=True)) for ws in links])
-        hidden = np.maximum(summed @ layer["up.weight"].T + layer["up.bias"], 0)
-        return (hidden @ layer["down.weight"].T + layer["down.bias"])[:, None]
-
-    def logits(nodes, links):
-        x = nodes.astype(np.float64) @ p["embedding.weight"].T
-        blocks = [
-            lambda x, layer=layer: convolution(layer, links.astype(np.float64), x)
-            for layer in naive.layers_of(p, spec.depth)
-        ]
-        streams = getattr(spec.connection, "streams", 1)
-        connection = naive.connection_of(p)
-        x = naive.through(scheme, connection, x[:, None], blocks, streams, has_residual=False)
-        return normed(p, x) @ p["head.weight"].T
-
-    return np.stack([logits(*graph) for graph in zip(nodes, links, strict=True)])
-
-
-@pytest.mark.parametrize("scheme", ["plain", "hc_paper", "mhc_paper", "qwen4_exp", "hc_causal"])
-def test_the_network_equals_the_textbook(
-    spec_on, parameters_off_symmetry, oracle_forward, oracle_loss, scheme
-):
-    spec = spec_on(variant="own", connection={"connection": scheme}, batch_size=2)
-    params, batch = parameters_off_symmetry(spec), task.batch(spec, 0)
-    expected = textbook(scheme, spec, params, batch.inputs["nodes"], batch.inputs["links"])
-    found = oracle_forward(spec, params, batch.inputs).logits
-    # Both are float64: only the order of their sums differs.
-    assert found == pytest.approx(expected, abs=1e-11 * np.abs(expected).max())
-    asked = batch.weights == 1
-    loss = naive.cross_entropy(expected[asked], batch.targets[asked])
-    assert oracle_loss(spec, params, batch) == pytest.approx(loss, rel=1e-11)
-
-
-@pytest.mark.parametrize("variant", ["resgcn", "mhc_paper"])
-def test_the_first_step_on_each_backend_equals_the_oracle(spec_on, check_first_step, variant):
-    spec = spec_on(variant=variant, beta1=0.0, batch_size=2)
-    check_first_step(spec, task.batch(spec, 0))
+def test_where_what_is_read_is_normed_already_there_are_no_parameters_for_it(spec_on):
+    for scheme, has_norms in (("plain", True), ("qwen4_exp", False)):
+        params = parameters_of(spec_on(variant="own", connection={"connection": scheme}))
+        assert ("norm.weight" in params) == ("block.norm.weight" in params) == has_norms
 
 
 # --- what is measured ----------------------------------------------------------------------------

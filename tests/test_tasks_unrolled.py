@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 
-import naive
 from fathom import tasks
 from fathom.tasks import unrolled
 from fathom.train import step_rows
@@ -128,63 +127,13 @@ def test_what_is_held_out_is_the_same_for_every_seed(spec_of):
     assert sizes == [256, 256]
 
 
-# --- the cell -------------------------------------------------------------------------------------
+# --- the cell; that it equals a textbook: test_tasks ----------------------------------------------
 
 
-def expected_logits(name, spec, params, tokens):
-    """The definition, sequence by sequence and step by step."""
-    p = {key: value.astype(np.float64) for key, value in params.items()}
-
-    def normed(x, of):
-        x = (x - x.mean()) / math.sqrt(x.var() + 1e-5)
-        return p[f"{of}.weight"] * x + p[f"{of}.bias"]
-
-    def step(token):
-        inside = p["cell.input.weight"] @ p["embedding.token"][token] + p["cell.input.bias"]
-
-        def f(state):
-            found = np.tanh(p["cell.state.weight"] @ normed(state[0, 0], "cell.norm") + inside)
-            return (p["cell.out.weight"] @ found + p["cell.out.bias"])[None, None]
-
-        return f
-
-    S = getattr(spec.connection, "streams", 1)
-    rows = []
-    for row in tokens:
-        state, steps = p["state.start"][None, None], [step(token) for token in row]
-        state = naive.through(name, naive.connection_of(p), state, steps, S, has_residual=False)
-        rows.append(p["head.weight"] @ normed(state[0, 0], "norm"))
-    return np.array(rows)
-
-
-SCHEMES = ("plain", "hc_paper_static", "mhc_paper", "hc_causal", "mhc_causal", "layer_scaled")
-UNNAMED = {"layer_scaled": {"kind": "scaled", "scale": "layer"}}
-"""Of these schemes: settings of the one that has no name."""
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_the_oracle_equals_the_definition(
-    spec_of, parameters_off_symmetry, first_batch, oracle_forward, scheme
-):
-    spec = spec_of(variant=scheme, connection=UNNAMED.get(scheme), depth=5)
-    params, batch = parameters_off_symmetry(spec), first_batch(spec)
-    tokens = batch.inputs["tokens"]
-    expected = expected_logits(scheme, spec, params, tokens)
-    found = oracle_forward(spec, params, batch.inputs).logits
-    assert found == pytest.approx(expected, abs=1e-11 * np.abs(expected).max())
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_the_first_step_on_each_backend_equals_the_oracle(
-    spec_of, first_batch, check_first_step, scheme
-):
-    settings = {"kind": "recall", "pairs": 2, "depth": 6, "beta1": 0.0}
-    spec = spec_of(variant=scheme, connection=UNNAMED.get(scheme), **settings)
-    # Relative rounding, plus what cancellation leaves of order-one terms.
-    found = check_first_step(spec, first_batch(spec), rel=2e-5)
-    for name, (measured, gradients) in found.items():
+def test_the_gradient_of_the_first_state_is_measured(spec_of, first_batch, check_first_step):
+    spec = spec_of(variant="mhc_paper", kind="recall", pairs=2, depth=6, beta1=0.0)
+    for name, (measured, gradients) in check_first_step(spec, first_batch(spec)).items():
         (row,) = step_rows(tasks.Problem(spec), {k: v[None] for k, v in measured.items()})
-        # The metric is the length of this parameter's gradient, which was held against slopes.
         length = np.linalg.norm(gradients["state.start"])
         assert row["grad_norm_start"] == pytest.approx(length, rel=1e-5), name
 
@@ -192,7 +141,9 @@ def test_the_first_step_on_each_backend_equals_the_oracle(
 def test_a_scale_per_step_starts_as_the_plain_cell_and_has_one_number_each(
     spec_of, first_batch, oracle_forward
 ):
-    plain, scaled = (spec_of(connection=c, depth=5) for c in (None, UNNAMED["layer_scaled"]))
+    plain, scaled = (
+        spec_of(connection=c, depth=5) for c in (None, {"kind": "scaled", "scale": "layer"})
+    )
     params, batch = parameters_of(scaled), first_batch(scaled)
     scales = params["connection.output_scale"]
     assert scales.tolist() == [[1.0]] * 5

@@ -18,9 +18,7 @@ class Cluster:
 
     def ask(self, *command):
         """What one of Slurm's commands prints."""
-        return subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, check=True
-        ).stdout
+        return subprocess.check_output(command, env=self.environment, text=True)
 
     def waiting_or_running(self):
         return self.ask("squeue", "--noheader", "--format=%A").split()

@@ -4,8 +4,6 @@ One workflow is told to stop, started again, loses its jobs, and ends with the t
 a local one. The cluster has no accounting and no GPUs.
 """
 
-import csv
-import gzip
 import json
 import os
 import signal
@@ -19,8 +17,10 @@ from pathlib import Path
 import pytest
 from single_node import working_in
 
+from command_helpers import wait_until
 from fathom.config import installed_backends
 from grid_helpers import copy_project, only
+from run_helpers import read_csv, read_manifest, without_times
 
 pytestmark = [
     pytest.mark.cluster,
@@ -127,8 +127,9 @@ def interrupted(cluster, workflow):
     workflow.wait_for_checkpoint(process)
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=SECONDS) != 0
-    wait_until_none(cluster.waiting_or_running)  # Slurm gives jobs a moment to end
-    wait_until_none(lambda: commands_in(workflow.folder))
+    # Slurm gives jobs a moment to end.
+    wait_until(lambda: not cluster.waiting_or_running(), seconds=60)
+    wait_until(lambda: not working_in(workflow.folder), seconds=60)
     return cluster.submitted()
 
 
@@ -155,8 +156,9 @@ def test_cancelled_jobs_run_again_and_go_on_from_their_checkpoint(workflow, fini
     states = [job["JobState"] for job in finished]
     assert "CANCELLED" in states
     assert states[-1] == "COMPLETED"
-    manifest = json.loads((workflow.run(LONG) / "manifest.json").read_text())
-    first, second = manifest["resumed_at_steps"]  # after Ctrl-C, and after scancel
+    first, second = read_manifest(workflow.run(LONG))[
+        "resumed_at_steps"
+    ]  # after Ctrl-C, and after scancel
     assert 0 < first < second < STEPS
 
 
@@ -184,36 +186,6 @@ def files_of(workflow):
 
 
 def content(file):
-    data = file.read_bytes()
-    if file.suffix == ".gz":
-        data = gzip.decompress(data)
     if file.suffix == ".jsonl":
-        return [without_clocks(json.loads(line)) for line in data.splitlines()]
-    if ".csv" in file.name:
-        return [without_clocks(row) for row in csv.DictReader(data.decode().splitlines())]
-    return data
-
-
-def without_clocks(row):
-    return {name: value for name, value in row.items() if "seconds" not in name}
-
-
-def commands_in(folder):
-    """Command lines of the processes that work in a folder; of what ends meanwhile, nothing."""
-    found = (from_proc(process, "cmdline").replace("\0", " ") for process in working_in(folder))
-    return [command for command in found if command]
-
-
-def from_proc(process, name):
-    try:
-        return Path(f"/proc/{process}/{name}").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
-
-
-def wait_until_none(left):
-    """Wait until nothing is left; the failure after a minute says what is."""
-    end = time.monotonic() + 60
-    while found := left():
-        assert time.monotonic() < end, found
-        time.sleep(0.1)
+        return without_times(map(json.loads, file.read_text().splitlines()))
+    return without_times(read_csv(file)) if ".csv" in file.name else file.read_bytes()

@@ -5,9 +5,10 @@ import shutil
 import subprocess
 
 import pytest
-from fault_helpers import RUN_FILES, quickest_backend, tiny_project
+from fault_helpers import quickest_backend, tiny_project
 
 from fathom.config import installed_backends
+from run_helpers import ARRIVED
 
 pytestmark = [
     pytest.mark.faults,
@@ -106,7 +107,7 @@ def test_a_training_that_fills_the_disk_says_so_and_spoils_nothing(trained, disk
     print(f"\n{too_small} disks too small, the last with {(free - STEP) // KIB} KiB")
     assert too_small >= 3
     assert trained.validate(second).status == "measured"
-    assert {file.name for file in trained.cell_folder(second).iterdir()} == RUN_FILES
+    assert {file.name for file in trained.cell_folder(second).iterdir()} == ARRIVED
 
     # It went on from one disk to the next; with room from the beginning, the numbers are the same.
     in_pieces = trained.numbers(second)

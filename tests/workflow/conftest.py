@@ -1,18 +1,16 @@
 """A copy of the project in which the real Snakemake runs the real rules on a tiny grid."""
 
-import functools
-import json
 import os
 import shutil
-import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
 
+from command_helpers import finished as ended
+from command_helpers import server
 from grid_helpers import copy_project, only
 
 SMOKE = ("--configfile", ".test/config/config.yaml", "grid.yaml")
@@ -25,43 +23,11 @@ GRID = only(
 )
 
 
-class Server:
-    """A process that has Snakemake loaded, and runs one command line after the other."""
-
-    def __init__(self):
-        self.folder = Path(tempfile.mkdtemp())
-        self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("snakemake_server.py"))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def run(self, arguments, folder):
-        files = {name: self.folder / name for name in ("stdout", "stderr")}
-        request = {
-            "arguments": [str(argument) for argument in arguments],
-            "folder": str(folder),
-            "environment": dict(os.environ),
-            **{name: str(file) for name, file in files.items()},
-        }
-        print(json.dumps(request), file=self.process.stdin, flush=True)
-        status = int(self.process.stdout.readline())
-        texts = {name: file.read_text(errors="replace") for name, file in files.items()}
-        return subprocess.CompletedProcess(arguments, status, **texts)
-
-
 def own_lines(result):
     """What fathom itself says, in a run without a traceback."""
     assert "Traceback" not in result.stderr
     lines = (result.stdout + result.stderr).splitlines()
     return [line for line in lines if line.startswith("fathom:")]
-
-
-@functools.cache
-def server():
-    """Of this process of pytest; it ends when its standard input is closed, with this one."""
-    return Server()
 
 
 @dataclass
@@ -72,16 +38,11 @@ class Workflow:
 
     def snakemake(self, *arguments, environment=None, folder="."):
         """The real Snakemake; with an environment of its own, started from nothing."""
+        folder, command = (self.folder / folder).resolve(), ("-m", "snakemake", *arguments)
         if environment is None and hasattr(os, "fork"):
-            return server().run(arguments, (self.folder / folder).resolve())
-        return subprocess.run(
-            [sys.executable, "-m", "snakemake", *arguments],
-            cwd=self.folder / folder,
-            env={**os.environ, **(environment or {})},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+            # Of fathom nothing is loaded there: every fork finds it where its own Snakefile does.
+            return server("import snakemake.cli").run(*command, folder=folder)
+        return ended(sys.executable, *command, folder=folder, **(environment or {}))
 
     def smoke(self, *arguments):
         result = self.snakemake(*arguments, *SMOKE)

@@ -1,6 +1,5 @@
 """One notion of a current run: everyone who asks gets the same answer."""
 
-import csv
 import json
 import os
 import shutil
@@ -19,7 +18,7 @@ from fathom.config import Cell, load_config
 from fathom.report.verify import verify
 from fathom.runs import folder as runs
 from fathom.runs.status import status_of
-from run_helpers import seal, write_manifest
+from run_helpers import read_csv, read_manifest, seal, write_manifest
 
 pytestmark = pytest.mark.slow
 
@@ -59,7 +58,7 @@ def trained_again_by_hand(cell):
 
 
 def other_code(cell):
-    manifest = json.loads((run_of(cell) / "manifest.json").read_text())
+    manifest = read_manifest(run_of(cell))
     manifest["code"]["fathom.train:train"] = "0" * 16
     write_manifest(run_of(cell), manifest)
 
@@ -183,9 +182,7 @@ def test_everyone_agrees_on_what_is_current(here):
     kept = damaged.rename("kept")
     write_tables(config, Path("tables"))
     kept.rename(damaged)
-    with Path("tables/cells.csv").open(newline="") as table:
-        rows = list(csv.DictReader(table))
-    for row in rows:
+    for row in read_csv(Path("tables/cells.csv")):
         cell = f"{row['study']}/{row['depth']}L/{row['variant']}/{row['backend']}/seed{row['seed']}"
         _, status = SITUATIONS[cell]
         assert row["status"] == ("missing" if status == "corrupt" else status), cell
@@ -235,10 +232,3 @@ def test_reports_of_another_config_are_replaced_by_none(here):
         with pytest.raises(SystemExit, match="1"):
             cli.main([command, "-c", "mine.yaml"])
     assert tree(here.folder) == before
-    # With a folder of its own it is made; and an edit in place is no other config.
-    result = here.snakemake("tables", *own, "--config", "results=results/mine")
-    assert result.returncode == 0, result.stderr
-    assert (here.folder / "results/mine/tables/cells.csv").exists()
-    with (here.folder / "grid.yaml").open("a") as grid:
-        grid.write(study)
-    assert "mine" in here.smoke("-n", "all").stdout

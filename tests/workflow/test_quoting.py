@@ -1,13 +1,12 @@
 """What a rule puts on a command line, and names that the workflow has for itself."""
 
 import json
-import os
 import re
-import subprocess
 import sys
 
 import pytest
 
+from command_helpers import finished
 from conftest import SMOKE
 from grid_helpers import PROJECT, copy_project, only
 
@@ -41,11 +40,8 @@ def test_project_interpreter_results_and_temporary_folder_may_have_any_name(tmp_
     python.symlink_to(sys.prefix)
     study = {"variants": ["mhc"], "backends": ["torch"], "description": "The {x}."}
     copy_project(project, only({"depth-torch": study}, results=STRANGE))
-    done = subprocess.run(
-        [python / "bin/python", "-m", "snakemake", "all", "verify", "cell_figures", *SMOKE],
-        cwd=project, env={**os.environ, "TMPDIR": str(scratch)},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    command = ("-m", "snakemake", "all", "verify", "cell_figures", *SMOKE)
+    done = finished(python / "bin/python", *command, folder=project, TMPDIR=str(scratch))
     assert done.returncode == 0, done.stdout + done.stderr
     results = project / STRANGE
     assert (results / "runs/depth-torch/2L/mhc/torch/seed0/metrics.jsonl").stat().st_size > 0

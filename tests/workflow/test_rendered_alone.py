@@ -1,13 +1,14 @@
-"""Runs trained in one folder, packed, and rendered in another that trains nothing."""
+"""Runs trained in one folder, packed, and rendered in another that trains nothing.
 
-import os
-import subprocess
+Reports and pictures of imported runs alone: test_reference.
+"""
+
 import sys
 
-import pandas as pd
 import pytest
 
-from reference_helpers import pixels_apart
+from command_helpers import finished as ended
+from run_helpers import read_csv
 
 pytestmark = pytest.mark.slow
 
@@ -16,79 +17,47 @@ ALONE = ("--config", "train=false")
 
 
 def fathom(workflow, *arguments):
-    """A command of the copy, on the configs of its workflow."""
+    """What a command of the copy prints, on the configs of its workflow; it must not fail."""
     options = [word for file in CONFIG for word in ("--config", file)]
-    return subprocess.run(
-        [sys.executable, "-m", "fathom", *arguments, *options],
-        cwd=workflow.folder,
-        env={**os.environ, "PYTHONPATH": str(workflow.folder / "src")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-def pack(workflow, pattern, other):
-    """Pack runs of a workflow into the folder of another."""
-    made = fathom(workflow, "bundle", "create", pattern, "-o", str(other.folder / "b.tar.xz"))
-    assert made.returncode == 0, made.stderr
+    command = (sys.executable, "-m", "fathom", *arguments, *options)
+    done = ended(*command, folder=workflow.folder, PYTHONPATH=str(workflow.folder / "src"))
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
 
 
 def rows(file):
-    """Of a table as it is written, without what says where its numbers are from."""
-    table = pd.read_csv(file, dtype=str, keep_default_na=False)
-    return table.drop(columns=["platform", "machine", "status"], errors="ignore").to_dict("records")
+    """Of the one study that is carried, without what says where its numbers are from."""
+    places = ("platform", "machine", "status")
+    return [
+        {name: value for name, value in row.items() if name not in places}
+        for row in read_csv(file)
+        if row["study"] == "depth-mlx"
+    ]
 
 
-def test_imported_runs_are_rendered_alone(finished, fresh):
-    made = finished.folder / "results/smoke"
-    # One study of two: the other is missing there.
-    pack(finished, "depth-mlx/*", fresh)
-    imported = fathom(fresh, "bundle", "import", "b.tar.xz")
-    assert imported.stdout.splitlines()[-1].endswith("it renders only what was imported")
+def test_imported_runs_are_tabulated_alone(finished, fresh):
+    """One study of two: the other is missing there."""
+    fathom(finished, "bundle", "create", "depth-mlx/*", "-o", str(fresh.folder / "b.tar.xz"))
+    said = fathom(fresh, "bundle", "import", "b.tar.xz")
+    assert said[-1].endswith("it renders only what was imported")
     assert "train" in {rule for rule, _ in fresh.planned("all")}
-
-    plan = fresh.planned("all", *ALONE)
-    assert not {"train", "fetch"} & {rule for rule, _ in plan}
-    said = fresh.smoke("all", *ALONE).stderr
-    assert "unavailable" not in said
-    results = fresh.folder / "results/smoke"
+    assert not {"train", "fetch"} & {rule for rule, _ in fresh.planned("all", *ALONE)}
+    assert "unavailable" not in fresh.smoke("tables", *ALONE).stderr
+    results, made = (w.folder / "results/smoke" for w in (fresh, finished))
     assert not (results / "runs").exists()
-    assert fresh.planned("all", *ALONE) == []
-
-    def carried(table):
-        return [row for row in rows(made / "tables" / table) if row["study"] == "depth-mlx"]
-
+    assert fresh.planned("tables", *ALONE) == []
     for table in ("studies/depth-mlx/steps.csv.gz", "summary.csv"):
-        assert carried(table)
-        assert rows(results / "tables" / table) == carried(table)
-
-    def losses(cells):
-        return {row["key"]: row["loss_final"] for row in cells if row["outcome"]}
-
-    found = rows(results / "tables/cells.csv")
-    assert losses(found) == losses(carried("cells.csv"))
-    assert {row["study"] for row in found if not row["outcome"]} == {"depth-torch"}
-    assert "nothing was trained" in (results / "RESULTS.md").read_text()
-    pictures = sorted((made / "figures/depth-mlx/torch").glob("*.png"))
-    (drawn,) = (results / "figures/depth-mlx").glob("torch-*")
-    assert [p.name for p in sorted(drawn.glob("*.png"))] == [p.name for p in pictures]
-    assert pixels_apart(pictures[0], drawn / pictures[0].name) < 0.05  # but for its title
-
-    verified = fathom(fresh, "verify", "--set", "train=false")
-    assert verified.returncode == 0, verified.stderr
-    asked = "results/smoke/runs/depth-torch/2L/mhc/torch/seed0/metrics.jsonl"
-    refused = fresh.snakemake("-n", asked, "--configfile", *CONFIG[1:], *ALONE)
-    assert "fathom: the config says train: false, so no cell is trained here" in refused.stderr
+        assert rows(made / "tables" / table)
+        assert rows(results / "tables" / table) == rows(made / "tables" / table)
+    cells = read_csv(results / "tables/cells.csv")
+    assert {row["study"] for row in cells if not row["outcome"]} == {"depth-torch"}
 
 
 def test_every_imported_run_is_replayed_on_request_and_nothing_is_changed(finished, fresh):
-    pack(finished, "depth-torch/*", fresh)
+    fathom(finished, "bundle", "create", "depth-torch/*", "-o", str(fresh.folder / "b.tar.xz"))
     fathom(fresh, "bundle", "import", "b.tar.xz")
     before = sorted(fresh.folder.rglob("results/**/*"))
-    replayed = fathom(fresh, "replay", "--all")
-    assert replayed.returncode == 0, replayed.stderr
-    *groups, total = replayed.stdout.splitlines()
+    *groups, total = fathom(fresh, "replay", "--all")
     assert total == f"{len(groups)} agrees"
     assert {line.partition(": ")[2].partition(",")[0] for line in groups} == {
         f"depth-torch/2L/mhc/{backend}" for backend in ("mlx", "torch")

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from fathom import cli
+from command_helpers import exit_status
 
 pytestmark = pytest.mark.slow
 
@@ -16,11 +16,7 @@ def verify(folder, monkeypatch, capsys):
     """(exit status, lines) of the command in a folder."""
     monkeypatch.chdir(folder)
     capsys.readouterr()
-    status = 0
-    try:
-        cli.main(["verify", *(word for name in CONFIGS for word in ("-c", name))])
-    except SystemExit as end:
-        status = end.code
+    status = exit_status(["verify", *(word for name in CONFIGS for word in ("-c", name))])
     printed = capsys.readouterr()
     return status, (printed.out + printed.err).splitlines()
 

@@ -1,12 +1,12 @@
 """The workflow replays imported runs, and goes on with those that agree."""
 
-import csv
 import json
 import shutil
 
 import pytest
 
-from fathom.runs import folder as runs
+from fathom.runs.folder import read_manifest as manifest_of
+from run_helpers import read_csv, read_manifest, seal, write_manifest
 
 pytestmark = pytest.mark.slow
 
@@ -16,21 +16,12 @@ STUDY = "depth-mlx/2L/mhc"
 def carry(results, backend):
     """A copy of a run that was trained here, as imported and made by other code."""
     made = results / "runs" / STUDY / backend / "seed0"
-    carried = results / "imported" / runs.read_manifest(made).platform / STUDY / backend / "seed0"
+    carried = results / "imported" / manifest_of(made).platform / STUDY / backend / "seed0"
     shutil.copytree(made, carried)
-    seal(carried, lambda manifest: manifest["code"].update({"fathom.train:train": "0" * 16}))
+    manifest = read_manifest(carried)
+    manifest["code"]["fathom.train:train"] = "0" * 16
+    write_manifest(carried, manifest)
     return carried
-
-
-def seal(run, change=lambda manifest: None):
-    """Let the manifest say what is true of the metrics, and of itself."""
-    manifest = json.loads((run / "manifest.json").read_text())
-    change(manifest)
-    metrics = run / "metrics.jsonl"
-    size = metrics.stat().st_size
-    manifest["files"]["metrics.jsonl"] = {"sha256": runs.sha256(metrics), "bytes": size}
-    manifest["sha256"] = runs.manifest_hash(manifest)
-    (run / "manifest.json").write_text(json.dumps(manifest))
 
 
 def falsify(run):
@@ -42,8 +33,7 @@ def falsify(run):
 
 
 def imported_cells(results):
-    with (results / "tables/cells.csv").open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["reason"]]
+    rows = [row for row in read_csv(results / "tables/cells.csv") if row["reason"]]
     return {row["backend"]: (row["status"], row["reason"]) for row in rows}
 
 
@@ -59,13 +49,13 @@ def test_what_agrees_is_shown_and_what_differs_is_left_out(workflow):
     results = workflow.folder / "results/smoke"
     carried = {backend: carry(results, backend) for backend in ("torch", "mlx")}
     falsify(carried["mlx"])
-    platform = runs.read_manifest(carried["torch"]).platform
-    plan = workflow.planned("all")
+    platform = manifest_of(carried["torch"]).platform
+    plan = workflow.planned("report")
     assert replays(plan) == ["replay/depth-mlx/mlx.txt", "replay/depth-mlx/torch.txt"]
     assert {"run_tables", "reports"} <= rules(plan)
     assert "train" not in rules(plan)
 
-    said = workflow.smoke("all").stderr
+    said = workflow.smoke("report").stderr
     numbered = [line.partition("]")[0] for line in said.splitlines() if line.startswith("[")]
     assert numbered[-1] == f"[{len(numbered)}/{len(numbered)}"
     assert "checkpoint" not in said
@@ -78,7 +68,7 @@ def test_what_agrees_is_shown_and_what_differs_is_left_out(workflow):
     assert {f.name for f in figures.iterdir()} == {"torch", "mlx", f"torch-{platform}"}
     assert (figures / f"torch-{platform}/loss_comparison.png").exists()
     assert "today's code does not repeat it" in (results / "RESULTS.md").read_text()
-    assert workflow.planned("all") == []
+    assert workflow.planned("report") == []
 
     # Code that the runs reach: their replays are void.
     file = "src/fathom/models/connections/constraints.py"

@@ -1,6 +1,5 @@
 """The real Snakemake on the real rules."""
 
-import csv
 import importlib.util
 import json
 import re
@@ -18,7 +17,7 @@ from fathom import cli
 from fathom.config import installed_backends, load_config
 from grid_helpers import PROJECT, only
 from param_helpers import quick_ones
-from run_helpers import write_cell
+from run_helpers import read_csv, read_manifest, write_cell
 
 BACKENDS = installed_backends()
 CELL = f"runs/depth-mlx/3L/mhc/{BACKENDS[-1]}/seed0"
@@ -45,11 +44,6 @@ def trained(jobs):
     return sorted(output.rpartition("/")[0] for rule, output in jobs if rule == "train")
 
 
-def rows(file):
-    with file.open(newline="") as table:
-        return list(csv.DictReader(table))
-
-
 # --- what a run makes ----------------------------------------------------------------------------
 
 
@@ -63,7 +57,7 @@ def test_all_makes_everything_once_and_says_so_in_a_line_for_each_job(finished):
         assert images or report != "RESULTS.md"
         assert [image for image in images if not (results / image).is_file()] == []
     # depth-mlx: 2 depths × 2 variants; depth-torch: mhc at one depth; both on 2 backends.
-    cells = rows(results / "tables/cells.csv")
+    cells = read_csv(results / "tables/cells.csv")
     assert [cell["status"] for cell in cells] == ["measured"] * (8 + 2)
     pictures = list((results / "figures/depth-mlx/mlx").glob("*.png"))
     assert pictures
@@ -121,9 +115,6 @@ EDITS = {
         PRESET, "  depth-torch:\n", "  depth-torch:\n    optimizer: {lr: 0.01}\n",
         BOTH, {"train", "resolve"} | COLLECTORS,
     ),
-    "how jobs compute": (
-        "config.yaml", "checkpoint_seconds: 30", "checkpoint_seconds: 7", set(), set(),
-    ),
     "a style of figures": (
         f"{SRC}report/figures/style.py", '"font.size": 13', '"font.size": 12',
         set(), FIGURES | {"reports"} | PAGES | PAPERS,
@@ -151,6 +142,8 @@ EDITS = {
 )
 def test_an_edit_runs_what_it_changes_the_meaning_of(workflow, file, old, new, retrained, run):
     workflow.edit(file, old, new)
+    if run == set():  # nor does how jobs compute change anything
+        workflow.edit("config.yaml", "checkpoint_seconds: 30", "checkpoint_seconds: 7")
     if file == PRESET:  # as in a clone, which has results and no records
         shutil.rmtree(workflow.folder / ".snakemake/metadata")
     jobs = workflow.planned("all")
@@ -169,7 +162,7 @@ def test_data_that_was_fetched_after_a_training_trains_nothing_again(fresh, monk
     config = load_config(["config.yaml", *SMOKE[1:]])
     (cell,) = config.cells()
     run = write_cell(config, cell, [3.0] * config.spec(cell).steps)
-    verdict = {"manifest": json.loads((run / "manifest.json").read_text())["sha256"]}
+    verdict = {"manifest": read_manifest(run)["sha256"]}
     (run / "verdict.json").write_text(json.dumps(verdict))
     assert fresh.planned("text-arms") == []
     shutil.rmtree("data/shakespeare")
@@ -182,7 +175,7 @@ def test_a_cut_has_reports_of_its_own_and_trains_nothing_again(workflow):
     results = workflow.folder / "results/smoke"
     before = {f: f.read_bytes() for f in results.rglob("*") if f.is_file() and f.suffix != ".log"}
     cut = ("--config", "depths=[3]", 'variants=["hc"]', 'backends=["torch"]')
-    result = workflow.snakemake("all", *SMOKE, *cut)
+    result = workflow.snakemake("report", *SMOKE, *cut)
     assert result.returncode == 0, result.stderr
     assert "train" not in jobs_in(result.stderr)
     assert {f: f.read_bytes() for f in before} == before
@@ -192,7 +185,7 @@ def test_a_cut_has_reports_of_its_own_and_trains_nothing_again(workflow):
         said = "This is a subset of the whole grid: only variants hc, depths 3, backends torch."
         assert head == said
         assert "cut of the whole grid" not in (results / name).read_text()
-    assert [row["study"] for row in rows(folder / "tables/cells.csv")] == ["depth-mlx"]
+    assert [row["study"] for row in read_csv(folder / "tables/cells.csv")] == ["depth-mlx"]
     # And a run that the whole lacks is trained once, for both.
     shutil.rmtree(results / CELL)
     plan = workflow.snakemake("-n", "all", *SMOKE, "--config", "depths=[3]").stdout
@@ -307,31 +300,15 @@ def test_a_browsable_report_is_made(finished, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_missing_backend_is_left_out_and_said(few, tmp_path):
-    # None in sys.modules is how Python itself says that a module is not to be found.
-    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['mlx'] = None\n")
-    path = {"PYTHONPATH": str(tmp_path)}
-    result = few.snakemake("-n", "--configfile", "few.yaml", environment=path)
-    assert result.returncode == 0, result.stderr
-    assert jobs_in(result.stdout)["train"] == count_cells(few, backends=["torch"])
-    (line,) = own_lines(result)
-    assert "mlx is not installed here" in line
-
-
-@pytest.mark.slow
 def test_without_the_images_everything_else_is_made_and_the_tables_say_why(fresh):
     record = fresh.folder / "data/fashion-mnist/unavailable.txt"
     record.parent.mkdir(parents=True)
     record.write_text("nothing answered\nand more about it\n")
-    (fresh.folder / "grid.yaml").write_text(
-        "studies:\n"
-        "  depth-mlx:\n"
-        "    {variants: [mhc], depths: [2], seeds: [0], backends: [torch], exclude: []}\n"
-        "  depth-torch: null\n"
-    )
+    cell = {"variants": ["mhc"], "depths": [2], "seeds": [0], "backends": ["torch"], "exclude": []}
+    (fresh.folder / "grid.yaml").write_text(only({"depth-mlx": cell, "fashion": {}}))
     (line,) = own_lines(fresh.smoke("tables"))
     assert "data/fashion-mnist/unavailable.txt says what was tried" in line
-    found = rows(fresh.folder / "results/smoke/tables/cells.csv")
+    found = read_csv(fresh.folder / "results/smoke/tables/cells.csv")
     cells = [(row["study"], row["status"], row["reason"]) for row in found]
     assert ("fashion", "missing", "nothing answered") in cells
     assert ("depth-mlx", "measured", "") in cells
@@ -344,11 +321,7 @@ REFUSED = {
     "a wrong key": (
         NO_EDIT, (*CONFIG, "studies={depth-mlx: {model: {widht: 3}}}"), "did you mean 'width'",
     ),
-    "a wrong value": (NO_EDIT, (*CONFIG, "depths=[7]"), "depths: unknown depth 7"),
     "a wrong target": (NO_EDIT, ("dpeth-mlx",), "did you mean depth-mlx?"),
-    "a wrong study": (
-        NO_EDIT, (f"results/runs/dpeth-mlx/48L/mhc/torch/{METRICS}",), "no study 'dpeth-mlx'",
-    ),
     "leading zeros": (
         NO_EDIT, (f"results/runs/depth-mlx/048L/mhc/torch/{METRICS}",), "no study, target or file",
     ),

@@ -1,10 +1,11 @@
-"""Python with a backend loaded, in a process of its own that forks for every command line.
+"""Python with something slow loaded, in a process of its own that forks for every command line.
 
-    python forking_server.py BACKEND
+    python forking_server.py CODE
 
-Each line on stdin is a request in JSON: `arguments` of Python, as in `-m fathom train-all` or
-`-c CODE`; the `folder` to run them in; and the file that `output` goes to. Each line on stdout is
-the exit status, negative for a signal. To load MLX takes longer than a training of these tests.
+CODE is run first: to load Snakemake or a framework takes most of the time of a test's command. Each
+line on stdin is a request in JSON: `arguments` of Python, as in `-m fathom train-all` or `-c CODE`,
+the `folder` to run them in, their `environment`, and the files that `stdout` and `stderr` go to.
+Each line on stdout is the exit status, negative for a signal.
 """
 
 import json
@@ -12,12 +13,10 @@ import os
 import runpy
 import sys
 
-from fathom import preload
-
 
 def main() -> None:
     """Answer until stdin closes."""
-    preload.load_backend(sys.argv[1], "auto")
+    exec(sys.argv[1], {})  # noqa: S102
     for line in sys.stdin:
         fork = os.fork()
         if fork == 0:
@@ -29,10 +28,10 @@ def main() -> None:
 def become(request: dict) -> None:
     """Run what is asked for, and end."""
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    output = os.open(request["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    for standard in (1, 2):
-        os.dup2(output, standard)
+    for standard, name in ((1, "stdout"), (2, "stderr")):
+        os.dup2(os.open(request[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), standard)
     os.chdir(request["folder"])
+    os.environ.update(request["environment"])
     option, what, *sys.argv[1:] = request["arguments"]
     status = 0
     try:
@@ -42,6 +41,8 @@ def become(request: dict) -> None:
             exec(compile(what, "<string>", "exec"), {"__name__": "__main__"})  # noqa: S102
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
     except BaseException:  # noqa: BLE001, shown as Python shows it
         sys.excepthook(*sys.exc_info())
         status = 1
