@@ -39,8 +39,8 @@ from fathom.config import Cell, Config, Spec, common_depth, installed_backends, 
 from fathom.models.connections.schemes import SCHEMES
 from fathom.runs.estimate import operations_of_step
 from fathom.runs.folder import platform_name
-from fathom.system.errors import UserError, fail, fail_for_system
-from fathom.system.files import atomic_write, is_stdout
+from fathom.system.errors import UserError, fail, of_system
+from fathom.system.files import atomic_write
 from fathom.system.hardware import cpu_model, operating_system
 from fathom.tasks import Problem
 from fathom.train import step_rows, take_step, trainer_for
@@ -350,7 +350,7 @@ def main(
                 found.append(row)
                 print(_told(row), file=sys.stderr)
     if out:
-        write_rows(out, found if is_stdout(out) else with_earlier(found, out), COLUMNS)
+        write_rows(out, with_earlier(found, out), COLUMNS)
 
 
 if __name__ == "__main__":
@@ -359,6 +359,6 @@ if __name__ == "__main__":
     except UserError as error:
         fail(str(error))
     except OSError as error:
-        fail_for_system(error)
+        fail(of_system(error))
     except ModuleNotFoundError as error:
         fail(f"a side needs {error.name}, which is not here; pip install -e '.[torch,mlx,bench]'")

@@ -77,7 +77,8 @@ def sizes_by_naive(config, study, depth, variant):
         by_sequence = []
         for row in tasks.load(spec.task).batch(spec, 0).inputs["tokens"]:
             read.clear()
-            naive.transformer(scheme, spec, parameters_of(spec), row[None])
+            named = spec.model_copy(update={"variant": scheme})
+            naive.transformer(named, parameters_of(spec), row[None])
             by_sequence.append(list(read))
     sizes = np.sqrt(np.mean(by_sequence, axis=0))
     return sizes / sizes[0]
