@@ -328,9 +328,7 @@ def main(
     ] = 5,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads of a step.")] = 1,
     count: Annotated[bool, typer.Option(help="Whether operations and bytes are counted.")] = True,
-    out: Annotated[
-        Path | None, output_file(help="Add the rows to this table; - prints it.")
-    ] = None,
+    out: Annotated[Path | None, output_file(help="Add the rows to this table.")] = None,
 ) -> None:
     """Time training steps, sides in turns. Run nothing else meanwhile."""
     settings = load_config(config if what == "studies" else [SIZES])

@@ -500,6 +500,18 @@ def of_sizes():
     longest = only("sizes", study="scale-12k", design="mhc_cycle")
     low, high = float(longest["gain_low"]), float(longest["gain_high"])
     assert low < 0.01 < high  # "is undecided"
+    small, identity, few = (
+        saved_at(*size)
+        for size in (
+            ("scale-c32-4k", "mhc_cycle"),
+            ("scale-c32-4k", "mhc_identity_cycle"),
+            ("scale-6-layers-4k", "mhc_cycle"),
+        )
+    )
+    yield (
+        f"it saves {small} at C 32 with 12 layers, as its identity does, {identity}, and {few} at "
+        "C 64 with 6 layers"
+    )
     altup = [saved_at(study, "altup") for study in ("scale-c128", "scale-4k")]
     yield f"`altup` saves {altup[0]} at C 128, and {altup[1]} after 4000 steps"
     yield f"network, by {gain_at('scale-c128', 'attn_res_block', -1)} nats at C 128"
