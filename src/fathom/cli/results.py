@@ -266,8 +266,10 @@ def schema(
     """
     from fathom.report.definitions import with_tables
 
-    kept = {file: file.read_text(encoding="utf-8") for file in (SCHEMA, *WITH_TABLES)}
-    texts = {file: with_tables(kept[file]) for file in WITH_TABLES}
+    # A copy of the code alone has no README, and no reference.
+    documents = [*WITH_TABLES[:2], *(file for file in WITH_TABLES[2:] if file.exists())]
+    kept = {file: file.read_text(encoding="utf-8") for file in (SCHEMA, *documents)}
+    texts = {file: with_tables(kept[file]) for file in documents}
     texts[SCHEMA] = json.dumps(Config.model_json_schema(), indent=2) + "\n"
     changed = {file: text for file, text in texts.items() if kept[file] != text}
     if not check:

@@ -122,6 +122,8 @@ class Declaration:
     """Minimum number of points (variant × depth); fewer would compare nothing."""
     schemes: int = 1
     """Minimum number of different connections at one depth."""
+    everywhere: bool = False
+    """Whether every study has it."""
 
     @property
     def label(self) -> str:
@@ -133,7 +135,7 @@ _groups: dict[str, Registry[Declaration]] = {}
 
 
 def figure(draw: Callable[..., Figure] | None = None, **limits: Any) -> Callable[..., Any]:  # noqa: ANN401
-    """Declare a figure: `@figure`, or `@figure(…)` with `needs`, `depths`, `points`, `schemes`."""
+    """Declare a figure: `@figure`, or `@figure(…)` with limits or `everywhere`."""
     if draw is None:
         return functools.partial(figure, **limits)
     name, group = draw.__name__, draw.__module__.rpartition(".")[2]
@@ -209,8 +211,9 @@ def _figure_of_metric(name: str) -> Declaration | None:
 def figures_of_study(config: Config, study: str) -> list[Declaration]:
     """The figures of a study, the same at every platform.
 
-    Those that its task names, effective depth where its plain network has a curve over depth, and
-    scores without a block where it asks for them, unless it has more than MOST_LINES variants;
+    Those that its task names, those that are everywhere, effective depth where its plain network
+    has a curve over depth, and scores without a block where it asks for them, unless it has more
+    than MOST_LINES variants;
     before them the score against the learning rate where connections differ in nothing else, which
     then says all, or contrasts where it has some, or too many variants. With a ladder, worth and
     the ladder stand in the place of the frontier. With `rates`, stability and contrasts stand in
@@ -274,6 +277,7 @@ def _named(config: Config, study: str, variants: int) -> Iterator[str]:
             yield "effective_depth"
         if settings.leave_out_blocks:
             yield "score_without_block"
+        yield from (name for name, one in figures_of(STUDY).items() if one.everywhere)
 
 
 def draw_figures(
