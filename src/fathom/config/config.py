@@ -286,8 +286,9 @@ class Config(Settings):
         for name, study in self.studies.items():
             for label in study.labels:
                 try:
-                    networks = [self.network(name, depth, label) for depth in study.depths]
-                    found, *_ = [network.connection for network in networks]
+                    found, *_ = [
+                        self.network(name, depth, label).connection for depth in study.depths
+                    ]
                     if isinstance(found, ModuleConnection):
                         self._check_module(name, label, found)
                 except ConfigError as error:
