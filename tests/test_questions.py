@@ -9,7 +9,6 @@ import pytest
 
 from fathom.analysis.claims import load_published
 from fathom.analysis.claims.questions import (
-    Best,
     Contrasts,
     Deciding,
     Each,
@@ -19,6 +18,7 @@ from fathom.analysis.claims.questions import (
     Limit,
     OfClaim,
     Rates,
+    Sizes,
 )
 from fathom.analysis.effective_depth import effective_depth_table
 from fathom.analysis.effects import effects_table
@@ -167,35 +167,6 @@ def test_a_claim_answers_with_the_test_that_decides():
     assert answer_all([question.model_copy(update={"claim": "two"})], results) == []
 
 
-@pytest.mark.parametrize(
-    ("mhc", "hc", "outcome", "best"),
-    [
-        ((0.5, 0.51, 0.52), (0.4, 0.41, 0.42), "better", "hc"),
-        # The best mean, but it is not known to end better.
-        ((0.5, 0.51, 0.52), (0.01, 0.1, 3.0), "better", "the demo's mHC"),
-        ((0.5, 0.51, 0.52), (0.4, 0.4), "better", "the demo's mHC"),  # two have no interval
-        ((2.0, 2.1, 2.2), (0.2, 1.0, 3.0), "undecided", "hc"),
-        ((2.0, 2.1, 2.2), (3.0, 3.1, 3.2), "worse", "the demo's mHC"),
-    ],
-)
-def test_the_best_has_the_best_mean_of_those_that_end_better(mhc, hc, outcome, best):
-    cells = frame(
-        seeds("score", (1.0, 1.0, 1.0), variant="baseline"),
-        seeds("score", mhc, variant="mhc"),
-        seeds("score", hc, variant="hc"),
-    )
-    question = Best(
-        kind="best",
-        variants=["mhc", "hc"],
-        against="baseline",
-        answers={outcome: "it is {best}"},
-        **ASKED,
-    )
-    answer = ask(question, results_of(config_of(), cells))
-    assert (answer.outcome, answer.answer) == (outcome, f"it is {best}")
-    assert answer.evidence[0].text.startswith(f"{best} against plain")
-
-
 def test_title_and_answer_follow_from_the_questions_that_decide():
     above = Headline(
         asks="Should I?",
@@ -314,6 +285,48 @@ def test_rates_are_larger_where_they_are_at_every_depth(verdicts, outcome, words
 
 def test_rates_of_no_trained_study_are_not_asked():
     assert rates_of() == []
+
+
+# --- sizes ----------------------------------------------------------------------------------------
+
+
+def sizes_of(*verdicts):
+    """The answer where the design `mhc` has these verdicts; each size is larger and saves more."""
+    rows = [
+        {
+            "design": design, "line": line, "channels": 32 * line, "layers": 12, "steps": 1000,
+            "tokens": 1e6, "parameters": 1e5 * line, "verdict": verdict, "answer": verdict and "at",
+            "multiplier": 1 + line / 10, "low": 1.0, "high": 2.0,
+        }
+        for design in ("mhc", "hc")
+        for line, verdict in enumerate(verdicts if design == "mhc" else ("better",) * 9, 2)
+    ]  # fmt: skip
+    words = {"all": "yes, at {sizes}", "some": "at {sizes}", "none": "none"}
+    asked = Sizes(kind="sizes", question="Does it hold?", design="mhc", answers=words)
+    results = results_of(config_of(), frame(seeds("score", (1.0,) * 3, variant="mhc")))
+    return answer_all([asked], dataclasses.replace(results, sizes=rows))
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "words", "lines"),
+    [
+        (("better", "better"), "yes, at 2 of 2 sizes", [3, 2]),
+        (("undecided", "better", "better", "worse"), "at 2 of 4 sizes", [4, 2]),
+        (("undecided", "", "equivalent"), "none", [2]),  # a size without a ladder has no verdict
+    ],
+)
+def test_a_gain_holds_at_the_sizes_where_it_is_better(verdicts, words, lines):
+    (answer,) = sizes_of(*verdicts)
+    assert answer.answer == words
+    assert [one.link for one in answer.evidence] == [f"tables/sizes.csv#L{n}" for n in lines]
+    last = lines[-1]
+    saved = round(100 * (1 - 1 / (1 + last / 10)))
+    told = f"{32 * last} channels, 12 layers, 1000 steps: {saved} % (0 to 50 %) of the steps saved"
+    assert answer.evidence[-1].text == f"{told}, {verdicts[last - 2]}"
+
+
+def test_one_size_is_no_answer():
+    assert sizes_of("better") == sizes_of() == []
 
 
 # --- the questions that are shipped ---------------------------------------------------------------

@@ -328,16 +328,6 @@ class StudyPresenter:
                 found.setdefault(row["question"], []).append(row)
         return found
 
-    def times_of(self, effect: Record) -> float | None:
-        """The training time of the first side of an effect over that of the second, if known.
-
-        By steps timed in turns, or by the fastest run of each where the config has no such table.
-        """
-        sides = (effect["variant"], effect["against"])
-        rows = (self.row(effect["depth"], side, effect["platform"]) for side in sides)
-        one, other = map(self._seconds, rows)
-        return None if math.isnan(one / other) else one / other
-
     def _seconds(self, row: Record | None) -> float:
         """Seconds of the fastest training of a summary row; NaN if unknown."""
         if row is None:

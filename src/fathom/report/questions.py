@@ -17,7 +17,6 @@ import pandas as pd
 
 from fathom.analysis.claims.evidence import NOT_MEASURED
 from fathom.analysis.claims.questions import (
-    Best,
     Contrasts,
     Deciding,
     Each,
@@ -29,6 +28,7 @@ from fathom.analysis.claims.questions import (
     Question,
     Rates,
     Shares,
+    Sizes,
 )
 from fathom.analysis.effective_depth import BELOW, BEYOND
 from fathom.analysis.effects import AT_BEST_RATE
@@ -37,6 +37,7 @@ from fathom.config import common_depth
 from fathom.report.comparisons import describe_effect, size_of
 from fathom.report.formatting import number, percent
 from fathom.report.stability import compared_rate, largest_rate
+from fathom.report.worth import steps_saved
 
 if TYPE_CHECKING:
     from fathom.analysis.claims.published import Published
@@ -90,6 +91,8 @@ class Results:
     """Display names of variants."""
     rates: Sequence[Record] = ()
     """The largest rates that train, as in stability.csv."""
+    sizes: Sequence[Record] = ()
+    """Designs at other sizes of the network, as in sizes.csv."""
 
     def name(self, variant: str) -> str:
         """The display name of a variant."""
@@ -101,8 +104,8 @@ class Found(NamedTuple):
 
     outcome: str
     evidence: list[Evidence]
-    best: str = ""
-    """The display name of the variant in the answer; it fills `{best}` in the words."""
+    sizes: str = ""
+    """What `{sizes}` in the words stands for."""
     parts: Mapping[str, str] = MappingProxyType({})
     """The outcome of each part."""
 
@@ -126,7 +129,7 @@ def _words(question: Question, found: Found) -> str:
     told = {part: question.answers.get(one, one) for part, one in found.parts.items()}
     if len(set(told.values())) > 1:
         return "; ".join(f"{part}: {words}" for part, words in told.items())
-    return question.answers.get(found.outcome, found.outcome).replace("{best}", found.best)
+    return question.answers.get(found.outcome, found.outcome).replace("{sizes}", found.sizes)
 
 
 def questions_of(published: Published, results: Results) -> list[Question]:
@@ -317,25 +320,28 @@ def of_each(question: Each, results: Results) -> Found | None:
     return Found(_common(list(outcomes.values())), evidence, parts=outcomes)
 
 
-def of_best(question: Best, results: Results) -> Found | None:
-    """The verdict of the variant of the best mean, of those that end better if any does.
+def of_sizes(question: Sizes, results: Results) -> Found | None:
+    """At how many sizes of the network a design ends better, of those with a ladder.
 
-    Those without an interval come last. Evidence says at what cost.
+    Evidence is the largest training at which it does, and the size at which it saves least.
     """
-    study = results.studies[question.study]
-    rows = _contrasts(study, [(variant, question.against) for variant in question.variants])
-    if not rows:
+    rows = [r for r in results.sizes if r["design"] == question.design and r["answer"]]
+    better = [row for row in rows if row["verdict"] == BETTER]
+    if len(rows) < 2:
         return None
-    sign = 1 if study.score.better == "lower" else -1
-    rows.sort(
-        key=lambda row: (row["verdict"] != BETTER, math.isnan(row["low"]), sign * row["effect"])
-    )
-    evidence = []
-    for row in rows:
-        found, times = _evidence(row, study, results), study.times_of(row)
-        cost = "" if times is None else f", {number(times, 2)} × the time"
-        evidence.append(Evidence(found.text + cost, found.link))
-    return Found(rows[0]["verdict"], evidence, results.name(rows[0]["variant"]))
+    largest = max(better, key=lambda r: r["parameters"] * r["tokens"], default=None)
+    least = min(rows, key=lambda row: row["multiplier"])
+    evidence = [
+        Evidence(
+            f"{row['channels']:g} channels, {row['layers']:g} layers, {row['steps']:g} steps: "
+            f"{steps_saved(row)} of the steps saved, {row['verdict']}",
+            f"tables/sizes.csv#L{row['line']}",
+        )
+        for row in (largest, least)
+        if row
+    ]
+    outcome = "none" if not better else "all" if len(better) == len(rows) else "some"
+    return Found(outcome, evidence, f"{len(better)} of {len(rows)} sizes")
 
 
 def _contrasts(
@@ -413,7 +419,7 @@ KINDS: dict[type[Question], Callable[[Any, Results], Found | None]] = {
     EffectiveDepth: of_depth,
     Effects: of_effects,
     Each: of_each,
-    Best: of_best,
+    Sizes: of_sizes,
     Shares: of_shares,
     Rates: of_rates,
 }

@@ -147,7 +147,8 @@ def build_context(
     verdicts = VerdictsPresenter(tables["verdicts"], tables["claims"], config.studies)
     rates = records(tables["stability"])
     by_name = {study.name: study for study in measured}
-    results = Results(by_name, verdicts, shares, config.labels, rates)
+    sizes = records(tables["sizes"])
+    results = Results(by_name, verdicts, shares, config.labels, rates, sizes)
     answers = answer_all(questions_of(published, results), results)
     drawn = {
         "score_against_depth": bool(sweeps(counted(tables["cells"]))),

@@ -121,17 +121,15 @@ class Each(Question):
         return self.of
 
 
-class Best(Question):
-    """Which variant of a study ends best, of those that end better than another, if any does.
+class Sizes(Question):
+    """At how many sizes of the network a design ends better than the plain network.
 
-    `{best}` is its label.
+    `{sizes}` is how many of how many, as in '3 of 9 sizes'.
     """
 
-    outcomes = OF_SCORES
-    kind: Literal["best"]
-    study: str
-    variants: Annotated[list[str], Field(min_length=1)]
-    against: str
+    outcomes = ("all", "some", "none")
+    kind: Literal["sizes"]
+    design: str
 
 
 class Shares(Question):
@@ -156,7 +154,7 @@ class Rates(Question):
         return self.than
 
 
-KINDS = (OfClaim, Limit, EffectiveDepth, Effects, Each, Best, Shares, Rates)
+KINDS = (OfClaim, Limit, EffectiveDepth, Effects, Each, Sizes, Shares, Rates)
 AnyQuestion = Annotated[reduce(or_, KINDS), Field(discriminator="kind")]
 
 
