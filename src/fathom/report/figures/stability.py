@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from fathom.metrics.scores import Score
 
-WIDTH, HEIGHT = 9.0, 5.4
+WIDTH, HEIGHT = 9.0, 8.0
 """Inches: smaller than other figures, so that names are readable at half of a page."""
 
 
@@ -32,8 +32,8 @@ def stability(
 ) -> Figure:
     """At how large a rate does a connection train? The score against the rate, and the largest.
 
-    At the depth that most variants have. Left: a dot is a run, a marker the mean. A cross above the
-    panel: a run diverged. Dotted: the score that a run has to pass to have used its layers. Right:
+    At the depth that most variants have. Above: a dot is a run, a marker the mean. A cross over the
+    panel: a run diverged. Dotted: the score that a run has to pass to have used its layers. Below:
     the largest rate at which a run passes it. A marker is the median over seeds, a bar their range,
     a triangle the largest rate that was tried: the true one is at least that.
     """
@@ -43,14 +43,14 @@ def stability(
     if values.groups.empty or rows.empty:
         return style.placeholder(f"{title}\nno variant has a {score.label} at every rate")
     groups, runs = (t.assign(variant=t["variant"].map(bases)) for t in (values.groups, values.runs))
-    page, ((left, right),) = style.grid(1, 2, (WIDTH, HEIGHT))
-    left.set_title(style.count_layers(depth), loc="left")
+    page, ((above,), (below,)) = style.grid(2, 1, (WIDTH, HEIGHT))
+    above.set_title(style.count_layers(depth), loc="left")
     line = {"bigram": rows["to_pass"].iloc[0]} if rows["to_pass"].notna().any() else {}
     own = values._replace(groups=groups, runs=runs, levels=line)
-    handles = panels.lines(left, own, "lr", "variant")
-    _rate_axis(left, sorted(groups["lr"].unique()))
-    left.set_xlabel("learning rate")
-    _largest(right, rows)
+    handles = panels.lines(above, own, "lr", "variant")
+    _rate_axis(above, sorted(groups["lr"].unique()))
+    above.set_xlabel("learning rate")
+    _largest(below, rows)
     return style.finish(page, title, handles)
 
 
@@ -71,7 +71,6 @@ def _largest(ax: Axes, rows: pd.DataFrame) -> None:
     rates = sorted({float(rate) for text in rows["rates"] for rate in text.split()})
     _rate_axis(ax, rates)
     style.rows_of_names(ax, [style.label_of(variant) for variant in variants])
-    ax.yaxis.tick_right()
     ax.set_xlabel("largest learning rate that trains")
 
 

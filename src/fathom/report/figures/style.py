@@ -63,7 +63,7 @@ COLOURS = {
     "v5": "#4D4D4D",
 }  # fmt: skip
 SPARE_COLOURS = ("#7A6E00", "#6A3D9A", "#7A4A40", "#1B5E20", "#BE0F25", "#4D4D4D", "#D81B72")
-MARKERS = ("o", "s", "^", "D", "v", "P")
+MARKERS = ("o", "s", "^", "D", "v", "P", "*", "h")
 LINES = ("-", "--", ":", "-.")
 
 WIDTH = 11.0
