@@ -32,6 +32,8 @@ NAN, INF = math.nan, math.inf
         # Beyond what is read as it is: powers of ten.
         (0.0034, 0.00051, "0.00340 ± 0.00051"),
         (1234567.0, 1000.0, "(1.2346 ± 0.0010)·10^6"),
+        (-0.0009, 0.168, "0.00 ± 0.17"),
+        (-9e-6, 1.7e-5, "(−0.9 ± 1.7)·10^−5"),
         # No interval: fewer than three values.
         (0.0034567, NAN, "0.00346"),
         # No mean.

@@ -187,21 +187,20 @@ def test_a_design_has_a_row_for_each_size_and_a_fit_over_those_with_a_ladder():
     assert row["high"] - 0.2 == pytest.approx(half_width([0.1, 0.2, 0.3]), rel=TOLD)
 
 
-def tables_with_a_long_training(doublings, ladder_of=("baseline",), width=64, costs=(), **changes):
+def tables_with_a_long_training(doublings, ladder_of=("baseline",), width=64, timed="", **changes):
     """Tables of a study of `width` channels, and of another of 64 and four times the steps.
 
-    `costs` are columns of the first one's row of worth.
+    `timed` is the file of step times.
     """
     short, long = study(width), study(64, plain=ladder_of, steps=400, **changes)
     settings = config_with(studies=("short", "long"), short=short, long=long)
+    settings = settings.model_copy(update={"step_times": str(timed) or None})
     rungs = {} if ladder_of else {"factors": [1]}
     rows = frame(
         *ladder("short", "baseline"), *ours("short", "mhc", [0.3, 0.4, 0.5]),
         *ladder("long", "baseline", **rungs), *ours("long", "mhc", doublings),
     )  # fmt: skip
     worth = worth_table(settings, rows, effective_depth_table(settings, rows))
-    for column, value in dict(costs).items():
-        worth[column] = worth[column].astype(object).mask(worth["study"] == "short", value)
     sizes, logs = sizes_table(settings, rows, worth.fillna({"answer": ""}))
     return sizes, {row["factor"]: row for row in scale_table(sizes, logs).to_dict("records")}
 
@@ -220,20 +219,45 @@ def test_the_power_of_tokens_is_fitted_where_steps_vary():
     assert tables_with_a_long_training([0.1, 0.2, 0.301])[1]["tokens"]["verdict"] == "shrinks"
 
 
-COST = ("cost", "cost_low", "cost_high", "machine")
+@pytest.fixture
+def timed(tmp_path):
+    """A function that writes step times of the study `short`: (width, variant, seconds, …) each.
+
+    The range of turns is 0.1 around the seconds of `mhc`; those of `baseline` are 2.
+    """
+
+    def write(*rows):
+        head = "study,depth,variant,backend,machine,turns,seconds,low,high,width,operations,bytes"
+        lines = [
+            f"short,4,{variant},torch,{CPU_PLATFORM},3,{2 * cost},{2 * cost - 0.1},{2 * cost + 0.1}"
+            f",{width},{work},{work}"
+            for width, variant, cost, work in rows
+        ]
+        (tmp_path / "times.csv").write_text("\n".join([head, *lines]) + "\n")
+        return tmp_path / "times.csv"
+
+    return write
 
 
-def test_the_same_network_in_another_study_costs_the_same():
-    costs = dict(zip(COST, (1.5, 1.4, 1.6, "here"), strict=True))
-    sizes, _ = tables_with_a_long_training([0.1, 0.2, 0.5], costs=costs)
-    assert sizes[[*COST]].to_numpy().tolist() == [[*costs.values()]] * 2
+def test_the_same_network_in_another_study_costs_the_same(timed):
+    file = timed((64, "baseline", 1, 100), (64, "mhc", 1.5, 130))
+    sizes, _ = tables_with_a_long_training([0.1, 0.2, 0.5], timed=file)
+    told = {"cost": 1.5, "cost_low": 1.45, "cost_high": 1.55, "operations": 1.3, "bytes": 1.3}
+    for column, value in told.items():
+        assert sizes[column].tolist() == pytest.approx([value] * 2, rel=TOLD)
+    assert sizes["machine"].tolist() == [CPU_PLATFORM] * 2
 
 
-def test_a_width_that_was_timed_beside_another_study_costs_what_it_did_there():
-    wide = {"wider": 64, "cost_wider": 1.5, "cost_wider_low": 1.4, "cost_wider_high": 1.6}
-    own = dict(zip(COST, (1.9, 1.8, 2.0, "here"), strict=True))
-    sizes, _ = tables_with_a_long_training([0.1, 0.2, 0.5], width=32, costs={**own, **wide})
-    assert sizes[[*COST]].to_numpy().tolist() == [[*own.values()], [1.5, 1.4, 1.6, "here"]]
+def test_a_network_of_another_width_costs_what_it_did_at_that_width(timed):
+    narrow = [(32, "baseline", 1, 100), (32, "mhc", 1.9, 140)]
+    wide = [(64, "baseline", 1, 400), (64, "mhc", 1.5, 480)]
+    file = timed(*narrow, *wide)
+    sizes, _ = tables_with_a_long_training([0.1, 0.2, 0.5], width=32, timed=file)
+    ends = {"cost": [1.9, 1.5], "cost_low": [1.85, 1.45], "cost_high": [1.95, 1.55]}
+    for column, values in ends.items():
+        assert sizes[column].tolist() == pytest.approx(values, rel=TOLD)
+    assert sizes["machine"].tolist() == [CPU_PLATFORM] * 2
+    assert sizes["operations"].tolist() == pytest.approx([1.4, NAN], nan_ok=True)
 
 
 def test_tokens_are_of_all_batches_of_a_step():

@@ -18,9 +18,9 @@ from fathom.analysis.ladder import log_multipliers
 from fathom.analysis.platforms import Platform
 from fathom.analysis.significance import SIGNIFICANCE_LEVEL, UNDECIDED, holm, p_value
 from fathom.analysis.statistics import Interval, t_interval
-from fathom.analysis.step_times import width_of
+from fathom.analysis.step_times import read_step_times, width_of
 from fathom.analysis.tables import counted, read_table, save_tables, scores_of
-from fathom.analysis.worth import KEY, ONE_RATE, Pair, pairs_of
+from fathom.analysis.worth import KEY, ONE_RATE, Pair, counted_ratios, pairs_of, ratios
 from fathom.config import Config, count_parameters
 from fathom.metrics.scores import Score
 
@@ -33,6 +33,9 @@ NOT_VARIED, OUTSIDE, CONFOUNDED = "not varied", "outside", "confounded"
 its ladder; other factors vary alike."""
 
 PLACE = ("study", "platform", "depth")
+
+Network = tuple[str, str, int, float]
+"""Backend, the connection's settings, layers and channels."""
 
 OF_WORTH = [
     "answer", "outside", "multiplier", "low", "high", "least", "most", "break_even", "verdict",
@@ -85,10 +88,10 @@ def sizes_table(
                 | _rates(config, name, valid[is_here])
                 | _gain(pair, scores[name])
                 | {column: row[column] for column in OF_WORTH}
-                | {"wide": (row["wider"], *(row[f"cost_wider{end}"] for end in ENDS)), "pair": pair}
+                | {"pair": pair}
             )
     _name_designs(found)
-    _add_costs(found)
+    _add_costs(found, config)
     chosen: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in sorted(found, key=lambda row: -row["seeds"]):
         chosen.setdefault((row["design"], row["backend"], row["study"], row["depth"]), row)
@@ -154,8 +157,6 @@ def fit(factors: pd.DataFrame, logs: pd.DataFrame) -> Mapping[str, Interval | st
 
 
 # --- one size -------------------------------------------------------------------------------------
-
-ENDS = ("", "_low", "_high")
 
 
 def _designs(
@@ -227,19 +228,31 @@ def _name_designs(rows: Sequence[dict[str, Any]]) -> None:
         row["design"] = min(labels[row["scheme"]], key=len)
 
 
-def _add_costs(rows: Sequence[dict[str, Any]]) -> None:
-    """Give a size without a measured cost that of the same network in another study.
+def _add_costs(rows: Sequence[dict[str, Any]], config: Config) -> None:
+    """Give a size without a cost that of the same network, as it was timed or counted anywhere.
 
-    Steps are timed at a study's width and at a larger one, which may be the width of another study.
+    Steps are timed at the width of a study and at a larger one, which may be that of another study.
+    Operations are counted at its own.
     """
-    columns = [f"cost{end}" for end in ENDS]
-    own = [(row, row["channels"], [row[column] for column in columns]) for row in rows]
-    wide = [(row, row["wide"][0], row["wide"][1:]) for row in rows]
-    times: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for row, channels, costs in [*own, *wide]:
-        if not math.isnan(costs[0]):
-            found = {**dict(zip(columns, costs, strict=True)), "machine": row["machine"]}
-            times.setdefault((row["design"], row["layers"], channels), found)
+    timed: dict[Network, dict[str, Any]] = {}
+    counted_work: dict[Network, dict[str, Any]] = {}
+    for wider in (False, True):
+        times = read_step_times(config, wider=wider)
+        for (name, depth, variant, platform), ours in times.items():
+            study, plain = config.studies[name], config.plain(name)
+            theirs = times.get((name, depth, plain, platform)) if plain else None
+            if theirs is None or not study.plain_at_size or "model" in study.changes(variant):
+                continue
+            scheme = config.connection(name, variant).model_dump_json()
+            network = Platform.parse(platform).backend, scheme, depth, ours.width
+            if not math.isnan(ours.seconds):
+                cost = ratios("cost", ours, theirs) | {"machine": ours.machine}
+                timed.setdefault(network, cost)
+            if not (wider or math.isnan(ours.operations)):
+                counted_work.setdefault(network, counted_ratios(ours, theirs))
     for row in rows:
+        network = row["backend"], row["scheme"], row["layers"], row["channels"]
         if math.isnan(row["cost"]):
-            row |= times.get((row["design"], row["layers"], row["channels"]), {})
+            row |= timed.get(network, {})
+        if math.isnan(row["operations"]):
+            row |= counted_work.get(network, {})

@@ -227,11 +227,10 @@ def _cost(times: StepTimes, labels: Mapping[str, Any], row: Mapping[str, Any]) -
     ours, theirs = _sides(counted_work, labels)
     found = {"width": ours.width} if ours else {}
     if ours and theirs:
-        found["operations"] = ours.operations / theirs.operations
-        found["bytes"] = ours.bytes / theirs.bytes
+        found |= counted_ratios(ours, theirs)
     ours, theirs = _sides(times, labels, labels["platform"])
     if ours and theirs and not math.isnan(ours.seconds):
-        found |= _ratios("cost", ours, theirs) | {"machine": ours.machine}
+        found |= ratios("cost", ours, theirs) | {"machine": ours.machine}
         if row["answer"]:
             names = {"": "multiplier", "_low": "low", "_high": "high"}
             found |= {f"net{end}": row[name] / found["cost"] for end, name in names.items()}
@@ -243,13 +242,19 @@ def _cost_wider(times: StepTimes, labels: Mapping[str, Any]) -> dict[str, Any]:
     ours, theirs = _sides(times, labels, labels["platform"])
     if ours is None or theirs is None:
         return {}
-    return {"wider": ours.width, **_ratios("cost_wider", ours, theirs)}
+    return {"wider": ours.width, **ratios("cost_wider", ours, theirs)}
 
 
-def _ratios(name: str, ours: StepTime, theirs: StepTime) -> dict[str, float]:
+def ratios(name: str, ours: StepTime, theirs: StepTime) -> dict[str, float]:
     """Our time of a step with its range, over theirs."""
     ends = {"": ours.seconds, "_low": ours.low, "_high": ours.high}
     return {f"{name}{end}": seconds / theirs.seconds for end, seconds in ends.items()}
+
+
+def counted_ratios(ours: StepTime, theirs: StepTime) -> dict[str, float]:
+    """Our operations and bytes of a step over theirs."""
+    names = ("operations", "bytes")
+    return {name: getattr(ours, name) / getattr(theirs, name) for name in names}
 
 
 def _sides(

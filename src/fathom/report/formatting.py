@@ -88,12 +88,12 @@ def plus_minus(
         return number(mean) + note
     if half == 0:  # a count that is 0, or a constant of the initialisation
         return f"{number(mean, 5)}{' ± 0' if mean else ''}{note}"
-    exponent = math.floor(math.log10(abs(mean))) if mean else 0
+    exponent = math.floor(math.log10(max(abs(mean), half)))
     # At most five digits of the mean: an interval can be far below what anyone needs to read.
     decimals = min(4 - exponent, 1 - math.floor(math.log10(half)))
     scale = _power(exponent)
     places = max(0, decimals + scale)
-    centre, width = (f"{x / 10**scale:.{places}f}" for x in (mean, half))
+    centre, width = (f"{x / 10**scale:z.{places}f}" for x in (mean, half))
     if float(width) == 0:
         width = f"<{10.0**-places:.{places}f}"
     text = f"{centre} ± {width}".replace("-", "−")
