@@ -338,7 +338,8 @@ def test_a_size_off_its_ladder_or_of_another_task_is_refused(changes, problem):
 
 SIZE = {"design": "mhc", "study": "one", "depth": 4, "channels": 32, "layers": 4, "parameters": 1,
         "steps": 1000, "answer": "at", "multiplier": 1.2, "low": 1.1, "high": 1.3, "cost": 1.0,
-        "operations": 1.4, "platform": "torch"}  # fmt: skip
+        "operations": 1.4, "platform": "torch", "seeds": 3, "outside": 0, "least": 0.85,
+        "most": 1.3}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -347,6 +348,21 @@ SIZE = {"design": "mhc", "study": "one", "depth": 4, "channels": 32, "layers": 4
 def test_the_interval_is_compared_with_the_cost(cost, where):
     assert compare_cost({**SIZE, "cost": cost}, "cost") == where
     assert compare_cost({**SIZE, "low": NAN, "high": NAN, "cost": 1.5}, "cost") == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("answer", "outside", "cost", "where"),
+    [
+        ("below", 3, 1.14, "below"),
+        ("below", 2, 1.14, "undecided"),  # the third seed may be anywhere on the ladder
+        ("below", 3, 0.8, "undecided"),  # no cost: a step is quicker than a plain one
+        ("beyond", 3, 1.14, "above"),
+        ("beyond", 3, 1.4, "undecided"),
+    ],
+)
+def test_an_end_of_the_ladder_that_all_seeds_pass_is_a_bound(answer, outside, cost, where):
+    row = {**SIZE, "answer": answer, "outside": outside, "low": NAN, "high": NAN, "cost": cost}
+    assert compare_cost(row, "cost") == where
 
 
 @pytest.mark.parametrize(
@@ -367,19 +383,20 @@ def test_a_design_never_pays_if_it_does_so_at_no_size(costs, falsifier):
     assert [row["parameters"] for row in shown.sizes] == [0, 1, 2]
 
 
-def test_the_verdicts_are_told_by_factor():
-    rows = [SIZE, {**SIZE, "design": "altup"}]
+def test_designs_with_one_verdict_for_the_same_factors_have_one_sentence():
+    rows = [{**SIZE, "design": design} for design in ("mhc", "altup", "hc")]
     fits = pd.DataFrame(
-        [("altup", "channels", "outside"), ("altup", "layers", "grows"),
+        [("altup", "channels", "outside"), ("altup", "layers", "outside"),
+         ("hc", "channels", "outside"), ("hc", "layers", "outside"),
          ("mhc", "channels", "shrinks"), ("mhc", "layers", "grows"),
          ("mhc", "tokens", "not varied")],
         columns=["design", "factor", "verdict"],
     )  # fmt: skip
     said = told(present_scale(pd.DataFrame(rows), fits), {"altup": "AltUp"})
     assert said == (
-        "With more channels the step multiplier shrinks for mhc; it has no fit, since a seed is "
-        "outside of the ladder, for AltUp. With more layers the step multiplier grows for mhc and "
-        "AltUp."
+        "With more layers the step multiplier grows for mhc. With more channels the step "
+        "multiplier shrinks for mhc. With more channels and layers the step multiplier has no fit, "
+        "since a seed is outside of the ladder, for AltUp and hc."
     )
     assert present_scale(pd.DataFrame(columns=[*SIZE]), fits) is None
 

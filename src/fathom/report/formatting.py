@@ -20,6 +20,12 @@ def count_layers(depth: int, unit: str = "layer") -> str:
     return f"{depth} {unit}{'' if depth == 1 else 's'}"
 
 
+def list_words(words: Sequence[Any]) -> str:
+    """'a, b and c'."""
+    *first, last = map(str, words)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: int = 0) -> str:
     """A table in Markdown; the last columns, as many as there are `numbers`, are right-aligned."""
     rulers = ["---"] * (len(head) - numbers) + ["---:"] * numbers

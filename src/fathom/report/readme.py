@@ -15,10 +15,10 @@ from fathom.analysis.tables import read_table
 from fathom.analysis.worth import BEST_RATES
 from fathom.config import read_yaml
 from fathom.report.comparisons import WITHIN
-from fathom.report.formatting import markdown_table
+from fathom.report.formatting import list_words, markdown_table
 from fathom.report.kept import first_screen
 from fathom.report.records import Record
-from fathom.report.render import as_prose, list_words
+from fathom.report.render import as_prose
 from fathom.report.worth import (
     OPERATIONS,
     VERDICT,

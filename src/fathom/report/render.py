@@ -39,7 +39,7 @@ from fathom.report.comparisons import (
 )
 from fathom.report.figures import figures_of, figures_of_study, left_out
 from fathom.report.figures.frames import sweeps
-from fathom.report.formatting import largest, number, percent
+from fathom.report.formatting import largest, list_words, number, percent
 from fathom.report.kept import REMEDY, first_screen, say_first
 from fathom.report.presenters import ABSENT, CEILING, StudyPresenter
 from fathom.report.questions import Results, answer_all, answers_table, questions_of
@@ -335,12 +335,6 @@ def escape_rows(rows: list[Record]) -> list[Record]:
 def split_paragraphs(text: str) -> list[str]:
     """The non-empty paragraphs of a text, each on one line."""
     return [" ".join(part.split()) for part in re.split(r"\n\s*\n", text) if part.strip()]
-
-
-def list_words(words: list[Any]) -> str:
-    """'a, b and c'."""
-    *first, last = map(str, words)
-    return f"{', '.join(first)} and {last}" if first else last
 
 
 # --- what a template may say by itself ----------------------------------------------------------

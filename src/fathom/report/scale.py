@@ -9,9 +9,10 @@ from typing import Literal, NamedTuple
 import pandas as pd
 
 from fathom.analysis.claims.published import Note, Published, SizePoint
-from fathom.analysis.scale import CONFOUNDED, FACTORS, GROWS, OUTSIDE, SHRINKS
+from fathom.analysis.effective_depth import BELOW, BEYOND
+from fathom.analysis.scale import CONFOUNDED, GROWS, OUTSIDE, SHRINKS
 from fathom.analysis.significance import UNDECIDED
-from fathom.report.formatting import with_interval
+from fathom.report.formatting import list_words, with_interval
 from fathom.report.records import Record, records
 from fathom.settings import join_values
 
@@ -94,13 +95,16 @@ def present_scale(sizes: pd.DataFrame, fits: pd.DataFrame) -> ScalePresenter | N
 def compare_cost(row: Record, cost: Cost) -> Literal["above", "below", "undecided", "unknown"]:
     """Where the 95 % interval of a step multiplier is beside a cost.
 
-    A multiplier that is a bound has no interval, and is undecided.
+    Without an interval it is undecided, unless every seed is outside of the ladder on one side, and
+    that end of the ladder is on the same side of the cost.
     """
     if math.isnan(row[cost]):
         return "unknown"
-    return (
-        "above" if row["low"] > row[cost] else "below" if row["high"] < row[cost] else "undecided"
-    )
+    low, high = row["low"], row["high"]
+    if row["outside"] == row["seeds"]:
+        low = row["most"] if row["answer"] == BEYOND else low
+        high = row["least"] if row["answer"] == BELOW else high
+    return "above" if low > row[cost] else "below" if high < row[cost] else "undecided"
 
 
 def lasts(row: Record) -> Literal["lasts", "an early speed-up alone", "undecided"]:
@@ -111,19 +115,17 @@ def lasts(row: Record) -> Literal["lasts", "an early speed-up alone", "undecided
 
 
 def told(scale: ScalePresenter, labels: Mapping[str, str]) -> str:
-    """The verdicts of the fit in sentences, one for each factor that varies."""
-    found = []
-    for factor in FACTORS:
-        by_verdict: dict[str, list[str]] = {}
-        for design, rows in scale.fits.items():
-            for row in rows:
-                if row["factor"] == factor and row["verdict"] in SAID:
-                    name = labels.get(design, design)
-                    by_verdict.setdefault(SAID[row["verdict"]], []).append(name)
-        parts = [f"{words} for {' and '.join(names)}" for words, names in by_verdict.items()]
-        if parts:
-            found.append(f"With more {factor} the step multiplier {'; it '.join(parts)}.")
-    return " ".join(found)
+    """The verdicts of the fit, a sentence for designs that have one for the same factors."""
+    found: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for design, rows in scale.fits.items():
+        for verdict, words in SAID.items():
+            factors = tuple(row["factor"] for row in rows if row["verdict"] == verdict)
+            if factors:
+                found.setdefault((words, factors), []).append(labels.get(design, design))
+    return " ".join(
+        f"With more {list_words(factors)} the step multiplier {words} for {' and '.join(names)}."
+        for (words, factors), names in found.items()
+    )
 
 
 def gain(row: Record) -> str:
