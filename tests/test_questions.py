@@ -312,6 +312,7 @@ def sizes_of(*verdicts):
     [
         (("better", "better"), "yes, at 2 of 2 sizes", [3, 2]),
         (("undecided", "better", "better", "worse"), "at 2 of 4 sizes", [4, 2]),
+        (("worse", "better"), "at 1 of 2 sizes, worse at the others", [3, 2]),
         (("undecided", "", "equivalent"), "none", [2]),  # a size without a ladder has no verdict
     ],
 )

@@ -340,8 +340,12 @@ def of_sizes(question: Sizes, results: Results) -> Found | None:
         for row in (largest, least)
         if row
     ]
-    outcome = "none" if not better else "all" if len(better) == len(rows) else "some"
-    return Found(outcome, evidence, f"{len(better)} of {len(rows)} sizes")
+    others = {row["verdict"] for row in rows} - {BETTER}
+    outcome = "none" if not better else "some" if others else "all"
+    told = f"{len(better)} of {len(rows)} sizes"
+    if better and len(others) == 1:
+        told += f", {others.pop()} at the others"
+    return Found(outcome, evidence, told)
 
 
 def _contrasts(

@@ -124,7 +124,7 @@ class Each(Question):
 class Sizes(Question):
     """At how many sizes of the network a design ends better than the plain network.
 
-    `{sizes}` is how many of how many, as in '3 of 9 sizes'.
+    `{sizes}` is how many of how many, as in '3 of 9 sizes, undecided at the others'.
     """
 
     outcomes = ("all", "some", "none")
