@@ -186,10 +186,10 @@ def measured_numbers(config):
             f"similarity is {min(of_runs('stream_similarity_final', 64)):.3f} in each run",
             "it ends at a distance of "
             f"{kept_mean('released', 12, 'mhc_cycle', 'H_res_distance_final'):.3f} from it",
-            "With 24 layers mHC trains at a rate of "
-            f"{largest_rate_of('mhc_cycle', 24)['largest']}, and the same network with free "
-            f"matrices at {largest_rate_of('mhc_cycle_free', 24)['largest']}",
-            f"no streams, trains at {largest_rate_of('baseline', 24)['largest']} as well",
+            "With 48 layers mHC trains at a rate of "
+            f"{largest_rate_of('mhc_cycle', 48)['largest']}, and the same network with free "
+            f"matrices at {largest_rate_of('mhc_cycle_free', 48)['largest']}",
+            f"no streams, trains at {largest_rate_of('baseline', 48)['largest']} ",
             f"its loss is {kept_mean('learning-rate', 48, 'mhc_002', 'score'):.4f} and that of the "
             "ordinary network "
             f"{kept_mean('learning-rate', 48, 'baseline_002', 'score'):.2f}",
@@ -364,7 +364,7 @@ def gains():
         if not row["study"].startswith(("depth-", "learning-rate", "ingredients", "fashion-recipe"))
         and "accumulate" not in row["differs_in"]  # four batches for one
     ]
-    assert len(found) == 23  # "twenty-three comparisons"
+    assert len(found) == 26  # "twenty-six comparisons"
     cells, gains_of = defaultdict(list), defaultdict(list)
     by = {}
     for row in found:
@@ -415,6 +415,10 @@ def gains():
         f"`hy_v4` by {on_text('hy_v4')}"
     )
     yield f"With 32 channels `altup` does by {by['scale-c32', 'altup', '12']:.1f} %"
+    wide = [by["scale-c128-4k", v, "12"] for v in ("mhc_cycle", "mhc_identity_cycle")]
+    deep = by["scale-24-layers-4k", "mhc_identity_cycle", "24"]
+    yield f"C 128, by {wide[0]:.1f} % and {wide[1]:.1f} %, and the identity with 24 layers"
+    yield f"with 24 layers, by {deep:.1f} %"
     at_best = by["stability", "mhc_cycle_016", "24"]
     yield f"with 32 channels do end lower after 300 steps, by {at_best:.1f} %, both at their best"
     yield from of_sizes()
@@ -490,31 +494,33 @@ def gain_at(study, design, sign=1):
 
 def of_sizes():
     """What for-researchers.md says of other sizes."""
-    cycle = [
-        saved_at(study, "mhc_cycle") for study in ("scale-c128", "scale-24-layers", "scale-4k")
-    ]
-    yield f"`mhc_cycle` saves {cycle[0]} at C 128, {cycle[1]} with 24 layers and {cycle[2]} after"
+    wide, deep, c32, few = (
+        {steps: saved_at(study + suffix, "mhc_cycle") for steps, suffix in ((1, ""), (4, "-4k"))}
+        for study in ("scale-c128", "scale-24-layers", "scale-c32", "scale-6-layers")
+    )
+    yield f"`mhc_cycle` saves {wide[1]} at C 128, and {wide[4]} after 4000 steps"
+    yield f"with 24 layers {deep[1]}, and {deep[4]} after 4000 steps"
+    rows = [row for row in kept_rows("sizes", design="mhc_cycle") if row["answer"]]
+    better = {row["study"] for row in rows if row["verdict"] == "better"}
+    assert better == {"scale-c128-4k", "scale-24-layers-4k"}  # "The last of each"
+    yield f"it saves {saved_at('scale-4k', 'mhc_cycle')} after 4000 steps"
+    identity = saved_at("scale-c32-4k", "mhc_identity_cycle")
+    yield f"at C 32 {c32[4]}, as its identity does, {identity}; with 6 layers {few[4]}"
     fits = {row["verdict"] for row in kept_rows("scale", design="mhc_cycle")}
     assert fits == {"undecided"}  # "no power of channels, layers or tokens"
-    yield f"it ends {gain_at('scale-12k', 'mhc_cycle')} nats below the plain network"
+    assert len(rows) == 10
+    assert all(float(row["high"]) < float(row["cost"]) for row in rows)  # "at none of the ten"
+    counted = kept_rows("sizes", design="mhc_identity_cycle")
+    pays = [row for row in counted if float(row["low"] or 0) > float(row["operations"])]
+    assert [row["study"] for row in pays] == ["scale-24-layers-4k"]  # "at one"
+    yield f"`mhc_cycle` ends {gain_at('scale-12k', 'mhc_cycle')} nats below the plain network"
     longest = only("sizes", study="scale-12k", design="mhc_cycle")
     low, high = float(longest["gain_low"]), float(longest["gain_high"])
     assert low < 0.01 < high  # "is undecided"
-    small, identity, few = (
-        saved_at(*size)
-        for size in (
-            ("scale-c32-4k", "mhc_cycle"),
-            ("scale-c32-4k", "mhc_identity_cycle"),
-            ("scale-6-layers-4k", "mhc_cycle"),
-        )
-    )
-    yield (
-        f"it saves {small} at C 32 with 12 layers, as its identity does, {identity}, and {few} at "
-        "C 64 with 6 layers"
-    )
     altup = [saved_at(study, "altup") for study in ("scale-c128", "scale-4k")]
-    yield f"`altup` saves {altup[0]} at C 128, and {altup[1]} after 4000 steps"
-    yield f"network, by {gain_at('scale-c128', 'attn_res_block', -1)} nats at C 128"
+    yield f"`altup` saves {altup[0]} at C 128 after 1000 steps, and {altup[1]} at C 64 after 4000"
+    blocks = [gain_at(study, "attn_res_block", -1) for study in ("scale-c128", "scale-c128-4k")]
+    yield f"network, by {blocks[0]} nats at C 128, and by {blocks[1]} after 4000 steps"
 
 
 def largest_rate_of(variant, depth, **keys):
@@ -524,16 +530,20 @@ def largest_rate_of(variant, depth, **keys):
 
 def of_rates():
     """What for-researchers.md says of the largest rates that train."""
-    beside = [largest_rate_of("mhc_cycle", depth, against="mhc_cycle_free") for depth in (24, 12)]
-    assert [row["verdict"] for row in beside] == ["larger", "larger"]
-    free = largest_rate_of("mhc_cycle_free", 24)
+    beside = [
+        largest_rate_of("mhc_cycle", depth, against="mhc_cycle_free") for depth in (48, 24, 12)
+    ]
+    assert {row["verdict"] for row in beside} == {"larger"}
+    free = largest_rate_of("mhc_cycle_free", 48)
+    ratios = [f"{float(row['ratio']):g} times" for row in beside]
     yield (
-        f"`mhc_cycle` trains is {float(beside[0]['ratio']):g} times that of the same connection "
-        f"with a free H_res at 24 layers, {beside[0]['largest']} against {free['largest']}, and "
-        f"{float(beside[1]['ratio']):g} times at 12"
+        f"`mhc_cycle` trains is {ratios[0]} that of the same connection with a free H_res at 48 "
+        f"layers, {beside[0]['largest']} against {free['largest']}, {ratios[1]} at 24 and "
+        f"{ratios[2]} at 12"
     )
-    plain, hc = (largest_rate_of(variant, 24)["largest"] for variant in ("baseline", "hc_paper"))
-    yield f"The plain network trains at {plain} too, the papers' HC at {hc}."
+    plain, hc = (largest_rate_of(variant, 48)["largest"] for variant in ("baseline", "hc_paper"))
+    yield f"at 48 layers the plain network trains at {plain}, the papers' HC at {hc}, and the"
+    assert float(largest_rate_of("hc", 48)["largest"]) == 0  # "at none of the eight"
 
 
 def worth_on_text(variant):

@@ -293,7 +293,12 @@ def shipped(pytestconfig, default_config):
 def every_study(pytestconfig):
     """A config that has every study of the shipped claims."""
     root = pytestconfig.rootpath
-    return load_config([root / "config.yaml", root / "workflow/presets/paper.yaml"])
+    published, reference = (
+        load_config([root / "config.yaml", root / f"workflow/presets/{name}.yaml"])
+        for name in ("paper", "reference")
+    )
+    studies = reference.studies | published.studies
+    return published.model_copy(update={"studies": studies})
 
 
 def test_every_claim_has_a_minimum_scale(shipped):
