@@ -105,7 +105,7 @@ def whole_project(folder):
     """A copy of the real project, with a small grid of its own, for Snakemake."""
     study = {
         **{k: STUDY[k] for k in ("variants", "depths", "batch_size", "model")},
-        "steps": 100, "seeds": [0, 1],
+        "steps": 100, "seeds": [0, 1], "exclude": [],
     }  # fmt: skip
     compute = {"device": "cpu", "checkpoint_steps": 10}
     copy_project(
