@@ -32,6 +32,7 @@ from fathom.report.questions import (
     answers_table,
     headline,
 )
+from fathom.report.scale import present_scale
 from fathom.report.verdicts import VerdictsPresenter
 from fathom.settings import ConfigError
 from run_helpers import config_with
@@ -290,13 +291,16 @@ def test_rates_of_no_trained_study_are_not_asked():
 # --- sizes ----------------------------------------------------------------------------------------
 
 
-def sizes_of(*verdicts):
-    """The answer where the design `mhc` has these verdicts; each size is larger and saves more."""
+def sizes_of(*verdicts, slope=0.1):
+    """The answer where the design `mhc` has these verdicts; each size is larger and saves more.
+
+    With a negative `slope` it saves less.
+    """
     rows = [
         {
-            "design": design, "line": line, "channels": 32 * line, "layers": 12, "steps": 1000,
-            "tokens": 1e6, "parameters": 1e5 * line, "verdict": verdict, "answer": verdict and "at",
-            "multiplier": 1 + line / 10, "low": 1.0, "high": 2.0,
+            "design": design, "study": str(line), "depth": 12, "channels": 32 * line, "layers": 12,
+            "steps": 1000, "tokens": 1e6, "parameters": 1e5 * line, "verdict": verdict,
+            "answer": verdict and "at", "multiplier": 1 + slope * line, "low": 1.0, "high": 2.0,
         }
         for design in ("mhc", "hc")
         for line, verdict in enumerate(verdicts if design == "mhc" else ("better",) * 9, 2)
@@ -304,7 +308,8 @@ def sizes_of(*verdicts):
     words = {"all": "yes, at {sizes}", "some": "at {sizes}", "none": "none"}
     asked = Sizes(kind="sizes", question="Does it hold?", design="mhc", answers=words)
     results = results_of(config_of(), frame(seeds("score", (1.0,) * 3, variant="mhc")))
-    return answer_all([asked], dataclasses.replace(results, sizes=rows))
+    scale = present_scale(pd.DataFrame(rows), pd.DataFrame(columns=["design"])) if rows else None
+    return answer_all([asked], dataclasses.replace(results, scale=scale))
 
 
 @pytest.mark.parametrize(
@@ -321,9 +326,14 @@ def test_a_gain_holds_at_the_sizes_where_it_is_better(verdicts, words, lines):
     assert answer.answer == words
     assert [one.link for one in answer.evidence] == [f"tables/sizes.csv#L{n}" for n in lines]
     last = lines[-1]
-    saved = round(100 * (1 - 1 / (1 + last / 10)))
+    saved = round(100 * (1 - 1 / (1 + 0.1 * last)))
     told = f"{32 * last} channels, 12 layers, 1000 steps: {saved} % (0 to 50 %) of the steps saved"
     assert answer.evidence[-1].text == f"{told}, {verdicts[last - 2]}"
+
+
+def test_evidence_is_of_two_sizes_where_the_largest_saves_least():
+    (answer,) = sizes_of("better", "better", "better", slope=-0.1)
+    assert [one.link for one in answer.evidence] == [f"tables/sizes.csv#L{n}" for n in (4, 3)]
 
 
 def test_one_size_is_no_answer():

@@ -229,8 +229,9 @@ def _name_designs(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _add_costs(rows: Sequence[dict[str, Any]], config: Config) -> None:
-    """Give a size without a cost that of the same network, as it was timed or counted anywhere.
+    """Give a size without a cost that of the same network in any study of sizes.
 
+    It may have another rate there, or have been timed on another machine than its runs are of.
     Steps are timed at the width of a study and at a larger one, which may be that of another study.
     Operations are counted at its own.
     """

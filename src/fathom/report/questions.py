@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from fathom.analysis.claims.published import Published
     from fathom.report.presenters import StudyPresenter
     from fathom.report.records import Record
+    from fathom.report.scale import ScalePresenter
     from fathom.report.verdicts import VerdictsPresenter
 
 MOST_ANSWERS = 11
@@ -91,8 +92,8 @@ class Results:
     """Display names of variants."""
     rates: Sequence[Record] = ()
     """The largest rates that train, as in stability.csv."""
-    sizes: Sequence[Record] = ()
-    """Designs at other sizes of the network, as in sizes.csv."""
+    scale: ScalePresenter | None = None
+    """Designs at other sizes of the network."""
 
     def name(self, variant: str) -> str:
         """The display name of a variant."""
@@ -323,14 +324,14 @@ def of_each(question: Each, results: Results) -> Found | None:
 def of_sizes(question: Sizes, results: Results) -> Found | None:
     """At how many sizes of the network a design ends better, of those with a ladder.
 
-    Evidence is the largest training at which it does, and the size at which it saves least.
+    Evidence is the largest training at which it does, and of the others the one that saves least.
     """
-    rows = [r for r in results.sizes if r["design"] == question.design and r["answer"]]
-    better = [row for row in rows if row["verdict"] == BETTER]
+    rows = results.scale.of_design(question.design) if results.scale else []
     if len(rows) < 2:
         return None
+    better = [row for row in rows if row["verdict"] == BETTER]
     largest = max(better, key=lambda r: r["parameters"] * r["tokens"], default=None)
-    least = min(rows, key=lambda row: row["multiplier"])
+    least = min((r for r in rows if r is not largest), key=lambda row: row["multiplier"])
     evidence = [
         Evidence(
             f"{row['channels']:g} channels, {row['layers']:g} layers, {row['steps']:g} steps: "

@@ -147,8 +147,8 @@ def build_context(
     verdicts = VerdictsPresenter(tables["verdicts"], tables["claims"], config.studies)
     rates = records(tables["stability"])
     by_name = {study.name: study for study in measured}
-    sizes = records(tables["sizes"])
-    results = Results(by_name, verdicts, shares, config.labels, rates, sizes)
+    scale = present_scale(tables["sizes"], tables["scale"])
+    results = Results(by_name, verdicts, shares, config.labels, rates, scale)
     answers = answer_all(questions_of(published, results), results)
     drawn = {
         "score_against_depth": bool(sweeps(counted(tables["cells"]))),
@@ -157,7 +157,6 @@ def build_context(
         "multiplier_against_width": len(tables["sizes"]) > 0,
     }
     worth = present_worth(published.worth, tables["worth"], config.labels)
-    scale = present_scale(tables["sizes"], tables["scale"])
     refused = [escape_markdown(line) for line in refused_bundles(Path(config.results))]
     return {
         "studies": studies,
