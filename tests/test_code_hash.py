@@ -137,6 +137,9 @@ REACHED = {
             "def f(): raise ValueError(f'{g()}')",
             "def f(g): return g",
             "def f(): return [g for g in x]",
+            "def f():\n import g.h\n return g",
+            "def f():\n try: x()\n except E as g: return g",
+            "def f(x):\n match x:\n  case {**g}: return g",
             "def f(x): return x.g(g=1)",
         )
     },

@@ -414,6 +414,23 @@ def test_a_study_whose_task_tells_nothing_apart_says_so_first(shipped, tmp_path)
     assert section(page(folder, "own"), "## In short").strip().startswith(f"- {said}")
 
 
+def test_a_study_that_tells_nothing_apart_stands_below_the_answers_of_others(shipped, tmp_path):
+    pair = {"variants": ["baseline", "mhc"], "depths": [12], "backends": ["torch"], "part": None}
+    config = config_with(tmp_path, ("own", "other"), own=pair, other=pair)
+    config.labels["own"] = "Does it train?"
+    published = load_published(shipped[1].parent / "published.yaml", config)
+    rows = [
+        run(study=study, depth=12, variant=v, seed=s, loss_final=loss * (1 + s / 100), **outcome)
+        for study, outcome in (("own", {"outcome": "at chance"}), ("other", {}))
+        for v, loss in (("baseline", 1.0), ("mhc", 0.1))
+        for s in range(3)
+    ]
+    text = read(write_all(config, published, shipped[1], rows, []))
+    said = "**Does it train? This task cannot tell its variants apart: none of 6 runs learned.**"
+    assert 0 < text.index("| question | answer | evidence |") < text.index(said)
+    assert text.count(said) == 1
+
+
 # --- tasks and parts ---------------------------------------------------------------------------
 
 

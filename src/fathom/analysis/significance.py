@@ -8,9 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from scipy.special import stdtr, stdtrit  # scipy.stats takes longer to load than a small report
-
-from fathom.analysis.statistics import Interval
+from fathom.analysis.statistics import Interval, t_quantile
 
 BETTER, WORSE, EQUIVALENT, UNDECIDED = "better", "worse", "equivalent", "undecided"
 """Verdicts of two trainings by their scores."""
@@ -34,6 +32,8 @@ def p_value(found: Interval) -> float:
         return math.nan
     if found.sd == 0:
         return float(found.mean == 0)
+    from scipy.special import stdtr
+
     return float(2 * stdtr(found.n - 1, -abs(found.mean) * math.sqrt(found.n) / found.sd))
 
 
@@ -71,9 +71,9 @@ def seeds_to_decide(mean: float, sd: float, tests: int) -> int | None:
 
 def quantile(n: int, tests: int) -> float:
     """The two-sided quantile of Student's t for n values, at SIGNIFICANCE_LEVEL / tests."""
-    return float(stdtrit(n - 1, 1 - SIGNIFICANCE_LEVEL / tests / 2))
+    return t_quantile(n - 1, 1 - SIGNIFICANCE_LEVEL / tests / 2)
 
 
 def one_sided_quantile(n: int) -> float:
     """The one-sided quantile of Student's t for n values, at SIGNIFICANCE_LEVEL."""
-    return float(stdtrit(n - 1, 1 - SIGNIFICANCE_LEVEL))
+    return t_quantile(n - 1, 1 - SIGNIFICANCE_LEVEL)

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtrit  # not scipy.stats, which takes a second to load
 
 from fathom import tasks
 from fathom.metrics.steps import POSITIVE, UNBOUNDED
@@ -40,6 +39,14 @@ class Interval(NamedTuple):
         return self.mean + self.half
 
 
+def t_quantile(df: float, p: float) -> float:
+    """The value below which Student's t with `df` degrees of freedom lies with probability p."""
+    # Not at the top: planning a workflow needs no quantile. scipy.stats takes a second to load.
+    from scipy.special import stdtrit
+
+    return float(stdtrit(df, p))
+
+
 def t_interval(values: pd.Series | np.ndarray) -> Interval:
     """The mean of the finite values with Student's interval."""
     finite = _finite(values).tolist()
@@ -48,7 +55,7 @@ def t_interval(values: pd.Series | np.ndarray) -> Interval:
     sd = math.sqrt(_sum((v - mean) * (v - mean) for v in finite) / (n - 1)) if n > 1 else math.nan
     half = math.nan
     if n >= MIN_SEEDS:
-        half = float(stdtrit(n - 1, 0.5 + CONFIDENCE / 2)) * sd / math.sqrt(n)
+        half = t_quantile(n - 1, 0.5 + CONFIDENCE / 2) * sd / math.sqrt(n)
     return Interval(n, mean, sd, half)
 
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
-from scipy.special import stdtrit  # scipy.stats is loaded where few tests need it
 
 from fathom.analysis.claims import untestable
 from fathom.analysis.claims.estimator import (
@@ -28,7 +27,7 @@ from fathom.analysis.claims.evidence import (
     NotMeasured,
 )
 from fathom.analysis.estimate import Estimate
-from fathom.analysis.statistics import CONFIDENCE
+from fathom.analysis.statistics import CONFIDENCE, t_quantile
 from fathom.analysis.tables import select
 from fathom.settings import join_values
 
@@ -59,7 +58,7 @@ class Slope(Estimator):
         # Values that are all equal have no correlation, and a slope that is exactly zero.
         flat = runs["value"].nunique() == 1
         r_squared, stderr = (0.0, 0.0) if flat else (fit.rvalue**2, fit.stderr)
-        half = float(stdtrit(len(runs) - 2, 0.5 + CONFIDENCE / 2)) * stderr
+        half = t_quantile(len(runs) - 2, 0.5 + CONFIDENCE / 2) * stderr
         found = Estimate(metric, fit.slope, fit.slope - half, fit.slope + half, len(runs))
         rises = found.inside(self.band) and r_squared >= self.r_squared
         bends = found.inside(self.band) and not rises
