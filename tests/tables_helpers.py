@@ -7,8 +7,11 @@ import pandas as pd
 
 from fathom import tasks
 from fathom.analysis.claims import Published
+from fathom.analysis.effective_depth import effective_depth_table
+from fathom.analysis.effects import effects_table
 from fathom.analysis.platforms import Platform
 from fathom.analysis.tables import STEPS, of_study, save_tables
+from fathom.analysis.worth import worth_table
 from fathom.settings import validate
 from run_helpers import CPU_PLATFORM
 
@@ -128,3 +131,9 @@ def save_by_study(tables, folder, studies=("a",)):
     save_tables({k: v for k, v in tables.items() if k != STEPS}, folder, studies)
     for study in studies:
         save_tables({STEPS: steps[steps["study"] == study]}, of_study(folder, study))
+
+
+def table_of_worth(config, cells):
+    """worth.csv of a table of cells, with the tables that it reads."""
+    effects = effects_table(config, cells)
+    return worth_table(config, cells, effects, effective_depth_table(config, cells))

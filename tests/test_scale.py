@@ -8,14 +8,12 @@ import pytest
 
 from fathom.analysis.claims import load_published
 from fathom.analysis.claims.verdicts import published_sizes_table
-from fathom.analysis.effective_depth import effective_depth_table
 from fathom.analysis.scale import fit, scale_table, sizes_table
-from fathom.analysis.worth import worth_table
 from fathom.config import ConfigError, check_config
 from fathom.report.records import records
 from fathom.report.scale import compare_cost, notes_on_sizes, present_scale, told
 from run_helpers import CPU_PLATFORM, GPU_PLATFORM, config_with
-from tables_helpers import TOLD, frame, half_width, run
+from tables_helpers import TOLD, frame, half_width, run, table_of_worth
 
 NAN, INF = math.nan, math.inf
 GRID = pd.DataFrame(
@@ -155,7 +153,7 @@ def cells():
 
 def tables():
     settings, rows = config(), cells()
-    worth = worth_table(settings, rows, effective_depth_table(settings, rows))
+    worth = table_of_worth(settings, rows)
     sizes, logs = sizes_table(settings, rows, worth.fillna({"answer": ""}))
     return sizes, scale_table(sizes, logs)
 
@@ -200,7 +198,7 @@ def tables_with_a_long_training(doublings, ladder_of=("baseline",), width=64, ti
         *ladder("short", "baseline"), *ours("short", "mhc", [0.3, 0.4, 0.5]),
         *ladder("long", "baseline", **rungs), *ours("long", "mhc", doublings),
     )  # fmt: skip
-    worth = worth_table(settings, rows, effective_depth_table(settings, rows))
+    worth = table_of_worth(settings, rows)
     sizes, logs = sizes_table(settings, rows, worth.fillna({"answer": ""}))
     return sizes, {row["factor"]: row for row in scale_table(sizes, logs).to_dict("records")}
 
@@ -280,7 +278,7 @@ def test_a_size_without_a_ladder_has_a_gain_alone():
         *cells().to_dict("records"), *ladder("long", "baseline", factors=[1]),
         *ours("long", "mhc", [0.1, 0.2, 0.3]),
     )  # fmt: skip
-    worth = worth_table(changed, rows, effective_depth_table(changed, rows))
+    worth = table_of_worth(changed, rows)
     found, _ = sizes_table(changed, rows, worth.fillna({"answer": ""}))
     (row,) = found[found["study"] == "long"].to_dict("records")
     assert row["answer"] == ""

@@ -7,7 +7,8 @@ import pytest
 from claims_helpers import NO_STEPS
 from fathom.analysis.claims.verdicts import claims_table
 from fathom.analysis.run_tables import summary_table
-from fathom.analysis.step_times import StepTime, with_times_of_networks
+from fathom.analysis.step_times import StepTime, read_step_times, with_times_of_networks
+from fathom.analysis.worth import ratios
 from run_helpers import CPU_PLATFORM, GPU_PLATFORM, config_with
 from tables_helpers import frame, published_with, run, seeds
 
@@ -63,6 +64,21 @@ def test_measured_times_stand_for_the_clocks_of_runs(tmp_path):
     )
     for axes in ({"depth": 4}, {"machine": GPU_PLATFORM}, {"backend": "mlx"}, {"study": "b"}):
         assert math.isnan(times_of(summary_of(**{"depth": 8, **axes}), config)["mhc"])
+
+
+def test_the_ratio_of_turns_counts_where_steps_were_timed_with_the_plain_networks(tmp_path):
+    """Of three turns, 0.1 and 0.3, 0.2 and 0.4, 0.4 and 0.4 seconds: the median ratio is 2."""
+    names = "study,depth,variant,backend,machine,turns,seconds,low,high,over,ratio,ratio_low,"
+    names += "ratio_high,width,operations,bytes"
+    plain = f"a,8,baseline,torch,{CPU_PLATFORM},3,0.2,0.1,0.4,,,,,,,"
+    ours = f"a,8,mhc,torch,{CPU_PLATFORM},3,0.4,0.3,0.4,baseline,2,1,3,,,"
+    for line, expected in ((ours, (2, 1, 3)), (ours.replace("baseline", "hc"), (2, 1.5, 2))):
+        (tmp_path / "times.csv").write_text("\n".join([names, plain, line]) + "\n")
+        config = config_with(studies=("a",), variants=VARIANTS)
+        config = config.model_copy(update={"step_times": str(tmp_path / "times.csv")})
+        times = read_step_times(config)
+        sides = (times["a", 8, variant, "torch"] for variant in ("mhc", "baseline"))
+        assert tuple(ratios("cost", *sides).values()) == pytest.approx(expected)
 
 
 # --- claims about time ----------------------------------------------------------------------------

@@ -2,16 +2,15 @@
 
 import math
 
+import pandas as pd
 import pytest
 
-from fathom.analysis.effective_depth import effective_depth_table
 from fathom.analysis.effects import effects_table
-from fathom.analysis.ladder import is_equivalent, log_multiplier
+from fathom.analysis.ladder import is_equivalent, ladder_at, log_multiplier, log_multipliers
 from fathom.analysis.statistics import Interval
-from fathom.analysis.worth import worth_table
 from fathom.config import ConfigError, check_config
 from run_helpers import CPU_PLATFORM, config_with
-from tables_helpers import T975, TOLD, frame, half_width, run, seeds
+from tables_helpers import T975, TOLD, frame, half_width, run, seeds, table_of_worth
 
 LADDER = {0.5: 4.0, 1.0: 3.0, 2.0: 2.0, 4.0: 1.0}
 """A nat less for each doubling of the steps."""
@@ -73,7 +72,7 @@ def plain_ladder(slope=1.0, noise=(0, 0, 0, 0)):
 
 def worth_of(*runs, config=None):
     config, cells = config or config_of(), frame(*runs)
-    table = worth_table(config, cells, effective_depth_table(config, cells))
+    table = table_of_worth(config, cells)
     return {row["variant"]: row for row in table.to_dict("records")}
 
 
@@ -162,12 +161,70 @@ def test_rates_are_chosen_by_the_other_seeds():
     runs = [seeds("loss_final", losses[v], variant=v) for v in rates]
     runs += [seeds("loss_final", [3.5] * 4, variant=f"baseline_{v}") for v in ("low", "high")]
     cells = frame(plain_ladder(), *runs)
-    table = worth_table(config, cells, effective_depth_table(config, cells))
+    table = table_of_worth(config, cells)
     (best,) = table[table["rate"] == "best rates"].to_dict("records")
     # Without seed 3 `mhc` is best (2.5); without any other seed `mhc_low` is (its mean is lower).
     logs = [0.4, 0.4, 0.4, 0.5]
     assert best["multiplier"] == pytest.approx(2 ** (sum(logs) / 4), rel=1e-9)
     assert best["variant"] == "mhc_low" and best["against"] == "baseline"
+
+
+def test_a_seed_without_a_rung_counts_in_the_score_and_not_in_the_multiplier():
+    """Seed 3 has no rung at half the steps, and is 0.8 below the plain network; others are 0.2."""
+    ladder = [r for r in plain_ladder() if (r["variant"], r["seed"]) != ("baseline_x050", 3)]
+    row = worth_of(ladder, seeds("loss_final", [2.8, 2.8, 2.8, 2.2]))["mhc"]
+    assert row["seeds"] == 4
+    logs = [math.log10(2.8 / 3)] * 3 + [math.log10(2.2 / 3)]
+    assert row["change"] == pytest.approx(100 * (10 ** (sum(logs) / 4) - 1), rel=1e-9)
+    assert row["multiplier"] == pytest.approx(2**0.2, rel=1e-9)
+
+
+def test_ladders_of_several_plain_networks_have_the_factors_of_all():
+    """Seeds choose either; where one has no rung at half the steps, below is below its first."""
+    one = pd.DataFrame({0.5: [4.0] * 2, 1.0: [3.0] * 2, 2.0: [2.0] * 2}, index=[0, 1])
+    other = pd.DataFrame({1.0: [3.0] * 2, 2.0: [2.0] * 2}, index=[0, 1])
+    found = ladder_at({0: "one", 1: "other"}, {"one": one, "other": other})
+    assert list(found.columns) == [1, 2]
+    logs = log_multipliers(found, pd.Series([3.5, 3.5]), 1)
+    assert list(logs) == [-math.inf, -math.inf]
+
+
+def test_a_test_has_one_verdict_in_both_tables_and_others_are_held_to_all():
+    """Of three contrasts one is against plain; beside it worth has a row that no contrast has."""
+    pairs = [["mhc", "baseline"], ["mhc", "hc"], ["mhc", "hc_paper"]]
+    config = config_of(
+        variants=["baseline", "mhc", "hc", "hc_paper"],
+        contrasts=[{"question": "Is it better?", "pairs": pairs}],
+    )
+    noise = (0, 0.1, 0.2, 0.1)
+    runs = [
+        seeds("loss_final", [loss + k * n for n in noise], variant=v)
+        for v, loss, k in (("mhc", 2.8, 2.2), ("hc", 2.75, 0.3), ("hc_paper", 2.85, -0.3))
+    ]
+    cells = frame(plain_ladder(noise=noise), *runs)
+    effects, worth = effects_table(config, cells), table_of_worth(config, cells)
+    p = {(r["variant"], r["against"]): r["p"] for r in score_rows(effects)}
+    p |= {(r["variant"], r["against"]): r["p"] for r in worth.to_dict("records")}
+    beside_plain = [(variant, "baseline") for variant in ("mhc", "hc", "hc_paper")]
+    of_either = [corrected(p, ("mhc", "baseline"), family) for family in (pairs, beside_plain)]
+    assert len(p) == 5 and of_either[0] != of_either[1]
+    own = {r["variant"]: r for r in worth.to_dict("records")}
+    (there,) = (r for r in score_rows(effects) if r["against"] == "baseline")
+    assert own["mhc"]["p_holm"] == there["p_holm"] == of_either[0]
+    assert own["mhc"]["verdict"] == there["verdict"]
+    for variant in ("hc", "hc_paper"):
+        assert own[variant]["p_holm"] == corrected(p, (variant, "baseline"), p)
+
+
+def score_rows(effects):
+    return effects[effects["metric"] == "score"].to_dict("records")
+
+
+def corrected(p, pair, family):
+    """Holm's correction, from the definition: the k-th smallest of n is multiplied by n − k + 1."""
+    ordered = sorted(p[tuple(one)] for one in family)
+    n = len(ordered)
+    return max(min(1, (n - k) * ordered[k]) for k in range(ordered.index(p[pair]) + 1))
 
 
 @pytest.mark.parametrize(
@@ -204,7 +261,7 @@ def test_trainings_of_a_ladder_are_compared_with_nothing():
     shown = {*study.labels} - {*study.ladder_trainings}
     assert shown == {*study.compared} == {"baseline", "mhc", *rates}
     for table in (
-        worth_table(config, cells, effective_depth_table(config, cells)),
+        table_of_worth(config, cells),
         effects_table(config, cells),
     ):
         assert len(table)

@@ -83,7 +83,8 @@ def test_a_cost_in_words(cost, told):
 
 
 SAVES = (
-    "The largest gain that is shown on text, all at one learning rate, is that of mHC, cyclic "
+    "The largest gain that is shown in this study of 12 layers on text, all at "
+    "one learning rate, is that of mHC, cyclic "
     "read: a plain network needs 1.25 times the steps (1.2 to 1.3) to end there, so 20 % are "
     "saved. It pays if a step takes less than 1.25 times as long as a plain one"
 )
@@ -140,11 +141,12 @@ ASKED = {"variant": "hc", "multiplier": 1.02, "low": 1.0, "high": 1.04}
         ),
         (
             [row(verdict="undecided", cost=NAN)],
-            "On text, no connection is known to save steps of training.",
+            "No connection is known to save steps of training in this study of 12 layers on text.",
         ),
         (
             [row(multiplier=2, answer="beyond", low=NAN, cost=NAN)],
-            "The largest gain that is shown on text, all at one learning rate, is that of mHC, "
+            "The largest gain that is shown in this study of 12 layers on text, all at "
+            "one learning rate, is that of mHC, "
             "cyclic read: a plain network needs at least 2 times the steps to end there, so at "
             "least 50 % are saved. It pays if a step takes less than 2 times as long as a plain "
             "one.",
@@ -243,7 +245,8 @@ def test_a_report_begins_with_what_connections_are_worth(told):
     title, _, said, *_ = (folder / "RESULTS.md").read_text(encoding="utf-8").splitlines()
     assert title == "# What is a residual connection worth?"
     assert said == (
-        f"{NONE_PAYS} The largest gain that is shown on text, all at one learning rate, is that "
+        f"{NONE_PAYS} The largest gain that is shown in this study of 8 layers on text, all at "
+        "one learning rate, is that "
         "of mhc: a plain network needs 1.41 times the steps (1.41 to 1.41) to end there, so 29 % "
         "are saved. It pays if a step takes less than 1.41 times as long as a plain one; here it "
         "takes 1.5 times as long with 16 channels, 1.1 times with 128."

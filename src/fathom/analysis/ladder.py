@@ -33,13 +33,16 @@ Ladders = Mapping[str, pd.DataFrame]
 
 
 def ladder_at(chosen: Mapping[int, str], ladders: Ladders) -> pd.DataFrame:
-    """The ladder of the plain network that each seed has chosen; without seeds that have none."""
+    """The ladder of the plain network that each seed has chosen; without seeds that have none.
+
+    It has the factors that all of these ladders have: of others a seed would not know an end.
+    """
     found = {
         seed: ladders[label].loc[seed]
         for seed, label in chosen.items()
         if label in ladders and seed in ladders[label].index
     }
-    return pd.DataFrame(found).T
+    return pd.DataFrame(found).T.dropna(axis="columns")
 
 
 def log_multiplier(ladder: Mapping[float, float], score: float, sign: int) -> float:

@@ -211,12 +211,11 @@ def _rates(config: Config, study: str, runs: pd.DataFrame) -> dict[str, Any]:
 
 
 def _gain(pair: Pair, score: Score) -> dict[str, float]:
-    """Nats below the plain network after equal steps, over the pair's seeds."""
+    """Nats below the plain network after equal steps, over common seeds."""
     nats = {"nats": 1.0, "bits": math.log(2)}.get(score.unit.partition(" ")[0], math.nan)
-    seeds = pair.ours.index.intersection(pair.ladder.index)
-    found = t_interval(nats * (pair.ladder.loc[seeds, 1] - pair.ours[seeds]))
+    found = t_interval((nats * (pair.theirs - pair.ours)).dropna())
     ends = {"gain": found.mean, "gain_low": found.low, "gain_high": found.high}
-    return {"seeds": len(seeds), **ends}
+    return {"seeds": found.n, **ends}
 
 
 def _name_designs(rows: Sequence[dict[str, Any]]) -> None:

@@ -36,6 +36,10 @@ class StepTime(NamedTuple):
     operations: float = math.nan
     bytes: float = math.nan
     """`fathom.backends.torch_counting.Count` of a batch; NaN if it was not counted."""
+    ratio: float = math.nan
+    ratio_low: float = math.nan
+    ratio_high: float = math.nan
+    """Over the study's plain network in the same turns, with the range; NaN if it was not timed."""
 
 
 StepTimes = Mapping[tuple[str, int, str, str], StepTime]
@@ -69,11 +73,16 @@ def read_step_times(config: Config, *, wider: bool = False) -> StepTimes:
         study = config.studies[row.study]
         if (row.width > width_of(study)) != wider or (wider and changes_width(study, row.variant)):
             continue
-        alike = [v for v, first in config.same_work(row.study).items() if first == row.variant]
+        first_of = config.same_work(row.study)
+        alike = [v for v, first in first_of.items() if first == row.variant]
+        fields = {name: getattr(row, name, math.nan) for name in StepTime._fields}
+        plain = config.plain(row.study)
+        if not plain or first_of[plain] != getattr(row, "over", ""):
+            fields |= dict.fromkeys(("ratio", "ratio_low", "ratio_high"), math.nan)
         # Tables name no machine for runs made here: it is this one.
         for variant, machine in itertools.product(alike, (row.machine, "")):
             key = row.study, row.depth, variant, Platform(row.backend, machine).name
-            found[key] = StepTime(**{name: getattr(row, name) for name in StepTime._fields})
+            found[key] = StepTime(**fields)
     return found
 
 

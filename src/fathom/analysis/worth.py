@@ -15,7 +15,7 @@ import pandas as pd
 
 from fathom.analysis.best_rates import pairs_at_best_rates, runs_of
 from fathom.analysis.effective_depth import BEYOND
-from fathom.analysis.effects import ends_of, in_unit, unit_of
+from fathom.analysis.effects import AT_BEST_RATE, ends_of, in_unit, unit_of
 from fathom.analysis.ladder import is_equivalent, ladder_at, log_multipliers, read_ladder
 from fathom.analysis.significance import holm, p_value, score_verdict
 from fathom.analysis.statistics import differences, finite_scores, is_ratio, t_interval
@@ -49,12 +49,15 @@ COLUMNS = [
 
 
 def write_worth(config: Config, folder: Path) -> None:
-    """Write worth.csv beside the tables of cells and of effective depths."""
-    cells, depths = (read_table(folder / name) for name in ("cells.csv", "effective_depth.csv"))
-    save_tables({"worth.csv": worth_table(config, cells, depths)}, folder, config.studies)
+    """Write worth.csv beside the tables of cells, of effects and of effective depths."""
+    names = ("cells.csv", "effects.csv", "effective_depth.csv")
+    table = worth_table(config, *(read_table(folder / name) for name in names))
+    save_tables({"worth.csv": table}, folder, config.studies)
 
 
-def worth_table(config: Config, cells: pd.DataFrame, depths: pd.DataFrame) -> pd.DataFrame:
+def worth_table(
+    config: Config, cells: pd.DataFrame, effects: pd.DataFrame, depths: pd.DataFrame
+) -> pd.DataFrame:
     """A row per variant, depth and platform of the studies that have a plain network.
 
     `against` is the plain network. `rate` is ONE_RATE: the variant differs from it in connection
@@ -65,7 +68,8 @@ def worth_table(config: Config, cells: pd.DataFrame, depths: pd.DataFrame) -> pd
     Where the plain network has a ladder, from `least` to `most` times its steps, `multiplier` is
     the step multiplier m with the ends of its interval; `answer` says where the variant ends on the
     ladder, and `outside` at how many seeds that is outside of it. `p` is that of equal scores after
-    equal steps, `p_holm` the same corrected for the rows of the study on the platform.
+    equal steps, `p_holm` the same corrected: of a pair that the table `effects` has it is the one
+    there; others are held to all comparisons of the study on the platform, there and here.
     `break_even` is the overhead of a step at which the variant stops paying, m − 1.
 
     `cost` is the time of a step over the plain network's at the study's `width`, and `cost_wider`
@@ -93,7 +97,8 @@ def worth_table(config: Config, cells: pd.DataFrame, depths: pd.DataFrame) -> pd
                 | _cost_wider(wider, labels)
                 | (_depth_multiplier(deep) if is_told else {})
             )
-        rows += _judged(found)
+        is_asked = (effects["study"] == name) & (effects["metric"] == "score")
+        rows += _judged(found, effects[is_asked])
     # Otherwise the text of a study would depend on empty fields of another one.
     return pd.DataFrame(rows, columns=COLUMNS).astype({"outside": float})
 
@@ -106,9 +111,11 @@ class Pair(NamedTuple):
     rate: Literal["one rate", "best rates"]
     ours: pd.Series
     """The variant's score, by seed."""
+    theirs: pd.Series
+    """The plain network's."""
     ladder: pd.DataFrame
-    """The plain network's, by seed; a column for each factor of its steps, ascending; without a
-    ladder that of 1 alone."""
+    """The same of the seeds with a whole ladder; a column for each factor of its steps, ascending;
+    without a ladder that of 1 alone."""
 
 
 def pairs_of(
@@ -135,13 +142,14 @@ def _pairs(config: Config, study: str, runs: Runs, score: Score) -> Iterator[Pai
     for base, ladder in ladders.items():
         for variant, of_seeds in runs.items():
             if variant not in bases and settings.trains_alike(variant, base):
-                yield Pair(variant, base, ONE_RATE, finite_scores(of_seeds), ladder)
+                sides = finite_scores(of_seeds), finite_scores(runs[base])
+                yield Pair(variant, base, ONE_RATE, *sides, ladder)
     ladders = {base: ladder for base, ladder in ladders.items() if len(ladder.columns) > 1}
     for best in pairs_at_best_rates(config, study, runs, score) if ladders else ():
         ladder = ladder_at(best.theirs, ladders)
         if not ladder.empty:
-            ours = finite_scores(runs_of(best.ours, runs))
-            yield Pair(best.variant, best.against, BEST_RATES, ours, ladder)
+            sides = (finite_scores(runs_of(each, runs)) for each in (best.ours, best.theirs))
+            yield Pair(best.variant, best.against, BEST_RATES, *sides, ladder)
 
 
 def ladder_table(config: Config, study: str, cells: pd.DataFrame) -> pd.DataFrame:
@@ -165,16 +173,16 @@ def ladder_table(config: Config, study: str, cells: pd.DataFrame) -> pd.DataFram
 
 def _row(pair: Pair, score: Score) -> dict[str, Any] | None:
     """The row of one pair; None without a common seed."""
-    seeds = pair.ours.index.intersection(pair.ladder.index)
+    seeds = pair.ours.index.intersection(pair.theirs.index)
     if seeds.empty:
         return None
     sign, ratio = 1 if score.better == "lower" else -1, is_ratio(score.metric)
-    of_scores = t_interval(differences(pair.ours[seeds], pair.ladder.loc[seeds, 1], ratio=ratio))
-    unit, plain = unit_of(score), pair.ladder.loc[seeds, 1].mean()
+    of_scores = t_interval(differences(pair.ours[seeds], pair.theirs[seeds], ratio=ratio))
+    unit, plain = unit_of(score), pair.theirs[seeds].mean()
     low, high = ends_of(of_scores, unit, score.metric, plain)
     found = {"seeds": len(seeds), "unit": unit, "change": in_unit(of_scores.mean, unit)}
     found |= {"change_low": low, "change_high": high, "answer": ""}
-    if len(pair.ladder.columns) < 2:
+    if len(pair.ladder.columns) < 2 or pair.ladder.index.intersection(seeds).empty:
         return found
     is_better = sign * of_scores.mean < 0
     return found | _on_ladder(pair, sign) | {"p": p_value(of_scores), "is_better": is_better}
@@ -203,19 +211,34 @@ def _on_ladder(pair: Pair, sign: int) -> dict[str, Any]:
     }
 
 
-def _judged(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The rows of a study with their verdicts: Holm's correction is over a platform's rows.
+def _judged(rows: Sequence[dict[str, Any]], effects: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    """The rows of a study with their verdicts, one for each test: see `worth_table`.
 
     What no ladder tells of has no verdict.
     """
     yield from (row for row in rows if not row["answer"])
     for platform in dict.fromkeys(row["platform"] for row in rows):
         family = [row for row in rows if row["platform"] == platform and row["answer"]]
-        for row, p in zip(family, holm([row["p"] for row in family]), strict=True):
+        asked = effects[effects["platform"] == platform]
+        p_holm = {
+            _key(row, BEST_RATES if row["question"] == AT_BEST_RATE else ONE_RATE): row["p_holm"]
+            for row in asked.to_dict("records")
+        }
+        keys = [_key(row, row["rate"]) for row in family]
+        others = {key: row["p"] for key, row in zip(keys, family, strict=True) if key not in p_holm}
+        both = [*asked.drop_duplicates(["depth", "effect", "p"])["p"], *others.values()]
+        p_holm |= zip(others, holm(both)[-len(others) :], strict=True) if others else ()
+        for key, row in zip(keys, family, strict=True):
+            p = p_holm[key]
             verdict = score_verdict(
                 p, is_better=row["is_better"], is_equivalent=row["is_equivalent"]
             )
             yield row | {"p_holm": p, "verdict": verdict}
+
+
+def _key(row: Mapping[str, Any], rate: str) -> tuple[Any, ...]:
+    """What rows of this table and of effects.csv share if they test the same."""
+    return (rate, *(row[name] for name in ("depth", "variant", "against", "seeds")))
 
 
 def _cost(times: StepTimes, labels: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
@@ -246,9 +269,14 @@ def _cost_wider(times: StepTimes, labels: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def ratios(name: str, ours: StepTime, theirs: StepTime) -> dict[str, float]:
-    """Our time of a step with its range, over theirs."""
-    ends = {"": ours.seconds, "_low": ours.low, "_high": ours.high}
-    return {f"{name}{end}": seconds / theirs.seconds for end, seconds in ends.items()}
+    """Our time of a step over the plain network's, `theirs`, with its range.
+
+    The median of the ratios in each turn, where steps were timed in turns with the plain network's.
+    """
+    found = ours.ratio, ours.ratio_low, ours.ratio_high
+    if math.isnan(ours.ratio):
+        found = tuple(time / theirs.seconds for time in (ours.seconds, ours.low, ours.high))
+    return dict(zip((name, f"{name}_low", f"{name}_high"), found, strict=True))
 
 
 def counted_ratios(ours: StepTime, theirs: StepTime) -> dict[str, float]:

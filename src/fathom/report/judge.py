@@ -20,6 +20,7 @@ import pandas as pd
 
 from fathom import tasks
 from fathom.analysis.effective_depth import effective_depth_table
+from fathom.analysis.effects import effects_table
 from fathom.analysis.run_tables import cells_table
 from fathom.analysis.statistics import CONFIDENCE, mean_with_ci
 from fathom.analysis.tables import counted, read_table, save_tables, scores_of
@@ -229,7 +230,7 @@ def write_judgement(
     out, config = Path(plan.config.results), plan.config
     cells = _cells(plan)
     depths = effective_depth_table(config, cells)
-    worth = worth_table(config, cells, depths)
+    worth = worth_table(config, cells, effects_table(config, cells), depths)
     tables = {"cells.csv": cells, "worth.csv": worth, "effective_depth.csv": depths}
     save_tables(tables, out / "tables")
     judged = [_judged(plan, name, checks[name], cells, worth, depths) for name in config.studies]
@@ -332,12 +333,20 @@ def _judged(
         "plain": plan.config.plain(study),
         "own": own,
         "cost": cost,
-        "net": own["worth"]["multiplier"] / cost if own["worth"] else math.nan,
+        "net": _net(own["worth"], cost),
         "has_ladder": bool(settings.ladder),
         "checks": told,
         "diagnostics": list(_diagnostics(ours)),
         "rows": sorted(rows, key=lambda row: _order(row, score.better)),
     }
+
+
+def _net(worth: Record | None, cost: float) -> dict[str, float]:
+    """The step multiplier over the cost, with its ends; empty where it is a bound, or unknown."""
+    if worth is None or worth["answer"] != "at":
+        return {}
+    names = {"mean": "multiplier", "low": "low", "high": "high"}
+    return {end: worth[name] / cost for end, name in names.items()}
 
 
 DIAGNOSTICS = (
@@ -363,8 +372,8 @@ def _order(row: Record, better: str) -> tuple[float, float]:
     return tuple(math.inf if math.isnan(value) else value for value in (-worth, mean))
 
 
-def _interval(row: Record, mean: str = "mean") -> str:
+def _interval(row: Record) -> str:
     """A mean with its interval; a dash without one."""
-    if row is None or math.isnan(row[mean]):
+    if row is None or math.isnan(row["mean"]):
         return "–"
-    return with_interval(row[mean], row["low"], row["high"])
+    return with_interval(row["mean"], row["low"], row["high"])

@@ -68,23 +68,19 @@ drawn without that correction, so one may exclude 1.*
 def worth() -> str:
     """The table of worth under its heading, and what other sizes there are."""
     told = worth_section(_worth(), _published().worth.task, _labels())
-    return told + at_sizes(_sizes(), _labels())
+    return told + at_sizes(_sizes())
 
 
-def at_sizes(sizes: pd.DataFrame, labels: Mapping[str, str]) -> str:
-    """Which other sizes there are, and what the design with most multipliers saves at them."""
+def at_sizes(sizes: pd.DataFrame) -> str:
+    """Which other sizes there are. What is shown there, one of the answers says."""
     found = [
         f"{list_words(sorted(set(sizes[column].astype(int))))} {column}"
         for column in ("channels", "layers", "steps")
         if sizes[column].nunique() > 1
     ]
-    ladders = sizes[sizes["answer"] == "at"]
-    design = ladders["design"].mode().min()
-    saved = 100 * (1 - 1 / ladders.loc[ladders["design"] == design, "multiplier"])
     return f"""\
 RESULTS.md also has [other sizes]({REFERENCE}/RESULTS.md#does-it-hold-at-other-sizes):
-{"; ".join(found)}. {labels.get(design, design)} saves {saved.min():.0f} to {saved.max():.0f} %
-of the steps at the {len(saved)} sizes with a ladder.
+{"; ".join(found)}.
 
 """
 

@@ -69,6 +69,8 @@ def advice(rows: Sequence[Record], above: Worth, labels: Mapping[str, str]) -> s
     """
     better = [row for row in rows if row["verdict"] == BETTER]
     saving = [row for row in better if row["rate"] == ONE_RATE and pays_below(row)]
+    # Other sizes and tasks have studies of their own.
+    of_study = f"in this study of {rows[0]['depth']:g} layers on {above.task}"
     sentences = []
     if any(row["cost"] > 0 for row in rows):
         paid = [_label(row, labels) for row in rows if row["net_low"] > 1]
@@ -81,9 +83,9 @@ def advice(rows: Sequence[Record], above: Worth, labels: Mapping[str, str]) -> s
         if row["variant"] == above.asked and row["rate"] == ONE_RATE and row is not best:
             sentences.append(_asked(row, labels))
     if best is None:
-        sentences.append(f"On {above.task}, no connection is known to save steps of training")
+        sentences.append(f"No connection is known to save steps of training {of_study}")
     else:
-        sentences += _gain(best, above.task, labels)
+        sentences += _gain(best, of_study, labels)
     if tuned := [row for row in rows if row["rate"] == BEST_RATES]:
         names = ", ".join(_label(row, labels) for row in tuned if row in better)
         first = max(tuned, key=lambda row: row["multiplier"])
@@ -106,7 +108,7 @@ def _asked(row: Record, labels: Mapping[str, str]) -> str:
     )
 
 
-def _gain(row: Record, task: str, labels: Mapping[str, str]) -> list[str]:
+def _gain(row: Record, of_study: str, labels: Mapping[str, str]) -> list[str]:
     """How many steps a design saves, and at which time of a step that pays."""
     # Beyond the ladder the multiplier is a bound, and so is what follows from it.
     least = "" if row["answer"] == "at" else "at least "
@@ -116,7 +118,7 @@ def _gain(row: Record, task: str, labels: Mapping[str, str]) -> list[str]:
     limit = f"It pays if a step takes less than {times} times as long as a plain one"
     costs = _times(row)
     return [
-        f"The largest gain that is shown on {task}, all at one learning rate, is that of "
+        f"The largest gain that is shown {of_study}, all at one learning rate, is that of "
         f"{_label(row, labels)}: a plain network needs {least}{times} times the steps{interval} "
         f"to end there, so {least}{saved} are saved",
         f"{limit}; here it takes {costs}" if costs else limit,
