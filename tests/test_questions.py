@@ -316,7 +316,11 @@ def sizes_of(*verdicts, slope=0.1):
     ("verdicts", "words", "lines"),
     [
         (("better", "better"), "yes, at 2 of 2 sizes", [3, 2]),
-        (("undecided", "better", "better", "worse"), "at 2 of 4 sizes", [4, 2]),
+        (
+            ("undecided", "better", "better", "worse"),
+            "at 2 of 4 sizes, undecided or worse at the others",
+            [4, 2],
+        ),
         (("worse", "better"), "at 1 of 2 sizes, worse at the others", [3, 2]),
         (("undecided", "", "equivalent"), "none", [2]),  # a size without a ladder has no verdict
     ],

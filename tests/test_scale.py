@@ -11,7 +11,8 @@ from fathom.analysis.claims.verdicts import published_sizes_table
 from fathom.analysis.scale import fit, scale_table, sizes_table
 from fathom.config import ConfigError, check_config
 from fathom.report.records import records
-from fathom.report.scale import compare_cost, notes_on_sizes, present_scale, told
+from fathom.report.scale import notes_on_sizes, present_scale, told
+from fathom.report.worth import compare_cost
 from run_helpers import CPU_PLATFORM, GPU_PLATFORM, config_with
 from tables_helpers import TOLD, frame, half_width, run, table_of_worth
 

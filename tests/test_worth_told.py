@@ -41,7 +41,7 @@ def row(variant="mhc", multiplier=1.25, low=1.2, high=1.3, **changes):
         "rate": "one rate", "seeds": 5, "answer": "at", "verdict": "better",
         "multiplier": multiplier, "low": low, "high": high, "least": 0.5, "most": 2.0,
         "outside": 0, "break_even": multiplier - 1, "width": 64.0, "cost": 1.7,
-        "wider": NAN, "cost_wider": NAN, "net_low": NAN,
+        "wider": NAN, "cost_wider": NAN,
     }  # fmt: skip
     return values | changes
 
@@ -135,7 +135,7 @@ ASKED = {"variant": "hc", "multiplier": 1.02, "low": 1.0, "high": 1.04}
         ),
         # An interval that holds one is not enough.
         (
-            [row(cost=1.1, net_low=1.09), row("altup", 1.1, cost=1.05, net_low=1.0)],
+            [row(cost=1.1), row("altup", 1.1, low=1.05, cost=1.05)],
             "Shown to gain more than their steps cost: mHC, cyclic read. "
             f"{SAVES}; here it takes 1.1 times as long with 64 channels.",
         ),

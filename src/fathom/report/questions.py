@@ -341,11 +341,11 @@ def of_sizes(question: Sizes, results: Results) -> Found | None:
         for row in (largest, least)
         if row
     ]
-    others = {row["verdict"] for row in rows} - {BETTER}
+    others = sorted({row["verdict"] for row in rows} - {BETTER})
     outcome = "none" if not better else "some" if others else "all"
     told = f"{len(better)} of {len(rows)} sizes"
-    if better and len(others) == 1:
-        told += f", {others.pop()} at the others"
+    if better and others:
+        told += f", {' or '.join(others)} at the others"
     return Found(outcome, evidence, told)
 
 

@@ -9,11 +9,11 @@ from typing import Literal, NamedTuple
 import pandas as pd
 
 from fathom.analysis.claims.published import Note, Published, SizePoint
-from fathom.analysis.effective_depth import BELOW, BEYOND
 from fathom.analysis.scale import CONFOUNDED, GROWS, OUTSIDE, SHRINKS
 from fathom.analysis.significance import UNDECIDED
 from fathom.report.formatting import list_words, with_interval
 from fathom.report.records import Record, records
+from fathom.report.worth import Cost, compare_cost
 from fathom.settings import join_values
 
 PAYS, NEVER = "pays", "never pays"
@@ -30,8 +30,6 @@ SAID = {
     CONFOUNDED: "has no fit, since other factors vary alike,",
 }
 """By verdict of the fit."""
-
-Cost = Literal["cost", "operations"]
 
 
 class ScalePresenter(NamedTuple):
@@ -90,21 +88,6 @@ def present_scale(sizes: pd.DataFrame, fits: pd.DataFrame) -> ScalePresenter | N
         by_design,
         {design: [row for row in told if row["design"] == design] for design in designs},
     )
-
-
-def compare_cost(row: Record, cost: Cost) -> Literal["above", "below", "undecided", "unknown"]:
-    """Where the 95 % interval of a step multiplier is beside a cost.
-
-    Without an interval it is undecided, unless every seed is outside of the ladder on one side, and
-    that end of the ladder is on the same side of the cost.
-    """
-    if math.isnan(row[cost]):
-        return "unknown"
-    low, high = row["low"], row["high"]
-    if row["outside"] == row["seeds"]:
-        low = row["most"] if row["answer"] == BEYOND else low
-        high = row["least"] if row["answer"] == BELOW else high
-    return "above" if low > row[cost] else "below" if high < row[cost] else "undecided"
 
 
 def lasts(row: Record) -> Literal["lasts", "an early speed-up alone", "undecided"]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import pandas as pd
 
 from fathom.analysis.claims.published import Worth
-from fathom.analysis.effective_depth import AT
+from fathom.analysis.effective_depth import AT, BELOW, BEYOND
 from fathom.analysis.significance import BETTER, EQUIVALENT, UNDECIDED, WORSE
 from fathom.analysis.statistics import MIN_SEEDS
 from fathom.analysis.worth import BEST_RATES, NOT_TOLD, ONE_RATE
@@ -63,9 +63,9 @@ def present_worth(
 def advice(rows: Sequence[Record], above: Worth, labels: Mapping[str, str]) -> str:
     """The advice that follows from the rows, in up to five sentences.
 
-    Whether a design has a net multiplier above one with its whole interval, if steps were timed;
-    the design that is asked for; the largest multiplier among those that end better, at one
-    learning rate; and whether any ends better where each network has its own best rate.
+    Whether a design's multiplier is above the cost of its step, if steps were timed; the design
+    that is asked for; the largest multiplier among those that end better, at one learning rate; and
+    whether any ends better where each network has its own best rate.
     """
     better = [row for row in rows if row["verdict"] == BETTER]
     saving = [row for row in better if row["rate"] == ONE_RATE and pays_below(row)]
@@ -73,7 +73,7 @@ def advice(rows: Sequence[Record], above: Worth, labels: Mapping[str, str]) -> s
     of_study = f"in this study of {rows[0]['depth']:g} layers on {above.task}"
     sentences = []
     if any(row["cost"] > 0 for row in rows):
-        paid = [_label(row, labels) for row in rows if row["net_low"] > 1]
+        paid = [_label(row, labels) for row in rows if compare_cost(row, "cost") == "above"]
         told = f"Shown to gain more than their steps cost: {', '.join(paid)}"
         sentences = [
             told if paid else "No connection is shown to gain more than its steps cost here"
@@ -136,6 +136,24 @@ def _times(row: Record) -> str:
 
 def _label(row: Record, labels: Mapping[str, str]) -> str:
     return labels.get(row["variant"], row["variant"])
+
+
+Cost = Literal["cost", "operations"]
+
+
+def compare_cost(row: Record, cost: Cost) -> Literal["above", "below", "undecided", "unknown"]:
+    """Where the 95 % interval of a step multiplier is beside a cost.
+
+    Without an interval it is undecided, unless every seed is outside of the ladder on one side, and
+    that end of the ladder is on the same side of the cost.
+    """
+    if math.isnan(row[cost]):
+        return "unknown"
+    low, high = row["low"], row["high"]
+    if row["outside"] == row["seeds"]:
+        low = row["most"] if row["answer"] == BEYOND else low
+        high = row["least"] if row["answer"] == BELOW else high
+    return "above" if low > row[cost] else "below" if high < row[cost] else "undecided"
 
 
 OPERATIONS, VERDICT = "operations, counted", "verdict"

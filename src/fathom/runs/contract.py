@@ -180,8 +180,9 @@ def _gradients(
         zeros.append([name.removeprefix(prefix) for name in own if norms[name] == 0])
         wild.append([name.removeprefix(prefix) for name in own if not np.isfinite(norms[name])])
     at_start, perturbed = zeros
-    if wild[0]:
-        yield Check("gradients", f"not finite at the start: {join_values(wild[0])}")
+    if any(wild):
+        where = "at the start" if wild[0] else "at perturbed numbers"
+        yield Check("gradients", f"not finite {where}: {join_values(wild[0] or wild[1])}")
     elif unused := [name for name in at_start if name in perturbed]:
         yield Check("gradients", f"none reaches {join_values(unused)}", failed=True)
     elif at_start:
