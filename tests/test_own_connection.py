@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import math
 import re
 from pathlib import Path
 
@@ -243,6 +244,9 @@ BAD = {
         {"optimizer": {"lr": 0.01, "weight_decay": 0.1}}, r"add optimizer: \{decay: matrices\}",
     ),
     "exempt": ({"module": "exempt.py:Lite"}, {}, "no parameter b_per; did you mean 'b_pre'"),
+    "infinite": ({"module": "plain.py:function", "scale": math.inf}, {}, "scale: cannot be recor"),
+    "fact": ({**CLASS, "width": 3}, {}, "width: the network says it"),
+    "settings": ({**CLASS, "settings": 3}, {}, "settings: must be a mapping"),
 }  # fmt: skip
 
 
@@ -304,6 +308,80 @@ def checks_of(text, made, **settings):
     spec = spec_of({"module": f"own.py:{made}", **settings})
     problem = Problem(spec)
     return {c.name: c for c in examine(problem, connect(spec, Compute()))}
+
+
+def test_a_leak_inside_any_pair_of_tokens_is_found():
+    """Between the first two, the next two and so on: none crosses the middle of a window."""
+    pairs = LEAKING.replace(
+        "x.mean(dim=1, keepdim=True)",
+        "x.unflatten(1, (-1, 2)).mean(2, keepdim=True).expand(-1, -1, 2, -1).flatten(1, 2)",
+    )
+    assert checks_of(pairs, "Leaking")["causality"].failed
+
+
+def test_a_leak_that_an_exchange_of_tokens_does_not_change_is_found():
+    summed = LEAKING.replace("x.mean(dim=1", "x0.mean(dim=1")
+    assert checks_of(summed, "Leaking")["causality"].failed
+
+
+MISTAKES = {
+    "a failing import": ("import nothing_of_this_name\n" + PLAIN, r"ModuleNotFoundError.*line 1"),
+    "an exit": ("raise SystemExit(0)\n" + PLAIN, "SystemExit"),
+    "in __init__": (
+        PLAIN + "    def __init__(self):\n        {}['a']\n",
+        r"KeyError: 'a' \(line 16\)",
+    ),
+    "a wrong signature": (PLAIN.replace("(self, x0, functions)", "(self, x0)"), "TypeError.*takes"),
+    "a pass": (PLAIN.replace("return function(", "return 1 / 0; function("), r"ZeroDivisionError"),
+    "a tuple": (PLAIN.replace("return function(x0, functions)", "return (x0, 1)"), "is a tuple"),
+    "in place": (
+        PLAIN.replace("return function(x0, functions)", "x = functions[0](x0)\n"
+        "        y = x * x\n        x.add_(1)\n        return function(y, functions[1:])"),
+        "RuntimeError|order",
+    ),
+    "a complex parameter": (
+        "import torch\n" + PLAIN + "    def __init__(self):\n        super().__init__()\n"
+        "        self.g = nn.Parameter(torch.ones(1, dtype=torch.complex64))\n",
+        "g is complex",
+    ),
+    "no_decay": (PLAIN + "    no_decay = 5\n", "no_decay: must be a list"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_what_a_file_raises_is_one_line_that_names_it(name, capsys):
+    text, message = MISTAKES[name]
+    write("own.py", text)
+    write("own.yaml", json.dumps({"results": "out", "studies": {"own": {
+        **STUDY, "variants": ["baseline", {"mine": {"connection": {"module": "own.py:Class"}}}],
+    }}}))  # fmt: skip
+    command = ["train", "own", "--variant", "mine", "--depth", "2", "--backend", "torch"]
+    with pytest.raises(SystemExit) as end:
+        main([*command, "--seed", "0", "--out", "run", "--config", "own.yaml"])
+    assert end.value.code == 1
+    (line,) = [x for x in capsys.readouterr().err.splitlines() if x.startswith("fathom:")]
+    assert re.search(rf"own\.py:Class: .*({message})", line)
+    assert not Path("run/manifest.json").exists()
+
+
+LATE = """
+
+calls = []
+
+
+def late():
+    calls.append(1)
+    return len(calls) > 6
+"""
+
+
+def test_what_a_pass_raises_after_the_checks_is_one_line():
+    old = "        return function(x0, functions)"
+    raises = "        if x0.requires_grad and late():\n            raise ValueError('late')\n"
+    write("late.py", PLAIN.replace(old, raises + old) + LATE)
+    spec = spec_of({"module": "late.py:Class"}, steps=20)
+    said = refusal(run_cell, spec, Path("run"), error=ConfigError)
+    assert said.startswith("late.py:Class: ValueError: late (line ")
 
 
 def test_reading_the_token_before_is_causal():

@@ -62,6 +62,8 @@ def judge(
         raise ConfigError("--settings: must be a mapping, as in '{streams: 2}'")
     files = config or (DEFAULT_CONFIG if quick else REFERENCE_CONFIG)
     folder = out or Path("results/judge") / module.rpartition(":")[2] / ("quick" if quick else "")
+    if not (templates / "JUDGE.md.j2").is_file():
+        raise ConfigError(f"{templates}: has no template JUDGE.md.j2; see --templates in --help")
     plan = make_plan(files, module, arguments, folder, seeds=seeds, quick=quick)
     compute = changed(plan.config.compute, device=device)
     plan.config.check_trains()

@@ -125,6 +125,8 @@ def make_plan(
             "add --quick to train the plain network here"
         )
     file, _, name = module.rpartition(":")
+    if not (file and name):
+        raise ConfigError(f"must be like my_connection.py:TwoStreams, but is {module!r:.80}")
     label = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
     if any(label in base.studies[study].labels for study in judging):
         label = f"own_{label}"

@@ -15,7 +15,7 @@ import numpy as np
 
 from fathom.backends import Backend
 from fathom.models.connections.connection import MixingTrace
-from fathom.models.connections.module import ModuleConnection
+from fathom.models.connections.module import ModuleConnection, OwnCode
 from fathom.models.connections.plain import Plain
 from fathom.models.network import inference_inputs
 from fathom.models.ops import Array, Layers, Ops
@@ -52,7 +52,15 @@ def check_contract(problem: Problem, backend: Backend) -> None:
 
 
 def examine(problem: Problem, backend: Backend) -> Iterator[Check]:
-    """Every check of a module at its initial numbers. Raises ConfigError for wrong shapes."""
+    """Every check of a module at its initial numbers.
+
+    Raises ConfigError for wrong shapes, and for what a pass raises.
+    """
+    with OwnCode(problem.network.connection.settings.module):
+        yield from _examine(problem, backend)
+
+
+def _examine(problem: Problem, backend: Backend) -> Iterator[Check]:
     connection = problem.network.connection
     yield _seeds(connection, problem.spec.seed)
     watched, watching = copy.copy(problem), Watched(connection)
@@ -107,10 +115,13 @@ def gradients_by_layer(problem: Problem, backend: Backend) -> np.ndarray:
 
 def _seeds(connection: ModuleConnection, seed: int) -> Check:
     one, other = (
-        dict(connection.settings.build(connection.context, seed).named_parameters())
+        {
+            name: p.detach().double().numpy()
+            for name, p in connection.settings.build(connection.context, seed).named_parameters()
+        }
         for _ in range(2)
     )
-    differ = [name for name, value in one.items() if not value.equal(other[name])]
+    differ = [n for n, p in one.items() if not np.array_equal(p, other[n], equal_nan=True)]
     if differ:
         why = f"{join_values(differ)} start differently at the same seed; draw with torch alone"
         return Check("seed", why, failed=True)
@@ -162,7 +173,9 @@ class Watched:
         return Check("order", why, failed=True)
 
 
-def _form(x: Array) -> str:
+def _form(x: object) -> str:
+    if not hasattr(x, "dtype"):
+        return f"is a {type(x).__name__}"
     return f"{list(x.shape)} {str(x.dtype).rpartition('.')[2]}"
 
 
@@ -194,21 +207,29 @@ def _gradients(
 def _causality(
     problem: Problem, plain: Problem, backend: Backend, params: dict[str, np.ndarray]
 ) -> Iterator[Check]:
-    """Whether later tokens change earlier outputs, where they do not in the plain network."""
+    """Whether later tokens change earlier outputs, where they do not in the plain network.
+
+    Of one window at every place: from there on it has other tokens.
+    """
     inputs = inference_inputs(problem.task.batch(problem.spec, 0).inputs)
     tokens = inputs.get("tokens")
     if tokens is None or tokens.ndim != 2:
         return
-    half = tokens.shape[1] // 2
-    later = {**inputs, "tokens": np.hstack([tokens[:, :half], tokens[:, half:][:, ::-1]])}
+    places = np.arange(tokens.shape[1])
+    window = np.broadcast_to(tokens[0], (len(places) - 1, len(places)))
+    is_later = places >= places[1:, None]
+    changed = np.where(is_later, (window + 1) % (tokens.max() + 1), window).astype(tokens.dtype)
     of_plain = {name: params[name] for name in plain.network.parameters()}
     leaks, finite = [], True
     for each, numbers in ((plain, of_plain), (problem, params)):
-        one, other = (_logits(each, backend, numbers, given) for given in (inputs, later))
-        if one.shape[:2] != tokens.shape:
+        one, other = (
+            _logits(each, backend, numbers, {**inputs, "tokens": np.ascontiguousarray(given)})
+            for given in (window, changed)
+        )
+        if one.shape[:2] != window.shape:
             return
-        leaks.append(_relative(other[:, :half], one[:, :half]))
-        finite = bool(np.isfinite([one[:, :half], other[:, :half]]).all())
+        leaks.append(_relative(other[~is_later], one[~is_later]))
+        finite = bool(np.isfinite([one[~is_later], other[~is_later]]).all())
     if leaks[0] > TOLERANCE:
         return  # the network itself reads later tokens
     if leaks[1] > TOLERANCE:

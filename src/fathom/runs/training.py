@@ -22,6 +22,7 @@ import fathom
 from fathom import backends, datasets, tasks
 from fathom.backends import Backend, memory_errors
 from fathom.config import Compute, Spec
+from fathom.models.connections.module import own_code
 from fathom.runs import code_hash
 from fathom.runs.checkpoint import Checkpoint
 from fathom.runs.contract import check_contract
@@ -77,7 +78,7 @@ def run_cell(
     prefix = f"FATHOM_{spec.backend.upper()}_"  # switches that may fuse operations
     switches = {name: value for name, value in os.environ.items() if name.startswith(prefix)}
     identity = {"spec": spec.hash(), "code": code, **digits_of(here), "environment": switches}
-    with _alone(folder), memory_errors():
+    with _alone(folder), own_code(spec.connection), memory_errors():
         checkpoint = Checkpoint(folder, identity)
         resume = checkpoint.resume()
         rows = list(resume.rows) if resume else []
@@ -177,7 +178,8 @@ def same_digits(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 def connect(spec: Spec, compute: Compute) -> Backend:
     """Connect to the spec's backend, and let its data sets be found. Raises BackendError."""
-    os.environ[datasets.ENVIRONMENT] = compute.data
+    if "data" in compute.model_fields_set or datasets.ENVIRONMENT not in os.environ:
+        os.environ[datasets.ENVIRONMENT] = compute.data
     return backends.connect(spec.backend, compute.device, compute.threads, compute.mlx_blas)
 
 

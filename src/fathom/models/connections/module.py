@@ -9,8 +9,11 @@ from __future__ import annotations
 import copy
 import hashlib
 import inspect
+import json
 import sys
+import traceback
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from pathlib import Path, PurePath
@@ -23,6 +26,8 @@ from pydantic import Field, model_validator
 from fathom.models.connections.connection import Connection, ConnectionContext, MixingTrace
 from fathom.models.init import Parameter
 from fathom.settings import ConfigError, Settings, Text, did_you_mean
+from fathom.system.errors import UserError
+from fathom.system.text import one_line
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -48,12 +53,24 @@ class TorchModule(Settings):
     @model_validator(mode="before")
     @classmethod
     def _take_settings(cls, data: object) -> object:
-        """Other keys are arguments. Raises ValueError if the file cannot be read."""
+        """Other keys are arguments.
+
+        Raises ValueError if the file cannot be read, and for what a run cannot record.
+        """
         if not isinstance(data, Mapping) or not isinstance(data.get("module"), str):
             return data
         known = {key: value for key, value in data.items() if key in cls.model_fields}
         rest = {key: value for key, value in data.items() if key not in cls.model_fields}
-        known["settings"] = {**known.get("settings", {}), **rest}
+        if not isinstance(given := known.get("settings", {}), Mapping):
+            raise ValueError("settings: must be a mapping of arguments")
+        known["settings"] = {**given, **rest}
+        for name, value in known["settings"].items():
+            if name in CONTEXT:
+                raise ValueError(f"{name}: the network says it; give your argument another name")
+            try:
+                json.dumps(value, allow_nan=False)
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"{name}: cannot be recorded as JSON ({error})") from error
         if not known.get("digest"):
             known["digest"] = _digest(_read(known["module"]))
         return known
@@ -70,14 +87,18 @@ class TorchModule(Settings):
         import torch
 
         made = _load(self.module, self.digest)
+        if not inspect.isclass(made):
+            return _as_module(partial(made, **self._arguments(made, context, passed=2)))
+        if not issubclass(made, torch.nn.Module):
+            raise ConfigError(f"{self.module} is no torch.nn.Module; make it a subclass")
+        arguments = self._arguments(made, context)
         # Gradients may need its buffers later, wherever it is made.
-        with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
+        with OwnCode(self.module), torch.random.fork_rng([]), torch.inference_mode(False):
             torch.manual_seed(seed)
-            if not inspect.isclass(made):
-                return _as_module(partial(made, **self._arguments(made, context, passed=2)))
-            if not issubclass(made, torch.nn.Module):
-                raise ConfigError(f"{self.module} is no torch.nn.Module; make it a subclass")
-            module = made(**self._arguments(made, context))
+            module = made(**arguments)
+        for name, p in module.named_parameters():
+            if p.is_complex():
+                raise ConfigError(f"{self.module}: {name} is complex; take torch.view_as_real")
         if has_verbs(module) or type(module).forward is not torch.nn.Module.forward:
             return module
         raise ConfigError(f"{self.module} has no forward(x0, functions), nor {', '.join(VERBS)}")
@@ -131,13 +152,49 @@ def _load(module: str, digest: str) -> Any:  # noqa: ANN401, a class or a functi
     loaded.__file__ = file
     sys.modules[loaded.__name__] = loaded  # where dataclasses look up their own module
     try:
-        exec(compile(content, file, "exec"), vars(loaded))  # noqa: S102, the config names it
+        code = compile(content, file, "exec")
     except SyntaxError as error:
         raise ConfigError(f"{file}: line {error.lineno}: {error.msg}") from error
+    with OwnCode(module):
+        exec(code, vars(loaded))  # noqa: S102, the config names it
     if not callable(found := vars(loaded).get(name)):
         own = [n for n, value in vars(loaded).items() if callable(value)]
         raise ConfigError(f"{file} has no class or function {name}{did_you_mean(name, own)}")
     return found
+
+
+class OwnCode:
+    """A context in which whatever is raised is a mistake in a module: it becomes a ConfigError.
+
+    It says where in the file, if it was there; `anywhere`: or else too. Errors that name their fix
+    stay as they are.
+    """
+
+    def __init__(self, module: str, *, anywhere: bool = True) -> None:
+        self.module, self.anywhere = module, anywhere
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: object
+    ) -> None:
+        mistakes = Exception, SystemExit
+        if not isinstance(error, mistakes) or isinstance(error, (UserError, Reached, OSError)):
+            return
+        file = self.module.rpartition(":")[0]
+        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
+        if lines or self.anywhere:
+            where = f" (line {lines[-1]})" if lines else ""
+            message = one_line(f"{type(error).__name__}: {error}".partition("\n")[0], 300)
+            raise ConfigError(f"{self.module}: {message}{where}") from error
+
+
+def own_code(connection: object) -> AbstractContextManager[None]:
+    """`OwnCode` of a connection's settings if they are a module's, for errors in its file alone."""
+    if isinstance(connection, TorchModule):
+        return OwnCode(connection.module, anywhere=False)
+    return nullcontext()
 
 
 def _as_module(function: Callable[..., Tensor]) -> nn.Module:
@@ -216,13 +273,15 @@ class ModuleConnection(Connection):
     @property
     def exempt(self) -> tuple[str, ...]:
         """Parameters that its `no_decay` names. Raises ConfigError for a name of none."""
-        names = tuple(getattr(self.template, "no_decay", ()))
+        names = getattr(self.template, "no_decay", ())
+        if not isinstance(names, (list, tuple, set, frozenset)):
+            raise ConfigError(f"{self.settings.module}: no_decay: must be a list of names")
         known = dict(self.template.named_parameters())
         for name in names:
             if name not in known:
                 hint = did_you_mean(name, known)
                 raise ConfigError(f"{self.settings.module}: no_decay: no parameter {name}{hint}")
-        return names
+        return tuple(names)
 
     def parameters(self) -> dict[str, Parameter]:
         exempt = self.exempt
