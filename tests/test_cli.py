@@ -165,6 +165,19 @@ def test_every_chosen_cell_is_trained(folder, fathom):
         assert {file.name for file in manifest.parent.iterdir()} == ARRIVED
 
 
+def test_an_estimate_says_which_data_are_missing(tmp_path, fathom, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    study = {"task": "text", "recipe": "torch-defaults", "variants": ["baseline"], "depths": [2]}
+    study |= {"seeds": [0], "steps": 2, "batch_size": 2, "backends": [BACKEND]}
+    study["optimizer"] = {"lr": 0.01}
+    study["model"] = {"length": 4, "width": 8, "heads": 2, "hidden": 16, "validation_windows": 4}
+    config = {"results": "out", "studies": {"own": study}, "compute": {"data": "named"}}
+    Path("own.yaml").write_text(json.dumps(config))
+    status, _, errors = fathom("train-all", "--estimate", "--config", "own.yaml")
+    assert status == 1
+    assert "named/shakespeare: lacks " in errors[-1] and "fathom fetch" in errors[-1]
+
+
 def test_only_what_is_missing_corrupt_or_stale_is_trained(trained, fathom):
     before = {file: file.stat().st_mtime_ns for file in trained.rglob("*")}
     status, _, (line,) = fathom("train-all")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,7 +29,7 @@ from fathom.cli.options import (
     read_config,
 )
 from fathom.config import Cell, Compute, Config, ConfigError, Spec, parse_json, parse_spec
-from fathom.system.errors import fail, say
+from fathom.system.errors import UserError, fail, say
 from fathom.system.text import format_duration
 
 app = typer.Typer()
@@ -100,7 +101,7 @@ def train_all(
 
 
 def print_estimate(specs: Sequence[Spec], compute: Compute, jobs: int) -> None:
-    """Print how many cells are left and how long they take."""
+    """Print how many cells are left and how long they take. Raises UserError as trainings do."""
     from fathom.runs.train_all import estimate_by_timing
 
     if not specs:
@@ -108,18 +109,18 @@ def print_estimate(specs: Sequence[Spec], compute: Compute, jobs: int) -> None:
         return
     typer.echo(f"{len(specs)} cells to train; timing a few steps of the longest", err=True)
     seconds = estimate_by_timing(specs, compute)
-    if seconds is not None:
-        at_once = min(jobs, len(specs))
-        how = "one after the other" if at_once == 1 else f"{at_once} at once"
-        time_left = format_duration(seconds / at_once)
-        typer.echo(f"about {time_left} for {len(specs)} cells, {how}", err=True)
+    at_once = min(jobs, len(specs))
+    how = "one after the other" if at_once == 1 else f"{at_once} at once"
+    time_left = format_duration(seconds / at_once)
+    typer.echo(f"about {time_left} for {len(specs)} cells, {how}", err=True)
 
 
 def train_left(settings: Config, specs: Sequence[Spec], compute: Compute, jobs: int) -> None:
     """Train the cells that are left; prints an estimate first, then a line after each."""
     from fathom.runs.train_all import train_each
 
-    print_estimate(specs, compute, jobs)
+    with suppress(UserError):  # the training of that cell will report it, and others go on
+        print_estimate(specs, compute, jobs)
     started, failures = time.monotonic(), []
     trained = train_each(specs, Path(settings.results), compute, jobs)
     for done, (spec, error) in enumerate(trained, start=1):

@@ -52,22 +52,19 @@ SHALLOW = 4
 """Layers of the network that is timed for an evaluation: a deep one takes minutes."""
 
 
-def estimate_by_timing(specs: Sequence[Spec], compute: Compute) -> float | None:
+def estimate_by_timing(specs: Sequence[Spec], compute: Compute) -> float:
     """Seconds that these trainings take here one after the other, evaluations included.
 
     Times a few steps of the longest of each variant, and an evaluation of a shallow network, which
-    is taken to be as many steps for every network of its backend. None if one cannot be trained
-    here: the training will report why.
+    is taken to be as many steps for every network of its backend. Raises UserError if one cannot be
+    trained here.
     """
     by_variant = {(spec.backend, spec.variant): spec for spec in reversed(specs)}
     of_backend = {spec.backend: spec for spec in reversed(specs)}
     is_few = len(by_variant) <= MOST_TIMED
     timed = by_variant if is_few else {(backend, ""): s for backend, s in of_backend.items()}
-    try:
-        rates = {key: time_step(s, compute) / assumed_step_seconds(s) for key, s in timed.items()}
-        evaluations = {backend: _evaluation(spec, compute) for backend, spec in of_backend.items()}
-    except UserError:
-        return None
+    rates = {key: time_step(s, compute) / assumed_step_seconds(s) for key, s in timed.items()}
+    evaluations = {backend: _evaluation(spec, compute) for backend, spec in of_backend.items()}
     total = 0.0
     for spec in specs:
         at_start, in_steps = evaluations[spec.backend]

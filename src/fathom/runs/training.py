@@ -178,8 +178,7 @@ def same_digits(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 def connect(spec: Spec, compute: Compute) -> Backend:
     """Connect to the spec's backend, and let its data sets be found. Raises BackendError."""
-    if "data" in compute.model_fields_set or datasets.ENVIRONMENT not in os.environ:
-        os.environ[datasets.ENVIRONMENT] = compute.data
+    os.environ[datasets.ENVIRONMENT] = compute.data
     return backends.connect(spec.backend, compute.device, compute.threads, compute.mlx_blas)
 
 
