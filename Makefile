@@ -169,6 +169,7 @@ smoke: $(STAMP) ## every rule on a tiny grid, into results/smoke
 PLAN := $(BIN)/python tests/dry_run.py
 dry-runs: $(STAMP) ## plan the other presets, one on a cluster; each has to train all of its cells
 	$(PLAN)
+	$(PLAN) --configfile workflow/presets/paper.yaml
 	$(PLAN) --configfile $(REFERENCE) workflow/presets/scale.yaml
 	$(PLAN) --configfile workflow/presets/paper.yaml --workflow-profile slurm
 

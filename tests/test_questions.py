@@ -35,7 +35,7 @@ from fathom.report.questions import (
 from fathom.report.scale import present_scale
 from fathom.report.verdicts import VerdictsPresenter
 from fathom.settings import ConfigError
-from run_helpers import config_with
+from run_helpers import GPU_PLATFORM, config_with
 from tables_helpers import frame, run, seeds
 
 PUBLISHED = "report/published.yaml"
@@ -94,6 +94,20 @@ def test_contrasts_are_answered_together(ours, also, outcome):
     answer = ask(question, results)
     assert (answer.outcome, answer.answer) == (outcome, "so it is")
     assert all(re.fullmatch(r"tables/effects\.csv#L\d", one.link) for one in answer.evidence)
+
+
+def test_a_depth_is_asked_of_the_platform_that_has_it():
+    """Depth 2 was trained here, depth 4 on a GPU alone."""
+    cells = frame(
+        *(
+            seeds("score", scores, variant=variant, depth=depth, machine=machine)
+            for depth, machine in ((2, ""), (4, GPU_PLATFORM))
+            for variant, scores in (("baseline", (1.0, 1.0, 1.0)), ("mhc", (0.5, 0.51, 0.52)))
+        )
+    )
+    results = results_of(config_of(depths=[2, 4]), cells)
+    question = Effects(kind="effects", pairs=[["mhc", "baseline"]], depth=4, **ASKED)
+    assert ask(question, results).outcome == "better"
 
 
 @pytest.mark.parametrize(

@@ -355,13 +355,13 @@ def _contrasts(
     contrast: str | None = None,
     depth: int | None = None,
 ) -> list[Record]:
-    """The effects on the score on the first platform, for these pairs or a whole contrast.
+    """The effects on the score on the first platform that has them, of pairs or a whole contrast.
 
     At the given depth, or that of most pairs, the deepest of several.
     """
     rows = [
         row
-        for question, found in study.effects("score", study.platforms[0]).items()
+        for question, found in study.effects("score").items()
         for row in found
         if (
             question == contrast
@@ -370,6 +370,7 @@ def _contrasts(
         )
         and depth in (None, row["depth"])
     ]
+    rows = [row for row in rows if row["platform"] == rows[0]["platform"]]
     most = common_depth(row["depth"] for row in rows)
     return [row for row in rows if row["depth"] == most]
 
