@@ -140,10 +140,10 @@ def _pairs(config: Config, study: str, runs: Runs, score: Score) -> Iterator[Pai
     ladders = {base: read_ladder(settings.rungs(base), runs) for base in bases if base in runs}
     runs = {label: runs[label] for label in settings.compared if label in runs}
     for base, ladder in ladders.items():
+        theirs = finite_scores(runs[base])
         for variant, of_seeds in runs.items():
             if variant not in bases and settings.trains_alike(variant, base):
-                sides = finite_scores(of_seeds), finite_scores(runs[base])
-                yield Pair(variant, base, ONE_RATE, *sides, ladder)
+                yield Pair(variant, base, ONE_RATE, finite_scores(of_seeds), theirs, ladder)
     ladders = {base: ladder for base, ladder in ladders.items() if len(ladder.columns) > 1}
     for best in pairs_at_best_rates(config, study, runs, score) if ladders else ():
         ladder = ladder_at(best.theirs, ladders)

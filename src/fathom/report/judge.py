@@ -26,6 +26,7 @@ from fathom.analysis.statistics import CONFIDENCE, mean_with_ci
 from fathom.analysis.tables import counted, read_table, save_tables, scores_of
 from fathom.analysis.worth import ONE_RATE, worth_table
 from fathom.config import Cell, Compute, Config, ConfigError, load_config
+from fathom.models.connections.module import split_name
 from fathom.report.formatting import number, with_interval
 from fathom.report.kept import BUNDLES
 from fathom.report.records import Record, records
@@ -124,9 +125,7 @@ def make_plan(
             f"{kept}/tables/cells.csv: missing; it is in the repository (git checkout {kept}), or "
             "add --quick to train the plain network here"
         )
-    file, _, name = module.rpartition(":")
-    if not (file and name):
-        raise ConfigError(f"must be like my_connection.py:TwoStreams, but is {module!r:.80}")
+    file, name = split_name(module)
     label = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
     if any(label in base.studies[study].labels for study in judging):
         label = f"own_{label}"

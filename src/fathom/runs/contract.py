@@ -114,13 +114,7 @@ def gradients_by_layer(problem: Problem, backend: Backend) -> np.ndarray:
 
 
 def _seeds(connection: ModuleConnection, seed: int) -> Check:
-    one, other = (
-        {
-            name: p.detach().double().numpy()
-            for name, p in connection.settings.build(connection.context, seed).named_parameters()
-        }
-        for _ in range(2)
-    )
+    one, other = (connection.draw(seed) for _ in range(2))
     differ = [n for n, p in one.items() if not np.array_equal(p, other[n], equal_nan=True)]
     if differ:
         why = f"{join_values(differ)} start differently at the same seed; draw with torch alone"

@@ -119,11 +119,17 @@ class TorchModule(Settings):
         return arguments
 
 
-def _read(module: str) -> bytes:
-    """The file of FILE.py:NAME. Raises ConfigError."""
+def split_name(module: str) -> tuple[str, str]:
+    """The two parts of FILE.py:NAME. Raises ConfigError."""
     file, _, name = module.rpartition(":")
     if PurePath(file).suffix != ".py" or not name.isidentifier():
         raise ConfigError(f"module must be like my_connection.py:TwoStreams, but is {module!r:.80}")
+    return file, name
+
+
+def _read(module: str) -> bytes:
+    """The file of FILE.py:NAME. Raises ConfigError."""
+    file, _ = split_name(module)
     # A run records the path, and holds no absolute one.
     if PurePath(file).is_absolute() or ".." in PurePath(file).parts:
         raise ConfigError(
@@ -265,10 +271,13 @@ class ModuleConnection(Connection):
     def initial(self, seed: int) -> dict[str, np.ndarray]:
         """Initial values of every parameter, by its name in the module."""
         if self._kept.get("seed") != seed:
-            module = self.settings.build(self.context, seed)
-            values = {n: p.detach().double().numpy() for n, p in module.named_parameters()}
-            self._kept.update(seed=seed, values=values)
+            self._kept.update(seed=seed, values=self.draw(seed))
         return self._kept["values"]
+
+    def draw(self, seed: int) -> dict[str, np.ndarray]:
+        """The same, drawn anew."""
+        module = self.settings.build(self.context, seed)
+        return {name: p.detach().double().numpy() for name, p in module.named_parameters()}
 
     @property
     def exempt(self) -> tuple[str, ...]:
