@@ -130,7 +130,7 @@ def save_by_study(tables, folder, studies=("a",)):
     steps = tables[STEPS]
     save_tables({k: v for k, v in tables.items() if k != STEPS}, folder, studies)
     for study in studies:
-        save_tables({STEPS: steps[steps["study"] == study]}, of_study(folder, study))
+        steps[steps["study"] == study].to_csv(of_study(folder, study) / STEPS, index=False)
 
 
 def table_of_worth(config, cells):

@@ -66,13 +66,15 @@ def save_tables(tables: dict[str, pd.DataFrame], folder: Path, studies: Iterable
             files[own] = table[[*keys, *of_clocks]]
     for name, table in files.items():
         table = table if "seed" in table else _rounded(table)
-        content = table.to_csv(index=False).encode()
-        # No name or time inside the archive: the same runs make the same bytes.
-        packed = gzip.compress(content, GZIP_LEVEL, mtime=0) if name.endswith(".gz") else content
-        write_bytes(folder / name, packed)
+        write_bytes(folder / name, table.to_csv(index=False).encode())
         for study in studies if name in BY_STUDY else ():
             own = table[table["study"] == study].to_csv(index=False).encode()
             write_bytes(of_study(folder, study) / name, own)
+
+
+def pack(text: str) -> bytes:
+    """The text compressed, without a name or a time: the same text makes the same bytes."""
+    return gzip.compress(text.encode(), GZIP_LEVEL, mtime=0)
 
 
 def _rounded(table: pd.DataFrame) -> pd.DataFrame:

@@ -10,7 +10,6 @@ import pandas as pd
 
 from fathom import tasks
 from fathom.analysis.platforms import Platform, labels_of
-from fathom.analysis.run_tables import numbers_of
 from fathom.analysis.step_times import with_times_of_networks
 from fathom.analysis.tables import (
     AXES,
@@ -142,7 +141,7 @@ def draw_cell(run: Path, out: Path) -> None:
     """Draw the figures of the run in a folder."""
     spec = read_spec(run)
     check_run(run, read_manifest(run), spec.cell)
-    rows = numbers_of(read_rows(run)).assign(
+    rows = pd.DataFrame(read_rows(run)).assign(
         variant=spec.variant,
         depth=spec.depth,
         seed=spec.seed,

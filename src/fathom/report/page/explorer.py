@@ -18,7 +18,7 @@ from fathom.report.figures.frames import constant, first_nonfinite, with_loss_un
 from fathom.report.figures.panels import run_label, score_label, step_label
 from fathom.report.figures.style import colour_of
 
-EVENLY, EARLY = 16, 15
+EVENLY, EARLY = 14, 13
 """Numbers of drawn steps of a study: evenly spaced ones, and ones denser near the first."""
 
 CLOCKS = ("step", "step_seconds", "elapsed_seconds")
