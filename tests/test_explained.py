@@ -364,7 +364,7 @@ def gains():
         if not row["study"].startswith(("depth-", "learning-rate", "ingredients", "fashion-recipe"))
         and "accumulate" not in row["differs_in"]  # four batches for one
     ]
-    assert len(found) == 28  # "twenty-eight comparisons"
+    assert len(found) == 38  # "thirty-eight comparisons"
     cells, gains_of = defaultdict(list), defaultdict(list)
     by = {}
     for row in found:
@@ -415,12 +415,18 @@ def gains():
         f"`hy_v4` by {on_text('hy_v4')}"
     )
     yield f"With 32 channels `altup` does by {by['scale-c32', 'altup', '12']:.1f} %"
-    wide = [by["scale-c128-4k", v, "12"] for v in ("mhc_cycle", "mhc_identity_cycle")]
-    deep = by["scale-24-layers-4k", "mhc_identity_cycle", "24"]
-    thin = [by["scale-c32-4k", v, "12"] for v in ("mhc_cycle", "mhc_identity_cycle")]
-    yield f"C 128, by {wide[0]:.1f} % and {wide[1]:.1f} %, at C 32 by {thin[0]:.1f} % and"
-    yield f"and {thin[1]:.1f} %, and the identity with 24 layers"
-    yield f"with 24 layers, by {deep:.1f} %"
+    cycle, identity = (
+        [
+            abs(float(row["effect"]))
+            for row in found
+            if row["study"].startswith("scale-")
+            and (row["variant"], row["against"]) == (variant, "baseline")
+        ]
+        for variant in ("mhc_cycle", "mhc_identity_cycle")
+    )
+    assert len(cycle) == len(identity) == 7
+    yield f"`mhc_cycle` ends lower, by {min(cycle):.1f} % to {max(cycle):.1f} %"
+    yield f"identity too, by {min(identity):.1f} % to {max(identity):.1f} %"
     at_best = by["stability", "mhc_cycle_016", "24"]
     yield f"with 32 channels do end lower after 300 steps, by {at_best:.1f} %, both at their best"
     yield from of_sizes()
@@ -504,25 +510,46 @@ def of_sizes():
     yield f"with 24 layers {deep[1]}, and {deep[4]} after 4000 steps"
     rows = [row for row in kept_rows("sizes", design="mhc_cycle") if row["answer"]]
     better = {row["study"] for row in rows if row["verdict"] == "better"}
-    assert better == {"scale-c128-4k", "scale-c32-4k"}  # "at C 32 and C 128"
+    small = {"scale-c32-4k", "scale-6-layers", "scale-4k"}
+    large = {f"scale-{size}{long}" for size in ("24-layers", "c128") for long in ("", "-4k")}
+    assert better == small | large  # "All of these but the last"
     yield f"it saves {saved_at('scale-4k', 'mhc_cycle')} after 4000 steps"
     identity = saved_at("scale-c32-4k", "mhc_identity_cycle")
-    yield f"at C 32 {c32[4]}, as its identity does, {identity}; with 6 layers {few[4]}"
+    yield f"at C 32 {c32[4]}, as its identity does, {identity}; with 6 layers {few[1]} after 1000"
+    yield f"and {few[4]} after 4000"
+    wider = [
+        row
+        for row in kept_rows(
+            "effects", against="baseline_wider", variant="mhc_cycle", metric="score"
+        )
+        if row["study"].startswith("scale-")
+    ]
+    assert len(wider) == 7
+    verdicts = {row["study"]: row["verdict"] for row in wider}
+    assert verdicts.pop("scale-24-layers") == "better"
+    assert verdicts.pop("scale-6-layers-4k") == "equivalent"
+    assert set(verdicts.values()) == {"undecided"}
+    (shown,) = (row for row in wider if row["verdict"] == "better")
+    yield f"24 layers after 1000 steps, by {-float(shown['effect']):.1f} % of the loss"
     fits = {row["verdict"] for row in kept_rows("scale", design="mhc_cycle")}
     assert fits == {"undecided"}  # "no power of channels, layers or tokens"
-    assert len(rows) == 10
-    assert all(float(row["high"]) < float(row["cost"]) for row in rows)  # "at none of the ten"
+    assert len(rows) == 11
+    assert all(float(row["high"]) < float(row["cost"]) for row in rows)  # "at none of the eleven"
     counted = kept_rows("sizes", design="mhc_identity_cycle")
-    pays = [row for row in counted if float(row["low"] or 0) > float(row["operations"])]
-    assert [row["study"] for row in pays] == ["scale-24-layers-4k"]  # "at one"
+    pays = {row["study"] for row in counted if float(row["low"] or 0) > float(row["operations"])}
+    assert pays == {"scale-24-layers-4k", "scale-c128", "scale-c128-4k"}  # "at three"
     yield f"`mhc_cycle` ends {gain_at('scale-12k', 'mhc_cycle')} nats below the plain network"
     longest = only("sizes", study="scale-12k", design="mhc_cycle")
     low, high = float(longest["gain_low"]), float(longest["gain_high"])
     assert low < 0.01 < high  # "is undecided"
     altup = [saved_at(study, "altup") for study in ("scale-c128", "scale-4k")]
     yield f"`altup` saves {altup[0]} at C 128 after 1000 steps, and {altup[1]} at C 64 after 4000"
-    blocks = [gain_at(study, "attn_res_block", -1) for study in ("scale-c128", "scale-c128-4k")]
-    yield f"network, by {blocks[0]} nats at C 128, and by {blocks[1]} after 4000 steps"
+    blocks = [
+        gain_at(study, "attn_res_block", -1)
+        for study in ("scale-c128", "scale-c128-4k", "scale-12k")
+    ]
+    yield f"network, by {blocks[0]} nats at C 128, by {blocks[1]} after 4000 steps"
+    yield f"and by {blocks[2]} at C 64 after 12000"
 
 
 def largest_rate_of(variant, depth, **keys):
