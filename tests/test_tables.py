@@ -394,6 +394,20 @@ def test_a_file_that_is_no_table_is_one_line_that_names_it_and_the_fix(tmp_path,
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(None, "missing"), (b"key,steps\na,100\nb,10", "cannot be read (its last line has no end)")],
+    ids=["missing", "cut inside a number"],
+)
+def test_a_table_that_is_not_all_there_is_one_line(tmp_path, content, said):
+    file = tmp_path / "cells.csv"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(TableError) as error:
+        read_table(file)
+    assert str(error.value) == f"{file}: {said}; run: fathom tables, then: fathom claims"
+
+
 def test_numbers_are_read_back_to_the_last_digit(tmp_path):
     values = np.random.default_rng(0).normal(size=50) * 10.0 ** np.arange(-25, 25)
     save_tables({"numbers.csv": pd.DataFrame({"seed": 0, "loss": values})}, tmp_path)

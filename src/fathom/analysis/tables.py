@@ -162,6 +162,8 @@ def read_table(
     columns; None means all. Raises TableError, with the remedy, for a file that is no such table.
     """
     try:
+        if file.suffix != ".gz" and file.read_bytes()[-1:] not in (b"", b"\n"):
+            raise ValueError("its last line has no end")
         # Only empty fields are missing: a variant may be called `nan`. Given types of columns and
         # not functions, pandas would take three times as long for a wide table.
         table = pd.read_csv(
@@ -171,6 +173,8 @@ def read_table(
             na_values=[""],
             usecols=None if only is None else lambda column: column in only,
         )
+    except FileNotFoundError:
+        raise TableError(f"{file}: missing; {remedy}") from None
     except (ValueError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         why = f"cannot be read ({one_line(str(error))})"
         raise TableError(f"{file}: {why}; {remedy}") from error
