@@ -10,7 +10,6 @@ import hashlib
 import json
 import math
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import islice
@@ -355,56 +354,16 @@ def _check_rows(file: Path, problem: Problem) -> None:
     disordered = f"{file}: does not hold steps 0 to {problem.spec.steps - 1} in order"
     allowed = STEP_METRICS | problem.task.step_metrics
     metric_of = cache(partial(_metric_of, allowed=allowed))  # all rows have the same names
-    rows, done, events = _each_row(file), 0, 0
-    while batch := list(islice(rows, BATCH)):
-        if _are_plain(batch, metric_of, done, events):
-            done += len(batch)
-            continue
-        for row in batch:
-            events += row["nonfinite_event"] if type(row.get("nonfinite_event")) is int else 0
-            for name, why in _wrong(row, metric_of, events):
-                raise RunError(f"{file}: line {done + 1} has no valid {name!r:.40}{why}")
-            if row["step"] != done:
-                raise RunError(disordered)
-            done += 1
+    done = events = 0
+    for row in _each_row(file):
+        events += row["nonfinite_event"] if type(row.get("nonfinite_event")) is int else 0
+        for name, why in _wrong(row, metric_of, events):
+            raise RunError(f"{file}: line {done + 1} has no valid {name!r:.40}{why}")
+        if row["step"] != done:
+            raise RunError(disordered)
+        done += 1
     if done != problem.spec.steps:
         raise RunError(disordered)
-
-
-BATCH = 1000
-"""Rows that are in memory at once: a file may be larger."""
-
-
-def _are_plain(
-    rows: Sequence[Row], metric_of: Callable[[str], StepMetric | None], first: int, events: int
-) -> bool:
-    """Whether rows are right at a glance, from step `first` on: finite, without an event.
-
-    A metric that accepts two numbers accepts all between them. So the smallest and the largest of a
-    column speak for it, four times as fast as each value for itself. Where this is False, `_wrong`
-    decides.
-    """
-    columns = defaultdict(list)
-    for row in rows:
-        for name, value in row.items():
-            columns[name].append(value)
-    return (
-        all(len(columns[name]) == len(rows) for name in ALWAYS)
-        and columns["step"] == [*range(first, first + len(rows))]
-        and columns["nonfinite_event"] == [0] * len(rows)
-        and columns["nonfinite_total"] == [events] * len(rows)
-        and all(_is_plain(metric_of(name), values) for name, values in columns.items())
-    )
-
-
-def _is_plain(metric: StepMetric | None, values: Sequence[Any]) -> bool:
-    return (
-        metric is not None
-        and {*map(type, values)} in ({int}, {float})
-        and math.isfinite(sum(values))
-        and metric.accepts(min(values))
-        and metric.accepts(max(values))
-    )
 
 
 def _metric_of(name: str, allowed: Mapping[str, StepMetric]) -> StepMetric | None:
