@@ -57,7 +57,8 @@ $(STAMP): requirements.txt pyproject.toml
 test: $(STAMP) ## set up, then run every fast test
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-# Beside test-reference, one chain of steps, test-numbers, test-alone and test-long take what it leaves.
+# test-reference is one chain of steps. What CI runs beside it takes what it leaves.
+BESIDE := nice -n 5
 
 # Those that compare floating-point results, with the kernels of an older processor, without AVX-512,
 # and two threads.
@@ -65,14 +66,14 @@ NUMBERS := $(wildcard $(patsubst %,tests/test_%.py,connections constraints convn
   gate_noise init library metrics models ngrams optimizer problem schemes tasks* transformer))
 test-numbers: $(STAMP) ## hold numbers against the oracle under another instruction set
 	ATEN_CPU_CAPABILITY=avx2 OPENBLAS_CORETYPE=Haswell OPENBLAS_NUM_THREADS=2 \
-	  nice -n 5 $(BIN)/python -m pytest $(NUMBERS)
+	  $(BESIDE) $(BIN)/python -m pytest $(NUMBERS)
 
 # `--alone`: without those that compute in NumPy alone; collecting them imports what they test. Of
 # those that connect to the other framework one case of each: its modules import nothing of this one.
 test-alone: $(STAMP) ## tests that a missing framework can change, with each of the two alone
 	for framework in mlx torch; do \
 	  $(BIN)/python tests/without.py $$framework $(VENV)/without-$$framework && \
-	  nice -n 5 $(VENV)/without-$$framework/bin/python -m pytest --alone || exit 1; done
+	  $(BESIDE) $(VENV)/without-$$framework/bin/python -m pytest --alone || exit 1; done
 
 test-newest: ## the fast tests with the newest packages that pyproject.toml allows: 0.5 GB
 	$(PYTHON) -m venv --clear $(NEWEST)
@@ -113,7 +114,7 @@ test-cluster: $(STAMP) ## run the workflow on a Slurm cluster of this machine, w
 	$(BIN)/python -m pytest -m cluster tests/cluster -rs
 
 test-long: $(STAMP) ## test-slow, test-browser, test-faults and test-cluster in one run, as CI does
-	nice -n 5 $(BIN)/python -m pytest -m "slow or browser or faults or cluster" -n 2 --dist loadfile \
+	$(BESIDE) $(BIN)/python -m pytest -m "slow or browser or faults or cluster" -n 2 --dist loadfile \
 	  --no-loadscope-reorder -rs --durations 15
 
 test-reference: $(STAMP) ## render results/reference elsewhere, compare, replay its runs

@@ -21,7 +21,6 @@ from fathom import tasks
 from fathom.config import Config
 from fathom.metrics.runs import significant
 from fathom.metrics.scores import Score
-from fathom.metrics.steps import CLOCKS
 from fathom.runs.run import COUNTED
 from fathom.system.errors import UserError
 from fathom.system.files import write_bytes
@@ -51,12 +50,12 @@ def of_study(folder: Path, study: str) -> Path:
 def save_tables(tables: dict[str, pd.DataFrame], folder: Path, studies: Iterable[str] = ()) -> None:
     """Write tables by file name, each all at once; those in BY_STUDY also for each of `studies`.
 
-    A table with a row for each run or step (it has a column `seed`) holds what runs recorded, to
-    the last digit. In any other, numbers have as many digits as are the same on every processor.
+    A table with a row for each run (it has a column `seed`) holds what runs recorded, to the last
+    digit. In any other, numbers have as many digits as are the same on every processor.
     What clocks measured is in the tables of TIMES alone: so what does not show times is the same
     when a run is repeated.
     """
-    pattern = f"({'|'.join((*CLOCKS, *tasks.times()))})(_(n|mean|sd|low|high|fastest))?"
+    pattern = f"({'|'.join(tasks.times())})(_(n|mean|sd|low|high|fastest))?"
     files = {}
     for name, table in tables.items():
         of_clocks = [column for column in table if re.fullmatch(pattern, column)]
