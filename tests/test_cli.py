@@ -175,7 +175,8 @@ def test_an_estimate_says_which_data_are_missing(tmp_path, fathom, monkeypatch):
     Path("own.yaml").write_text(json.dumps(config))
     status, _, errors = fathom("train-all", "--estimate", "--config", "own.yaml")
     assert status == 1
-    assert "named/shakespeare: lacks " in errors[-1] and "fathom fetch" in errors[-1]
+    assert "named/shakespeare: lacks " in errors[-1]
+    assert errors[-1].endswith(f"run: fathom fetch --data {tmp_path / 'named'}")
 
 
 def test_only_what_is_missing_corrupt_or_stale_is_trained(trained, fathom):

@@ -35,7 +35,7 @@ def compare(monkeypatch, tmp_path):
     monkeypatch.setattr(train_all, "train_each", train)
     monkeypatch.setattr(train_all, "installed_backends", lambda: ("mlx", "torch"))
     monkeypatch.setattr(train_all, "estimate_by_timing", lambda specs, compute: 7200.0 * len(specs))
-    monkeypatch.setattr("fathom.datasets.fetch", lambda name, log: log(f"fetched {name}"))
+    monkeypatch.setattr("fathom.datasets.fetch", lambda name, data, log: log(f"fetched {name}"))
 
     def run(options):
         cli.main(["compare", "fashion", *options.split(), "--out", str(tmp_path)])

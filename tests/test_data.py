@@ -207,8 +207,8 @@ def test_what_was_written_is_read_once_and_nobody_can_change_it(official, arrays
 def test_what_cannot_be_read_is_refused_by_name_until_it_is_mended(official, arrays):
     whole = (official / TEST_LABELS).read_bytes()
     (official / TEST_LABELS).unlink()
-    said = f"{official}: lacks 1 of 4 files, such as {TEST_LABELS}; run: fathom fetch"
-    assert refusal(data.load, official) == said
+    said = f"{official}: lacks 1 of 4 files, such as {TEST_LABELS}; run: fathom fetch --data "
+    assert refusal(data.load, official) == said + str(official.parent)
     (official / TEST_LABELS).mkdir()
     assert refusal(data.load, official).startswith(f"{official / TEST_LABELS}: unreadable (")
     (official / TEST_LABELS).rmdir()

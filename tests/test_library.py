@@ -725,6 +725,11 @@ def test_a_wrong_input_or_turn_is_one_line(framework):
         (lambda: module(x, one), "close is out of turn; next is read 1"),
     ):  # fmt: skip
         assert refusal(call, error=ValueError) == said
+    for nothing in (None, (x, x)):  # as MultiheadAttention returns weights beside its output
+        said = refusal(module.write, state, 0, nothing, error=TypeError)
+        assert said.startswith(
+            f"function 0 must return an array, but returned a {type(nothing).__name__}; "
+        )
 
 
 # --- the examples, and what has to be installed ---------------------------------------------------

@@ -206,9 +206,14 @@ class Verbs:
     def write(self, state: Pass, k: int, y: Array) -> Pass:
         """The state once function k has returned y, shaped as its input.
 
-        Raises ValueError out of turn, or for another shape.
+        Raises ValueError out of turn, or for another shape, and TypeError for what is no array.
         """
         self._check(state, "write", k)
+        if not hasattr(y, "shape"):
+            raise TypeError(
+                f"function {k} must return an array, but returned a {type(y).__name__}; of a pair "
+                "such as (output, attention weights) return the output alone"
+            )
         if tuple(y.shape) != state.shape:
             raise ValueError(
                 f"function {k} must return the shape of its input, {list(state.shape)}, "

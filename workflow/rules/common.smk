@@ -58,6 +58,12 @@ def files_in(folder, pattern):
     return [str(file) for file in sorted(found, key=lambda file: len(file.parts))]
 
 
+def hash_for(function, *arguments):
+    """A hash of code as a parameter: computed once, and for planned jobs alone, since it takes time."""
+    computed = functools.cache(functools.partial(or_exit, function, *arguments))
+    return lambda w: computed()
+
+
 def csvs(*names):
     return [f"{RESULTS}/tables/{name}.csv" for name in names]
 

@@ -14,7 +14,8 @@ rule fetch:
     params:
         unavailable=lambda w, output: datasets.folder_of(w.dataset, DATA) / datasets.UNAVAILABLE,
     shell:
-        "fathom fetch {wildcards.dataset:q} --record {params.unavailable:q} 2> {log:q}"
+        'fathom fetch {wildcards.dataset:q} --data "$FATHOM_DATA" --record {params.unavailable:q}'
+        " 2> {log:q}"
 
 
 rule data:

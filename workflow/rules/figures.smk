@@ -32,7 +32,7 @@ for name, figures in PLAN.figures.items():
         params:
             study=name,
             captions={f.label: f.caption for f in figures},
-            code_hash=PLAN.drawing_code(figures),
+            code_hash=hash_for(PLAN.drawing_code, figures),
             tables=lambda w, input: str(Path(input.tables[0]).parents[2]),
             folder=subpath(output[0], parent=True),
         shell:
@@ -54,7 +54,7 @@ rule overview_figures:
         "../../envs/report.yaml"
     params:
         captions={f.label: f.caption for f in OVERVIEW},
-        code_hash=PLAN.drawing_code(OVERVIEW),
+        code_hash=hash_for(PLAN.drawing_code, OVERVIEW),
         tables=lambda w, input: str(Path(input.tables[0]).parent),
         folder=subpath(output[0], parent=True),
     shell:
@@ -73,7 +73,7 @@ rule cell_figure:
     conda:
         "../../envs/report.yaml"
     params:
-        code_hash=PLAN.drawing_code(CELL_FIGURES),
+        code_hash=hash_for(PLAN.drawing_code, CELL_FIGURES),
         run=subpath(input.metrics, parent=True),
         folder=subpath(output[0], parent=True),
     shell:

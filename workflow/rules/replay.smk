@@ -23,7 +23,9 @@ checkpoint replay_runs:
     params:
         key=lambda w: or_exit(PLAN.replay_key, w.study, w.backend),
         is_installed=lambda w: w.backend in INSTALLED,
-        code_hash=code_hash("fathom.runs.replay:compare_rows", "fathom.runs.verdict:STEPS"),
+        code_hash=hash_for(
+            code_hash, "fathom.runs.replay:compare_rows", "fathom.runs.verdict:STEPS"
+        ),
     shell:
         "fathom replay {wildcards.backend:q} --study {wildcards.study:q} --config {input.config:q}"
         ' --compute "$FATHOM_COMPUTE" > {log:q} 2>&1'

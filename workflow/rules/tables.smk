@@ -56,7 +56,7 @@ checkpoint run_tables:
     params:
         # Not their files: for every output Snakemake keeps the names and hashes of all inputs.
         imported=PLAN.imported_key,
-        code_hash=PLAN.code_hash("fathom.analysis.run_tables", "fathom.analysis.derived"),
+        code_hash=hash_for(PLAN.code_hash, "fathom.analysis.run_tables", "fathom.analysis.derived"),
     shell:
         "fathom tables --config {input.config:q} 2> {log:q}"
 
@@ -78,7 +78,7 @@ checkpoint claims:
     conda:
         "../../envs/report.yaml"
     params:
-        code_hash=code_hash("fathom.analysis.claims"),
+        code_hash=hash_for(code_hash, "fathom.analysis.claims"),
     shell:
         "fathom claims --config {input.config:q} --published {input.published:q} 2> {log:q}"
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fathom import datasets
-from fathom.cli.options import check_known, example, output_file
+from fathom.cli.options import DATA, check_known, example, output_file, output_folder
 from fathom.datasets import shakespeare
 from fathom.system.files import write_text
 
@@ -24,20 +24,23 @@ def fetch(
             metavar="[NAME]...", help="Data sets, such as fashion_mnist; by default all."
         ),
     ] = None,
+    data: Annotated[
+        Path, output_folder(help="Folder for data sets: compute.data of the config that reads it.")
+    ] = DATA,
     record: Annotated[
         Path | None, output_file(help="File for the list of attempts, if they fail.")
     ] = None,
 ) -> None:
     """Download the data sets and check them.
 
-    Each goes to its own folder below the one named by FATHOM_DATA, by default data.
+    Each has a folder of its own inside the one for all.
     """
     names = names or list(datasets.DATASETS)
     check_known("data set", names, datasets.DATASETS)
     problems = []
     for name in names:
         try:
-            datasets.fetch(name, lambda line: typer.echo(line, err=True))
+            datasets.fetch(name, str(data), lambda line: typer.echo(line, err=True))
         except datasets.DataError as error:  # the others may be there
             problems.append(str(error))
     if problems:

@@ -199,7 +199,7 @@ def compare(
     config = comparison(task, study, out)
     for cell in config.cells()[:1]:
         if dataset := tasks.load(task).dataset(config.spec(cell).model):
-            datasets.fetch(dataset, say)
+            datasets.fetch(dataset, config.compute.data, say)
     train_left(config, specs_left(config, ()), _here(device, threads), jobs=1)
     typer.echo(write_comparison(config))
 

@@ -56,9 +56,12 @@ def training_examples(name: str) -> float:
     return getattr(_module(name), "TRAINING_EXAMPLES", math.inf)
 
 
-def fetch(name: str, log: Callable[[str], None]) -> None:
-    """Get a data set from any source that this machine can reach. Raises DataError."""
-    _module(name).fetch(folder_of(name), log)
+def fetch(name: str, data: str, log: Callable[[str], None]) -> None:
+    """Get a data set from any source that this machine can reach, into its folder inside `data`.
+
+    Raises DataError.
+    """
+    _module(name).fetch(folder_of(name, data), log)
 
 
 def _module(name: str) -> ModuleType:

@@ -7,6 +7,7 @@ unpacked.
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import time
@@ -137,12 +138,17 @@ def read(folder: Path, files: Mapping[str, str]) -> dict[str, bytes]:
     if missing:
         raise DataError(
             f"{folder}: lacks {len(missing)} of {len(files)} files, such as {missing[0]}; "
-            "run: fathom fetch"
+            f"run: {_command(folder)}"
         )
     for name, digest in files.items():
         if problem := difference(folder / name, digest):
-            raise DataError(f"{folder / name}: {problem}; move it away and run: fathom fetch")
+            raise DataError(f"{folder / name}: {problem}; move it away and run: {_command(folder)}")
     return {name: (folder / name).read_bytes() for name in files}
+
+
+def _command(folder: Path) -> str:
+    """What gets the data set of a folder."""
+    return f"fathom fetch --data {shlex.quote(str(folder.parent))}"
 
 
 def difference(file: Path, digest: str) -> str | None:
