@@ -380,6 +380,9 @@ def test_later_files_and_then_overrides_win(tmp_path):
     with pytest.raises(ConfigError) as caught:
         load_config([base, bad])
     assert str(caught.value).startswith(f"{base} + {bad}: studies.deep.steps: ")
+    with pytest.raises(ConfigError) as caught:
+        load_config([base], {"studies": {"deep": {"steps": -1}}})
+    assert str(caught.value).startswith(f"{base} + options: studies.deep.steps: ")
 
 
 def test_an_overlay_of_one_study_leaves_its_yaml_alias_alone(pytestconfig, tmp_path):

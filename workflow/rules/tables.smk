@@ -39,7 +39,8 @@ rule resolve:
 checkpoint run_tables:
     input:
         config=f"{RESULTS}/config.json",
-        runs=PLAN.run_files(PLAN.cells),
+        # Of every output Snakemake hashes all inputs anew: a manifest stands for four files.
+        runs=PLAN.manifests(PLAN.cells),
         replays=REPLAYS,
         refused=REFUSED,
         step_times=STEP_TIMES,
@@ -54,7 +55,6 @@ checkpoint run_tables:
     conda:
         "../../envs/report.yaml"
     params:
-        # Not their files: for every output Snakemake keeps the names and hashes of all inputs.
         imported=PLAN.imported_key,
         code_hash=hash_for(PLAN.code_hash, "fathom.analysis.run_tables", "fathom.analysis.derived"),
     shell:

@@ -21,14 +21,15 @@ from fathom.system.text import load_json
 def load_config(files: Sequence[str | Path], overrides: Mapping[str, Any] | None = None) -> Config:
     """The config of YAML or JSON files, later ones over earlier ones, with `overrides` over all.
 
-    Raises ConfigError, one line per problem.
+    Raises ConfigError, one line per problem, naming the files, and `options` for overrides.
     """
     merged: dict[str, Any] = {}
     overlays = [(str(file), _place(read_yaml(file), Path(file).parent)) for file in files]
-    for source, overlay in [*overlays, ("config", overrides or {})]:
+    overlays += [("options", overrides)] if overrides else []
+    for source, overlay in overlays:
         _check_drops(source, overlay.get("studies"), merged.get("studies"))
         merged = deep_merge(merged, overlay)
-    return check_config(merged, " + ".join(map(str, files)))
+    return check_config(merged, " + ".join(source for source, _ in overlays))
 
 
 def _place(data: Any, folder: Path) -> Any:  # noqa: ANN401, any data

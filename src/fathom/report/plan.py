@@ -91,6 +91,10 @@ class Plan:
         """The files of runs that are trained here."""
         return files_of_runs(run_folder(Path(self.config.results), cell) for cell in cells)
 
+    def manifests(self, cells: Iterable[Cell]) -> list[str]:
+        """The manifests of runs that are trained here. Each has the hashes of its run's files."""
+        return [f"{run_folder(Path(self.config.results), cell)}/{MANIFEST}" for cell in cells]
+
     def replays(self, study: str, backend: str) -> list[Run]:
         """The imported runs of a study on a backend."""
         wanted = (study, backend)
