@@ -364,7 +364,7 @@ def gains():
         if not row["study"].startswith(("depth-", "learning-rate", "ingredients", "fashion-recipe"))
         and "accumulate" not in row["differs_in"]  # four batches for one
     ]
-    assert len(found) == 38  # "thirty-eight comparisons"
+    assert len(found) == 39  # "thirty-nine comparisons"
     cells, gains_of = defaultdict(list), defaultdict(list)
     by = {}
     for row in found:
@@ -415,6 +415,7 @@ def gains():
         f"`hy_v4` by {on_text('hy_v4')}"
     )
     yield f"With 32 channels `altup` does by {by['scale-c32', 'altup', '12']:.1f} %"
+    yield f"with 24 layers by {by['scale-24-layers', 'altup', '24']:.1f} %"
     cycle, identity = (
         [
             abs(float(row["effect"]))
@@ -542,8 +543,9 @@ def of_sizes():
     longest = only("sizes", study="scale-12k", design="mhc_cycle")
     low, high = float(longest["gain_low"]), float(longest["gain_high"])
     assert low < 0.01 < high  # "is undecided"
-    altup = [saved_at(study, "altup") for study in ("scale-c128", "scale-4k")]
-    yield f"`altup` saves {altup[0]} at C 128 after 1000 steps, and {altup[1]} at C 64 after 4000"
+    wide, deep, long = (saved_at(s, "altup") for s in ("scale-c128", "scale-24-layers", "scale-4k"))
+    yield f"`altup` saves {wide} at C 128 after 1000 steps, {deep} with 24 layers, significantly"
+    yield f"and {long} at C 64 after 4000"
     blocks = [
         gain_at(study, "attn_res_block", -1)
         for study in ("scale-c128", "scale-c128-4k", "scale-12k")
@@ -573,6 +575,9 @@ def of_rates():
     plain, hc = (largest_rate_of(variant, 48)["largest"] for variant in ("baseline", "hc_paper"))
     yield f"at 48 layers the plain network trains at {plain}, the papers' HC at {hc}, and the"
     assert float(largest_rate_of("hc", 48)["largest"]) == 0  # "at none of the eight"
+    hc = largest_rate_of("hc", 12)
+    assert float(hc["ratio"]) == 0.25
+    yield f"With 12 layers the demo's HC trains at {hc['largest']}, a quarter of the plain"
 
 
 def worth_on_text(variant):

@@ -717,7 +717,7 @@ def test_effective_depths_that_plain_networks_bound_are_drawn_at_the_edges():
     marks, legend = effective_depths(below, below)
     assert {mark for _, mark in marks} == {"v"} and all(y < 1 for y, _ in marks)
     assert legend == ["mhc", "hc", sweep.WORSE]
-    marks, legend = effective_depths(below, beyond, {**beyond, "plain_best": 1})
+    marks, legend = effective_depths(below, beyond, {**beyond, "answer": "unknown"})
     assert [mark for _, mark in marks] == ["v", "^", "D"]
     assert [y > 4 for y, _ in marks] == [False, True, True]
     assert legend[3:] == [sweep.WORSE, sweep.BETTER, sweep.NOT_DEEPER]

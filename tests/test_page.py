@@ -15,9 +15,8 @@ from fathom.analysis import effective_depth, effects, worth
 from fathom.analysis.claims.evidence import Judgement
 from fathom.cli import main
 from fathom.report.figures.style import COLOURS
-from fathom.report.page import write_page
+from fathom.report.page import explorer, write_page
 from fathom.report.page.evidence import BESIDE, WORDS
-from fathom.report.page.explorer import looks_of
 from fathom.report.render import write_reports
 from fathom.report.verify import verify
 from fathom.settings import ConfigError
@@ -25,6 +24,7 @@ from fathom.system.files import write_json
 from page_helpers import PUBLISHED, TEMPLATES, Page, make_page, trained, write_claims, write_results
 from report_helpers import analyze_runs
 from run_helpers import config_with
+from tables_helpers import frame
 
 pytest.importorskip("vl_convert", reason="vl-convert-python is not installed")
 pytest.importorskip("markdown_it", reason="markdown-it-py is not installed")
@@ -210,10 +210,26 @@ def test_the_explorer_has_each_run_and_gaps_where_it_was_not_finite(results):
     assert study["chance"]["step"]["loss"] == pytest.approx(math.log(64))
 
 
+def test_of_more_runs_each_has_fewer_steps_in_the_explorer(monkeypatch):
+    """Two runs where one has 14 evenly spaced steps and 13 from the first on: half of each."""
+    monkeypatch.setattr(explorer, "MANY", 1)
+    steps = frame(*(trained([1.0] * 1000, seed=seed)[1] for seed in (0, 1)))
+    drawn = explorer.thinned(steps, []).groupby("seed")["step"]
+    assert drawn.nunique().between(10, 13).all()
+    assert (drawn.min() == 0).all() and (drawn.max() == 999).all()
+
+
+def test_the_explorer_has_no_plain_networks_of_a_ladder(results):
+    runs = [trained(THREE, variant) for variant in ("baseline", "baseline_x200")]
+    config = write_results(results, runs, {"RESULTS.md": "# R"}, a={"ladder": {"baseline": [2]}})
+    study = data_in(make_page(config), "study-a")
+    assert list(study["variants"]) == ["baseline"]
+    assert {*study["data"]["step"]["variant"], *study["data"]["depth"]["variant"]} == {"baseline"}
+
+
 def test_variants_of_a_study_look_different():
     names = [*COLOURS, *(f"{name}_00{i}" for name in COLOURS for i in range(3)), "x", "y"]
-    looks = looks_of(names, {"x": "alike", "y": "alike"}, hidden={"x"})
-    assert [name for name, look in looks.items() if not look["shown"]] == ["x"]
+    looks = explorer.looks_of(names, {"x": "alike", "y": "alike"})
     assert len({(look["colour"], *look["dash"]) for look in looks.values()}) == len(names)
     assert (looks["x"]["label"], looks["y"]["label"]) == ("alike (x)", "alike (y)")
 

@@ -8,12 +8,12 @@ import pytest
 from markupsafe import Markup
 
 from fathom.analysis.claims.evidence import Judgement
-from fathom.analysis.run_tables import summary_table
+from fathom.analysis.run_tables import comparison_table, summary_table
 from fathom.report.presenters import StudyPresenter
 from fathom.report.render import environment_of
 from fathom.report.verdicts import estimate, needed
 from report_helpers import IMAGES, TEXT
-from run_helpers import config_with
+from run_helpers import GPU_PLATFORM, config_with
 from tables_helpers import frame, run
 
 NAN = math.nan
@@ -47,6 +47,20 @@ def test_a_value_is_a_mean_or_what_stood_in_its_way(metric, outcome, values, tex
     study = present([run(seed=i, outcome=outcome, **{metric: v}) for i, v in enumerate(values)])
     ((_, row),) = study.rows.items()
     assert study.format(row, metric) == text
+
+
+def test_of_two_platforms_reports_show_no_plain_networks_of_a_ladder():
+    """Both have the same ladder; and no other network of the second study's."""
+    ladder = [run(variant=v, machine=m) for v in ("baseline_x200",) for m in ("", GPU_PLATFORM)]
+    plain = [run(variant="baseline", machine=m) for m in ("", GPU_PLATFORM)]
+    for shared, expected in ((plain, ["baseline"]), ([], [])):
+        cells = frame(*ladder, *shared)
+        summary = summary_table(cells)
+        tables = {"summary": summary, "comparison": comparison_table(cells, summary)}
+        assert len(tables["comparison"]) == 1 + len(expected)
+        config = config_with(a={"ladder": {"baseline": [2]}})
+        pairs = list(StudyPresenter("a", config.studies["a"], tables).pairs())
+        assert [row["variant"] for _, _, rows in pairs for row in rows] == expected
 
 
 def scored(task, scores, depth=8, **values):

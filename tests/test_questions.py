@@ -111,16 +111,17 @@ def test_a_depth_is_asked_of_the_platform_that_has_it():
 
 
 @pytest.mark.parametrize(
-    ("ours", "outcome", "words"),
+    ("ours", "deepest", "outcome", "words"),
     [
-        ((1.5, 1.5, 1.5), "less", "8 layers of the demo's mHC are worth 2.7"),
-        ((0.5, 0.5, 0.5), "as many", "8 layers of the demo's mHC are worth 8"),
-        ((9.0, 9.0, 9.0), "less", "8 layers of the demo's mHC are worth less than 1 plain ones"),
-        ((0.1, 0.1, 0.1), "more", "8 layers of the demo's mHC are worth more than 8 plain ones"),
+        ((1.5, 1.5, 1.5), 0.5, "less", "worth 2.7"),
+        ((0.5, 0.5, 0.5), 0.5, "as many", "worth 8"),
+        ((9.0, 9.0, 9.0), 0.5, "less", "worth less than 1 plain ones"),
+        ((0.1, 0.1, 0.1), 0.5, "more", "worth more than 8 plain ones"),
+        ((0.1, 0.1, 0.1), 1.5, "unknown", "worth more than 8 plain ones"),  # four do better
     ],
 )
-def test_depth_is_used_where_as_many_plain_layers_are_needed(ours, outcome, words):
-    plain = {1: 4.0, 2: 2.0, 4: 1.0, 8: 0.5}
+def test_depth_is_used_where_as_many_plain_layers_are_needed(ours, deepest, outcome, words):
+    plain = {1: 4.0, 2: 2.0, 4: 1.0, 8: deepest}
     cells = frame(
         seeds("score", ours, variant="mhc"),
         *(seeds("score", [loss] * 3, variant="baseline", depth=d) for d, loss in plain.items()),
@@ -128,7 +129,7 @@ def test_depth_is_used_where_as_many_plain_layers_are_needed(ours, outcome, word
     results = results_of(config_of(depths=[1, 2, 4, 8]), cells)
     answer = ask(EffectiveDepth(kind="effective_depth", variants={"ours": "mhc"}, **ASKED), results)
     assert answer.outcome == outcome
-    assert answer.evidence[0].text.startswith(words)
+    assert answer.evidence[0].text.startswith(f"8 layers of the demo's mHC are {words}")
 
 
 def test_variants_that_use_their_depth_unequally_are_told_apart():

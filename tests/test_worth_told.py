@@ -195,7 +195,7 @@ def test_without_a_ladder_nothing_is_told():
         ("at", 0, math.inf, "0.5 (open at both ends)"),
         ("at", NAN, NAN, "0.5"),
         ("beyond", NAN, NAN, "beyond 0.5"),
-        ("not told", NAN, NAN, "not told"),
+        ("unknown", NAN, NAN, "unknown"),
         ("", NAN, NAN, ""),
     ],
 )

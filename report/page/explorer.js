@@ -31,13 +31,13 @@ function offer(name, options, usual) {
 }
 
 /** The entry of a variant in the legend. */
-function entryOf([value, { label, colour, dash, shown }]) {
+function entryOf([value, { label, colour, dash }]) {
   const entry = element("label", "", { title: value });
   const line = document.querySelector("#swatch").content.cloneNode(true);
   line.querySelector("path").setAttribute("stroke", colour);
   line.querySelector("path").setAttribute("stroke-dasharray", dash);
   const box = element("input", "", { type: "checkbox", name: "variant", value });
-  box.defaultChecked = shown;
+  box.defaultChecked = true;
   entry.append(box, line, label);
   return entry;
 }

@@ -20,8 +20,9 @@ from fathom.analysis.tables import counted, read_table, save_tables, scores_of
 from fathom.config import CONTROL_DEPTHS, Config
 from fathom.metrics.scores import Score
 
-AT, BELOW, BEYOND = "at", "below", "beyond"
-"""Answers: a depth; below the shallowest plain network; above every plain network tried."""
+AT, BELOW, BEYOND, UNKNOWN = "at", "below", "beyond", "unknown"
+"""Answers: a depth; below the shallowest plain network; above every plain network; and the same
+where the deepest of them is not the best, so that a shallower one might do as well."""
 
 COLUMNS = [
     "study", "platform", "depth", "variant", "against", "seeds", "diverged", "answer",
@@ -43,10 +44,10 @@ def effective_depth_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
     `against` is the plain network, `plain_depths` are the depths of it that count, `plain_best` is
     that of its best mean score, and at those in `plain_diverged` a run of it diverged. At each of
     them the seeds count that both have, `seeds` at the fewest; `diverged` ones of the variant do
-    not. `effective_depth` is the shallowest or the
-    deepest plain depth where the `answer` is BELOW or BEYOND. `low` and `high` are the ends of its
-    interval, NaN below MIN_SEEDS seeds; `low_open`: it reaches below the shallowest plain network,
-    `high_open`: beyond the deepest.
+    not. `effective_depth` is the shallowest or the deepest plain depth where the `answer` is BELOW
+    or BEYOND, and NaN where it is UNKNOWN. `low` and `high` are the ends of its interval, NaN below
+    MIN_SEEDS seeds; `low_open`: it reaches below the shallowest plain network, `high_open`: beyond
+    the deepest.
     """
     valid, scores, rows = counted(cells), scores_of(config), []
     for name, study in config.studies.items():
@@ -138,8 +139,8 @@ class Point(NamedTuple):
 class Reading(NamedTuple):
     """The answer that a curve gives: see `effective_depth_table`."""
 
-    answer: Literal["at", "below", "beyond"]
-    effective_depth: float
+    answer: Literal["at", "below", "beyond", "unknown"]
+    effective_depth: float = math.nan
     low: float = math.nan
     high: float = math.nan
     low_open: bool = False
@@ -157,7 +158,8 @@ def read_depth(curve: Sequence[Point], *, interval: bool) -> Reading:
     if curve[0].high < 0:
         return Reading(BELOW, shallowest)
     if not alike:
-        return Reading(BEYOND, deepest)
+        gains = min(curve, key=lambda point: point.mean) is curve[-1]
+        return Reading(BEYOND, deepest) if gains else Reading(UNKNOWN)
     # If no mean reaches the score, the nearest depth counts, if seeds cannot tell it apart.
     nearest = min(alike, key=lambda point: point.mean)
     depth = _first(curve, "mean", le) or float(nearest.depth)

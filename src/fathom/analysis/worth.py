@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 
 from fathom.analysis.best_rates import pairs_at_best_rates, runs_of
-from fathom.analysis.effective_depth import BEYOND
 from fathom.analysis.effects import AT_BEST_RATE, ends_of, in_unit, unit_of
 from fathom.analysis.ladder import is_equivalent, ladder_at, log_multipliers, read_ladder
 from fathom.analysis.significance import holm, p_value, score_verdict
@@ -32,9 +31,6 @@ from fathom.config import Config
 from fathom.metrics.scores import Score
 
 ONE_RATE, BEST_RATES = "one rate", "best rates"
-
-NOT_TOLD = "not told"
-"""The depth multiplier of a network that no plain one tells the depth of."""
 
 KEY = ("study", "platform", "depth", "variant", "against")
 
@@ -295,12 +291,7 @@ def _sides(
 
 
 def _depth_multiplier(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Effective depth over depth, from a row of its table.
-
-    Of a network that ends better than a plain one that does not gain by depth it is not told.
-    """
-    if row["answer"] == BEYOND and row["plain_best"] != row["deepest"]:
-        return {"depth_answer": NOT_TOLD}
+    """Effective depth over depth, from a row of its table."""
     low = 0 if row["low_open"] is True else row["low"]
     high = math.inf if row["high_open"] is True else row["high"]
     depths = {"depth_multiplier": row["effective_depth"], "depth_low": low, "depth_high": high}

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from fathom import tasks
-from fathom.analysis.effective_depth import AT, BELOW, BEYOND
+from fathom.analysis.effective_depth import AT, BELOW, BEYOND, UNKNOWN
 from fathom.analysis.platforms import Platform
 from fathom.config import Study, common_depth
 from fathom.metrics.steps import SHARE
@@ -370,7 +370,7 @@ class StudyPresenter:
             return []
         platform = next(iter(table["plain"]))
         cells = [row["cells"] for row in table["rows"] if row["platform"] == platform][-1]
-        order = (BELOW, AT, BEYOND)
+        order = (BELOW, AT, UNKNOWN, BEYOND)
         found = sorted(
             filter(None, cells),
             key=lambda row: (-order.index(row["answer"]), -row["effective_depth"]),
@@ -411,11 +411,17 @@ class StudyPresenter:
         """Every two platforms that were compared, with their rows of the comparison table."""
         rows = self._tables["comparison"]
         for a, b in dict.fromkeys((row["platform_a"], row["platform_b"]) for row in rows):
-            yield a, b, self._rows("comparison", platform_a=a, platform_b=b)
+            if shared := self._beside("comparison", a, b):
+                yield a, b, shared
 
     def trajectories(self, a: Platform, b: Platform) -> list[Record]:
         """The divergence of losses on two platforms."""
-        return self._rows("trajectories", platform_a=a, platform_b=b)
+        return self._beside("trajectories", a, b)
+
+    def _beside(self, table: str, a: Platform, b: Platform) -> list[Record]:
+        """The rows of two platforms, but for the plain networks of ladders: `rows` has none."""
+        rows = self._rows(table, platform_a=a, platform_b=b)
+        return [row for row in rows if row["variant"] in self.variants]
 
     def agreements(self) -> Iterator[dict[str, Any]]:
         """The agreement of every two platforms over all cells: diverging losses and final scores.

@@ -30,7 +30,7 @@ from fathom.analysis.claims.questions import (
     Shares,
     Sizes,
 )
-from fathom.analysis.effective_depth import BELOW, BEYOND
+from fathom.analysis.effective_depth import BELOW, BEYOND, UNKNOWN
 from fathom.analysis.effects import AT_BEST_RATE
 from fathom.analysis.significance import BETTER, UNDECIDED
 from fathom.config import common_depth
@@ -258,9 +258,9 @@ def of_depth(question: EffectiveDepth, results: Results) -> Found | None:
 def _worth(row: Record, study: StudyPresenter, name: str) -> tuple[str, str]:
     """The outcome of one effective depth, and the words for it."""
     own, low, high = row["depth"], row["low"], row["high"]
-    if row["answer"] == BEYOND:
+    if row["answer"] in (BEYOND, UNKNOWN):
         text, outcome = f"more than {row['deepest']}", "more"
-        if row["deepest"] < own or row["plain_best"] < row["deepest"]:
+        if row["deepest"] < own or row["answer"] == UNKNOWN:
             outcome = "unknown"  # no plain network is as deep, or depth does not help it
     elif row["answer"] == BELOW:
         text, outcome = f"less than {row['shallowest']}", "less"

@@ -9,10 +9,10 @@ from typing import Literal, NamedTuple
 import pandas as pd
 
 from fathom.analysis.claims.published import Worth
-from fathom.analysis.effective_depth import AT, BELOW, BEYOND
+from fathom.analysis.effective_depth import AT, BELOW, BEYOND, UNKNOWN
 from fathom.analysis.significance import BETTER, EQUIVALENT, UNDECIDED, WORSE
 from fathom.analysis.statistics import MIN_SEEDS
-from fathom.analysis.worth import BEST_RATES, NOT_TOLD, ONE_RATE
+from fathom.analysis.worth import BEST_RATES, ONE_RATE
 from fathom.config import common_depth
 from fathom.report.comparisons import WITHIN, effect_with_interval
 from fathom.report.formatting import number
@@ -224,7 +224,7 @@ def depth_multiplier(row: Record) -> str:
 
     As in '0.35 (0.3 to 0.4)'; empty where it is not known.
     """
-    if row["depth_answer"] in ("", NOT_TOLD):
+    if row["depth_answer"] in ("", UNKNOWN):
         return row["depth_answer"]
     told, low, high = (number(row[f"depth_{end}"], 2) for end in ("multiplier", "low", "high"))
     if row["depth_answer"] != AT:

@@ -68,7 +68,9 @@ def effective_depth(effective_depth: pd.DataFrame, title: str) -> Figure:
     network, or better than every one. A white diamond: likewise better, where more layers do not
     help the plain network, so that no depth of it is told. Dotted: as deep as it is.
     """
-    from fathom.analysis.effective_depth import AT, BELOW  # it loads SciPy
+    from fathom.analysis.effective_depth import BELOW, BEYOND, UNKNOWN  # it loads SciPy
+
+    at_edge = {BELOW: WORSE, BEYOND: BETTER, UNKNOWN: NOT_DEEPER}
 
     rows = effective_depth
     if rows.empty:
@@ -83,9 +85,7 @@ def effective_depth(effective_depth: pd.DataFrame, title: str) -> Figure:
         # Beside each other, so that points of one depth do not cover each other.
         x = row["depth"] * 2 ** style.aside(variants.index(row["variant"]), len(variants), 0.06)
         looks = {"color": style.colour_of(row["variant"]), "clip_on": False}
-        if row["answer"] != AT:
-            gains = row["plain_best"] == row["deepest"]
-            told = WORSE if row["answer"] == BELOW else BETTER if gains else NOT_DEEPER
+        if told := at_edge.get(row["answer"]):
             marked[told] = EDGE_MARKS[told]
             ax.plot(x, under if told == WORSE else over, ls="", ms=9, **marked[told], **looks)
             continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,14 @@ import numpy as np
 import pandas as pd
 
 from fathom import tasks
-from fathom.analysis.tables import counted, loss_units, read_steps, read_table, scores_of
+from fathom.analysis.tables import (
+    counted,
+    loss_units,
+    read_steps,
+    read_table,
+    scores_of,
+    without_ladders,
+)
 from fathom.config import Config, common_depth
 from fathom.metrics.scores import Score
 from fathom.report.figures.frames import constant, first_nonfinite, with_loss_unit
@@ -19,7 +26,10 @@ from fathom.report.figures.panels import run_label, score_label, step_label
 from fathom.report.figures.style import colour_of
 
 EVENLY, EARLY = 14, 13
-"""Numbers of drawn steps of a study: evenly spaced ones, and ones denser near the first."""
+"""Numbers of drawn steps of a run: evenly spaced ones, and ones denser near the first …"""
+
+MANY = 300
+"""… in a study of so many runs. Of more runs each has fewer steps, so that the page stays short."""
 
 CLOCKS = ("step", "step_seconds", "elapsed_seconds")
 """No metrics to draw: the axis itself, and times, which depend on the machine."""
@@ -31,10 +41,13 @@ DASHES = ([], [8, 3], [2, 3], [8, 3, 2, 3], [16, 4], [16, 4, 2, 4])
 
 
 def studies_of(config: Config, tables: Path, labels: Mapping[str, str]) -> dict[str, Any]:
-    """The explorer's data of each study with runs that count, in the order of the config."""
+    """The explorer's data of each study with runs that count, in the order of the config.
+
+    As in figures, without the plain networks of ladders.
+    """
     units = loss_units(config)
-    steps = with_loss_unit(read_steps(tables, config.studies), units)
-    cells = with_loss_unit(read_table(tables / "cells.csv"), units)
+    found = read_steps(tables, config.studies), read_table(tables / "cells.csv")
+    steps, cells = (with_loss_unit(without_ladders(table, config), units) for table in found)
     steps, cells = dict(list(steps.groupby("study"))), dict(list(counted(cells).groupby("study")))
     return {
         name: study_data(config, name, steps[name], cells[name], labels)
@@ -59,9 +72,7 @@ def study_data(
     keys = cells[RUN_COLUMNS].itertuples(index=False, name=None)
     found = [broken.get(key) or (None, None) for key in keys]
     return {
-        "variants": looks_of(
-            [label for label in study.labels if label in there], labels, study.ladder_trainings
-        ),
+        "variants": looks_of([label for label in study.labels if label in there], labels),
         "plain": plain if plain in there else None,
         "depths": sorted(set(cells["depth"].tolist())),
         "common_depth": common_depth(runs["depth"].tolist()),
@@ -85,13 +96,10 @@ def study_data(
     }
 
 
-def looks_of(
-    names: Sequence[str], labels: Mapping[str, str], hidden: Collection[str] = ()
-) -> dict[str, dict[str, Any]]:
+def looks_of(names: Sequence[str], labels: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Label, colour and dash of each variant of a study; no two have the same colour and dash.
 
-    A label that two variants share has the name beside it. `shown`: whether it is drawn before a
-    reader chooses; those of `hidden` are not.
+    A label that two variants share has the name beside it.
     """
     called = Counter(labels.get(name, name) for name in names)
     drawn: Counter[str] = Counter()
@@ -102,17 +110,18 @@ def looks_of(
         drawn[colour] += 1
         own = label if called[label] == 1 else f"{label} ({name})"
         dash = DASHES[earlier] if earlier < len(DASHES) else [4 * earlier, 3]
-        looks[name] = {"label": own, "colour": colour, "dash": dash, "shown": name not in hidden}
+        looks[name] = {"label": own, "colour": colour, "dash": dash}
     return looks
 
 
 def thinned(steps: pd.DataFrame, metrics: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """The rows that are drawn: some dozens of steps, the same of each run, and all evaluations."""
-    count = int(steps["step"].max()) + 1
-    evenly, early = np.linspace(0, count - 1, EVENLY), np.geomspace(1, count, EARLY) - 1
+    is_last = ~steps.duplicated(RUN_COLUMNS, keep="last")
+    count, share = int(steps["step"].max()) + 1, min(1, MANY / is_last.sum())
+    evenly = np.linspace(0, count - 1, round(share * EVENLY))
+    early = np.geomspace(1, count, round(share * EARLY)) - 1
     grid = np.concatenate([evenly, early]).round()
     sparse = [metric["name"] for metric in metrics if metric["sparse"]]
-    is_last = ~steps.duplicated(RUN_COLUMNS, keep="last")
     return steps[steps["step"].isin(grid) | is_last | steps[sparse].notna().any(axis=1)]
 
 
