@@ -50,9 +50,11 @@ def test_a_value_is_a_mean_or_what_stood_in_its_way(metric, outcome, values, tex
 
 
 def test_of_two_platforms_reports_show_no_plain_networks_of_a_ladder():
-    """Both have the same ladder; and no other network of the second study's."""
-    ladder = [run(variant=v, machine=m) for v in ("baseline_x200",) for m in ("", GPU_PLATFORM)]
-    plain = [run(variant="baseline", machine=m) for m in ("", GPU_PLATFORM)]
+    """Both have the ladder; once with the network that it belongs to, and once alone."""
+    plain, ladder = (
+        [run(variant=variant, machine=machine) for machine in ("", GPU_PLATFORM)]
+        for variant in ("baseline", "baseline_x200")
+    )
     for shared, expected in ((plain, ["baseline"]), ([], [])):
         cells = frame(*ladder, *shared)
         summary = summary_table(cells)

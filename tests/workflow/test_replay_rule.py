@@ -68,6 +68,7 @@ def test_what_agrees_is_shown_and_what_differs_is_left_out(workflow):
     assert {f.name for f in figures.iterdir()} == {"torch", "mlx", f"torch-{platform}"}
     assert (figures / f"torch-{platform}/loss_comparison.png").exists()
     assert "today's code does not repeat it" in (results / "RESULTS.md").read_text()
+    assert workflow.planned("report") == []
 
     # Code that the runs reach: their replays are void.
     file = "src/fathom/models/connections/constraints.py"

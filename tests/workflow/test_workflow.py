@@ -74,6 +74,7 @@ def test_all_makes_everything_once_and_says_so_in_a_line_for_each_job(finished):
     (log,) = re.findall(r"^Complete log\(s\): (.*)$", finished.said, re.M)
     assert f"output: results/smoke/{CELL}/spec.json" in Path(log).read_text()
 
+    assert finished.planned("all") == []
     assert "Nothing to be done" in finished.smoke("all").stderr
 
 

@@ -40,7 +40,7 @@ checkpoint run_tables:
     input:
         config=f"{RESULTS}/config.json",
         # Of every output Snakemake hashes all inputs anew: a manifest stands for four files.
-        runs=PLAN.manifests(PLAN.cells),
+        runs=PLAN.manifest_files(PLAN.cells),
         replays=REPLAYS,
         refused=REFUSED,
         step_times=STEP_TIMES,
@@ -55,7 +55,7 @@ checkpoint run_tables:
     conda:
         "../../envs/report.yaml"
     params:
-        imported=PLAN.imported_key,
+        imported=PLAN.imported_key,  # in the place of their files, for the same reason
         code_hash=hash_for(PLAN.code_hash, "fathom.analysis.run_tables", "fathom.analysis.derived"),
     shell:
         "fathom tables --config {input.config:q} 2> {log:q}"

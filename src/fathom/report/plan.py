@@ -91,7 +91,7 @@ class Plan:
         """The files of runs that are trained here."""
         return files_of_runs(run_folder(Path(self.config.results), cell) for cell in cells)
 
-    def manifests(self, cells: Iterable[Cell]) -> list[str]:
+    def manifest_files(self, cells: Iterable[Cell]) -> list[str]:
         """The manifests of runs that are trained here. Each has the hashes of its run's files."""
         return [f"{run_folder(Path(self.config.results), cell)}/{MANIFEST}" for cell in cells]
 
