@@ -9,7 +9,7 @@ import pytest
 
 from fathom.config import load_config
 from fathom.report.figures.contrasts import APART, NEUTRAL
-from fathom.report.figures.style import COLOURS, GREY, PALE, SPARE_COLOURS, colour_of
+from fathom.report.figures.palette import COLOURS, GREY, PALE, SPARE_COLOURS, colour_of
 
 LEAST = 4.5
 LINES = sorted({*COLOURS.values(), *SPARE_COLOURS, GREY, PALE, NEUTRAL})

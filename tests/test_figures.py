@@ -27,9 +27,9 @@ from fathom.report.figures import (
     figures_of_study,
     find,
     frames,
+    palette,
     panels,
     save,
-    style,
     sweep,
 )
 from fathom.report.learned import GeneratedSamples, Mixing, mixing_file, mixing_matrices
@@ -521,7 +521,7 @@ def test_points_of_a_size_stand_apart_and_lines_join_those_of_the_same_steps_and
     data = {"sizes": SIZES, "published_sizes": published}
     (ax,) = draw_figures([figures_of("overview")[name]], **data)[name].axes
     points = {line[0][0][1]: (line[0][0][0], line[1]) for line in lines_of(ax)
-              if line[1] in style.MARKERS}  # fmt: skip
+              if line[1] in palette.MARKERS}  # fmt: skip
     x, markers = zip(*(points[round(m, 6)] for m in SIZES[value]), strict=True)
     assert len(set(x[1:5])) == 4  # one size
     assert {markers[0]} == {*markers[:2], *markers[4:]}
@@ -594,7 +594,7 @@ def test_worth_has_rows_by_verdict_with_multiplier_and_cost():
     assert bars == {("krom_hc", 1.3), ("mhc", 1.5), ("hc", 1.4), ("v1", 1.2)}
     assert [[1.05, 1.15], [2, 2]] in [np.transpose(line.get_xydata()).tolist() for line in ax.lines]
     colours = {line.get_color() for line in ax.lines if line.get_marker() == ">"}
-    assert colours == {style.colour_of("krom_hc")}
+    assert colours == {palette.colour_of("krom_hc")}
 
 
 def test_the_frontier_has_a_filled_cost_where_nothing_is_both_cheaper_and_better():

@@ -15,7 +15,7 @@ from markdown_it import MarkdownIt
 from fathom import cli
 from fathom.analysis.attribution import diverged_cells, variance_summary, variance_table
 from fathom.analysis.claims import load_published
-from fathom.config.study import Contrast
+from fathom.config import Contrast
 from fathom.report.formatting import plus_minus
 from fathom.report.records import records
 from fathom.report.render import environment_of, write_reports

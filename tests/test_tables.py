@@ -236,11 +236,16 @@ def test_each_kind_of_broken_number_reaches_the_table_of_steps(config, tmp_path)
     assert tables["cells"]["first_nonfinite_step"].tolist()[0] == 1
 
 
-def test_a_profile_has_a_table_of_its_own(config, tmp_path, monkeypatch):
-    right = StepMetric("right", "by position", when="last step", along="position", bounds=SHARE)
-    computed = {1: 0.5, 2.5: math.nan}
-    monkeypatch.setitem(Tokens.step_metrics, "right", right)
-    last = flat("right", right, computed)
+@pytest.fixture
+def right(monkeypatch):
+    """A metric of the last step by position, which the task has for this test."""
+    metric = StepMetric("right", "by position", when="last step", along="position", bounds=SHARE)
+    monkeypatch.setitem(Tokens.step_metrics, "right", metric)
+    return metric
+
+
+def test_a_profile_has_a_table_of_its_own(config, tmp_path, right):
+    last = flat("right", right, {1: 0.5, 2.5: math.nan})
     assert last.keys() == {"right[1]", "right[2.5]"}
     columns = {name: [0.0, 0.0, value] for name, value in last.items()}
     write_cell(config, config.cells()[0], [4.0, 2.0, 1.0], **columns)
@@ -251,6 +256,20 @@ def test_a_profile_has_a_table_of_its_own(config, tmp_path, monkeypatch):
     assert named.to_numpy().tolist() == [["mhc", 0, "right", 1], ["mhc", 0, "right", 2.5]]
     assert profiles["value"].tolist()[-2] == 0.5
     assert math.isnan(profiles["value"].tolist()[-1])
+
+
+def test_what_a_ladder_adds_has_an_end_and_no_curve(tmp_path, right):
+    """The plain network itself, which is factor 1, has both."""
+    study = {"score": "training_loss", "ladder": {"baseline": [2]}}
+    once = {"variants": ["baseline"], "depths": [8], "backends": ["torch"], "seeds": [0]}
+    config = config_with(tmp_path, **once, a=study)
+    for cell in config.cells():
+        rest = config.spec(cell).steps - 1
+        write_cell(config, cell, [4.0] * rest + [1.0], **{"right[1]": [0.0] * rest + [0.5]})
+    tables = tables_of(config, tmp_path / "tables")
+    assert tables["cells"]["variant"].tolist() == ["baseline", "baseline_x200"]
+    for name in ("steps", "profiles"):
+        assert set(tables[name]["variant"]) == {"baseline"}, name
 
 
 def test_a_diverged_run_has_no_score_though_its_accuracy_is_a_number():

@@ -91,8 +91,7 @@ def files_of_replay(w):
 
 
 def why_job_again(job):
-    is_training = STARTED in job.input and job.wildcards
-    return why_again(cell_of(job.wildcards)) if is_training else ""
+    return why_again(cell_of(job.wildcards)) if STARTED in job.input and job.wildcards else ""
 
 
 @functools.cache

@@ -7,9 +7,7 @@ from fathom.report import reports
 folder_of_templates = lambda w, input: str(Path(input.templates[0]).parent)
 shown_in_report = functools.partial(report, category="Reports", caption="../report/report.rst")
 TEMPLATES, WORDS = (files_in("report/templates", name) for name in ("*.j2", "words.j2"))
-REPORTS = [
-    f"{RESULTS}/{report.name}" for report in reports.reports_of(CONFIG, Path(TEMPLATES[0]).parent)
-]
+REPORTS = [f"{RESULTS}/{r.name}" for r in reports.reports_of(CONFIG, Path(TEMPLATES[0]).parent)]
 PAGE, PAPER = [f"{RESULTS}/index.html"], [f"{RESULTS}/fathom.pdf"]
 for files in [] if START.conda else [PAGE, PAPER]:
     if why := reports.why_left_out(Path(files[0]).name):

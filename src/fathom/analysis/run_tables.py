@@ -55,16 +55,19 @@ def write_tables(config: Config, folder: Path) -> None:
     rows = {run.folder: read_rows(run.folder) for run in runs if run.counts}
     cells = cells_table(config, runs, rows)
     summary = summary_table(cells)
+    # What ladders add counts by its score alone. It is a third of the reference's steps.
+    added = {name: study.ladder_trainings for name, study in config.studies.items()}
+    curves = [run for run in runs if run.cell.variant not in added[run.cell.study]]
     tables = {
         "cells.csv": cells,
         "summary.csv": summary,
-        PROFILES: profiles_table(runs, rows),
+        PROFILES: profiles_table(curves, rows),
         "comparison.csv": comparison_table(cells, summary),
         "platforms.csv": platforms_table(runs),
     }
     save_tables(tables, folder, config.studies)
     for study in config.studies:
-        of_study_runs = [run for run in runs if run.cell.study == study]
+        of_study_runs = [run for run in curves if run.cell.study == study]
         write_steps(of_study(folder, study) / STEPS, of_study_runs, rows)
 
 

@@ -1,6 +1,7 @@
 """config.yaml: studies, validated, and the cells and specs they expand to."""
 
 from fathom.config.config import CONTROL_DEPTHS, Compute, Config, common_depth, count_parameters
+from fathom.config.entries import Contrast
 from fathom.config.load import (
     check_config,
     installed_backends,
@@ -9,7 +10,7 @@ from fathom.config.load import (
     parse_yaml,
     read_yaml,
 )
-from fathom.config.study import AXES, Contrast, Study
+from fathom.config.study import AXES, Study
 from fathom.settings import ConfigError
 from fathom.spec import BACKENDS, Cell, Optimizer, Spec
 from fathom.tasks import parse_spec

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from fathom import datasets, tasks
-from fathom.config.study import AXES, NameOrSettings, Study, StudyName, parse_word
+from fathom.config.entries import NameOrSettings, StudyName, parse_word
+from fathom.config.study import AXES, Study
 from fathom.models.connections.module import ModuleConnection
 from fathom.models.connections.schemes import SCHEMES, Scheme, name_behind, resolve
 from fathom.settings import (

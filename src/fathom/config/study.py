@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
@@ -12,8 +11,6 @@ from operator import not_
 from typing import Annotated, Any
 
 from pydantic import (
-    AfterValidator,
-    BeforeValidator,
     Field,
     SerializeAsAny,
     ValidationInfo,
@@ -22,10 +19,20 @@ from pydantic import (
 )
 
 from fathom import tasks
+from fathom.config.entries import (
+    AfterLooking,
+    BatchSize,
+    Contrast,
+    Exclusion,
+    Factor,
+    PartName,
+    Values,
+    VariantEntries,
+    VariantEntry,
+    VariantSettings,
+)
 from fathom.models.recipes import RECIPES, AnyRecipe, Recipe
 from fathom.settings import (
-    NO_BOOL,
-    QUOTED,
     ConfigError,
     Flag,
     Label,
@@ -35,10 +42,8 @@ from fathom.settings import (
     OneLine,
     Positive,
     Settings,
-    Text,
     Unique,
     deep_merge,
-    distinct,
     either,
     join_values,
     one_of,
@@ -50,120 +55,6 @@ from fathom.spec import Backend, Cell, Depth, Optimizer
 AXES = ("variants", "depths", "backends", "seeds")
 """The axes of a study. Without its s, each is a field of a cell and of an exclusion."""
 
-MAX_BATCH = 1_000_000
-
-RESERVED_NAMES = {
-    "all", "claims", "data", "figures", "page", "paper", "replay", "report", "reports", "resolve",
-    "tables", "train", "verify", "cells", "overview",
-}  # fmt: skip
-"""Names that no study can have: rules of the workflow, since a study is a target, and folders."""
-
-
-def _check_study_name(name: str) -> str:
-    if not re.fullmatch(r"[a-z][a-z0-9-]{0,63}", name):
-        raise ValueError("the name of a study must be lower-case letters, digits and hyphens")
-    if name in RESERVED_NAMES:
-        raise ValueError("this name is taken by the workflow; use another")
-    return name
-
-
-def _parse_words(value: Any) -> Any:  # noqa: ANN401, a connection as it was written
-    """The keys `on` and `off` of an initial value: YAML reads them as flags."""
-    if not isinstance(value, Mapping):
-        return value
-    return {parse_word(key): _parse_words(part) for key, part in value.items()}
-
-
-def parse_word(value: object) -> object:
-    """`on` or `off` for a flag: YAML reads both words as flags."""
-    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
-
-
-def _parse_variant(value: object) -> object:
-    """A variant is written as a name, or as `label: settings`."""
-    if isinstance(value, str):
-        return {value: value}
-    if isinstance(value, Mapping) and len(value) == 1:
-        return value
-    if isinstance(value, bool):
-        raise ValueError(f"must be text, but YAML reads {value}; put it in quotes")
-    raise ValueError("must be a name, or one label with its settings")
-
-
-def _parse_values(value: object) -> object:
-    """One value, or a list of them; null is an empty list."""
-    if value is None:
-        return []
-    return value if isinstance(value, list | tuple) else [value]
-
-
-def _check_labels(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    distinct([label for entry in entries for label in entry])
-    return entries
-
-
-BatchSize = Annotated[int, Field(gt=0, le=MAX_BATCH), NO_BOOL]
-StudyName = Annotated[Text, AfterValidator(_check_study_name)]
-NameOrSettings = Annotated[either(str, dict[str, Any]), BeforeValidator(_parse_words)]
-VariantEntry = Annotated[dict[Label, NameOrSettings], BeforeValidator(_parse_variant)]
-PartName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$"), QUOTED]
-Factor = Annotated[Number, Field(ge=0.01, lt=10)]
-Pair = Annotated[list[Label], Field(min_length=2, max_length=2)]
-Values = BeforeValidator(_parse_values)
-
-
-class VariantSettings(Settings):
-    """Settings that a variant may change besides its connection, laid over the study's."""
-
-    recipe: NameOrSettings = Field({})
-    optimizer: dict[str, Any] = Field({})
-    model: dict[str, Any] = Field({})
-    steps: Positive | None = None
-
-
-class Exclusion(Settings):
-    """Combinations of axis values that a study leaves out; an axis without a value matches all."""
-
-    depth: Annotated[tuple[Positive, ...], Values] = Field((), description="one depth or a list")
-    variant: Annotated[tuple[Label, ...], Values] = Field((), description="one variant or a list")
-    backend: Annotated[tuple[Backend, ...], Values] = Field((), description="one backend or a list")
-    seed: Annotated[tuple[NonNegative, ...], Values] = Field((), description="one seed or a list")
-
-    @model_validator(mode="after")
-    def _names_an_axis(self) -> Exclusion:
-        if not self.named:
-            raise ValueError("must name at least one of depth, variant, backend, seed")
-        return self
-
-    @cached_property
-    def named(self) -> dict[str, tuple[Any, ...]]:
-        """The excluded values by axis, of the axes it names."""
-        return {axis: values for axis, values in self.model_dump().items() if values}
-
-
-class Contrast(Settings):
-    """A question, and the pairs of variants that answer it."""
-
-    question: OneLine = Field(description="as the report prints it")
-    pairs: Annotated[list[Pair], Field(min_length=1)] = Field(
-        description="[variant, against]: each pair is compared seed by seed"
-    )
-    seeds: tuple[NonNegative, ...] = Field(
-        (),
-        exclude_if=not_,
-        description="of these seeds alone; without them, of all. It leaves out a seed by whose "
-        "scores a variant was chosen",
-    )
-
-
-class AfterLooking(Settings):
-    """How a setting was chosen by results of the study itself, or of runs like it."""
-
-    why: OneLine = Field(description="how it was chosen, for the report")
-    verdicts_at: tuple[Positive, ...] = Field(
-        (), description="depths at which verdicts on effects and worth rest on the choice"
-    )
-
 
 class Study(Settings):
     """One experiment: what is trained, by which recipe, over which axes, for how long."""
@@ -172,7 +63,7 @@ class Study(Settings):
     model: SerializeAsAny[Settings] = Field(description="settings of the task's network and data")
     description: OneLine = Field("", description="one sentence for the report")
     recipe: AnyRecipe = Field(description="the name of a recipe, or its settings")
-    variants: Annotated[list[VariantEntry], AfterValidator(_check_labels)] = Field(
+    variants: VariantEntries = Field(
         description="names of connections, or label: {connection: name, setting: value}; its "
         "recipe, optimizer, model and steps override the study's"
     )
@@ -261,9 +152,9 @@ class Study(Settings):
 
     @model_validator(mode="after")
     def _can_be_trained(self) -> Study:
-        listed = [label for entry in (*self.variants, *self.extra_variants) for label in entry]
+        taken = Counter(label for label, _ in self._written)
         for label in self.extra_labels:
-            if listed.count(label) > 1:
+            if taken[label] > 1:
                 raise ValueError(f"extra_variants: {label} is there already; give it another label")
         named: dict[str, Iterable[str]] = {}
         for i, contrast in enumerate(self.contrasts):
@@ -293,7 +184,6 @@ class Study(Settings):
         families = self.rate_families.items()
         at_rates = [label for base, of in families for label in of.values() if label != base]
         rungs = [rung for base in self.ladder for rung in self.rungs(base).values() if rung != base]
-        taken = Counter(label for entry in self.variants for label in entry)
         for key, added, or_else in (
             ("rates", at_rates, ""),
             ("ladder", rungs, ", or take factors further apart"),
@@ -360,6 +250,11 @@ class Study(Settings):
         """The labels of `extra_variants`, in order."""
         return [label for entry in self.extra_variants for label in entry]
 
+    @property
+    def _written(self) -> list[tuple[str, Any]]:
+        """Labels of variants as they are written, and what each is there, in order."""
+        return [pair for entry in (*self.variants, *self.extra_variants) for pair in entry.items()]
+
     @cached_property
     def connections(self) -> dict[str, Any]:
         """The name or settings of each variant's connection, by label, in order."""
@@ -369,7 +264,7 @@ class Study(Settings):
     def _parsed_variants(self) -> dict[str, tuple[Any, VariantSettings]]:
         """By label, in order: each variant's connection and its other changes."""
         found = {}
-        for label, value in (p for e in (*self.variants, *self.extra_variants) for p in e.items()):
+        for label, value in self._written:
             given = value if isinstance(value, Mapping) else {"connection": value}
             own = {key: given[key] for key in VariantSettings.model_fields if key in given}
             rest = {key: setting for key, setting in given.items() if key not in own}
@@ -377,8 +272,8 @@ class Study(Settings):
             settings = validate(VariantSettings, own, place=("variants", label))
             found[label] = connection, settings
             for rate, at_rate in self._at_rates(label, settings).items():
-                optimizer = settings.optimizer | {"lr": rate}
                 if at_rate != label:
+                    optimizer = settings.optimizer | {"lr": rate}
                     changed = settings.model_copy(update={"optimizer": optimizer})
                     found[at_rate] = connection, changed
         for base in [label for label in found if label in self.ladder]:
@@ -400,15 +295,13 @@ class Study(Settings):
     @cached_property
     def rate_families(self) -> dict[str, dict[float, str]]:
         """Labels by learning rate, ascending, of every variant that `rates` trains too."""
-        written = (label for e in (*self.variants, *self.extra_variants) for label in e)
-        families = {label: self._at_rates(label, self._own(label)) for label in written}
+        families = {label: self._at_rates(label, self._own(label)) for label, _ in self._written}
         return {label: family for label, family in families.items() if family}
 
     @cached_property
     def bases(self) -> dict[str, str]:
         """By label of a variant that `rates` trains too, at any rate: the variant's own label."""
-        families = self.rate_families.items()
-        return {label: base for base, family in families for label in family.values()}
+        return {label: base for base, of in self.rate_families.items() for label in of.values()}
 
     def rungs(self, base: str) -> dict[float, str]:
         """Labels of a variant's ladder by the factor of its steps, ascending; 1 is the variant."""

@@ -72,9 +72,8 @@ def draw_study(
     declared = [find(name) for name in only] or figures_of_study(config, study)
     folder = of_study(tables, study)
     inputs = tables_of(declared, folder)
-    steps, summary, effects = (
-        without_ladders(read_table(folder / name), config) for name in STUDY_TABLES
-    )
+    steps, summary, effects = (read_table(folder / name) for name in STUDY_TABLES)
+    summary = without_ladders(summary, config)
     of = title_of(study, platform)
     units = loss_units(config)
     own = with_loss_unit(_rows_of(steps, platform), units)

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from fathom.config import common_depth
-from fathom.report.figures import figure, frames, panels, style
+from fathom.report.figures import figure, frames, palette, panels, style
 from fathom.report.figures.style import count_layers
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ def frontier(
     page, (axes,) = style.grid(1, 1 + len(labels), size, sharey=True)
     best = {cost: frames.frontier(own, cost, lower=lower) if is_known else [] for cost in labels}
     for y, row in enumerate(own.to_dict("records")):
-        colour = style.colour_of(row["variant"])
+        colour = palette.colour_of(row["variant"])
         axes[0].hlines(y, row["low"], row["high"], color=colour, lw=2)
         axes[0].plot(row["seeds"], [y] * len(row["seeds"]), color=colour, **panels.DOT)
         axes[0].plot(row["mean"], y, "o", ms=8, color=colour)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fathom.report.figures import figure, style
+from fathom.report.figures import figure, palette, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,9 +46,9 @@ def signal(explained: Explained) -> Figure:
     ):
         for variant in (v for v in SIGNAL if v in networks):
             sizes, dashes = networks[variant].sizes, SIGNAL[variant]
-            colour = style.colour_of(variant)
+            colour = palette.colour_of(variant)
             ax.plot(np.arange(1, len(sizes) + 1), sizes, color=colour, ls=dashes)
-        ax.axhline(SQUARED, color=style.GREY, lw=1)
+        ax.axhline(SQUARED, color=palette.GREY, lw=1)
         ax.set(xlabel="layer", yscale="log", xticks=COUNTS)
         ax.set_title(what, fontsize=12)
     right.tick_params(labelleft=False)
@@ -56,10 +56,10 @@ def signal(explained: Explained) -> Figure:
     right.annotate(
         "float32 cannot hold the square", (0.5, SQUARED), ha="center", va="bottom", fontsize=10,
         xycoords=right.get_yaxis_transform(), xytext=(0, 3), textcoords="offset points",
-        color=style.GREY,
+        color=palette.GREY,
     )  # fmt: skip
     handles = [
-        style.legend_handle(style.label_of(v), color=style.colour_of(v), ls=dashes)
+        style.legend_handle(style.label_of(v), color=palette.colour_of(v), ls=dashes)
         for v, dashes in SIGNAL.items()
     ]
     return style.finish(page, "The signal in an untrained network", handles)
@@ -83,7 +83,7 @@ def products(explained: Explained) -> Figure:
             ax.set_title(f"× {_factor(sums.max())}", fontsize=12)
             _no_ticks(ax)
         label = textwrap.fill(style.label_of(variant), 12)
-        line[0].set_ylabel(label, color=style.colour_of(variant), fontsize=11)
+        line[0].set_ylabel(label, color=palette.colour_of(variant), fontsize=11)
     for ax, count in zip(axes[-1], COUNTS, strict=True):
         ax.set_xlabel("1 matrix" if count == 1 else f"{count} matrices")
     bar = page.colorbar(image, ax=axes, shrink=0.6, aspect=30)
@@ -103,7 +103,7 @@ def differences(explained: Explained) -> Figure:
     for variant in DIFFERENCES:
         left = [difference_left(product) for product in networks[variant].products]
         counts = np.arange(1, len(left) + 1)
-        ax.plot(counts, left, color=style.colour_of(variant), marker="o", ms=3)
+        ax.plot(counts, left, color=palette.colour_of(variant), marker="o", ms=3)
     ax.set(xlabel="matrices multiplied", ylabel="difference that is left", ylim=(-0.03, 1.03))
     ax.set_xticks(COUNTS)
     return style.finish(page, "Mixing makes streams alike", style.legend_handles(DIFFERENCES))
@@ -131,8 +131,8 @@ def sinkhorn(explained: Explained) -> Figure:
             colour = "white" if value > 0.6 * matrix.max() else "black"
             _number(ax, column, row, f"{value:.{digits}f}", colour)
         for i in range(S):
-            _number(ax, S, i, f"{matrix[i].sum():.{digits}f}", style.GREY)
-            _number(ax, i, S, f"{matrix[:, i].sum():.{digits}f}", style.GREY)
+            _number(ax, S, i, f"{matrix[i].sum():.{digits}f}", palette.GREY)
+            _number(ax, i, S, f"{matrix[:, i].sum():.{digits}f}", palette.GREY)
         ax.set_title(what, fontsize=12)
         ax.set(xlim=(-0.5, S + 0.5), ylim=(S + 0.5, -0.5))
         _no_ticks(ax)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from fathom.report.figures import figure, panels, style
+from fathom.report.figures import figure, palette, panels, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,10 +28,10 @@ def samples(samples: list[GeneratedSamples], title: str) -> Figure:
     page, axes = style.panels(1 + len(samples), height=3, sharey=True)
     true = samples[0].samples.true
     limit = 1.2 * np.abs(true).max()
-    _points(axes[0], true, "the density", style.GREY, limit)
+    _points(axes[0], true, "the density", palette.GREY, limit)
     for ax, drawn in zip(axes[1:], samples, strict=True):
         label = f"{style.label_of(drawn.variant)}, {style.count_layers(drawn.depth)}"
-        _points(ax, drawn.samples.generated, label, style.colour_of(drawn.variant), limit)
+        _points(ax, drawn.samples.generated, label, palette.colour_of(drawn.variant), limit)
     for ax in axes[:: style.PANELS_PER_ROW]:
         ax.set_ylabel("y")
     return style.finish(page, title)

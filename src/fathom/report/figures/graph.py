@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from fathom.report.figures import figure, panels, style
+from fathom.report.figures import figure, palette, panels, style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,8 +33,10 @@ def depth_and_rounds(
     handles = panels.lines(ax, values, "depth", "variant")
     rounds = profiles[profiles["metric"] == ROUNDS].groupby("at")["value"]
     reached = rounds.mean().loc[depths[0] : depths[-1]]
-    ax.plot(reached.index, reached, color=style.GREY, ls="--", marker=".")
+    ax.plot(reached.index, reached, color=palette.GREY, ls="--", marker=".")
     style.log_ticks(ax, depths, base=2)
     ax.set_xlabel("layers; rounds of belief propagation")
-    rounds_handle = style.legend_handle("belief propagation", color=style.GREY, ls="--", marker=".")
+    rounds_handle = style.legend_handle(
+        "belief propagation", color=palette.GREY, ls="--", marker="."
+    )
     return style.finish(page, title, [*handles, rounds_handle])

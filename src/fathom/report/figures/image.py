@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fathom.models.connections.causal import Causal
-from fathom.report.figures import figure, style
+from fathom.report.figures import figure, palette, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,13 +39,13 @@ def mixing_matrix(mixing: dict[str, Mixing], title: str) -> Figure:
             f"{label}, {style.count_layers(learned.depth)}, seed {learned.seed}", loc="left"
         )
         page.colorbar(_weights(ax, learned.weights), ax=ax, label="weight")
-        _sums(axes[-1], learned.matrix, style.colour_of(variant))
-    axes[-1].axhline(1, color=style.GREY, lw=1, zorder=1)
+        _sums(axes[-1], learned.matrix, palette.colour_of(variant))
+    axes[-1].axhline(1, color=palette.GREY, lw=1, zorder=1)
     axes[-1].set_xlabel("row or column")
     axes[-1].set_ylabel("sum of the whole matrix")
     style.log_if_wide(axes[-1])
     style.whole_ticks(axes[-1])
-    grey = {"color": style.GREY}
+    grey = {"color": palette.GREY}
     handles = [
         *style.legend_handles(finite), style.legend_handle("row", **grey),
         style.legend_handle("column", ls=":", lw=4, **grey),

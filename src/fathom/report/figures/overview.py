@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from fathom.report.figures import figure, frames, panels, style
+from fathom.report.figures import figure, frames, palette, panels, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,7 +87,7 @@ def score_against_depth(
     for ax, own in zip(axes, ends, strict=True):  # when panels that share an axis have its limits
         style.direct_labels(ax, own)
     handles = [
-        style.mark_handle(style.label_of(name), style.marker_of(i), ls=style.line_of(i), ms=7)
+        style.mark_handle(style.label_of(name), palette.marker_of(i), ls=palette.line_of(i), ms=7)
         for i, name in enumerate(platforms)
     ]
     looks = {"at chance": {"marker": "o", "mfc": "white", "mew": 2, "ms": 7},
@@ -128,18 +128,18 @@ def _sweep(
     apart = min(0.045, MAX_JITTER / len(groups))
     ends = {}
     for (variant, platform), points in table.groupby(["variant", "platform"], sort=False):
-        colour, position = style.colour_of(variant), platforms.index(platform)
+        colour, position = palette.colour_of(variant), platforms.index(platform)
         aside = style.aside(groups.index((variant, platform)), len(groups), apart)
         points = points.assign(x=[depths.index(depth) + aside for depth in points["depth"]])
         for _, alike in points.groupby(points["depth"].map(steps)):
-            ax.plot(alike["x"], alike["mean"], style.line_of(position), color=colour, lw=1.8)
+            ax.plot(alike["x"], alike["mean"], palette.line_of(position), color=colour, lw=1.8)
         for x, seeds in zip(points["x"], points["seeds"], strict=True):
             ax.plot([x] * len(seeds), seeds, color=colour, **panels.DOT)
         for outcome, some in points.groupby("outcome"):
             ax.errorbar(
                 some["x"], some["mean"], color=colour, capsize=2, ms=7, mew=1.8, ls="",
                 yerr=style.error_bars(some["mean"], some["low"], some["high"]),
-                marker=style.marker_of(position), mfc="white" if outcome == "at chance" else None,
+                marker=palette.marker_of(position), mfc="white" if outcome == "at chance" else None,
             )  # fmt: skip
         middle = points["mean"].fillna(np.sqrt(points["low"] * points["high"]))
         known = points.assign(middle=middle).dropna(subset="middle")
@@ -164,7 +164,7 @@ def _sweep(
     diverged = table[table["outcome"] == "diverged"].drop_duplicates(["variant", "depth"])
     style.crosses(
         ax, [depths.index(depth) for depth in diverged["depth"]],
-        [style.colour_of(variant) for variant in diverged["variant"]],
+        [palette.colour_of(variant) for variant in diverged["variant"]],
     )  # fmt: skip
     return list(ends.values())
 
@@ -207,9 +207,9 @@ def _beside(ax: Axes, table: pd.DataFrame, platforms: list[str]) -> None:
         # A group per depth, in it a block per variant, in it published first and then ours.
         aside = style.aside(variants.index(row["variant"]), len(variants), 0.28)
         block, slot = depths.index(row["depth"]) + aside, platforms.index(row["platform"])
-        x, colour = block + width * (1 + slot), style.colour_of(row["variant"])
+        x, colour = block + width * (1 + slot), palette.colour_of(row["variant"])
         published = {"marker": "D", "mfc": "none", "ms": 9}
-        ours = {"marker": style.marker_of(slot), "ms": 8}
+        ours = {"marker": palette.marker_of(slot), "ms": 8}
         for place, value, looks in ((block, row["published"], published), (x, row["mean"], ours)):
             if np.isfinite(value):
                 ax.plot(place, value, color=colour, ls="", **looks)
@@ -249,7 +249,7 @@ def nats_below_plain(sizes: pd.DataFrame, published_sizes: pd.DataFrame, title: 
         _published_sizes(axes[1], published_sizes)
     for ax in axes:
         ax.set_xscale("log")
-        ax.axhline(0, color=style.PALE, lw=1, zorder=0)
+        ax.axhline(0, color=palette.PALE, lw=1, zorder=0)
         ax.set_xlabel("parameters")
     parameters = sorted(sizes["parameters"].unique())
     style.log_ticks(axes[0], parameters, [f"{number / 1e6:.2g}" for number in parameters])
@@ -262,8 +262,8 @@ def _published_sizes(ax: Axes, table: pd.DataFrame) -> None:
     names, handles = list(table["variant"].unique()), {}
     for (_, variant), rows in table.groupby(["source", "variant"], sort=False):
         i, rows = names.index(variant), rows.sort_values("parameters")
-        looks = {"color": style.colour_of(variant), "marker": style.marker_of(i), "ms": 8}
-        looks |= {"ls": style.line_of(i), "mfc": "white", "lw": 1}
+        looks = {"color": palette.colour_of(variant), "marker": palette.marker_of(i), "ms": 8}
+        looks |= {"ls": palette.line_of(i), "mfc": "white", "lw": 1}
         ax.errorbar(rows["parameters"], rows["below"], yerr=rows["spread"], capsize=3, **looks)
         handles[variant] = style.legend_handle(style.label_of(variant), **looks)
     ax.set_title("published (nats per token)")
@@ -292,7 +292,7 @@ def multiplier_against_width(sizes: pd.DataFrame, title: str) -> Figure:
         return style.placeholder("no study with a ladder was trained at several sizes")
     page, ((ax,),) = style.grid(1, 1, (SIZES_WIDTH, SIZES_HEIGHT))
     _our_sizes(ax, rows, "channels", "multiplier", APART["channels"], _shapes(sizes))
-    ax.axhline(1, color=style.PALE, lw=1, zorder=0)
+    ax.axhline(1, color=palette.PALE, lw=1, zorder=0)
     style.log_ticks(ax, sorted(rows["channels"].unique()))
     ax.margins(y=0.18)  # for arrows
     ax.set_xlabel("channels")
@@ -316,7 +316,9 @@ def _shape_handles(
 ) -> list[Line2D]:
     """Legend entries of steps and layers; `shown`: of these alone."""
     return [
-        style.mark_handle(f"{style.count_layers(layers)}, {steps} steps", style.marker_of(i), ms=8)
+        style.mark_handle(
+            f"{style.count_layers(layers)}, {steps} steps", palette.marker_of(i), ms=8
+        )
         for i, (steps, layers) in enumerate(shapes)
         if shown is None or (steps, layers) in shown
     ]
@@ -346,14 +348,14 @@ def _our_sizes(
     count = rows.groupby(axis)[axis].transform("size")
     rows = rows.assign(x=rows[axis] * 10 ** (apart * (place - (count - 1) / 2)))
     for (steps, layers, design), own in rows.groupby(["steps", "layers", "design"], sort=False):
-        looks = {"color": style.colour_of(design)}
+        looks = {"color": palette.colour_of(design)}
         bound = own["answer"].isin(BOUNDS) & (value == "multiplier")
         told = own[~bound].sort_values("x")
         if told[axis].is_unique:  # else one size was trained twice
             ax.plot(told["x"], told[value], lw=1, **looks)
         ax.vlines(own["x"], own[low], own[high], lw=1.8, **looks)
         for x, y, answer, is_bound in zip(own["x"], own[value], own["answer"], bound, strict=True):
-            marker = style.marker_of(shapes.index((steps, layers)))
+            marker = palette.marker_of(shapes.index((steps, layers)))
             if is_bound:
                 for points in BOUNDS[answer]:
                     ax.annotate(

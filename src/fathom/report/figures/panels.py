@@ -13,7 +13,7 @@ import pandas as pd
 
 from fathom import tasks
 from fathom.metrics.steps import POSITIVE, SHARE
-from fathom.report.figures import frames, style
+from fathom.report.figures import frames, palette, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -137,7 +137,7 @@ def along(profiles: pd.DataFrame, metric: str, title: str, *, exact: str = "") -
         course = frames.along(own[own["depth"] == depth], geometric=entry.log)
         style.bands(ax, course, "at")
         if exact:
-            ax.plot(*theory, color=style.GREY, ls=":", zorder=1)
+            ax.plot(*theory, color=palette.GREY, ls=":", zorder=1)
         if entry.log:
             style.log_if_wide(ax)
         places = course["at"]
@@ -150,7 +150,7 @@ def along(profiles: pd.DataFrame, metric: str, title: str, *, exact: str = "") -
         ax.set_title(style.count_layers(depth))
     handles = style.legend_handles(own["variant"].unique())
     if exact:
-        looks = {"color": style.GREY, "ls": ":"}
+        looks = {"color": palette.GREY, "ls": ":"}
         handles.append(style.legend_handle(in_words(tasks.step_metrics()[exact].label), **looks))
     return style.finish(page, title, handles)
 
@@ -279,7 +279,7 @@ def points(ax: Axes, values: Values, variants: Sequence[str]) -> None:
     diverged says so where no value is, or has a cross at its start.
     """
     for row in values.groups.to_dict("records"):
-        colour, y = style.colour_of(row["variant"]), variants.index(row["variant"])
+        colour, y = palette.colour_of(row["variant"]), variants.index(row["variant"])
         if values.runs is not None:
             own = values.runs.loc[values.runs["variant"] == row["variant"], "value"]
             ax.plot(own, [y] * len(own), color=colour, **DOT)
@@ -315,7 +315,7 @@ def lines(ax: Axes, values: Values, axis: str, of: str, apart: float = 5) -> lis
     names = list(groups[of].unique())
     lost = groups["failed"] & groups["mean"].isna()
     for position, (name, group) in enumerate(groups.groupby(of, sort=False)):
-        colour, known = style.colour_of(name), group[~lost.loc[group.index]].to_dict("records")
+        colour, known = palette.colour_of(name), group[~lost.loc[group.index]].to_dict("records")
         aside = style.aside(position, len(names), apart)
         beside = {"color": colour, "transform": style.shifted(ax, aside)}
         for a, b in itertools.pairwise(known):
@@ -324,7 +324,7 @@ def lines(ax: Axes, values: Values, axis: str, of: str, apart: float = 5) -> lis
         whole, failed = group[~group["failed"]], group[group["failed"] & group["mean"].notna()]
         bars = style.error_bars(whole["mean"], whole["low"], whole["high"])
         ax.errorbar(
-            whole[axis], whole["mean"], ls="", ms=8, capsize=5, marker=style.marker_of(position),
+            whole[axis], whole["mean"], ls="", ms=8, capsize=5, marker=palette.marker_of(position),
             yerr=bars if values.runs is None else None, **beside,
         )  # fmt: skip
         if values.runs is not None:
@@ -336,12 +336,12 @@ def lines(ax: Axes, values: Values, axis: str, of: str, apart: float = 5) -> lis
             # Matplotlib does not count what is shifted.
             ax.update_datalim(group[[axis, column]].dropna().to_numpy(float))
     ax.autoscale_view()
-    style.crosses(ax, groups.loc[lost, axis], [style.colour_of(n) for n in groups.loc[lost, of]])
+    style.crosses(ax, groups.loc[lost, axis], [palette.colour_of(n) for n in groups.loc[lost, of]])
     ax.set_ylabel(values.label)
     value_axis(ax, values.levels, log=values.log)
     handles = [
         style.legend_handle(
-            style.label_of(name), color=style.colour_of(name), marker=style.marker_of(i), ms=7
+            style.label_of(name), color=palette.colour_of(name), marker=palette.marker_of(i), ms=7
         )
         for i, name in enumerate(names)
     ]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from fathom.report.figures import figure, panels, style
+from fathom.report.figures import figure, palette, panels, style
 from fathom.report.figures.contrasts import at_common_depth
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def _largest(ax: Axes, rows: pd.DataFrame) -> None:
     """The largest rate that trains: a row for each variant, from above."""
     variants = list(rows["variant"])
     for y, row in enumerate(rows.to_dict("records")):
-        colour = style.colour_of(row["variant"])
+        colour = palette.colour_of(row["variant"])
         if not row["largest"]:
             ax.text(0.02, y, "none", color=colour, va="center", transform=ax.get_yaxis_transform())
             continue

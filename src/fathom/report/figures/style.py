@@ -1,9 +1,8 @@
-"""How figures look: colours, labels, panels, curves. The only module that touches matplotlib.
+"""How figures look: labels, panels, curves, axes. The only module that touches matplotlib.
 
-The same variant has the same colour everywhere, the hue of Okabe and Ito's palette where that has
-enough of them, and what is no variant is grey. A line is the mean over seeds, a band or a bar
-their range. A run that stopped being finite has a cross above the panel, where no value is. An
-axis of positive values is logarithmic where they span more than a decade.
+A line is the mean over seeds, a band or a bar their range. A run that stopped being finite has a
+cross above the panel, where no value is. An axis of positive values is logarithmic where they span
+more than a decade.
 
 Importing this loads no matplotlib: the first figure does.
 """
@@ -11,7 +10,6 @@ Importing this loads no matplotlib: the first figure does.
 from __future__ import annotations
 
 import math
-import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -23,48 +21,13 @@ import numpy as np
 import pandas as pd
 
 from fathom.report import formatting
+from fathom.report.figures.palette import GREY, colour_of, marker_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
     from matplotlib.transforms import Transform
-
-# Plain networks are black and grey. Variants with one name in a demo and a paper are dark and light
-# of one hue: HC orange, mHC blue. Green: H_res is the identity. Each has a contrast of 4.5 : 1 with
-# white, and with black once the page has turned it: lines are named in their colours.
-COLOURS = {
-    "baseline": "#000000", "resnet": "#000000", "resgcn": "#000000",
-    "baseline_wider": "#525252", "baseline_longer": "#747474",
-    "hc": "#8F3200", "hc_paper": "#BA5A00", "hc_paper_static": "#8A6D3B",
-    "hc_causal": "#8F3200", "hc_static": "#BA5A00", "hc_dynamic": "#B0408A",
-    "mhc": "#004578", "mhc_paper": "#0079C0", "mhc_cycle": "#332288", "mhc_cycle_static": "#6A3D9A",
-    "mhc_causal": "#004578", "mhc_static": "#0079C0", "mhc_dynamic": "#332288",
-    "mhc_identity": "#00805C", "mhc_identity_cycle": "#1B5E20",
-    "mhc_lite": "#B0408A", "krom_hc": "#7A4A40", "circulant_mhc": "#6A3D9A",
-    "deepseek_v4": "#BE0F25", "deepseek_v41": "#D81B72", "glm5_next": "#6A3D9A",
-    "v4_identity": "#3C0000", "v4_late": "#840030", "v4_mean": "#3C3000",
-    "v4_small_alpha": "#782400", "hy_v4": "#7A6E00", "altup": "#147D74",
-    "attn_res": "#7A4A40", "attn_res_block": "#002454", "attn_res_block_1": "#E40000",
-    "attn_res_block_4": "#8430FC", "attn_res_block_normed": "#9C006C", "inkling2": "#1800B4",
-    "delta_attn_res": "#0060FC", "mhar": "#BE0F25", "muddformer": "#54003C",
-    "muddformer_together": "#9054E4", "denseformer": "#0000FC", "laurel": "#C000E4",
-    "frac": "#9C6090", "muse_spark": "#008400", "qwen4_exp": "#CC0CA8",
-    "qwen4_per_stream": "#1860CC",
-    "mhc_free": "#E40000", "mhc_cycle_free": "#D80048", "mhc_uniform": "#0000FC",
-    "mhc_near_identity": "#488400", "mhc_at_identity": "#0060FC", "mhc_1_pass": "#480C3C",
-    "mhc_5_passes": "#183C00", "mhc_paper_static": "#C000E4", "mhc_apart": "#780000",
-    "mhc_cycle_apart": "#1800B4", "orthostochastic_mhc": "#003054",
-    "resnet_all": "#6A3D9A", "resnet_crops": "#147D74", "resnet_constant": "#7A4A40",
-    "resnet_normalised": "#7A6E00",
-    "v1": "#BA5A00", "v1_20": "#7A4A40", "v1_noise": "#8F3200", "v2": "#B0408A",
-    "v3": "#004578", "v4a": "#0079C0", "v4b": "#6A3D9A", "v4c": "#00805C", "v4d": "#7A6E00",
-    "v4d_50": "#747474",
-    "v5": "#4D4D4D",
-}  # fmt: skip
-SPARE_COLOURS = ("#7A6E00", "#6A3D9A", "#7A4A40", "#1B5E20", "#BE0F25", "#4D4D4D", "#D81B72")
-MARKERS = ("o", "s", "^", "D", "v", "P", "*", "h")
-LINES = ("-", "--", ":", "-.")
 
 WIDTH = 11.0
 """Width of a study's figures, in inches; equal, for a page."""
@@ -80,9 +43,6 @@ STYLE = {
     # Names of clips and glyphs inside an SVG are hashes: salted by this, and not at random.
     "svg.hashsalt": "fathom",
 }
-
-GREY, PALE = "#555555", "#747474"
-"""Colour of everything that is no variant: legend entries, levels, secondary marks."""
 
 
 @contextmanager
@@ -137,26 +97,6 @@ def count_layers(depth: int) -> str:
 def depth_label() -> str:
     """The label of an axis of depths, in the unit of what is drawn."""
     return f"{_DEPTH_UNIT.get()}s"
-
-
-def colour_of(variant: str) -> str:
-    """The variant's colour, which `NAME_008`, that is NAME at another rate, shares with NAME.
-
-    One that has none yet gets the same spare one every time.
-    """
-    base = re.sub(r"_\d+$", "", variant)
-    spare = SPARE_COLOURS[sum(base.encode()) % len(SPARE_COLOURS)]
-    return COLOURS.get(variant) or COLOURS.get(base) or spare
-
-
-def marker_of(position: int) -> str:
-    """The marker of the n-th series; they repeat where there are more series than markers."""
-    return MARKERS[position % len(MARKERS)]
-
-
-def line_of(position: int) -> str:
-    """The line style of the n-th series; they repeat as markers do."""
-    return LINES[position % len(LINES)]
 
 
 # --- panels -------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from fathom.models.connections.constraints import Exp, Raw
-from fathom.report.figures import figure, frames, panels, style
+from fathom.report.figures import figure, frames, palette, panels, style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -79,12 +79,12 @@ def effective_depth(effective_depth: pd.DataFrame, title: str) -> Figure:
     variants, depths = list(rows["variant"].unique()), sorted(rows["depth"].unique())
     plain = sorted({int(depth) for found in rows["plain_depths"] for depth in found.split()})
     under, over = plain[0] / EDGE, plain[-1] * EDGE
-    ax.plot([1, 2 * depths[-1]], [1, 2 * depths[-1]], color=style.GREY, ls=":", lw=1.5, zorder=1)
+    ax.plot([1, 2 * depths[-1]], [1, 2 * depths[-1]], color=palette.GREY, ls=":", lw=1.5, zorder=1)
     marked: dict[str, dict[str, Any]] = {}
     for row in rows.to_dict("records"):
         # Beside each other, so that points of one depth do not cover each other.
         x = row["depth"] * 2 ** style.aside(variants.index(row["variant"]), len(variants), 0.06)
-        looks = {"color": style.colour_of(row["variant"]), "clip_on": False}
+        looks = {"color": palette.colour_of(row["variant"]), "clip_on": False}
         if told := at_edge.get(row["answer"]):
             marked[told] = EDGE_MARKS[told]
             ax.plot(x, under if told == WORSE else over, ls="", ms=9, **marked[told], **looks)
@@ -105,7 +105,7 @@ def effective_depth(effective_depth: pd.DataFrame, title: str) -> Figure:
     ax.set_ylim(under, over)
     ax.set_xlabel(style.depth_label())
     ax.set_ylabel("effective depth\n(layers of a plain network)")
-    handles = [style.legend_handle("as deep as it is", color=style.GREY, ls=":")]
+    handles = [style.legend_handle("as deep as it is", color=palette.GREY, ls=":")]
     handles += [
         style.mark_handle(told, ms=9, **mark) for told, mark in EDGE_MARKS.items() if told in marked
     ]
@@ -130,7 +130,7 @@ def score_without_block(
     for position, (ax, depth) in enumerate(zip(axes, depths, strict=True)):
         style.bands(ax, frames.along(own[own["depth"] == depth], geometric=log), "at")
         for row in summary[summary["depth"] == depth].to_dict("records"):
-            ax.axhline(row["score_mean"], color=style.colour_of(row["variant"]), ls=":", lw=1.5)
+            ax.axhline(row["score_mean"], color=palette.colour_of(row["variant"]), ls=":", lw=1.5)
         panels.value_axis(ax, {} if chance is None else {"chance": chance}, log=log)
         style.whole_ticks(ax)
         ax.set_xlabel("block left out")

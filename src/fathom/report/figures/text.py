@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from fathom.models.connections.components import LearnedGate
-from fathom.report.figures import figure, frames, panels, style
+from fathom.report.figures import figure, frames, palette, panels, style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -94,7 +94,7 @@ def trade_off(steps: pd.DataFrame, title: str) -> Figure:
     page, (axes,) = style.grid(1, len(kinds), (style.WIDTH, 4.5 + 0.2 * len(variants)))
     for ax, kind in zip(axes, kinds, strict=True):
         for (variant, depth), runs in last.groupby(["variant", "depth"], sort=False):
-            marker, colour = style.marker_of(depths.index(depth)), style.colour_of(variant)
+            marker, colour = palette.marker_of(depths.index(depth)), palette.colour_of(variant)
             ax.plot(runs["base_row_error"], runs[kind], marker, ms=9, alpha=0.7, color=colour)
         ax.set_xscale("log")
         ax.locator_params(axis="x", numticks=6)

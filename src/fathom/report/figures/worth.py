@@ -10,7 +10,7 @@ import pandas as pd
 from fathom.analysis.significance import BETTER, EQUIVALENT, UNDECIDED, WORSE
 from fathom.config import common_depth
 from fathom.report.comparisons import WITHIN
-from fathom.report.figures import figure, frames, panels, style
+from fathom.report.figures import figure, frames, palette, panels, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -83,7 +83,7 @@ def at_one_rate(worth: pd.DataFrame) -> pd.DataFrame:
 def _plain_ladder(ax: Axes, plain: pd.DataFrame, score: Score) -> None:
     """The scores of the plain network against the factor of its steps, on a logarithmic axis."""
     points = frames.scores_on_ladder(plain, geometric=panels.is_log(score.metric))
-    colour = style.colour_of(plain["variant"].iloc[0])
+    colour = palette.colour_of(plain["variant"].iloc[0])
     bars = style.error_bars(points["mean"], points["low"], points["high"])
     ax.errorbar(
         points["factor"], points["mean"], yerr=bars, color=colour, marker="o", ms=8, capsize=5
@@ -103,7 +103,7 @@ def _apart(factors: list[float]) -> list[float]:
 
 def _mark(ax: Axes, row: dict[str, Any], score: float | None) -> tuple[float, float, str]:
     """Draw a variant's line from 1 to its multiplier, at its score; where it ends, and its name."""
-    x, y, colour = row["multiplier"], math.nan, style.colour_of(row["variant"])
+    x, y, colour = row["multiplier"], math.nan, palette.colour_of(row["variant"])
     if score is not None:
         y = score
     ax.plot([1, x], [y, y], lw=1.5, color=colour)
@@ -130,7 +130,7 @@ def worth(worth: pd.DataFrame, title: str) -> Figure:
     against = style.label_of(rows["against"].iloc[0])
     lines = _grouped(rows.sort_values("multiplier", ascending=False, kind="stable"), against)
     page, ((ax,),) = style.grid(1, 1, (WIDTH, AROUND + PER_ROW * len(lines)))
-    ax.axvline(1, color=style.PALE, lw=1, zorder=0)
+    ax.axvline(1, color=palette.PALE, lw=1, zorder=0)
     for y, (_, row) in enumerate(lines):
         if row is not None:
             _design(ax, y, row)
@@ -158,7 +158,7 @@ def _grouped(rows: pd.DataFrame, against: str) -> list[tuple[str, dict[str, Any]
 
 def _design(ax: Axes, y: float, row: dict[str, Any]) -> None:
     """A multiplier with its interval, and the time of a step."""
-    colour = style.colour_of(row["variant"])
+    colour = palette.colour_of(row["variant"])
     ax.vlines(row["cost"], y - 0.38, y + 0.38, color=colour, lw=3)
     if not math.isnan(row["low"]):
         ax.plot([row["low"], row["high"]], [y, y], lw=2, color=colour)

@@ -22,8 +22,8 @@ from fathom.analysis.tables import (
 from fathom.config import Config, common_depth
 from fathom.metrics.scores import Score
 from fathom.report.figures.frames import constant, first_nonfinite, with_loss_unit
+from fathom.report.figures.palette import colour_of
 from fathom.report.figures.panels import run_label, score_label, step_label
-from fathom.report.figures.style import colour_of
 
 EVENLY, EARLY = 14, 13
 """Numbers of drawn steps of a run: evenly spaced ones, and ones denser near the first …"""
@@ -46,8 +46,9 @@ def studies_of(config: Config, tables: Path, labels: Mapping[str, str]) -> dict[
     As in figures, without the plain networks of ladders.
     """
     units = loss_units(config)
-    found = read_steps(tables, config.studies), read_table(tables / "cells.csv")
-    steps, cells = (with_loss_unit(without_ladders(table, config), units) for table in found)
+    cells = without_ladders(read_table(tables / "cells.csv"), config)
+    found = read_steps(tables, config.studies), cells
+    steps, cells = (with_loss_unit(table, units) for table in found)
     steps, cells = dict(list(steps.groupby("study"))), dict(list(counted(cells).groupby("study")))
     return {
         name: study_data(config, name, steps[name], cells[name], labels)
