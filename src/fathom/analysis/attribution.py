@@ -16,11 +16,9 @@ import pandas as pd
 from fathom.analysis.statistics import is_ratio, t_interval
 from fathom.analysis.tables import (
     CELL,
-    COLUMNS,
     GROUP,
-    STEPS,
     counted,
-    read_steps,
+    read_losses,
     read_table,
     save_tables,
     select,
@@ -50,11 +48,13 @@ Numbers = TypeVar("Numbers", pd.Series, pd.DataFrame)
 
 def write_attribution(config: Config, folder: Path) -> None:
     """Write trajectories.csv, variance.csv and variance_summary.csv beside the other tables."""
-    cells = read_table(folder / "cells.csv")
-    steps = read_steps(folder, config.studies, COLUMNS[STEPS])
+    cells = counted(read_table(folder / "cells.csv"))
+    platforms = cells.groupby("study")["platform"].nunique()
+    several = [study for study in config.studies if platforms.get(study, 0) > 1]
+    steps = read_losses(folder, several)
     variance = variance_table(config, steps)
     tables = {
-        "trajectories.csv": trajectories_table(counted(cells), steps),
+        "trajectories.csv": trajectories_table(cells, steps),
         "variance.csv": variance,
         "variance_summary.csv": variance_summary(variance),
     }

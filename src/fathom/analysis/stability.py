@@ -24,7 +24,7 @@ from fathom.analysis.statistics import MIN_SEEDS, finite_scores
 from fathom.analysis.tables import (
     Runs,
     counted,
-    read_steps,
+    read_losses,
     read_table,
     runs_by_place,
     save_tables,
@@ -51,7 +51,7 @@ def write_stability(config: Config, folder: Path) -> None:
     """Write stability.csv beside the tables of cells and of steps."""
     studies = [name for name, study in config.studies.items() if study.rate_families]
     cells = read_table(folder / "cells.csv")
-    steps = read_steps(folder, studies) if studies else pd.DataFrame()
+    steps = read_losses(folder, studies)
     save_tables({"stability.csv": stability_table(config, cells, steps)}, folder, config.studies)
 
 
@@ -93,8 +93,8 @@ def stability_table(config: Config, cells: pd.DataFrame, steps: pd.DataFrame) ->
 
 def _families(config: Config, study: str, depth: int, platform: str) -> dict[str, dict[float, str]]:
     """Labels by learning rate of every variant, of the rates that the study trains there."""
-    place = (study, depth, Platform.parse(platform).backend)
-    trained = {c.variant for c in config.cells() if (c.study, c.depth, c.backend) == place}
+    place = depth, Platform.parse(platform).backend
+    trained = {c.variant for c in config.cells_of(study) if (c.depth, c.backend) == place}
     families = {
         base: {rate: label for rate, label in family.items() if label in trained}
         for base, family in config.studies[study].rate_families.items()

@@ -298,7 +298,7 @@ class Config(Settings):
     def _check_module(self, study_name: str, variant: str, connection: ModuleConnection) -> None:
         """Raise ConfigError for a module of PyTorch on another backend, or that must decay."""
         module, optimizer = connection.settings, self.studies[study_name].of(variant).optimizer
-        cells = (cell for cell in self._grid(study_name) if cell.variant == variant)
+        cells = (cell for cell in self.cells_of(study_name) if cell.variant == variant)
         if others := {cell.backend for cell in cells} - {*module.backends}:
             raise ConfigError(
                 f"{module.module} is a PyTorch module and cannot train on {join_values(others)}; "
@@ -314,7 +314,7 @@ class Config(Settings):
         """Problems: batches larger than the data set."""
         for name, study in self.studies.items():
             examples = datasets.training_examples(study.dataset) if study.dataset else math.inf
-            depths = {cell.depth for cell in self._grid(name)}
+            depths = {cell.depth for cell in self.cells_of(name)}
             largest = max(map(study.batch_size_at, depths), default=0)
             if largest > examples:
                 yield (
@@ -379,7 +379,7 @@ class Config(Settings):
         study, depths = self.studies[study_name], defaultdict(set)
         if not tasks.load(study.task).depths_compare:
             return None
-        for cell in self._grid(study_name):
+        for cell in self.cells_of(study_name):
             depths[cell.variant].add(cell.depth)
         alike = [label for label in depths if not study.changes_plain(label)]
         plain = (label for label in alike if self.connection(study_name, label).kind == "plain")
@@ -395,17 +395,16 @@ class Config(Settings):
 
     def cells(self) -> list[Cell]:
         """The cells of all studies, without those excluded or not kept, in order."""
-        return [cell for name in self.studies for cell in self._grid(name)]
+        return [cell for name in self.studies for cell in self.cells_of(name)]
 
-    def _grid(self, name: str) -> Iterator[Cell]:
-        """The cells of one study."""
-        study, plain = self.studies[name], self.plain(name)
+    def cells_of(self, study_name: str) -> list[Cell]:
+        """The cells of one study, in order."""
+        study, plain = self.studies[study_name], self.plain(study_name)
         variants, depths, backends, seeds = self._axes(study)
-        for depth, variant, backend, seed in itertools.product(depths, variants, backends, seeds):
-            cell = Cell(name, depth, variant, backend, seed)
-            is_planned = depth in study.depths or variant == plain
-            if is_planned and not study.excludes(cell):
-                yield cell
+        grid = itertools.product(depths, variants, backends, seeds)
+        cells = (Cell(study_name, *values) for values in grid)
+        planned = (cell for cell in cells if cell.depth in study.depths or cell.variant == plain)
+        return [cell for cell in planned if not study.excludes(cell)]
 
     def select_cells(self, patterns: Sequence[str]) -> list[Cell]:
         """The cells whose path matches a pattern such as 'depth-mlx/48L/*'; all without patterns.

@@ -112,7 +112,7 @@ def variant_rows(config: Config, study_name: str) -> Iterator[dict[str, str]]:
     deepest of several; empty without a cell there. `layers`: that depth.
     """
     study = config.studies[study_name]
-    cells = {(c.depth, c.variant) for c in config.cells() if c.study == study_name}
+    cells = {(cell.depth, cell.variant) for cell in config.cells_of(study_name)}
     depth = common_depth(depth for depth, _ in cells)
     for label in study.compared:
         scheme, name = config.connection(study_name, label), config.scheme_name(study_name, label)
@@ -131,10 +131,10 @@ def study_settings(config: Config, name: str) -> dict[str, str]:
 
     A connection's settings are those of its variant. Empty in a cut without a cell.
     """
-    cell = next((cell for cell in config.cells() if cell.study == name), None)
-    if cell is None:
+    cells = config.cells_of(name)
+    if not cells:
         return {}
-    study, spec = config.studies[name], config.spec(cell)
+    study, spec = config.studies[name], config.spec(cells[0])
     axes = {axis: join_values(study.values(axis)) for axis in AXES if axis != "variants"}
     axes = {"variants": join_values(study.compared), **axes}
     own = {field.name for field in fields(spec.cell)}

@@ -54,7 +54,8 @@ from fathom.settings import join_values
 def write_claims(config: Config, published: Published, folder: Path) -> None:
     """Write the tables of published values, sizes and thresholds, of claims and of verdicts."""
     cells, summary = (read_with_times(folder / name) for name in TIMES)
-    steps = read_steps(folder, config.studies)
+    tested = {s for claim in published.claims for s in (*claim.named_studies, claim.control)}
+    steps = read_steps(folder, [study for study in config.studies if study in tested])
     claims = claims_table(config, cells, steps, published, read_step_times(config))
     tables = {
         "published.csv": published_table(config, summary, published),

@@ -234,7 +234,7 @@ def _considered(config: Config, study: str) -> list[tuple[Declaration, str]]:
     Without figures about parts that no connection has, and about more connections than there are.
     """
     added, weights = config.studies[study].ladder_trainings, config.studies[study].weights
-    cells = [cell for cell in config.cells() if cell.study == study and cell.variant not in added]
+    cells = [cell for cell in config.cells_of(study) if cell.variant not in added]
     schemes = {cell.variant: config.connection(study, cell.variant) for cell in cells}
     parts = [part for scheme in schemes.values() for part in settings_of(scheme)]
     points = {(cell.variant, cell.depth) for cell in cells}

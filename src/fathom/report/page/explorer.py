@@ -46,14 +46,14 @@ def studies_of(config: Config, tables: Path, labels: Mapping[str, str]) -> dict[
     As in figures, without the plain networks of ladders.
     """
     units = loss_units(config)
-    cells = without_ladders(read_table(tables / "cells.csv"), config)
-    found = read_steps(tables, config.studies), cells
-    steps, cells = (with_loss_unit(table, units) for table in found)
-    steps, cells = dict(list(steps.groupby("study"))), dict(list(counted(cells).groupby("study")))
+    cells = counted(without_ladders(read_table(tables / "cells.csv"), config))
+    own = dict(list(with_loss_unit(cells, units).groupby("study")))
     return {
-        name: study_data(config, name, steps[name], cells[name], labels)
+        name: study_data(
+            config, name, with_loss_unit(read_steps(tables, [name]), units), own[name], labels
+        )
         for name in config.studies
-        if name in steps
+        if name in own
     }
 
 
