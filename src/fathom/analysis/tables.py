@@ -236,9 +236,9 @@ Runs = Mapping[str, pd.DataFrame]
 
 def runs_by_place(cells: pd.DataFrame, study: str) -> Iterator[tuple[str, int, Runs]]:
     """(platform, depth, runs) of a study, for each platform and depth in the rows of cells.csv."""
-    of_study = cells[cells["study"] == study]
+    of_study = cells[cells["study"] == study].set_index("seed")
     for (platform, depth), group in of_study.groupby(["platform", "depth"], sort=False):
-        yield platform, depth, {v: rows.set_index("seed") for v, rows in group.groupby("variant")}
+        yield platform, depth, dict(list(group.groupby("variant")))
 
 
 def without_ladders(table: pd.DataFrame, config: Config) -> pd.DataFrame:
