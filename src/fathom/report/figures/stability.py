@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from fathom.metrics.scores import Score
 
-WIDTH, HEIGHT = 9.0, 8.0
+WIDTH, HEIGHT = 9.0, 9.0
 """Inches: smaller than other figures, so that names are readable at half of a page."""
 
 
@@ -45,9 +45,13 @@ def stability(
     groups, runs = (t.assign(variant=t["variant"].map(bases)) for t in (values.groups, values.runs))
     page, ((above,), (below,)) = style.grid(2, 1, (WIDTH, HEIGHT))
     above.set_title(style.count_layers(depth), loc="left")
-    line = {"bigram": rows["to_pass"].iloc[0]} if rows["to_pass"].notna().any() else {}
-    own = values._replace(groups=groups, runs=runs, levels=line)
+    own = values._replace(groups=groups, runs=runs, levels={})  # its name would lie under lines
+    to_pass = rows["to_pass"].dropna().head(1)
+    dotted = {"color": palette.GREY, "ls": ":", "lw": 1.5}
+    for value in to_pass:
+        above.axhline(value, zorder=1, **dotted)
     handles = panels.lines(above, own, "lr", "variant")
+    handles += [style.legend_handle("bigram model", **dotted) for _ in to_pass]
     _rate_axis(above, sorted(groups["lr"].unique()))
     above.set_xlabel("learning rate")
     _largest(below, rows)
