@@ -302,8 +302,8 @@ def groups_of_studies(config: Config, names: Sequence[str]) -> Iterator[dict[Key
     for name in names:
         cells = {
             (cell.depth, cell.variant): cell
-            for cell in config.cells()
-            if cell.study == name and cell.backend == "torch"
+            for cell in config.cells_of(name)
+            if cell.backend == "torch"
         }
         depth, same = common_depth(depth for depth, _ in cells), config.same_work(name)
         found = {same[variant]: cell for (at, variant), cell in cells.items() if at == depth}

@@ -296,10 +296,20 @@ def write_runs(steps, folder):
     save_by_study(tables, folder, two_recipes().studies)
 
 
-def test_three_tables_are_written_beside_the_steps(tmp_path):
+def test_three_tables_are_written_beside_the_steps_of_two_platforms(tmp_path):
     write_runs(frame(grid(by_recipe)), tmp_path)
     write_attribution(two_recipes(), tmp_path)
     assert len(read_table(tmp_path / "trajectories.csv")) == 2  # one for each study
     assert read_table(tmp_path / "variance.csv")["recipe_share"].tolist() == pytest.approx([1])
     summary = read_table(tmp_path / "variance_summary.csv")
     assert summary.loc[summary["decides"], "factor"].tolist() == ["recipe"]
+
+
+def test_of_one_platform_no_steps_are_read(tmp_path):
+    steps = frame(grid(by_recipe))
+    write_runs(steps[steps["platform"] == steps["platform"].iloc[0]], tmp_path)
+    for file in tmp_path.rglob("steps.csv.gz"):
+        file.unlink()
+    write_attribution(two_recipes(), tmp_path)
+    for name in ("trajectories.csv", "variance.csv"):
+        assert read_table(tmp_path / name).empty

@@ -298,6 +298,14 @@ REFUSED = [
     (f"{DEEP}.model.vocab", 1, DEEP, "model: has 1 class to predict, so chance is a perfect"),
     (f"{DEEP}.contrasts", [{"question": "?", "pairs": [["mhc", "mch"]]}], DEEP,
      "contrasts.0.pairs: unknown variant 'mch'"),
+    *(
+        (DEEP, {**CONFIG["studies"]["deep"], "ladder": {"baseline": [2]}, **own}, DEEP, words)
+        for own, words in (
+            ({"extra_variants": [{"baseline_x200": "baseline"}]}, "the label baseline_x200"),
+            ({"contrasts": [{"question": "?", "pairs": [["mhc", "baseline_x200"]]}]},
+             "contrasts.0.pairs: unknown variant 'baseline_x200'"),
+        )
+    ),
     (f"{DEEP}.part", "../arms", f"{DEEP}.part", "pattern"),
     *(
         ("studies", {name: CONFIG["studies"]["deep"]}, f"studies.{name}", "lower-case")

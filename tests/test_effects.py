@@ -306,9 +306,15 @@ RATES = (0.001, 0.002, 0.004)
 
 
 def at_best_rates(rates=RATES, **scores):
-    """Rows at the best rates, of scores by connection, rate by rate and seed by seed."""
+    """Rows at the best rates, of scores by connection, rate by rate and seed by seed.
+
+    `wide` is the plain network with a wider MLP.
+    """
+    networks = {name: {"connection": name} for name in scores}
+    if "wide" in scores:
+        networks["wide"] = {"connection": "baseline", "model": {"hidden": 64}}
     variants = [
-        {f"{connection}_{k}": {"connection": connection, "optimizer": {"lr": rate}}}
+        {f"{connection}_{k}": {**networks[connection], "optimizer": {"lr": rate}}}
         for connection in scores
         for k, rate in enumerate(rates)
     ]
@@ -353,6 +359,12 @@ def test_the_best_rate_is_chosen_over_seeds_that_all_rates_have():
         baseline=[[2.0] * 3, five, [3.0] * 3], mhc=[[2.0] * 3, [1.5] * 3, [3.0] * 3]
     )
     assert (row["against"], row["at_edge"], row["seeds"]) == ("baseline_1", "", 3)
+
+
+def test_a_wider_plain_network_is_no_connection():
+    plain, wide = [[2.0] * 3, [1.0] * 3, [3.0] * 3], [[0.5] * 3] * 3
+    (row,) = at_best_rates(baseline=plain, wide=wide, mhc=[[1.5] * 3] * 3)
+    assert (row["variant"], row["against"]) == ("mhc_0", "baseline_1")
 
 
 def test_one_seed_has_no_best_rate():

@@ -222,7 +222,7 @@ def test_of_more_runs_each_has_fewer_steps_in_the_explorer(monkeypatch):
 def test_the_explorer_has_no_plain_networks_of_a_ladder(results):
     runs = [trained(THREE, variant) for variant in ("baseline", "baseline_x200")]
     config = write_results(results, runs, {"RESULTS.md": "# R"}, a={"ladder": {"baseline": [2]}})
-    steps = frame(runs[0][1])  # of a ladder no table has curves
+    steps = frame(runs[0][1])  # tables of steps have no trainings of ladders
     save_by_study({"steps.csv.gz": steps}, results / "tables", ("a",))
     study = data_in(make_page(config), "study-a")
     assert list(study["variants"]) == ["baseline"]

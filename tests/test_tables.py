@@ -258,7 +258,7 @@ def test_a_profile_has_a_table_of_its_own(config, tmp_path, right):
     assert math.isnan(profiles["value"].tolist()[-1])
 
 
-def test_what_a_ladder_adds_has_an_end_and_no_curve(tmp_path, right):
+def test_trainings_of_a_ladder_have_a_score_and_no_curve(tmp_path, right):
     """The plain network itself, which is factor 1, has both."""
     study = {"score": "training_loss", "ladder": {"baseline": [2]}}
     once = {"variants": ["baseline"], "depths": [8], "backends": ["torch"], "seeds": [0]}

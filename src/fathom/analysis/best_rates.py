@@ -54,14 +54,14 @@ def pairs_at_best_rates(
     `runs`: of the variants that are compared.
     """
     families = families_of_rates(config, runs)
-    plain = next((f for f in families if config.connection(study, f[0]).kind == "plain"), None)
-    if plain is None:
-        return
+    plain = [f for f in families if config.connection(study, f[0]).kind == "plain"]
+    # Of several plain networks, as one of another width, the first is the study's.
+    theirs = chosen_rates(plain[0], runs, score) if plain else {}
     for family in families:
-        ours, theirs = (chosen_rates(each, runs, score) for each in (family, plain))
-        if family is plain or not (ours and theirs):
+        ours = chosen_rates(family, runs, score)
+        if family in plain or not (ours and theirs):
             continue
-        ends = {family[0], family[-1], plain[0], plain[-1]}
+        ends = {family[0], family[-1], plain[0][0], plain[0][-1]}
         chosen = dict.fromkeys((*ours.values(), *theirs.values()))
         yield BestRates(ours, theirs, ", ".join(v for v in chosen if v in ends))
 

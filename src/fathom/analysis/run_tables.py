@@ -55,7 +55,7 @@ def write_tables(config: Config, folder: Path) -> None:
     rows = {run.folder: read_rows(run.folder) for run in runs if run.counts}
     cells = cells_table(config, runs, rows)
     summary = summary_table(cells)
-    # What ladders add counts by its score alone. It is a third of the reference's steps.
+    # Of ladder trainings only scores are read. They have a third of the reference's steps.
     added = {name: study.ladder_trainings for name, study in config.studies.items()}
     curves = [run for run in runs if run.cell.variant not in added[run.cell.study]]
     tables = {
@@ -160,7 +160,7 @@ def _why_missing(config: Config, run: Run) -> str:
 
 
 def write_steps(file: Path, runs: Iterable[Run], rows: Rows) -> None:
-    """Write the table of steps: a row per step of every run that counts, to the last digit.
+    """Write the table of steps: a row per step of these runs that count, to the last digit.
 
     Without profiles, and without what clocks measured. Row by row: as a pandas table it would take
     three times as long.
@@ -181,7 +181,7 @@ def write_steps(file: Path, runs: Iterable[Run], rows: Rows) -> None:
 
 
 def profiles_table(runs: Iterable[Run], rows: Rows) -> pd.DataFrame:
-    """The table of profiles: a row per number of every profile of every run that counts."""
+    """The table of profiles: a row per number of every profile of these runs that count."""
     found = []
     for run in runs:
         of_run = {**_axes(run), "platform": platform_of(run)}

@@ -1,7 +1,7 @@
 """The whole of config.yaml, validated, and its expansion into cells and specs.
 
-Whatever a user can get wrong in a config is refused here or in `study.py`, in one line with the
-study, the key and the fix.
+Whatever a user can get wrong in a config is refused here, in `study.py` or in `entries.py`, in one
+line with the study, the key and the fix.
 """
 
 from __future__ import annotations

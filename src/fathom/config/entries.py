@@ -1,4 +1,4 @@
-"""What a study of config.yaml holds: variants, exclusions, contrasts, and how they are named."""
+"""Types of the entries of a study in config.yaml: variants, exclusions, contrasts, names."""
 
 from __future__ import annotations
 

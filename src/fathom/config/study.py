@@ -175,8 +175,8 @@ class Study(Settings):
         named |= {"ladder": self.ladder, "plain_at_size": self.plain_at_size}
         for key, labels in named.items():
             for label in labels:
-                if label not in self.labels:
-                    raise ValueError(f"{key}: {unknown('variant', label, self.labels)}")
+                if label not in self.compared:
+                    raise ValueError(f"{key}: {unknown('variant', label, self.compared)}")
         for label in self.plain_at_size if self.ladder else ():
             if label not in self.ladder:
                 problem = unknown("variant with a ladder", label, self.ladder)
@@ -252,7 +252,7 @@ class Study(Settings):
 
     @property
     def _written(self) -> list[tuple[str, Any]]:
-        """Labels of variants as they are written, and what each is there, in order."""
+        """(label, value) of each entry of `variants` and `extra_variants`, in order."""
         return [pair for entry in (*self.variants, *self.extra_variants) for pair in entry.items()]
 
     @cached_property

@@ -367,12 +367,12 @@ def _check_rows(file: Path, problem: Problem) -> None:
 
 
 class _Column(NamedTuple):
-    """What numbers of one name in a row may be."""
+    """The metric of a number in a row, and its usual range."""
 
     metric: StepMetric | None = None
     """None: there is no such metric."""
     usual: tuple[float, float] = (math.inf, -math.inf)
-    """A range of which the metric accepts every float; empty if it has none."""
+    """A range in which the metric accepts every float; empty without one."""
 
 
 def _column_of(name: str, allowed: Mapping[str, StepMetric]) -> _Column:

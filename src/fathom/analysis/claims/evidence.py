@@ -86,7 +86,7 @@ class Evidence:
     cells: pd.DataFrame
     """Rows of cells.csv, one per run, with the column `untestable.SAME_AS`."""
     steps: pd.DataFrame
-    """Rows of steps.csv.gz, one per step of these runs."""
+    """Rows of steps.csv.gz, one per step, of the studies that claims name."""
     everywhere: pd.DataFrame
     """Rows of cells.csv for runs on any platform."""
     scores: Mapping[str, Score]

@@ -322,7 +322,7 @@ def _touched(published: Published, config: Config) -> Published:
 def _misnamed(published: Published, config: Config) -> Iterator[str]:
     """Lines, one per unknown source, unknown variant and duplicate id."""
     networks = (tasks.load(name).Network for name in tasks.TASKS)
-    labels = (study.labels for study in config.studies.values())
+    labels = (study.compared for study in config.studies.values())
     variants = {*SCHEMES, *config.connections}.union(*(n.names for n in networks), *labels)
     entries: list[tuple[str, Figures | Sizes | Threshold | Claim | Note]] = [
         *((f"values.{i}", entry) for i, entry in enumerate(published.values)),

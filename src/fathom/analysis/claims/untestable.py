@@ -38,7 +38,8 @@ SINKHORN_ERRORS = ("base_row_error_final", "base_column_error_final")
 def first_of_same(cells: pd.DataFrame, steps: pd.DataFrame) -> pd.Series:
     """For each run the first variant whose losses are its own, to the last bit, at every step.
 
-    The first loss comes before the first update, so that it takes two that are finite.
+    The first loss comes before the first update, so that it takes two that are finite. A run
+    without rows in `steps` has its own variant.
     """
     first: dict[tuple[object, ...], str] = {}
     same: dict[tuple[object, ...], str] = {}

@@ -1,6 +1,6 @@
 """Colours, markers and line styles: the same variant has the same colour everywhere.
 
-It is the hue of Okabe and Ito's palette where that has enough of them; what is no variant is grey.
+It is the hue of Okabe and Ito's palette where that has enough of them. All else is grey.
 """
 
 import re

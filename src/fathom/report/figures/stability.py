@@ -45,13 +45,12 @@ def stability(
     groups, runs = (t.assign(variant=t["variant"].map(bases)) for t in (values.groups, values.runs))
     page, ((above,), (below,)) = style.grid(2, 1, (WIDTH, HEIGHT))
     above.set_title(style.count_layers(depth), loc="left")
-    own = values._replace(groups=groups, runs=runs, levels={})  # its name would lie under lines
+    own = values._replace(groups=groups, runs=runs, levels={})
     to_pass = rows["to_pass"].dropna().head(1)
-    dotted = {"color": palette.GREY, "ls": ":", "lw": 1.5}
-    for value in to_pass:
-        above.axhline(value, zorder=1, **dotted)
+    for value in to_pass:  # named in the legend: curves would cover a name beside it
+        above.axhline(value, zorder=1, **style.LEVEL)
     handles = panels.lines(above, own, "lr", "variant")
-    handles += [style.legend_handle("bigram model", **dotted) for _ in to_pass]
+    handles += [style.legend_handle("bigram model", **style.LEVEL) for _ in to_pass]
     _rate_axis(above, sorted(groups["lr"].unique()))
     above.set_xlabel("learning rate")
     _largest(below, rows)
