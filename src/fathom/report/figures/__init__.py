@@ -312,9 +312,12 @@ def save(figures: dict[str, Figure], folder: Path, only: Iterable[str] = ()) -> 
     """
     with style.from_defaults(), style.in_style():
         for name, figure_ in figures.items():
-            # Once for all formats: each would lay the figure out again. With None, not "none":
-            # matplotlib draws twice for each format where an engine stands for no layout.
+            # Places of panels and numbers of ticks depend on each other, as do a title and the
+            # panels of pictures. Two layouts settle them: each format would lay the figure out
+            # again. With None, not "none": matplotlib draws twice for each format where an engine
+            # stands for no layout.
             if layout := figure_.get_layout_engine():
+                layout.execute(figure_)
                 layout.execute(figure_)
             figure_.set_layout_engine(None)
             for file in files_of(folder, name, only):
