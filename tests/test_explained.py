@@ -546,6 +546,9 @@ def of_sizes():
     wide, deep, long = (saved_at(s, "altup") for s in ("scale-c128", "scale-24-layers", "scale-4k"))
     yield f"`altup` saves {wide} at C 128 after 1000 steps, {deep} with 24 layers, significantly"
     yield f"and {long} at C 64 after 4000"
+    yield f"it ends {gain_at('scale-12k', 'altup', 1)} nats below the plain network, undecided too"
+    row = only("sizes", study="scale-12k", design="altup")
+    assert float(row["gain_low"]) < 0.01 < float(row["gain_high"])
     blocks = [
         gain_at(study, "attn_res_block", -1)
         for study in ("scale-c128", "scale-c128-4k", "scale-12k")
