@@ -76,8 +76,9 @@ class StudyPresenter:
         summary = self._tables["summary"]
         self.is_measured = bool(summary)
         """Whether any run of the study counts."""
-        self.platforms: list[Platform] = list(dict.fromkeys(row["platform"] for row in summary))
-        """Its platforms."""
+        measured = Counter(row["platform"] for row in summary)
+        self.platforms: list[Platform] = [platform for platform, _ in measured.most_common()]
+        """Its platforms, the one with most of its results first, whose figures are shown."""
         backends = {platform.backend for platform in self.platforms}
         self.backends_not_run = [backend for backend in study.backends if backend not in backends]
         """Backends that the study names and no run counts for."""
