@@ -55,13 +55,15 @@ def pairs_at_best_rates(
     """
     families = families_of_rates(config, runs)
     plain = [f for f in families if config.connection(study, f[0]).kind == "plain"]
-    # Of several plain networks, as one of another width, the first is the study's.
-    theirs = chosen_rates(plain[0], runs, score) if plain else {}
-    for family in families:
+    if not plain:
+        return
+    against = plain[0]  # the study's own; others are of another width
+    theirs = chosen_rates(against, runs, score)
+    for family in (family for family in families if family not in plain):
         ours = chosen_rates(family, runs, score)
-        if family in plain or not (ours and theirs):
+        if not (ours and theirs):
             continue
-        ends = {family[0], family[-1], plain[0][0], plain[0][-1]}
+        ends = {family[0], family[-1], against[0], against[-1]}
         chosen = dict.fromkeys((*ours.values(), *theirs.values()))
         yield BestRates(ours, theirs, ", ".join(v for v in chosen if v in ends))
 

@@ -409,20 +409,17 @@ class StudyPresenter:
         return [row for row in self._tables[table] if keys.items() <= row.items()]
 
     def pairs(self) -> Iterator[tuple[Platform, Platform, list[Record]]]:
-        """Every two platforms that were compared, with their rows of the comparison table."""
-        rows = self._tables["comparison"]
+        """Every two platforms that were compared, with their rows of the comparison table.
+
+        Without the plain networks of ladders, which have no row in `rows`.
+        """
+        rows = [row for row in self._tables["comparison"] if row["variant"] in self.variants]
         for a, b in dict.fromkeys((row["platform_a"], row["platform_b"]) for row in rows):
-            if shared := self._beside("comparison", a, b):
-                yield a, b, shared
+            yield a, b, [row for row in rows if (row["platform_a"], row["platform_b"]) == (a, b)]
 
     def trajectories(self, a: Platform, b: Platform) -> list[Record]:
         """The divergence of losses on two platforms."""
-        return self._beside("trajectories", a, b)
-
-    def _beside(self, table: str, a: Platform, b: Platform) -> list[Record]:
-        """The rows of two platforms, but for the plain networks of ladders: `rows` has none."""
-        rows = self._rows(table, platform_a=a, platform_b=b)
-        return [row for row in rows if row["variant"] in self.variants]
+        return self._rows("trajectories", platform_a=a, platform_b=b)
 
     def agreements(self) -> Iterator[dict[str, Any]]:
         """The agreement of every two platforms over all cells: diverging losses and final scores.

@@ -394,7 +394,7 @@ def _wrong(row: Row, column_of: Callable[[str], _Column], events: int) -> Iterat
     for name, value in row.items():
         metric, (low, high) = column_of(name)
         if type(value) is float and low <= value <= high:
-            continue  # nearly all: to ask the metric takes three times as long
+            continue  # nearly all: without this the check takes 1.4 times as long
         if metric is None:
             yield name, ""
         elif not metric.accepts(value):

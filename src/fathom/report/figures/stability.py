@@ -48,7 +48,7 @@ def stability(
     own = values._replace(groups=groups, runs=runs, levels={})
     to_pass = rows["to_pass"].dropna().head(1)
     for value in to_pass:  # named in the legend: curves would cover a name beside it
-        above.axhline(value, zorder=1, **style.LEVEL)
+        above.axhline(value, **style.LEVEL)
     handles = panels.lines(above, own, "lr", "variant")
     handles += [style.legend_handle("bigram model", **style.LEVEL) for _ in to_pass]
     _rate_axis(above, sorted(groups["lr"].unique()))

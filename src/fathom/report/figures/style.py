@@ -281,13 +281,13 @@ def space_out(heights: Sequence[float], gap: float) -> list[float]:
     return (isotonic_regression(np.array(heights) - least).x + least).tolist()
 
 
-LEVEL: dict[str, Any] = {"color": GREY, "ls": ":", "lw": 1.5}
+LEVEL: dict[str, Any] = {"color": GREY, "ls": ":", "lw": 1.5, "zorder": 1}
 """The line at a value that stands for no run."""
 
 
 def level(ax: Axes, name: str, value: float, *, side: Literal["left", "right"] = "right") -> None:
     """A dotted line at a value that stands for no run, as chance; named at that end."""
-    ax.axhline(value, zorder=1, **LEVEL)
+    ax.axhline(value, **LEVEL)
     at = {"left": 0.01, "right": 0.99}[side]
     ax.annotate(  # below what is measured
         textwrap.fill(name, 24), (at, value), xycoords=ax.get_yaxis_transform(), zorder=1,
@@ -301,7 +301,7 @@ def vertical_levels(ax: Axes, levels: Mapping[str, float]) -> None:
     above = 0
     for name, value in levels.items():
         name = textwrap.fill(name, 24)
-        ax.axvline(value, zorder=1, **LEVEL)
+        ax.axvline(value, **LEVEL)
         ax.annotate(
             name, (value, 1), xycoords=ax.get_xaxis_transform(), xytext=(0, 2 + 13 * above),
             textcoords="offset points", ha="center", va="bottom", color=GREY, fontsize=11,

@@ -79,7 +79,7 @@ def effective_depth(effective_depth: pd.DataFrame, title: str) -> Figure:
     variants, depths = list(rows["variant"].unique()), sorted(rows["depth"].unique())
     plain = sorted({int(depth) for found in rows["plain_depths"] for depth in found.split()})
     under, over = plain[0] / EDGE, plain[-1] * EDGE
-    ax.plot([1, 2 * depths[-1]], [1, 2 * depths[-1]], color=palette.GREY, ls=":", lw=1.5, zorder=1)
+    ax.plot([1, 2 * depths[-1]], [1, 2 * depths[-1]], **style.LEVEL)
     marked: dict[str, dict[str, Any]] = {}
     for row in rows.to_dict("records"):
         # Beside each other, so that points of one depth do not cover each other.
