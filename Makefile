@@ -24,7 +24,7 @@ help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 all: $(STAMP) ## set up, then regenerate every result that is not up to date
-	$(SNAKEMAKE) --quiet all -- data || echo "going on without the image study"
+	$(SNAKEMAKE) --quiet all -- data || echo "going on without the studies whose data set is missing"
 	$(SNAKEMAKE) all
 
 setup: $(STAMP) ## create .venv with the pinned packages; PIP_ARGS go to pip

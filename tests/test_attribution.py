@@ -89,6 +89,7 @@ def test_scores_at_the_end_beside_their_spread(scores, metric, difference, sprea
     assert row["final_difference"] == pytest.approx(difference)
     assert row["seed_spread"] == pytest.approx(spread)
     assert row["within_seed_spread"] == within
+    assert parted(*[([9.0], [7.0])] * 2, scores=[(1.0, 0.0)] * 2)["seed_spread"] == 0
     row = parted(([9.0], [7.0]), outcome="not scored")
     assert math.isnan(row["final_difference"])
     assert not row["within_seed_spread"]

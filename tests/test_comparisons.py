@@ -2,14 +2,12 @@
 
 import math
 
+import pandas as pd
 import pytest
 
-from fathom.report.comparisons import (
-    describe_effect,
-    effect_with_interval,
-    format_spread,
-    size_of,
-)
+from fathom.report.comparisons import describe_effect, effect_with_interval, format_spread, size_of
+from fathom.report.terminal import print_undecided
+from run_helpers import config_with
 
 
 def row(verdict, effect, low=math.nan, high=math.nan, unit="%", seeds=5, p_holm=0.01):
@@ -78,6 +76,7 @@ def test_a_spread_has_the_unit_of_its_effect(seed_sd, unit, words):
 def test_half_a_loss_is_as_far_as_twice_a_loss():
     assert size_of(row("better", -50.0)) == pytest.approx(size_of(row("worse", 100.0)))
     assert size_of(row("worse", -3.0, unit="points")) == 3
+    assert size_of(row("better", -100.0)) == math.inf
 
 
 def test_a_verdict_that_rests_on_a_choice_by_results_says_so():
@@ -85,3 +84,21 @@ def test_a_verdict_that_rests_on_a_choice_by_results_says_so():
     assert describe_effect(given, "loss") == (
         "worse by 3.1 % in loss (95 % interval +2.2 % to +4.0 %), seeds chosen after looking"
     )
+
+
+@pytest.mark.parametrize(
+    ("seeds", "needed", "words"),
+    [
+        (1, math.nan, "1 seed, a verdict takes at least 3"),
+        (2, math.nan, "2 seeds, a verdict takes at least 3"),
+        (3, 7.0, "3 seeds, 4 more may decide it"),
+        (3, math.nan, "3 seeds, no number that could be trained is expected to decide it"),
+    ],
+)
+def test_an_undecided_contrast_says_how_many_seeds_may_decide_it(seeds, needed, words, capsys):
+    place = {"study": "a", "platform": "torch", "depth": 4, "variant": "mhc", "against": "hc"}
+    effects = pd.DataFrame(
+        [row("undecided", 1.2, seeds=seeds) | place | {"seeds_needed": needed}],
+    )
+    print_undecided(effects, config_with())
+    assert capsys.readouterr().out.endswith(f"mhc against hc: +1.2 %; {words}\n")

@@ -167,7 +167,7 @@ def measured_numbers(config):
             f"`mhc` with 48 layers ends at {kept_mean('depth-mlx', 48, 'mhc', 'score'):.5f}",
             f"with 12 layers at {kept_mean('depth-mlx', 12, 'baseline', 'score'):.4f}",
             f"a loss of {kept_mean('depth-mlx', 1, 'baseline', 'score'):.5f}",
-            f"in turn saves {saved('mhc_cycle')} of the training steps: "
+            f"four streams, saves {saved('mhc_cycle')} of the training steps: "
             f"{saved('mhc_cycle', 'low', '')} to {saved('mhc_cycle', 'high')} with 95 %",
             f"It pays where a step takes less than {more('mhc_cycle', 'multiplier')} longer.",
             f"On our CPU a step takes {more('mhc_cycle')} longer, and "

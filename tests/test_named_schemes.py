@@ -24,7 +24,7 @@ from run_helpers import check_config
 
 
 def scheme_of(value, streams=STREAMS):
-    return resolve(value, SCHEMES, streams, "test")
+    return resolve(value, library.NAMES, streams, "test")
 
 
 # --- named schemes -------------------------------------------------------------------------------
@@ -35,7 +35,7 @@ def test_every_scheme_is_told_of():
 
 
 @pytest.mark.parametrize("streams", [2, 4])
-@pytest.mark.parametrize("name", ABOUT)
+@pytest.mark.parametrize("name", library.NAMES)
 def test_a_scheme_in_yaml_is_the_scheme(name, streams):
     (settings,) = yaml.safe_load(as_yaml(name))["connections"].values()
     keys = {key: {True: "on", False: "off"}.get(key, key) for key in settings}

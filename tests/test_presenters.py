@@ -81,6 +81,7 @@ def scored(task, scores, depth=8, **values):
         ("fashion", {"resnet": [0.1], "hc": [0.1]}, "at chance", "at chance"),
         ("fashion", {"resnet": [0.995], "hc": [1.0]}, "learned", "at the ceiling"),
         ("fashion", {"resnet": [0.9], "hc": [1.0]}, "learned", ""),  # one of them is not
+        ("fashion", {"resnet": [0.995], "hc": [None]}, "learned", ""),  # the last one diverged
         ("fashion", {"hc": [1.0]}, "learned", ""),  # nothing to tell apart
         ("tokens", {"baseline": [1e-6], "hc": [1e-5]}, "learned", ""),  # losses have no ceiling
     ],

@@ -120,6 +120,8 @@ def test_a_claim_about_time_is_judged_by_the_ranges_of_steps_timed_in_turns(hc, 
     assert math.isnan(row["confidence"])
 
 
-def test_a_variant_that_was_not_timed_leaves_the_claim_unmeasured():
-    row = judged(baseline=(1.0, 1.5, 2.0), hc=(2.5, 3.0, 4.0))
+@pytest.mark.parametrize("mhc", [{}, {"mhc": (math.nan,) * 3}])
+def test_a_variant_that_was_not_timed_leaves_the_claim_unmeasured(mhc):
+    """It is not in the table, or its operations alone were counted."""
+    row = judged(baseline=(1.0, 1.5, 2.0), hc=(2.5, 3.0, 4.0), **mhc)
     assert (row["verdict"], row["gap"]) == ("not measured", "clock")

@@ -107,7 +107,7 @@ def _compare_scores(a: pd.DataFrame, b: pd.DataFrame) -> dict[str, float]:
     spread = t_interval(b["score"])
     return {
         "final_difference": float(_difference(*scores, relative=relative).max()),
-        "seed_spread": spread.sd / spread.mean if relative and spread.n else spread.sd,
+        "seed_spread": spread.sd / spread.mean if relative and spread.mean else spread.sd,
     }
 
 

@@ -55,9 +55,9 @@ def pairs_at_best_rates(
     """
     families = families_of_rates(config, runs)
     plain = [f for f in families if config.connection(study, f[0]).kind == "plain"]
-    if not plain:
+    against = next((f for f in plain if config.plain(study) in f), None)
+    if against is None:
         return
-    against = plain[0]  # the study's own; others are of another width
     theirs = chosen_rates(against, runs, score)
     for family in (family for family in families if family not in plain):
         ours = chosen_rates(family, runs, score)

@@ -52,7 +52,7 @@ def train(
     device: Device = None,
     threads: Threads = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Train even if a run of another spec is there.")
+        bool, typer.Option("--replace", help="Train even if the folder holds a run.")
     ] = False,
 ) -> None:
     """Train one cell of a study.
@@ -140,7 +140,7 @@ def train_left(settings: Config, specs: Sequence[Spec], compute: Compute, jobs: 
     epilog=example("fathom compare fashion --depth 4 --steps 100 --width 16 --batch-size 16")
 )
 def compare(
-    task: Annotated[str, typer.Argument(metavar="TASK", help="A task with a comparison.")],
+    task: Annotated[str, typer.Argument(metavar="TASK", help="The task: fashion.")],
     mode: Annotated[
         list[str] | None,
         typer.Option(help="Variant (repeatable); by default all published ones."),
@@ -200,7 +200,8 @@ def compare(
     for cell in config.cells()[:1]:
         if dataset := tasks.load(task).dataset(config.spec(cell).model):
             datasets.fetch(dataset, config.compute.data, say)
-    train_left(config, specs_left(config, ()), _here(device, threads), jobs=1)
+    compute = changed(config.compute, device=device, threads=threads)
+    train_left(config, specs_left(config, ()), compute, jobs=1)
     typer.echo(write_comparison(config))
 
 

@@ -103,4 +103,6 @@ def format_spread(row: Mapping[str, Any]) -> str:
 def size_of(row: Mapping[str, Any]) -> float:
     """How large an effect is, whichever its sign: of ratios, the logarithm."""
     effect: float = row["effect"]
-    return abs(math.log1p(effect / 100) if row["unit"] == PERCENT else effect)
+    if row["unit"] != PERCENT:
+        return abs(effect)
+    return abs(math.log1p(effect / 100)) if effect > -100 else math.inf

@@ -238,7 +238,7 @@ class StudyPresenter:
             return "at chance"
         ways = [self.score.progress(row["score_mean"], row["score_chance"]) for row in rows]
         is_share = tasks.bounds_of(self.score.metric) == SHARE
-        return "at the ceiling" if is_share and min(ways) >= CEILING else ""
+        return "at the ceiling" if is_share and all(way >= CEILING for way in ways) else ""
 
     def limit(self, variant: str) -> tuple[int | None, int | None]:
         """(depth, depth): the deepest where every run learned, and the first where one did not.

@@ -17,6 +17,7 @@ import yaml
 
 from fathom import tasks
 from fathom.config import AXES, Config, common_depth, count_parameters
+from fathom.library import NAMES
 from fathom.models.connections.about import ABOUT
 from fathom.models.connections.connection import ConnectionContext
 from fathom.models.connections.schemes import SCHEMES, resolve
@@ -63,7 +64,7 @@ COUNTED = (
     "learned."
 )
 
-_named = partial(resolve, names=SCHEMES, source="schemes")
+_named = partial(resolve, names=NAMES, source="schemes")
 
 
 # --- settings in words --------------------------------------------------------------------------
@@ -249,11 +250,11 @@ def read_reset(file: Path) -> dict[str, dict[str, str]]:
 
 
 def as_text() -> str:
-    """The schemes in paragraphs, and what their numbers are."""
-    lines = []
-    for name, about in about_schemes().items():
-        told = about | components(_named(name, streams=STREAMS))
-        lines += [name, *(f"  {key}: {words}" for key, words in told.items())]
+    """All names in paragraphs, and what their numbers are."""
+    lines, about = [], about_schemes()
+    for name in NAMES:
+        told = about.get(name, {}) | components(_named(name, streams=STREAMS))
+        lines += [name, *(f"  {key}: {words}" for key, words in told.items() if words)]
     return "\n".join([*lines, COUNTED])
 
 
@@ -263,12 +264,12 @@ def as_yaml(name: str) -> str:
     Raises ConfigError for a name that stands for none.
     """
     short = (tasks.load(task).Network.names for task in tasks.TASKS)
-    meant = [name] if name in SCHEMES else [names[name] for names in short if name in names]
+    meant = [name] if name in NAMES else [names[name] for names in short if name in names]
     if not meant:
-        raise ConfigError(unknown("scheme", name, SCHEMES))
-    lines = ["connections:"]
+        raise ConfigError(unknown("scheme", name, NAMES))
+    lines, about = ["connections:"], about_schemes()
     for own in dict.fromkeys(meant):
-        lines += [f"  # {key}: {words}" for key, words in about_schemes()[own].items()]
+        lines += [f"  # {key}: {words}" for key, words in about.get(own, {}).items() if words]
         settings = _named(own, streams=STREAMS).model_dump(exclude={"streams"})
         text = yaml.safe_dump({own: settings}, sort_keys=False, allow_unicode=True)
         lines += [f"  {line}" for line in text.splitlines()]

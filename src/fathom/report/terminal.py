@@ -66,6 +66,7 @@ def print_undecided(effects: pd.DataFrame, config: Config, *, every: bool = Fals
 
     `every`: all of them, in place of the first.
     """
+    from fathom.analysis.statistics import MIN_SEEDS
     from fathom.report.comparisons import effect_with_interval  # it loads pandas
 
     if effects.empty:
@@ -75,18 +76,19 @@ def print_undecided(effects: pd.DataFrame, config: Config, *, every: bool = Fals
     labels = config.labels | labels_of(effects["platform"], config.labels)
     shown = effects if every else effects.head(MAX_STATUS_LINES)
     for row in shown.to_dict("records"):
-        needed = row["seeds_needed"]
-        more = (
-            f"{needed - row['seeds']:.0f} more may decide it"
-            if needed > row["seeds"]
-            else "no number that could be trained is expected to decide it"
-        )
+        seeds, needed = row["seeds"], row["seeds_needed"]
+        if seeds < MIN_SEEDS:
+            more = f"a verdict takes at least {MIN_SEEDS}"
+        elif needed > seeds:
+            more = f"{needed - seeds:.0f} more may decide it"
+        else:
+            more = "no number that could be trained is expected to decide it"
         study, platform = row["study"], labels[row["platform"]]
         unit = tasks.presentation(config.studies[study].task).depth_unit
         where = f"{study}, {count_layers(row['depth'], unit)}, {platform}"
         one, other = (labels.get(row[side], row[side]) for side in ("variant", "against"))
         text = f"{where}: {one} against {other}: {effect_with_interval(row)}; "
-        text += f"{row['seeds']} seeds, {more}"
+        text += f"{seeds} seed{'s' if seeds > 1 else ''}, {more}"
         console.print(text, soft_wrap=True, markup=False)
     if len(effects) > len(shown):
         console.print(f"… and {len(effects) - len(shown)} more contrasts: fathom status --all")

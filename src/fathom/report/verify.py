@@ -258,7 +258,8 @@ def _figure_sets(config: Config, runs: Sequence[Run], tables: Path) -> Iterator[
     measured = {
         (run.cell.study, Platform(run.cell.backend, "" if is_local else run.platform))
         for run in runs
-        if (is_local := _is_local(config, run)) or run.status == "imported"
+        if run.cell.variant not in config.studies[run.cell.study].ladder_trainings
+        and ((is_local := _is_local(config, run)) or run.status == "imported")
     }
     for study, platform in measured:
         declared = figures_of_study(config, study)

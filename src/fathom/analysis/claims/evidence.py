@@ -22,7 +22,7 @@ VERDICTS = (REPRODUCED, NOT_REPRODUCED, CONTRADICTED, NOT_MEASURED)
 NO_RUN, FEW_SEEDS, TOO_SMALL, UNTESTED = "no run", "few seeds", "too small", "untested"
 DIVERGED, CLOCK = "diverged", "clock"
 ONE_RUN, INERT, IDENTITY = "one run", "inert", "identity"
-"""Gaps: why a test, or a part of it, could not be made. report/templates/claims.j2 words them."""
+"""Gaps: why a test, or a part of it, could not be made. report/templates/words.j2 words them."""
 
 
 def combine_verdicts(verdicts: Iterable[str]) -> str:

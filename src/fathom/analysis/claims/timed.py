@@ -14,9 +14,6 @@ from fathom.analysis.claims.comparisons import Difference
 from fathom.analysis.claims.estimator import TURNS, Case, Estimator
 from fathom.analysis.claims.evidence import (
     CLOCK,
-    CONTRADICTED,
-    NOT_REPRODUCED,
-    REPRODUCED,
     Judgement,
     NotMeasured,
 )
@@ -39,7 +36,7 @@ def judge_step_times(test: Estimator, times: StepTimes, platform: str) -> Judgem
     of = {
         (depth, variant): time
         for (study, depth, variant, where), time in times.items()
-        if study in test.studies and where == platform
+        if study in test.studies and where == platform and not math.isnan(time.seconds)
     }
     depths = test.depths or sorted({depth for depth, _ in of})
     if not depths or any(key not in of for key in itertools.product(depths, test.named_variants)):
@@ -55,10 +52,6 @@ def _cases(
         ends = (one.seconds / two.seconds, one.low / two.high, one.high / two.low)
         turns = min(one.turns, two.turns)
         found = Estimate(test.metric, *map(math.log10, ends), turns, LOG10)
-        verdict = NOT_REPRODUCED
-        if found.inside(test.band):
-            verdict = REPRODUCED
-        elif found.outside(test.band):
-            verdict = CONTRADICTED
+        verdict = test.weigh(replace(found, n=max(turns, test.seeds)), test.band)
         margin = test.band.margin(found.mean)
         yield Case(found, verdict, margin, test.variant, depth, turns, against=other)

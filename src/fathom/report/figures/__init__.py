@@ -213,12 +213,11 @@ def figures_of_study(config: Config, study: str) -> list[Declaration]:
 
     Those that its task names, those that are everywhere, effective depth where its plain network
     has a curve over depth, and scores without a block where it asks for them, unless it has more
-    than MOST_LINES variants;
-    before them the score against the learning rate where connections differ in nothing else, which
-    then says all, or contrasts where it has some, or too many variants. With a ladder, worth and
-    the ladder stand in the place of the frontier. With `rates`, stability and contrasts stand in
-    the place of all these, since the ladder is of one rate and one depth. A figure that would show
-    nothing of the study is not among them.
+    than MOST_LINES variants. Before them comes the score against the learning rate where
+    connections differ in nothing else, which then says all, or contrasts where it has some, or too
+    many variants. With a ladder, worth and the ladder stand in the place of the frontier. With
+    `rates`, stability and contrasts stand in the place of all these, since the ladder is of one
+    rate and one depth. A figure that would show nothing of the study is not among them.
     """
     return [declared for declared, why in _considered(config, study) if not why]
 

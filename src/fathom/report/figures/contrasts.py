@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from fathom.analysis.effects import ALIKE
+from fathom.analysis.significance import BETTER, WORSE
 from fathom.config import common_depth
 from fathom.report.figures import figure, frames, palette, panels, style
 from fathom.report.figures.style import count_layers
@@ -50,9 +52,6 @@ def effects(effects: pd.DataFrame, score: Score, title: str) -> Figure:
     study. Hollow: the sides differ in several settings. Pairs that end the same but for rounding
     are left out.
     """
-    from fathom.analysis.effects import ALIKE  # it loads SciPy
-    from fathom.analysis.significance import BETTER, WORSE
-
     rows = effects[effects["metric"] == "score"]
     if rows.empty:
         return style.placeholder(f"{title}\nno contrast was measured")

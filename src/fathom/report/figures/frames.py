@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from fathom.analysis.statistics import mean_with_ci
 from fathom.config import CONTROL_DEPTHS
 from fathom.metrics.steps import POSITIVE, UNBOUNDED
 
@@ -258,8 +259,6 @@ def scores_on_ladder(ladder: pd.DataFrame, *, geometric: bool) -> pd.DataFrame:
     `ladder`: rows of one plain network at one depth. Factors at which a run has no score are left
     out. `geometric`: of the logarithm.
     """
-    from fathom.analysis.statistics import mean_with_ci  # it loads SciPy
-
     whole = ladder[ladder["score"].notna().groupby(ladder["factor"]).transform("all")]
     found = [
         {"factor": factor, **mean_with_ci(scores, POSITIVE if geometric else UNBOUNDED)}

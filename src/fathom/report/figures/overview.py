@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from fathom.analysis.tables import counted
 from fathom.report.figures import figure, frames, palette, panels, style
 
 if TYPE_CHECKING:
@@ -62,8 +63,6 @@ def score_against_depth(
     where it is near. Runs of another length say so, and no line leads to them. Of a study with many
     variants only those are drawn that were measured at several depths.
     """
-    from fathom.analysis.tables import counted  # it loads SciPy
-
     sweeps = _first_of_each_score(frames.sweeps(counted(cells)), scores)
     sweeps = [_over_depth(sweep) for sweep in sweeps]
     if not sweeps:

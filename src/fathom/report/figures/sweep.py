@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from fathom.analysis.effective_depth import BELOW, BEYOND, UNKNOWN
 from fathom.models.connections.constraints import Exp, Raw
 from fathom.report.figures import figure, frames, palette, panels, style
 
@@ -68,8 +69,6 @@ def effective_depth(effective_depth: pd.DataFrame, title: str) -> Figure:
     network, or better than every one. A white diamond: likewise better, where more layers do not
     help the plain network, so that no depth of it is told. Dotted: as deep as it is.
     """
-    from fathom.analysis.effective_depth import BELOW, BEYOND, UNKNOWN  # it loads SciPy
-
     at_edge = {BELOW: WORSE, BEYOND: BETTER, UNKNOWN: NOT_DEEPER}
 
     rows = effective_depth
