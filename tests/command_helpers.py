@@ -1,4 +1,7 @@
-"""Commands as a user gives them: in this process, in one of their own, or several in a shell."""
+"""Commands as a user gives them: in this process, in one of their own, or several in a shell.
+
+And what they leave in a folder.
+"""
 
 import functools
 import json
@@ -53,6 +56,14 @@ def shell(block, folder):
     return done.stdout
 
 
+def contents(folder):
+    """Every file, folder and link below a folder, hidden ones too, with its content."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
+    }
+
+
 class Server:
     """A process that has run some code, and in which commands of Python then start at once."""
 
@@ -85,9 +96,10 @@ def server(code):
 
 
 def wait_until(condition, process=None, seconds=300):
-    """Wait for something that a process does; fails if it ends before."""
+    """What the condition gives, once that is true; fails if a process ends before."""
     end = time.monotonic() + seconds
-    while not condition():
+    while not (found := condition()):
         assert process is None or process.poll() is None, process.stdout and process.stdout.read()
         assert time.monotonic() < end, "did not happen"
         time.sleep(0.005)
+    return found

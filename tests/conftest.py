@@ -1,4 +1,4 @@
-"""What the tests share: a small cell, both backends on the CPU, and the float64 oracle."""
+"""What the tests share: both backends on the CPU, held against the float64 oracle."""
 
 import functools
 import os
@@ -8,12 +8,13 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import jinja2
-import numpy as np
 import pytest
 from hypothesis import settings
 
-from fathom import backends, tasks
-from fathom.config import BACKENDS, check_config, installed_backends, load_config
+from fathom import backends
+from fathom.config import BACKENDS, installed_backends, load_config
+from gradients import assert_gradients, first_step
+from param_helpers import oracle_loss, parameters_off_symmetry, trainer_on
 
 # The same examples on every run, and no limit on the time of one: machines differ, tests must not.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
@@ -151,154 +152,37 @@ def backends_here():
     return found or pytest.skip("no framework is installed")
 
 
+@pytest.fixture
+def fathom(capsys):
+    """A function that runs a command here: (exit status, output, lines of errors)."""
+    from command_helpers import exit_status  # it loads every command
+
+    def run(*arguments):
+        capsys.readouterr()
+        status = exit_status([*map(str, arguments)])
+        printed = capsys.readouterr()
+        return status, printed.out, printed.err.splitlines()
+
+    return run
+
+
 @pytest.fixture(scope="session")
 def default_config(pytestconfig):
     """The config.yaml of the repository."""
     return load_config([pytestconfig.rootpath / "config.yaml"])
 
 
-@pytest.fixture(scope="session")
-def make_spec():
-    """A small spec; every number can be changed by its name, whichever section it stands in.
-
-    `variant` is the name of a connection; or give `connection`, its settings.
-    """
-
-    def make(**changes):
-        cell = {"study": "small", "depth": 3, "variant": "mhc", "backend": "torch", "seed": 0}
-        top = {
-            "task": "tokens", "recipe": "torch-defaults", "streams": 4, "steps": 3,
-            "batch_size": 4, "weights": False, "accumulate": 1, "evaluate_every": None,
-            "leave_out_blocks": False,
-        }  # fmt: skip
-        study = {
-            **top,
-            "model": dict(MODELS[changes.get("task", "tokens")]),
-            "optimizer": dict(OPTIMIZER),
-        }
-        label, connection = changes.pop("variant", "mhc"), changes.pop("connection", None)
-        for name, value in changes.items():
-            sections = ((cell, cell), (top, study), (OPTIMIZER, study["optimizer"]))
-            found = (to for known, to in sections if name in known)
-            next(found, study["model"])[name] = value
-        variant = label if connection is None else {label: connection}
-        axes = {f"{axis}s": [cell[axis]] for axis in ("depth", "backend", "seed")}
-        config = check_config(
-            {"studies": {cell["study"]: {**study, **axes, "variants": [variant]}}}
-        )
-        return config.spec(config.cells()[0])
-
-    return make
-
-
-TRANSFORMER = {
-    "length": 8, "width": 16, "heads": 4, "hidden": 32, "wrap": "block", "norm": "layer",
-    "positions": "learned", "embedding_norm": False, "qk_norm": False, "biases": True,
-    "activation": "gelu", "logit_cap": None,
-}  # fmt: skip
-MODELS = {
-    "tokens": {"vocab": 32, **TRANSFORMER},
-    "text": {**TRANSFORMER, "corpus": None, "validation_windows": 5},
-    "state": {"group": "S3", **TRANSFORMER},
-    "recall": {"vocab": 16, **TRANSFORMER, "length": 9},
-    "fashion": {"width": 8, "dropout": 0.1, "normalise": False, "augment": False},
-    "flow": {"density": "two_moons", "width": 8, "hidden": 12},
-    "graph": {
-        "nodes": 12, "communities": 2, "degree": 2.5, "edge_signal": 1.5, "features": 3,
-        "feature_signal": 1.0, "labelled": 0.25, "graphs": "fresh", "held_out": 5,
-        "width": 8, "hidden": 10,
-    },
-    "unrolled": {
-        "kind": "copy", "symbols": 10, "gap": "blank", "pairs": 4, "width": 8, "hidden": 6,
-        "held_out": 512,
-    },
-}  # fmt: skip
-OPTIMIZER = {
-    "lr": 1e-2, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0,
-    "schedule": "constant", "warmup_steps": 0, "final_share": 0.2, "decay": "all", "clip": None,
-    "muon": None,
-}  # fmt: skip
-
-
-@pytest.fixture(scope="session")
-def first_batch():
-    """A batch of the spec; images and characters are noise, so that no files are needed."""
-    return tasks.example_batch
-
-
-@pytest.fixture(scope="session")
-def parameters_off_symmetry():
-    """Initial parameters of a spec, each moved at random."""
-    from fathom.parity import parameters_off_symmetry
-
-    return lambda spec: parameters_off_symmetry(tasks.Problem(spec))
-
-
-@pytest.fixture(scope="session")
-def oracle_forward():
-    """The spec's float64 forward pass on given parameters: its Output."""
-    from fathom.backends.numpy import NumpyOps
-
-    def forward(spec, params, inputs):
-        ops = NumpyOps()
-        exact = {name: ops.asarray(value) for name, value in params.items()}
-        return tasks.Problem(spec).network.forward(ops, exact, inputs)
-
-    return forward
-
-
-@pytest.fixture(scope="session")
-def oracle_loss():
-    """The spec's float64 loss on given parameters."""
-    from fathom.parity import oracle_loss
-
-    return lambda spec, params, batch: oracle_loss(tasks.Problem(spec), params, batch)
-
-
 @pytest.fixture
-def check_oracle(parameters_off_symmetry, oracle_forward, oracle_loss):
-    """A function that holds the oracle's outputs and loss on a batch against the textbook's."""
-    import naive
-
-    def check(spec, batch, loss=naive.cross_entropy):
-        params = parameters_off_symmetry(spec)
-        expected = naive.NETWORKS[spec.task](spec, params, **batch.inputs)
-        # Both are float64: only the order of their sums differs.
-        found = oracle_forward(spec, params, batch.inputs).logits
-        assert found == pytest.approx(expected, abs=1e-11 * np.abs(expected).max())
-        asked = slice(None) if batch.weights is None else batch.weights == 1
-        exact = loss(expected[asked], batch.targets[asked])
-        assert oracle_loss(spec, params, batch) == pytest.approx(exact, rel=1e-11)
-
-    return check
-
-
-@pytest.fixture(scope="session")
-def start():
-    """A trainer for the spec on a backend, at its initial parameters or at given ones."""
-    from fathom.train import trainer_for
-
-    def trainer(backend, spec, params=None):
-        problem = tasks.Problem(spec)
-        return trainer_for(
-            problem, backend, problem.initial_parameters() if params is None else params
-        )
-
-    return trainer
-
-
-@pytest.fixture
-def check_first_step(parameters_off_symmetry, oracle_loss, backends_here, start):
+def check_first_step(backends_here):
     """A function that holds the first step on each backend against the oracle: loss and gradients.
 
     It gives (what was measured, gradients) by backend.
     """
-    from gradients import assert_gradients, first_step
 
     def check(spec, batch, rel=3e-5, floor=1e-6, loss=1e-6, together=()):
         params = parameters_off_symmetry(spec)
         found = {
-            name: first_step(start(backend, spec, params), spec, batch)
+            name: first_step(trainer_on(backend, spec, params), spec, batch)
             for name, backend in backends_here.items()
         }
         expected = oracle_loss(spec, params, batch)

@@ -7,10 +7,9 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from grid_helpers import copy_parts
+from grid_helpers import PROJECT, copy_parts
 from markdown_helpers import parsed, slug
 
-PROJECT = Path(__file__).parents[1]
 PARTS = ("src", "workflow", ".test", "report", "envs", "docs", "config.yaml", "pyproject.toml")
 CONTRIBUTING = (PROJECT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 EXAMPLES = (PROJECT / "docs/extending.md").read_text(encoding="utf-8")

@@ -1,13 +1,10 @@
-"""What the tests of data sets share: files that stand in for a set, and what is in a folder."""
+"""What the tests of data sets share: files that stand in for a set."""
 
 import gzip
 import hashlib
 import struct
 
-
-def contents(folder):
-    """Every file of a folder, hidden ones too."""
-    return {file.name: file.read_bytes() for file in folder.iterdir()} if folder.exists() else {}
+import numpy as np
 
 
 def put_texts(folder, **texts):
@@ -19,9 +16,19 @@ def put_texts(folder, **texts):
     return folder
 
 
+def random_images(*counts):
+    """So many training and test images of noise, with their labels, in the order of the files."""
+    rng = np.random.default_rng(8)
+    return [
+        rng.integers(0, high, size, dtype=np.uint8)
+        for count in counts
+        for high, size in ((256, (count, 28, 28)), (10, count))
+    ]
+
+
 def put_idx(folder, names, *arrays):
     """Write arrays as packed IDX files; their hashes by name."""
-    folder.mkdir()
+    folder.mkdir(parents=True)
     for name, array in zip(names, arrays, strict=True):
         header = struct.pack(f">{1 + array.ndim}I", 0x0800 + array.ndim, *array.shape)
         (folder / name).write_bytes(gzip.compress(header + array.tobytes(), mtime=0))

@@ -1,4 +1,4 @@
-"""Parameters: of tests, by name, and of networks."""
+"""Small specs, parameters, trainers, the float64 oracle; and which cases of a test are quick."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,9 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fathom import parity
 from fathom.backends.numpy import NumpyOps
+from fathom.config import check_config
 from fathom.models.connections.schemes import SCHEMES
 from fathom.tasks import Problem, Trained
+from fathom.train import trainer_for
 
 OF_EACH_KIND = (
     "plain", "hc_causal", "mhc_static", "hc_paper", "mhc_paper", "mhc_gated_dynamic",
@@ -36,18 +39,114 @@ def quick_ones(cases: Mapping[str, tuple[Any, ...]], *quick: str) -> list[Any]:
     ]
 
 
+# --- specs ---------------------------------------------------------------------------------------
+
+TRANSFORMER = {
+    "length": 8, "width": 16, "heads": 4, "hidden": 32, "wrap": "block", "norm": "layer",
+    "positions": "learned", "embedding_norm": False, "qk_norm": False, "biases": True,
+    "activation": "gelu", "logit_cap": None,
+}  # fmt: skip
+MODELS = {
+    "tokens": {"vocab": 32, **TRANSFORMER},
+    "text": {**TRANSFORMER, "corpus": None, "validation_windows": 5},
+    "state": {"group": "S3", **TRANSFORMER},
+    "recall": {"vocab": 16, **TRANSFORMER, "length": 9},
+    "fashion": {"width": 8, "dropout": 0.1, "normalise": False, "augment": False},
+    "flow": {"density": "two_moons", "width": 8, "hidden": 12},
+    "graph": {
+        "nodes": 12, "communities": 2, "degree": 2.5, "edge_signal": 1.5, "features": 3,
+        "feature_signal": 1.0, "labelled": 0.25, "graphs": "fresh", "held_out": 5,
+        "width": 8, "hidden": 10,
+    },
+    "unrolled": {
+        "kind": "copy", "symbols": 10, "gap": "blank", "pairs": 4, "width": 8, "hidden": 6,
+        "held_out": 512,
+    },
+}  # fmt: skip
+OPTIMIZER = {
+    "lr": 1e-2, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0,
+    "schedule": "constant", "warmup_steps": 0, "final_share": 0.2, "decay": "all", "clip": None,
+    "muon": None,
+}  # fmt: skip
+
+
+def make_spec(**changes):
+    """A small spec; every number can be changed by its name, whichever section it stands in.
+
+    `variant` is the name of a connection; or give `connection`, its settings.
+    """
+    cell = {"study": "small", "depth": 3, "variant": "mhc", "backend": "torch", "seed": 0}
+    top = {
+        "task": "tokens", "recipe": "torch-defaults", "streams": 4, "steps": 3,
+        "batch_size": 4, "weights": False, "accumulate": 1, "evaluate_every": None,
+        "leave_out_blocks": False,
+    }  # fmt: skip
+    model = dict(MODELS[changes.get("task", "tokens")])
+    study = {**top, "model": model, "optimizer": dict(OPTIMIZER)}
+    label, connection = changes.pop("variant", "mhc"), changes.pop("connection", None)
+    for name, value in changes.items():
+        sections = ((cell, cell), (top, study), (OPTIMIZER, study["optimizer"]))
+        found = (to for known, to in sections if name in known)
+        next(found, model)[name] = value
+    variant = label if connection is None else {label: connection}
+    axes = {f"{axis}s": [cell[axis]] for axis in ("depth", "backend", "seed")}
+    config = check_config({"studies": {cell["study"]: {**study, **axes, "variants": [variant]}}})
+    return config.spec(config.cells()[0])
+
+
+# --- parameters ----------------------------------------------------------------------------------
+
+
 def parameters_of(spec):
     """The initial parameters of a spec, float32 by name."""
     return Problem(spec).initial_parameters()
 
 
+def parameters_off_symmetry(spec):
+    """Initial parameters of a spec, each moved at random."""
+    return parity.parameters_off_symmetry(Problem(spec))
+
+
+def trainer_on(backend, spec, params=None):
+    """A trainer for the spec on a backend, at its initial parameters or at given ones."""
+    problem = Problem(spec)
+    return trainer_for(problem, backend, problem.initial_parameters() if params is None else params)
+
+
+# --- the float64 oracle --------------------------------------------------------------------------
+
+
+def oracle_forward(spec, params, inputs):
+    """The spec's forward pass on given parameters: its Output."""
+    ops = NumpyOps()
+    exact = {name: ops.asarray(value) for name, value in params.items()}
+    return Problem(spec).network.forward(ops, exact, inputs)
+
+
+def oracle_loss(spec, params, batch):
+    return parity.oracle_loss(Problem(spec), params, batch)
+
+
+def check_oracle(spec, batch, loss=None):
+    """Hold the oracle's outputs and loss on a batch against the textbook's."""
+    import naive  # it loads SciPy
+
+    params = parameters_off_symmetry(spec)
+    expected = naive.NETWORKS[spec.task](spec, params, **batch.inputs)
+    # Both are float64: only the order of their sums differs.
+    found = oracle_forward(spec, params, batch.inputs).logits
+    assert found == pytest.approx(expected, abs=1e-11 * np.abs(expected).max())
+    asked = slice(None) if batch.weights is None else batch.weights == 1
+    exact = (loss or naive.cross_entropy)(expected[asked], batch.targets[asked])
+    assert oracle_loss(spec, params, batch) == pytest.approx(exact, rel=1e-11)
+
+
 def exact_loss(spec, params):
     """Of the token task, in float64: over every sequence, which counts up modulo V."""
-    ops, model = NumpyOps(), spec.model
+    model = spec.model
     counted = (np.arange(model.vocab)[:, None] + np.arange(model.length + 1)) % model.vocab
-    exact = {name: ops.asarray(value) for name, value in params.items()}
-    logits = Problem(spec).network.forward(ops, exact, {"tokens": counted[:, :-1]}).logits
-    return float(ops.cross_entropy(logits, counted[:, 1:]))
+    logits = oracle_forward(spec, params, {"tokens": counted[:, :-1]}).logits
+    return float(NumpyOps().cross_entropy(logits, counted[:, 1:]))
 
 
 def end_of(spec, params):

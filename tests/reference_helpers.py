@@ -1,15 +1,14 @@
 """results/reference: a copy of the project that renders it anew; how two results are compared."""
 
-import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+from command_helpers import finished
 from fathom.config import installed_backends
 from grid_helpers import PROJECT, copy_parts
 
@@ -52,16 +51,8 @@ def copy_of_project(folder, bundles):
 
 def run(folder, *command):
     """What a command said in a folder, by the program of that folder; its exit status first."""
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(folder / "src")},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    return done.returncode, done.stdout
+    done = finished(*command, folder=folder, PYTHONPATH=str(folder / "src"))
+    return done.returncode, done.stdout + done.stderr
 
 
 def make_reference(folder):

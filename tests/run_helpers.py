@@ -139,6 +139,21 @@ def write_manifest(folder, manifest):
     (folder / "manifest.json").write_text(json.dumps(signed), encoding="utf-8")
 
 
+def interrupt_at(steps):
+    """An on_chunk that interrupts a training once so many steps are done."""
+
+    def on_chunk(chunk):
+        if chunk.rows[-1]["step"] + 1 >= steps:
+            raise KeyboardInterrupt
+
+    return on_chunk
+
+
+def flipped(content):
+    """The content of a file with another last bit."""
+    return content[:-1] + bytes([content[-1] ^ 1])
+
+
 def seal(folder):
     """Let the manifest say what is true of the files, which a test has changed."""
     manifest = read_manifest(folder)

@@ -18,7 +18,10 @@ from run_helpers import CPU_PLATFORM
 CHANCE = math.log(64)
 """The chance level of the 64 tokens of STUDY."""
 
-T975 = {1: 12.706204736, 2: 4.302652730, 3: 3.182446305, 5: 2.570581836, 7: 2.364624252}
+T975 = {
+    1: 12.706204736, 2: 4.302652730, 3: 3.182446305, 4: 2.776445105, 5: 2.570581836,
+    7: 2.364624252,
+}  # fmt: skip
 """Student's t, 97.5 %, by degrees of freedom: from a printed table."""
 
 TOLD = 1e-8
@@ -131,6 +134,15 @@ def save_by_study(tables, folder, studies=("a",)):
     save_tables({k: v for k, v in tables.items() if k != STEPS}, folder, studies)
     for study in studies:
         steps[steps["study"] == study].to_csv(of_study(folder, study) / STEPS, index=False)
+
+
+def step_times(folder, *rows):
+    """A table of step times measured in turns, each row what differs; the range is one time."""
+    base = {"study": "a", "depth": 8, "backend": "torch", "machine": CPU_PLATFORM, "turns": 3,
+            "width": 16, "operations": "", "bytes": ""}  # fmt: skip
+    every = [{**base, "low": row["seconds"], "high": row["seconds"], **row} for row in rows]
+    pd.DataFrame(every).to_csv(folder / "times.csv", index=False)
+    return str(folder / "times.csv")
 
 
 def table_of_worth(config, cells):

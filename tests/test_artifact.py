@@ -2,7 +2,6 @@
 
 import re
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import yaml
@@ -12,9 +11,9 @@ from command_helpers import shell
 from fathom import __version__
 from fathom.config import installed_backends
 from fathom.report.figures import figures_of_study
+from grid_helpers import PROJECT
 from markdown_helpers import parsed
 
-PROJECT = Path(__file__).parents[1]
 PAGE = PROJECT / "docs/artifact.md"
 ROW = r"^\| `([a-z0-9-]+)` \| (\d+) \|$"
 

@@ -13,9 +13,8 @@ from fathom.config import installed_backends, load_config
 from fathom.models.connections.schemes import SCHEMES
 from fathom.train import step_rows
 from gradients import STEADY
-
-PROJECT = Path(__file__).parents[1]
-
+from grid_helpers import PROJECT
+from param_helpers import parameters_off_symmetry, trainer_on
 
 counts_operations = pytest.mark.skipif(
     "torch" not in installed_backends(), reason="operations are counted in PyTorch's graph"
@@ -80,12 +79,10 @@ def load_torch(network, weights):
 
 
 @pytest.mark.parametrize("variant", ["baseline", "hc", "mhc"])
-def test_a_textbook_step_from_the_same_weights_has_the_same_metrics(
-    steps, variant, connect_cpu, start, parameters_off_symmetry
-):
+def test_a_textbook_step_from_the_same_weights_has_the_same_metrics(steps, variant, connect_cpu):
     backend, spec = connect_cpu("torch"), small(steps, "default", variant, "torch")
     params = parameters_off_symmetry(spec)
-    _, batch, ours = our_step(start(backend, spec, params), spec)
+    _, batch, ours = our_step(trainer_on(backend, spec, params), spec)
     textbook = importlib.import_module("textbook").Steps(spec)
     load_torch(textbook.network, flattened(params, spec.depth))
     theirs = textbook.step(*batch)
@@ -97,11 +94,11 @@ def test_a_textbook_step_from_the_same_weights_has_the_same_metrics(
 
 
 @pytest.mark.parametrize("variant", ["hc_paper", "mhc_paper"])
-def test_pypis_connections_wrap_the_same_network(steps, variant, connect_cpu, start):
+def test_pypis_connections_wrap_the_same_network(steps, variant, connect_cpu):
     """Both hc start as the ordinary residual network; their mhc is a smaller function than ours."""
     package = pytest.importorskip("hyper_connections", reason="hyper-connections is not installed")
     spec = small(steps, "sublayer", variant, "torch")
-    params, batch, ours = our_step(start(connect_cpu("torch"), spec), spec)
+    params, batch, ours = our_step(trainer_on(connect_cpu("torch"), spec), spec)
     wrapped = importlib.import_module("pypi").Steps(spec)
     losses = [wrapped.step(*batch)["loss"] for _ in range(2)]
     assert losses[1] < losses[0]
@@ -124,9 +121,7 @@ RELEASED = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", RELEASED)
-def test_a_released_module_is_the_same_function_as_ours(
-    steps, scheme, connect_cpu, start, parameters_off_symmetry, monkeypatch
-):
+def test_a_released_module_is_the_same_function_as_ours(steps, scheme, connect_cpu, monkeypatch):
     """Where no query is zero, so that no read is a mean."""
     name, package, depth = RELEASED[scheme]
     pytest.importorskip(package, reason=f"{package} is not installed")
@@ -134,7 +129,7 @@ def test_a_released_module_is_the_same_function_as_ours(
     spec = spec.model_copy(update={"batch_size": 2})
     params = parameters_off_symmetry(spec)
     monkeypatch.setattr(tasks.Problem, "initial_parameters", lambda self: params)
-    _, batch, ours = our_step(start(connect_cpu(name), spec), spec)
+    _, batch, ours = our_step(trainer_on(connect_cpu(name), spec), spec)
     released = importlib.import_module(f"released_{name}").Steps(spec)
     losses = [released.step(*batch)["loss"] for _ in range(2)]
     assert math.isclose(losses[0], ours["loss"], rel_tol=1e-6)

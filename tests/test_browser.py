@@ -5,11 +5,12 @@ import io
 import itertools
 import math
 import shutil
-import time
 from collections import defaultdict
+from functools import partial
 
 import pytest
 
+from command_helpers import wait_until
 from page_helpers import make_page, trained, write_claims, write_results
 
 pytestmark = pytest.mark.browser
@@ -94,13 +95,7 @@ def visit(browser, results):
     assert browser.get_log("browser") == []
 
 
-def until(condition, seconds=20):
-    """What the condition gives, once that is true."""
-    end = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < end, "did not happen"
-        time.sleep(0.05)
-    return found
+until = partial(wait_until, seconds=20)
 
 
 def find(page, selector):

@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load, save
 
+from command_helpers import contents
 from fathom.config import parse_spec
 from fathom.runs import bundle
 from fathom.runs.bundle import BundleError, create_bundle, import_bundle, incoming
 from fathom.runs.columns import COLUMNS, from_columns
 from fathom.runs.folder import METRICS, run_folder
 from fathom.runs.validate import find_runs
-from run_helpers import CPU_PLATFORM, RUN_FILES, config_with, write_cell
+from run_helpers import CPU_PLATFORM, RUN_FILES, config_with, read_manifest, write_cell
 
 WEIGHTS = "weights.safetensors"
 REFERENCE = Path(__file__).parents[1] / "results/reference/bundles"
@@ -70,14 +71,6 @@ def here(made, tmp_path):
 def elsewhere(tmp_path):
     """The config of another machine, which has no results yet."""
     return config_in(tmp_path / "elsewhere")
-
-
-def tree(folder):
-    """Every file, folder and link below a folder, with its content."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
-        for path in sorted(folder.rglob("*"))
-    }
 
 
 def platform_of(results):
@@ -323,13 +316,6 @@ def already(elsewhere, packed):
     return results_of(elsewhere)
 
 
-def threads_of(results):
-    return sorted(
-        json.loads(file.read_text(encoding="utf-8")).get("threads", 1)
-        for file in results.rglob("manifest.json")
-    )
-
-
 def with_other_losses(columns):
     arrays = load(columns)
     return save({**arrays, "loss": arrays["loss"] + 1})
@@ -350,21 +336,22 @@ def test_damaged_columns_are_refused_in_one_line(change, said, packed, tmp_path)
 
 
 def test_the_same_bundle_again_changes_nothing(already, packed):
-    before = tree(already)
+    before = contents(already)
     done = import_bundle(already, packed)
     assert (done["imported"], done["kept"], len(done["same"])) == ([], [], 2)
-    assert tree(already) == before
+    assert contents(already) == before
 
 
 def test_a_different_run_is_kept_or_replaced_only_when_asked(already, other):
-    before = tree(already)
+    before = contents(already)
     assert "is there already; choose --keep or --replace" in refusal(already, other)
     done = import_bundle(already, other, "keep")
     assert (done["imported"], len(done["kept"]), done["same"]) == ([], 2, [])
-    assert tree(already) == before
+    assert contents(already) == before
     done = import_bundle(already, other, "replace")
     assert (len(done["imported"]), done["kept"], done["same"]) == (2, [], [])
-    assert threads_of(already) == [7, 7]
+    found = already.rglob("manifest.json")
+    assert [read_manifest(file.parent)["threads"] for file in found] == [7, 7]
 
 
 # --- imports that were killed --------------------------------------------------------------------
@@ -372,14 +359,14 @@ def test_a_different_run_is_kept_or_replaced_only_when_asked(already, other):
 
 def test_what_a_killed_import_leaves_does_not_count_and_goes(already, elsewhere):
     """A SIGKILL leaves the folder in which a bundle is unpacked: nothing there was checked yet."""
-    runs, whole = find_runs(elsewhere), tree(already)
+    runs, whole = find_runs(elsewhere), contents(already)
     shutil.copytree(platform_of(already), already / "imported/.incoming-x")
-    left = tree(already)
+    left = contents(already)
     assert find_runs(elsewhere) == runs  # and not every seed twice
-    assert tree(already) == left  # whoever reads changes nothing
+    assert contents(already) == left  # whoever reads changes nothing
     with incoming(already / "imported"):
         pass
-    assert tree(already) == whole
+    assert contents(already) == whole
 
 
 def test_what_an_import_unpacks_is_left_alone_while_it_runs(already, elsewhere):
@@ -401,13 +388,13 @@ def test_a_platform_copied_under_another_name_does_not_count_twice(already, else
 def refusal(results, file, existing="refuse"):
     """The one line with which a bundle is refused; the import may not have written anything."""
     (results / "imported").mkdir(parents=True, exist_ok=True)
-    before = tree(file.parent)
+    before = contents(file.parent)
     with pytest.raises(BundleError) as caught:
         import_bundle(results, file, existing)
     line = str(caught.value)
     assert line.isprintable()  # and so without a line break
     assert len(line) < 1000
-    assert tree(file.parent) == before
+    assert contents(file.parent) == before
     return line
 
 
@@ -632,6 +619,6 @@ def meaning(folder):
     """Every file but verdicts, which are of this machine; of manifests what they say."""
     return {
         name: json.loads(content) if content and name.endswith("manifest.json") else content
-        for name, content in tree(folder).items()
+        for name, content in contents(folder).items()
         if not name.endswith("verdict.json")
     }

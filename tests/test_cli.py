@@ -60,18 +60,6 @@ def trained(trained_once, tmp_path, monkeypatch):
     return tmp_path / "here"
 
 
-@pytest.fixture
-def fathom(capsys):
-    """A function that runs a command here: (exit status, output, lines of errors)."""
-
-    def run(*arguments):
-        status = exit_status(arguments)
-        printed = capsys.readouterr()
-        return status, printed.out, printed.err.splitlines()
-
-    return run
-
-
 def config_of(folder):
     """The folder's config, whose results need not be looked for in the current folder."""
     return load_config([folder / "config.yaml"], {"results": str(folder / "results")})
@@ -318,6 +306,3 @@ def test_a_backend_that_is_not_installed_is_left_out_and_said(folder, fathom, mo
     status, _, errors = fathom("train-all")
     assert (status, errors[0]) == (0, line)
     assert statuses(folder) == {cell_of("mhc"): "measured", cell_of("mhc", OTHER): "missing"}
-
-
-# --- going on ------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from fathom.config import load_config
 from fathom.runs.code_hash import PACKAGE, CodeError, code_hash, definition_hashes
 from fathom.runs.training_code import training_code, training_roots
 from fathom.train import train
+from param_helpers import make_spec
 
 PROJECT = PACKAGE.parents[1]
 
@@ -91,12 +92,6 @@ def test_the_hash_changes_with_behaviour_alone(hashes, before, after, is_same):
 LIBRARY = {
     "q/b": "def g(): return k\ndef unused(): pass\nk = 1\n",
     "q/c": "from p.q.b import g\nfrom p.q import b\n",
-    "r/__init__": "from p.r.g import g\n",  # a module and a function of one name
-    "r/g": "def g(): return 1\ndef unused(): pass\n",
-    "one": "from p import q\ndef g(): pass\nk = 1\n",
-    "busy": "import p.q.b\nsetup(p.q.b.k)\ndef f(): pass\n",
-    "loops/__init__": "for x in y:\n  z = x\n",
-    "loops/m": "def f(): pass\n",
     "table": "X = Registry({'a': a, 'b': b})\ndef a(): pass\ndef b(): pass\ndef use(): X['a']\n",
 }
 
@@ -107,8 +102,6 @@ REACHED = {
     "a name": ("from p.q.b import g\ndef f(): g()", G),
     "a module's name": ("from p.q import b\ndef f(): b.g()", G),
     "re-exported": ("from p.q.c import g\ndef f(): g()", G),
-    # a module as a value, or as a root
-    # statements that define nothing
     # registries
     "a registry": ("from p.table import use\nf = use", {"table:use", "table:X"}),
     # decorators that register
@@ -197,7 +190,7 @@ def test_every_module_can_be_followed():
     assert len(definition_hashes(*modules)) > 500
 
 
-def test_what_a_training_runs_is_reached(backend, make_spec):
+def test_what_a_training_runs_is_reached(backend):
     """The interpreter says what runs; nothing that computes may be missing in the hashes."""
     spec = make_spec(backend=backend.device.framework, steps=2)
     ran = set()

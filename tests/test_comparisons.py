@@ -45,10 +45,7 @@ def row(verdict, effect, low=math.nan, high=math.nan, unit="%", seeds=5, p_holm=
             row("better", 12.9, 3.7, 22.1, "points"),
             "better by 13 points (95 % interval +4 to +22 points)",
         ),
-        (
-            row("higher", 0.31, 0.2, 0.42, ""),
-            "higher by 0.31 (95 % interval +0.20 to +0.42)",
-        ),
+        (row("higher", 0.31, 0.2, 0.42, ""), "higher by 0.31 (95 % interval +0.20 to +0.42)"),
         (row("better", -90.0, -90.0, -90.0), "better by 90 % (95 % interval −90 % to −90 %)"),
     ],
 )

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from fathom import tasks
 from fathom.config import BACKENDS, Cell, ConfigError, check_config, load, load_config, parse_spec
 from fathom.settings import deep_merge
+from param_helpers import make_spec
 
 CONFIG = {
     "studies": {
@@ -24,6 +25,7 @@ CONFIG = {
         }
     }
 }  # fmt: skip
+STUDY = CONFIG["studies"]["deep"]
 CELLS = [
     Cell("deep", depth, variant, backend, seed)
     for depth, variant, backend, seed in product(
@@ -124,7 +126,7 @@ def test_cells_are_the_product_of_the_axes_without_what_is_left_out(changes, kep
 @pytest.mark.parametrize("null", [None, "null"])  # the second is how Snakemake passes it
 def test_an_overlay_drops_a_study_with_null(tmp_path, null):
     base, overlay = tmp_path / "config.yaml", tmp_path / "overlay.yaml"
-    base.write_text(json.dumps(config_with("studies.other", CONFIG["studies"]["deep"])))
+    base.write_text(json.dumps(config_with("studies.other", STUDY)))
     overlay.write_text(json.dumps({"studies": {"deep": null}}))
     assert list(load_config([base, overlay]).studies) == ["other"]
     assert list(load_config([base], {"studies": {"deep": null}}).studies) == ["other"]
@@ -167,13 +169,13 @@ def test_a_spec_holds_every_number_of_its_cell():
     }  # fmt: skip
 
 
-def test_the_hash_is_that_of_the_canonical_json(make_spec):
+def test_the_hash_is_that_of_the_canonical_json():
     spec = make_spec()
     canonical = json.dumps(spec.model_dump(), sort_keys=True, separators=(",", ":"))
     assert spec.hash() == hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
-def test_the_hash_does_not_change_with_how_a_spec_is_written(make_spec):
+def test_the_hash_does_not_change_with_how_a_spec_is_written():
     spec = make_spec()
     data = spec.model_dump()
     backwards = {
@@ -298,9 +300,27 @@ REFUSED = [
     (f"{DEEP}.model.vocab", 1, DEEP, "model: has 1 class to predict, so chance is a perfect"),
     (f"{DEEP}.contrasts", [{"question": "?", "pairs": [["mhc", "mch"]]}], DEEP,
      "contrasts.0.pairs: unknown variant 'mch'"),
+    (f"{DEEP}.rates", [0], f"{DEEP}.rates.0", "greater than 0"),
+    (f"{DEEP}.rates", [1.5], f"{DEEP}.rates.0", "less than 1"),
+    (f"{DEEP}.ladder", {"nothing": [2]}, DEEP, "ladder: unknown variant 'nothing'"),
+    (f"{DEEP}.ladder", {"mhc": [2]}, f"{DEEP}.ladder", "mhc is no plain network"),
+    (f"{DEEP}.ladder", {"baseline": [0]}, f"{DEEP}.ladder.baseline.0", "or equal to 0.01"),
+    (f"{DEEP}.ladder", {"baseline": [2, 2]}, f"{DEEP}.ladder.baseline", "2.0 more than once"),
+    (f"{DEEP}.ladder", {"baseline": [2, 2.001]}, DEEP, "ladder: needs the label baseline_x200"),
+    (f"{DEEP}.plain_at_size", ["mhd"], DEEP, "plain_at_size: unknown variant 'mhd'"),
+    ("studies", {"one": {**STUDY, "plain_at_size": ["baseline"]},
+                 "two": {**STUDY, "plain_at_size": ["baseline"], "task": "unrolled",
+                         "model": {"kind": "copy", "width": 8, "hidden": 6}}},
+     "studies.two.plain_at_size", "its task is unrolled, and one has tokens"),
     *(
-        (DEEP, {**CONFIG["studies"]["deep"], "ladder": {"baseline": [2]}, **own}, DEEP, words)
+        (DEEP, {**STUDY, "ladder": {"baseline": [2]}, **own}, DEEP, words)
         for own, words in (
+            ({"rates": [0.004], "variants": ["baseline", {"baseline_004": "mhc"}]},
+             "rates: needs the label baseline_004"),
+            ({"rates": [0.004], "ladder": {"baseline_008": [2]}}, "unknown variant 'baseline_008'"),
+            ({"optimizer": {"lr": 0.1, "warmup_steps": 2}, "ladder": {"baseline": [0.01]}},
+             "variants.baseline_x001.optimizer.warmup_steps is 2 of 1 steps"),
+            ({"plain_at_size": ["mhc"]}, "plain_at_size: unknown variant with a ladder 'mhc'"),
             ({"extra_variants": [{"baseline_x200": "baseline"}]}, "the label baseline_x200"),
             ({"contrasts": [{"question": "?", "pairs": [["mhc", "baseline_x200"]]}]},
              "contrasts.0.pairs: unknown variant 'baseline_x200'"),
@@ -308,10 +328,10 @@ REFUSED = [
     ),
     (f"{DEEP}.part", "../arms", f"{DEEP}.part", "pattern"),
     *(
-        ("studies", {name: CONFIG["studies"]["deep"]}, f"studies.{name}", "lower-case")
+        ("studies", {name: STUDY}, f"studies.{name}", "lower-case")
         for name in ("deep_1", "..", "dé")
     ),
-    ("studies", {"figures": CONFIG["studies"]["deep"]}, "studies.figures", "use another"),
+    ("studies", {"figures": STUDY}, "studies.figures", "use another"),
     # a variant and its connection
     *(
         (f"{DEEP}.variants", [{"v": {"connection": "mhc", **own}}], place, words)
@@ -400,9 +420,6 @@ def test_an_overlay_of_one_study_leaves_its_yaml_alias_alone(pytestconfig, tmp_p
     config = load_config([pytestconfig.rootpath / "config.yaml", overlay])
     assert config.studies["depth-mlx"].model.width == 64
     assert config.studies["depth-torch"].model.width == 32
-
-
-# --- which backends are here ---------------------------------------------------------------------
 
 
 # --- folders -------------------------------------------------------------------------------------

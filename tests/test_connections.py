@@ -13,8 +13,9 @@ from fathom.models.connections.about import ABOUT
 from fathom.models.connections.connection import ConnectionContext, readout_shares, stream_spread
 from fathom.models.connections.schemes import SCHEMES, resolve
 from fathom.models.network import through_layers
+from fathom.tasks import example_batch
 from gradients import STEADY, first_step
-from param_helpers import parameters_of
+from param_helpers import make_spec, parameters_of, parameters_off_symmetry, trainer_on
 
 FLOAT32 = 1e-6
 """A few roundings of float32, each 6e-8, on numbers of order one."""
@@ -203,22 +204,20 @@ def test_a_scheme_is_told_to_start_as_the_plain_network_if_it_does(settings, sta
 # --- the initial streams of mhc are one stream ----------------------------------------------------
 
 
-def first_spread(backend, spec, params, first_batch, start):
+def first_spread(backend, spec, params):
     """(largest difference of streams, mean cosine) in the first step, and gradient norms."""
-    trainer = start(backend, spec, params)
-    trainer.step([first_batch(spec)], STEADY)
+    trainer = trainer_on(backend, spec, params)
+    trainer.step([example_batch(spec)], STEADY)
     measured = trainer.collect()
     norms = dict(zip(params, measured["grad_norms"][0], strict=True))
     return measured["stream_difference"][0], measured["stream_similarity"][0], norms
 
 
 @pytest.mark.parametrize("recipe", ["mlx-defaults", "torch-defaults"])
-def test_from_its_initial_parameters_the_streams_of_mhc_stay_one(
-    backend, make_spec, first_batch, start, recipe
-):
+def test_from_its_initial_parameters_the_streams_of_mhc_stay_one(backend, recipe):
     spec = make_spec(variant="mhc", depth=12, recipe=recipe, batch_size=8)
     initial = parameters_of(spec)
-    difference, cosine, norms = first_spread(backend, spec, initial, first_batch, start)
+    difference, cosine, norms = first_spread(backend, spec, initial)
     # Each stream is the same sum taken in another order: a few roundings per layer.
     assert difference <= FLOAT32
     assert cosine == pytest.approx(1, abs=FLOAT32)
@@ -229,10 +228,10 @@ def test_from_its_initial_parameters_the_streams_of_mhc_stay_one(
     assert norms["head.weight"] > 0.1
 
 
-def test_in_hc_only_the_scale_of_H_res_has_a_gradient(backend, make_spec, first_batch, start):
+def test_in_hc_only_the_scale_of_H_res_has_a_gradient(backend):
     spec = make_spec(variant="hc", depth=3, batch_size=8)
     initial = parameters_of(spec)
-    *_, norms = first_spread(backend, spec, initial, first_batch, start)
+    *_, norms = first_spread(backend, spec, initial)
     assert norms["connection.H_res"] > 1e-4
     assert norms["connection.H_pre"] < 1e-8
     assert norms["connection.H_post"] < 1e-8
@@ -254,17 +253,15 @@ WITHOUT_PARAMETERS = ("plain", "scaled", "depth_scaled")
 
 
 @pytest.mark.parametrize("scheme", [name for name in SCHEMES if name not in WITHOUT_PARAMETERS])
-def test_every_parameter_of_a_connection_is_learned_once_streams_differ(
-    connect_cpu, make_spec, parameters_off_symmetry, first_batch, start, scheme
-):
+def test_every_parameter_of_a_connection_is_learned_once_streams_differ(connect_cpu, scheme):
     """Of the layers between the first and the last.
 
     The first one finds copies: how it weighs them is a factor that its norm takes off. What the
     last one only moves from stream to stream is the same in the sum.
     """
     spec = make_spec(variant=scheme, wrap="sublayer", depth=2, beta1=0.0)
-    trainer = start(connect_cpu("torch"), spec, parameters_off_symmetry(spec))
-    _, gradients = first_step(trainer, spec, first_batch(spec))
+    trainer = trainer_on(connect_cpu("torch"), spec, parameters_off_symmetry(spec))
+    _, gradients = first_step(trainer, spec, example_batch(spec))
     found = naive.connection_of(gradients)
     assert found
     if "alpha" in found:

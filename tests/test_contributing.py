@@ -42,7 +42,7 @@ from fathom.runs.folder import read_manifest, read_rows, read_spec, run_folder
 from fathom.runs.training import run_cell
 from fathom.runs.training_code import training_roots
 from fathom.runs.validate import changed_code
-from param_helpers import parameters_of
+from param_helpers import make_spec, parameters_of
 from run_helpers import read_csv
 from tables_helpers import curve, frame, seeds
 
@@ -226,10 +226,7 @@ def test_the_component_mixes_by_one_number(project, said, label, start):
         assert gradient > 1e-6  # rounding alone gives some 1e-9
 
 
-TASKS = {
-    "communities": ("hidden_accuracy", 1 / 4),
-    "repeat": ("recalled", 1 / 15),
-}
+TASKS = {"communities": ("hidden_accuracy", 1 / 4), "repeat": ("recalled", 1 / 15)}
 """The examples of a task: its metric and its level at chance."""
 
 
@@ -416,7 +413,7 @@ json.dump(losses, sys.stdout)
 
 
 @pytest.mark.parametrize("name", ["jax", "mlx"])  # the second shows that the script is current
-def test_the_backend_trains_as_pytorch_does(project, make_spec, name):
+def test_the_backend_trains_as_pytorch_does(project, name):
     pytest.importorskip(name, reason=f"{name} is not installed")
     few = {"connection": "mhc", "H_res": {"iterations": 2}}  # JAX compiles each of them
     specs = [

@@ -4,39 +4,27 @@ That it equals a textbook, with every connection: test_schemes.
 """
 
 import math
+from functools import partial
 
 import numpy as np
-import pytest
 from scipy.signal import correlate
 
 from fathom import tasks
-from param_helpers import parameters_of
+from fathom.tasks import example_batch
+from param_helpers import make_spec, parameters_of
 
-
-@pytest.fixture
-def image_spec(make_spec):
-    return lambda variant, **changes: make_spec(
-        task="fashion", variant=variant, **{"batch_size": 3, "depth": 5, **changes}
-    )
-
-
+image_spec = partial(make_spec, task="fashion", batch_size=3, depth=5)
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
-@pytest.fixture
-def blank_files(monkeypatch, first_batch):
-    """Batches of noise where the task would read its files."""
-    fashion = type(tasks.load("fashion"))
-    monkeypatch.setattr(fashion, "batch", lambda self, spec, step: first_batch(spec))
-
-
-def test_where_untrained_networks_of_the_published_depth_overflow(
-    backend, image_spec, first_batch, blank_files
-):
+def test_where_untrained_networks_of_the_published_depth_overflow(backend, monkeypatch):
     """One raw stream of size x₀ enters block i as 5^(i+1)·x₀; the residual network stays small."""
-    spec = image_spec("hc_dynamic", streams=1)
+    # Batches of noise where the task would read its files.
+    fashion = type(tasks.load("fashion"))
+    monkeypatch.setattr(fashion, "batch", lambda self, spec, step: example_batch(spec))
+    spec = image_spec(variant="hc_dynamic", streams=1)
     params = parameters_of(spec)
-    images = first_batch(spec).inputs["images"]
+    images = example_batch(spec).inputs["images"]
     x = np.array([
         [correlate(image[..., 0], weight[..., 0], "same")[::2, ::2]
          for weight in params["stem.weight"].astype(np.float64)]
@@ -52,6 +40,6 @@ def test_where_untrained_networks_of_the_published_depth_overflow(
     # adds up to a layer's growth.
     assert expected - 2 <= found <= expected + 1
     for variant in ("resnet", "hc_paper_static"):
-        spec = image_spec(variant)
+        spec = image_spec(variant=variant)
         row = tasks.Problem(spec).at_start(backend.ops, parameters_of(spec))
         assert row == {"overflow_depth": None}

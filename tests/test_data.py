@@ -14,23 +14,17 @@ import threading
 import numpy as np
 import pytest
 
-from command_helpers import refusal
+from command_helpers import contents, refusal
 from fathom.datasets import DataError, _fetching
 from fathom.datasets import fashion_mnist as data
-from fetching_helpers import contents, put_idx
+from fetching_helpers import put_idx, random_images
 
 TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS = data.FILES
 
 
 @pytest.fixture
 def arrays():
-    """Six training and four test images, with their labels, in the order of the files."""
-    rng = np.random.default_rng(5)
-    return tuple(
-        rng.integers(0, high, size, dtype=np.uint8)
-        for count in (6, 4)
-        for high, size in ((256, (count, 28, 28)), (10, count))
-    )
+    return random_images(6, 4)
 
 
 @pytest.fixture

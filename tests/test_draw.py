@@ -5,7 +5,6 @@ import itertools
 import pandas as pd
 import pytest
 
-from command_helpers import exit_status
 from fathom.analysis import effective_depth, worth
 from fathom.analysis.effects import COLUMNS
 from fathom.analysis.platforms import Platform, labels_of
@@ -73,10 +72,7 @@ def test_machines_go_by_their_labels_where_there_are_several():
 
 @pytest.mark.parametrize(
     ("platform", "title"),
-    [
-        ("torch", "a (PyTorch)"),
-        (f"torch-{GPU_PLATFORM}", f"a (PyTorch on {GPU_PLATFORM})"),
-    ],
+    [("torch", "a (PyTorch)"), (f"torch-{GPU_PLATFORM}", f"a (PyTorch on {GPU_PLATFORM})")],
 )
 def test_a_study_is_drawn_from_the_rows_of_one_platform(
     config, tables, drawn, tmp_path, platform, title
@@ -127,14 +123,13 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_one_line_and_nothing_is_drawn(config, tables, tmp_path, capsys, mistake):
+def test_a_mistake_is_one_line_and_nothing_is_drawn(config, tables, tmp_path, fathom, mistake):
     file = tmp_path / "config.json"
     file.write_text(config.model_dump_json(), encoding="utf-8")
-    options = {"--tables": str(tables), "--study": "a", "--platform": "torch"}
-    options |= {"--out": str(tmp_path / "figures"), "--config": str(file)} | dict([mistake])
-    assert exit_status(["figures", *itertools.chain(*options.items())]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert MISTAKES[mistake] in line
+    options = {"--tables": tables, "--study": "a", "--platform": "torch"}
+    options |= {"--out": tmp_path / "figures", "--config": file} | dict([mistake])
+    status, _, (line,) = fathom("figures", *itertools.chain(*options.items()))
+    assert (status, MISTAKES[mistake] in line) == (1, True), line
     assert not (tmp_path / "figures").exists()
 
 

@@ -273,19 +273,13 @@ ONES = [1.0] * 5
 def test_variants_are_equivalent_within_5_percent_of_the_steps(ours, theirs, pair, verdict):
     row = in_steps(ours, theirs, pair)
     logs = [math.log(a / b) for a, b in zip(ours, theirs, strict=True)]
-    mean, half = sum(logs) / 5, half_width_of_five(logs)
+    mean, half = sum(logs) / 5, half_width(logs)
     assert row["verdict"] == verdict
     assert (row["ladder"], row["multiplier"]) == ("baseline", pytest.approx(math.exp(mean)))
     if verdict != "better":  # Student's t, 95 %, four degrees of freedom: 2.131847
-        one_sided = half / 2.776445 * 2.131847
+        one_sided = half / T975[4] * 2.131847
         assert (verdict == "equivalent") == (abs(mean) + one_sided < math.log(1.05))
     assert row["multiplier_high"] == pytest.approx(math.exp(mean + half), rel=1e-6)
-
-
-def half_width_of_five(values):
-    """Student's t, 97.5 %, four degrees of freedom, from a printed table: 2.776445."""
-    mean = sum(values) / 5
-    return 2.776445 * math.sqrt(sum((v - mean) ** 2 for v in values) / 4 / 5)
 
 
 def test_a_seed_outside_of_the_ladder_says_nothing_of_equivalence():
@@ -367,13 +361,7 @@ def test_a_wider_plain_network_is_no_connection():
     assert (row["variant"], row["against"]) == ("mhc_0", "baseline_1")
 
 
-def test_one_seed_has_no_best_rate():
+def test_nothing_is_compared_of_one_seed_of_two_rates_or_of_a_plain_network_at_one():
     assert not at_best_rates(baseline=[[2.0]] * 3, mhc=[[1.0]] * 3)
-
-
-def test_two_rates_have_no_best_one():
     assert not at_best_rates((0.001, 0.002), baseline=[[1.0] * 3] * 2, mhc=[[2.0] * 3] * 2)
-
-
-def test_nothing_is_compared_where_the_plain_network_has_one_rate():
     assert not at_best_rates(hc=[[1.0] * 3] * 3, mhc=[[2.0] * 3] * 3)

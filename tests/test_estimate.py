@@ -37,6 +37,3 @@ def test_a_timed_step_is_none_that_compiles_or_goes_without_a_graph(backend, mon
     real = training.take_step
     monkeypatch.setattr(training, "take_step", take)
     assert time_step(spec, Compute(device="cpu")) == 0.25
-
-
-# --- progress ------------------------------------------------------------------------------------

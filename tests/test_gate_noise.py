@@ -1,5 +1,7 @@
 """Noise in the gates of a training: what is drawn, when, and that nothing else sees it."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -8,20 +10,14 @@ from fathom import tasks
 from fathom.backends.numpy import NumpyOps
 from fathom.models.connections.components import GATES
 from gradients import assert_gradients, first_step
+from param_helpers import make_spec, parameters_off_symmetry, trainer_on
 
 # At this τ and start, streams are mixed: so that gates matter.
 MIXED = {"gate": {"noise": True}, "H_res": {"tau": 1, "start": {"off_diagonal": -1}}}
 STATIC, DYNAMIC = ({"connection": f"mhc_gated_{kind}", **MIXED} for kind in ("static", "dynamic"))
 
 
-@pytest.fixture
-def noisy(make_spec):
-    """A function to a small spec with noise."""
-
-    def make(connection=STATIC, **changes):
-        return make_spec(connection=connection, **{"wrap": "sublayer", "depth": 2, **changes})
-
-    return make
+noisy = partial(make_spec, connection=STATIC, wrap="sublayer", depth=2)
 
 
 def noise_of(spec, step):
@@ -69,7 +65,7 @@ def test_gates_by_hand(backend):
 # --- when ----------------------------------------------------------------------------------------
 
 
-def test_noise_depends_on_seed_and_step_alone(noisy):
+def test_noise_depends_on_seed_and_step_alone():
     spec = noisy(seed=4, steps=20)
     found = noise_of(spec, 7)
     assert found.shape == (1, 4, 3)
@@ -80,7 +76,7 @@ def test_noise_depends_on_seed_and_step_alone(noisy):
     assert (noise_of(noisy(seed=5, steps=20), 7) != found).any()
 
 
-def test_the_share_rises_over_the_first_tenth_of_the_steps(noisy):
+def test_the_share_rises_over_the_first_tenth_of_the_steps():
     """400 gates in each step: 2 % of them are drawn at first, 11 % half-way, then 20 %."""
     spec = noisy(steps=40, depth=200)
     shares = [noise_of(spec, step)[0, :, 0].mean() for step in (0, 2, 4, 39)]
@@ -92,10 +88,8 @@ def test_the_share_rises_over_the_first_tenth_of_the_steps(noisy):
 
 
 @pytest.mark.parametrize("connection", [STATIC, DYNAMIC], ids=["static", "dynamic"])
-def test_gradients_with_noise_equal_those_of_the_oracle(
-    noisy, parameters_off_symmetry, backends_here, start, connection
-):
-    spec = noisy(connection, beta1=0.0, batch_size=2, length=5, width=8)
+def test_gradients_with_noise_equal_those_of_the_oracle(backends_here, connection):
+    spec = noisy(connection=connection, beta1=0.0, batch_size=2, length=5, width=8)
     params, (batch,) = parameters_off_symmetry(spec), tasks.Problem(spec).batches(0)
     # None at a bound, where the slope has two sides.
     params["connection.gate"] = np.linspace(-1, 1, 4).astype(np.float32)
@@ -108,7 +102,7 @@ def test_gradients_with_noise_equal_those_of_the_oracle(
 
     exact, found = {name: ops.asarray(value) for name, value in params.items()}, {}
     for name, backend in backends_here.items():
-        measured, found[name] = first_step(start(backend, spec, params), spec, batch)
+        measured, found[name] = first_step(trainer_on(backend, spec, params), spec, batch)
         assert measured["loss"] == pytest.approx(loss(exact), rel=1e-6)
         learned = naive.sigmoid(params["connection.gate"].astype(float))
         assert measured["gates"] == pytest.approx(learned, rel=1e-6)  # undisturbed

@@ -15,7 +15,7 @@ from fathom.models.connections.schemes import SCHEMES
 from fathom.optimizers import ScheduledValues, schedule_at
 from fathom.spec import Muon
 from fathom.train import trainer_for
-from param_helpers import parameters_of, quick_ones
+from param_helpers import make_spec, oracle_loss, parameters_of, quick_ones, trainer_on
 
 STEPS = 8  # three to warm up, one to record, four replays
 
@@ -48,13 +48,13 @@ def trained(trainer, spec):
 )
 @pytest.mark.parametrize(("name", "device", "switch"), GPUS)
 def test_a_whole_step_at_once_equals_its_operations_one_by_one(
-    name, device, switch, variant, wrap, recipe, make_spec, start, monkeypatch
+    name, device, switch, variant, wrap, recipe, monkeypatch
 ):
     spec = make_spec(variant=variant, wrap=wrap, recipe=recipe, backend=name)
     backend = connect(name, device)
-    at_once = trained(start(backend, spec), spec)
+    at_once = trained(trainer_on(backend, spec), spec)
     monkeypatch.setenv(switch, "off")
-    one_by_one = trained(start(backend, spec), spec)
+    one_by_one = trained(trainer_on(backend, spec), spec)
     for found, expected in zip(at_once, one_by_one, strict=True):
         assert set(found) == set(expected)
         for key, value in expected.items():
@@ -62,9 +62,9 @@ def test_a_whole_step_at_once_equals_its_operations_one_by_one(
 
 
 @pytest.mark.parametrize(("name", "device", "switch"), GPUS)
-def test_the_first_loss_equals_the_oracle(name, device, switch, make_spec, start, oracle_loss):
+def test_the_first_loss_equals_the_oracle(name, device, switch):
     spec = make_spec(backend=name)
-    measured, _ = trained(start(connect(name, device), spec), spec)
+    measured, _ = trained(trainer_on(connect(name, device), spec), spec)
     batch = tasks.load("tokens").batch(spec, 0)
     expected = oracle_loss(spec, parameters_of(spec), batch)
     assert measured["loss"][0] == pytest.approx(expected, rel=1e-5)
@@ -144,7 +144,7 @@ def test_a_step_of_every_scheme_mixes_no_devices_and_reads_nothing_back(
         assert {x.device.type for x in saved.values()} <= {"meta"}, cell
 
 
-def test_so_does_a_step_with_noise_and_several_batches(meta, make_spec):
+def test_so_does_a_step_with_noise_and_several_batches(meta):
     gate = {"kind": "learned", "noise": True}
     spec = make_spec(connection={"connection": "mhc_static", "gate": gate}, accumulate=2, depth=2)
     problem = tasks.Problem(spec)
@@ -154,9 +154,7 @@ def test_so_does_a_step_with_noise_and_several_batches(meta, make_spec):
 
 
 @pytest.mark.parametrize("at", ["begin", "step", "end"])
-def test_a_step_that_cannot_be_recorded_runs_as_it_began(
-    at, connect_cpu, make_spec, start, monkeypatch, capsys
-):
+def test_a_step_that_cannot_be_recorded_runs_as_it_began(at, connect_cpu, monkeypatch, capsys):
     """A recording that fails leaves its stream the current one, as PyTorch's does."""
     spec, backend = make_spec(), connect_cpu("torch")
     import torch
@@ -196,7 +194,7 @@ def test_a_step_that_cannot_be_recorded_runs_as_it_began(
             raise RuntimeError("operation not permitted when stream is capturing")
         return {}
 
-    trainer, plain = start(backend, spec), start(backend, spec)
+    trainer, plain = trainer_on(backend, spec), trainer_on(backend, spec)
     trainer.whole_step = Captured(step)
     found, expected = trained(trainer, spec), trained(plain, spec)
     assert current == [usual]

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from command_helpers import exit_status
 from fathom.analysis.run_tables import write_tables
 from fathom.analysis.tables import read_table
 from fathom.config import ConfigError, check_config, installed_backends
@@ -25,17 +24,11 @@ def config(tmp_path):
 
 
 @pytest.fixture
-def command(config, tmp_path, capsys):
+def command(config, tmp_path, fathom):
     """A function that runs a command on the config: (exit status, output, lines of errors)."""
     file = tmp_path / "config.yaml"
     file.write_text(json.dumps(config.model_dump(mode="json")), encoding="utf-8")
-
-    def run(*arguments):
-        status = exit_status([*arguments, "-c", str(file)])
-        said = capsys.readouterr()
-        return status, said.out, said.err.splitlines()
-
-    return run
+    return lambda *arguments: fathom(*arguments, "-c", file)
 
 
 def test_runs_of_here_are_not_looked_at(config, tmp_path):

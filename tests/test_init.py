@@ -1,13 +1,14 @@
 """Initial parameters: spread by spread against their formulas, and against the frameworks."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 
 from fathom.models.connections.schemes import SCHEMES
 from fathom.models.init import Normal, OneStream, Orthogonal, Parameter, Uniform, draw
-from param_helpers import READ_APART, parameters_of
+from param_helpers import READ_APART, make_spec, parameters_of
 
 V, T, D, F, L = 256, 64, 48, 96, 12
 
@@ -69,10 +70,7 @@ SPREADS = {
 }
 
 
-@pytest.fixture
-def spec_of(make_spec):
-    sizes = {"vocab": V, "length": T, "width": D, "hidden": F, "depth": L}
-    return lambda recipe, **changes: make_spec(recipe=recipe, **{**sizes, **changes})
+spec_of = partial(make_spec, vocab=V, length=T, width=D, hidden=F, depth=L)
 
 
 def assert_normal(x, std):
@@ -105,10 +103,10 @@ def assert_spreads(drawn, spreads):
 
 
 @pytest.mark.parametrize("recipe", SPREADS)
-def test_every_parameter_has_the_spread_of_its_recipe(spec_of, recipe):
-    assert_spreads(parameters_of(spec_of(recipe)), SPREADS[recipe])
+def test_every_parameter_has_the_spread_of_its_recipe(recipe):
+    assert_spreads(parameters_of(spec_of(recipe=recipe)), SPREADS[recipe])
     plain = {name for name in SPREADS[recipe] if not name.startswith("connection.")}
-    assert set(parameters_of(spec_of(recipe, variant="baseline"))) == plain
+    assert set(parameters_of(spec_of(recipe=recipe, variant="baseline"))) == plain
 
 
 # --- the image network and its connections --------------------------------------------------------
@@ -127,7 +125,7 @@ IMAGE_SPREADS = {
 
 
 @pytest.mark.parametrize("recipe", ["mlx-defaults", "torch-defaults"])
-def test_the_image_network_starts_as_he_has_it_whatever_the_recipe(make_spec, recipe):
+def test_the_image_network_starts_as_he_has_it_whatever_the_recipe(recipe):
     spec = make_spec(task="fashion", variant="resnet", recipe=recipe, width=W, depth=L)
     drawn = parameters_of(spec)
     assert_spreads(drawn, IMAGE_SPREADS)
@@ -268,7 +266,7 @@ def network_of(scheme):
 
 
 @pytest.mark.parametrize("scheme", STARTS)
-def test_connections_start_as_published(make_spec, scheme):
+def test_connections_start_as_published(scheme):
     drawn = {
         name.removeprefix("connection."): value.astype(np.float64)
         for name, value in parameters_of(
@@ -291,7 +289,7 @@ def test_connections_start_as_published(make_spec, scheme):
 @pytest.mark.parametrize(
     ("wrap", "first"), [("sublayer", [0, 0, 1, 1, 2, 2, 3, 3, 0, 0]), ("block", [0, 1, 2, 3, 0])]
 )
-def test_attention_and_mlp_of_a_block_of_v5_read_the_same_stream(make_spec, wrap, first):
+def test_attention_and_mlp_of_a_block_of_v5_read_the_same_stream(wrap, first):
     spec = make_spec(variant="mhc_gated_static", wrap=wrap, depth=5)
     assert parameters_of(spec)["connection.H_pre"].argmax(axis=1).tolist() == first
 
@@ -303,8 +301,10 @@ def test_every_scheme_has_its_start_above():
 # --- the draw ------------------------------------------------------------------------------------
 
 
-def test_seed_and_name_alone_determine_every_number(spec_of):
-    first, again, other = (parameters_of(spec_of("mlx-defaults", seed=seed)) for seed in (7, 7, 8))
+def test_seed_and_name_alone_determine_every_number():
+    first, again, other = (
+        parameters_of(spec_of(recipe="mlx-defaults", seed=seed)) for seed in (7, 7, 8)
+    )
     for name, (kind, _) in SPREADS["mlx-defaults"].items():
         assert first[name].dtype == np.float32
         assert (first[name] == again[name]).all(), name
@@ -322,17 +322,17 @@ def assert_uncorrelated(x, y):
     assert abs(np.corrcoef(x.ravel(), y.ravel())[0, 1]) < 6 / math.sqrt(x.size)
 
 
-def test_variants_share_the_numbers_of_their_blocks(spec_of):
-    baseline = parameters_of(spec_of("torch-defaults", variant="baseline"))
-    mhc = parameters_of(spec_of("torch-defaults", variant="mhc"))
+def test_variants_share_the_numbers_of_their_blocks():
+    baseline = parameters_of(spec_of(recipe="torch-defaults", variant="baseline"))
+    mhc = parameters_of(spec_of(recipe="torch-defaults", variant="mhc"))
     for name, value in baseline.items():
         assert (mhc[name] == value).all(), name
 
 
 @pytest.mark.parametrize("recipe", ["mlx-defaults", "torch-defaults"])
-def test_a_deeper_network_starts_with_the_layers_of_a_shallower_one(spec_of, recipe):
-    shallow = parameters_of(spec_of(recipe, depth=3))
-    deep = parameters_of(spec_of(recipe, depth=L))
+def test_a_deeper_network_starts_with_the_layers_of_a_shallower_one(recipe):
+    shallow = parameters_of(spec_of(recipe=recipe, depth=3))
+    deep = parameters_of(spec_of(recipe=recipe, depth=L))
     for name, value in shallow.items():
         stacked = name.startswith(("block.", "connection."))
         assert (value == (deep[name][:3] if stacked else deep[name])).all(), name

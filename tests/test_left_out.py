@@ -9,9 +9,9 @@ import pytest
 
 from fathom.backends.numpy import NumpyOps
 from fathom.models.network import without_block
-from fathom.tasks import Problem, Trained
+from fathom.tasks import Problem, Trained, example_batch
 from fathom.train import train
-from param_helpers import exact_loss
+from param_helpers import exact_loss, make_spec, parameters_off_symmetry
 
 NETWORKS = {
     "transformer, whole blocks": {"wrap": "block"},
@@ -22,17 +22,12 @@ LAST = ("attention_out", "down", "conv2")
 """What the functions of a block end with, as `block.NAME.weight` and `.bias`."""
 
 
-@pytest.fixture
-def trained_of(make_spec, parameters_off_symmetry, first_batch):
-    """A function from a spec's settings to (problem, parameters, inputs), in float64."""
-
-    def make(**settings):
-        spec = make_spec(**{"depth": 3, "batch_size": 2, **settings})
-        params = {n: np.asarray(p, float) for n, p in parameters_off_symmetry(spec).items()}
-        inputs = {n: v for n, v in first_batch(spec).inputs.items() if n != "keep"}
-        return Problem(spec), params, inputs
-
-    return make
+def trained_of(**settings):
+    """(problem, parameters, inputs) of a spec with these settings, in float64."""
+    spec = make_spec(batch_size=2, **settings)
+    params = {n: np.asarray(p, float) for n, p in parameters_off_symmetry(spec).items()}
+    inputs = {n: v for n, v in example_batch(spec).inputs.items() if n != "keep"}
+    return Problem(spec), params, inputs
 
 
 def logits(network, params, inputs):
@@ -50,7 +45,7 @@ def without_output(params, block):
 
 @pytest.mark.parametrize("variant", ["plain", "mhc", "hc_paper", "mhc_causal", "altup"])
 @pytest.mark.parametrize("network", NETWORKS)
-def test_leaving_a_block_out_is_zeroing_what_its_functions_end_with(trained_of, network, variant):
+def test_leaving_a_block_out_is_zeroing_what_its_functions_end_with(network, variant):
     problem, params, inputs = trained_of(**NETWORKS[network], variant=variant)
     whole = logits(problem.network, params, inputs)
     for block in range(3):
@@ -70,7 +65,7 @@ def rows_of(spec, backend):
     return chunk.rows, {n: p.astype(float) for n, p in chunk.trainer.parameters().items()}
 
 
-def test_a_run_has_the_score_without_each_block_if_its_study_asks(make_spec, backend):
+def test_a_run_has_the_score_without_each_block_if_its_study_asks(backend):
     settings = {"backend": backend.device.framework, "steps": 12, "lr": 0.01}
     spec = make_spec(leave_out_blocks=True, **settings)
     rows, params = rows_of(spec, backend)
@@ -96,7 +91,7 @@ def matter(spec, whole, parts):
     return Trained.layers_that_matter.fget(found)
 
 
-def test_a_block_matters_from_a_hundredth_of_the_way_to_chance(make_spec):
+def test_a_block_matters_from_a_hundredth_of_the_way_to_chance():
     spec = make_spec(vocab=16)
     whole, chance = 1.0, math.log(16)
     one = 0.01 * (chance - whole)

@@ -22,7 +22,7 @@ from fathom.library import type_name
 from fathom.models.connections.schemes import SCHEMES
 from fathom.settings import ConfigError
 from gradients import assert_gradients
-from param_helpers import OF_EACH_KIND, parameters_of, quick_ones
+from param_helpers import OF_EACH_KIND, make_spec, parameters_of, quick_ones
 
 EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
 
@@ -390,7 +390,7 @@ def test_functions_with_a_residual_path_of_their_own(framework):
 
 
 @pytest.mark.parametrize("scheme", ["mhc_paper", "mhc_gated_static", "hc_causal"])
-def test_they_start_as_those_of_a_network_and_have_plain_names(framework, make_spec, scheme):
+def test_they_start_as_those_of_a_network_and_have_plain_names(framework, scheme):
     spec = make_spec(variant=scheme, wrap="sublayer", depth=2, seed=5)
     context = tasks.Problem(spec).network.connection.context
     module = framework.module(scheme, context.layers, context.width, per_block=2, seed=5)

@@ -2,11 +2,10 @@
 
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
-PROJECT = Path(__file__).parents[1]
+from grid_helpers import PROJECT
 
 pytestmark = pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
 

@@ -14,8 +14,10 @@ from fathom.metrics.scores import Score, outcome
 from fathom.metrics.steps import Steps
 from fathom.models.connections.connection import readout_shares
 from fathom.models.gain import composite_gain
+from fathom.tasks import example_batch
 from fathom.train import step_rows
 from gradients import STEADY
+from param_helpers import make_spec, parameters_off_symmetry, trainer_on
 
 
 def summarise(rows):
@@ -216,21 +218,13 @@ def test_metrics_of_each_step_by_hand(reports, expected):
     ],
 )
 def test_what_a_step_says_of_gates_logits_and_the_embedding(
-    make_spec,
-    parameters_off_symmetry,
-    first_batch,
-    start,
-    connect_cpu,
-    variant,
-    wrap,
-    depth,
-    layers,
+    connect_cpu, variant, wrap, depth, layers
 ):
     """From the parameters alone: no gate in the matrices, no dynamic part, no activation."""
     spec = make_spec(variant=variant, wrap=wrap, depth=depth)
     params, backend = parameters_off_symmetry(spec), connect_cpu("torch")
-    trainer = start(backend, spec, params)
-    trainer.step([first_batch(spec)], STEADY)
+    trainer = trainer_on(backend, spec, params)
+    trainer.step([example_batch(spec)], STEADY)
     (row,) = step_rows(tasks.Problem(spec), trainer.collect())
     p = {name: value.astype(float) for name, value in naive.connection_of(params).items()}
     logits = p["b_res"] if "b_res" in p else p["H_res"]
@@ -364,6 +358,7 @@ ACCURACY = Score("test_accuracy", "accuracy", "", lambda spec: 0.2, better="high
         (LOSS, 4.0, None, "not scored"),
         (LOSS, 4.0, 3.81, "at chance"),  # less than 5 % of the way from 4 to 0
         (LOSS, 4.0, 3.79, "learned"),
+        (LOSS, 0.0, 0.0, "at chance"),  # where chance is perfect
         (ACCURACY, 0.2, 0.239, "at chance"),  # less than 5 % of the way from 0.2 to 1
         (ACCURACY, 0.2, 0.241, "learned"),
     ],
@@ -376,7 +371,7 @@ def test_the_outcome_by_the_score(score, chance, value, expected):
 @pytest.mark.parametrize(
     ("norm", "expected"), [(1e6, "learned"), (1.1e6, "diverged"), (INF, "diverged")]
 )
-def test_an_exploded_gradient_of_the_first_weight_of_an_image_network(make_spec, norm, expected):
+def test_an_exploded_gradient_of_the_first_weight_of_an_image_network(norm, expected):
     spec = make_spec(task="fashion", variant="resnet")
     rows = [row_of(step, 1.0, 1.0, grad_norm_stem=norm if step == 1 else 1.0) for step in range(3)]
     rows[-1]["test_accuracy"] = 0.5
@@ -386,9 +381,7 @@ def test_an_exploded_gradient_of_the_first_weight_of_an_image_network(make_spec,
     assert tasks.outcome_of(tokens, rows) == ("learned", 0.5)
 
 
-def test_runs_recorded_without_a_score_are_judged_by_the_training_loss_if_a_study_says_so(
-    make_spec,
-):
+def test_runs_recorded_without_a_score_are_judged_by_the_training_loss_if_a_study_says_so():
     rows = [row_of(step, 3.0 - step / 10, 1.0) for step in range(20)]
     assert tasks.outcome_of(make_spec(), rows) == ("not scored", None)
     found, score = tasks.outcome_of(make_spec(), rows, "training_loss")

@@ -10,9 +10,16 @@ import naive
 from fathom import tasks
 from fathom.models.gain import composite_gain
 from fathom.models.ops import LARGE
+from fathom.tasks import example_batch
 from fathom.train import step_rows
 from gradients import STEADY
-from param_helpers import parameters_of
+from param_helpers import (
+    make_spec,
+    oracle_forward,
+    parameters_of,
+    parameters_off_symmetry,
+    trainer_on,
+)
 
 GAINS = (
     "gain_proxy_log10_max_entry", "amax_forward_log10", "amax_backward_log10",
@@ -37,20 +44,20 @@ def mixing_of(output):
     return None if output.mixed is None else output.mixed.H_res
 
 
-def first_row(start, backend, spec, params, batch):
+def first_row(backend, spec, params, batch):
     """The metrics of step 0, as metrics.jsonl would hold them."""
-    trainer = start(backend, spec, params)
+    trainer = trainer_on(backend, spec, params)
     trainer.step([batch], STEADY)
     (row,) = step_rows(tasks.Problem(spec), trainer.collect())
     return row
 
 
-def test_a_token_sees_no_later_token(make_spec, parameters_off_symmetry, first_batch, backend):
+def test_a_token_sees_no_later_token(backend):
     # Nor does a connection whose weights come from the streams: it is one of each kind.
     for variant in ("mhc", "mhc_dynamic"):
         spec = make_spec(variant=variant)
         params = parameters_off_symmetry(spec)
-        inputs = first_batch(spec).inputs["tokens"]
+        inputs = example_batch(spec).inputs["tokens"]
         changed = inputs.copy()
         changed[:, 5:] = (changed[:, 5:] + 7) % spec.model.vocab
         before, after = (
@@ -70,13 +77,10 @@ DEEP = 24
     ("recipe", "moved"),
     [("mlx-defaults", False), ("torch-defaults", False), ("mlx-defaults", True)],
 )
-def test_a_deep_network_equals_the_oracle(
-    backends_here, start, make_spec, parameters_off_symmetry, first_batch, oracle_forward,
-    variant, recipe, moved,
-):  # fmt: skip
+def test_a_deep_network_equals_the_oracle(backends_here, variant, recipe, moved):
     spec = make_spec(variant=variant, recipe=recipe, depth=DEEP)
     params = parameters_off_symmetry(spec) if moved else parameters_of(spec)
-    batch = first_batch(spec)
+    batch = example_batch(spec)
     expected = oracle_forward(spec, params, batch.inputs)
     mixing = mixing_of(expected)
     gain = composite_gain(np.ones((1, 1, 1)) if mixing is None else mixing)
@@ -88,7 +92,7 @@ def test_a_deep_network_equals_the_oracle(
         assert (H_res is None) == (variant == "baseline")
         if H_res is not None:
             assert H_res == pytest.approx(mixing, rel=3e-6)
-        row = first_row(start, backend, spec, params, batch)
+        row = first_row(backend, spec, params, batch)
         # A mean over 32 tokens of numbers near 4: a few roundings of float32.
         assert row["loss"] == pytest.approx(loss, rel=1e-6)
         # A relative error of 2e-7 in each of 24 factors is 2e-6 in the logarithm of the product.
@@ -105,24 +109,20 @@ def test_a_deep_network_equals_the_oracle(
         ("hc", DEEP),  # activations reach 1e14: where MLX's own layer norm goes wrong
     ],
 )
-def test_gradients_of_a_deep_network_equal_those_of_the_oracle(
-    make_spec, first_batch, check_first_step, variant, depth
-):
+def test_gradients_of_a_deep_network_equal_those_of_the_oracle(check_first_step, variant, depth):
     spec = make_spec(variant=variant, depth=depth, beta1=0.0, batch_size=2)
-    check_first_step(spec, first_batch(spec), rel=1e-5, floor=1e-7)
+    check_first_step(spec, example_batch(spec), rel=1e-5, floor=1e-7)
 
 
 # --- hc at 48 layers: one event, two conventions -------------------------------------------------
 
 
 @pytest.mark.parametrize("recipe", ["mlx-defaults", "torch-defaults"])
-def test_hc_at_48_layers_is_one_event_and_two_conventions(
-    backend, make_spec, first_batch, start, recipe
-):
+def test_hc_at_48_layers_is_one_event_and_two_conventions(backend, recipe):
     """The variance overflows: not a number on PyTorch, chance level on MLX; the gain is known."""
     spec = make_spec(variant="hc", depth=48, recipe=recipe)
-    params, batch = parameters_of(spec), first_batch(spec)
-    row = first_row(start, backend, spec, params, batch)
+    params, batch = parameters_of(spec), example_batch(spec)
+    row = first_row(backend, spec, params, batch)
     logits, H_res = backend_forward(backend, spec, params, batch.inputs)
     if backend.device.framework == "torch":
         assert math.isnan(row["loss"])

@@ -19,7 +19,7 @@ from fathom.optimizers import (
     schedule_at,
 )
 from fathom.spec import Muon
-from param_helpers import parameters_of
+from param_helpers import make_spec, parameters_of
 
 SHAPES = [(3, 8, 8), (2, 12, 5), (2, 4, 9), (5, 4, 4), (2, 1, 6), (1, 6, 1)]
 
@@ -108,18 +108,9 @@ def textbook_steps(count):
         for name, g in naive.clipped(gradients, 2.0).items():
             if name in RATES:
                 decay = 0.2 if name == "head" else 0.0
-                params[name], m[name], v[name] = naive.adamw(
-                    params[name],
-                    g,
-                    m[name],
-                    v[name],
-                    t + 1,
-                    RATES[name] * rate,
-                    0.8,
-                    0.95,
-                    1e-3,
-                    decay,
-                )
+                settings = t + 1, RATES[name] * rate, 0.8, 0.95, 1e-3, decay
+                moved = naive.adamw(params[name], g, m[name], v[name], *settings)
+                params[name], m[name], v[name] = moved
                 continue
             m[name] = momentum * m[name] + (1 - momentum) * g
             nesterov = momentum * m[name] + (1 - momentum) * g
@@ -167,7 +158,7 @@ STUDY = {
         ("mhc_gated_static", {"H_res"}, {"stream_embedding", "gate", "H_pre", "H_post"}),
     ],
 )
-def test_the_groups_of_the_study(make_spec, variant, by_muon, by_adamw):
+def test_the_groups_of_the_study(variant, by_muon, by_adamw):
     """As the source sorts them: what a layer has as a matrix, mixing included; and the rest."""
     spec = make_spec(variant=variant, **STUDY)
     update = optimizer_config(spec, tasks.Problem(spec).network.parameters())

@@ -9,14 +9,9 @@ import pytest
 import naive
 from fathom import tasks
 from fathom.config import Optimizer
-from fathom.optimizers import (
-    OptimizerConfig,
-    ParamGroup,
-    optimizer_config,
-    schedule_at,
-)
+from fathom.optimizers import OptimizerConfig, ParamGroup, optimizer_config, schedule_at
 from gradients import STEADY
-from param_helpers import parameters_of
+from param_helpers import make_spec, parameters_of
 
 # An eps that is not negligible, or its place in the formula would not be tested; likewise decay.
 OPTIMIZER = Optimizer(lr=0.05, beta1=0.8, beta2=0.95, eps=0.03, weight_decay=0.4)
@@ -144,7 +139,7 @@ PHI = {"connection.phi_pre", "connection.phi_post", "connection.phi_res"}
         ("fashion", "mhc_static", OF_IMAGES),
     ],
 )
-def test_which_parameters_are_matrices(make_spec, task, variant, expected):
+def test_which_parameters_are_matrices(task, variant, expected):
     """All others are biases, gains, gates, α, b, scales and logits of mixing."""
     spec = make_spec(task=task, variant=variant, decay="matrices", weight_decay=0.1)
     assert decayed(spec) == expected
@@ -178,7 +173,7 @@ def test_what_a_trainer_hands_out_is_of_its_present_and_stays(backend):
     assert int(trainer.state()["step"]) == 3
 
 
-def test_the_learning_rate_by_hand(make_spec):
+def test_the_learning_rate_by_hand():
     cosine = make_spec(schedule="cosine", warmup_steps=2, steps=10, lr=8e-4)
     rates = [schedule_at(cosine, step).rate for step in range(10)]
     assert rates[:3] == pytest.approx([0.5, 1.0, 1.0])
@@ -244,7 +239,7 @@ def test_one_batch_of_logits_that_are_not_finite_is_seen(backend):
         assert not trainer.collect()["logits_finite"][0]
 
 
-def test_a_step_takes_its_own_batches_each_once(make_spec):
+def test_a_step_takes_its_own_batches_each_once():
     spec, task = make_spec(accumulate=3, seed=5), tasks.load("tokens")
     taken = [batch for step in range(3) for batch in tasks.Problem(spec).batches(step)]
     for number, found in enumerate(taken):

@@ -14,6 +14,7 @@ import pytest
 from command_helpers import finished, wait_until
 from fathom import preload
 from fathom.config import installed_backends
+from param_helpers import make_spec
 from run_helpers import numbers_of, read_manifest
 
 pytestmark = [
@@ -66,7 +67,7 @@ def keeper(monkeypatch):
 
 
 @pytest.fixture
-def spec(make_spec):
+def spec():
     """Of the backend that starts in the least time: mlx, if it is here."""
     return make_spec(backend=min(installed_backends()))
 
@@ -112,7 +113,7 @@ def start_of(process):
 
 @pytest.mark.parametrize("name", installed_backends())
 def test_the_run_is_the_one_of_a_process_that_loads_the_framework_itself(
-    sockets, make_spec, tmp_path, monkeypatch, name
+    sockets, tmp_path, monkeypatch, name
 ):
     spec = make_spec(backend=name)
     result = train(spec, tmp_path / "preload")

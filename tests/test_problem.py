@@ -13,7 +13,7 @@ from fathom.batch import Batch, TaskError
 from fathom.tasks import Problem
 from fathom.train import train
 from gradients import STEADY
-from param_helpers import exact_loss
+from param_helpers import exact_loss, make_spec, oracle_forward, trainer_on
 
 LOGITS = np.array([[2.0, 0.0, -1.0], [0.5, 0.5, 0.0], [0.0, 3.0, 1.0]])
 TARGETS = np.array([0, 2, 1], np.int32)
@@ -71,7 +71,7 @@ def test_a_batch_that_no_loss_is_defined_for_is_refused(changes, message):
     assert message in refusal(replace(good, **changes).check, 3, error=TaskError)
 
 
-def test_weights_of_zero_leave_a_position_out_of_loss_and_gradients(backend, make_spec, start):
+def test_weights_of_zero_leave_a_position_out_of_loss_and_gradients(backend):
     """A step asked of half the positions equals one on which the others stand for anything."""
     spec = make_spec(beta1=0.0, depth=2)
     (batch,) = Problem(spec).batches(0)
@@ -79,7 +79,7 @@ def test_weights_of_zero_leave_a_position_out_of_loss_and_gradients(backend, mak
     weights[:, :4] = 1
     found = []
     for targets in (batch.targets, np.where(weights > 0, batch.targets, 0)):
-        trainer = start(backend, spec)
+        trainer = trainer_on(backend, spec)
         trainer.step([Batch(batch.inputs, targets.astype(np.int32), weights)], STEADY)
         found.append((trainer.collect()["loss"][0], trainer.state()["m.head.weight"]))
     (loss, gradient), (other, same) = found
@@ -88,24 +88,22 @@ def test_weights_of_zero_leave_a_position_out_of_loss_and_gradients(backend, mak
     assert np.abs(gradient).max() > 0
     # By the oracle, of the asked positions alone.
     params = Problem(spec).initial_parameters()
-    ops = NumpyOps()
-    exact = {name: ops.asarray(value) for name, value in params.items()}
-    logits = Problem(spec).network.forward(ops, exact, batch.inputs).logits
-    expected = ops.cross_entropy(logits[:, :4], batch.targets[:, :4])
+    logits = oracle_forward(spec, params, batch.inputs).logits
+    expected = NumpyOps().cross_entropy(logits[:, :4], batch.targets[:, :4])
     assert loss == pytest.approx(float(expected), rel=1e-5)
 
 
-def test_the_exact_loss_is_over_every_sequence_once(make_spec, start, connect_cpu):
+def test_the_exact_loss_is_over_every_sequence_once(connect_cpu):
     """All V starts, in parts of 64, by the oracle in one."""
     spec = make_spec(vocab=70, length=5)
     problem, backend = Problem(spec), connect_cpu("torch")
-    trained = tasks.Trained(problem, backend.ops, start(backend, spec).infer)
+    trained = tasks.Trained(problem, backend.ops, trainer_on(backend, spec).infer)
     found = problem.task.step_metrics["exact_loss"].compute(trained)
     assert found == pytest.approx(exact_loss(spec, problem.initial_parameters()), rel=1e-5)
 
 
 @pytest.mark.parametrize("task", ["tokens", "graph", "unrolled"])
-def test_a_diverging_run_warns_of_nothing(backend, make_spec, task):
+def test_a_diverging_run_warns_of_nothing(backend, task):
     spec = make_spec(task=task, variant="mhc_paper", lr=1e18, steps=5, depth=6)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

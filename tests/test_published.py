@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import yaml
 
+from claims_helpers import CONTRADICTED, NAN, NO_STEPS, NOT_MEASURED, REPRODUCED
 from fathom.analysis.claims import load_published, write_claims
 from fathom.analysis.claims.published import ESTIMATORS, Bound, Value
 from fathom.analysis.claims.verdicts import (
@@ -32,10 +33,6 @@ from tables_helpers import (
     seeds,
     unlike_others,
 )  # fmt: skip
-
-NAN = math.nan
-REPRODUCED, CONTRADICTED, NOT_MEASURED = "reproduced", "contradicted", "not measured"
-NO_STEPS = frame(curve([1.0], study="no-such-study"))
 
 # --- thresholds ----------------------------------------------------------------------------------
 

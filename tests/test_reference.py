@@ -36,11 +36,6 @@ def fathom(folder, *arguments):
     return run(folder, *command)
 
 
-def has_cuda():
-    torch = pytest.importorskip("torch")
-    return torch.cuda.is_available()
-
-
 def config():
     return load_config([PROJECT / "config.yaml", PROJECT / PRESET])
 
@@ -81,7 +76,7 @@ def test_every_run_of_the_bundles_counts_and_todays_code_repeats_a_sample(render
     status, said = fathom(rendered, "status", "--json", "--set", "train=false")
     assert status == 0, said
     runs = [run for run in json.loads(said)["runs"] if run["status"] != "missing"]
-    here = {"cpu", *(["cuda"] if has_cuda() else [])}
+    here = {"cpu", *(["cuda"] if pytest.importorskip("torch").cuda.is_available() else [])}
 
     def expected(run):
         is_here = device_of(run["platform"]) in here

@@ -56,12 +56,7 @@ def quick(shipped):
 def say(shipped):
     """A function that gives what a macro of a template says, on one line."""
     environment = environment_of(shipped[1])
-    environment.globals |= {
-        "pm": plus_minus,
-        "absent": "–",
-        "metrics": {},
-        "docs": "",
-    }
+    environment.globals |= {"pm": plus_minus, "absent": "–", "metrics": {}, "docs": ""}
 
     def told(template, macro, *given):
         words = getattr(environment.get_template(template).module, macro)(*given)

@@ -16,6 +16,7 @@ from fathom.runs.folder import ALWAYS, decode_row, encode_row, read_rows
 from fathom.runs.training_code import training_code
 from fathom.runs.validate import validate_run
 from fathom.tasks import Problem
+from param_helpers import make_spec
 from run_helpers import (
     CPU_PLATFORM,
     RUN_FILES,
@@ -35,21 +36,12 @@ names = st.sampled_from(["step", "loss", "grad_norm", "amax_forward_log10", "gra
 numbers = st.integers() | st.floats()  # floats include NaN, both infinities and −0.0
 
 
-def strictly(text):
-    """Parse JSON as its standard has it: without NaN and Infinity."""
-
-    def refuse(token):
-        raise AssertionError(f"{token} is not JSON")
-
-    return json.loads(text, parse_constant=refuse)
-
-
 @given(st.dictionaries(names, numbers))
 def test_a_row_is_read_back_as_it_was(row):
     line = encode_row(row)
     assert line.endswith("\n")
     assert line.count("\n") == 1
-    strictly(line)
+    json.loads(line, parse_constant=pytest.fail)  # as the standard has it, without NaN
     # repr tells NaN, −0.0 and the last digit of a float apart, and a float from an integer.
     assert repr(sorted(decode_row(line).items())) == repr(sorted(row.items()))
 
@@ -58,7 +50,7 @@ def test_a_row_is_read_back_as_it_was(row):
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory, make_spec):
+def made(tmp_path_factory):
     """Two runs that nothing is wrong with: (spec, folder) by what they keep."""
     found = {}
     for name, changes in {"plain": {}, "kept": {"weights": True}}.items():
@@ -153,31 +145,29 @@ def lines_of(folder):
     return (folder / "metrics.jsonl").read_bytes().splitlines()
 
 
-def change_row(folder, number, **changes):
-    lines = lines_of(folder)
-    row = {**json.loads(lines[number]), **changes}
-    lines[number] = json.dumps({k: v for k, v in row.items() if v is not ...}).encode()
-    write_rows(folder, lines)
+def row(number=1, /, **changes):
+    """Change a row; NaN and infinities by name, as rows have them."""
+
+    def spoil(folder):
+        lines = lines_of(folder)
+        changed = {**decode_row(lines[number].decode()), **changes}
+        lines[number] = encode_row({k: v for k, v in changed.items() if v is not ...}).encode()[:-1]
+        write_rows(folder, lines)
+
+    return spoil
 
 
 @pytest.mark.parametrize(
-    ("number", "changes"),
+    "change",
     [
-        (0, {"overflow_layer": None, "overflow_activation_log10": None}),
-        (1, {"grad_norm": 3.4028235e38 * 10}),  # the norm of a hundred of float32's largest
-        (
-            2,
-            {
-                "loss": None,
-                "nonfinite_event": 1,
-                "nonfinite_total": 1,
-                "nonfinite": {"loss": "nan", "grad_norm": "inf", "stream_similarity": "nan"},
-            },
-        ),
+        row(0, overflow_layer=None, overflow_activation_log10=None),
+        row(grad_norm=3.4028235e38 * 10),  # the norm of a hundred of float32's largest
+        row(2, loss=math.nan, grad_norm=math.inf, stream_similarity=math.nan,
+            nonfinite_event=1, nonfinite_total=1),
     ],
-)
-def test_nulls_large_and_non_finite_numbers_are_valid_where_they_may_be(run, spec, number, changes):
-    change_row(run, number, **changes)
+)  # fmt: skip
+def test_nulls_large_and_non_finite_numbers_are_valid_where_they_may_be(run, spec, change):
+    change(run)
     assert validated(run, spec) == ("measured", "")
 
 
@@ -213,18 +203,6 @@ def manifest(change):
 
 def text_of_manifest(text):
     return lambda folder: (folder / "manifest.json").write_text(text)
-
-
-def row(**changes):
-    """Change the second row; NaN and infinities by name, as rows have them."""
-
-    def spoil(folder):
-        lines = lines_of(folder)
-        changed = {**decode_row(lines[1].decode()), **changes}
-        line = encode_row({k: v for k, v in changed.items() if v is not ...}).encode().strip()
-        write_rows(folder, [lines[0], line, *lines[2:]])
-
-    return spoil
 
 
 def line(text):
@@ -333,9 +311,7 @@ def test_a_manifest_lacks_no_key_and_has_its_own_hash(run, spec, key):
         ("fashion", "mhc"),
     ],
 )
-def test_the_shapes_of_the_matrices_are_known_without_computing_them(
-    make_spec, tmp_path, task, variant
-):
+def test_the_shapes_of_the_matrices_are_known_without_computing_them(tmp_path, task, variant):
     spec = make_spec(task=task, variant=variant, depth=5, streams=3)
     mixing = initial_mixing(spec)
     shapes = Problem(spec).network.connection.matrix_shapes()
@@ -349,9 +325,7 @@ def test_the_shapes_of_the_matrices_are_known_without_computing_them(
         assert validated(tmp_path, spec) == ("measured", "")
 
 
-def test_matrices_where_nothing_is_mixed_are_refused_and_diverged_ones_are_valid(
-    make_spec, tmp_path
-):
+def test_matrices_where_nothing_is_mixed_are_refused_and_diverged_ones_are_valid(tmp_path):
     spec = make_spec(variant="baseline")
     write_run(tmp_path, spec, metric_rows(LOSSES), mixing={"H_res": np.zeros((3, 4, 4), F32)})
     assert "'H_res' is F32 [3, 4, 4], but absent by spec.json" in corrupt(tmp_path, spec)
@@ -420,17 +394,14 @@ def test_a_recorded_definition_that_has_changed_or_is_gone_makes_a_run_stale(
 
 def test_a_spec_of_an_older_form_makes_a_run_stale_and_not_corrupt(run, spec):
     """A setting may have been added since, or renamed: nothing has happened to the files."""
-    data = json.loads((run / "spec.json").read_text())
-    data["optimizer"]["momentum"] = data["optimizer"].pop("beta1")
-    (run / "spec.json").write_text(json.dumps(data))
+    edit_spec(lambda s: s["optimizer"].update(momentum=s["optimizer"].pop("beta1")))(run)
     edit_manifest(run, lambda manifest: manifest.update(spec_hash="0" * 16))
-    seal(run)
     said = "spec differs: optimizer.beta1 None → 0.9, optimizer.momentum 0.9 → None"
     assert validated(run, spec) == ("stale", said)
 
 
 def test_a_metric_of_an_older_code_makes_a_run_stale_and_not_corrupt(run, spec, monkeypatch):
-    change_row(run, 1, a_metric_that_was_dropped=1.0)
+    row(a_metric_that_was_dropped=1.0)(run)
     assert validated(run, spec)[0] == "corrupt"
     with_code(monkeypatch, lambda code: {**code, NAME: "0" * 16})
     assert validated(run, spec)[0] == "stale"

@@ -1,11 +1,9 @@
 """Trainings: the files that one leaves, going on after an interruption, evaluating again."""
 
-import gzip
 import hashlib
 import json
 import math
 import shutil
-import struct
 
 import numpy as np
 import pytest
@@ -21,7 +19,9 @@ from fathom.runs.training import environment, evaluate_run, run_cell, same_digit
 from fathom.runs.validate import validate_run
 from fathom.system.files import locked
 from fathom.tasks import Problem, outcome_of
-from run_helpers import ARRIVED, RUN_FILES, read_manifest, seal
+from fetching_helpers import put_idx, random_images
+from param_helpers import make_spec
+from run_helpers import ARRIVED, RUN_FILES, flipped, interrupt_at, numbers_of, read_manifest, seal
 
 MIXING = "mixing.safetensors"
 CPU = Compute(device="cpu")
@@ -33,22 +33,9 @@ STEPS = 12
 # --- a run ---------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def spec_on(make_spec):
-    """A function from a backend to a spec of a few steps on it."""
-
-    def make(backend, **changes):
-        return make_spec(backend=backend.device.framework, **{"steps": STEPS, **changes})
-
-    return make
-
-
-def without_times(rows):
-    """Rows as text, but for the columns that no two runs share."""
-    return [
-        repr({name: value for name, value in row.items() if not name.endswith("_seconds")})
-        for row in rows
-    ]
+def spec_on(backend, **changes):
+    """A spec of a few steps on a backend."""
+    return make_spec(backend=backend.device.framework, **{"steps": STEPS, **changes})
 
 
 def files_in(folder):
@@ -57,15 +44,13 @@ def files_in(folder):
 
 def assert_same_numbers(folder, other):
     """Bit for bit: the metrics of every step, and the matrices of the last parameters."""
-    rows, others = read_rows(folder), read_rows(other)
-    assert without_times(rows) == without_times(others)
-    assert (folder / MIXING).read_bytes() == (other / MIXING).read_bytes()
-    for each in (rows, others):  # the time goes on as well
-        elapsed = np.cumsum([row["step_seconds"] for row in each])
-        assert [row["elapsed_seconds"] for row in each] == pytest.approx(elapsed)
+    assert repr(numbers_of(folder)) == repr(numbers_of(other))  # a number may be none
+    for rows in (read_rows(folder), read_rows(other)):  # the time goes on as well
+        elapsed = np.cumsum([row["step_seconds"] for row in rows])
+        assert [row["elapsed_seconds"] for row in rows] == pytest.approx(elapsed)
 
 
-def test_a_run_and_its_manifest(backend, spec_on, tmp_path):
+def test_a_run_and_its_manifest(backend, tmp_path):
     spec, seen = spec_on(backend), []
     said = run_cell(spec, tmp_path / "run", CHECKPOINTS, lambda chunk: seen.extend(chunk.rows))
     assert [file.name for file in tmp_path.iterdir()] == ["run"]
@@ -94,7 +79,7 @@ def test_a_run_and_its_manifest(backend, spec_on, tmp_path):
 
 
 @pytest.mark.parametrize("variant", ["baseline", "hc", "mhc_causal"])
-def test_the_mixing_is_that_of_the_last_parameters(backend, spec_on, tmp_path, variant):
+def test_the_mixing_is_that_of_the_last_parameters(backend, tmp_path, variant):
     """In float64, from the weights that the run keeps too."""
     spec = spec_on(backend, variant=variant, weights=True, steps=5)
     run_cell(spec, tmp_path, CPU)
@@ -112,7 +97,7 @@ def test_the_mixing_is_that_of_the_last_parameters(backend, spec_on, tmp_path, v
         assert not np.allclose(matrix, initial[name], rtol=1e-5, atol=1e-7)
 
 
-def test_a_training_that_diverges_is_kept_as_strict_json(connect_cpu, spec_on, tmp_path):
+def test_a_training_that_diverges_is_kept_as_strict_json(connect_cpu, tmp_path):
     spec = spec_on(connect_cpu("torch"), variant="hc", depth=48, steps=3)
     assert run_cell(spec, tmp_path, CPU) == "diverged"
     for line in (tmp_path / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
@@ -123,7 +108,7 @@ def test_a_training_that_diverges_is_kept_as_strict_json(connect_cpu, spec_on, t
     assert validate_run(tmp_path, spec).status == "measured"
 
 
-def test_two_processes_do_not_train_one_run(spec_on, connect_cpu, tmp_path, monkeypatch):
+def test_two_processes_do_not_train_one_run(connect_cpu, tmp_path, monkeypatch):
     """The second waits a moment, then says so; what the first has is untouched."""
     spec, partial = spec_on(connect_cpu("torch")), tmp_path / PARTIAL
     partial.mkdir()
@@ -141,7 +126,7 @@ def test_two_processes_do_not_train_one_run(spec_on, connect_cpu, tmp_path, monk
 
 @pytest.mark.parametrize(("name", "device"), [("torch", "gpu"), ("mlx", "cuda")])
 def test_a_device_that_cannot_be_there_is_refused_before_anything_is_written(
-    connect_cpu, spec_on, tmp_path, name, device
+    connect_cpu, tmp_path, name, device
 ):
     spec = spec_on(connect_cpu(name))
     with pytest.raises(BackendError, match=f"{name} has no device '{device}' here"):
@@ -162,23 +147,9 @@ def test_an_array_that_does_not_fit_into_memory_is_an_error_of_the_user(connect_
 # --- interruptions -------------------------------------------------------------------------------
 
 
-class InterruptionError(Exception):
-    """What the tests throw into a training."""
-
-
-def interrupt_at(steps):
-    """An on_chunk that throws once so many steps are done."""
-
-    def on_chunk(chunk):
-        if chunk.rows[-1]["step"] + 1 >= steps:
-            raise InterruptionError
-
-    return on_chunk
-
-
 def interrupted(spec, folder, steps=11, compute=CHECKPOINTS):
     """Leave in `folder` what a training leaves that dies after so many of its steps."""
-    with pytest.raises(InterruptionError):
+    with pytest.raises(KeyboardInterrupt):
         run_cell(spec, folder, compute, interrupt_at(steps))
     assert files_in(folder) == {".partial"}
 
@@ -187,7 +158,7 @@ def interrupted(spec, folder, steps=11, compute=CHECKPOINTS):
     ("variant", "recipe"), [("baseline", "mlx-defaults"), ("mhc", "torch-defaults")]
 )
 def test_an_interrupted_training_goes_on_as_if_nothing_had_happened(
-    backend, spec_on, tmp_path, variant, recipe
+    backend, tmp_path, variant, recipe
 ):
     spec = spec_on(backend, variant=variant, recipe=recipe, weight_decay=0.1)
     run_cell(spec, tmp_path / "whole", CPU)
@@ -199,7 +170,7 @@ def test_an_interrupted_training_goes_on_as_if_nothing_had_happened(
     assert files_in(tmp_path / "broken") == ARRIVED
 
 
-def test_a_training_that_is_interrupted_twice_goes_on_twice(connect_cpu, spec_on, tmp_path):
+def test_a_training_that_is_interrupted_twice_goes_on_twice(connect_cpu, tmp_path):
     spec = spec_on(connect_cpu("torch"), steps=40)
     every_fifth = Compute(device="cpu", checkpoint_steps=5)
     run_cell(spec, tmp_path / "whole", CPU)
@@ -210,19 +181,15 @@ def test_a_training_that_is_interrupted_twice_goes_on_twice(connect_cpu, spec_on
     assert read_manifest(tmp_path / "broken")["resumed_at_steps"] == [11, 22]
 
 
-def flip_a_bit(content):
-    return content[:-1] + bytes([content[-1] ^ 1])  # inside the last array: it stays well-formed
-
-
 DAMAGES = {
     "cut off": lambda content: content[: len(content) // 2],
     "overwritten": lambda content: b"this is no checkpoint" * 100,
-    "a flipped bit": flip_a_bit,
+    "a flipped bit": flipped,  # inside the last array: it stays well-formed
 }
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory, make_spec, connect_cpu):
+def whole(tmp_path_factory, connect_cpu):
     """A folder of a training on torch that nothing disturbed, and of one that was interrupted."""
     connect_cpu("torch")
     folder = tmp_path_factory.mktemp("whole")
@@ -232,7 +199,7 @@ def whole(tmp_path_factory, make_spec, connect_cpu):
 
 
 @pytest.mark.parametrize("damage", [*DAMAGES.values(), None], ids=[*DAMAGES, "removed"])
-def test_a_damaged_checkpoint_is_left_unused(connect_cpu, spec_on, tmp_path, whole, damage):
+def test_a_damaged_checkpoint_is_left_unused(connect_cpu, tmp_path, whole, damage):
     spec = spec_on(connect_cpu("torch"))
     shutil.copytree(whole / "interrupted", tmp_path / "broken")
     (file,) = (tmp_path / "broken/.partial").iterdir()
@@ -246,7 +213,7 @@ def test_a_damaged_checkpoint_is_left_unused(connect_cpu, spec_on, tmp_path, who
 
 
 @pytest.mark.parametrize("change", [{"lr": 0.02}, {"steps": 13}])
-def test_a_checkpoint_of_another_spec_is_left_unused(connect_cpu, spec_on, tmp_path, whole, change):
+def test_a_checkpoint_of_another_spec_is_left_unused(connect_cpu, tmp_path, whole, change):
     backend = connect_cpu("torch")
     interrupted(spec_on(backend, **change), tmp_path)
     run_cell(spec_on(backend), tmp_path, CPU)
@@ -254,7 +221,7 @@ def test_a_checkpoint_of_another_spec_is_left_unused(connect_cpu, spec_on, tmp_p
     assert read_manifest(tmp_path)["resumed_at_steps"] == []
 
 
-def test_a_checkpoint_of_other_code_is_left_unused(connect_cpu, spec_on, tmp_path, monkeypatch):
+def test_a_checkpoint_of_other_code_is_left_unused(connect_cpu, tmp_path, monkeypatch):
     spec = spec_on(connect_cpu("torch"))
     interrupted(spec, tmp_path)
     another = {"fathom.train:train": "changed"}
@@ -274,7 +241,7 @@ ELSEWHERE = {
 
 @pytest.mark.parametrize(("name", "value", "said"), ELSEWHERE.values(), ids=ELSEWHERE)
 def test_a_checkpoint_of_another_environment_is_left_unused_and_a_line_says_so(
-    connect_cpu, spec_on, tmp_path, whole, monkeypatch, capsys, name, value, said
+    connect_cpu, tmp_path, whole, monkeypatch, capsys, name, value, said
 ):
     """Digits depend on all of it, and a manifest can only name one."""
     spec = spec_on(connect_cpu("torch"))
@@ -307,41 +274,20 @@ def test_targets_of_compilers_and_kernels_are_in_the_environment(connect_cpu, mo
 # --- evaluating again ----------------------------------------------------------------------------
 
 
-IMAGES = {"train": 20, "test": 60}
-
-
 @pytest.fixture
 def images(tmp_path, monkeypatch):
     """How to compute with a small set of images of our own, in place of the official ones."""
-    rng = np.random.default_rng(8)
-    folder = tmp_path / "data/fashion-mnist"
-    folder.mkdir(parents=True)
-    digests = {}
-    for name in fashion_mnist.FILES:
-        count = IMAGES["train" if name.startswith("train") else "test"]
-        sizes, top = ((count, 28, 28), 256) if "images" in name else ((count,), 10)
-        array = rng.integers(0, top, sizes, dtype=np.uint8)
-        header = struct.pack(f">{1 + array.ndim}I", 0x0800 + array.ndim, *array.shape)
-        content = gzip.compress(header + array.tobytes())
-        (folder / name).write_bytes(content)
-        digests[name] = hashlib.sha256(content).hexdigest()
+    arrays = random_images(20, 60)
+    digests = put_idx(tmp_path / "data/fashion-mnist", fashion_mnist.FILES, *arrays)
     monkeypatch.setattr(fashion_mnist, "FILES", digests)
     return Compute(device="cpu", data=str(tmp_path / "data"))
 
 
-@pytest.fixture
-def image_spec(spec_on):
-    """A function from a backend to a spec of the image task whose runs keep their weights."""
-
-    def make(backend, **changes):
-        small = {"task": "fashion", "variant": "mhc_causal", "depth": 2, "steps": 4}
-        return spec_on(backend, **{**small, "batch_size": 5, "weights": True, **changes})
-
-    return make
-
-
-def test_weights_give_what_was_measured_after_training_again(backend, image_spec, images, tmp_path):
-    spec, folder = image_spec(backend), tmp_path / "run"
+def test_weights_give_what_was_measured_after_training_again(backend, images, tmp_path):
+    spec = spec_on(
+        backend, task="fashion", variant="mhc_causal", depth=2, steps=4, batch_size=5, weights=True
+    )
+    folder = tmp_path / "run"
     run_cell(spec, folder, images)
     assert files_in(folder) == {*ARRIVED, "weights.safetensors"}
     assert validate_run(folder, spec).status == "measured"

@@ -9,12 +9,12 @@ import pytest
 from fathom.analysis.claims import load_published
 from fathom.analysis.claims.verdicts import published_sizes_table
 from fathom.analysis.scale import fit, scale_table, sizes_table
-from fathom.config import ConfigError, check_config
+from fathom.config import ConfigError
 from fathom.report.records import records
 from fathom.report.scale import notes_on_sizes, present_scale, told
 from fathom.report.worth import compare_cost
 from run_helpers import CPU_PLATFORM, GPU_PLATFORM, config_with
-from tables_helpers import TOLD, frame, half_width, run, table_of_worth
+from tables_helpers import TOLD, frame, half_width, run, step_times, table_of_worth
 
 NAN, INF = math.nan, math.inf
 GRID = pd.DataFrame(
@@ -193,7 +193,7 @@ def tables_with_a_long_training(doublings, ladder_of=("baseline",), width=64, ti
     """
     short, long = study(width), study(64, plain=ladder_of, steps=400, **changes)
     settings = config_with(studies=("short", "long"), short=short, long=long)
-    settings = settings.model_copy(update={"step_times": str(timed) or None})
+    settings = settings.model_copy(update={"step_times": timed or None})
     rungs = {} if ladder_of else {"factors": [1]}
     rows = frame(
         *ladder("short", "baseline"), *ours("short", "mhc", [0.3, 0.4, 0.5]),
@@ -218,28 +218,18 @@ def test_the_power_of_tokens_is_fitted_where_steps_vary():
     assert tables_with_a_long_training([0.1, 0.2, 0.301])[1]["tokens"]["verdict"] == "shrinks"
 
 
-@pytest.fixture
-def timed(tmp_path):
-    """A function that writes step times of the study `short`: (width, variant, seconds, …) each.
-
-    The range of turns is 0.1 around the seconds of `mhc`; those of `baseline` are 2.
-    """
-
-    def write(*rows):
-        head = "study,depth,variant,backend,machine,turns,seconds,low,high,width,operations,bytes"
-        lines = [
-            f"short,4,{variant},torch,{CPU_PLATFORM},3,{2 * cost},{2 * cost - 0.1},{2 * cost + 0.1}"
-            f",{width},{work},{work}"
-            for width, variant, cost, work in rows
-        ]
-        (tmp_path / "times.csv").write_text("\n".join([head, *lines]) + "\n")
-        return tmp_path / "times.csv"
-
-    return write
+def timed(folder, *rows):
+    """Step times of the study `short`: (width, variant, times 2 seconds, operations and bytes)."""
+    return step_times(folder, *(
+        {"study": "short", "depth": 4, "variant": variant, "seconds": 2 * cost,
+         "low": 2 * cost - 0.1, "high": 2 * cost + 0.1, "width": width, "operations": work,
+         "bytes": work}
+        for width, variant, cost, work in rows
+    ))  # fmt: skip
 
 
-def test_the_same_network_in_another_study_costs_the_same(timed):
-    file = timed((64, "baseline", 1, 100), (64, "mhc", 1.5, 130))
+def test_the_same_network_in_another_study_costs_the_same(tmp_path):
+    file = timed(tmp_path, (64, "baseline", 1, 100), (64, "mhc", 1.5, 130))
     sizes, _ = tables_with_a_long_training([0.1, 0.2, 0.5], timed=file)
     told = {"cost": 1.5, "cost_low": 1.45, "cost_high": 1.55, "operations": 1.3, "bytes": 1.3}
     for column, value in told.items():
@@ -247,10 +237,10 @@ def test_the_same_network_in_another_study_costs_the_same(timed):
     assert sizes["machine"].tolist() == [CPU_PLATFORM] * 2
 
 
-def test_a_network_of_another_width_costs_what_it_did_at_that_width(timed):
+def test_a_network_of_another_width_costs_what_it_did_at_that_width(tmp_path):
     narrow = [(32, "baseline", 1, 100), (32, "mhc", 1.9, 140)]
     wide = [(64, "baseline", 1, 400), (64, "mhc", 1.5, 480)]
-    file = timed(*narrow, *wide)
+    file = timed(tmp_path, *narrow, *wide)
     sizes, _ = tables_with_a_long_training([0.1, 0.2, 0.5], width=32, timed=file)
     ends = {"cost": [1.9, 1.5], "cost_low": [1.85, 1.45], "cost_high": [1.95, 1.55]}
     for column, values in ends.items():
@@ -308,29 +298,6 @@ def test_a_power_is_told_where_its_p_is_below_a_twentieth():
     for slope, word in ((0.2, "grows"), (-0.2, "shrinks")):
         assert verdict_of(0.2 * math.sqrt(3) / 4.31, slope) == word
         assert verdict_of(0.2 * math.sqrt(3) / 4.29, slope) == "undecided"
-
-
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
-        ({"plain_at_size": ["mhc"]}, "plain_at_size: unknown variant with a ladder 'mhc'"),
-        ({"plain_at_size": ["mhd"], "ladder": {}}, "plain_at_size: unknown variant 'mhd'"),
-        (
-            {
-                "task": "state",
-                "model": {"group": "S3", "length": 8, "width": 32, "heads": 4, "hidden": 32},
-            },
-            "plain_at_size: its task is state, and one has tokens",
-        ),
-    ],
-)
-def test_a_size_off_its_ladder_or_of_another_task_is_refused(changes, problem):
-    data = config().model_dump(mode="json")
-    data["studies"]["two"] = {**study(32), "optimizer": {"lr": 0.002}, "seeds": [0, 1, 2],
-                              "task": "tokens", "recipe": "mlx-defaults", "batch_size": 8,
-                              **changes}  # fmt: skip
-    with pytest.raises(ConfigError, match=problem):
-        check_config(data)
 
 
 # --- what reports say ----------------------------------------------------------------------------

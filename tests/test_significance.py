@@ -5,10 +5,8 @@ import math
 import pytest
 from scipy import stats
 
-from fathom import tasks
 from fathom.analysis.significance import holm, p_value, score_verdict, seeds_to_decide
 from fathom.analysis.statistics import t_interval
-from fathom.metrics.scores import outcome
 
 
 def test_p_values_are_those_of_the_paired_t_test():
@@ -57,8 +55,3 @@ def test_how_many_seeds_would_decide():
     assert seeds_to_decide(mean, sd, 10) > expected
     assert seeds_to_decide(1e-6, 1.0, 1) is None
     assert seeds_to_decide(0.0, 0.0, 1) is None
-
-
-def test_where_chance_is_perfect_nothing_is_learned():
-    loss = tasks.score_of("tokens", "held_out")
-    assert outcome(diverged=False, score=loss, value=0.0, chance=0.0) == "at chance"

@@ -9,7 +9,7 @@ import pytest
 from fathom.analysis.claims import load_published
 from fathom.analysis.platforms import Platform
 from fathom.analysis.stability import count_spikes, stability_table, trains
-from fathom.config import ConfigError, load_config
+from fathom.config import load_config
 from fathom.report.draw import draw_study
 from fathom.report.figures import figures_of_study
 from fathom.report.stability import compared_rate
@@ -66,22 +66,6 @@ def test_rates_train_every_variant_that_sets_none_of_its_own():
     alone = {**config.spec(config.cells()[0]).model_dump(), "variant": "", "optimizer": ""}
     other = config.spec(next(c for c in config.cells() if c.variant == "baseline_008"))
     assert {**other.model_dump(), "variant": "", "optimizer": ""} == alone
-
-
-@pytest.mark.parametrize(
-    ("changes", "key"),
-    [
-        ({"rates": [0]}, "rates"),
-        ({"rates": [1.5]}, "rates"),
-        ({"variants": ["baseline", {"baseline_004": "mhc"}]}, "baseline_004"),
-        ({"variants": ["baseline"], "rates": [0.002], "ladder": {"baseline_004": [2]}}, "ladder"),
-    ],
-)
-def test_rates_that_cannot_be_trained_are_refused_in_a_line(changes, key):
-    with pytest.raises(ConfigError) as refused:
-        config_of(**changes)
-    (line,) = str(refused.value).splitlines()
-    assert "studies.a" in line and key in line
 
 
 def test_the_largest_rate_that_trains_is_the_median_over_seeds_with_its_range():

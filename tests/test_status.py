@@ -1,15 +1,17 @@
-"""Status: counts, what is left, and how long that takes by hand."""
+"""Status: counts, what is left, how long that takes by hand, and what people and machines see."""
 
+import json
 import subprocess
 import sys
 
 import pytest
 
 from fathom.config import Cell
+from fathom.report.terminal import print_status
 from fathom.runs import estimate, status
 from fathom.runs.run import STATUSES
 from fathom.runs.status import status_of
-from run_helpers import CPU_PLATFORM, GPU, GPU_PLATFORM, config_with, write_cell
+from run_helpers import CPU, CPU_PLATFORM, GPU, GPU_PLATFORM, config_with, write_cell
 
 LOSSES = [4.0, 2.0, 1.0]
 STEPS = 3
@@ -53,11 +55,12 @@ def test_every_status_is_counted(config):
     (unfinished / "manifest.json").unlink()
     (unfinished / ".partial").mkdir()
     write_cell(config, cell(8, seed=2), LOSSES, platform=GPU_PLATFORM, device=GPU)
-    counts = status_of(config).counts
-    assert counts == {
+    found = status_of(config)
+    assert found.counts == {
         "measured": 2, "imported": 1, "stale": 1, "corrupt": 1, "failed": 1, "missing": 6,
     }  # fmt: skip
-    assert list(counts) == list(STATUSES)
+    assert list(found.counts) == list(STATUSES)
+    assert found.left == [c for c in config.cells() if c not in (cell(seed=0), cell(seed=1))]
 
 
 def test_a_cell_may_have_several_runs_and_is_left_once_until_it_is_trained_here(config):
@@ -78,19 +81,6 @@ def test_a_cell_may_have_several_runs_and_is_left_once_until_it_is_trained_here(
     }
 
 
-# --- what is left ----------------------------------------------------------------------------
-
-
-def test_what_is_missing_stale_or_broken_is_left_and_what_is_current_is_not(config):
-    found = status_of(config)
-    assert (found.counts, found.left) == ({"missing": 12}, config.cells())
-    write_cell(config, cell(), LOSSES)
-    write_cell(config, cell(seed=1), LOSSES, code=OF_ANOTHER_TIME)
-    damaged = write_cell(config, cell(seed=2), LOSSES)
-    (damaged / "mixing.safetensors").unlink()
-    assert status_of(config).left == [c for c in config.cells() if c != cell()]
-
-
 # --- how long it takes -----------------------------------------------------------------------
 
 
@@ -107,6 +97,7 @@ ASSUMED = 12 * STARTUP + STEPS * (6 * 0.4 + 6 * 0.8)
 
 def test_where_nothing_was_measured_the_time_is_what_the_networks_let_assume(config):
     found = status_of(config)
+    assert (found.counts, found.left) == ({"missing": 12}, config.cells())
     assert (found.seconds, found.timed) == (pytest.approx(ASSUMED), 0)
     all_but(config, seconds=3.0)
     found = status_of(config)
@@ -133,4 +124,38 @@ def test_planning_loads_neither_training_nor_a_framework():
     assert (found.stdout, found.stderr) == ("[]\n", "")
 
 
-# --- for machines ------------------------------------------------------------------------
+# --- what is shown ---------------------------------------------------------------------------
+
+
+def test_people_see_counts_reasons_and_what_is_left(config, capsys):
+    write_cell(config, cell(), LOSSES, seconds=1.5)
+    write_cell(config, cell(seed=1), LOSSES, code=OF_ANOTHER_TIME)
+    print_status(status_of(config))
+    text = capsys.readouterr().out
+    assert "1 measured" in text
+    assert "10 missing" in text
+    assert "a/4L/mhc/torch/seed1: stale: code differs: fathom.train:train" in text
+    # 11 starts, and 3 steps each of 0.5 s at 4 layers and 1 s at 8: 5 cells and 6.
+    assert text.splitlines()[:2] == [
+        "11 of 12 cells left to run here: about 70 seconds on one core.",
+        "The time is an estimate from 1 finished cells.",
+    ]
+
+
+def test_no_terminal_obeys_what_stands_in_a_run_folder(config, capsys):
+    obeyed = "\x1b]0;fine\x07\x1b[2J\u202e"
+    write_cell(config, cell(), LOSSES, code={f"fathom.train:{obeyed}": "0"})
+    write_cell(config, cell(seed=1), LOSSES, device={**CPU, "name": obeyed})
+    print_status(status_of(config))
+    shown = capsys.readouterr().out
+    assert "a/4L/mhc/torch/seed0: corrupt: manifest.json: code." in shown
+    assert "a/4L/mhc/torch/seed1: corrupt: manifest.json: device.name: must not hold" in shown
+    assert all(character.isprintable() or character == "\n" for character in shown)
+
+
+def test_the_command_prints_the_json_and_nothing_else(config, tmp_path, fathom):
+    write_cell(config, cell(), LOSSES)
+    (tmp_path / "config.json").write_text(config.model_dump_json())
+    code, said, errors = fathom("status", "--json", "--config", tmp_path / "config.json")
+    assert (code, errors) == (0, [])
+    assert json.loads(said) == status_of(config).as_json()

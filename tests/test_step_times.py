@@ -10,7 +10,7 @@ from fathom.analysis.run_tables import summary_table
 from fathom.analysis.step_times import StepTime, read_step_times, with_times_of_networks
 from fathom.analysis.worth import ratios
 from run_helpers import CPU_PLATFORM, GPU_PLATFORM, config_with
-from tables_helpers import frame, published_with, run, seeds
+from tables_helpers import frame, published_with, run, seeds, step_times
 
 VARIANTS = [
     "baseline",
@@ -34,13 +34,8 @@ def times_of(runs, config):
 
 def measured(tmp_path, *rows):
     """A config that names a table of measured times."""
-    names = ("study", "depth", "variant", "backend", "machine", "turns", "seconds", "low", "high")
-    names += ("width", "operations", "bytes")
-    spread = [(*row[:-1], 3, *[row[-1]] * 3, 16, "", "") for row in rows]
-    lines = [",".join(map(str, row)) for row in (names, *spread)]
-    (tmp_path / "times.csv").write_text("\n".join(lines) + "\n")
     config = config_with(studies=("a", "b"), variants=VARIANTS)
-    return config.model_copy(update={"step_times": str(tmp_path / "times.csv")})
+    return config.model_copy(update={"step_times": step_times(tmp_path, *rows)})
 
 
 def test_variants_of_one_network_have_one_time_of_a_step():
@@ -51,8 +46,8 @@ def test_variants_of_one_network_have_one_time_of_a_step():
 
 def test_measured_times_stand_for_the_clocks_of_runs(tmp_path):
     """Of every variant of the network; what was not measured has none, in no study."""
-    rows = [("a", 8, "baseline", "torch", CPU_PLATFORM, 0.1), ("a", 8, "mhc", "torch", "other", 3)]
-    config = measured(tmp_path, *rows)
+    other = {"variant": "mhc", "machine": "other", "seconds": 3}
+    config = measured(tmp_path, {"variant": "baseline", "seconds": 0.1}, other)
     plain = dict.fromkeys(("baseline", "plain_fast", "plain_long"), 0.1)
     # Made here: no table says the machine.
     assert times_of(summary_of(depth=8), config) == pytest.approx(
@@ -68,15 +63,11 @@ def test_measured_times_stand_for_the_clocks_of_runs(tmp_path):
 
 def test_the_ratio_of_turns_counts_where_steps_were_timed_with_the_plain_networks(tmp_path):
     """Of three turns, 0.1 and 0.3, 0.2 and 0.4, 0.4 and 0.4 seconds: the median ratio is 2."""
-    names = "study,depth,variant,backend,machine,turns,seconds,low,high,over,ratio,ratio_low,"
-    names += "ratio_high,width,operations,bytes"
-    plain = f"a,8,baseline,torch,{CPU_PLATFORM},3,0.2,0.1,0.4,,,,,,,"
-    ours = f"a,8,mhc,torch,{CPU_PLATFORM},3,0.4,0.3,0.4,baseline,2,1,3,,,"
-    for line, expected in ((ours, (2, 1, 3)), (ours.replace("baseline", "hc"), (2, 1.5, 2))):
-        (tmp_path / "times.csv").write_text("\n".join([names, plain, line]) + "\n")
-        config = config_with(studies=("a",), variants=VARIANTS)
-        config = config.model_copy(update={"step_times": str(tmp_path / "times.csv")})
-        times = read_step_times(config)
+    plain = {"variant": "baseline", "seconds": 0.2, "low": 0.1, "high": 0.4}
+    ours = {"variant": "mhc", "seconds": 0.4, "low": 0.3, "high": 0.4}
+    ours |= {"ratio": 2, "ratio_low": 1, "ratio_high": 3}
+    for over, expected in (("baseline", (2, 1, 3)), ("hc", (2, 1.5, 2))):
+        times = read_step_times(measured(tmp_path, plain, {**ours, "over": over}))
         sides = (times["a", 8, variant, "torch"] for variant in ("mhc", "baseline"))
         assert tuple(ratios("cost", *sides).values()) == pytest.approx(expected)
 

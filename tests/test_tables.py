@@ -11,12 +11,7 @@ from scipy import stats
 
 from fathom.analysis.effective_depth import write_effective_depth
 from fathom.analysis.effects import write_effects
-from fathom.analysis.run_tables import (
-    comparison_table,
-    run_metrics,
-    summary_table,
-    write_tables,
-)
+from fathom.analysis.run_tables import comparison_table, run_metrics, summary_table, write_tables
 from fathom.analysis.stability import write_stability
 from fathom.analysis.statistics import mean_with_ci, t_interval
 from fathom.analysis.tables import (
@@ -164,7 +159,6 @@ def compared(left, right):
         ("gain_first", {0: 6.5}, {0: 6.0}, 1, 0.5),  # a logarithm, so absolutely
         # Only seeds of both count.
         ("loss_first", {0: 1.0, 1: 99.0}, {0: 1.0, 2: 50.0}, 1, 0.0),
-        # No difference where a side is not finite.
     ],
 )  # fmt: skip
 def test_differences_at_the_first_step(metric, left, right, seeds_, difference):
@@ -318,6 +312,7 @@ def test_every_corrupt_run_is_refused_by_name_and_nothing_is_written(config, tmp
     assert len(lines) == 2
     assert lines[0].startswith(f"{first}: metrics.jsonl")
     assert lines[1].startswith(f"{third}: mixing.safetensors: missing")
+    assert all(line.endswith("; delete the folder and run it again") for line in lines)
     assert str(second) not in str(caught.value)
     assert not (tmp_path / "tables").exists()
 
@@ -393,38 +388,30 @@ def test_words_that_others_read_as_nothing_are_text_in_every_column(tmp_path, co
     assert read_table(tmp_path / "texts.csv")[column].tolist() == words
 
 
+CUT = gzip.compress(b"a,b\n" * 1000)[:20]
 NO_TABLES = {
-    "empty": (b"", "cannot be read (No columns to parse from file)"),
-    "another's": (b"name,value\nx,1\n", "has no column '"),
-    "cut": (gzip.compress(b"a,b\n" * 1000)[:20], "cannot be read ("),
+    "missing": ("cells.csv", None, "missing"),
+    "empty": ("cells.csv", b"", "cannot be read (No columns to parse from file)"),
+    "another's": ("cells.csv", b"name,value\nx,1\n", "has no column '"),
+    "packed": ("cells.csv", CUT, "cannot be read ("),
+    "cut inside a number": ("cells.csv", b"a,b\n1,10", "cannot be read (its last line has no end)"),
+    "packed, empty": ("steps.csv.gz", gzip.compress(b""), "cannot be read (No columns to parse"),
+    "packed, another's": ("steps.csv.gz", gzip.compress(b"name,value\nx,1\n"), "has no column '"),
+    "packed, cut": ("steps.csv.gz", CUT, "cannot be read ("),
 }
 
 
-@pytest.mark.parametrize("name", ["cells.csv", "steps.csv.gz"])
-@pytest.mark.parametrize("content", NO_TABLES)
-def test_a_file_that_is_no_table_is_one_line_that_names_it_and_the_fix(tmp_path, name, content):
-    given, said = NO_TABLES[content]
-    packed = name.endswith(".gz") and content not in ("cut", "ragged")
-    (tmp_path / name).write_bytes(gzip.compress(given) if packed else given)
+@pytest.mark.parametrize(("name", "content", "said"), NO_TABLES.values(), ids=NO_TABLES)
+def test_a_file_that_is_no_table_is_one_line_that_names_it_and_the_fix(
+    tmp_path, name, content, said
+):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
     with pytest.raises(TableError) as error:
         read_table(tmp_path / name)
     assert str(error.value).startswith(f"{tmp_path / name}: {said}")
     assert str(error.value).endswith("; run: fathom tables, then: fathom claims")
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [(None, "missing"), (b"key,steps\na,100\nb,10", "cannot be read (its last line has no end)")],
-    ids=["missing", "cut inside a number"],
-)
-def test_a_table_that_is_not_all_there_is_one_line(tmp_path, content, said):
-    file = tmp_path / "cells.csv"
-    if content is not None:
-        file.write_bytes(content)
-    with pytest.raises(TableError) as error:
-        read_table(file)
-    assert str(error.value) == f"{file}: {said}; run: fathom tables, then: fathom claims"
 
 
 def test_numbers_are_read_back_to_the_last_digit(tmp_path):

@@ -1,6 +1,7 @@
 """The token task against its definition, (start + t) mod V; and what it measures at the start."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from command_helpers import refusal
 from fathom import tasks
 from fathom.backends.numpy import NumpyOps
 from fathom.settings import ConfigError
-from param_helpers import parameters_of
+from fathom.tasks import example_batch
+from param_helpers import check_oracle, make_spec, parameters_of
 
 tokens = tasks.load("tokens")
 
@@ -21,7 +23,47 @@ def batch(spec, step):
     return found.inputs["tokens"], found.targets
 
 
+MISTAKES = [
+    # of the demo's mhc, with static coefficients and 4 streams
+    ("tokens", {"pre": {"kind": "softmax", "start": {"stream": 4}}}, "pre.start.stream is 4, but"),
+    ("tokens", {"connection": "resnet"}, "unknown connection 'resnet'"),
+    ("tokens", {"gate": "learnt"}, "gate: unknown gate 'learnt'; did you mean 'learned'?"),
+    ("tokens", {"H_rse": "exp"}, "unknown key 'H_rse'; did you mean 'H_res'?"),
+    ("tokens", {"streams": 0}, "streams: input should be greater than 0"),
+    (
+        "tokens",
+        {"streams": 6, "H_res": "kronecker"},
+        "6 is not a power of two; take 4 or 8 streams",
+    ),
+    ("tokens", {"streams": 8, "H_res": "permutations"}, "have 40320 permutations; take at most"),
+    ("tokens", {"H_res": {"iterations": 0}}, "H_res.iterations: input should be greater than 0"),
+    ("tokens", {"H_res": "sinkhron"}, "unknown constraint 'sinkhron'; did you mean 'sinkhorn'?"),
+    ("tokens", {"open": "copy"}, "open: unknown expansion 'copy'; did you mean 'copies'?"),
+    (
+        "tokens",
+        {"coefficients": "dynamic_per_stream"},
+        "row_softmax_mean has no logits of each str",
+    ),
+    ("tokens", {"read": "late"}, "read: late needs weights that depend on the streams; take coeff"),
+    ("tokens", {"close": "last_pre"}, "close: last_pre needs weights that depend on the streams;"),
+    # of others
+    ("tokens", {"connection": "scaled", "scale": "depths"}, "scale: unknown scale 'depths'; did y"),
+    ("tokens", {"connection": "muddformer"}, "model.wrap: sublayer"),
+    ("tokens", {"connection": "inkling2"}, "model.wrap: sublayer"),
+    ("fashion", {"connection": "muddformer"}, "take apart: false"),
+    ("fashion", {"connection": "muddformer_normed"}, "take apart: false"),
+    ("fashion", {"connection": "inkling2"}, "take apart: null"),
+    ("tokens", {"connection": "mhar", "heads": 3}, "take heads: 1"),
+    (
+        "tokens",
+        {"connection": "attn_res", "gate": 0},
+        "gate: reads have a factor with stream: true",
+    ),
+    ("tokens", {"connection": "delta_attn_res", "block_size": 2}, "block_size: with stream: true"),
+    ("tokens", {"connection": "denseformer", "apart": True}, "apart: only weights: dynamic are"),
+]
 REFUSED = [
+    *((task, {"connection": {"connection": "mhc", **own}}, said) for task, own, said in MISTAKES),
     ("tokens", {"decay": "weights"}, "optimizer.decay: "),
     ("tokens", {"clip": 0}, "optimizer.clip: input should be greater than 0"),
     ("tokens", {"muon": {"momentum": 1}}, "optimizer.muon.momentum: "),
@@ -47,13 +89,14 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("task", "changes", "message"), REFUSED)
-def test_a_spec_that_cannot_be_is_refused_in_a_line(make_spec, task, changes, message):
+def test_a_spec_that_cannot_be_is_refused_in_a_line(task, changes, message):
     said = refusal(make_spec, task=task, **changes, error=ConfigError)
-    assert said.startswith("config: studies.small")
+    place = "studies.small.variants.mhc" if "connection" in changes else "studies.small"
+    assert said.startswith(f"config: {place}")
     assert message in said
 
 
-def test_each_sequence_counts_up_modulo_the_vocabulary_and_targets_go_on(make_spec):
+def test_each_sequence_counts_up_modulo_the_vocabulary_and_targets_go_on():
     spec = make_spec(vocab=5, length=12, batch_size=9)  # longer than V, so every row wraps
     inputs, targets = batch(spec, 3)
     assert inputs.shape == targets.shape == (9, 12)
@@ -71,7 +114,7 @@ def test_each_sequence_counts_up_modulo_the_vocabulary_and_targets_go_on(make_sp
         *(("unrolled", {"kind": kind, "depth": 12}) for kind in ("copy", "recall", "listops")),
     ],
 )
-def test_a_batch_depends_on_seed_and_step_alone(make_spec, name, sizes):
+def test_a_batch_depends_on_seed_and_step_alone(name, sizes):
     def drawn(step, **changes):
         spec = make_spec(**{"task": name, "seed": 4, "batch_size": 8, **sizes, **changes})
         found = tasks.load(name).batch(spec, step)
@@ -87,7 +130,7 @@ def test_a_batch_depends_on_seed_and_step_alone(make_spec, name, sizes):
 
 
 @pytest.mark.parametrize(("vocab", "nats"), [(256, 5.545), (64, 4.159)])
-def test_chance_loss_is_ln_v(make_spec, vocab, nats):
+def test_chance_loss_is_ln_v(vocab, nats):
     # The source prints 5.54 for V = 256.
     assert tokens.chance_loss(make_spec(vocab=vocab)) == pytest.approx(nats, abs=5e-4)
 
@@ -112,12 +155,12 @@ UNNAMED = {"layer_scaled": {"kind": "scaled", "scale": "layer"}}
 
 @pytest.mark.parametrize(("task", "scheme", "changes", "on_backends"), NETWORKS)
 def test_a_network_equals_the_textbook_and_backends_the_oracle(
-    make_spec, first_batch, check_oracle, check_first_step, task, scheme, changes, on_backends
+    check_first_step, task, scheme, changes, on_backends
 ):
     settings = UNNAMED.get(scheme, {"connection": scheme})
     changes = {"batch_size": 2, "beta1": 0.0, **changes}
     spec = make_spec(task=task, variant=scheme, connection=settings, **changes)
-    batch = first_batch(spec) if task == "text" else tasks.load(task).batch(spec, 0)
+    batch = example_batch(spec) if task == "text" else tasks.load(task).batch(spec, 0)
     check_oracle(spec, batch, naive.squared_distance if task == "flow" else naive.cross_entropy)
     if on_backends:
         check_first_step(spec, batch, **({"rel": 1e-4, "loss": 1e-5} if task == "flow" else {}))
@@ -126,15 +169,9 @@ def test_a_network_equals_the_textbook_and_backends_the_oracle(
 # --- what is measured of the untrained network ----------------------------------------------------
 
 
-class Entering:
-    """A start whose blocks are entered by given activations."""
-
-    def __init__(self, *arrays):
-        self.block_inputs = [np.array(array) for array in arrays]
-
-
 def measured(*arrays):
-    start = Entering(*arrays)
+    """What is measured of a start whose blocks are entered by these activations."""
+    start = SimpleNamespace(block_inputs=list(map(np.array, arrays)))
     return {n: m.compute(start) for n, m in tokens.step_metrics.items() if m.when == "first step"}
 
 
@@ -161,7 +198,7 @@ def test_what_is_not_finite_is_no_largest_activation():
 
 @pytest.mark.parametrize(("wrap", "functions"), [("block", 3), ("sublayer", 6)])
 @pytest.mark.parametrize("variant", ["baseline", "mhc"])
-def test_what_enters_the_wrapped_functions(make_spec, variant, wrap, functions):
+def test_what_enters_the_wrapped_functions(variant, wrap, functions):
     """The embedded batch first, as the streams are copies; then what the first made of it."""
     spec, ops = make_spec(variant=variant, wrap=wrap), NumpyOps()
     params = parameters_of(spec)

@@ -13,8 +13,8 @@ from fathom import tasks
 from fathom.datasets import DataError
 from fathom.datasets import fashion_mnist as data
 from fathom.tasks import fashion
-from fetching_helpers import put_idx
-from param_helpers import end_of, parameters_of
+from fetching_helpers import put_idx, random_images
+from param_helpers import end_of, make_spec, parameters_of
 
 task = tasks.load("fashion")
 
@@ -25,12 +25,7 @@ PER_EPOCH = 4  # 23 pictures make four batches of five, and three are left over
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     """Small files where the task looks for them; returns their arrays."""
-    rng = np.random.default_rng(8)
-    arrays = tuple(
-        rng.integers(low, high, size, dtype=np.uint8)
-        for count in (COUNT, TEST_COUNT)
-        for low, high, size in ((0, 256, (count, 28, 28)), (0, 10, count))
-    )
+    arrays = random_images(COUNT, TEST_COUNT)
     arrays[3][0] = 0  # what a largest logit of no number might be taken for
     root = tmp_path_factory.mktemp("data")
     digests = put_idx(root / "fashion-mnist", data.FILES, *arrays)
@@ -188,9 +183,7 @@ def test_dropout_keeps_its_share_and_the_same_for_every_backend(files):
 
 
 @pytest.mark.parametrize("evaluated_at_once", [100, 3])
-def test_accuracy_is_the_share_of_test_images_named_rightly(
-    files, make_spec, monkeypatch, evaluated_at_once
-):
+def test_accuracy_is_the_share_of_test_images_named_rightly(files, monkeypatch, evaluated_at_once):
     monkeypatch.setattr(fashion, "EVALUATION_BATCH", evaluated_at_once)
     spec = make_spec(task="fashion", variant="resnet", depth=1)
     params = parameters_of(spec)
@@ -203,7 +196,7 @@ def test_accuracy_is_the_share_of_test_images_named_rightly(
     assert fashion.test_accuracy(end_of(spec, params)) == 0
 
 
-def test_errors_of_the_causal_mixing_by_hand(make_spec):
+def test_errors_of_the_causal_mixing_by_hand():
     spec = make_spec(task="fashion", variant="hc_causal", depth=2)
     params = parameters_of(spec)
     for mixing, rows, columns in (

@@ -11,16 +11,11 @@ from fathom.backends.numpy import NumpyOps
 from fathom.metrics.scores import outcome
 from fathom.report.learned import draw_samples
 from fathom.tasks import flow
-from param_helpers import end_of
+from param_helpers import end_of, make_spec
 from run_helpers import check_config, metric_rows, write_run
 
 task = tasks.load("flow")
-
-
-@pytest.fixture
-def spec_of(make_spec):
-    """A small spec of the task; any number can be changed by its name."""
-    return partial(make_spec, task="flow", variant="baseline")
+spec_of = partial(make_spec, task="flow", variant="baseline")
 
 
 def at(field, *points, time):
@@ -93,7 +88,7 @@ def test_spread_points_have_the_noise_s_share_in_every_circle():
 # --- batches and the loss ------------------------------------------------------------------------
 
 
-def test_a_batch_lies_on_lines_from_noise_to_the_density(spec_of):
+def test_a_batch_lies_on_lines_from_noise_to_the_density():
     spec = spec_of(density="eight_gaussians", batch_size=512)
     batch = task.batch(spec, 0)
     points, times = batch.inputs["points"], batch.inputs["times"]
@@ -115,7 +110,7 @@ def test_the_loss_is_the_mean_squared_distance_by_hand():
     assert task.loss(NumpyOps(), output, batch) == (4 + 25) / 2
 
 
-def test_what_has_learned_nothing_does_not_move(spec_of):
+def test_what_has_learned_nothing_does_not_move():
     """The chance loss is that of a zero velocity, and the score's chance level its excess."""
     spec = spec_of(batch_size=100_000)
     targets = task.batch(spec, 0).targets
@@ -179,7 +174,7 @@ def test_norms_of_a_repeated_flow_by_hand():
 # --- the network ---------------------------------------------------------------------------------
 
 
-def test_operations_are_those_of_the_matrix_products(spec_of):
+def test_operations_are_those_of_the_matrix_products():
     network = tasks.Problem(spec_of(depth=5, width=6, hidden=10)).network
     per_point = 3 * 6 + 5 * (6 * 10 + 10 * 6) + 6 * 2
     assert network.forward_flops(7) == 2 * 7 * per_point

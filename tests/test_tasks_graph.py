@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,21 +11,10 @@ from fathom import tasks
 from fathom.backends.numpy import NumpyOps
 from fathom.models.belief_propagation import log_marginals
 from fathom.tasks import graph as module
-from param_helpers import end_of, parameters_of
+from param_helpers import end_of, make_spec, parameters_of, parameters_off_symmetry
 
 task = tasks.load("graph")
-
-
-@pytest.fixture
-def spec_on(make_spec):
-    """A function to a small spec of graphs."""
-    return lambda **changes: make_spec(task="graph", **{"variant": "resgcn", **changes})
-
-
-@pytest.fixture
-def model_of(spec_on):
-    """A function to the settings of small graphs."""
-    return lambda **changes: spec_on(**changes).model
+spec_on = partial(make_spec, task="graph", variant="resgcn")
 
 
 # --- belief propagation --------------------------------------------------------------------------
@@ -95,8 +85,8 @@ def test_belief_propagation_is_exact_on_trees_and_after_few_rounds_on_what_is_ne
             np.testing.assert_allclose(beliefs[rounds, node], own, rtol=0, atol=1e-10)
 
 
-def test_belief_propagation_is_close_to_enumeration_on_graphs_with_loops(model_of):
-    model = model_of(nodes=11, degree=2, edge_signal=0.7, labelled=0.2)
+def test_belief_propagation_is_close_to_enumeration_on_graphs_with_loops():
+    model = spec_on(nodes=11, degree=2, edge_signal=0.7, labelled=0.2).model
     graphs = module.draw(model, 4, np.random.default_rng(5))
     assert graphs.links.sum(axis=(1, 2)).max() / 2 >= 13  # a tree has 10 links
     fields, chance = module.log_fields(model, graphs), model.affinity / model.nodes
@@ -120,10 +110,10 @@ def test_belief_propagation_is_close_to_enumeration_on_graphs_with_loops(model_o
 # --- graphs --------------------------------------------------------------------------------------
 
 
-def test_affinities_by_hand(model_of):
-    two = model_of(degree=4, edge_signal=1.5).affinity
+def test_affinities_by_hand():
+    two = spec_on(degree=4, edge_signal=1.5).model.affinity
     np.testing.assert_allclose(two, [[7, 1], [1, 7]])  # d ± λ√d
-    three = model_of(communities=3, nodes=20, degree=4, edge_signal=-0.5).affinity
+    three = spec_on(communities=3, nodes=20, degree=4, edge_signal=-0.5).model.affinity
     np.testing.assert_allclose(three, np.full((3, 3), 5) - 3 * np.eye(3))
     assert three.mean() == pytest.approx(4)  # the degree
     inside, outside = three[0, 0], three[0, 1]
@@ -131,9 +121,9 @@ def test_affinities_by_hand(model_of):
     assert signal == pytest.approx(0.5**2)
 
 
-def test_graphs_have_the_links_and_features_that_are_asked_for(model_of):
+def test_graphs_have_the_links_and_features_that_are_asked_for():
     sizes = {"nodes": 60, "communities": 3, "degree": 4, "edge_signal": 1.2, "features": 5}
-    model = model_of(**sizes, feature_signal=6, labelled=0.1)
+    model = spec_on(**sizes, feature_signal=6, labelled=0.1).model
     graphs = module.draw(model, 200, np.random.default_rng(3))
     assert (graphs.links == graphs.links.swapaxes(1, 2)).all()
     assert not graphs.links[:, np.arange(60), np.arange(60)].any()
@@ -161,7 +151,7 @@ def test_links_are_normalised_as_by_kipf_and_welling():
     np.testing.assert_allclose(module.normalised(path)[0], expected, atol=1e-7)
 
 
-def test_fresh_graphs_show_some_labels_and_ask_for_the_others(spec_on):
+def test_fresh_graphs_show_some_labels_and_ask_for_the_others():
     batch = task.batch(spec_on(seed=4, batch_size=6), 17)
     features, labels = np.split(batch.inputs["nodes"], [3], axis=-1)
     assert features.std() > 0.5
@@ -172,7 +162,7 @@ def test_fresh_graphs_show_some_labels_and_ask_for_the_others(spec_on):
     assert (batch.weights == ~named).all()
 
 
-def test_held_out_graphs_are_the_same_for_every_seed_and_no_training_has_them(spec_on):
+def test_held_out_graphs_are_the_same_for_every_seed_and_no_training_has_them():
     first, second = (list(module.held_out_batches(spec_on(seed=s))) for s in (0, 1))
     assert [b.targets.shape for b in first] == [(5, 12)]
     assert (first[0].inputs["nodes"] == second[0].inputs["nodes"]).all()
@@ -182,7 +172,7 @@ def test_held_out_graphs_are_the_same_for_every_seed_and_no_training_has_them(sp
         assert (trained != first[0].inputs["nodes"]).any(axis=(1, 2)).all()
 
 
-def test_fixed_graphs_train_on_labels_and_hold_out_the_other_nodes_of_the_same(spec_on):
+def test_fixed_graphs_train_on_labels_and_hold_out_the_other_nodes_of_the_same():
     spec = spec_on(graphs="fixed", batch_size=2)
     first, later = task.batch(spec, 0), task.batch(spec, 9)
     (held_out,) = module.held_out_batches(spec)
@@ -198,7 +188,7 @@ def test_fixed_graphs_train_on_labels_and_hold_out_the_other_nodes_of_the_same(s
 # --- the network (that it equals a textbook: test_tasks) ------------------------------------------
 
 
-def test_where_what_is_read_is_normed_already_there_are_no_parameters_for_it(spec_on):
+def test_where_what_is_read_is_normed_already_there_are_no_parameters_for_it():
     for scheme, has_norms in (("plain", True), ("qwen4_exp", False)):
         params = parameters_of(spec_on(variant="own", connection={"connection": scheme}))
         assert ("norm.weight" in params) == ("block.norm.weight" in params) == has_norms
@@ -225,9 +215,7 @@ def test_dirichlet_energy_is_the_sum_over_links():
     assert math.isnan(module.dirichlet_energy(x * math.inf, exact))
 
 
-def test_energies_begin_with_the_embedding_and_end_with_what_the_head_reads(
-    spec_on, parameters_off_symmetry
-):
+def test_energies_begin_with_the_embedding_and_end_with_what_the_head_reads():
     spec = spec_on(depth=2)
     params = parameters_off_symmetry(spec)
     params["block.down.weight"][1] = params["block.down.bias"][1] = 0  # the last block adds nothing
@@ -242,7 +230,7 @@ def test_energies_begin_with_the_embedding_and_end_with_what_the_head_reads(
     assert task.step_metrics["dirichlet_energy"].compute(trained) == found[2]
 
 
-def test_accuracy_and_loss_are_of_the_held_out_nodes_without_a_label(spec_on):
+def test_accuracy_and_loss_are_of_the_held_out_nodes_without_a_label():
     spec = spec_on()
     params = parameters_of(spec)
     params["norm.weight"][:], params["norm.bias"][:] = 0, 1
@@ -256,7 +244,7 @@ def test_accuracy_and_loss_are_of_the_held_out_nodes_without_a_label(spec_on):
     assert module.node_loss(trained) == pytest.approx(loss, rel=1e-6)
 
 
-def test_where_links_tell_nothing_the_optimum_is_that_of_features_alone(spec_on):
+def test_where_links_tell_nothing_the_optimum_is_that_of_features_alone():
     spec = spec_on(nodes=32, edge_signal=0, features=4, feature_signal=4.5, held_out=300)
     start = tasks.Untrained(tasks.Problem(spec), NumpyOps(), {})
     found = {name: task.step_metrics[name].compute(start) for name in task.step_metrics if

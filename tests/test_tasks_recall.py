@@ -1,6 +1,7 @@
 """The recall task: its sequences read pair by pair, and what is measured of answers."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,21 +9,12 @@ import pytest
 from fathom import tasks
 from fathom.backends.numpy import NumpyOps
 from fathom.tasks import recall as module
-from param_helpers import end_of, parameters_of
+from param_helpers import end_of, make_spec, parameters_of
 
 recall = tasks.load("recall")
 
 V, K = 16, 5  # a blank, the keys 1 to 7, the values 8 to 15
-
-
-@pytest.fixture
-def small(make_spec):
-    """A function that makes a spec of the task."""
-
-    def make(**changes):
-        return make_spec(task="recall", **{"vocab": V, "length": 3 * K, **changes})
-
-    return make
+small = partial(make_spec, task="recall", vocab=V, length=3 * K)
 
 
 def check_sequence(tokens, targets, weights, pairs):
@@ -38,7 +30,7 @@ def check_sequence(tokens, targets, weights, pairs):
     assert weights == [float(place in asked) for place in range(len(tokens))]
 
 
-def test_sequences_are_pairs_then_queries_then_blanks(small):
+def test_sequences_are_pairs_then_queries_then_blanks():
     batch = recall.batch(small(batch_size=200), 0)
     tokens, numbers = batch.inputs["tokens"], []
     assert tokens.dtype == batch.targets.dtype == np.int32
@@ -53,7 +45,7 @@ def test_sequences_are_pairs_then_queries_then_blanks(small):
     assert all(6 < count < 74 for count in counts[1:])
 
 
-def test_held_out_sequences_show_the_pairs_that_are_asked_for(small):
+def test_held_out_sequences_show_the_pairs_that_are_asked_for():
     for pairs in (1, 3, K):
         batches = module.held_out(small().model, pairs)
         again = module.held_out(small(seed=9, variant="hc", batch_size=1).model, pairs)
@@ -70,7 +62,7 @@ def rows_of(batches):
     return {tuple(row) for batch in batches for row in batch.inputs["tokens"].tolist()}
 
 
-def test_no_training_has_a_sequence_that_runs_are_judged_by(small):
+def test_no_training_has_a_sequence_that_runs_are_judged_by():
     # 5 · 4 · 6 · 5 · 2 = 1200 sequences of two pairs: each that is left comes about eight times.
     spec = small(vocab=12, length=6, batch_size=32)
     batches = [recall.batch(spec, step) for step in range(400)]
@@ -92,7 +84,7 @@ def name_the_last_value(tokens):
     return np.eye(V)[np.broadcast_to(last, tokens.shape)]
 
 
-def test_who_names_one_value_is_right_once_in_each_sequence(small):
+def test_who_names_one_value_is_right_once_in_each_sequence():
     guess = tasks.Trained(
         tasks.Problem(small()), NumpyOps(), lambda _, inputs: name_the_last_value(inputs["tokens"])
     )
@@ -101,7 +93,7 @@ def test_who_names_one_value_is_right_once_in_each_sequence(small):
     assert found == pytest.approx({1: 1, 2: 1 / 2, 4: 1 / 4, 5: 1 / 5})
 
 
-def test_the_loss_is_that_of_answers_alone(small, monkeypatch):
+def test_the_loss_is_that_of_answers_alone(monkeypatch):
     """A network that gives every value the same probability, and no other token any."""
     spec = small(variant="baseline")
     forward = type(tasks.Problem(spec).network).forward

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,15 +11,10 @@ from fathom import tasks
 from fathom.backends.numpy import NumpyOps
 from fathom.config import parse_spec
 from fathom.tasks import state as module
-from param_helpers import end_of, parameters_of
+from param_helpers import end_of, make_spec, parameters_of
 
 state = tasks.load("state")
-
-
-@pytest.fixture
-def small(make_spec):
-    """A function that makes a spec of the task."""
-    return lambda **changes: make_spec(task="state", **changes)
+small = partial(make_spec, task="state")
 
 
 # --- groups --------------------------------------------------------------------------------------
@@ -63,7 +59,7 @@ def matrices(group):
 
 
 @pytest.mark.parametrize("group", ORDERS)
-def test_targets_are_products_of_all_elements_so_far(small, group):
+def test_targets_are_products_of_all_elements_so_far(group):
     spec = small(group=group, batch_size=5, length=7)
     batch, elements = state.batch(spec, 3), matrices(group)
     words = batch.inputs["tokens"]
@@ -85,14 +81,14 @@ def words_of(batches):
     return [tuple(word) for batch in batches for word in batch.inputs["tokens"].tolist()]
 
 
-def test_held_out_words_are_the_same_for_every_run(small):
+def test_held_out_words_are_the_same_for_every_run():
     found = words_of(module.held_out(small(group="S4")))
     assert len(found) == module.HELD_OUT
     assert found == words_of(module.held_out(small(group="S4", seed=9, variant="hc", depth=2)))
 
 
 @pytest.mark.parametrize(("length", "count"), [(4, 648), (6, 1024)])
-def test_no_training_has_a_held_out_word_however_short(small, length, count):
+def test_no_training_has_a_held_out_word_however_short(length, count):
     spec = small(length=length, held_out=count, batch_size=32)
     trained = words_of(state.batch(spec, step) for step in range(400))
     assert len(trained) == 400 * 32
@@ -102,7 +98,7 @@ def test_no_training_has_a_held_out_word_however_short(small, length, count):
         assert len(set(trained)) == 6**4 - len(set(words_of(module.held_out(spec))))
 
 
-def test_long_words_are_the_generators_own(small):
+def test_long_words_are_the_generators_own():
     # Of 6^16 words none is drawn twice, so runs of this length are what they were before held-out
     # words were excluded.
     spec = small(length=16, batch_size=32)
@@ -133,7 +129,7 @@ def names(group, shares):
     return logits
 
 
-def test_accuracies_of_a_network_that_follows_for_a_while(small):
+def test_accuracies_of_a_network_that_follows_for_a_while():
     shares = [1, 0.9375, 0.90625, 0.875, 1, 0.5]  # shares of an evaluation's 256 words
     known = trained(small(group="S4", length=6), names("S4", shares))
     assert module.state_accuracy_by_position(known) == dict(zip(range(1, 7), shares, strict=True))
@@ -141,13 +137,13 @@ def test_accuracies_of_a_network_that_follows_for_a_while(small):
     assert module.state_accuracy(known) == pytest.approx(np.mean(shares))
 
 
-def test_logits_that_are_not_finite_name_no_element(small):
+def test_logits_that_are_not_finite_name_no_element():
     lost = trained(small(length=2, held_out=18), lambda words: np.full((*words.shape, 6), math.nan))
     assert module.state_accuracy_by_position(lost) == {1: 0, 2: 0}
     assert (module.states_tracked(lost), module.state_accuracy(lost)) == (0, 0)
 
 
-def test_the_loss_of_a_network_that_knows_nothing_is_the_chance_level(small):
+def test_the_loss_of_a_network_that_knows_nothing_is_the_chance_level():
     spec = small(group="A5", variant="baseline", held_out=8)
     params = parameters_of(spec)
     params["head.weight"] *= 0
@@ -158,7 +154,7 @@ def test_the_loss_of_a_network_that_knows_nothing_is_the_chance_level(small):
 # --- the network and its settings ----------------------------------------------------------------
 
 
-def test_v_follows_from_the_group_of_each_variant(small):
+def test_v_follows_from_the_group_of_each_variant():
     larger = small(connection={"connection": "baseline", "model": {"group": "A5"}})
     assert [small().model.vocab, larger.model.vocab] == [6, 60]
     assert parse_spec(larger.model_dump(), "spec").model.vocab == 60

@@ -8,7 +8,7 @@ import yaml
 
 import naive
 from command_helpers import refusal
-from fathom import cli, tasks
+from fathom import tasks
 from fathom.config import Compute, ConfigError, parse_spec
 from fathom.datasets import DataError, shakespeare
 from fathom.runs.training import run_cell
@@ -16,8 +16,8 @@ from fathom.runs.validate import validate_run
 from fathom.tasks import text as module
 from fathom.train import train
 from fetching_helpers import put_texts
-from param_helpers import end_of
-from run_helpers import numbers_of, read_manifest
+from param_helpers import end_of, make_spec, parameters_off_symmetry, trainer_on
+from run_helpers import interrupt_at, numbers_of, read_manifest
 
 text = tasks.load("text")
 
@@ -51,7 +51,7 @@ def corpus(tmp_path):
 
 
 @pytest.fixture
-def spec_on(make_spec, corpus):
+def spec_on(corpus):
     """A function to a small spec on that corpus."""
     return lambda **changes: make_spec(
         task="text", **{**named(corpus), "wrap": "sublayer", "depth": 2, **changes}
@@ -61,18 +61,15 @@ def spec_on(make_spec, corpus):
 # --- batches -------------------------------------------------------------------------------------
 
 
-def training_text(spec):
-    return module.corpus_of(spec.model).training
-
-
 def test_a_batch_is_windows_of_the_training_text_and_what_follows_each(spec_on):
     spec = spec_on(batch_size=50, length=7)
     found = text.batch(spec, 3)
     inputs, targets = found.inputs["tokens"], found.targets
     assert inputs.shape == targets.shape == (50, 7)
     assert inputs.dtype == targets.dtype == np.int32
-    characters = module.corpus_of(spec.model).characters
-    whole = "".join(characters[c] for c in training_text(spec))
+    mine = module.corpus_of(spec.model)
+    characters = mine.characters
+    whole = "".join(characters[c] for c in mine.training)
     places = set()
     for row, following in zip(inputs, targets, strict=True):
         assert (row[1:] == following[:-1]).all()
@@ -82,7 +79,7 @@ def test_a_batch_is_windows_of_the_training_text_and_what_follows_each(spec_on):
     assert len(places) > 25  # from anywhere
 
 
-def test_every_place_can_be_a_window_and_the_last_character_a_target(make_spec, tmp_path):
+def test_every_place_can_be_a_window_and_the_last_character_a_target(tmp_path):
     folder = put_texts(tmp_path / "tiny", a="abc", b="abcab")
     spec = make_spec(task="text", **named(folder), length=2, batch_size=64)
     seen = {
@@ -117,7 +114,7 @@ def test_a_batch_depends_on_seed_and_step_alone(spec_on):
         ("abcd", 3, 5, [0]),
     ],
 )
-def test_held_out_windows_are_evenly_spread(make_spec, tmp_path, held_out, length, count, starts):
+def test_held_out_windows_are_evenly_spread(tmp_path, held_out, length, count, starts):
     folder = put_texts(tmp_path / "own", a=held_out, b="abcdefghijkl")
     spec = make_spec(task="text", **named(folder), length=length, validation_windows=count)
     found = module.held_out_windows(spec)
@@ -138,9 +135,7 @@ def by_loops(spec, params, of=module.held_out_windows):
 
 
 @pytest.mark.parametrize("count", [5, 65])  # 64 go through the network at once
-def test_the_validation_loss_is_the_mean_over_all_windows(
-    spec_on, parameters_off_symmetry, start, backends_here, count
-):
+def test_the_validation_loss_is_the_mean_over_all_windows(spec_on, backends_here, count):
     spec = spec_on(variant="plain", validation_windows=count, length=4, width=8, depth=1)
     params = parameters_off_symmetry(spec)
     expected = by_loops(spec, params)
@@ -149,7 +144,7 @@ def test_the_validation_loss_is_the_mean_over_all_windows(
         tuning = by_loops(spec, params, module.tuning_windows)
         assert module.tuning_loss(end_of(spec, params)) == pytest.approx(tuning, rel=1e-11)
     for backend in backends_here.values():
-        infer = start(backend, spec, params).infer
+        infer = trainer_on(backend, spec, params).infer
         end = tasks.Trained(tasks.Problem(spec), backend.ops, infer)
         assert module.validation_loss(end) == pytest.approx(expected, rel=1e-6)
 
@@ -164,9 +159,7 @@ def test_the_validation_loss_is_the_mean_over_all_windows(
         ("abcdefghijklm", 1, []),
     ],
 )
-def test_tuning_windows_share_nothing_with_held_out_windows(
-    make_spec, tmp_path, held_out, count, starts
-):
+def test_tuning_windows_share_nothing_with_held_out_windows(tmp_path, held_out, count, starts):
     folder = put_texts(tmp_path / "own", a=held_out, b="srqponmlkjihgfedcba")
     spec = make_spec(task="text", **named(folder), length=3, validation_windows=count)
     found = module.tuning_windows(spec)
@@ -230,17 +223,6 @@ def test_bytes_and_lines_to_beat(spec_on, connect_cpu):
 TINY = {"width": 4, "hidden": 4, "heads": 1, "length": 4, "depth": 1, "batch_size": 2}
 
 
-def killed_after(rows):
-    seen = []
-
-    def watch(chunk):
-        seen.extend(chunk.rows)
-        if len(seen) >= rows:
-            raise KeyboardInterrupt
-
-    return watch
-
-
 def test_a_killed_training_goes_on_bit_for_bit(backend, spec_on, tmp_path):
     """With a checkpoint between two evaluations, and one at an evaluation."""
     spec = spec_on(
@@ -253,9 +235,9 @@ def test_a_killed_training_goes_on_bit_for_bit(backend, spec_on, tmp_path):
     run_cell(spec, tmp_path / "whole", compute)
     # Rows come after 1, 11, 18 and 24 steps, and a checkpoint is written once they were seen: so
     # the first one stands between evaluations, and the second, after 7 more steps, at one.
-    for rows in (12, 8):
+    for steps in (12, 19):
         with pytest.raises(KeyboardInterrupt):
-            run_cell(spec, tmp_path / "broken", compute, killed_after(rows))
+            run_cell(spec, tmp_path / "broken", compute, interrupt_at(steps))
     run_cell(spec, tmp_path / "broken", compute)
     assert read_manifest(tmp_path / "broken")["resumed_at_steps"] == [11, 18]
     (whole, mixing), (broken, other) = (numbers_of(tmp_path / f) for f in ("whole", "broken"))
@@ -278,7 +260,7 @@ def test_the_corpus_is_part_of_the_spec(spec_on, corpus):
     assert changed.model.vocab == len(shakespeare.own(corpus).characters)
 
 
-def test_without_a_corpus_it_is_shakespeare_and_needs_the_data_set(make_spec, corpus, spec_on):
+def test_without_a_corpus_it_is_shakespeare_and_needs_the_data_set(corpus, spec_on):
     ours = make_spec(task="text")
     assert (ours.model.vocab, ours.model.corpus, ours.model.corpus_sha256) == (84, None, None)
     assert text.dataset(ours.model) == "shakespeare"
@@ -318,12 +300,11 @@ def test_a_corpus_that_is_not_what_it_was_when_planned(
     assert not (tmp_path / "run" / "manifest.json").exists()
 
 
-def test_the_settings_of_a_corpus_are_printed_as_a_study_takes_them(corpus, capsys):
-    cli.main(["corpus", str(corpus)])
-    assert yaml.safe_load(capsys.readouterr().out) == named(corpus)
+def test_the_settings_of_a_corpus_are_printed_as_a_study_takes_them(corpus, fathom):
+    assert yaml.safe_load(fathom("corpus", corpus)[1]) == named(corpus)
 
 
-def test_planning_reads_no_text(make_spec, corpus, monkeypatch):
+def test_planning_reads_no_text(corpus, monkeypatch):
     """A corpus has to be named whole, and is not read."""
     monkeypatch.setattr(shakespeare, "own", None)
     monkeypatch.setattr(shakespeare, "load", None)

@@ -1,21 +1,18 @@
 """The unrolled task: its three kinds of sequence, its cell, and the gradient of its first state."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 
 from fathom import tasks
-from fathom.tasks import unrolled
+from fathom.tasks import example_batch, unrolled
 from fathom.train import step_rows
-from param_helpers import end_of, parameters_of
+from param_helpers import end_of, make_spec, oracle_forward, parameters_of
 
 task = tasks.load("unrolled")
-
-
-@pytest.fixture
-def spec_of(make_spec):
-    return lambda **changes: make_spec(task="unrolled", **{"variant": "baseline", **changes})
+spec_of = partial(make_spec, task="unrolled", variant="baseline")
 
 
 def drawn(spec, steps=20):
@@ -30,7 +27,7 @@ def drawn(spec, steps=20):
 # --- sequences ----------------------------------------------------------------------------------
 
 
-def test_a_copy_is_a_symbol_then_blanks_and_the_answer_is_the_symbol(spec_of):
+def test_a_copy_is_a_symbol_then_blanks_and_the_answer_is_the_symbol():
     tokens, answers = drawn(spec_of(symbols=5, depth=7, batch_size=8))
     assert tokens.shape == (160, 7)
     assert (tokens[:, 0] == answers).all()
@@ -38,7 +35,7 @@ def test_a_copy_is_a_symbol_then_blanks_and_the_answer_is_the_symbol(spec_of):
     assert set(answers.tolist()) == set(range(5))
 
 
-def test_the_gap_of_a_copy_may_hold_other_symbols(spec_of):
+def test_the_gap_of_a_copy_may_hold_other_symbols():
     tokens, answers = drawn(spec_of(symbols=5, depth=7, batch_size=8, gap="symbols"))
     assert (tokens[:, 0] == answers).all()
     # 960 draws among five: each is near 192, standard deviation 12.
@@ -47,7 +44,7 @@ def test_the_gap_of_a_copy_may_hold_other_symbols(spec_of):
     assert (tokens[:, 1:] == answers[:, None]).mean() == pytest.approx(0.2, abs=0.07)
 
 
-def test_what_is_recalled_is_the_value_behind_the_key_that_is_asked(spec_of):
+def test_what_is_recalled_is_the_value_behind_the_key_that_is_asked():
     tokens, answers = drawn(spec_of(kind="recall", symbols=6, pairs=3, depth=10, batch_size=8))
     asked = set()
     for row, answer in zip(tokens.tolist(), answers.tolist(), strict=True):
@@ -89,7 +86,7 @@ def test_a_value_by_hand():
     assert value_of(["SM", "8", "MED", "1", "4", "]", "9", "]"]) == 9  # 8 + 2 + 9
 
 
-def test_the_answer_to_an_expression_is_its_value(spec_of):
+def test_the_answer_to_an_expression_is_its_value():
     tokens, answers = drawn(spec_of(kind="listops", depth=40, batch_size=16))
     operators, lengths = set(), []
     for row, answer in zip(tokens.tolist(), answers.tolist(), strict=True):
@@ -115,7 +112,7 @@ def test_a_quarter_of_all_arguments_is_an_expression():
     assert (nested + digits) / expressions == pytest.approx(3.5, abs=0.15)
 
 
-def test_what_is_held_out_is_the_same_for_every_seed(spec_of):
+def test_what_is_held_out_is_the_same_for_every_seed():
     blank = unrolled.held_out(spec_of(symbols=5, depth=4).model, 4)
     assert blank.inputs["tokens"].tolist() == [[symbol, 5, 5, 5] for symbol in range(5)]
     spec = spec_of(kind="recall", depth=10, held_out=30)
@@ -130,21 +127,19 @@ def test_what_is_held_out_is_the_same_for_every_seed(spec_of):
 # --- the cell; that it equals a textbook: test_tasks ----------------------------------------------
 
 
-def test_the_gradient_of_the_first_state_is_measured(spec_of, first_batch, check_first_step):
+def test_the_gradient_of_the_first_state_is_measured(check_first_step):
     spec = spec_of(variant="mhc_paper", kind="recall", pairs=2, depth=6, beta1=0.0)
-    for name, (measured, gradients) in check_first_step(spec, first_batch(spec)).items():
+    for name, (measured, gradients) in check_first_step(spec, example_batch(spec)).items():
         (row,) = step_rows(tasks.Problem(spec), {k: v[None] for k, v in measured.items()})
         length = np.linalg.norm(gradients["state.start"])
         assert row["grad_norm_start"] == pytest.approx(length, rel=1e-5), name
 
 
-def test_a_scale_per_step_starts_as_the_plain_cell_and_has_one_number_each(
-    spec_of, first_batch, oracle_forward
-):
+def test_a_scale_per_step_starts_as_the_plain_cell_and_has_one_number_each():
     plain, scaled = (
         spec_of(connection=c, depth=5) for c in (None, {"kind": "scaled", "scale": "layer"})
     )
-    params, batch = parameters_of(scaled), first_batch(scaled)
+    params, batch = parameters_of(scaled), example_batch(scaled)
     scales = params["connection.output_scale"]
     assert scales.tolist() == [[1.0]] * 5
     same = {name: value for name, value in params.items() if name != "connection.output_scale"}
@@ -160,7 +155,7 @@ def test_a_scale_per_step_starts_as_the_plain_cell_and_has_one_number_each(
 # --- metrics --------------------------------------------------------------------------------------
 
 
-def test_metrics_of_a_network_that_always_says_the_same(spec_of):
+def test_metrics_of_a_network_that_always_says_the_same():
     spec = spec_of(symbols=4, depth=3)
     params = parameters_of(spec)
     params["norm.weight"][:], params["norm.bias"][:] = 0, 1  # whatever the state is

@@ -16,32 +16,20 @@ def prose(tmp_path):
     """A function that checks a template of these lines."""
     (tmp_path / "studies").mkdir()
 
-    def check(*lines, name="PAGE.md.j2"):
-        (tmp_path / name).write_text("\n".join(lines), encoding="utf-8")
+    def check(*lines):
+        (tmp_path / "PAGE.md.j2").write_text("\n".join(lines), encoding="utf-8")
         check_numbers(tmp_path)
 
     return check
 
 
-def refused(prose, *lines):
-    with pytest.raises(ConfigError) as caught:
-        prose(*lines)
-    return str(caught.value).splitlines()
-
-
 @pytest.mark.parametrize(
-    "text",
-    [
-        "0.5 nats",
-        "10^-0.6",
-        "48L",
-        "1. First",
-        "a loss of `4`",
-        "`log10`",
-    ],
+    "text", ["0.5 nats", "10^-0.6", "48L", "1. First", "a loss of `4`", "`log10`"]
 )
 def test_a_number_typed_by_hand_is_refused(prose, text):
-    for line in refused(prose, "Fine.", "", text):
+    with pytest.raises(ConfigError) as caught:
+        prose("Fine.", "", text)
+    for line in str(caught.value).splitlines():
         assert "PAGE.md.j2: line 3: the number " in line
 
 

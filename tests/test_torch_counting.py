@@ -6,6 +6,7 @@ from fathom.batch import Batch
 from fathom.config import installed_backends
 from fathom.models.connections.schemes import SCHEMES
 from fathom.tasks import Problem
+from param_helpers import make_spec
 
 if "torch" not in installed_backends():
     # Not importorskip, which imports the empty folder that an uninstall leaves.
@@ -61,7 +62,7 @@ QUICK = "plain", "hc_causal", "hc_paper", "mhc_static", "altup", "dory", "laurel
 
 
 @pytest.mark.parametrize("scheme", quick_ones({name: (name,) for name in SCHEMES}, *QUICK))
-def test_a_step_has_the_products_of_a_real_one(make_spec, scheme):
+def test_a_step_has_the_products_of_a_real_one(scheme):
     problem = Problem(make_spec(task="state", variant=scheme, wrap="sublayer"))
     found = count_step(problem)
     assert found.products == products_of_a_real_step(problem) > 0

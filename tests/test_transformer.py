@@ -2,6 +2,9 @@
 
 import pytest
 
+from fathom.tasks import example_batch
+from param_helpers import check_oracle, make_spec
+
 NANOCHAT = {
     "norm": "rms", "positions": "rotary", "embedding_norm": True, "qk_norm": True,
     "biases": False, "activation": "relu2",
@@ -26,25 +29,20 @@ SCHEMES = {
 }
 
 
-@pytest.fixture
-def spec_with(make_spec):
-    """A function from a part and a scheme to a small spec; width over heads is four."""
-
-    def make(part, scheme="plain", recipe="unit-variance", **changes):
-        return make_spec(
-            **PARTS[part], **SCHEMES[scheme], recipe=recipe, depth=2, batch_size=2, length=5,
-            heads=2, width=8, beta1=0.0, **changes,
-        )  # fmt: skip
-
-    return make
+def spec_with(part, scheme, recipe="unit-variance"):
+    """A small spec of a part and a scheme; width over heads is four."""
+    return make_spec(
+        **PARTS[part], **SCHEMES[scheme], recipe=recipe, depth=2, batch_size=2, length=5, heads=2,
+        width=8, beta1=0.0,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("recipe", ["unit-variance", "nanochat"])
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_the_oracle_equals_the_textbook(spec_with, first_batch, check_oracle, part, recipe, scheme):
+def test_the_oracle_equals_the_textbook(part, recipe, scheme):
     spec = spec_with(part, scheme, recipe)
-    check_oracle(spec, first_batch(spec))
+    check_oracle(spec, example_batch(spec))
 
 
 @pytest.mark.parametrize(
@@ -55,8 +53,6 @@ def test_the_oracle_equals_the_textbook(spec_with, first_batch, check_oracle, pa
         ("nanochat", "mhc_gated_dynamic"),
     ],
 )
-def test_the_first_step_on_each_backend_equals_the_oracle(
-    spec_with, first_batch, check_first_step, part, scheme
-):
+def test_the_first_step_on_each_backend_equals_the_oracle(check_first_step, part, scheme):
     spec = spec_with(part, scheme)
-    check_first_step(spec, first_batch(spec))
+    check_first_step(spec, example_batch(spec))

@@ -8,9 +8,9 @@ import pytest
 from fathom.analysis.effects import effects_table
 from fathom.analysis.ladder import is_equivalent, ladder_at, log_multiplier, log_multipliers
 from fathom.analysis.statistics import Interval
-from fathom.config import ConfigError, check_config
-from run_helpers import CPU_PLATFORM, config_with
-from tables_helpers import T975, TOLD, frame, half_width, run, seeds, table_of_worth
+from fathom.config import check_config
+from run_helpers import config_with
+from tables_helpers import T975, TOLD, frame, half_width, run, seeds, step_times, table_of_worth
 
 LADDER = {0.5: 4.0, 1.0: 3.0, 2.0: 2.0, 4.0: 1.0}
 """A nat less for each doubling of the steps."""
@@ -227,24 +227,6 @@ def corrected(p, pair, family):
     return max(min(1, (n - k) * ordered[k]) for k in range(ordered.index(p[pair]) + 1))
 
 
-@pytest.mark.parametrize(
-    "ladder",
-    [
-        {"nothing": [2]},  # no variant
-        {"mhc": [2]},  # not plain
-        {"baseline": [0]},
-        {"baseline": [2, 2]},
-        {"baseline": [2, 2.001]},  # one label for both
-        {"baseline": [0.01]},  # one step, and a warm-up of two
-    ],
-)
-def test_a_ladder_that_cannot_be_trained_is_refused(ladder):
-    with pytest.raises(ConfigError) as refused:
-        config_with(a={"steps": 100, "optimizer": {"lr": 0.1, "warmup_steps": 2}, "ladder": ladder})
-    (line,) = str(refused.value).splitlines()
-    assert "studies.a" in line and ("ladder" in line or "baseline_x001" in line)
-
-
 def test_trainings_of_a_ladder_are_compared_with_nothing():
     """At three rates with a ladder each they would be a connection of three rates themselves."""
     rates = {"baseline_low": 0.001, "baseline_high": 0.004}
@@ -260,10 +242,7 @@ def test_trainings_of_a_ladder_are_compared_with_nothing():
     cells = frame(*runs, seeds("loss_final", [2.5] * 4))
     shown = {*study.labels} - {*study.ladder_trainings}
     assert shown == {*study.compared} == {"baseline", "mhc", *rates}
-    for table in (
-        table_of_worth(config, cells),
-        effects_table(config, cells),
-    ):
+    for table in (table_of_worth(config, cells), effects_table(config, cells)):
         assert len(table)
         assert {*table["variant"], *table["against"]} <= shown
 
@@ -302,18 +281,16 @@ def test_an_open_interval_of_depth_ends_at_nothing_or_at_infinity():
 
 def test_costs_are_read_from_the_table_of_step_times(tmp_path):
     """Measured at the width of the study (16) and at a larger one; counted at its own."""
-    columns = "study,depth,variant,backend,machine,seconds,low,high,width,operations,bytes,turns"
+    columns = ("variant", "seconds", "low", "high", "width", "operations", "bytes")
     rows = [
         ("baseline", 2, 2, 2, 16, 100, 40),
         ("mhc", 3, 2.5, 4, 16, 150, 100),
         ("baseline", 10, 10, 10, 128, 900, 300),
         ("mhc", 12, 11, 13, 128, 990, 600),
     ]
-    lines = [f"a,8,{v},torch,{CPU_PLATFORM},{','.join(map(str, rest))},3" for v, *rest in rows]
-    file = tmp_path / "times.csv"
-    file.write_text("\n".join([columns, *lines]) + "\n", encoding="utf-8")
+    file = step_times(tmp_path, *(dict(zip(columns, row, strict=True)) for row in rows))
     config = config_of(model={"vocab": 64, "length": 8, "width": 16, "hidden": 64, "heads": 2})
-    config = config.model_copy(update={"step_times": str(file)})
+    config = config.model_copy(update={"step_times": file})
     runs = [plain_ladder(), seeds("loss_final", [2.0] * 4)]
     row = worth_of(*runs, config=config)["mhc"]
     assert [row[f"cost{end}"] for end in ("", "_low", "_high")] == [1.5, 1.25, 2]
@@ -322,11 +299,6 @@ def test_costs_are_read_from_the_table_of_step_times(tmp_path):
     assert (row["operations"], row["bytes"]) == (1.5, 2.5)
     assert row["multiplier"] == pytest.approx(2)
     assert row["net"] == pytest.approx(2 / 1.5)
-
-
-def test_a_label_of_a_ladder_that_a_variant_has_is_refused():
-    with pytest.raises(ConfigError, match="baseline_x050"):
-        config_of(variants=["baseline", {"baseline_x050": {"connection": "mhc"}}])
 
 
 def test_people_read_the_factor_and_not_the_label():

@@ -100,10 +100,7 @@ ASKED = {"variant": "hc", "multiplier": 1.02, "low": 1.0, "high": 1.04}
     ("rows", "told"),
     [
         ([row()], f"{NONE_PAYS} {COSTS_70}"),
-        (
-            [row(wider=128.0, cost_wider=1.3)],
-            f"{NONE_PAYS} {COSTS_70[:-1]}, 1.3 times with 128.",
-        ),
+        ([row(wider=128.0, cost_wider=1.3)], f"{NONE_PAYS} {COSTS_70[:-1]}, 1.3 times with 128."),
         ([row(cost=NAN)], f"{SAVES}."),
         # The largest multiplier of those that are known to end better, at one rate for all.
         (

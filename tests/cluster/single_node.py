@@ -108,11 +108,7 @@ def daemon(folder: Path, name: str, *options: str) -> subprocess.Popen:
     """It stays in the foreground, so that its process is the one that is started here."""
     with (folder / f"{name}.out").open("wb") as out:
         return subprocess.Popen(
-            [found(name), *options],
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
+            [found(name), *options], cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out
         )
 
 

@@ -16,10 +16,7 @@ from grid_helpers import copy_project, only
 SMOKE = ("--configfile", ".test/config/config.yaml", "grid.yaml")
 # Smaller still than the preset: 10 cells of two studies.
 GRID = only(
-    {
-        "depth-mlx": {"variants": ["hc", "mhc"], "seeds": [0], "exclude": []},
-        "depth-torch": {},
-    }
+    {"depth-mlx": {"variants": ["hc", "mhc"], "seeds": [0], "exclude": []}, "depth-torch": {}}
 )
 
 

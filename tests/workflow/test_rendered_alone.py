@@ -51,15 +51,3 @@ def test_imported_runs_are_tabulated_alone(finished, fresh):
         assert rows(results / "tables" / table) == rows(made / "tables" / table)
     cells = read_csv(results / "tables/cells.csv")
     assert {row["study"] for row in cells if not row["outcome"]} == {"depth-torch"}
-
-
-def test_every_imported_run_is_replayed_on_request_and_nothing_is_changed(finished, fresh):
-    fathom(finished, "bundle", "create", "depth-torch/*", "-o", str(fresh.folder / "b.tar.xz"))
-    fathom(fresh, "bundle", "import", "b.tar.xz")
-    before = sorted(fresh.folder.rglob("results/**/*"))
-    *groups, total = fathom(fresh, "replay", "--all")
-    assert total == f"{len(groups)} agrees"
-    assert {line.partition(": ")[2].partition(",")[0] for line in groups} == {
-        f"depth-torch/2L/mhc/{backend}" for backend in ("mlx", "torch")
-    }
-    assert sorted(fresh.folder.rglob("results/**/*")) == before

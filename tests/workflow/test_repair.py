@@ -5,20 +5,15 @@ import shutil
 
 import pytest
 
-from command_helpers import exit_status
-
 pytestmark = pytest.mark.slow
 
 CONFIGS = ("config.yaml", ".test/config/config.yaml", "grid.yaml")
 
 
-def verify(folder, monkeypatch, capsys):
-    """(exit status, lines) of the command in a folder."""
-    monkeypatch.chdir(folder)
-    capsys.readouterr()
-    status = exit_status(["verify", *(word for name in CONFIGS for word in ("-c", name))])
-    printed = capsys.readouterr()
-    return status, (printed.out + printed.err).splitlines()
+def verify(fathom):
+    """(exit status, lines) of the command."""
+    status, said, errors = fathom("verify", *(word for name in CONFIGS for word in ("-c", name)))
+    return status, [*said.splitlines(), *errors]
 
 
 def derived(folder):
@@ -72,17 +67,18 @@ def repaired(workflow, lines):
     return result.stderr
 
 
-def test_the_advice_of_verify_fixes_everything(workflow, monkeypatch, capsys):
+def test_the_advice_of_verify_fixes_everything(workflow, monkeypatch, fathom):
+    monkeypatch.chdir(workflow.folder)
     before = derived(workflow.folder)
     named = damage_everything(workflow.folder / "results/smoke")
-    status, lines = verify(workflow.folder, monkeypatch, capsys)
+    status, lines = verify(fathom)
     assert status == 1
     found = {line.split(": ")[1].removeprefix("results/smoke/") for line in lines[:-2]}
     assert found == named
 
     said = repaired(workflow, lines)
     assert "train " not in said
-    status, lines = verify(workflow.folder, monkeypatch, capsys)
+    status, lines = verify(fathom)
     assert (status, lines) == (0, [lines[0]])
     assert lines[0].startswith("verified: 10 runs, ")
     assert derived(workflow.folder) == before

@@ -184,7 +184,7 @@ def test_a_cut_has_reports_of_its_own_and_trains_nothing_again(workflow):
         head = (folder / name).read_text().split("\n\n")[1].strip("*")
         said = "This is a subset of the whole grid: only variants hc, depths 3, backends torch."
         assert head == said
-        assert "cut of the whole grid" not in (results / name).read_text()
+        assert "subset of the whole grid" not in (results / name).read_text()
     assert [row["study"] for row in read_csv(folder / "tables/cells.csv")] == ["depth-mlx"]
     # And a run that the whole lacks is trained once, for both.
     shutil.rmtree(results / CELL)
