@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
   new-releases
 
 help: ## list the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 all: $(STAMP) ## set up, then regenerate every result that is not up to date
 	$(SNAKEMAKE) --quiet all -- data || echo "going on without the studies whose data set is missing"
@@ -157,7 +157,7 @@ page: $(STAMP) ## results/reference/index.html, the page of the reference
 PICTURE := docs/images/page.png
 picture: page ## docs/images/page.png, README's picture of that page; needs chromium
 	chromium --headless --no-sandbox --hide-scrollbars --virtual-time-budget=4000 --window-size=1200,900 \
-	  --screenshot=$(PICTURE) file://$(CURDIR)/results/reference/index.html
+	  --screenshot=$(PICTURE) 'file://$(CURDIR)/results/reference/index.html'
 	$(BIN)/python -c "from PIL import Image; p = '$(PICTURE)'; \
 	  Image.open(p).convert('RGB').quantize(128, dither=Image.Dither.NONE).save(p, optimize=True)"
 
@@ -185,5 +185,5 @@ RESULTS := results results/smoke results/paper
 MADE := runs cuts tables figures logs benchmarks studies replay *.md index.html fathom.pdf config.json
 clean: ## delete results (not the imported ones) and what Snakemake remembers
 	rm -rf $(foreach folder,$(RESULTS),$(addprefix $(folder)/,$(MADE))) \
-	  results/compare report.html report.zip .snakemake
+	  results/compare results/judge report.html report.zip .snakemake
 	@rmdir results/smoke results/paper 2>/dev/null || true

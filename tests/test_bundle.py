@@ -434,7 +434,8 @@ def forge_spec(**changes):
     def change(parts):
         def forge(spec):
             for key, value in changes.items():
-                spec[key] = {**spec[key], **value} if isinstance(value, dict) else value
+                is_part = isinstance(value, dict) and "kind" not in value
+                spec[key] = {**spec[key], **value} if is_part else value
 
         parts.edit_json("spec.json", forge)
         forged = parse_spec(json.loads(parts.read("spec.json")), "spec.json")
@@ -456,6 +457,9 @@ CONTENT = {
         forge_spec(steps=10**15), "does not hold steps 0 to 999999999999999 in order"),
     "a network larger than any memory": (
         forge_spec(connection={"streams": 10**15}), "mixing.safetensors: "),
+    "settings that no network of it can have": (
+        forge_spec(connection={"kind": "dense", "weights": "dynamic", "apart": True}),
+        "spec.json: "),
     "too much JSON": (
         lambda p: p.replace("spec.json", b"[" + b"[]," * 2**21 + b"1]"),
         "a size of 6291459, where 4194304 is the limit"),

@@ -69,6 +69,19 @@ def statuses(folder):
     return {run.cell.path(): run.status for run in find_runs(config_of(folder))}
 
 
+def test_a_run_of_another_cell_is_not_replaced(trained, fathom):
+    """As where a command with `--out` is repeated with another seed."""
+    folder = trained / "results/runs/small"
+    (run,) = [file.parent for file in folder.rglob("seed0/manifest.json")][:1]
+    before = {file.name: file.read_bytes() for file in run.iterdir()}
+    _, depth, variant, backend, _ = run.relative_to(trained / "results/runs").parts
+    words = ["--depth", depth[:-1], "--variant", variant, "--backend", backend, "--seed", "1"]
+    status, _, (line, *_) = fathom("train", "small", *words, "--out", run)
+    assert status == 1
+    assert f"{run}: holds a run of another spec" in line
+    assert {file.name: file.read_bytes() for file in run.iterdir()} == before
+
+
 def cell_of(variant, backend=BACKEND):
     return f"small/2L/{variant}/{backend}/seed0"
 

@@ -65,6 +65,13 @@ def test_runs_count_by_what_the_config_and_todays_code_are(here, packed, tmp_pat
         assert reason.startswith("code differs: ")
 
 
+def test_a_damaged_bundle_beside_it_changes_nothing(here, packed):
+    file, kept = packed(), Path(here.results, "bundles/damaged.tar.xz")
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(file.read_bytes()[:100])
+    assert {outcome for _, outcome, _ in outcomes(here, file)} == {"counts"}
+
+
 def test_what_is_there_already_is_told_from_another_run_of_the_cell(here, packed):
     file = packed()
     import_bundle(Path(here.results), file)

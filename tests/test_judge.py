@@ -29,6 +29,22 @@ STUDY = {
 }  # fmt: skip
 CONFIG = {"results": "kept", "studies": {"released": STUDY}}
 
+LATE = """
+import torch
+from torch import nn
+
+class Late(nn.Module):
+    passes = 0
+
+    def forward(self, x0, functions):
+        if torch.is_grad_enabled():
+            Late.passes += 1
+        assert Late.passes < 7, "not again"
+        for f in functions:
+            x0 = x0 + f(x0)
+        return x0
+"""
+
 DIVERGING = PLAIN.replace("scale * f(x)", "1e30 * f(x) * 1e30")
 
 
@@ -87,7 +103,8 @@ def test_the_page_has_contract_worth_all_rows_and_the_command_for_more_seeds(hom
     create_bundle(load_config(["config.yaml"]), Path("kept/bundles/others.tar.xz"))
     shutil.rmtree("kept/runs")
     write("lite.py", LITE)
-    folder = judge("lite.py:Lite", "--settings", "{streams: 2}")
+    judge("lite.py:Lite", "--settings", "{streams: 2}")
+    folder = Path("results/judge/Lite-streams-2")
     page = (folder / "JUDGE.md").read_text(encoding="utf-8")
     for wanted in (
         "| causality | a later token changes nothing before it |",
@@ -202,3 +219,21 @@ def test_what_is_missing_is_one_line_with_its_fix(home, capsys):
     assert "has neither released nor state" in line
     (line,) = refusal(capsys, "plain.py:Class", "--settings", "[1]")
     assert "--settings" in line
+
+
+def test_what_would_judge_less_or_replace_the_kept_result_is_refused(home, capsys):
+    write("plain.py", PLAIN)
+    (line,) = refusal(capsys, "plain.py:Class", "--seeds", "4")
+    assert line.startswith("fathom: --seeds: the kept result has 3, not 4")
+    (line,) = refusal(capsys, "plain.py:Class", "--out", "kept")
+    assert line.startswith("fathom: kept: is the kept result")
+    (line,) = refusal(capsys, "plain.py:Class", "--settings", "{kind: plain}")
+    assert "kind" in line
+    assert "unknown kind of connection" not in line  # it is an argument, which the class lacks
+
+
+def test_a_module_that_fails_after_its_contract_is_one_line(home, capsys):
+    write("late.py", LATE)
+    (line,) = refusal(capsys, "late.py:Late")
+    assert line.startswith("fathom: late.py:Late: AssertionError: not again")
+    assert not Path("results").exists()

@@ -623,6 +623,90 @@ def test_a_branch_is_checkpointed(framework, scheme):
         assert found[name] == pytest.approx(value, rel=1e-5, abs=1e-6), name
 
 
+def test_a_checkpointed_branch_of_mlx_has_its_gradients():
+    """`mx.checkpoint` would leave out the parameters of the branch, which is no argument."""
+    mx = installed(Mlx).library
+    from mlx import nn
+    from mlx.utils import tree_flatten
+
+    module, _ = moved(Mlx(), "mhc_paper")
+    branches, x = [nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)], mx.array(INPUT)
+
+    def gradients(way):
+        def loss(parameters):
+            state = module.open(x)
+            for k, (branch, own) in enumerate(zip(branches, parameters, strict=True)):
+                branch.update(own)
+                state = way(branch, module.wrap(branch, k))(state)
+            return (module.close(state) ** 2).sum()
+
+        return tree_flatten(mx.grad(loss)([branch.parameters() for branch in branches]))
+
+    found = gradients(nn.utils.checkpoint)
+    for (name, value), (_, expected) in zip(found, gradients(lambda _, f: f), strict=True):
+        assert np.array(value) == pytest.approx(np.array(expected), rel=1e-4, abs=1e-5), name
+        assert np.abs(value).max() > 0
+
+
+def test_parameters_are_set_where_fsdp_has_spread_them(torch):
+    """From the meta device, as large models are made."""
+    from torch.distributed import HashStore, destroy_process_group, init_process_group
+    from torch.distributed.fsdp import fully_shard
+
+    from fathom.torch import ResidualConnection
+
+    init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        module = ResidualConnection("mhc_paper", LAYERS, WIDTH, device="meta")
+        fully_shard(module, mesh=torch.distributed.init_device_mesh("cpu", (1,)))
+        module.to_empty(device="cpu").reset_parameters()
+        expected = dict(ResidualConnection("mhc_paper", LAYERS, WIDTH).named_parameters())
+        for name, p in module.named_parameters():
+            assert torch.equal(p.full_tensor(), expected[name]), name
+    finally:
+        destroy_process_group()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Dynamo detected a call")
+def test_a_compiled_pass_amid_autocast_has_all_digits_with_the_setting_that_docs_name(torch):
+    framework = Torch()
+    module, _ = moved(framework, "hc_paper")
+    x, functions = framework.array(INPUT), [lambda *x: torch.tanh(mixture(*x))] * LAYERS
+    loss = lambda x: (module(x, functions) ** 2).sum()  # noqa: E731
+
+    def gradients(function):
+        torch._dynamo.reset()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            value = function(x)
+        return torch.autograd.grad(value, list(module.parameters()))
+
+    compiled = torch.compile(loss, backend="aot_eager")
+    with torch._functorch.config.patch({"backward_pass_autocast": "off"}):
+        exact = gradients(compiled)
+    for found, expected in zip(exact, gradients(loss), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_what_weight_decay_leaves_out_is_all_but_matrices(framework, scheme):
+    module, values = moved(framework, scheme)
+    assert set(module.no_decay) <= values.keys()
+    assert not [name for name in module.no_decay if name.startswith(("phi", "b_phi"))]
+    assert {n for n in values if n[:2] == "b_" or n in ("alpha", "gain")} <= {*module.no_decay}
+
+
+@pytest.mark.parametrize("kind", ["numpy", "framework"])
+def test_a_gate_takes_noise_in_training(framework, kind):
+    scheme = {"connection": "mhc_paper", "gate": {"kind": "learned", "noise": True}}
+    module, x = framework.module(scheme, LAYERS, WIDTH), framework.array(INPUT)
+    noise = module.connection.sample_noise(np.random.default_rng(0), 1.0)
+    assert noise.shape == (LAYERS, 3)
+    given = noise if kind == "numpy" else framework.array(noise)
+    quiet, loud = (framework.numpy(module(x, branches(framework), n)) for n in (None, given))
+    assert not np.array_equal(quiet, loud)
+
+
 def test_constants_that_inference_made_serve_training_too(torch):
     from fathom.torch import ResidualConnection, kept_ops
 
@@ -701,6 +785,7 @@ def test_a_compiled_pass_takes_many_lengths_with_a_graph_or_two(torch, scheme):
         (("mhc_paper", 0, 8), "layers: input should be greater than 0, but is 0"),
         (({"connection": "mhc_paper", "H_rez": "exp"}, 2, 8), "connection: unknown key 'H_rez'"),
         (({"connection": "krom_hc", "streams": 3}, 2, 8), "connection: H_res: kronecker: 3 is not"),
+        (({"module": "own.py:Own"}, 2, 8), "connection: a module of your own is no scheme"),
     ],
 )
 def test_a_wrong_scheme_or_size_is_one_line(framework, arguments, said):
@@ -722,7 +807,7 @@ def test_a_wrong_input_or_turn_is_one_line(framework):
         (lambda: module.write(opened, 0, x), "write 0 is out of turn; next is read 0"),
         (lambda: module.write(state, 0, x[..., :1]),
          "function 0 must return the shape of its input, [2, 3, 4], but returned [2, 3, 1]"),
-        (lambda: module(x, one), "close is out of turn; next is read 1"),
+        (lambda: module(x, one), "layers=2 takes as many branches, but has 1"),
     ):  # fmt: skip
         assert refusal(call, error=ValueError) == said
     for nothing in (None, (x, x)):  # as MultiheadAttention returns weights beside its output

@@ -3,6 +3,9 @@
 import base64
 import gzip
 import json
+import re
+import shutil
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,7 +14,8 @@ import pytest
 from fathom import datasets
 from fathom.analysis.platforms import Platform
 from fathom.config import Cell, ConfigError, check_config
-from fathom.config.snakemake_start import Start, is_resolved, packed
+from fathom.config.entries import RESERVED_NAMES
+from fathom.config.snakemake_start import Start, check_start, is_resolved, packed
 from fathom.report.plan import DATA_READY, STARTED, Plan, figure_files
 from fathom.report.reports import check_folder, kept_tables, why_left_out
 from run_helpers import CPU_PLATFORM, STUDY, config_with, write_cell
@@ -32,6 +36,41 @@ def test_wildcards_name_a_cell_or_are_refused_in_words():
         Plan(config, BOTH).cell(**{**WILDCARDS, "study": "b"})
     with pytest.raises(ConfigError, match="backend mlx is not installed here"):
         Plan(config, ["torch"]).cell(**{**WILDCARDS, "backend": "mlx"})
+
+
+def test_no_study_has_the_name_of_a_rule(pytestconfig):
+    rules = (pytestconfig.rootpath / "workflow").rglob("[!.]*")
+    rules = [file for file in rules if file.name == "Snakefile" or file.suffix == ".smk"]
+    text = "".join(file.read_text(encoding="utf-8") for file in rules)
+    names = set(re.findall(r"^(?:rule|checkpoint) ([a-z]+):", text, re.MULTILINE))
+    assert {"all", "fetch", "replay"} <= names <= RESERVED_NAMES  # a study has no underscore
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--config", "train=false", "--config", "seeds=[0]"], ["--configfile=a", "--configfiles", "b"],
+     ["-C", "train=false", "--cores", "1", "--config=seeds=[0]"]],
+)  # fmt: skip
+def test_an_option_that_snakemake_would_drop_is_refused(words, monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["snakemake", "all", *words])
+    with pytest.raises(SystemExit):
+        check_start()
+    assert "2 times, and Snakemake would take the last alone" in capsys.readouterr().err
+
+
+def test_config_files_are_read_before_snakemake_does(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
+    good.write_text("seeds: [0]\n")
+    bad.write_text("seeds: [0\n")
+    words = ["snakemake", "all", "--config", "train=false", "--configfile", str(good)]
+    monkeypatch.setattr(sys, "argv", words)
+    check_start()
+    monkeypatch.setattr(sys, "argv", [*words, str(bad)])
+    with pytest.raises(SystemExit):
+        check_start()
+    assert capsys.readouterr().err.startswith(f"fathom: {bad}: ")
 
 
 def test_a_complete_run_is_trained_again_only_if_it_is_not_current(tmp_path):
@@ -105,7 +144,10 @@ def test_imported_runs_have_a_list_of_replays_for_each_study_and_backend(tmp_pat
     assert where == {(f"{cell.backend}-{CPU_PLATFORM}", cell) for cell in cells}
     (folders[1] / "metrics.jsonl").write_text("")
     damaged = Plan(plan.config, ())
-    assert len({p.imported_key for p in (plan, again, damaged, Plan(plan.config, ()))}) == 3
+    # A table names a run of another spec, too, though nothing replays it.
+    shutil.copytree(folders[0], folders[0].with_name("seed2"))
+    plans = plan, again, damaged, Plan(plan.config, ()), Plan(plan.config, ())
+    assert len({p.imported_key for p in plans}) == 4
 
 
 def test_figures_wait_for_the_runs_that_they_read():

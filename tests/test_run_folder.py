@@ -289,6 +289,15 @@ def test_a_wrong_run_is_refused_in_a_line_that_names_the_file(run, spec, spoil, 
     assert said in reason
 
 
+def test_a_file_that_cannot_be_read_makes_its_run_corrupt(run, spec, monkeypatch):
+    def fail(file):
+        raise PermissionError(13, "Permission denied", str(file))
+
+    monkeypatch.setattr("fathom.runs.folder.sha256", fail)
+    found = validate_run(run, spec)
+    assert (found.status, "cannot be read (Permission denied)" in found.reason) == ("corrupt", True)
+
+
 @pytest.mark.parametrize("key", REQUIRED)
 def test_a_manifest_lacks_no_key_and_has_its_own_hash(run, spec, key):
     manifest = read_manifest(run)

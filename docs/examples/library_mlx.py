@@ -68,7 +68,11 @@ def main() -> None:
     characters = sorted(set(text))
     data = mx.array([characters.index(c) for c in text])
     model = Model(len(characters))
-    optimizer = mlx.optimizers.AdamW(learning_rate=3e-3)
+    exempt = {f"connection.{name}" for name in model.connection.no_decay}
+    decayed, others = (mlx.optimizers.AdamW(3e-3, weight_decay=decay) for decay in (0.01, 0.0))
+    optimizer = mlx.optimizers.MultiOptimizer(
+        [decayed, others], [lambda name, p: p.ndim > 1 and name not in exempt]
+    )
     loss_and_gradients = nn.value_and_grad(model, loss_of)
     for step in range(STEPS):
         starts = mx.random.randint(0, len(text) - LENGTH, (BATCH, 1))

@@ -61,7 +61,12 @@ def main() -> None:
     characters = sorted(set(text))
     data = torch.tensor([characters.index(c) for c in text])
     model = Model(len(characters))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    exempt = {f"connection.{name}" for name in model.connection.no_decay}
+    matrices, others = [], []
+    for name, p in model.named_parameters():
+        (others if p.ndim < 2 or name in exempt else matrices).append(p)
+    groups = [{"params": matrices}, {"params": others, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=3e-3)
     for step in range(STEPS):
         starts = torch.randint(len(data) - LENGTH, (BATCH, 1))
         windows = data[starts + torch.arange(LENGTH + 1)]

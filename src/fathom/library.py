@@ -20,7 +20,7 @@ from fathom.models.connections.connection import Apart, Connection, ConnectionCo
 from fathom.models.connections.released import of_release
 from fathom.models.connections.schemes import SCHEMES, name_behind, resolve
 from fathom.models.ops import Array, Ops
-from fathom.settings import Flag, NonNegative, Positive, Settings, validate
+from fathom.settings import ConfigError, Flag, NonNegative, Positive, Settings, validate
 
 PREFIX = "connection."
 """Names of parameters begin with it in a network of fathom's; those of a module do not."""
@@ -62,7 +62,13 @@ def connection_for(scheme: str | Mapping[str, Any], **sizes: int) -> Connection:
     Raises ConfigError, with the key and the fix.
     """
     checked = validate(Sizes, sizes)
+    layers, per_block = checked.layers, checked.per_block
+    if over := layers % per_block:
+        fits = " or ".join(f"{n}" for n in (layers - over, layers - over + per_block) if n)
+        raise ConfigError(f"layers: {layers} is no multiple of per_block, {per_block}; take {fits}")
     context = checked.model_dump(exclude={"streams", "seed"})
+    if isinstance(scheme, Mapping) and "module" in scheme:
+        raise ConfigError("connection: a module of your own is no scheme; call it as it is")
     found = resolve(scheme, NAMES, checked.streams, "", ["connection"])
     connection = found.at(ConnectionContext(**context, optional_norms=True))
     for name, _ in inspect.getmembers(type(connection), lambda m: isinstance(m, cached_property)):
@@ -108,6 +114,17 @@ class Verbs:
         """How it was made, for `repr`."""
         context = self.connection.context
         return f"{self.scheme!r}, layers={context.layers}, width={context.width}"
+
+    @property
+    def no_decay(self) -> tuple[str, ...]:
+        """Names of the parameters that weight decay and Muon leave out: all but matrices.
+
+        The number of axes does not tell them: `b_res` [layers, S, S] is a vector for each layer.
+        """
+        declared = self.connection.parameters()
+        return tuple(
+            name.removeprefix(PREFIX) for name, one in declared.items() if not one.is_matrix
+        )
 
     @property
     def reads_normed(self) -> bool:
@@ -158,11 +175,11 @@ class Verbs:
                 )
         self._set(found)
 
-    def open(self, x: Array, noise: Array | None = None) -> Pass:
+    def open(self, x: Array, noise: np.ndarray | None = None) -> Pass:
         """Begin a pass with the embedded input […, width].
 
-        `noise` [layers, 3]: what `connection.sample_noise` draws for a gate with noise; None
-        outside of training. Raises ValueError for another width or type.
+        `noise` [layers, 3]: what `connection.sample_noise` draws, for a gate with noise in
+        training. Raises ValueError for another width or type.
         """
         context, shape, given = self.connection.context, tuple(x.shape), type_name(x)
         device = getattr(x, "device", None)
@@ -177,8 +194,9 @@ class Verbs:
         types = {given, *map(type_name, arrays.values())}
         computed = "float64" if "float64" in types else "float32"
         params = {f"{PREFIX}{name}": self._cast(value, computed) for name, value in arrays.items()}
-        noise = None if noise is None else self._cast(noise, computed)
         ops, x = self._ops(computed, device), self._cast(x, computed)
+        if noise is not None:
+            noise = ops.asarray(np.asarray(noise))
         with self._exactly(device):
             state = self.connection.open(ops, params, x, noise)
         return Pass("read", 0, shape, given, computed, device, state)
@@ -254,9 +272,17 @@ class Verbs:
 
         return step
 
-    def through(self, x: Array, branches: Sequence[Callable[[Array], Array]]) -> Array:
+    def through(
+        self,
+        x: Array,
+        branches: Sequence[Callable[[Array], Array]],
+        noise: np.ndarray | None = None,
+    ) -> Array:
         """A whole pass. Raises ValueError unless there are as many branches as layers."""
-        state = self.open(x)
+        layers = self.connection.context.layers
+        if len(branches) != layers:
+            raise ValueError(f"layers={layers} takes as many branches, but has {len(branches)}")
+        state = self.open(x, noise)
         for k, branch in enumerate(branches):
             state = self.wrap(branch, k)(state)
         return self.close(state)

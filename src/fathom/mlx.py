@@ -12,6 +12,7 @@ from fathom.backends.mlx_ops import MlxOps  # before MLX: it chooses the BLAS th
 
 # isort: split
 import mlx.core as mx
+import numpy as np
 from mlx import nn
 
 from fathom.library import Verbs, connection_for
@@ -62,9 +63,14 @@ class ResidualConnection(Verbs, nn.Module):
         for name, value in self._initial(seed).items():
             setattr(self, name, mx.array(value))
 
-    def __call__(self, x: mx.array, branches: Sequence[Callable[[mx.array], mx.array]]) -> mx.array:
-        """A whole pass through the branches, […, width] → the same."""
-        return self.through(x, branches)
+    def __call__(
+        self,
+        x: mx.array,
+        branches: Sequence[Callable[[mx.array], mx.array]],
+        noise: np.ndarray | None = None,
+    ) -> mx.array:
+        """A whole pass through the branches, […, width] → the same; `noise`: see `open`."""
+        return self.through(x, branches, noise)
 
     def _arrays(self) -> dict[str, mx.array]:
         return dict(self.parameters())

@@ -30,6 +30,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import traceback
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -252,6 +253,9 @@ def run() -> int:
         cli.main()
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except Exception:  # noqa: BLE001, of any kind, as Python itself ends with it
+        traceback.print_exc()
+        return 1
     return 0
 
 

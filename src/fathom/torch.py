@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -49,10 +50,11 @@ class ResidualConnection(Verbs, nn.Module):
 
         `layers`: how many functions are wrapped. `width`: channels, the last axis. `streams`: S,
         where the settings have none. `seed`: of the initial parameters. `per_block`: how many
-        functions make a block. `pooled_axes`: how many axes before the channels a dynamic
-        connection averages over, 2 for images [B, H, W, C]. `has_residual`: whether branches do add
-        their input, which `plain` and `causal` have to know. `takes_apart`: whether the branch that
-        begins a block is an attention, branch(q, k, v) where the connection `reads_apart`.
+        functions make a block; `layers` is a multiple of it. `pooled_axes`: how many axes before
+        the channels a dynamic connection averages over, 2 for images [B, H, W, C]. `has_residual`:
+        whether branches do add their input, which connections without streams have to know.
+        `takes_apart`: whether the branch that begins a block is an attention, branch(q, k, v) where
+        the connection `reads_apart`.
 
         Raises ConfigError, a ValueError, with the key and the fix.
         """
@@ -80,11 +82,16 @@ class ResidualConnection(Verbs, nn.Module):
         """Set every parameter to its initial value again."""
         with torch.no_grad():
             for name, value in self._initial(self.seed).items():
-                self.get_parameter(name).copy_(torch.from_numpy(value))
+                fill(self.get_parameter(name), torch.from_numpy(value))
 
-    def forward(self, x: Tensor, branches: Sequence[Callable[[Tensor], Tensor]]) -> Tensor:
-        """A whole pass through the branches, […, width] → the same."""
-        return self.through(x, branches)
+    def forward(
+        self,
+        x: Tensor,
+        branches: Sequence[Callable[[Tensor], Tensor]],
+        noise: np.ndarray | None = None,
+    ) -> Tensor:
+        """A whole pass through the branches, […, width] → the same; `noise`: see `open`."""
+        return self.through(x, branches, noise)
 
     def _arrays(self) -> dict[str, Tensor]:
         # Each by its name, as a parametrisation, a pruned or a replicated module has it.
@@ -93,7 +100,7 @@ class ResidualConnection(Verbs, nn.Module):
     def _set(self, values: Mapping[str, Tensor]) -> None:
         with torch.no_grad():
             for name, value in values.items():
-                self.get_parameter(name).copy_(value)
+                fill(self.get_parameter(name), value)
 
     def _ops(self, dtype: str, device: torch.device) -> TorchOps:
         of = getattr(torch, dtype)
@@ -109,6 +116,16 @@ class ResidualConnection(Verbs, nn.Module):
 
     def extra_repr(self) -> str:
         return self._sizes()
+
+
+def fill(parameter: Tensor, value: Tensor) -> None:
+    """Give a parameter a value of its shape, also where FSDP2 has spread it over processes."""
+    if hasattr(parameter, "device_mesh"):
+        from torch.distributed.tensor import distribute_tensor  # it takes half a second to load
+
+        value = value.to(parameter.device, parameter.dtype)
+        value = distribute_tensor(value, parameter.device_mesh, parameter.placements)
+    parameter.copy_(value)
 
 
 class ExportedOps(TorchOps):

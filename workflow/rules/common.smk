@@ -32,7 +32,7 @@ PLAN = or_exit(Plan, CONFIG, INSTALLED)
 for line in PLAN.left_out:
     warn(line)
 if START.is_main:
-    PLAN.mark_start()
+    or_exit(PLAN.mark_start)
 REPLAYS = list(PLAN.replay_files.values())
 # Which bundles an import refused, and by which times of training are compared, where there are any.
 REFUSED = [str(file) for file in [refused_file(Path(STORE))] if file.exists()]

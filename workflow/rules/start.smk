@@ -42,7 +42,7 @@ for name in [name for name in sys.modules if name.partition(".")[0] == "fathom"]
 
 from fathom import preload
 from fathom.config.snakemake_start import Start
-from fathom.system.errors import UserError, broken_link, fail
+from fathom.system.errors import UserError, broken_link, fail, of_system
 
 
 def warn(message):
@@ -55,6 +55,8 @@ def or_exit(function, *arguments, **options):
         return function(*arguments, **options)
     except UserError as error:
         fail(str(error))
+    except OSError as error:
+        fail(of_system(error))
 
 
 if set("{}") & set(str(PROJECT)):

@@ -20,7 +20,7 @@ PUBLISHED = files_in("report", "published.yaml")[0]
 # Its content decides, also of a file that git brought: no record is needed.
 rule resolve:
     input:
-        ancient(STARTED) if is_resolved(CONFIG) else STARTED,
+        ancient(STARTED) if or_exit(is_resolved, CONFIG) else STARTED,
     output:
         config=f"{RESULTS}/config.json",
     log:

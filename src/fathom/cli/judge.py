@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -44,7 +45,8 @@ def judge(
     jobs: Jobs = 1,
     device: Device = None,
     out: Annotated[
-        Path | None, output_folder(help="Output folder; default: results/judge/NAME.")
+        Path | None,
+        output_folder(help="Output folder; default: results/judge/NAME, with --settings if given."),
     ] = None,
     templates: Annotated[Path, typer.Option(help="Folder of the page's templates.")] = PAGE,
 ) -> None:
@@ -61,7 +63,10 @@ def judge(
     if not isinstance(arguments, dict):
         raise ConfigError("--settings: must be a mapping, as in '{streams: 2}'")
     files = config or (DEFAULT_CONFIG if quick else REFERENCE_CONFIG)
-    folder = out or Path("results/judge") / module.rpartition(":")[2] / ("quick" if quick else "")
+    # Other settings have a folder of their own, as in TwoStreams-start-0.5.
+    parts = module.rpartition(":")[2], re.sub(r"[^\w.]+", "-", settings).strip("-")
+    named = Path("results/judge") / "-".join(filter(None, parts))
+    folder = out or named / ("quick" if quick else "")
     if not (templates / "JUDGE.md.j2").is_file():
         raise ConfigError(f"{templates}: has no template JUDGE.md.j2; see --templates in --help")
     plan = make_plan(files, module, arguments, folder, seeds=seeds, quick=quick)

@@ -85,10 +85,11 @@ def train_all(
         bool, typer.Option("--estimate", help="Only estimate the time on this machine.")
     ] = False,
 ) -> None:
-    """Train all untrained cells, without Snakemake.
+    """Train every cell without a current run, without Snakemake.
 
-    For machines with only Python, the core packages and a framework. `fathom bundle` carries the
-    runs to another machine. After an interruption the same command resumes.
+    Runs that are stale or of another spec are replaced. For machines with only Python, the core
+    packages and a framework. `fathom bundle` carries the runs to another machine. After an
+    interruption the same command resumes.
     """
     from fathom.runs.train_all import specs_left
 
@@ -265,8 +266,7 @@ def job(
 
 def _here(device: str | None, threads: int | None) -> Compute:
     """Compute settings without a config; data sets are in the folder that the environment names."""
-    compute = Compute(data=datasets.data_folder())
-    return changed(compute, device=device, threads=threads)
+    return changed(Compute(), data=datasets.data_folder(), device=device, threads=threads)
 
 
 def _spec_of(settings: Config, name: str, wanted: dict[str, Any]) -> Spec:
@@ -285,12 +285,12 @@ def _spec_of(settings: Config, name: str, wanted: dict[str, Any]) -> Spec:
 def _is_free(folder: Path, spec: Spec) -> bool:
     """Whether a training into the folder loses nothing; says so if it holds the spec's own run.
 
-    Exits with status 1 if it holds a whole run of another spec.
+    Exits with status 1 if it holds a run of another spec, also of another cell.
     """
     from fathom.runs.validate import validate_run
 
     found = validate_run(folder, spec)
-    if found.status == "stale" and found.manifest.spec_hash != spec.hash():
+    if found.manifest and found.manifest.spec_hash != spec.hash():
         fail(
             f"{folder}: holds a run of another spec ({found.reason}); add --replace to train in "
             "its place, or keep it: --out FOLDER, or --set results=FOLDER"

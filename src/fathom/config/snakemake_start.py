@@ -6,13 +6,14 @@ before the config, of which it reports errors in many lines.
 
 from __future__ import annotations
 
+import argparse
 import base64
 import gzip
+import itertools
 import json
 import shlex
 import sys
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -34,22 +35,19 @@ def check_start() -> None:
             f"{of_system(error)}; Snakemake keeps a cache in the home folder; name a folder that "
             'can be written with: export XDG_CACHE_HOME="$PWD/.snakemake"'
         )
+    options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    options.add_argument("--configfile", "--configfiles", nargs="+", action="append", default=[])
+    options.add_argument("--config", "-C", nargs="*", action="append", default=[])
+    given, _ = options.parse_known_args(sys.argv[1:])
+    for name, values in vars(given).items():
+        if len(values) > 1:
+            fail(f"--{name} is there {len(values)} times, and Snakemake would take the last alone; "
+                 f"name all after one: --{name} {' '.join(itertools.chain(*values))}")  # fmt: skip
     try:
-        for file in configfiles(sys.argv[1:]):
+        for file in itertools.chain(*given.configfile):
             read_yaml(file)
     except UserError as error:
         fail(str(error))
-
-
-def configfiles(arguments: list[str]) -> list[str]:
-    """The files after `--configfile` or `--configfiles`, as Snakemake reads its command line."""
-    found: list[str] = []
-    for place, argument in enumerate(arguments):
-        option, _, first = argument.partition("=")
-        if option in ("--configfile", "--configfiles"):
-            rest = takewhile(lambda word: not word.startswith("-"), arguments[place + 1 :])
-            found += [first] if first else rest
-    return found
 
 
 @dataclass(frozen=True)
@@ -132,7 +130,7 @@ def resolved_text(config: Config) -> str:
 def is_resolved(config: Config) -> bool:
     """Whether config.json is there with this content."""
     file = Path(config.report_folder, "config.json")
-    return file.exists() and file.read_text(encoding="utf-8") == resolved_text(config)
+    return file.is_file() and file.read_bytes() == resolved_text(config).encode()
 
 
 def packed(config: Config) -> str:

@@ -25,8 +25,9 @@ from fathom.analysis.run_tables import cells_table
 from fathom.analysis.statistics import CONFIDENCE, mean_with_ci
 from fathom.analysis.tables import counted, read_table, save_tables, scores_of
 from fathom.analysis.worth import ONE_RATE, worth_table
+from fathom.backends import Backend
 from fathom.config import Cell, Compute, Config, ConfigError, load_config
-from fathom.models.connections.module import split_name
+from fathom.models.connections.module import own_code, split_name
 from fathom.report.formatting import number, with_interval
 from fathom.report.kept import BUNDLES
 from fathom.report.records import Record, records
@@ -120,16 +121,22 @@ def make_plan(
         wanted = " nor ".join(DEPTHS)
         raise ConfigError(f"{files[-1]}: has neither {wanted} with a plain network to judge by")
     kept = None if quick else Path(base.results)
+    if kept and kept.resolve() == out.resolve():
+        raise ConfigError(f"{out}: is the kept result; name another folder by --out")
     if kept and not (kept / "tables" / "cells.csv").is_file():
         raise ConfigError(
             f"{kept}/tables/cells.csv: missing; it is in the repository (git checkout {kept}), or "
             "add --quick to train the plain network here"
         )
+    there = max(len(base.studies[study].seeds) for study in judging)
+    if kept and seeds > there:
+        raise ConfigError(f"--seeds: the kept result has {there}, not {seeds}; or add --quick")
     file, name = split_name(module)
     label = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
     if any(label in base.studies[study].labels for study in judging):
         label = f"own_{label}"
-    connection = {"module": f"{Path(os.path.relpath(file)).as_posix()}:{name}", **arguments}
+    path = f"{Path(os.path.relpath(file)).as_posix()}:{name}"
+    connection = {"module": path, "settings": dict(arguments)}  # its arguments may have our names
     studies: dict[str, Any] = dict.fromkeys(base.studies)
     for study in judging:
         settings = base.studies[study]
@@ -148,7 +155,7 @@ def make_plan(
         place = re.compile(rf"^.*: studies\.[^:]*\.variants\.{label}: ")
         lines = [place.sub("", line) for line in str(error).splitlines()]
         raise ConfigError("\n".join(dict.fromkeys(lines))) from error
-    return Plan(config, connection["module"], label, kept, seeds)
+    return Plan(config, path, label, kept, seeds)
 
 
 # --- before training ------------------------------------------------------------------------------
@@ -162,11 +169,19 @@ def check_all(plan: Plan, compute: Compute) -> Iterator[tuple[str, Check]]:
 
 
 def _check(plan: Plan, study: str, compute: Compute) -> Iterator[Check]:
-    from fathom.backends.torch_counting import count_step  # it loads PyTorch
-
     spec = plan.config.spec(plan.cells(study)[0])
     problem, backend = Problem(spec), connect(spec, compute)
     yield from examine(problem, backend)
+    with own_code(spec.connection):
+        yield from _measure(problem, backend, compute)
+    if plan.kept:
+        yield _repeat_plain(plan, study, plan.kept, compute)
+
+
+def _measure(problem: Problem, backend: Backend, compute: Compute) -> Iterator[Check]:
+    """The cost of a step beside the plain network's, and the gradients of both by layer."""
+    from fathom.backends.torch_counting import count_step  # it loads PyTorch
+
     plain = plain_problem(problem)
     # In turns, and the fastest of each: other work on the machine only slows.
     turns = [[time_step(p.spec, compute) for p in (problem, plain)] for _ in range(TURNS)]
@@ -179,8 +194,6 @@ def _check(plan: Plan, study: str, compute: Compute) -> Iterator[Check]:
     shares = {name: gradients_by_layer(p, backend) for name, p in by_layer.items()}
     told = (f"{name} {number(g[0])} and {number(g[-1])}" for name, g in shares.items())
     yield Check("gradients by layer", f"first and last layer over the mean: {'; '.join(told)}")
-    if plan.kept:
-        yield _repeat_plain(plan, study, plan.kept, compute)
 
 
 def _repeat_plain(plan: Plan, study: str, kept: Path, compute: Compute) -> Check:

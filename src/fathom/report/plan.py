@@ -43,8 +43,10 @@ class Plan:
         self.cells, self.left_out = trainable(config, installed)
         self.measured: list[Measured] = [(Platform(cell.backend), cell) for cell in self.cells]
         """Cells whose runs count without a replay."""
-        self.imported = [run for run in validate.imported_runs(config) if run.replay]
+        arrived = validate.imported_runs(config)
+        self.imported = [run for run in arrived if run.replay]
         """Imported runs of the present spec, for replays; `fathom status` names the others."""
+        self.others = [f"{run.folder}: {run.reason}" for run in arrived if not run.replay]
         replayed = dict.fromkeys((run.cell.study, run.cell.backend) for run in self.imported)
         self.replay_files = {of: str(replay_file(config, *of)) for of in replayed}
         """The list of replays of a study's runs on a backend."""
@@ -118,8 +120,8 @@ class Plan:
 
     @property
     def imported_key(self) -> str:
-        """A hash of the manifests, and so of the files, of the imported runs to replay."""
-        return digits(json.dumps(manifests_of(self.imported)))
+        """A hash of imported runs: of manifests, and so of files, and why others do not count."""
+        return digits(json.dumps([manifests_of(self.imported), self.others]))
 
     def replayed(self) -> list[Measured]:
         """The imported runs that count after their replays."""

@@ -39,7 +39,7 @@ from fathom.runs.validate import validate_run
 from fathom.runs.verdict import receive_run
 from fathom.system.errors import UserError
 from fathom.system.files import atomic_write, file_to_write, locked, with_filename, write_text
-from fathom.system.text import one_line
+from fathom.system.text import one_line, printable
 
 MAX_JSON_BYTES = 4 * 2**20
 MAX_FILE_BYTES = 256 * 2**20
@@ -184,9 +184,9 @@ def refused_bundles(results: Path) -> list[str]:
 
 def record_refusals(results: Path, bundles: Mapping[Path, str | None]) -> None:
     """Keep why each of these bundles was refused, if it was; what is known of others stays."""
-    known = refused_bundles(results)
-    lines = [line for line in known if not line.startswith(tuple(f"{file}: " for file in bundles))]
-    lines += [f"{file}: {why}" for file, why in bundles.items() if why]
+    known, told = refused_bundles(results), {printable(str(f)): why for f, why in bundles.items()}
+    lines = [line for line in known if not line.startswith(tuple(f"{file}: " for file in told))]
+    lines += [f"{file}: {why}" for file, why in told.items() if why]
     if lines:
         write_text(refused_file(results), "".join(f"{line}\n" for line in lines))
     elif known:

@@ -60,7 +60,7 @@ VERDICT = "verdict.json"
 PARTIAL = ".partial"
 """The folder of a training that is not over."""
 
-MAX_ROW = 2**16
+MAX_ROW = 2**20
 """Characters of a line of metrics."""
 
 
@@ -233,7 +233,9 @@ def read_json(file: Path) -> dict[str, Any]:
         data = load_json(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise RunError(f"{file}: missing") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise RunError(f"{file}: cannot be read ({error.strerror})") from error
+    except (ValueError, RecursionError) as error:
         raise RunError(f"{file}: not valid JSON ({error})") from error
     if not isinstance(data, dict):
         raise RunError(f"{file}: not a JSON object")
@@ -303,7 +305,11 @@ def check_files(folder: Path, manifest: Manifest, cell: Cell) -> None:
         file = folder / name
         if not file.is_file():
             raise RunError(f"{file}: missing")
-        if sha256(file) != listed.sha256:
+        try:
+            found = sha256(file)
+        except OSError as error:
+            raise RunError(f"{file}: cannot be read ({error.strerror})") from error
+        if found != listed.sha256:
             raise RunError(f"{file}: its SHA-256 is not the manifest's")
 
 
@@ -317,13 +323,14 @@ def check_content(folder: Path, manifest: Manifest) -> Problem:
         said = str(spec.weights).lower()
         raise RunError(f"{folder}/{MANIFEST}: {how} {WEIGHTS}, but {SPEC} has weights: {said}")
     problem = Problem(spec)
+    try:
+        shapes = problem.network.connection.matrix_shapes()
+        parameters = problem.network.parameters() if spec.weights else {}
+    except ConfigError as error:  # today's code refuses its settings, or its own file is not here
+        raise RunError(f"{folder}/{SPEC}: {error}") from error
     _check_rows(folder / METRICS, problem)
-    _check_arrays(folder / MIXING, problem.network.connection.matrix_shapes())
+    _check_arrays(folder / MIXING, shapes)
     if spec.weights:
-        try:
-            parameters = problem.network.parameters()
-        except ConfigError as error:  # of a connection whose file is not here
-            raise RunError(f"{folder}/{SPEC}: {error}") from error
         _check_arrays(folder / WEIGHTS, {name: p.shape for name, p in parameters.items()})
     return problem
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from fathom.config import Cell, Config
-from fathom.runs.bundle import compare_existing, imported_folder, unpack
+from fathom.runs.bundle import BundleError, compare_existing, imported_folder, unpack
 from fathom.runs.folder import Manifest
 from fathom.runs.validate import validate_run
 
@@ -85,9 +86,9 @@ def _kept_manifests(config: Config, file: Path) -> dict[tuple[str, Cell], Manife
     found = {}
     for other in sorted((Path(config.results) / BUNDLES).glob("*.tar.xz")):
         if not (file.exists() and other.samefile(file)):
-            with tempfile.TemporaryDirectory() as folder:
+            with tempfile.TemporaryDirectory() as folder, suppress(BundleError):  # a damaged one
                 manifests = unpack(other, Path(folder), check=False)
-            found |= {(each.platform, cell): each for cell, each in manifests.items()}
+                found |= {(each.platform, cell): each for cell, each in manifests.items()}
     return found
 
 

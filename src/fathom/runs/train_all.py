@@ -16,6 +16,7 @@ from pathlib import Path
 
 from fathom.backends import BackendError
 from fathom.config import Compute, Config, Spec, installed_backends
+from fathom.models.connections.module import own_code
 from fathom.runs.estimate import assumed_seconds, assumed_step_seconds
 from fathom.runs.folder import run_folder
 from fathom.runs.progress import log_lines
@@ -63,7 +64,10 @@ def estimate_by_timing(specs: Sequence[Spec], compute: Compute) -> float:
     of_backend = {spec.backend: spec for spec in reversed(specs)}
     is_few = len(by_variant) <= MOST_TIMED
     timed = by_variant if is_few else {(backend, ""): s for backend, s in of_backend.items()}
-    rates = {key: time_step(s, compute) / assumed_step_seconds(s) for key, s in timed.items()}
+    rates = {}
+    for key, spec in timed.items():
+        with own_code(spec.connection):
+            rates[key] = time_step(spec, compute) / assumed_step_seconds(spec)
     evaluations = {backend: _evaluation(spec, compute) for backend, spec in of_backend.items()}
     total = 0.0
     for spec in specs:

@@ -29,6 +29,7 @@ from fathom.runs.contract import check_contract
 from fathom.runs.folder import PARTIAL, WEIGHTS, RunError, check_weights, write_run
 from fathom.runs.training_code import training_code
 from fathom.runs.verdict import receive_run
+from fathom.system.errors import say
 from fathom.system.files import locked
 from fathom.system.hardware import operating_system, peak_host_memory_bytes, processor
 from fathom.system.text import printable
@@ -104,8 +105,10 @@ def run_cell(
         }
         mixing = learned_mixing(problem, backend, params)
         write_run(folder, spec, rows, mixing, params if spec.weights else None, facts)
-        with suppress(RunError):  # without a verdict, readers of the run check it
+        try:
             receive_run(folder, spec.cell)
+        except RunError as error:  # without a verdict, readers of the run check it
+            say(f"the run was written, and its check fails: {error}")
         shutil.rmtree(folder / PARTIAL, ignore_errors=True)
     return tasks.outcome_of(spec, rows)[0]
 

@@ -131,9 +131,11 @@ def _read(module: str) -> bytes:
     """The file of FILE.py:NAME. Raises ConfigError."""
     file, _ = split_name(module)
     # A run records the path, and holds no absolute one.
-    if PurePath(file).is_absolute() or ".." in PurePath(file).parts:
+    # Nor one in a hidden folder, such as .venv, whose files anybody knows.
+    if PurePath(file).is_absolute() or any(part[0] == "." for part in PurePath(file).parts):
         raise ConfigError(
-            f"module: {file} is outside of this folder; copy it into this folder, or link to it"
+            f"module: {file} is outside of this folder, or hidden; copy it into this folder, or "
+            "link to it"
         )
     try:
         return Path(file).read_bytes()
