@@ -3,8 +3,10 @@
     python benchmarks/library.py mhc_paper hc_paper
 
 CPU time of a forward and backward pass on one thread, over that of `plain`: the median of seven
-turns and their range. A branch is a norm and a linear layer, so little is done besides. A loop of
-`x = x + branch(x)` takes turns too, and PyPI's hyper-connections where they are installed.
+turns and their range. And bytes that the forward pass keeps for the backward one, beyond those of
+the branches, for each token, channel and branch. A branch is a norm and a linear layer, so little
+is done besides. A loop of `x = x + branch(x)` takes turns too, and PyPI's hyper-connections where
+they are installed.
 """
 
 from __future__ import annotations
@@ -52,6 +54,21 @@ def pypi(name: str) -> Callable[[Tensor, nn.ModuleList], Tensor]:
     return run
 
 
+def kept_bytes(run: Callable[[Tensor, nn.ModuleList], Tensor], functions: nn.ModuleList) -> float:
+    """Bytes that a forward pass keeps for the backward one, for each token, channel and branch."""
+    x, kept = torch.randn(8, 64, WIDTH), {}
+
+    def pack(saved: Tensor) -> Tensor:
+        kept[saved.untyped_storage().data_ptr()] = saved.untyped_storage().nbytes()
+        return saved
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved):
+        run(x, functions)
+    modules = (module for module in (run, functions) if isinstance(module, nn.Module))
+    own = {p.untyped_storage().data_ptr() for module in modules for p in module.parameters()}
+    return sum(size for place, size in kept.items() if place not in own) / x.numel() / LAYERS
+
+
 def main() -> None:
     """Measure and print a table."""
     torch.set_num_threads(1)
@@ -68,10 +85,12 @@ def main() -> None:
             run(x, functions[name]).square().mean().backward()
             if turn:  # the first is warm-up
                 seconds[name].append(time.process_time() - begun)
+    of_branches = kept_bytes(by_hand, functions["by hand"])
     for name, own in seconds.items():
         ratios = [a / b for a, b in zip(own, seconds["plain"], strict=True)]
         over = f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-        print(f"{name:22} {1e3 * median(own):6.0f} ms  {over}")
+        kept = kept_bytes(sides[name], functions[name]) - of_branches
+        print(f"{name:22} {1e3 * median(own):6.0f} ms  {over}  {kept:5.1f} bytes")
 
 
 if __name__ == "__main__":
