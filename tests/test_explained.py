@@ -410,7 +410,8 @@ def gains():
         return f"{by['released', variant, depth]:.1f} %"
 
     yield (
-        f"end lower than 12 plain layers at one rate: `mhc_cycle` by {on_text('mhc_cycle')}, "
+        "have a lower loss than 12 plain layers at one rate: "
+        f"`mhc_cycle` by {on_text('mhc_cycle')}, "
         f"`mhc_identity_cycle` by {on_text('mhc_identity_cycle')}, `altup` by {on_text('altup')}, "
         f"`hy_v4` by {on_text('hy_v4')}"
     )
@@ -426,16 +427,17 @@ def gains():
         for variant in ("mhc_cycle", "mhc_identity_cycle")
     )
     assert len(cycle) == len(identity) == 7
-    yield f"`mhc_cycle` ends lower, by {min(cycle):.1f} % to {max(cycle):.1f} %"
+    yield f"`mhc_cycle` has a lower loss, by {min(cycle):.1f} % to {max(cycle):.1f} %"
     yield f"identity too, by {min(identity):.1f} % to {max(identity):.1f} %"
     at_best = by["stability", "mhc_cycle_016", "24"]
-    yield f"with 32 channels do end lower after 300 steps, by {at_best:.1f} %, both at their best"
+    yield "with 32 channels do have a lower loss after 300 steps, "
+    yield f"by {at_best:.1f} %, both at their best"
     yield from of_sizes()
     yield from of_rates()
     assert not [v for study, v in cells if (study, v[-4:]) == ("released", "_008")]  # best rates
     yield (
-        f"24 layers of `mhc_cycle` end lower than 24 plain ones by {on_text('mhc_cycle', '24')}, "
-        f"of `hy_v4` by {on_text('hy_v4', '24')}"
+        "24 layers of `mhc_cycle` have a lower loss than 24 plain ones by "
+        f"{on_text('mhc_cycle', '24')}, of `hy_v4` by {on_text('hy_v4', '24')}"
     )
     over_depth = (
         "attn_res",
@@ -448,7 +450,7 @@ def gains():
     verdicts = {(worth_on_text(v)["seeds"], worth_on_text(v)["verdict"]) for v in over_depth}
     assert verdicts == {("3", "undecided"), ("3", "equivalent")}  # "three seeds"
     arms = [f"{by['text-arms', v, '20']:.1f} %" for v in ("v1", "v1_20")]
-    yield f"`v1` and `v1_20` of 20 layers end lower by {arms[0]} and {arms[1]}"
+    yield f"`v1` and `v1_20` of 20 layers have a lower loss by {arms[0]} and {arms[1]}"
     yield (
         f"of 100 pictures they name {pictures('hc_paper_static')} and {pictures('resnet')} right, "
         f"a plain network of four layers {pictures('resnet', 'fashion-recipe', 4)}"
@@ -503,21 +505,25 @@ def gain_at(study, design, sign=1):
 
 def of_sizes():
     """What for-researchers.md says of other sizes."""
-    wide, deep, c32, few = (
-        {steps: saved_at(study + suffix, "mhc_cycle") for steps, suffix in ((1, ""), (4, "-4k"))}
-        for study in ("scale-c128", "scale-24-layers", "scale-c32", "scale-6-layers")
-    )
-    yield f"`mhc_cycle` saves {wide[1]} at C 128, and {wide[4]} after 4000 steps"
-    yield f"with 24 layers {deep[1]}, and {deep[4]} after 4000 steps"
+    places = {
+        "C 32, 12": "c32",
+        "C 64, 6": "6-layers",
+        "C 64, 24": "24-layers",
+        "C 128, 12": "c128",
+    }
+    of_place = {place: (f"scale-{name}", f"scale-{name}-4k") for place, name in places.items()}
+    of_place["C 64, 12"] = "released", "scale-4k"
+    for place, pair in of_place.items():
+        told = []
+        for study in pair:
+            is_better = only("sizes", study=study, design="mhc_cycle")["verdict"] == "better"
+            told.append(
+                f"**{saved_at(study, 'mhc_cycle')}**" if is_better else saved_at(study, "mhc_cycle")
+            )
+        yield f"| {place} layers | {told[0]} | {told[1]} |"
     rows = [row for row in kept_rows("sizes", design="mhc_cycle") if row["answer"]]
-    better = {row["study"] for row in rows if row["verdict"] == "better"}
-    small = {"scale-c32-4k", "scale-6-layers", "scale-4k"}
-    large = {f"scale-{size}{long}" for size in ("24-layers", "c128") for long in ("", "-4k")}
-    assert better == small | large  # "All of these but the last"
-    yield f"it saves {saved_at('scale-4k', 'mhc_cycle')} after 4000 steps"
     identity = saved_at("scale-c32-4k", "mhc_identity_cycle")
-    yield f"at C 32 {c32[4]}, as its identity does, {identity}; with 6 layers {few[1]} after 1000"
-    yield f"and {few[4]} after 4000"
+    yield f"Its identity saves about as much, {identity} at C 32 after 4000 steps."
     wider = [
         row
         for row in kept_rows(
@@ -533,7 +539,7 @@ def of_sizes():
     (shown,) = (row for row in wider if row["verdict"] == "better")
     yield f"24 layers after 1000 steps, by {-float(shown['effect']):.1f} % of the loss"
     fits = {row["verdict"] for row in kept_rows("scale", design="mhc_cycle")}
-    assert fits == {"undecided"}  # "no power of channels, layers or tokens"
+    assert fits == {"undecided"}  # "No power of channels, layers or tokens"
     assert len(rows) == 11
     assert all(float(row["high"]) < float(row["cost"]) for row in rows)  # "at none of the eleven"
     counted = kept_rows("sizes", design="mhc_identity_cycle")
@@ -543,10 +549,12 @@ def of_sizes():
     longest = only("sizes", study="scale-12k", design="mhc_cycle")
     low, high = float(longest["gain_low"]), float(longest["gain_high"])
     assert low < 0.01 < high  # "is undecided"
-    wide, deep, long = (saved_at(s, "altup") for s in ("scale-c128", "scale-24-layers", "scale-4k"))
-    yield f"`altup` saves {wide} at C 128 after 1000 steps, {deep} with 24 layers, significantly"
-    yield f"and {long} at C 64 after 4000"
-    yield f"it ends {gain_at('scale-12k', 'altup', 1)} nats below the plain network, undecided too"
+    wide, deep, deep_long, long = (
+        saved_at(f"scale-{name}", "altup") for name in ("c128", "24-layers", "24-layers-4k", "4k")
+    )
+    yield f"`altup` saves {wide} at C 128 and {deep} with 24 layers, significantly better there"
+    yield f"after 4000 steps {deep_long} with 24 layers and {long} with 12"
+    yield f"So it is for `altup`, {gain_at('scale-12k', 'altup', 1)} nats below."
     row = only("sizes", study="scale-12k", design="altup")
     assert float(row["gain_low"]) < 0.01 < float(row["gain_high"])
     blocks = [

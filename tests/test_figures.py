@@ -95,13 +95,15 @@ def test_a_course_is_the_geometric_mean_and_its_range():
     steps = frame(
         curve([1.0, 10.0], seed=0), curve([10.0, 10.0], seed=1), curve([100.0, 80.0], seed=2)
     )
-    found = frames.course(steps, "loss", geometric=True)
+    found = frames.over_seeds(steps, "step", "loss", geometric=True)
     assert rows_of(found, "variant", "step") == [("mhc", 0), ("mhc", 1)]
     assert found["mean"].tolist() == pytest.approx([10, 20])  # the third root of 8000
     assert found["low"].tolist() == pytest.approx([1, 10])
     assert found["high"].tolist() == pytest.approx([100, 80])
-    assert frames.course(steps, "loss")["mean"].tolist() == pytest.approx([37, 100 / 3])
-    window = frames.course(frame(curve([1.0, 100.0, 1.0, 10.0])), "loss", 2, geometric=True)
+    assert frames.over_seeds(steps, "step", "loss")["mean"].tolist() == pytest.approx([37, 100 / 3])
+    window = frames.over_seeds(
+        frame(curve([1.0, 100.0, 1.0, 10.0])), "step", "loss", 2, geometric=True
+    )
     assert window["mean"].tolist() == pytest.approx([1, 10, 10, math.sqrt(10)])
 
 
@@ -117,7 +119,7 @@ def test_a_course_is_the_geometric_mean_and_its_range():
 )
 def test_a_course_has_the_steps_at_which_every_seed_is_finite(other, geometric, kept):
     steps = frame(curve([4.0, 3.0, 2.0, 1.0]), curve(other, seed=1))
-    found = frames.course(steps, "loss", geometric=geometric)
+    found = frames.over_seeds(steps, "step", "loss", geometric=geometric)
     assert found["step"].tolist() == kept
 
 

@@ -129,7 +129,7 @@ def test_claims_and_their_rows_come_from_tables(results):
     told = dict(row["rows"])
     assert told["rule of the test"] == "level"
     assert told["confidence"] == "95 %"
-    assert (told["decides the verdict"], told["measured"]) == ("yes", "0.50 ± 0.25")
+    assert (told["whether it decides"], told["measured"]) == ("yes", "0.50 ± 0.25")
 
 
 def test_a_row_has_words_units_and_intervals(results):

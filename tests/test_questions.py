@@ -313,9 +313,10 @@ def sizes_of(*verdicts, slope=0.1):
     """
     rows = [
         {
-            "design": design, "study": str(line), "depth": 12, "channels": 32 * line, "layers": 12,
-            "steps": 1000, "tokens": 1e6, "parameters": 1e5 * line, "verdict": verdict,
-            "answer": verdict and "at", "multiplier": 1 + slope * line, "low": 1.0, "high": 2.0,
+            "design": design, "backend": "torch", "study": str(line), "depth": 12,
+            "channels": 32 * line, "layers": 12, "steps": 1000, "tokens": 1e6, "tried": "0.1",
+            "parameters": 1e5 * line, "verdict": verdict, "answer": verdict and "at",
+            "multiplier": 1 + slope * line, "low": 1.0, "high": 2.0,
         }
         for design in ("mhc", "hc")
         for line, verdict in enumerate(verdicts if design == "mhc" else ("better",) * 9, 2)
@@ -323,7 +324,8 @@ def sizes_of(*verdicts, slope=0.1):
     words = {"all": "yes, at {sizes}", "some": "at {sizes}", "none": "none"}
     asked = Sizes(kind="sizes", question="Does it hold?", design="mhc", answers=words)
     results = results_of(config_of(), frame(seeds("score", (1.0,) * 3, variant="mhc")))
-    scale = present_scale(pd.DataFrame(rows), pd.DataFrame(columns=["design"])) if rows else None
+    fits = pd.DataFrame(columns=["design", "backend"])
+    scale = present_scale(pd.DataFrame(rows), fits) if rows else None
     return answer_all([asked], dataclasses.replace(results, scale=scale))
 
 

@@ -69,7 +69,8 @@ CPU = Platform.parse("torch-cpu-amd-epyc-linux")
 def row(variant, multiplier, low, high, verdict, **changes):
     return {
         "study": "released", "platform": CPU, "depth": 12, "variant": variant,
-        "against": "baseline", "rate": "one rate", "seeds": 5, "outside": 0, "answer": "at",
+        "against": "baseline", "rate": "one rate", "seeds": 5,
+        "on_ladder": 5, "outside": 0, "answer": "at",
         "multiplier": multiplier, "low": low, "high": high, "least": 0.5, "most": 2.0,
         "verdict": verdict, "break_even": multiplier - 1, "width": 64.0, "cost": 1.5,
         "wider": NAN, "cost_wider": NAN, "operations": NAN, "machine": "cpu",
@@ -104,7 +105,7 @@ def test_the_section_of_worth_tells_of_every_connection() -> None:
     assert "| mHC |" in text and "| HC |" in text
     assert "questions: 1 comparison of 5 seeds" in text
     more = [*ROWS, row("mhc", 1.0, 0.9, 1.1, "undecided", seeds=7)]
-    assert "questions: mHC, and 1 comp" in worth_section(shown(more), "text", LABELS)
+    assert "questions: mHC; and 1 comp" in worth_section(shown(more), "text", LABELS)
     assert "results/reference/studies/released.md" in text
     equal = [*ROWS, row("altup", 1.01, 0.99, 1.03, "equivalent")]
     assert "of the steps: AltUp.\n" in worth_section(shown(equal), "text", LABELS)

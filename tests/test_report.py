@@ -499,6 +499,7 @@ def test_a_page_marks_what_was_chosen_after_looking_and_the_verdicts_that_rest_o
         "optimizer.lr": {"why": "on the plain network"},
     }
     own = {"variants": ["baseline", "mhc"], "backends": ["torch"], "depths": [12, 24]}
+    own["contrasts"] = [{"question": "Is it better?", "pairs": [["mhc", "baseline"]]}]
     config = config_with(tmp_path, ("own",), own={**own, "chosen_after_looking": chosen})
     rows = [
         run(study="own", depth=depth, variant=v, seed=s, machine=GPU_PLATFORM, loss_final=loss + s)
@@ -512,6 +513,7 @@ def test_a_page_marks_what_was_chosen_after_looking_and_the_verdicts_that_rest_o
     assert marked == {"`seeds`": "two were added", "`optimizer.lr`": "on the plain network"}
     verdicts = {row[4]: row[-1] for row in tables_in(section(text, "## Effects"))[0][2:]}
     assert verdicts == {"12": "better", "24": "better, seeds chosen after looking"}
+    assert [f"{depth} layers: mhc against baseline is" in text for depth in (12, 24)] == [True] * 2
     assert "made by commit 0d34bb1 (12 runs)." in section(text, "## How to repeat it")
 
 

@@ -300,11 +300,22 @@ def test_a_power_is_told_where_its_p_is_below_a_twentieth():
         assert verdict_of(0.2 * math.sqrt(3) / 4.29, slope) == "undecided"
 
 
+def test_a_plain_network_of_another_width_is_a_size_without_rates():
+    narrow = {"baseline_8": {"connection": "baseline", "model": {"width": 8}}}
+    like_it = {"mhc_8": {"connection": "mhc", "model": {"width": 8}}}
+    one = study(16, plain=["baseline_8"])
+    settings = config_with(studies=("one",), one={**one, "variants": [narrow, like_it, "mhc"]})
+    rows = frame(*ladder("one", "baseline_8"), *ours("one", "mhc", [0.1, 0.2, 0.3]))
+    sizes, _ = sizes_table(settings, rows, table_of_worth(settings, rows).fillna({"answer": ""}))
+    assert sizes["tried"].tolist() == [""] * len(sizes)
+
+
 # --- what reports say ----------------------------------------------------------------------------
 
-SIZE = {"design": "mhc", "study": "one", "depth": 4, "channels": 32, "layers": 4, "parameters": 1,
-        "steps": 1000, "answer": "at", "multiplier": 1.2, "low": 1.1, "high": 1.3, "cost": 1.0,
-        "operations": 1.4, "platform": "torch", "seeds": 3, "outside": 0, "least": 0.85,
+SIZE = {"design": "mhc", "backend": "torch", "study": "one", "depth": 4,
+        "channels": 32, "layers": 4, "parameters": 1, "steps": 1000, "answer": "at",
+        "tried": "0.1", "multiplier": 1.2, "low": 1.1, "high": 1.3, "cost": 1.0, "operations": 1.4,
+        "platform": "torch", "seeds": 3, "on_ladder": 3, "outside": 0, "least": 0.85,
         "most": 1.3}  # fmt: skip
 
 
@@ -328,6 +339,7 @@ def test_the_interval_is_compared_with_the_cost(cost, where):
 )
 def test_an_end_of_the_ladder_that_all_seeds_pass_is_a_bound(answer, outside, cost, where):
     row = {**SIZE, "answer": answer, "outside": outside, "low": NAN, "high": NAN, "cost": cost}
+    row["seeds"] = 5  # three of them have the whole ladder
     assert compare_cost(row, "cost") == where
 
 
@@ -357,7 +369,7 @@ def test_designs_with_one_verdict_for_the_same_factors_have_one_sentence():
          ("mhc", "channels", "shrinks"), ("mhc", "layers", "grows"),
          ("mhc", "tokens", "not varied")],
         columns=["design", "factor", "verdict"],
-    )  # fmt: skip
+    ).assign(backend="torch")  # fmt: skip
     said = told(present_scale(pd.DataFrame(rows), fits), {"altup": "AltUp"})
     assert said == (
         "With more layers the step multiplier grows for mhc. With more channels the step "
@@ -381,6 +393,20 @@ def test_a_gain_lasts_if_it_is_above_a_hundredth_after_twelve_thousand_steps(low
     rows = [{**SIZE, **ends, "study": str(steps), "steps": steps} for steps in (11_999, 12_000)]
     shown = present_scale(pd.DataFrame(rows), pd.DataFrame(columns=["design", "factor", "verdict"]))
     assert [(row["steps"], row["lasts"]) for row in shown.long] == [(12_000, verdict)]
+
+
+def test_of_two_backends_the_one_with_most_rows_is_shown():
+    rows = [SIZE, {**SIZE, "depth": 8}, {**SIZE, "backend": "mlx"}]
+    fits = pd.DataFrame({"design": "mhc", "backend": ["mlx", "torch"], "factor": "layers"})
+    shown = present_scale(pd.DataFrame(rows), fits)
+    found = [*shown.rows, *shown.fits["mhc"]]
+    assert [row["backend"] for row in found] == ["torch"] * 3
+
+
+def test_the_rates_of_a_size_are_those_of_the_platform_that_tried_most():
+    rows = [{**SIZE, "tried": tried} for tried in ("0.1", "0.1 0.2", "0.2")]
+    shown = present_scale(pd.DataFrame(rows), pd.DataFrame(columns=["design", "backend"]))
+    assert [row["tried"] for row in shown.sizes] == ["0.1 0.2"]
 
 
 def test_sizes_are_named_with_their_steps_where_these_differ():

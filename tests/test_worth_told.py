@@ -40,7 +40,7 @@ def row(variant="mhc", multiplier=1.25, low=1.2, high=1.3, **changes):
         "study": "a", "platform": "torch", "depth": 12, "variant": variant, "against": "baseline",
         "rate": "one rate", "seeds": 5, "answer": "at", "verdict": "better",
         "multiplier": multiplier, "low": low, "high": high, "least": 0.5, "most": 2.0,
-        "outside": 0, "break_even": multiplier - 1, "width": 64.0, "cost": 1.7,
+        "on_ladder": 5, "outside": 0, "break_even": multiplier - 1, "width": 64.0, "cost": 1.7,
         "wider": NAN, "cost_wider": NAN,
     }  # fmt: skip
     return values | changes
@@ -55,6 +55,7 @@ def row(variant="mhc", multiplier=1.25, low=1.2, high=1.3, **changes):
         # The ladder has half of the steps to twice of them.
         (row(answer="beyond", multiplier=2, low=NAN, outside=5), "beyond 50 %"),
         (row(answer="below", multiplier=0.6, low=NAN, outside=3), "below −100 % at 3 of 5 seeds"),
+        (row(answer="beyond", multiplier=2, low=NAN, on_ladder=3, outside=3), "beyond 50 %"),
         (row(answer="both", low=NAN, outside=5), "beyond both ends of the ladder"),
     ],
 )
@@ -83,8 +84,8 @@ def test_a_cost_in_words(cost, told):
 
 
 SAVES = (
-    "The largest gain that is shown in this study of 12 layers on text, all at "
-    "one learning rate, is that of mHC, cyclic "
+    "The largest gain that is shown in this study of 12 layers on text, at "
+    "one learning rate for both, is that of mHC, cyclic "
     "read: a plain network needs 1.25 times the steps (1.2 to 1.3) to end there, so 20 % are "
     "saved. It pays if a step takes less than 1.25 times as long as a plain one"
 )
@@ -128,7 +129,19 @@ ASKED = {"variant": "hc", "multiplier": 1.02, "low": 1.0, "high": 1.04}
         (
             [row("altup", rate="best rates", verdict="undecided"), row()],
             f"{NONE_PAYS} {COSTS_70} {AT_BEST} none is shown to end better; the best mean is "
-            "altup, 20 % (17 to 23 %) saved, undecided.",
+            "altup, 20 % (17 to 23 %) of the steps saved, undecided.",
+        ),
+        (
+            [row("altup", 0.8, 0.5, 1.0, rate="best rates", verdict="worse"), row()],
+            f"{NONE_PAYS} {COSTS_70} {AT_BEST} none is shown to end better; the best mean is "
+            "altup, −25 % (−100 to 0 %) of the steps saved, worse than plain.",
+        ),
+        # A connection has a row at one rate, and one at best rates.
+        (
+            [row(cost=1.1), row(cost=1.1, rate="best rates")],
+            "Shown to gain more than their steps cost: mHC, cyclic read. "
+            f"{SAVES}; here it takes 1.1 times as long with 64 channels. {AT_BEST} these end "
+            "better: mHC, cyclic read.",
         ),
         # An interval that holds one is not enough.
         (
@@ -142,8 +155,8 @@ ASKED = {"variant": "hc", "multiplier": 1.02, "low": 1.0, "high": 1.04}
         ),
         (
             [row(multiplier=2, answer="beyond", low=NAN, cost=NAN)],
-            "The largest gain that is shown in this study of 12 layers on text, all at "
-            "one learning rate, is that of mHC, "
+            "The largest gain that is shown in this study of 12 layers on text, at "
+            "one learning rate for both, is that of mHC, "
             "cyclic read: a plain network needs at least 2 times the steps to end there, so at "
             "least 50 % are saved. It pays if a step takes less than 2 times as long as a plain "
             "one.",
@@ -242,8 +255,8 @@ def test_a_report_begins_with_what_connections_are_worth(told):
     title, _, said, *_ = (folder / "RESULTS.md").read_text(encoding="utf-8").splitlines()
     assert title == "# What is a residual connection worth?"
     assert said == (
-        f"{NONE_PAYS} The largest gain that is shown in this study of 8 layers on text, all at "
-        "one learning rate, is that "
+        f"{NONE_PAYS} The largest gain that is shown in this study of 8 layers on text, at "
+        "one learning rate for both, is that "
         "of mhc: a plain network needs 1.41 times the steps (1.41 to 1.41) to end there, so 29 % "
         "are saved. It pays if a step takes less than 1.41 times as long as a plain one; here it "
         "takes 1.5 times as long with 16 channels, 1.1 times with 128."

@@ -38,8 +38,8 @@ Network = tuple[str, str, int, float]
 """Backend, the connection's settings, layers and channels."""
 
 OF_WORTH = [
-    "answer", "outside", "multiplier", "low", "high", "least", "most", "break_even", "verdict",
-    "cost", "cost_low", "cost_high", "machine", "operations", "bytes",
+    "answer", "on_ladder", "outside", "multiplier", "low", "high", "least", "most", "break_even",
+    "verdict", "cost", "cost_low", "cost_high", "machine", "operations", "bytes",
 ]  # fmt: skip
 """Columns of a size that its row of worth.csv has."""
 
@@ -203,7 +203,7 @@ def _rates(config: Config, study: str, runs: pd.DataFrame) -> dict[str, Any]:
         if config.connection(study, variant).kind == "plain" and not (changed or is_rung):
             rate = settings.of(variant).optimizer.lr
             found[rate][run["seed"]] = run.get("tuning_loss", math.nan)
-    common = set.intersection(*map(set, found.values()))
+    common = set.intersection(*map(set, found.values())) if found else set()
     means = {rate: np.mean([losses[seed] for seed in common]) for rate, losses in found.items()}
     known = {rate: mean for rate, mean in means.items() if not math.isnan(mean)}
     best = min(known, key=known.__getitem__) if common and len(found) > 1 and known else math.nan

@@ -36,10 +36,10 @@ KEY = ("study", "platform", "depth", "variant", "against")
 
 COLUMNS = [
     "study", "platform", "depth", "variant", "against", "rate", "seeds", "unit", "change",
-    "change_low", "change_high", "answer", "outside", "multiplier", "low", "high", "least", "most",
-    "p", "p_holm", "verdict", "break_even", "machine", "width", "cost", "cost_low", "cost_high",
-    "wider", "cost_wider", "cost_wider_low", "cost_wider_high", "operations", "bytes", "net",
-    "net_low", "net_high", "depth_answer", "depth_multiplier", "depth_low", "depth_high",
+    "change_low", "change_high", "answer", "on_ladder", "outside", "multiplier", "low", "high",
+    "least", "most", "p", "p_holm", "verdict", "break_even", "machine", "width", "cost", "cost_low",
+    "cost_high", "wider", "cost_wider", "cost_wider_low", "cost_wider_high", "operations", "bytes",
+    "net", "net_low", "net_high", "depth_answer", "depth_multiplier", "depth_low", "depth_high",
     "after_looking",
 ]  # fmt: skip
 
@@ -59,13 +59,14 @@ def worth_table(
     `against` is the plain network. `rate` is ONE_RATE: the variant differs from it in connection
     and model alone; or BEST_RATES: each has its best learning rate, chosen for each seed by the
     other seeds. After equal steps the variant's score differs by `change`, with the ends of its
-    95 % interval over seeds: a share of the plain network's where scores are compared `by` ratio.
+    95 % interval over seeds: a share of the plain network's where scores are compared as ratios.
 
     Where the plain network has a ladder, from `least` to `most` times its steps, `multiplier` is
     the step multiplier m with the ends of its interval; `answer` says where the variant ends on the
-    ladder, and `outside` at how many seeds that is outside of it. `p` is that of equal scores after
-    equal steps, `p_holm` the same corrected: of a pair that the table `effects` has it is the one
-    there; others are held to all comparisons of the study on the platform, there and here.
+    ladder, `on_ladder` how many seeds have all of it, and `outside` how many of these end outside.
+    `p` is that of equal scores after equal steps, `p_holm` the same corrected: of a pair that the
+    table `effects` has it is the one there; others are held to all comparisons of the study on the
+    platform, there and here.
     `break_even` is the overhead of a step at which the variant stops paying, m − 1.
 
     `cost` is the time of a step over the plain network's at the study's `width`, and `cost_wider`
@@ -96,7 +97,7 @@ def worth_table(
         is_asked = (effects["study"] == name) & (effects["metric"] == "score")
         rows += _judged(found, effects[is_asked])
     # Otherwise the text of a study would depend on empty fields of another one.
-    return pd.DataFrame(rows, columns=COLUMNS).astype({"outside": float})
+    return pd.DataFrame(rows, columns=COLUMNS).astype({"on_ladder": float, "outside": float})
 
 
 class Pair(NamedTuple):
@@ -196,6 +197,7 @@ def _on_ladder(pair: Pair, sign: int) -> dict[str, Any]:
     answer = {(False, False): "at", (True, False): "below", (False, True): "beyond"}
     return {
         "answer": answer.get((below > 0, beyond > 0), "both"),
+        "on_ladder": len(logs),
         "outside": below + beyond,
         "multiplier": math.exp(found.mean),
         "low": math.exp(found.low),

@@ -37,7 +37,7 @@ from fathom.config import common_depth
 from fathom.report.comparisons import describe_effect, size_of
 from fathom.report.formatting import number, percent
 from fathom.report.stability import compared_rate, largest_rate
-from fathom.report.worth import steps_saved
+from fathom.report.worth import saved_in_words
 
 if TYPE_CHECKING:
     from fathom.analysis.claims.published import Published
@@ -265,14 +265,18 @@ def _worth(row: Record, study: StudyPresenter, name: str) -> tuple[str, str]:
     elif row["answer"] == BELOW:
         text, outcome = f"less than {row['shallowest']}", "less"
     else:
-        text = number(row["effective_depth"], 2)
+        text = _layers(row["effective_depth"])
         has_interval = not math.isnan(low)
         if has_interval:
-            text += f" ({number(low, 2)} to {number(high, 2)})"
+            text += f" ({_layers(low)} to {_layers(high)})"
         is_less, is_more = high < own and not row["high_open"], low > own
         outcome = "less" if is_less else "more" if is_more else "as many"
         outcome = outcome if has_interval else "unknown"
     return outcome, f"{study.count_layers(own)} of {name} are worth {text} plain ones"
+
+
+def _layers(count: float) -> str:
+    return number(count, 2) if count < 99.5 else f"{count:.0f}"
 
 
 def _common(outcomes: Sequence[str]) -> str:
@@ -335,7 +339,7 @@ def of_sizes(question: Sizes, results: Results) -> Found | None:
     evidence = [
         Evidence(
             f"{row['channels']:g} channels, {row['layers']:g} layers, {row['steps']:g} steps: "
-            f"{steps_saved(row)} of the steps saved, {row['verdict']}",
+            f"{saved_in_words(row)}, {row['verdict']}",
             f"tables/sizes.csv#L{row['line']}",
         )
         for row in (largest, least)

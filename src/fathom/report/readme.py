@@ -116,10 +116,10 @@ def undecided(rows: Sequence[Record], labels: Mapping[str, str]) -> str:
     if not rows:
         return ""
     least = min(row["seeds"] for row in rows)
-    named = ", ".join(_name(row, labels) for row in rows if row["seeds"] > least)
+    named = "; ".join(_name(row, labels) for row in rows if row["seeds"] > least)
     few = sum(row["seeds"] == least for row in rows)
     rest = f"{few} comparison{'s' if few > 1 else ''} of {least} seeds"
-    rest = f"{as_prose(named)}, and {rest}" if named else rest
+    rest = f"{as_prose(named)}; and {rest}" if named else rest
     return f"""\
 Undecided, after the correction for many questions: {rest}
 ([all rows]({REFERENCE}/RESULTS.md)).

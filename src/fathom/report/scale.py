@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
@@ -36,7 +37,7 @@ class ScalePresenter(NamedTuple):
     """Connections at several sizes."""
 
     sizes: list[Record]
-    """The first row of sizes.csv of each size, from the fewest parameters and steps."""
+    """A row of sizes.csv of each size, with most rates, from the fewest parameters and steps."""
     rows: list[Record]
     """All rows, by design, each from the fewest parameters."""
     fits: Mapping[str, list[Record]]
@@ -75,16 +76,23 @@ class ScalePresenter(NamedTuple):
 
 
 def present_scale(sizes: pd.DataFrame, fits: pd.DataFrame) -> ScalePresenter | None:
-    """What sizes.csv and scale.csv say; None where no connection was trained at several sizes."""
+    """What sizes.csv and scale.csv say; None where no connection was trained at several sizes.
+
+    Of several backends it is the one with most rows.
+    """
     rows = sorted(records(sizes), key=lambda row: (row["parameters"], row["steps"]))
     if not rows:
         return None
-    first = {(row["study"], row["depth"]): row for row in reversed(rows)}
+    backend = Counter(row["backend"] for row in rows).most_common(1)[0][0]
+    rows = [row for row in rows if row["backend"] == backend]
+    # Rates may have been tried on one of several platforms.
+    by_tried = sorted(rows, key=lambda row: len(row["tried"].split()))
+    of_size = {(row["study"], row["depth"]): row for row in by_tried}
     designs = dict.fromkeys(sizes["design"])
     by_design = [row for design in designs for row in rows if row["design"] == design]
-    told = records(fits)
+    told = [row for row in records(fits) if row["backend"] == backend]
     return ScalePresenter(
-        [*reversed(first.values())],
+        sorted(of_size.values(), key=lambda row: (row["parameters"], row["steps"])),
         by_design,
         {design: [row for row in told if row["design"] == design] for design in designs},
     )
@@ -106,7 +114,7 @@ def told(scale: ScalePresenter, labels: Mapping[str, str]) -> str:
             if factors:
                 found.setdefault((words, factors), []).append(labels.get(design, design))
     return " ".join(
-        f"With more {list_words(factors)} the step multiplier {words} for {' and '.join(names)}."
+        f"With more {list_words(factors)} the step multiplier {words} for {list_words(names)}."
         for (words, factors), names in found.items()
     )
 

@@ -73,7 +73,9 @@ def advice(rows: Sequence[Record], above: Worth, labels: Mapping[str, str]) -> s
     of_study = f"in this study of {rows[0]['depth']:g} layers on {above.task}"
     sentences = []
     if any(row["cost"] > 0 for row in rows):
-        paid = [_label(row, labels) for row in rows if compare_cost(row, "cost") == "above"]
+        paid = dict.fromkeys(
+            _label(row, labels) for row in rows if compare_cost(row, "cost") == "above"
+        )
         told = f"Shown to gain more than their steps cost: {', '.join(paid)}"
         sentences = [
             told if paid else "No connection is shown to gain more than its steps cost here"
@@ -89,7 +91,9 @@ def advice(rows: Sequence[Record], above: Worth, labels: Mapping[str, str]) -> s
     if tuned := [row for row in rows if row["rate"] == BEST_RATES]:
         names = ", ".join(_label(row, labels) for row in tuned if row in better)
         first = max(tuned, key=lambda row: row["multiplier"])
-        mean = f"the best mean is {_label(first, labels)}, {steps_saved(first)} saved, undecided"
+        mean = (
+            f"the best mean is {_label(first, labels)}, {saved_in_words(first)}, {_verdict(first)}"
+        )
         told = f"these end better: {names}" if names else f"none is shown to end better; {mean}"
         sentences.append(f"With each network at its own best learning rate, {told}")
     return ". ".join([*sentences, ""]).strip()
@@ -97,15 +101,19 @@ def advice(rows: Sequence[Record], above: Worth, labels: Mapping[str, str]) -> s
 
 def _asked(row: Record, labels: Mapping[str, str]) -> str:
     """The verdict on a design, and the time of its step."""
-    verdict = row["verdict"]
-    told = f"equivalent to plain {WITHIN}" if verdict == EQUIVALENT else verdict
-    told = f"{told} than plain" if verdict in (BETTER, WORSE) else told
-    saved = "" if verdict == EQUIVALENT else f": {steps_saved(row)} of the steps saved"
+    saved = "" if row["verdict"] == EQUIVALENT else f": {saved_in_words(row)}"
     costs = _times(row)
     name = _label(row, labels)
-    return f"{name[:1].upper()}{name[1:]} is {told}{saved}" + (
+    return f"{name[:1].upper()}{name[1:]} is {_verdict(row)}{saved}" + (
         costs and f"; its step takes {costs}"
     )
+
+
+def _verdict(row: Record) -> str:
+    verdict = row["verdict"]
+    if verdict == EQUIVALENT:
+        return f"equivalent to plain {WITHIN}"
+    return f"{verdict} than plain" if verdict in (BETTER, WORSE) else verdict
 
 
 def _gain(row: Record, of_study: str, labels: Mapping[str, str]) -> list[str]:
@@ -118,7 +126,7 @@ def _gain(row: Record, of_study: str, labels: Mapping[str, str]) -> list[str]:
     limit = f"It pays if a step takes less than {times} times as long as a plain one"
     costs = _times(row)
     return [
-        f"The largest gain that is shown {of_study}, all at one learning rate, is that of "
+        f"The largest gain that is shown {of_study}, at one learning rate for both, is that of "
         f"{_label(row, labels)}: a plain network needs {least}{times} times the steps{interval} "
         f"to end there, so {least}{saved} are saved",
         f"{limit}; here it takes {costs}" if costs else limit,
@@ -150,7 +158,7 @@ def compare_cost(row: Record, cost: Cost) -> Literal["above", "below", "undecide
     if math.isnan(row[cost]):
         return "unknown"
     low, high = row["low"], row["high"]
-    if row["outside"] == row["seeds"]:
+    if row["outside"] == row["on_ladder"]:
         low = row["most"] if row["answer"] == BEYOND else low
         high = row["least"] if row["answer"] == BELOW else high
     return "above" if low > row[cost] else "below" if high < row[cost] else "undecided"
@@ -195,10 +203,17 @@ def steps_saved(row: Record, *, bare: bool = False) -> str:
     told = f"{_share(1 - 1 / ends[row['answer']])} %"
     if bare:
         return told
-    is_all = row["outside"] == row["seeds"]
+    is_all = row["outside"] == row["on_ladder"]
     return f"{row['answer']} {told}" + (
-        "" if is_all else f" at {row['outside']:.0f} of {row['seeds']} seeds"
+        "" if is_all else f" at {row['outside']:.0f} of {row['on_ladder']:.0f} seeds"
     )
+
+
+def saved_in_words(row: Record) -> str:
+    """The steps that a design saves, for a sentence."""
+    if row["answer"] == "both":
+        return "seeds lie beyond both ends of the ladder"
+    return f"{steps_saved(row)} of the steps saved"
 
 
 def pays_below(row: Record) -> str:

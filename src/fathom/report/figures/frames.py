@@ -26,24 +26,28 @@ WATCHED = {
 # --- against step -------------------------------------------------------------------------------
 
 
-def course(
-    steps: pd.DataFrame, metric: str, window: int = 1, *, geometric: bool = False
+def over_seeds(
+    table: pd.DataFrame, axis: str, metric: str, window: int = 1, *, geometric: bool = False
 ) -> pd.DataFrame:
-    """A metric against step, over the seeds of each variant: variant, step, mean, low, high.
+    """A metric along an axis, over the seeds of each variant: variant, axis, mean, low, high.
 
-    `steps`: rows of one depth. `low` and `high` are the range over seeds. Each point averages the
-    last `window` steps. `geometric`: means are of the logarithm. Only steps at which every seed is
-    finite (and positive, if geometric) are there: a mean over the survivors would flatter.
+    `table`: rows of one depth. `low` and `high` are the range over seeds. Each point averages the
+    last `window` places. `geometric`: means are of the logarithm. Only places at which every seed
+    is finite (and positive, if geometric) are there: a mean over the survivors would flatter.
     """
-    return _over_seeds(steps, "step", metric, window, geometric=geometric)
-
-
-def along(profile: pd.DataFrame, *, geometric: bool = False) -> pd.DataFrame:
-    """A profile of one depth, over the seeds of each variant: variant, at, mean, low, high.
-
-    As `course`: a place at which a seed is not finite is left out.
-    """
-    return _over_seeds(profile, "at", "value", geometric=geometric)
+    found = []
+    for variant, rows in table.groupby("variant", sort=False):
+        wide = rows.pivot_table(index=axis, columns="seed", values=metric, dropna=False)
+        finite = wide.astype(float).replace([np.inf, -np.inf], np.nan).dropna()
+        if geometric:
+            finite = np.log10(finite[(finite > 0).all(axis=1)])
+        values = finite.rolling(window, min_periods=1).mean()
+        points = pd.DataFrame(
+            {"mean": values.mean(axis=1), "low": values.min(axis=1), "high": values.max(axis=1)}
+        )
+        points = 10**points if geometric else points
+        found.append(points.rename_axis(axis).reset_index().assign(variant=variant))
+    return pd.concat([points for points in found if len(points)] or found[:1], ignore_index=True)
 
 
 def means_along(profile: pd.DataFrame) -> pd.DataFrame:
@@ -59,24 +63,6 @@ def means_along(profile: pd.DataFrame) -> pd.DataFrame:
         for depth, seeds in rows.groupby("depth")
     }
     return pd.DataFrame(found).T
-
-
-def _over_seeds(
-    table: pd.DataFrame, axis: str, metric: str, window: int = 1, *, geometric: bool = False
-) -> pd.DataFrame:
-    found = []
-    for variant, rows in table.groupby("variant", sort=False):
-        wide = rows.pivot_table(index=axis, columns="seed", values=metric, dropna=False)
-        finite = wide.astype(float).replace([np.inf, -np.inf], np.nan).dropna()
-        if geometric:
-            finite = np.log10(finite[(finite > 0).all(axis=1)])
-        values = finite.rolling(window, min_periods=1).mean()
-        points = pd.DataFrame(
-            {"mean": values.mean(axis=1), "low": values.min(axis=1), "high": values.max(axis=1)}
-        )
-        points = 10**points if geometric else points
-        found.append(points.rename_axis(axis).reset_index().assign(variant=variant))
-    return pd.concat([points for points in found if len(points)] or found[:1], ignore_index=True)
 
 
 def failures(steps: pd.DataFrame, evaluated: str = "") -> pd.DataFrame:

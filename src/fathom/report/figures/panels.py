@@ -134,7 +134,7 @@ def along(profiles: pd.DataFrame, metric: str, title: str, *, exact: str = "") -
     theory = same["at"].astype(float), same["value"].astype(float)
     page, axes = style.panels(len(depths), sharey=True)
     for position, (ax, depth) in enumerate(zip(axes, depths, strict=True)):
-        course = frames.along(own[own["depth"] == depth], geometric=entry.log)
+        course = frames.over_seeds(own[own["depth"] == depth], "at", "value", geometric=entry.log)
         style.bands(ax, course, "at")
         if exact:
             ax.plot(*theory, color=palette.GREY, ls=":", zorder=1)
@@ -216,7 +216,7 @@ def curves(
             style.level(ax, name, value)
     has_all = entry.when == "every step" and not entry.whole
     window = max(1, rows["step"].nunique() // SMOOTH) if has_all else 1
-    course = frames.course(rows, metric, window, geometric=log)
+    course = frames.over_seeds(rows, "step", metric, window, geometric=log)
     style.curves(ax, course, failures, int(rows["step"].max()), log=log)
     if entry.whole:
         style.counts(ax)

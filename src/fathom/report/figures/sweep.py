@@ -127,7 +127,9 @@ def score_without_block(
     page, axes = style.panels(len(depths), sharey=True)
     chance = frames.constant(summary, "score_chance")
     for position, (ax, depth) in enumerate(zip(axes, depths, strict=True)):
-        style.bands(ax, frames.along(own[own["depth"] == depth], geometric=log), "at")
+        style.bands(
+            ax, frames.over_seeds(own[own["depth"] == depth], "at", "value", geometric=log), "at"
+        )
         for row in summary[summary["depth"] == depth].to_dict("records"):
             ax.axhline(row["score_mean"], color=palette.colour_of(row["variant"]), ls=":", lw=1.5)
         panels.value_axis(ax, {} if chance is None else {"chance": chance}, log=log)

@@ -35,7 +35,7 @@ WORDS = {
     "against": "compared with",
     "against_mean": "mean of what it is compared with",
     "against_plain": "compared with a plain network",
-    "answer": "score beside the ladder",
+    "answer": "beside the plain networks that were trained",
     "at_chance": "runs at chance",
     "at_edge": "best rate at the edge of those that were tried",
     "break_even": "pays if a step costs less than",
@@ -47,7 +47,7 @@ WORDS = {
     "control": "a control, which decides nothing",
     "cost": "time of a step over the plain network's, range of turns",
     "cost_wider": "the same of the wider network",
-    "decides": "decides the verdict",
+    "decides": "whether it decides",
     "deepest": "deepest plain network",
     "depth_multiplier": "depth of a plain network that ends there, over its own",
     "depths": "layers",
@@ -55,8 +55,8 @@ WORDS = {
     "differs_in": "settings that differ",
     "diverged": "runs that diverged",
     "effective_depth": "effective depth, layers",
-    "equal": "of these equal but for rounding",
-    "final_difference": "relative difference of the last losses",
+    "equal": "of these equal",
+    "final_difference": "difference of the scores",
     "first_step_apart": "first step at which losses are apart",
     "gain_first_difference": "difference of the gain at the first step",
     "gap": "why it was not measured",
@@ -82,8 +82,9 @@ WORDS = {
     "not_scored": "runs without a score",
     "number": "number of the test",
     "observed": "measured",
+    "on_ladder": "seeds with the whole ladder",
     "operations": "operations of a step, over the plain network's",
-    "outside": "seeds outside of the ladder",
+    "outside": "of these outside of the ladder",
     "p": "p of no effect",
     "p_holm": "p of no effect, corrected for all comparisons of the study (Holm)",
     "plain_best": "depth at which the plain network is best",
@@ -99,14 +100,14 @@ WORDS = {
     "score_chance": "score at chance",
     "score_metric": "the score is",
     "seed_sd": "standard deviation over seeds",
-    "seed_spread": "relative spread of the last losses over seeds",
+    "seed_spread": "spread of the scores over seeds",
     "seeds_needed": "seeds needed to be significant",
     "shallowest": "shallowest plain network",
     "test": "rule of the test",
     "undecided": "undecided: the interval reaches both sides",
     "wider": "channels of the wider network",
     "width": "channels",
-    "within_seed_spread": "the last losses differ within the spread over seeds",
+    "within_seed_spread": "the scores differ within the spread over seeds",
 }
 """Columns in words, where their names do not say it."""
 
@@ -229,4 +230,4 @@ def _value(
         return with_interval(value, *(row.get(before + end, math.nan) for end in INTERVALS[key]))
     if key == "confidence":
         return f"{number(100 * value)} %"
-    return number(value, 5)
+    return str(value) if isinstance(value, int) else number(value, 5)

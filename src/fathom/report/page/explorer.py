@@ -25,7 +25,7 @@ from fathom.report.figures.frames import constant, first_nonfinite, with_loss_un
 from fathom.report.figures.palette import colour_of
 from fathom.report.figures.panels import run_label, score_label, step_label
 
-EVENLY, EARLY = 14, 13
+EVENLY, EARLY = 13, 13
 """Numbers of drawn steps of a run: evenly spaced ones, and ones denser near the first …"""
 
 MANY = 300
