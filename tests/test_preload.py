@@ -204,3 +204,10 @@ def test_a_process_that_never_answers_is_given_up(tmp_path, monkeypatch, says):
         assert preload.delegate(["job", '{"backend": "torch"}']) is None
         thread.join()
         kept[0].close()
+
+
+def test_an_error_of_ours_is_a_traceback_and_no_kill(monkeypatch, capsys):
+    """Of a job whose process ends without an answer it is said that it was killed."""
+    monkeypatch.setattr("fathom.cli.main", lambda: 1 / 0)
+    assert preload.run() == 1
+    assert capsys.readouterr().err.endswith("ZeroDivisionError: division by zero\n")
