@@ -12,7 +12,7 @@ import mlx.core as mx
 import mlx.optimizers
 from mlx import nn
 
-BLOCKS, WIDTH, HEADS, LENGTH, BATCH, STEPS = 4, 64, 4, 64, 8, 40
+BLOCKS, WIDTH, HEADS, LENGTH, BATCH, STEPS = 4, 64, 4, 64, 8, 60
 
 
 class Attention(nn.Module):

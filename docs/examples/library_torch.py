@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fathom.torch import ResidualConnection
 
-BLOCKS, WIDTH, HEADS, LENGTH, BATCH, STEPS = 4, 64, 4, 64, 8, 40
+BLOCKS, WIDTH, HEADS, LENGTH, BATCH, STEPS = 4, 64, 4, 64, 8, 60
 
 
 class Attention(nn.Module):
