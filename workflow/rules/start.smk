@@ -53,10 +53,8 @@ def or_exit(function, *arguments, **options):
     """Call the function; an error that the user can fix ends everything, a line for each problem."""
     try:
         return function(*arguments, **options)
-    except UserError as error:
-        fail(str(error))
-    except OSError as error:
-        fail(of_system(error))
+    except (UserError, OSError) as error:
+        fail(of_system(error) if isinstance(error, OSError) else str(error))
 
 
 if set("{}") & set(str(PROJECT)):
