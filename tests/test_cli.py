@@ -72,7 +72,7 @@ def statuses(folder):
 def test_a_run_of_another_cell_is_not_replaced(trained, fathom):
     """As where a command with `--out` is repeated with another seed."""
     folder = trained / "results/runs/small"
-    (run,) = [file.parent for file in folder.rglob("seed0/manifest.json")][:1]
+    run = next(folder.rglob("seed0/manifest.json")).parent
     before = {file.name: file.read_bytes() for file in run.iterdir()}
     _, depth, variant, backend, _ = run.relative_to(trained / "results/runs").parts
     words = ["--depth", depth[:-1], "--variant", variant, "--backend", backend, "--seed", "1"]

@@ -278,7 +278,11 @@ class Verbs:
         branches: Sequence[Callable[[Array], Array]],
         noise: np.ndarray | None = None,
     ) -> Array:
-        """A whole pass. Raises ValueError unless there are as many branches as layers."""
+        """A whole pass through the branches, […, width] → the same; `noise`: see `open`.
+
+        A module of a framework is called so. Raises ValueError unless there are as many branches as
+        layers.
+        """
         layers = self.connection.context.layers
         if len(branches) != layers:
             raise ValueError(f"layers={layers} takes as many branches, but has {len(branches)}")

@@ -5,14 +5,13 @@ On Linux, import it before MLX: MLX then gets a faster matrix product (`fathom.s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from fathom.backends.mlx_ops import MlxOps  # before MLX: it chooses the BLAS that MLX binds to
 
 # isort: split
 import mlx.core as mx
-import numpy as np
 from mlx import nn
 
 from fathom.library import Verbs, connection_for
@@ -63,14 +62,7 @@ class ResidualConnection(Verbs, nn.Module):
         for name, value in self._initial(seed).items():
             setattr(self, name, mx.array(value))
 
-    def __call__(
-        self,
-        x: mx.array,
-        branches: Sequence[Callable[[mx.array], mx.array]],
-        noise: np.ndarray | None = None,
-    ) -> mx.array:
-        """A whole pass through the branches, […, width] → the same; `noise`: see `open`."""
-        return self.through(x, branches, noise)
+    __call__ = Verbs.through
 
     def _arrays(self) -> dict[str, mx.array]:
         return dict(self.parameters())

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -84,14 +83,7 @@ class ResidualConnection(Verbs, nn.Module):
             for name, value in self._initial(self.seed).items():
                 fill(self.get_parameter(name), torch.from_numpy(value))
 
-    def forward(
-        self,
-        x: Tensor,
-        branches: Sequence[Callable[[Tensor], Tensor]],
-        noise: np.ndarray | None = None,
-    ) -> Tensor:
-        """A whole pass through the branches, […, width] → the same; `noise`: see `open`."""
-        return self.through(x, branches, noise)
+    forward = Verbs.through
 
     def _arrays(self) -> dict[str, Tensor]:
         # Each by its name, as a parametrisation, a pruned or a replicated module has it.
