@@ -1,14 +1,16 @@
 """Writing files: nothing but a file is replaced, and an error names the file."""
 
 import errno
+import multiprocessing
 import os
 import socket
+import time
 from pathlib import Path
 
 import pytest
 
 from fathom.system.errors import UserError
-from fathom.system.files import atomic_write, write_text
+from fathom.system.files import atomic_write, locked, write_text
 
 
 def make_socket(path):
@@ -56,3 +58,28 @@ def test_a_full_disk_names_the_file(tmp_path):
             raise full
     assert raised.value.filename == str(tmp_path / "table.csv")
     assert not list(tmp_path.iterdir())
+
+
+# --- the lock of a folder ------------------------------------------------------------------------
+
+TIMES = 40
+
+
+def count_up(folder):
+    for _ in range(TIMES):
+        with locked(folder):
+            counted = int((folder / "count").read_text("utf-8"))
+            time.sleep(0.001)  # another process would read the same number
+            (folder / "count").write_text(str(counted + 1), "utf-8")
+
+
+def test_a_locked_folder_is_one_process_s_at_a_time(tmp_path):
+    """Also for one that waited for a file that the holder then deleted."""
+    (tmp_path / "count").write_text("0", "utf-8")
+    processes = [multiprocessing.Process(target=count_up, args=(tmp_path,)) for _ in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert (tmp_path / "count").read_text("utf-8") == str(len(processes) * TIMES)
+    assert {file.name for file in tmp_path.iterdir()} == {"count"}

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import io
 import lzma
-import math
 import shutil
 import sys
 import tarfile
@@ -162,8 +161,8 @@ def incoming(home: Path) -> Iterator[Path]:
     First deletes those of imports that were killed; the lock keeps those of others.
     """
     home.mkdir(parents=True, exist_ok=True)
-    with locked(home, math.inf) as is_locked:
-        for left in home.glob(f"{INCOMING}*") if is_locked else ():
+    with locked(home):
+        for left in home.glob(f"{INCOMING}*"):
             shutil.rmtree(left)
         with tempfile.TemporaryDirectory(prefix=INCOMING, dir=home) as folder:
             yield Path(folder)

@@ -16,6 +16,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from filelock import Timeout
 from safetensors.numpy import load_file
 
 import fathom
@@ -120,7 +121,7 @@ def _alone(folder: Path) -> Iterator[None]:
     with ExitStack() as stack:
         try:
             stack.enter_context(locked(folder, OTHER_SECONDS))
-        except BlockingIOError:
+        except Timeout:
             raise RunError(
                 f"{folder}: another process trains it; wait until that is over, or end it"
             ) from None

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
 import stat
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock
 
 from fathom.system.errors import UserError
 
@@ -64,31 +64,18 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def locked(folder: Path, seconds: float) -> Iterator[bool]:
-    """Wait for the folder's lock and hold it; the end of the process frees it.
+def locked(folder: Path, seconds: float = -1) -> Iterator[None]:
+    """Keep other processes that call this out of the folder; the end of the process frees it.
 
-    Yields False where the file system has no locks. Raises BlockingIOError if another process still
-    has it after `seconds`.
+    A killed process leaves the file `.lock`, which keeps no one out. Raises filelock.Timeout if
+    another process still has the folder after `seconds`; -1 waits for ever.
     """
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        yield _lock(descriptor, time.monotonic() + seconds)
-    finally:
-        os.close(descriptor)
-
-
-def _lock(descriptor: int, end: float) -> bool:
-    while True:
+    lock = folder / ".lock"
+    with FileLock(lock).acquire(seconds):
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= end:
-                raise
-            time.sleep(0.05)
-        except OSError:
-            return False
-        else:
-            return True
+            yield
+        finally:
+            lock.unlink(missing_ok=True)  # a waiting process sees that and locks a new file
 
 
 def write_bytes(path: Path, content: bytes) -> None:
