@@ -1,4 +1,4 @@
-"""`fathom.torch` and `fathom.mlx`: the connections as modules for networks of one's own."""
+"""`fathom.torch` and `fathom.mlx`: connections as modules for users' networks."""
 
 import copy
 import importlib
@@ -33,7 +33,7 @@ LAYERS, WIDTH, SHAPE = 3, 4, (2, 3, 4)
 
 
 class Framework:
-    """What the tests do with arrays of either."""
+    """Array operations of the tests that are common to both frameworks."""
 
     def array(self, x, dtype="float32"):
         return self.made(np.ascontiguousarray(x), dtype=getattr(self.library, dtype))
@@ -43,7 +43,7 @@ class Framework:
 
 
 class Torch(Framework):
-    """PyTorch: what the tests do with a module."""
+    """Module operations of the tests in PyTorch."""
 
     name = "torch"
 
@@ -72,7 +72,7 @@ class Torch(Framework):
         module.load_state_dict(importlib.import_module("safetensors.torch").load_file(file))
 
     def second(self, module, x, loss):
-        """Gradients, as below, of half the squared length of all gradients."""
+        """Gradients, named as in `gradients`, of half the squared norm of all gradients."""
         x, arrays = x.clone().requires_grad_(), dict(module.named_parameters())
         wanted = [x, *arrays.values()]
         take = partial(self.library.autograd.grad, materialize_grads=True)
@@ -81,7 +81,7 @@ class Torch(Framework):
         return {name: self.numpy(g) for name, g in found.items()}
 
     def gradients(self, module, x, loss):
-        """By parameter, and that of the input as `x`."""
+        """Gradients by parameter name, with the input's as `x`."""
         x = x.clone().requires_grad_()
         module.zero_grad()
         loss(x).backward()
@@ -90,7 +90,7 @@ class Torch(Framework):
 
 
 class Mlx(Framework):
-    """MLX: the same."""
+    """Module operations of the tests in MLX."""
 
     name = "mlx"
 
@@ -120,7 +120,7 @@ class Mlx(Framework):
         module.load_weights(str(file))
 
     def slopes(self, module, loss):
-        """A function from parameters and the input to the gradients of both."""
+        """Function from parameters and input to the gradients of both."""
 
         def objective(params, x):
             module.update(params)
@@ -166,18 +166,18 @@ INPUT = np.random.default_rng(1).standard_normal(SHAPE)
 
 
 def branches(framework, dtype="float32", layers=LAYERS):
-    """Functions […, WIDTH] → the same, each with a matrix of its own."""
+    """Functions […, WIDTH] → […, WIDTH]; function k uses matrix k mod LAYERS."""
     matrices = [framework.array(WEIGHTS[k % LAYERS], dtype) for k in range(layers)]
     return [lambda *x, w=w: framework.tanh_of(mixture(*x), w) for w in matrices]
 
 
 def mixture(q, k=None, v=None):
-    """One input as it is; or a sum of three, each with a factor of its own."""
+    """The only input q, or q/2 − k + 2·v of three inputs."""
     return q if k is None else 0.5 * q - k + 2 * v
 
 
 def moved(framework, scheme, dtype="float32", by=0.3, **sizes):
-    """A module with every parameter moved at random, and those values, exact."""
+    """(module with every parameter moved at random, the moved values in float64)."""
     sizes = {"layers": LAYERS, "width": WIDTH, "takes_apart": True, **sizes}
     module = framework.module(scheme, **sizes)
     rng = np.random.default_rng(2)
@@ -187,15 +187,16 @@ def moved(framework, scheme, dtype="float32", by=0.3, **sizes):
     return module, framework.values(module)
 
 
-def oracle(module, values, x):
-    """The output in float64."""
+def oracle(module, values, x, end="close"):
+    """Output of the connection around `tanh(x @ WEIGHTS[k])`, in float64; or its trace."""
     ops, connection = NumpyOps(), module.connection
-    state = connection.open(ops, {f"connection.{name}": v for name, v in values.items()}, x)
+    params = {f"connection.{name}": value for name, value in values.items()}
+    state = connection.open(ops, params, x)
     for k, weight in enumerate(WEIGHTS):
         read, state = connection.read(ops, state, k)
         read = mixture(*read) if connection.reads_apart(k) else read
         state = connection.write(ops, state, k, np.tanh(read @ weight))
-    return connection.close(ops, state)
+    return connection.close(ops, state) if end == "close" else connection.trace(ops, params, state)
 
 
 # --- the same function ----------------------------------------------------------------------------
@@ -204,11 +205,11 @@ PRECISION = {
     "torch": ("float64", 1e-12, 1e-6, 1e-8),
     "mlx": ("float32", 3e-5, 1e-3, 1e-4),  # its float64 has constants and exponentials of float32
 }
-"""A type; and its error of outputs, and of gradients: relative, and where terms cancel."""
+"""(dtype, tolerance of outputs, relative and absolute tolerance of gradients)."""
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_outputs_are_those_of_the_oracle(framework, scheme):
+def test_outputs_equal_the_oracle(framework, scheme):
     dtype, tolerance, *_ = PRECISION[framework.name]
     module, values = moved(framework, scheme, dtype)
     found = module(framework.array(INPUT, dtype), branches(framework, dtype))
@@ -218,7 +219,69 @@ def test_outputs_are_those_of_the_oracle(framework, scheme):
 
 
 @pytest.mark.parametrize("scheme", quick_ones({name: (name,) for name in SCHEMES}, *OF_EACH_KIND))
-def test_gradients_are_those_of_the_oracle(framework, scheme):
+def test_trace_equals_the_oracle(framework, scheme):
+    dtype, tolerance, *_ = PRECISION[framework.name]
+    module, values = moved(framework, scheme, dtype)
+    state = module.open(framework.array(INPUT, dtype))
+    for k, branch in enumerate(branches(framework, dtype)):
+        state = module.wrap(branch, k)(state)
+    found, expected = module.trace(state), oracle(module, values, INPUT, "trace")
+    assert (found is None) == (expected is None)
+    for name, value in (found or {}).items():
+        exact = getattr(expected, name)
+        bound = tolerance * np.abs(exact).max()
+        assert framework.numpy(value) == pytest.approx(exact, rel=tolerance, abs=bound)
+
+
+COPIES, FIRST_ONLY = [1, 1, 1, 1], [1, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "opened"),
+    [
+        ("mhc_paper", COPIES),
+        ("hc_paper", COPIES),
+        ("deepseek_v4", COPIES),
+        ("mhc_static", FIRST_ONLY),
+    ],
+)
+def test_without_branch_outputs_traced_matrices_multiply_the_streams(framework, scheme, opened):
+    module, _ = moved(framework, scheme)
+    x = framework.array(INPUT.reshape(-1, WIDTH)[:1])  # matrices are means over positions: one
+    state = module.open(x)
+    with pytest.raises(ValueError, match="trace is out of turn; next is read 0"):
+        module.trace(state)
+    for k in range(LAYERS):
+        state = module.wrap(lambda y: 0 * y, k)(state)
+    H_res, streams = (framework.numpy(module.trace(state)[name]) for name in ("H_res", "streams"))
+    expected = np.multiply.outer(opened, framework.numpy(x))
+    for H in H_res:
+        expected = np.tensordot(H, expected, 1)
+    assert streams == pytest.approx(expected, rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("scheme", ["mhc_paper", "hc_paper"])
+def test_documented_gain_is_the_largest_row_sum_of_the_composite(torch, scheme):
+    """It is 1 if matrices are doubly stochastic, up to what 20 passes of Sinkhorn leave."""
+    text = (EXAMPLES.parent / "library.md").read_text(encoding="utf-8")
+    code = text.partition("`trace` is for monitoring")[2].partition("```python\n")[2]
+    framework = Torch()
+    module, _ = moved(framework, scheme)
+    state = module.open(framework.array(INPUT))
+    for k, branch in enumerate(branches(framework)):
+        state = module.wrap(branch, k)(state)
+    scope = {"c": module, "state": state, "torch": torch}
+    exec(code.partition("```")[0], scope)  # noqa: S102
+    composite = np.eye(4)
+    for H in framework.numpy(module.trace(state)["H_res"]):
+        composite = H @ composite
+    expected = 1 if scheme == "mhc_paper" else np.abs(composite).sum(1).max()
+    assert float(scope["gain"]) == pytest.approx(expected, rel=1e-3)
+    assert (abs(expected - 1) > 0.1) == (scheme == "hc_paper")
+
+
+@pytest.mark.parametrize("scheme", quick_ones({name: (name,) for name in SCHEMES}, *OF_EACH_KIND))
+def test_gradients_equal_the_oracle(framework, scheme):
     dtype = PRECISION[framework.name][0]
     module, values = moved(framework, scheme, dtype)
     exact = lambda params: oracle(module, params, params["x"])  # noqa: E731
@@ -226,7 +289,7 @@ def test_gradients_are_those_of_the_oracle(framework, scheme):
 
 
 def check_gradients(framework, module, functions, values, exact):
-    """Of a sum along a random direction, against slopes of `exact`, the output in float64."""
+    """Check gradients of a random projection of the output against float64 slopes of `exact`."""
     dtype, _, rel, floor = PRECISION[framework.name]
     params = {**values, "x": INPUT}
     direction = np.random.default_rng(3).standard_normal(SHAPE) / np.abs(exact(params)).max()
@@ -239,10 +302,10 @@ def check_gradients(framework, module, functions, values, exact):
 
 @pytest.mark.parametrize("block_size", [1, 2, 4])
 @pytest.mark.parametrize("scheme", ["attn_res_block", "inkling2"])
-def test_a_source_is_the_sum_of_as_many_blocks_as_block_size_says(framework, scheme, block_size):
-    """Against the textbook: 7 blocks, of which the last sum has fewer if it is one of 2 or 4.
+def test_a_source_is_the_sum_of_block_size_blocks(framework, scheme, block_size):
+    """Against the textbook with 7 blocks, so the last sum has fewer than 2 or 4 blocks.
 
-    The attention that begins a block still reads the sum before it, which is whole by then.
+    The attention at the start of a block still reads the sum before it, which is then complete.
     """
     dtype, tolerance, *_ = PRECISION[framework.name]
     layers, settings = 14, {"connection": scheme, "block_size": block_size}
@@ -261,12 +324,12 @@ def test_a_source_is_the_sum_of_as_many_blocks_as_block_size_says(framework, sch
 
 
 def moved_little(framework, scheme, dtype):
-    """By a tenth and of two layers: the exponentials of hc_dynamic stay in float32."""
+    """Module of two layers moved by 0.1, so exponentials of hc_dynamic do not overflow float32."""
     return moved(framework, scheme, dtype, by=0.1, layers=2)[0]
 
 
 def smooth_branches(framework, dtype):
-    """Two functions; not tanh, of which MLX's second derivative is NaN from 89 on."""
+    """Two smooth functions; not tanh, whose second derivative in MLX is NaN from 89 on."""
 
     def bounded(*x, w):
         y = mixture(*x) @ w
@@ -276,14 +339,14 @@ def smooth_branches(framework, dtype):
 
 
 def of_some_channels(out):
-    """Σ of squares; on a sphere that of all channels is constant."""
+    """Sum of squares without channel 0; over all channels it is constant on a sphere."""
     return (out[..., 1:] ** 2).sum()
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("way", ["loops", "operations"])
 def test_second_derivatives_in_torch_are_slopes_of_the_first(torch, monkeypatch, scheme, way):
-    """A gradient penalty, along a random direction, against differences of the gradients."""
+    """Derivative of a gradient penalty along a random direction, against differences of it."""
     framework = Torch()
     if way == "operations":  # as on a GPU
         monkeypatch.setattr("fathom.backends.torch_ops.is_on_host", lambda x: False)
@@ -310,7 +373,7 @@ def test_second_derivatives_in_torch_are_slopes_of_the_first(torch, monkeypatch,
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_second_derivatives_in_mlx_are_those_of_torch(torch, scheme):
+def test_second_derivatives_in_mlx_equal_those_of_torch(torch, scheme):
     found = {}
     for framework, dtype in ((Torch(), "float64"), (installed(Mlx), "float32")):
         module = moved_little(framework, scheme, dtype)
@@ -319,14 +382,14 @@ def test_second_derivatives_in_mlx_are_those_of_torch(torch, scheme):
         found[framework.name] = framework.second(module, framework.array(INPUT, dtype), loss)
     size = max(np.abs(expected).max() for expected in found["torch"].values())
     for name, expected in found["torch"].items():
-        # Sums of a hundred and more products as large as `size`, which float32 rounds by 6e-8 each.
+        # Sums of over a hundred products as large as `size`, each rounded by 6e-8 in float32.
         allowed = 1e-5 * size + 1e-4 * np.abs(expected).max()
         assert found["mlx"][name] == pytest.approx(expected, abs=allowed), name
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_no_tokens_and_tokens_of_zeros(framework, scheme):
-    """Idle ranks pass an empty batch, and padding is zeros: gradients are numbers."""
+def test_empty_and_zero_inputs_have_finite_gradients(framework, scheme):
+    """Idle ranks pass an empty batch, and padding is zeros."""
     for shape, pooled in (((0, 3, 4), 0), ((2, 0, 4), 0), ((0, 2, 2, 4), 2), ((1, 2, 4), 0)):
         module, _ = moved(framework, scheme, pooled_axes=pooled)
         out, functions = [], branches(framework)
@@ -343,7 +406,7 @@ def test_no_tokens_and_tokens_of_zeros(framework, scheme):
 
 
 @pytest.mark.parametrize("scheme", ["plain", "hc_causal", "mhc_static", "mhc_paper"])
-def test_by_hand_wrapped_and_whole_are_one_pass_with_the_digits_of_through(framework, scheme):
+def test_read_write_wrap_and_call_have_the_digits_of_through(framework, scheme):
     module, _ = moved(framework, scheme)
     functions, x = branches(framework), framework.array(INPUT)
     params = {f"connection.{name}": value for name, value in module._arrays().items()}
@@ -351,7 +414,7 @@ def test_by_hand_wrapped_and_whole_are_one_pass_with_the_digits_of_through(frame
     expected = framework.numpy(module.connection.through(ops, params, x, functions, None)[0])
     by_hand = wrapped = module.open(x)
     for k, function in enumerate(functions):
-        module.wrap(lambda *x: 7 * mixture(*x), k)(wrapped)  # leaves the state that it is given
+        module.wrap(lambda *x: 7 * mixture(*x), k)(wrapped)  # does not change its input state
         read, by_hand = module.read(by_hand, k)
         by_hand = module.write(by_hand, k, function(read))
         wrapped = module.wrap(lambda x, f, times: f(x) * times, k)(wrapped, function, times=1)
@@ -390,7 +453,7 @@ def test_functions_with_a_residual_path_of_their_own(framework):
 
 
 @pytest.mark.parametrize("scheme", ["mhc_paper", "mhc_gated_static", "hc_causal"])
-def test_they_start_as_those_of_a_network_and_have_plain_names(framework, scheme):
+def test_parameters_start_as_in_a_network_and_have_plain_names(framework, scheme):
     spec = make_spec(variant=scheme, wrap="sublayer", depth=2, seed=5)
     context = tasks.Problem(spec).network.connection.context
     module = framework.module(scheme, context.layers, context.width, per_block=2, seed=5)
@@ -425,7 +488,7 @@ ROUNDING = {"float16": 2**-11, "bfloat16": 2**-8, "float32": 2**-24, "float64": 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("scheme", ["mhc_causal", "mhc_static", "mhc_paper", "mhc_lite"])
 def test_a_16_bit_network_has_streams_in_float32(framework, scheme, dtype):
-    """So the error is that of the branches, and no sum over layers is rounded to 16 bits."""
+    """The error comes only from the branches; no sum over layers is rounded to 16 bits."""
     module, values = moved(framework, scheme, dtype)
     x = framework.array(INPUT, dtype)
     state = module.open(x)
@@ -435,12 +498,12 @@ def test_a_16_bit_network_has_streams_in_float32(framework, scheme, dtype):
     assert {type_name(read), type_name(out)} == {dtype}
     expected = oracle(module, values, framework.numpy(x))
     size = np.abs(expected).max()
-    # A rounding of each of three branches, their inputs and the output, each three times as large.
+    # Roundings of three branches, their inputs and the output, each up to three times as large.
     assert framework.numpy(out) == pytest.approx(expected, abs=20 * ROUNDING[dtype] * size)
 
 
-@pytest.mark.slow  # PyTorch takes seconds to load what it needs for a shape without numbers
-def test_torch_moves_it_off_memory_and_back(torch):
+@pytest.mark.slow  # PyTorch takes seconds to load its code for meta tensors
+def test_torch_moves_a_module_to_the_meta_device_and_back(torch):
     from fathom.torch import ResidualConnection
 
     module = ResidualConnection("mhc_scaled", LAYERS, WIDTH, seed=3)
@@ -457,7 +520,7 @@ def test_torch_moves_it_off_memory_and_back(torch):
 
 
 def stepped(framework, module, functions, context=nullcontext, step=None, dtype="float32"):
-    """Output and gradients of a pass, each wrapped function through `step`."""
+    """Output and gradients of a pass that calls each wrapped function through `step`."""
 
     def loss(x):
         with context():
@@ -477,7 +540,7 @@ TRANSFORMED = ["plain", "hc_static", "mhc_paper", "altup", "deepseek_v4", "hy_v4
 
 
 def functional_uses(torch, call, x):
-    """(name, what a tool of PyTorch makes of a call, what it should be)."""
+    """(name of a PyTorch tool, its result for a call, expected result)."""
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -500,19 +563,19 @@ def functional_uses(torch, call, x):
     yield "func.grad", torch.func.grad(lambda x: (call(x) ** 2).sum())(x), expected
 
 
-@pytest.mark.slow  # PyTorch takes seconds to load what records
+@pytest.mark.slow  # PyTorch takes seconds to load its tracers
 @pytest.mark.parametrize("scheme", TRANSFORMED)
 @pytest.mark.filterwarnings("ignore")
-def test_what_records_or_transforms_is_right_and_leaves_nothing_behind(torch, scheme):
+def test_tracing_and_transforms_are_correct_and_leave_no_state(torch, scheme):
     from fathom.torch import kept_ops
 
     kept_ops.cache_clear()
     framework = Torch()
     module, _ = moved(framework, scheme, "float64")
-    module.requires_grad_(False)  # jit.trace takes no parameters but a module's own
+    module.requires_grad_(False)  # jit.trace refuses closed-over parameters that require gradients
     functions = branches(framework, "float64")
     x = framework.array(INPUT, "float64")
-    # Each from an empty memory, and an ordinary call after it.
+    # Each tool starts with an empty cache, and an ordinary call follows it.
     for name, found, expected in functional_uses(torch, lambda x: module(x, functions), x):
         size = float(expected.abs().max())
         assert found.detach().numpy() == pytest.approx(
@@ -522,8 +585,8 @@ def test_what_records_or_transforms_is_right_and_leaves_nothing_behind(torch, sc
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_what_is_changed_in_place_after_its_write_is_noticed(torch, scheme):
-    """By the framework's own error, or it does not matter."""
+def test_a_change_in_place_after_a_write_raises_or_is_harmless(torch, scheme):
+    """PyTorch raises its own error, or gradients do not change."""
     framework = Torch()
     module, _ = moved(framework, scheme)
     x = framework.array(INPUT)
@@ -534,7 +597,7 @@ def test_what_is_changed_in_place_after_its_write_is_noticed(torch, scheme):
         for k, function in enumerate(branches(framework)):
             read, state = module.read(state, k)
             y = function(*read) if module.reads_apart(k) else function(read)
-            y = y * 1  # tanh would notice by itself
+            y = y * 1  # tanh itself would raise
             state = module.write(state, k, y)
             change(y.detach())
         return torch.autograd.grad((module.close(state) ** 2).sum(), leaf)[0]
@@ -545,13 +608,13 @@ def test_what_is_changed_in_place_after_its_write_is_noticed(torch, scheme):
     except RuntimeError as error:
         assert re.search("modified (by an )?inplace", str(error))
     else:
-        # Where a tensor lies in memory decides which kernel multiplies it.
+        # The address of a tensor decides which kernel multiplies it.
         torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_backward_inside_autocast_has_the_digits_of_one_outside(torch, scheme):
-    """Of the connection: these branches have no product that could be rounded."""
+def test_backward_inside_autocast_equals_backward_outside(torch, scheme):
+    """Tests the connection alone: its branches have no product that could be rounded."""
     framework = Torch()
     module, _ = moved(framework, scheme)
     x, wanted = framework.array(INPUT).requires_grad_(), list(module.parameters())
@@ -561,13 +624,13 @@ def test_backward_inside_autocast_has_the_digits_of_one_outside(torch, scheme):
         inside = take(loss())
     for found, expected in zip(inside, take(loss()), strict=True):
         size = float(expected.abs().max())
-        # A product has the same terms in another order.
+        # Products add the same terms in another order.
         assert found.numpy() == pytest.approx(expected.numpy(), abs=1e-5 * size)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_parameters_are_found_by_their_names_and_their_memory_stays_resizable(torch, scheme):
-    """Parametrised, as buffers, or shared; FSDP frees a parameter's memory and takes it again."""
+    """They may be parametrised or buffers. FSDP frees and reallocates a parameter's memory."""
     framework = Torch()
     module, values = moved(framework, scheme)
     x, functions = framework.array(INPUT), branches(framework)
@@ -576,7 +639,7 @@ def test_parameters_are_found_by_their_names_and_their_memory_stays_resizable(to
     assert all(p.untyped_storage().resizable() for p in module.parameters())
     for name in values:
         torch.nn.utils.parametrize.register_parametrization(module, name, torch.nn.Identity())
-    # Where a parameter lies in memory decides which kernel multiplies it.
+    # The address of a parameter decides which kernel multiplies it.
     size = float(expected.detach().abs().max())
     same = partial(torch.testing.assert_close, rtol=1e-5, atol=1e-5 * size)
     same(module(x, functions), expected)
@@ -608,7 +671,7 @@ def test_a_reentrant_checkpoint_is_refused(torch):
 
 @pytest.mark.slow  # PyTorch's checkpoints load its compiler
 @pytest.mark.parametrize("scheme", ["hc_causal", "mhc_static", "mhc_paper"])
-def test_a_branch_is_checkpointed(framework, scheme):
+def test_checkpointing_keeps_output_and_gradients(framework, scheme):
     from torch.utils.checkpoint import checkpoint
 
     module, _ = moved(framework, scheme)
@@ -623,8 +686,8 @@ def test_a_branch_is_checkpointed(framework, scheme):
         assert found[name] == pytest.approx(value, rel=1e-5, abs=1e-6), name
 
 
-def test_a_checkpointed_branch_of_mlx_has_its_gradients():
-    """`mx.checkpoint` would leave out the parameters of the branch, which is no argument."""
+def test_mlx_checkpointing_of_a_branch_keeps_its_gradients():
+    """`mx.checkpoint` would omit parameters of the branch, because it is not an argument."""
     mx = installed(Mlx).library
     from mlx import nn
     from mlx.utils import tree_flatten
@@ -648,8 +711,8 @@ def test_a_checkpointed_branch_of_mlx_has_its_gradients():
         assert np.abs(value).max() > 0
 
 
-def test_parameters_are_set_where_fsdp_has_spread_them(torch):
-    """From the meta device, as large models are made."""
+def test_parameters_that_fsdp_has_sharded_are_initialised(torch):
+    """The module is made on the meta device, like large models."""
     from torch.distributed import HashStore, destroy_process_group, init_process_group
     from torch.distributed.fsdp import fully_shard
 
@@ -669,7 +732,7 @@ def test_parameters_are_set_where_fsdp_has_spread_them(torch):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call")
-def test_a_compiled_pass_amid_autocast_has_all_digits_with_the_setting_that_docs_name(torch):
+def test_a_compiled_pass_in_autocast_is_exact_with_the_documented_setting(torch):
     framework = Torch()
     module, _ = moved(framework, "hc_paper")
     x, functions = framework.array(INPUT), [lambda *x: torch.tanh(mixture(*x))] * LAYERS
@@ -689,7 +752,7 @@ def test_a_compiled_pass_amid_autocast_has_all_digits_with_the_setting_that_docs
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_what_weight_decay_leaves_out_is_all_but_matrices(framework, scheme):
+def test_no_decay_lists_all_parameters_that_are_not_matrices(framework, scheme):
     module, values = moved(framework, scheme)
     assert set(module.no_decay) <= values.keys()
     assert not [name for name in module.no_decay if name.startswith(("phi", "b_phi"))]
@@ -707,7 +770,7 @@ def test_a_gate_takes_noise_in_training(framework, kind):
     assert not np.array_equal(quiet, loud)
 
 
-def test_constants_that_inference_made_serve_training_too(torch):
+def test_constants_cached_in_inference_mode_work_in_training(torch):
     from fathom.torch import ResidualConnection, kept_ops
 
     kept_ops.cache_clear()
@@ -735,9 +798,9 @@ COMPILED = {
 @pytest.mark.parametrize("scheme", COMPILED.values(), ids=list(COMPILED))
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call")
 def test_torch_compile_takes_a_pass_as_one_graph(torch, scheme):
-    """As the compiler sees it, forward and backward; the operations are run one by one.
+    """The compiler traces forward and backward; its operations run one by one.
 
-    In float64: float32 runs partly in NumPy when it is not compiled, which adds in another order.
+    In float64, because uncompiled float32 runs partly in NumPy, which adds in another order.
     """
     framework = Torch()
     module, _ = moved(framework, scheme, "float64")
@@ -755,8 +818,8 @@ def test_torch_compile_takes_a_pass_as_one_graph(torch, scheme):
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", COMPILED.values(), ids=list(COMPILED))
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call")
-def test_a_compiled_pass_takes_many_lengths_with_a_graph_or_two(torch, scheme):
-    """Also where nothing ran before it was compiled."""
+def test_a_compiled_pass_takes_many_lengths_with_at_most_two_graphs(torch, scheme):
+    """No pass runs before the compilation."""
     framework, graphs = Torch(), []
     module, _ = moved(framework, scheme)
     functions = branches(framework)
@@ -775,7 +838,7 @@ def test_a_compiled_pass_takes_many_lengths_with_a_graph_or_two(torch, scheme):
         torch.testing.assert_close(out, module(x, functions), rtol=1e-5, atol=1e-4)
 
 
-# --- what is refused ------------------------------------------------------------------------------
+# --- refusals -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -810,20 +873,20 @@ def test_a_wrong_input_or_turn_is_one_line(framework):
         (lambda: module(x, one), "layers=2 takes as many branches, but has 1"),
     ):  # fmt: skip
         assert refusal(call, error=ValueError) == said
-    for nothing in (None, (x, x)):  # as MultiheadAttention returns weights beside its output
+    for nothing in (None, (x, x)):  # MultiheadAttention returns (output, weights)
         said = refusal(module.write, state, 0, nothing, error=TypeError)
         assert said.startswith(
             f"function 0 must return an array, but returned a {type(nothing).__name__}; "
         )
 
 
-# --- the examples, and what has to be installed ---------------------------------------------------
+# --- examples -------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 def test_the_example_learns(framework):
     file = EXAMPLES / f"library_{framework.name}.py"
-    done = finished(sys.executable, file, OPENBLAS_NUM_THREADS="1")  # other tests run beside
+    done = finished(sys.executable, file, OPENBLAS_NUM_THREADS="1")  # other tests run in parallel
     assert done.returncode == 0, done.stderr
     said = done.stdout
     first, last = (float(line.rpartition(" ")[2]) for line in said.splitlines())
@@ -832,11 +895,11 @@ def test_the_example_learns(framework):
     assert last < 3.2 < first
 
 
-# --- weights of releases (those of the releases' own modules: test_peers.py) ----------------------
+# --- weights of releases (test_peers.py compares with the releases' own modules) ------------------
 
 
 def release_weights(layers=2):
-    """A state dict as of DeepSeek V4, for 2 streams, and the numbers of its first fn."""
+    """Random state dict with the names and shapes of DeepSeek V4, for 2 streams."""
     rng, found = np.random.default_rng(0), {}
     for i in range(layers):
         for part in ("attn_hc", "ffn_hc"):
@@ -891,7 +954,7 @@ def test_weights_of_another_model_are_refused_in_a_line(framework, scheme, layer
 # --- torch.export ---------------------------------------------------------------------------------
 
 
-@pytest.mark.slow  # PyTorch takes seconds to load what exports, and one for ten passes of Sinkhorn
+@pytest.mark.slow  # PyTorch takes seconds to load its exporter, and one per ten passes of Sinkhorn
 @pytest.mark.parametrize(
     "scheme",
     [

@@ -1,8 +1,8 @@
-"""Connections for networks of one's own: what `fathom.torch` and `fathom.mlx` share.
+"""Connections for your own networks: the code shared by `fathom.torch` and `fathom.mlx`.
 
-Both have one class, a module of the framework that holds a connection's parameters. Its verbs are
-those of `fathom.models.connections`, with what a library has to add: sizes, types and turns are
-checked, and any float type is taken.
+Each of them has one class, a framework module that holds a connection's parameters. Its verbs are
+those of `fathom.models.connections`. In addition, the module checks sizes, types and the order of
+calls, and accepts any float type.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fathom.models.ops import Array, Ops
 from fathom.settings import ConfigError, Flag, NonNegative, Positive, Settings, validate
 
 PREFIX = "connection."
-"""Names of parameters begin with it in a network of fathom's; those of a module do not."""
+"""Prefix of parameter names in fathom's networks; names in a module lack it."""
 
 A_STREAM_EACH = {"on": 1, "off": -1, "stream": "cycle"}
 NAMES = SCHEMES | {
@@ -35,16 +35,16 @@ NAMES = SCHEMES | {
     },
     "mhc_identity_cycle": {"connection": "mhc_cycle", "H_res": "identity"},
 }
-"""The named schemes, and two that findings name: `connections` of config.yaml, the same by a test.
+"""Named schemes, and two that findings name; a test compares these with config.yaml.
 
-They start with each function reading mostly one stream, the next one the next.
+In these two, function k initially reads mostly stream k mod S.
 """
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 class Sizes(Settings):
-    """What a module is told beside its scheme, checked."""
+    """Validated arguments of a module other than its scheme."""
 
     layers: Positive
     width: Positive
@@ -57,9 +57,9 @@ class Sizes(Settings):
 
 
 def connection_for(scheme: str | Mapping[str, Any], **sizes: int) -> Connection:
-    """The connection of a named scheme, or of settings. `sizes`: a value for each of `Sizes`.
+    """The connection of a named scheme, or of settings. `sizes`: a value per field of `Sizes`.
 
-    Raises ConfigError, with the key and the fix.
+    Raises ConfigError that names the key and the fix.
     """
     checked = validate(Sizes, sizes)
     layers, per_block = checked.layers, checked.per_block
@@ -72,54 +72,54 @@ def connection_for(scheme: str | Mapping[str, Any], **sizes: int) -> Connection:
     found = resolve(scheme, NAMES, checked.streams, "", ["connection"])
     connection = found.at(ConnectionContext(**context, optional_norms=True))
     for name, _ in inspect.getmembers(type(connection), lambda m: isinstance(m, cached_property)):
-        getattr(connection, name)  # now, as torch.compile cannot take the lock of Python 3.11
+        getattr(connection, name)  # now: torch.compile cannot trace its lock in Python 3.11
     return connection
 
 
 def type_name(x: Array) -> str:
-    """The type of an array of any framework, as in float32."""
+    """Name of the type of an array of any framework, such as float32."""
     return str(x.dtype).rpartition(".")[2]
 
 
 class Pass(NamedTuple):
-    """A pass up to a verb: what `open`, `read` and `write` return, made of arrays and constants."""
+    """State of a pass as `open`, `read` and `write` return it, made of arrays and constants."""
 
     verb: str
-    """What comes next: read, write or close …"""
+    """Next verb: read, write or close."""
     k: int
-    """… and of which function."""
+    """Function of the next verb, from 0; the number of functions for close."""
     shape: tuple[int, ...]
-    """Of the input, of what every function takes and returns, and of the output."""
+    """Shape of the pass's input and output, and of every function's input and output."""
     given: str
-    """The type of the input."""
+    """Type of the input."""
     computed: str
-    """The type of the streams and of all that is computed with them."""
+    """Type of the streams and of all computations with them."""
     device: Any
-    """Where the input is, in frameworks in which arrays have a device."""
+    """Device of the input; None in frameworks whose arrays have none."""
     state: State
 
 
 class Verbs:
-    """`open`, `read`, `write`, `close`, and `wrap`: the part of a module that no framework owns.
+    """`open`, `read`, `write`, `close` and `wrap`: the framework-independent part of a module.
 
-    Everything is computed in float32, or in float64 if the input or a parameter is float64. What a
-    function reads, and the output, have the type of the input.
+    Everything is computed in float32, or in float64 if the input or a parameter is float64. The
+    inputs of functions and the output have the type of the input.
     """
 
     connection: Connection
     scheme: str | Mapping[str, Any]
-    """The name of the connection, or the settings as they were given."""
+    """Name of the connection, or its settings as given."""
 
     def _sizes(self) -> str:
-        """How it was made, for `repr`."""
+        """Scheme, layers and width, for `repr`."""
         context = self.connection.context
         return f"{self.scheme!r}, layers={context.layers}, width={context.width}"
 
     @property
     def no_decay(self) -> tuple[str, ...]:
-        """Names of the parameters that weight decay and Muon leave out: all but matrices.
+        """Names of the parameters to exclude from weight decay and Muon: all but matrices.
 
-        The number of axes does not tell them: `b_res` [layers, S, S] is a vector for each layer.
+        The number of axes does not identify them: `b_res` [layers, S, S] is a vector per layer.
         """
         declared = self.connection.parameters()
         return tuple(
@@ -128,39 +128,43 @@ class Verbs:
 
     @property
     def reads_normed(self) -> bool:
-        """Whether what functions read, and the output, are normed already: leave out your own."""
+        """Whether function inputs and the output are already normed, so that you omit norms."""
         return self.connection.reads_normed
 
     def _arrays(self) -> dict[str, Array]:
         """The parameters by name."""
         raise NotImplementedError
 
+    def _params(self, arrays: Mapping[str, Array], dtype: str) -> dict[str, Array]:
+        """Parameters in a float type, by their names in a network."""
+        return {f"{PREFIX}{name}": self._cast(value, dtype) for name, value in arrays.items()}
+
     def _ops(self, dtype: str, device: Any) -> Ops:  # noqa: ANN401
-        """The framework's primitives in a float type, on a device."""
+        """The framework's primitives in a float type on a device."""
         raise NotImplementedError
 
     def _cast(self, x: Array, dtype: str) -> Array:
-        """`x` in a float type."""
+        """Convert `x` to a float type."""
         raise NotImplementedError
 
     def _exactly(self, device: Any) -> AbstractContextManager[None]:  # noqa: ANN401
-        """Where no operation is moved to another type than that of its arguments."""
+        """Context in which every operation runs in the type of its arguments."""
         return nullcontext()
 
     def _initial(self, seed: int) -> dict[str, np.ndarray]:
-        """Float32 initial parameters by name: with this seed fathom's networks have the same."""
+        """Initial parameters by name, float32; fathom's networks with this seed have the same."""
         drawn = init.draw(self.connection.parameters(), seed)
         return {name.removeprefix(PREFIX): value for name, value in drawn.items()}
 
     def _set(self, values: Mapping[str, Array]) -> None:
-        """Give parameters these values, in the types that they have."""
+        """Set parameters to these values, without changing the parameters' types."""
         raise NotImplementedError
 
     def load_release(self, weights: Mapping[str, Array], prefix: str | None = None) -> None:
-        """Take the parameters from the state dict of a released model, by the release's names.
+        """Load the parameters from the state dict of a released model, by the release's names.
 
-        `prefix` of these names, as in `model.`; None: the only one that there is. Raises ValueError
-        for weights of another model or size.
+        `prefix`: prefix of these names, such as `model.`; None: the only one present. Raises
+        ValueError for weights of another model or size.
         """
         arrays, layers = self._arrays(), self.connection.context.layers
         ops = self._ops("float32", getattr(next(iter(arrays.values()), None), "device", None))
@@ -178,8 +182,8 @@ class Verbs:
     def open(self, x: Array, noise: np.ndarray | None = None) -> Pass:
         """Begin a pass with the embedded input […, width].
 
-        `noise` [layers, 3]: what `connection.sample_noise` draws, for a gate with noise in
-        training. Raises ValueError for another width or type.
+        `noise` [layers, 3]: a sample of `connection.sample_noise`, for training a gate with noise.
+        Raises ValueError for a wrong shape or a type that is not float.
         """
         context, shape, given = self.connection.context, tuple(x.shape), type_name(x)
         device = getattr(x, "device", None)
@@ -193,7 +197,7 @@ class Verbs:
         arrays = self._arrays()
         types = {given, *map(type_name, arrays.values())}
         computed = "float64" if "float64" in types else "float32"
-        params = {f"{PREFIX}{name}": self._cast(value, computed) for name, value in arrays.items()}
+        params = self._params(arrays, computed)
         ops, x = self._ops(computed, device), self._cast(x, computed)
         if noise is not None:
             noise = ops.asarray(np.asarray(noise))
@@ -202,14 +206,14 @@ class Verbs:
         return Pass("read", 0, shape, given, computed, device, state)
 
     def reads_apart(self, k: int) -> bool:
-        """Whether function k gets the inputs of q, k and v apart: only with `takes_apart`."""
+        """Whether function k reads separate inputs of q, k and v; only with `takes_apart`."""
         return self.connection.reads_apart(k)
 
     def read(self, state: Pass, k: int) -> tuple[Array | Apart, Pass]:
-        """(The input of function k, shaped as the input of `open`; the state for `write`).
+        """(Input of function k, shaped like the input of `open`; the state for `write`).
 
-        Where function k `reads_apart`, three inputs: q, k and v. Raises ValueError out of turn:
-        functions read and write once each, from 0 on.
+        If function k `reads_apart`, three inputs: of q, k and v. Raises ValueError out of turn:
+        functions 0, 1, … read and write once each, in this order.
         """
         self._check(state, "read", k)
         ops = self._ops(state.computed, state.device)
@@ -222,9 +226,9 @@ class Verbs:
         return x, state._replace(verb="write", state=inner)
 
     def write(self, state: Pass, k: int, y: Array) -> Pass:
-        """The state once function k has returned y, shaped as its input.
+        """The state after function k returned y, shaped like its input.
 
-        Raises ValueError out of turn, or for another shape, and TypeError for what is no array.
+        Raises ValueError out of turn or for another shape, and TypeError if y is not an array.
         """
         self._check(state, "write", k)
         if not hasattr(y, "shape"):
@@ -244,9 +248,9 @@ class Verbs:
         return state._replace(verb=verb, k=k + 1, state=inner)
 
     def close(self, state: Pass) -> Array:
-        """The output, shaped as the input. Raises ValueError before the last function has written.
+        """The output, shaped like the input. Raises ValueError before the last function wrote.
 
-        A network's final norm comes after it.
+        Apply the network's final norm to it.
         """
         self._check(state, "close", self.connection.context.layers)
         ops = self._ops(state.computed, state.device)
@@ -254,12 +258,25 @@ class Verbs:
             x = self.connection.close(ops, state.state)
         return self._cast(x, state.given)
 
-    def wrap(self, branch: Callable[..., Array], k: int) -> Callable[..., Pass]:
-        """Function k as a step of the pass, from state to state; it takes more arguments too.
+    def trace(self, state: Pass) -> dict[str, Array] | None:
+        """How a pass mixed its streams, for monitoring; None of a connection without streams.
 
-        `branch` (an attention, an MLP) takes […, width] and returns the same shape; three such
-        arrays, of q, k and v, if function k `reads_apart`. Its parameters stay its owner's. Raises
-        ValueError for a k that is no function.
+        `H_res` [layers, S, S]: mixing matrices, dynamic ones averaged over positions. `streams` [S,
+        …, width]: the last streams. Raises ValueError before the last function wrote.
+        """
+        self._check(state, "trace", self.connection.context.layers)
+        ops = self._ops(state.computed, state.device)
+        params = self._params(self._arrays(), state.computed)
+        with self._exactly(state.device):
+            found = self.connection.trace(ops, params, state.state)
+        return found and {"H_res": found.H_res, "streams": found.streams}
+
+    def wrap(self, branch: Callable[..., Array], k: int) -> Callable[..., Pass]:
+        """Function k as a step from state to state; further arguments are passed to `branch`.
+
+        `branch` (an attention, an MLP) takes […, width] and returns the same shape. If function k
+        `reads_apart`, it takes three such arrays, of q, k and v. Its parameters are not registered
+        here. Raises ValueError for a k out of range.
         """
         last = self.connection.context.layers - 1
         if not 0 <= k <= last:
@@ -280,8 +297,7 @@ class Verbs:
     ) -> Array:
         """A whole pass through the branches, […, width] → the same; `noise`: see `open`.
 
-        A module of a framework is called so. Raises ValueError unless there are as many branches as
-        layers.
+        Calling a module calls this. Raises ValueError unless there is one branch per layer.
         """
         layers = self.connection.context.layers
         if len(branches) != layers:
@@ -292,14 +308,14 @@ class Verbs:
         return self.close(state)
 
     def _check(self, state: Pass, verb: str, k: int) -> None:
-        """Raises ValueError unless it is the turn of this verb of function k."""
+        """Raise ValueError unless this verb of function k is next, TypeError for no `Pass`."""
         if not isinstance(state, Pass):
             raise TypeError(
                 "the state must be what open, read or write returned, but is a "
                 f"{type(state).__name__}; torch.utils.checkpoint takes it apart unless "
                 "use_reentrant=False"
             )
-        if (verb, k) != (state.verb, state.k):
-            turns = [name if name == "close" else f"{name} {n}" for name, n in
+        if (state.verb, state.k) != ("close" if verb == "trace" else verb, k):
+            turns = [f"{name} {n}" if name in ("read", "write") else name for name, n in
                      ((verb, k), (state.verb, state.k))]  # fmt: skip
             raise ValueError(f"{turns[0]} is out of turn; next is {turns[1]}")
